@@ -2,9 +2,9 @@
 
     from ariane import Message, Producer, PushConsumer
 
-The names below are the public API of the clients. Each is imported when it is first used, so `import ariane` is cheap and
-a program loads only the parts that it needs. Errors are in `ariane.errors`, test fixtures in `ariane.testing`, the Spark
-connector in `ariane.spark`.
+The names below are the public API of the clients. Each is imported on first use, so `import ariane` is cheap and a program
+loads only the parts that it uses. Errors are in `ariane.errors`, test fixtures in `ariane.testing`, the Spark connector in
+`ariane.spark`.
 """
 
 from __future__ import annotations

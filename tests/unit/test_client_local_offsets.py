@@ -59,7 +59,7 @@ def test_the_former_file_counts_when_the_newest_is_missing_or_broken(tmp_path: P
 def test_a_file_that_cannot_be_read_is_not_taken_for_none(tmp_path: Path) -> None:
     path = tmp_path / "offsets.json"
     path.write_bytes(b"{")
-    with pytest.raises(ConfigError, match="begin at the start position"):
+    with pytest.raises(ConfigError, match="start at the start position"):
         read(path)
 
 

@@ -93,7 +93,7 @@ def test_who_no_longer_waits_is_not_told(monkeypatch: pytest.MonkeyPatch) -> Non
     async def play() -> None:
         waiting = request_reply.PendingReplies(FakeClock(is_auto=True))
         waiting.expect("x")
-        with pytest.raises(MessageRefused, match="wait for their replies"):
+        with pytest.raises(MessageRefused, match="wait for replies"):
             waiting.expect("y")
         waiting.forget("x")
         assert len(waiting) == 0

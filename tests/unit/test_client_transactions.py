@@ -70,7 +70,7 @@ def test_questions_beyond_the_most_are_dropped_and_said_so(
     producer = TransactionProducer("P", "127.0.0.1:1", check=lambda message: LocalState.COMMIT)
     for _ in range(3):
         producer._on_check_request(Command(39), PEER)
-    assert "one of 127.0.0.1:10911 is dropped" in caplog.text
+    assert "dropping one from 127.0.0.1:10911" in caplog.text
     with pytest.raises(ConfigError, match="checks_at_once"):
         TransactionProducer("P", "127.0.0.1:1", check=lambda message: LocalState.COMMIT, checks_at_once=0)
 

@@ -1,5 +1,4 @@
-"""Asyncio clients: `Producer` sends, `TransactionProducer` in transactions, `PushConsumer` gives what arrives to a
-listener, `LitePullConsumer` is polled.
+"""Asyncio clients: `Producer` and `TransactionProducer` send, `PushConsumer` calls a listener, `LitePullConsumer` is polled.
 
     async with Producer("shop", "127.0.0.1:9876") as producer:
         await producer.send(Message(topic="orders", body=b"created", keys=["ORDER-17"]))
@@ -7,10 +6,10 @@ listener, `LitePullConsumer` is polled.
     async with PushConsumer("stock", "127.0.0.1:9876", {"orders": "*"}, listener, start="first"):
         await stopped.wait()
 
-Way of a message in: fetch (one pull loop per queue) → window (what is not yet consumed) → the listener → offsets.
-Way of a message out: sending (message → request, pure) → sender (attempts within one deadline).
-Both tell hooks what happened, and trace makes records of it; every client has an Instance (connections, routes,
-heartbeats), its own or one that it shares.
+Incoming messages: fetcher (one pull loop per queue) → offset tracker (pending messages) → delivery → listener → offsets.
+Outgoing messages: send codec (message → request, pure) → sender (attempts within one deadline).
+Both notify hooks, from whose events the trace dispatcher builds trace records. Every client has a `ClientInstance` (connections,
+routes, heartbeats), its own or a shared one; consumers join their group with a `GroupMembership`.
 """
 
 from ariane.client.client_instance import ClientInstance

@@ -1,11 +1,11 @@
-"""What the clients of one process share: connections, routes, heartbeats, one client id. [MQClientInstance]
+"""Client instance: connections, routes, heartbeats and the client id that the clients of a process share. [MQClientInstance]
 
-A producer or consumer makes one of its own unless it is given one:
+A producer or consumer creates its own instance unless it is given one:
 
-    async with Instance("127.0.0.1:9876") as instance:
+    async with ClientInstance("127.0.0.1:9876") as instance:
         async with Producer("a", instance=instance) as producer, PushConsumer("b", instance=instance, …): …
 
-Each group joins as a Part: what to say about it in heartbeats, and whom to wake when its members changed.
+Each consumer group registers as a `GroupRegistration`, which describes itself for heartbeats and is notified of changes.
 """
 
 from __future__ import annotations
@@ -88,7 +88,24 @@ class GroupRegistration(Protocol):
 
 
 class ClientInstance:
-    """`async with Instance(namesrv)`: leaving it closes the connections; close producers and consumers before."""
+    """Connections, routes and heartbeats, shared by any number of producers and consumers.
+
+    Use it within `async with`, and close its producers and consumers first.
+
+    Args:
+        namesrv: Name server addresses, `"host:port;host:port"` or a list.
+        settings: Settings of the instance.
+        clock: Source of time; tests replace it.
+        rng: Random numbers that spread load over servers; tests replace it.
+
+    Raises:
+        ConfigError: an argument cannot be used.
+
+    Example:
+        async with ClientInstance("127.0.0.1:9876") as instance:
+            async with Producer("shop", instance=instance) as producer:
+                await producer.send(Message(topic="orders", body=b"created"))
+    """
 
     def __init__(
         self,
@@ -100,18 +117,23 @@ class ClientInstance:
     ) -> None:
         self.settings = validation.optional("client", settings, ClientSettings) or ClientSettings()
         self.clock = clock
-        self.rng = rng or Random()  # noqa: S311 - spreads load, guards nothing
+        self.rng = rng or Random()  # noqa: S311 - spreads load, protects nothing
         ip = self.settings.client_ip or local_ip()
         name = self.settings.instance_name or f"{os.getpid()}#{time.time_ns()}{next(_numbers)}"
         self.client_id = f"{ip}@{name}"
         self.new_message_id = unique_ids(clock.now_ms, ip=ip)
         self.name_servers = validation.name_servers(namesrv)
+        # Producer groups, and consumer groups with what describes and wakes them.
         self._producers: set[str] = set()
         self._consumers: dict[str, GroupRegistration] = {}
+        # Handlers of transaction checks, by producer group.
         self._checks: dict[str, TransactionCheckHandler] = {}
         self._tasks = BackgroundTasks("client")
+        # Brokers that received a heartbeat; `unregister` reports to these.
         self._registered_brokers: set[str] = set()
+        # Version in the latest heartbeat response of each broker.
         self._versions: dict[str, int] = {}
+        # Id of the connection on which each broker received an initial heartbeat.
         self._greeted_connections: dict[str, int] = {}
         self.replies = PendingReplies(clock)
         self._peers: ConnectionPool | None = None
@@ -121,16 +143,20 @@ class ClientInstance:
     def shared_or_new(
         cls, namesrv: str | Sequence[str] | None, client: ClientSettings | None, instance: ClientInstance | None
     ) -> ClientInstance:
-        """Return `instance`, or a new instance for the name servers: a client is given one or the other."""
+        """Return `instance`, or a new instance for the name servers.
+
+        Raises:
+            ConfigError: both or neither were given.
+        """
         if instance is None:
             if namesrv is None:
-                fix = "give either the name servers' addresses or an instance to share"
+                fix = "give the name servers' addresses or an instance to share"
                 raise ConfigError("namesrv", namesrv, fix)
             return cls(namesrv, client)
         if namesrv is not None:
-            raise ConfigError("namesrv", namesrv, "leave it out: the instance to share has name servers of its own")
+            raise ConfigError("namesrv", namesrv, "omit it: the shared instance has name servers of its own")
         if client is not None:
-            raise ConfigError("client", client, "leave it out: the instance to share has settings of its own")
+            raise ConfigError("client", client, "omit it: the shared instance has settings of its own")
         return validation.of_kind("instance", instance, cls)
 
     async def __aenter__(self) -> Self:
@@ -161,12 +187,14 @@ class ClientInstance:
 
     @property
     def peers(self) -> ConnectionPool:
+        """Connections to brokers and name servers. Raises ClientClosed if the instance is not open."""
         if self._peers is None:
             raise ClientClosed("the client instance is not open: use it within `async with`")
         return self._peers
 
     @property
     def routes(self) -> RouteCache:
+        """Cached routes. Raises ClientClosed if the instance is not open."""
         if self._routes is None:
             raise ClientClosed("the client instance is not open: use it within `async with`")
         return self._routes
@@ -174,27 +202,42 @@ class ClientInstance:
     # --- groups ---
 
     def register_producer(self, group: str) -> None:
+        """Add a producer group to the heartbeats.
+
+        Raises:
+            ConfigError: the group is registered already.
+        """
         if group in self._producers:
-            raise ConfigError("group", group, "this instance has a producer of the group already: share that one")
+            raise ConfigError("group", group, "this instance has a producer of the group already; share that producer")
         self._producers.add(group)
+        # The brokers have to learn of the new group on the connections that are open already.
         self._greeted_connections.clear()
 
     def register_transaction_check(self, group: str, answer: TransactionCheckHandler | None) -> None:
-        """Give `answer` what brokers ask about transactions of `group`; None: nobody answers any longer."""
+        """Set the handler of the brokers' transaction checks for `group`; None removes it.
+
+        Raises:
+            ConfigError: the group has a handler already.
+        """
         if answer is None:
             self._checks.pop(group, None)
             return
         if group in self._checks:
-            raise ConfigError("group", group, "this instance has a producer of the group already: share that one")
+            raise ConfigError("group", group, "this instance has a producer of the group already; share that producer")
         self._checks[group] = answer
 
     def register_consumer(self, group: str, registration: GroupRegistration) -> None:
+        """Add a consumer group to the heartbeats and pass its notifications and admin requests on.
+
+        Raises:
+            ConfigError: the group is registered already.
+        """
         if group in self._consumers:
-            raise ConfigError("group", group, "this instance has a consumer of the group already: use another instance")
+            raise ConfigError("group", group, "this instance has a consumer of the group already; use another instance")
         self._consumers[group] = registration
 
     async def unregister(self, *, producer_group: str | None = None, consumer_group: str | None = None) -> None:
-        """A group is no longer here: tell the brokers, so that they need not wait for a heartbeat that does not come."""
+        """Remove a group and report it to the brokers, so that they do not wait for its next heartbeat."""
         if producer_group is not None:
             self._producers.discard(producer_group)
         if consumer_group is not None:
@@ -203,9 +246,12 @@ class ClientInstance:
         await self._request_all(sorted(self._registered_brokers), RequestCode.UNREGISTER_CLIENT, request)
 
     async def check_subscription(self, group: str, subscription: SubscriptionData) -> None:
-        """Ask one broker of the topic whether it can filter so: ReplyError when it cannot, as Java clients do.
+        """Ask one broker of the topic whether it accepts the subscription, as Java clients do.
 
-        A broker that does not answer does not keep the consumer from starting.
+        A broker that does not respond does not prevent the consumer from starting.
+
+        Raises:
+            ReplyError: the broker rejects the subscription.
         """
         addr = self.routes.random_broker(subscription.topic)
         if addr is None:
@@ -216,27 +262,33 @@ class ClientInstance:
                 addr, RequestCode.CHECK_CLIENT_CONFIG, body=body, timeout_ms=self.settings.request_timeout_ms
             )
         except (ConnectionLost, RequestTimeout) as error:
-            log.warning("whether %s is filtered as group %s wants is not known: %s", subscription.topic, group, error)
+            log.warning(
+                "Could not check the subscription of %s for group %s, starting without the check: %s",
+                subscription.topic,
+                group,
+                error,
+            )
 
     def broker_version(self, addr: str) -> int | None:
-        """The version that the broker's answers to heartbeats carry; None before the first."""
+        """Return the version in the broker's heartbeat responses; None before the first."""
         return self._versions.get(addr)
 
     # --- heartbeats and routes ---
 
     async def heartbeat(self) -> None:
-        """Tell every broker what groups are here; masters only while there is no consumer."""
+        """Send a heartbeat to every broker; to masters only if there is no consumer."""
         targets = self.routes.all_addresses(masters_only=not self._consumers)
         if targets and (self._producers or self._consumers):
             await self._request_all(targets, RequestCode.HEART_BEAT, body=self._heartbeat_body())
             self._registered_brokers.update(targets)
 
     async def heartbeat_to(self, addr: str) -> None:
-        """Tell one broker, which does not seem to know."""
+        """Send a heartbeat to one broker, which does not list this client."""
         await self._request_all([addr], RequestCode.HEART_BEAT, body=self._heartbeat_body())
         self._registered_brokers.add(addr)
 
     async def refresh_routes(self) -> None:
+        """Fetch the routes of all topics in use and notify the consumer groups of changes."""
         topics = {topic for registration in self._consumers.values() for topic in registration.topics()}
         changed = await self.routes.refresh(topics)
         if changed:
@@ -245,15 +297,23 @@ class ClientInstance:
         self.register_with_new_brokers()
 
     def register_with_new_brokers(self) -> None:
-        """Tell the brokers that a route brought to light what groups are here; nobody waits for their answers."""
-        found = set(self.routes.all_addresses(masters_only=not self._consumers)) - self._registered_brokers
-        if found and (self._producers or self._consumers):
-            self._registered_brokers |= found
+        """Send a heartbeat to brokers that a route revealed, without waiting for their responses."""
+        new = set(self.routes.all_addresses(masters_only=not self._consumers)) - self._registered_brokers
+        if new and (self._producers or self._consumers):
+            self._registered_brokers |= new
             body = self._heartbeat_body()
-            self._tasks.start(self._request_all(sorted(found), RequestCode.HEART_BEAT, body=body), "meet new brokers")
+            self._tasks.start(
+                self._request_all(sorted(new), RequestCode.HEART_BEAT, body=body), "register with new brokers"
+            )
 
     async def send_initial_heartbeat(self, addr: str) -> None:
-        """Be sure that a broker knows this client on the connection that is open now; ArianeError when it cannot be told."""
+        """Send a heartbeat to a broker unless the open connection carried one already.
+
+        Brokers bind a client id to a connection; they push replies only to connections that sent a heartbeat.
+
+        Raises:
+            ArianeError: the broker did not respond.
+        """
         connection = await self.peers.connect(addr)
         if self._greeted_connections.get(addr) != connection.peer.id:
             timeout_ms = self.settings.request_timeout_ms
@@ -271,23 +331,27 @@ class ClientInstance:
     async def _request_all(
         self, targets: Iterable[str], code: RequestCode, header: UnregisterClient | None = None, body: bytes = b""
     ) -> None:
-        async def tell(addr: str) -> None:
+        async def send(addr: str) -> None:
             try:
                 answer = await self.peers.request_ok(
                     addr, code, header, body, timeout_ms=self.settings.request_timeout_ms
                 )
                 self._versions[addr] = answer.version
             except ArianeError as error:
-                log.warning("%s: %s", code.name, error)
+                log.warning("%s failed: %s", code.name, error)
 
-        await asyncio.gather(*map(tell, targets))
+        await asyncio.gather(*map(send, targets))
 
     def _on_transaction_check(self, command: Command, peer: Peer) -> Reply | None:
-        """CHECK_TRANSACTION_STATE: the half message in the body names the group; nothing is answered here."""
+        """Handle CHECK_TRANSACTION_STATE, which has no response. The half message in the body names the group."""
         group = record.decode(command.body).property_map().get(PGROUP, "")
         answer = self._checks.get(group)
         if answer is None:
-            log.info("%s asks about a transaction of group %s, which is not here", peer.addr, group)
+            log.info(
+                "Ignoring a transaction check from %s: group %s has no transaction producer at this client",
+                peer.addr,
+                group,
+            )
         else:
             answer(command, peer)
         return None

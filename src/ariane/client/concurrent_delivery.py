@@ -1,10 +1,10 @@
-"""Concurrent consumption: chunks of all queues to a fixed number of workers. [ConsumeMessageConcurrentlyService]
+"""Concurrent delivery: chunks of all queues go to a fixed number of workers. [ConsumeMessageConcurrentlyService]
 
-    pulled messages → chunks of `consume_batch_max` → workers → listener ─ success ─→ window.done → offset
+    pulled messages → chunks of `consume_batch_max` → workers → listener ─ success ─→ mark_consumed → offset
                           ↑                                             └ failure ─→ sent back ─→ the same
-                          └───────────── after `local_retry_ms` ──────────────── kept ┘
+                          └───────────── after `local_retry_ms` ────────── not accepted ┘
 
-What was pulled before a queue is given up may still be consumed, but no longer counts: its new owner gets it again.
+Messages pulled before a queue is revoked may still be consumed, but no longer count: its new owner receives them again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Chunk = tuple[ProcessQueue, list[ReceivedMessage]]
 
 
 class ConcurrentDelivery:
-    """The workers. What waits for them is bounded by the windows of the queues."""
+    """Workers that call the listener. The offset trackers of the queues bound the number of pending chunks."""
 
     def __init__(
         self,
@@ -46,30 +46,35 @@ class ConcurrentDelivery:
         self._send_back = send_back
         self._settings = settings
         self._clock = clock
-        self._tasks = BackgroundTasks("listeners")
+        self._tasks = BackgroundTasks("delivery")
+        # Messages that wait for a worker.
         self._chunks: asyncio.Queue[Chunk] = asyncio.Queue()
+        # Running calls of the listener; `_idle` is set when the last one ends.
         self._running = 0
-        self._is_closing = False
         self._idle = asyncio.Event()
+        # Set when closing starts: workers discard further chunks.
+        self._is_closing = False
 
     def start(self) -> None:
+        """Start the workers."""
         for number in range(self._settings.concurrency):
             self._tasks.start(self._work(), f"worker {number}")
 
     def on_assigned(self, process_queue: ProcessQueue) -> None:
-        """A queue was allocated; its messages come by `arrived`."""
+        """Do nothing: the workers serve all queues."""
 
     def on_messages(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
+        """Split messages into chunks of `consume_batch_max`."""
         size = self._settings.consume_batch_max
         for start in range(0, len(messages), size):
             self._chunks.put_nowait((process_queue, messages[start : start + size]))
 
     async def on_revoked(self, process_queue: ProcessQueue) -> None:
-        """The queue is another member's: what is under way counts no more, for the other begins at the stored offset."""
+        """Drop the queue. Running calls no longer count, because the new owner starts at the committed offset."""
         process_queue.drop()
 
     async def close(self, wait_s: float) -> None:
-        """Begin nothing new, and wait for the calls under way."""
+        """Start no more calls and wait at most `wait_s` seconds for the running ones; then cancel them."""
         self._is_closing = True
         if self._running:
             self._idle.clear()
@@ -77,7 +82,11 @@ class ConcurrentDelivery:
                 async with asyncio.timeout(wait_s):
                     await self._idle.wait()
             except TimeoutError:
-                log.warning("%d calls of the listener did not end within %.1f s; cancelled", self._running, wait_s)
+                log.warning(
+                    "Cancelled %d calls of the listener that did not end within %.1f s of closing",
+                    self._running,
+                    wait_s,
+                )
         await self._tasks.close()
         self.invoker.close()
 
@@ -90,7 +99,7 @@ class ConcurrentDelivery:
             try:
                 await self._consume(process_queue, messages)
             except Exception:
-                log.exception("consuming of %s failed; its messages are tried again", process_queue.queue)
+                log.exception("Consuming messages of %s failed; delivering them again", process_queue.queue)
                 self._redeliver_later(process_queue, messages)
             finally:
                 self._running -= 1
@@ -105,15 +114,19 @@ class ConcurrentDelivery:
             outcome = await self.invoker.invoke(process_queue.queue, readable)
             if not outcome.is_success:
                 failed += [(message, outcome.delay_level) for message in readable]
+        # The queue was revoked during the call: its new owner receives the messages, so they must not be sent back, too.
         if process_queue.is_dropped:
             return
-        kept = [message for message, level in failed if not await self._send_back.send_back(message, level)]
-        if kept:
-            kept = [msgspec.structs.replace(one, reconsume_times=one.reconsume_times + 1) for one in kept]
-            process_queue.tracker.replace(kept)
-            self._redeliver_later(process_queue, kept)
-        staying = {message.queue_offset for message in kept}
-        offset = process_queue.tracker.mark_consumed([one for one in messages if one.queue_offset not in staying])
+        # Messages that no broker accepted stay in the tracker, so that no committed offset passes them.
+        local = [message for message, level in failed if not await self._send_back.send_back(message, level)]
+        if local:
+            local = [msgspec.structs.replace(message, reconsume_times=message.reconsume_times + 1) for message in local]
+            process_queue.tracker.replace(local)
+            self._redeliver_later(process_queue, local)
+        local_offsets = {message.queue_offset for message in local}
+        offset = process_queue.tracker.mark_consumed(
+            [message for message in messages if message.queue_offset not in local_offsets]
+        )
         if not process_queue.is_dropped:
             self._offsets.update(process_queue.queue, offset)
         process_queue.changed.set()

@@ -1,12 +1,12 @@
-"""What clients tell about themselves: frozen events, given to functions that never reach back. [SendMessageHook, …]
+"""Hook events: frozen values that describe what a client did. [SendMessageHook, ConsumeMessageHook, EndTransactionHook]
 
-    Sent       after an attempt to send that was answered, with a result or with a refusal
-    Consuming  before the listener is called
-    Consumed   after it returned, raised, or was cancelled
-    Ending     before the end of a transaction is told to the broker
+    SendEvent        after a response to an attempt to send, with a result or a refusal
+    ConsumeStarted   before the listener is called
+    ConsumeFinished  after it returned, raised or was cancelled
+    TransactionEnd   before the state of a transaction is sent to the broker
 
-A hook that has to make the client wait (a full trace queue, `block`) returns an awaitable; the client waits for it. What a
-hook raises is logged and changes nothing.
+A hook is a function of one event. To make the client wait (a full trace queue that blocks), it returns an awaitable. Exceptions
+of a hook are logged and have no other effect.
 """
 
 from __future__ import annotations
@@ -26,16 +26,33 @@ log = logging.getLogger("ariane.client")
 
 
 class SendEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt to send a message or a batch, and what the broker said. Exactly one of `result` and `refusal` is set."""
+    """One attempt to send a message or a batch, and the broker's response.
+
+    Exactly one of `result` and `refusal` is set. An attempt without a response causes no event.
+
+    Example:
+        def on_send(event: SendEvent) -> None:
+            print(event.queue, event.cost_ms, event.refusal or "stored")
+
+        Producer("shop", namesrv, hooks=[on_send])
+    """
 
     group: str
+    """Producer group."""
     prepared: PreparedMessage
+    """The message or batch as it was sent."""
     queue: MessageQueue
+    """Queue that was written to."""
     broker_addr: str
+    """Address of the broker."""
     started_ms: int
+    """Start of the attempt, in milliseconds since the epoch."""
     cost_ms: int
+    """Duration of the attempt in milliseconds."""
     result: SendResult | None = None
+    """What the broker stored; None if it refused."""
     refusal: ReplyError | None = None
+    """Why the broker refused; None if the message is stored."""
 
 
 class ConsumeReturn(IntEnum):
@@ -49,33 +66,46 @@ class ConsumeReturn(IntEnum):
 
 
 class ConsumeStarted(msgspec.Struct, frozen=True, kw_only=True):
-    """The listener is about to be called. `request_id` joins this event with its `Consumed`."""
+    """The listener is about to be called. `request_id` identifies the `ConsumeFinished` event of the same call."""
 
     group: str
+    """Consumer group."""
     queue: MessageQueue
+    """Queue of the messages."""
     messages: Sequence[ReceivedMessage]
+    """Messages of the call."""
     request_id: str
+    """Id of the call."""
     started_ms: int
+    """Time of the event, in milliseconds since the epoch."""
 
 
 class ConsumeFinished(msgspec.Struct, frozen=True, kw_only=True):
-    """The call is over."""
+    """The call of the listener that `started` announced has ended."""
 
     started: ConsumeStarted
+    """The event before the call."""
     outcome: ConsumeReturn
+    """How the call ended."""
     ended_ms: int
+    """End of the call, in milliseconds since the epoch."""
     cost_ms: int
+    """Duration of the call in milliseconds."""
 
 
 class LocalState(IntEnum):
-    """What became of a transaction; the numbers are those of END_TRANSACTION. [LocalTransactionState]"""
+    """State of a transaction, as `execute` and `check` return it. [LocalTransactionState]
+
+    COMMIT delivers the message, ROLLBACK discards it, and after UNKNOWN the broker asks again later. The numbers are those of
+    END_TRANSACTION requests.
+    """
 
     UNKNOWN = 0
     COMMIT = 8
     ROLLBACK = 12
 
     def __str__(self) -> str:
-        """Return the name: a result is printed for people."""
+        """Return the name: states are printed for people."""
         return self.name
 
     def __format__(self, spec: str) -> str:
@@ -83,33 +113,45 @@ class LocalState(IntEnum):
 
 
 class TransactionEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """The broker is about to be told the state of a transaction: `from_check` because it asked."""
+    """The state of a transaction is about to be sent to the broker."""
 
     group: str
+    """Producer group."""
     topic: str
+    """Topic of the message."""
     tags: str
+    """Tag of the message."""
     keys: str
+    """Keys of the message, joined by spaces."""
     region: str
+    """Region that the broker reported for the half message."""
     message_id: str
+    """Id of the message."""
     transaction_id: str
+    """Id of the transaction; usually the message id."""
     state: LocalState
+    """State that is sent."""
     from_check: bool
+    """True if the broker asked for the state; False right after `execute`."""
     broker_addr: str
+    """Address of the broker."""
     ended_ms: int
+    """Time of the event, in milliseconds since the epoch."""
 
 
 Event = TypeVar("Event")
+# A hook returns None, or an awaitable that makes the client wait.
 SendHook = Callable[[SendEvent], Awaitable[None] | None]
 TransactionEndHook = Callable[[TransactionEnd], Awaitable[None] | None]
 ConsumeHook = Callable[[ConsumeStarted | ConsumeFinished], Awaitable[None] | None]
 
 
 async def notify(hooks: Sequence[Callable[[Event], Awaitable[None] | None]], event: Event) -> None:
-    """Give `event` to all hooks, one after another."""
+    """Call all hooks with `event`, one after another."""
     for hook in hooks:
         try:
-            waiting = hook(event)
-            if waiting is not None:
-                await waiting
+            result = hook(event)
+            if result is not None:
+                await result
         except Exception:
-            log.exception("a hook failed on %s", type(event).__name__)
+            log.exception("A hook failed on %s", type(event).__name__)

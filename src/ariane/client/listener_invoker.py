@@ -1,11 +1,11 @@
-"""Calling the application's listener, and what its return, its error, or its silence means. [ConsumeMessageContext]
+"""Invocation of the application's listener, and the meaning of its outcome. [ConsumeMessageContext]
 
     returns                  SUCCESS    consumed
-    raises ReconsumeLater    FAILED     delivered again (at the level it names)
+    raises ReconsumeLater    FAILED     delivered again (at the level that it names)
     raises anything else     EXCEPTION  delivered again, and logged
     takes too long           TIME_OUT   cancelled, delivered again
 
-All messages of one call share its fate.
+All messages of one call have the same outcome.
 """
 
 from __future__ import annotations
@@ -34,37 +34,50 @@ CallListener = Callable[[Listener, list[ReceivedMessage]], Awaitable[None]]
 
 
 def is_coroutine_listener(listener: Listener) -> bool:
-    """Whether it is called in the loop; any other in a thread."""
+    """Return True if the listener runs in the event loop; any other runs in a thread."""
     call = getattr(listener, "__call__", None)  # noqa: B004 - an object may have an async __call__
     return inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(call)
 
 
 class ListenerMiddleware(ABC):
-    """A listener around another, which is called by the consumer's own rules: its threads, its timeout."""
+    """A listener that wraps another one and runs under the consumer's rules: its threads and its timeout."""
 
     listener: Listener
 
     @abstractmethod
     async def __call__(self, messages: list[ReceivedMessage]) -> None:
-        """For who calls it without a consumer."""
+        """Process messages without a consumer."""
 
     @abstractmethod
     async def invoke(self, messages: list[ReceivedMessage], run: CallListener) -> None:
-        """What `__call__` does; `run` calls `listener`, or a function of the same kind in its place. A `run` that is
-        cancelled leaves the thread at work, if there is one."""
+        """Process messages for a consumer.
+
+        Args:
+            messages: The messages of one call.
+            run: Calls `listener`, or a function of the same kind in its place. If `run` is cancelled, a thread that
+                executes the function continues.
+        """
 
 
 class ReconsumeLater(ArianeError):
-    """Raised by a listener: deliver these messages again, after the delay of `delay_level` (0: the broker chooses, rising
-    with each attempt; -1: never, to the dead-letter topic at once)."""
+    """Raised by a listener to have its messages delivered again later, without a traceback in the log.
+
+    Args:
+        reason: Text for the log.
+        delay_level: Delay level of the redelivery. 0: the broker chooses, rising with each attempt; -1: no redelivery, the
+            messages go to the dead-letter topic at once.
+
+    Example:
+        raise ReconsumeLater("the database is restarting", delay_level=1)
+    """
 
     def __init__(self, reason: str = "", delay_level: int = 0) -> None:
-        super().__init__(reason or "the listener wants the messages again later")
+        super().__init__(reason or "the listener requested redelivery")
         self.delay_level = delay_level
 
 
 class ListenerOutcome(NamedTuple):
-    """How a call ended."""
+    """Outcome of a call: how it ended, the delay level of the redelivery, and the reason of a failure."""
 
     status: ConsumeReturn
     delay_level: int = 0
@@ -76,7 +89,7 @@ class ListenerOutcome(NamedTuple):
 
 
 class ListenerInvoker:
-    """Calls one listener; a coroutine function in the loop, any other in a pool of `threads` threads."""
+    """Calls one listener: a coroutine function in the event loop, any other function in a pool of threads."""
 
     def __init__(
         self,
@@ -104,35 +117,41 @@ class ListenerInvoker:
 
     @property
     def uses_threads(self) -> bool:
+        """True if the listener is a plain function."""
         return self._pool is not None
 
     async def invoke(
         self, queue: MessageQueue, messages: list[ReceivedMessage], *, may_begin: Callable[[], bool] = lambda: True
     ) -> ListenerOutcome:
-        """Hooks, the listener, hooks. Hooks may take their time: `may_begin` is asked again behind them."""
+        """Call the hooks, the listener and the hooks again.
+
+        Hooks may take time (a trace queue that blocks), so `may_begin` is evaluated after them: if it is False, the listener
+        is not called and the outcome is FAILED.
+        """
         if not self._hooks:
             return await self._invoke_measured(queue, messages)
-        consuming = ConsumeStarted(
+        started_event = ConsumeStarted(
             group=self._group,
             queue=queue,
             messages=messages,
             request_id=self._new_request_id(),
             started_ms=self._clock.now_ms(),
         )
-        await hook_events.notify(self._hooks, consuming)
+        await hook_events.notify(self._hooks, started_event)
         started = Instant.read(self._clock)
         if may_begin():
             outcome = await self._invoke_measured(queue, messages)
         else:
-            outcome = ListenerOutcome(ConsumeReturn.FAILED, reason="the queue is no longer this member's")
+            outcome = ListenerOutcome(ConsumeReturn.FAILED, reason="the queue is no longer assigned to this member")
         ended = Instant.read(self._clock)
-        consumed = ConsumeFinished(
-            started=consuming, outcome=outcome.status, ended_ms=ended.wall_ms, cost_ms=ended.ms_since(started)
+        finished_event = ConsumeFinished(
+            started=started_event, outcome=outcome.status, ended_ms=ended.wall_ms, cost_ms=ended.ms_since(started)
         )
-        await hook_events.notify(self._hooks, consumed)
+        await hook_events.notify(self._hooks, finished_event)
         return outcome
 
     def close(self) -> None:
+        """Release the threads. Running calls continue."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -147,47 +166,52 @@ class ListenerInvoker:
         return outcome
 
     async def invoke_once(self, queue: MessageQueue, messages: list[ReceivedMessage]) -> ListenerOutcome:
-        """Call the listener once; neither hooks nor rates know of it."""
+        """Call the listener once, without hooks and rates."""
         limit = asyncio.timeout(self._timeout_s if self._pool is None else None)
         try:
             async with limit:
                 await self._call(messages, limit)
         except ReconsumeLater as later:
-            log.info("group %s: %s: %s", self._group, _which(queue, messages), later)
+            log.info(
+                "Redelivery requested by the listener of group %s, on %s: %s",
+                self._group,
+                _describe(queue, messages),
+                later,
+            )
             return ListenerOutcome(ConsumeReturn.FAILED, later.delay_level, str(later))
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
             log.exception(
-                "group %s: something that the listener awaits was cancelled, on %s",
+                "Something that the listener of group %s awaits was cancelled, on %s",
                 self._group,
-                _which(queue, messages),
+                _describe(queue, messages),
             )
             return ListenerOutcome(ConsumeReturn.EXCEPTION, reason="something that the listener awaits was cancelled")
         except Exception as error:
             if limit.expired() and isinstance(error, TimeoutError):
                 log.warning(
-                    "group %s: the listener took longer than %.0f s on %s",
+                    "The listener of group %s took longer than %.0f s on %s",
                     self._group,
                     self._timeout_s,
-                    _which(queue, messages),
+                    _describe(queue, messages),
                 )
                 return ListenerOutcome(
                     ConsumeReturn.TIME_OUT, reason=f"the listener took longer than {self._timeout_s:g} s"
                 )
-            log.exception("group %s: the listener failed on %s", self._group, _which(queue, messages))
+            log.exception("The listener of group %s failed on %s", self._group, _describe(queue, messages))
             return ListenerOutcome(ConsumeReturn.EXCEPTION, reason=f"{type(error).__name__}: {error}")
         return ListenerOutcome(ConsumeReturn.SUCCESS)
 
     async def _call(self, messages: list[ReceivedMessage], limit: asyncio.Timeout) -> None:
         async def run(listener: Listener, messages: list[ReceivedMessage]) -> None:
             if self._pool is None:
-                waiting = listener(messages)
+                result = listener(messages)
             else:
-                waiting = await self._in_thread(self._pool, listener, messages, limit)
-            if waiting is not None:
-                await waiting
+                result = await self._in_thread(self._pool, listener, messages, limit)
+            if result is not None:
+                await result
 
         if self._middleware is None:
             await run(self._listener, messages)
@@ -201,25 +225,28 @@ class ListenerInvoker:
         messages: list[ReceivedMessage],
         limit: asyncio.Timeout,
     ) -> Awaitable[None] | None:
-        """The time runs from when a thread takes the call: one that waits because earlier calls hold all threads has not
-        failed, and must not be sent back without ever having been consumed."""
-        loop = asyncio.get_running_loop()
-        is_waited_for = True
+        """Call the listener in a thread. The timeout starts when a thread takes the call.
 
-        def begun() -> None:
-            if is_waited_for and not self._waits_for_threads:
+        A call that is pending because earlier ones occupy all threads has not failed: its messages must not be sent back
+        without ever having been delivered.
+        """
+        loop = asyncio.get_running_loop()
+        is_pending = True
+
+        def on_started() -> None:
+            if is_pending and not self._waits_for_threads:
                 limit.reschedule(loop.time() + self._timeout_s)
 
         def call() -> Awaitable[None] | None:
-            loop.call_soon_threadsafe(begun)
+            loop.call_soon_threadsafe(on_started)
             return listener(messages)
 
         try:
             return await loop.run_in_executor(pool, call)
         finally:
-            is_waited_for = False
+            is_pending = False
 
 
-def _which(queue: MessageQueue, messages: list[ReceivedMessage]) -> str:
+def _describe(queue: MessageQueue, messages: list[ReceivedMessage]) -> str:
     first, last = messages[0].queue_offset, messages[-1].queue_offset
     return f"{queue.topic} at {queue.broker}:{queue.queue_id}, offsets {first} to {last}"

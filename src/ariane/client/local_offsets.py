@@ -1,11 +1,11 @@
-"""Offsets of a broadcasting consumer: each member reads everything, so each keeps its own, in a file. [LocalFileOffsetStore]
+"""Offsets of a broadcasting consumer. Every member reads every queue, so each stores its own offsets. [LocalFileOffsetStore]
 
     <offsets_dir>/<client id>/<group>/offsets.json       {"offsetTable":{{"brokerName":…,"queueId":…,"topic":…}:5}}
-                                     offsets.json.bak    the one before; read when the other is missing or broken
+                                     offsets.json.bak    the previous version; read if the other is missing or corrupt
                                      offsets.json.tmp    being written
 
-Java's file, in the same place by default. Unlike Java's it keeps the queues that are not read just now. The disk is waited
-for in a thread, never in the loop.
+The format and the default path are Java's. Unlike Java's client this one retains the offsets of queues that are not assigned
+at the moment. Disk access runs in a thread, so that it never blocks the event loop.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from ariane.protocol.requests.callbacks import QueueTable, reset_body, reset_tab
 
 log = logging.getLogger("ariane.client")
 
-DIRECTORY = ".rocketmq_offsets"  # in the user's home
+DIRECTORY = ".rocketmq_offsets"  # in the user's home directory
 
 
 def offsets_path(directory: str, client_id: str, group: str) -> Path:
+    """Return the path of a group's offsets file; an empty directory means Java's default."""
     base = Path(directory) if directory else Path.home() / DIRECTORY
     return base / client_id / group / "offsets.json"
 
 
 class LocalOffsets(OffsetStore):
-    """As Offsets, with a file in place of the brokers. `load` comes first."""
+    """An offset store with a file instead of the brokers. Call `load` first."""
 
     is_local = True
 
@@ -41,17 +42,22 @@ class LocalOffsets(OffsetStore):
         super().__init__(peers, routes, group, timeout_ms=timeout_ms)
         self._path = path
         self._table: QueueTable = {}
-        self._turn = asyncio.Lock()
+        # One commit at a time; `_writing` outlives a commit that is cancelled.
+        self._commit_lock = asyncio.Lock()
         self._writing: asyncio.Future[None] | None = None
 
     async def load(self) -> None:
-        """Read the file; ConfigError when there is one and neither it nor its predecessor can be read."""
+        """Read the file.
+
+        Raises:
+            ConfigError: neither the file nor its previous version can be read.
+        """
         self._table = await asyncio.to_thread(read, self._path)
 
     async def commit(self, queues: Iterable[MessageQueue]) -> None:
-        """Write the file when an offset changed. What cannot be written stays due, and is logged."""
-        async with self._turn:
-            if self._writing is not None:  # of a commit that was cancelled: its thread goes on, with the same files
+        """Write the file if an offset changed. Failures are logged and repeated with the next commit."""
+        async with self._commit_lock:
+            if self._writing is not None:  # of a cancelled commit: its thread continues and uses the same files
                 await asyncio.wait([self._writing])
             table = dict(self._table)
             table.update({queue: offset for queue in queues if (offset := self.consumed(queue)) is not None})
@@ -61,7 +67,7 @@ class LocalOffsets(OffsetStore):
                 self._writing = asyncio.ensure_future(asyncio.to_thread(write, self._path, table))
                 await asyncio.shield(self._writing)
             except OSError as error:
-                log.warning("group %s: offsets are not stored yet in %s: %s", self._group, self._path, error)
+                log.warning("Group %s could not write its offsets to %s: %s", self._group, self._path, error)
             else:
                 self._table = table
 
@@ -70,21 +76,25 @@ class LocalOffsets(OffsetStore):
 
 
 class DropFailed:
-    """What a broadcasting listener fails on is not delivered again: there is no retry topic for one member. It is logged."""
+    """Gives up messages that a broadcasting listener failed on: retry topics belong to groups, not to single members."""
 
     def __init__(self, group: str) -> None:
         self._group = group
 
     async def send_back(self, message: ReceivedMessage, delay_level: int) -> bool:
-        log.error("group %s broadcasts: %s, which failed, is given up", self._group, message.message_id)
+        """Log the message and return True: it is done."""
+        log.error(
+            "Group %s gives up message %s: a broadcasting group has no retry topic", self._group, message.message_id
+        )
         return True
 
     async def send_copy(self, message: ReceivedMessage) -> bool:
+        """Log the message and return True: it is done."""
         return await self.send_back(message, 0)
 
 
 def read(path: Path) -> QueueTable:
-    """The offsets of a file, or of its predecessor."""
+    """Return the offsets of a file, or of its previous version."""
     faults = []
     for candidate in (path, path.with_name(f"{path.name}.bak")):
         try:
@@ -93,24 +103,23 @@ def read(path: Path) -> QueueTable:
         except FileNotFoundError:
             continue
         except (OSError, ProtocolError) as error:
-            log.warning("%s cannot be read: %s", candidate, error)
+            log.warning("Could not read %s: %s", candidate, error)
             faults.append(f"{candidate.name}: {error}")
     if faults:
-        fix = (
-            f"cannot be read ({'; '.join(faults)}); mend it, or remove it with its .bak to begin at the start position"
-        )
+        fix = f"cannot be read ({'; '.join(faults)}); repair it, or remove it and its .bak file to start at the start position"
         raise ConfigError("offsets_dir", str(path), fix)
     return {}
 
 
 def write(path: Path, table: QueueTable) -> None:
-    """Replace the file, keeping the former one beside it."""
+    """Replace the file and retain the previous version as .bak."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f"{path.name}.tmp")
-    with fresh.open("wb") as file:
+    temporary = path.with_name(f"{path.name}.tmp")
+    with temporary.open("wb") as file:
         file.write(reset_body(table))
         file.flush()
+        # Written to disk before the rename, so that a power failure leaves the new or the previous version.
         os.fsync(file.fileno())
     if path.exists():
         path.replace(path.with_name(f"{path.name}.bak"))
-    fresh.replace(path)
+    temporary.replace(path)

@@ -1,9 +1,9 @@
-"""How far a group has consumed: kept in memory, stored at the brokers. [RemoteBrokerOffsetStore]
+"""Consumed offsets of a group: cached in memory, committed to the brokers. [RemoteBrokerOffsetStore]
 
     consumed ─ update() ─→ memory ─ commit() ─→ UPDATE_CONSUMER_OFFSET (15)
-    stored at the broker ─ stored() ─→ QUERY_CONSUMER_OFFSET (14) ─ nothing there ─→ first() by the start position
+    start_offset() ─→ QUERY_CONSUMER_OFFSET (14) ─ no committed offset ─→ by the start position
 
-Offsets in memory only rise, except where the broker itself named another (a pull beyond the queue's ends).
+Offsets in memory only rise, unless `seek` sets them: after a pull beyond the queue's ends, or on behalf of the application.
 """
 
 from __future__ import annotations
@@ -35,59 +35,65 @@ StartPosition = Literal["first", "last"] | int  # int: milliseconds since the ep
 
 
 class OffsetStore:
-    """Offsets of the queues that one member of a group reads."""
+    """Offsets of the queues that one group member reads."""
 
-    is_local = False  # whether brokers are not to be told
+    is_local = False  # True if offsets are stored on this machine instead of at the brokers
 
     def __init__(self, peers: Peers, routes: RouteCache, group: str, *, timeout_ms: int) -> None:
         self._peers = peers
         self._routes = routes
         self._group = group
         self._timeout_ms = timeout_ms
+        # Consumed offsets, and those of the last successful commits.
         self._consumed: dict[MessageQueue, int] = {}
         self._committed: dict[MessageQueue, int] = {}
 
     async def load(self) -> None:
-        """Read offsets that are stored locally. Offsets at the brokers are read queue by queue, when it is assigned."""
+        """Read locally stored offsets. Those at the brokers are read one by one, when a queue is assigned."""
 
     def update(self, queue: MessageQueue, offset: int) -> None:
-        """Everything below `offset` is consumed."""
+        """Record that everything below `offset` is consumed."""
         if offset > self._consumed.get(queue, -1):
             self._consumed[queue] = offset
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Set the offset, down as well."""
+        """Set the offset, even to a lower one."""
         self._consumed[queue] = offset
 
     def consumed(self, queue: MessageQueue) -> int | None:
+        """Return the consumed offset in memory; None if nothing was consumed since the queue was assigned."""
         return self._consumed.get(queue)
 
     def forget(self, queue: MessageQueue) -> None:
-        """The queue is another member's now."""
+        """Discard a queue that is no longer assigned to this member."""
         self._consumed.pop(queue, None)
         self._committed.pop(queue, None)
 
     async def commit(self, queues: Iterable[MessageQueue]) -> None:
-        """Store what changed since the last commit. What a broker does not take stays due, and is logged."""
+        """Commit offsets that changed since the last commit. Failures are logged and repeated with the next commit."""
         await asyncio.gather(*map(self._commit, queues))
 
     async def start_offset(self, queue: MessageQueue, position: StartPosition) -> int:
-        """Where to begin to read `queue`: the stored offset, else the start position. An error means: ask again later."""
+        """Return where to start reading a queue: its committed offset, else the start position.
+
+        Raises:
+            ArianeError: the broker did not respond, or with an error; retry later.
+        """
         stored = await self._stored(queue)
         return stored if stored is not None else await self._initial_offset(queue, position)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """The stored offset; None when there is none."""
+        """Return the committed offset; None if there is none."""
         return await self._stored(queue)
 
     async def bounds(self, queue: MessageQueue) -> tuple[int, int]:
-        """The first offset that exists, and the one that the next message gets."""
-        where = QueueRef(queue.topic, queue.queue_id)
-        first = await self._request_offset(queue, RequestCode.GET_MIN_OFFSET, where)
-        return first, await self._request_offset(queue, RequestCode.GET_MAX_OFFSET, where)
+        """Return the first existing offset and the offset of the next message."""
+        ref = QueueRef(queue.topic, queue.queue_id)
+        first = await self._request_offset(queue, RequestCode.GET_MIN_OFFSET, ref)
+        return first, await self._request_offset(queue, RequestCode.GET_MAX_OFFSET, ref)
 
     async def offset_for_time(self, queue: MessageQueue, ms: int) -> int:
-        """The offset of the message stored nearest to `ms`."""
+        """Return the offset of the message stored nearest to `ms`, in milliseconds since the epoch."""
         request = SearchOffset(queue.topic, queue.queue_id, ms)
         return await self._request_offset(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, request)
 
@@ -101,7 +107,7 @@ class OffsetStore:
                 self._broker_address(queue), RequestCode.UPDATE_CONSUMER_OFFSET, request, timeout_ms=COMMIT_TIMEOUT_MS
             )
         except ArianeError as error:
-            log.warning("group %s: offset %d of %s is not stored yet: %s", self._group, offset, queue, error)
+            log.warning("Group %s could not commit offset %d of %s yet: %s", self._group, offset, queue, error)
         else:
             self._committed[queue] = offset
 
@@ -115,6 +121,7 @@ class OffsetStore:
             raise
 
     async def _initial_offset(self, queue: MessageQueue, position: StartPosition) -> int:
+        # The retry topic holds failed messages of this group only, so "last" must not skip any of them.
         is_retry = queue.topic.startswith(RETRY_PREFIX)
         if position == "first" or (position == "last" and is_retry):
             return 0
@@ -131,5 +138,5 @@ class OffsetStore:
     def _broker_address(self, queue: MessageQueue) -> str:
         address = self._routes.pull_address(queue.broker, 0)
         if address is None:
-            raise ConnectionLost(queue.broker, "is not in the routes that are known")
+            raise ConnectionLost(queue.broker, "not in the cached routes")
         return address.addr

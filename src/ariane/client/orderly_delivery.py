@@ -1,13 +1,13 @@
-"""Orderly consumption: one call of the listener per queue at a time, in the order of offsets, while the broker's lock of
-the queue is ours. [ConsumeMessageOrderlyService]
+"""Orderly delivery: one call of the listener per queue at a time, in the order of offsets, while this member holds the
+broker's lock of the queue. [ConsumeMessageOrderlyService]
 
-No call begins more than 30 s after its lock was last asked for, and the broker keeps that for 60 s: a call of less than 30 s
-is never overlapped by another member's, whatever stands still meanwhile; a longer one only when its process was paused, or
-could not reach the broker, until the lock ran out, for it is renewed until the call ends. What was consumed without the lock
-is not committed: the new owner is further.
+No call starts more than 30 s after its lock was last requested, and the broker holds a lock for 60 s. So a call of less than
+30 s never overlaps with another member's, even if a process pauses. The lock is renewed until a longer call ends; that call
+overlaps only if its process was paused or could not reach the broker until the lock expired. Messages consumed without the
+lock are not committed: the new owner's offset is higher.
 
-    failure ─ attempts left ─→ the queue waits `suspend_queue_ms`, then the same messages again
-            └ none left ─────→ to the retry topic with all attempts used up, where the broker makes dead letters of them
+    failure ─ attempts left ─→ the queue pauses for `suspend_queue_ms`, then the same messages again
+            └ none left ─────→ to the retry topic with all attempts used up, which the broker turns into dead letters
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from ariane.net.tasks import BackgroundTasks
 log = logging.getLogger("ariane.client")
 
 NO_LOCK_PAUSE_S = 0.1
-REVOKE_WARNING_S = 30.0  # between two warnings
-IDLE_S = 1.0  # an empty queue is looked at this often, besides each time messages came
+REVOKE_WARNING_S = 30.0  # between two warnings about a listener that does not end
+IDLE_S = 1.0  # how often an empty queue is checked, besides each time messages arrive
 
 
 class OrderlyDelivery:
-    """One task per queue; `concurrency` of them call the listener at once."""
+    """One task per queue; at most `concurrency` of them call the listener at the same time."""
 
     def __init__(
         self,
@@ -46,6 +46,7 @@ class OrderlyDelivery:
         settings: ConsumerSettings,
         clock: Clock,
     ) -> None:
+        # Broadcasting members share no queues, so they need no locks.
         self._needs_lock = settings.message_model == "clustering"
         self.invoker = invoker
         """Calls the application's listener."""
@@ -53,36 +54,43 @@ class OrderlyDelivery:
         self._send_back = send_back
         self._settings = settings
         self._clock = clock
-        self._tasks = BackgroundTasks("listeners")
-        self._of_queue: dict[ProcessQueue, asyncio.Task[None]] = {}
-        self._room = asyncio.Semaphore(settings.concurrency)
+        self._tasks = BackgroundTasks("delivery")
+        self._queue_tasks: dict[ProcessQueue, asyncio.Task[None]] = {}
+        # One slot per call of the listener that may run.
+        self._slots = asyncio.Semaphore(settings.concurrency)
         self._is_closing = False
 
     def start(self) -> None:
-        """Nothing runs before the first queue."""
+        """Do nothing: each queue starts its own task."""
 
     def on_assigned(self, process_queue: ProcessQueue) -> None:
+        """Start the task of the queue."""
         name = f"{process_queue.queue.topic} {process_queue.queue.broker}:{process_queue.queue.queue_id}"
-        self._of_queue[process_queue] = self._tasks.start(self._run(process_queue), name)
+        self._queue_tasks[process_queue] = self._tasks.start(self._run(process_queue), name)
 
     def on_messages(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
+        """Wake the task of the queue, which reads from the offset tracker."""
         process_queue.changed.set()
 
     async def on_revoked(self, process_queue: ProcessQueue) -> None:
-        """Wait until the call under way is over: nobody else may begin with the queue before."""
+        """Wait until the running call has ended, because no other member may start before; then drop the queue."""
         process_queue.revoke()
-        task = self._of_queue.get(process_queue)
+        task = self._queue_tasks.get(process_queue)
         while task is not None and not await _ended([task], REVOKE_WARNING_S):
-            log.warning("the listener still works on %s, which others wait for", process_queue.queue)
-        self._of_queue.pop(process_queue, None)
+            log.warning(
+                "The listener still processes messages of %s, which was assigned to another member; waiting",
+                process_queue.queue,
+            )
+        self._queue_tasks.pop(process_queue, None)
         process_queue.drop()
 
     async def close(self, wait_s: float) -> None:
+        """Start no more calls and wait at most `wait_s` seconds for the running ones; then cancel them."""
         self._is_closing = True
-        for process_queue in self._of_queue:
+        for process_queue in self._queue_tasks:
             process_queue.revoke()
-        if self._of_queue and not await _ended(list(self._of_queue.values()), wait_s):
-            log.warning("calls of the listener did not end within %.1f s; they are cancelled", wait_s)
+        if self._queue_tasks and not await _ended(list(self._queue_tasks.values()), wait_s):
+            log.warning("Cancelling calls of the listener that did not end within %.1f s of closing", wait_s)
         await self._tasks.close()
         self.invoker.close()
 
@@ -94,7 +102,8 @@ class OrderlyDelivery:
             elif not self._may_consume(process_queue):
                 await self._clock.sleep(NO_LOCK_PAUSE_S)
             else:
-                async with self._room:
+                async with self._slots:
+                    # The lock may have expired, or the queue may have been revoked, while no slot was free.
                     if process_queue.is_revoked or not self._may_consume(process_queue):
                         continue
                     is_done = await self._consume(process_queue, messages)
@@ -102,11 +111,11 @@ class OrderlyDelivery:
                     await self._clock.sleep(self._settings.suspend_queue_ms / 1000)
 
     def _may_consume(self, process_queue: ProcessQueue) -> bool:
-        """Whether the queue is ours alone; a broadcasting member shares none."""
+        """Return True if this member alone may consume the queue. Broadcasting members share no queues."""
         return not self._needs_lock or process_queue.is_locked(self._clock.monotonic())
 
     async def _consume(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> bool:
-        """Whether the messages are done with, one way or the other."""
+        """Call the listener. Return True if the messages were consumed or handed to the broker for good."""
         try:
             unreadable = next((message for message in messages if is_unreadable(message)), None)
             if unreadable is None:
@@ -119,8 +128,9 @@ class OrderlyDelivery:
                 messages = [unreadable]
                 is_done = await self._send_back.send_back(unreadable, DEAD_LETTER)
         except Exception:
-            log.exception("consuming of %s failed; its messages are tried again", process_queue.queue)
+            log.exception("Consuming messages of %s failed; delivering them again", process_queue.queue)
             return False
+        # Without the lock another member may have consumed further: its offset must not be overwritten.
         if is_done and not process_queue.is_dropped and self._may_consume(process_queue):
             self._offsets.update(process_queue.queue, process_queue.tracker.mark_consumed(messages))
             process_queue.changed.set()
@@ -132,16 +142,19 @@ class OrderlyDelivery:
                 process_queue.queue, messages, may_begin=lambda: self._may_consume(process_queue)
             )
         except asyncio.CancelledError:
+            # A thread continues after its call was cancelled: the lock must not be released for another member.
             process_queue.is_abandoned = self.invoker.uses_threads
             raise
 
     async def _count_failure(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> bool:
-        """Count the attempt; True when the messages had their last one and went to the retry topic, all of them."""
+        """Count the failed attempt. Return True if it was the last one and the retry topic has all the messages."""
         times_max = self._settings.max_reconsume_times
-        again = [msgspec.structs.replace(one, reconsume_times=one.reconsume_times + 1) for one in messages]
-        if times_max >= 0 and all(one.reconsume_times > times_max for one in again):
-            return all([await self._send_back.send_copy(one) for one in messages])
-        process_queue.tracker.replace(again)
+        retried = [
+            msgspec.structs.replace(message, reconsume_times=message.reconsume_times + 1) for message in messages
+        ]
+        if times_max >= 0 and all(message.reconsume_times > times_max for message in retried):
+            return all([await self._send_back.send_copy(message) for message in messages])
+        process_queue.tracker.replace(retried)
         return False
 
 

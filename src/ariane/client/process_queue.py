@@ -1,4 +1,7 @@
-"""A queue that this member reads now: its window, and what its fetch loop and its listeners tell each other."""
+"""State of one assigned queue, shared by its fetch loop and the delivery. [ProcessQueue]
+
+assigned ─ revoke() ─→ revoked: no call starts, running calls still count ─ drop() ─→ dropped: nothing counts
+"""
 
 from __future__ import annotations
 
@@ -7,41 +10,54 @@ import asyncio
 from ariane.client.offset_tracker import OffsetTracker
 from ariane.model.message import MessageQueue
 
-LOCK_TRUSTED_S = 30.0  # a lock last asked for so long ago is not relied on; the broker keeps it for 60 s
+LOCK_TRUSTED_S = 30.0  # how long after its request a lock is trusted; the broker holds it for 60 s
 
 
 class ProcessQueue:
-    """Owned, then ending (nothing new is begun, what is under way still counts), then dropped (nothing counts any more).
-    `changed` is set when messages came, were consumed, or one of these steps was taken."""
+    """One assigned queue."""
 
     def __init__(self, queue: MessageQueue, next_offset: int, now: float = 0.0) -> None:
         self.queue = queue
+        """The queue."""
         self.tracker = OffsetTracker(next_offset)
+        """Pending messages and the offset that may be committed."""
         self.is_revoked = False
+        """True once no call of the listener may start."""
         self.is_dropped = False
+        """True once nothing that happens to the messages counts."""
         self.changed = asyncio.Event()
-        self.broker_id = 0  # which of the broker's servers it told us to read from
+        """Set when messages arrive or are consumed, and by `revoke` and `drop`."""
+        self.broker_id = 0
+        """Which server of the broker to pull from next, as the last response suggests."""
         self.locked_until = 0.0
-        self.is_abandoned = False  # a thread still works on it that nobody waits for
-        self.pulled_at = self.consumed_at = now  # when it was last asked for, and its listener last called
+        """Monotonic time until which the lock is trusted."""
+        self.is_abandoned = False
+        """True if a thread still processes messages although its call was cancelled."""
+        self.pulled_at = now
+        """Monotonic time of the last pull."""
+        self.consumed_at = now
+        """Monotonic time of the last call of the listener."""
 
     def is_locked(self, now: float) -> bool:
+        """Return True if the lock is trusted at monotonic time `now`."""
         return now < self.locked_until
 
-    def set_locked(self, asked_at: float) -> None:
-        """The lock was granted to a request of that time: the answer may have come much later."""
-        self.locked_until = asked_at + LOCK_TRUSTED_S
+    def set_locked(self, requested_at: float) -> None:
+        """Record a lock that was requested at `requested_at`: its response may have arrived much later."""
+        self.locked_until = requested_at + LOCK_TRUSTED_S
 
     def revoke(self) -> None:
+        """Start no more calls; the running one still counts."""
         self.is_revoked = True
         self.changed.set()
 
     def drop(self) -> None:
+        """Ignore whatever happens to the messages from now on."""
         self.is_revoked = self.is_dropped = True
         self.changed.set()
 
     async def wait_change(self, timeout_s: float) -> None:
-        """Return when something changed, after `timeout_s` at the latest."""
+        """Return when something changed, after `timeout_s` seconds at the latest."""
         self.changed.clear()
         try:
             async with asyncio.timeout(timeout_s):

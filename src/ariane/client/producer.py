@@ -1,9 +1,9 @@
-"""Sending messages. [DefaultMQProducer]
+"""Producer: sends messages, batches and requests. [DefaultMQProducer]
 
     async with Producer("shop", "127.0.0.1:9876", trace=True) as producer:
         result = await producer.send(Message(topic="orders", body=b"created", keys=["ORDER-17"]), order_key="ORDER-17")
 
-Many sends may be under way at once (`asyncio.gather`, a task each): their requests leave together on one connection.
+Any number of sends can be in flight (`asyncio.gather`, a task each): their requests are pipelined on one connection.
 """
 
 from __future__ import annotations
@@ -36,7 +36,25 @@ QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 
 
 class Producer:
-    """A member of a producer group. Give either `namesrv` or an open `instance` that is to be shared."""
+    """A member of a producer group.
+
+    Args:
+        group: Name of the producer group.
+        namesrv: Name server addresses, `"host:port;host:port"` or a list. Leave it out if `instance` is given.
+        settings: Timeouts, retries and limits of the producer.
+        client: Settings of the client instance. Leave it out if `instance` is given.
+        trace: True or `TraceSettings` to record when and with what result each message was sent.
+        hooks: Functions that receive a `SendEvent` after each attempt that got a response.
+        instance: An open client instance to share with other producers and consumers.
+
+    Raises:
+        ConfigError: an argument cannot be used; raised before anything is connected.
+
+    Example:
+        async with Producer("shop", "127.0.0.1:9876") as producer:
+            result = await producer.send(Message(topic="orders", body=b"created", keys=["ORDER-17"]))
+            print(result.status.name, result.message_id)
+    """
 
     def __init__(
         self,
@@ -58,7 +76,7 @@ class Producer:
         self._sender: MessageSender | None = None
         self._open = AsyncExitStack()
         self.trace: TraceDispatcher | None = None
-        """The trace queue and its counters (`sent`, `dropped`, `failed`), when tracing is on."""
+        """Trace queue with the counters `sent`, `dropped` and `failed`; None unless `trace` is set."""
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as opening:
@@ -90,11 +108,31 @@ class Producer:
         order_key: str | None = None,
         selector: QueueSelector | None = None,
     ) -> SendResult:
-        """Send and wait until the broker has stored it.
+        """Send a message and wait until the broker has stored it.
 
-        Messages of the same `order_key` go to the same queue, and are consumed in the order in which they were sent when
-        each is awaited before the next. `selector` chooses among the topic's queues, `queue` names one. With any of the
-        three there is one attempt, otherwise 1 + `retries`.
+        Messages with the same `order_key` go to the same queue. They are consumed in the order of sending if each send is
+        awaited before the next.
+
+        Args:
+            message: The message.
+            queue: Queue to send to.
+            order_key: Key whose hash selects the queue.
+            selector: Function of the topic's queues and the message that returns one of the queues.
+
+        With any of `queue`, `order_key` and `selector` there is one attempt, otherwise `1 + settings.retries`.
+
+        Returns:
+            Queue, offset and ids of the stored message. A `status` other than SEND_OK means that the message is stored, but
+            flush or replication was late.
+
+        Raises:
+            ClientClosed: the producer is not open.
+            MessageRefused: the message cannot be sent as it is.
+            RouteNotFound: no broker accepts messages of the topic.
+            RequestTimeout, ConnectionLost, ReplyError: not acknowledged after all attempts; the message may be stored.
+
+        Example:
+            result = await producer.send(Message(topic="orders", body=b"paid"), order_key="ORDER-17")
         """
         sender = self._running()
         out = send_codec.prepare(
@@ -107,7 +145,22 @@ class Producer:
     async def send_batch(
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None, order_key: str | None = None
     ) -> SendResult:
-        """Send messages of one topic in one request; they are stored next to each other in one queue, or not at all."""
+        """Send messages of one topic in one request: stored next to each other in one queue, or not at all.
+
+        Args:
+            messages: Messages of the same topic, without delays.
+            queue: Queue to send to.
+            order_key: Key whose hash selects the queue.
+
+        Returns:
+            One result for the batch: ids are joined by commas, and `queue_offset` is that of the first message.
+
+        Raises:
+            ClientClosed: the producer is not open.
+            MessageRefused: the batch cannot be sent as it is.
+            RouteNotFound: no broker accepts messages of the topic.
+            RequestTimeout, ConnectionLost, ReplyError: not acknowledged after all attempts; the batch may be stored.
+        """
         sender = self._running()
         out = send_codec.prepare_batch(messages, self._instance.new_message_id, self._settings)
         if queue is None and order_key is not None:
@@ -115,7 +168,18 @@ class Producer:
         return await sender.send(out, queue)
 
     async def send_one_way(self, message: Message, *, queue: MessageQueue | None = None) -> None:
-        """Send and do not wait for an answer: what goes wrong at the broker is not known here."""
+        """Send a message without waiting for a response; a failure at the broker is not reported.
+
+        Args:
+            message: The message.
+            queue: Queue to send to; by default the queues take turns.
+
+        Raises:
+            ClientClosed: the producer is not open.
+            MessageRefused: the message cannot be sent as it is.
+            RouteNotFound: no broker accepts messages of the topic.
+            ConnectionLost: the broker cannot be reached.
+        """
         sender = self._running()
         await sender.send_one_way(
             send_codec.prepare(
@@ -125,16 +189,26 @@ class Producer:
         )
 
     async def recall(self, sent: SendResult) -> None:
-        """Take back a message that was sent with `deliver_at_ms` and is not delivered yet. ReplyError when it is, or was taken
-        back before; brokers that do not know timers (Apache 4.x) answer 3."""
+        """Cancel the delivery of a message that was sent with `deliver_at_ms`.
+
+        Args:
+            sent: The result of the send.
+
+        Raises:
+            ClientClosed: the producer is not open.
+            ReplyError: the message was delivered or recalled already; code 3: the broker does not support timers (Apache 4.x).
+            RouteNotFound: the broker that stores the message is not in the routes.
+        """
         sender = self._running()
-        await sender.publish_queues(sent.queue.topic)  # so that the route is known
+        await sender.publish_queues(sent.queue.topic)  # fetches the route
         for addr in sender.master_addresses([sent.queue]):
             header = RecallMessage(sent.recall_handle or sent.offset_message_id, sent.queue.topic, self.group)
             timeout_ms = self._settings.send_timeout_ms
             await self._instance.peers.request_ok(addr, RequestCode.RECALL_MESSAGE, header, timeout_ms=timeout_ms)
             return
-        raise RouteNotFound(sent.queue.topic, f"no address of {sent.queue.broker} is known, which has the message")
+        raise RouteNotFound(
+            sent.queue.topic, f"broker {sent.queue.broker}, which stores the message, has no address in the routes"
+        )
 
     async def request(
         self,
@@ -145,7 +219,27 @@ class Producer:
         order_key: str | None = None,
         selector: QueueSelector | None = None,
     ) -> ReceivedMessage:
-        """Send, and wait for the message that a consumer replies with (`reply`). RequestTimeout when none comes in time."""
+        """Send a message and wait for the message that a consumer replies with (`reply`).
+
+        Args:
+            message: The request.
+            timeout_s: How long to wait for the reply, in seconds.
+            queue: Queue to send to.
+            order_key: Key whose hash selects the queue.
+            selector: Function of the topic's queues and the message that returns one of the queues.
+
+        Returns:
+            The reply.
+
+        Raises:
+            ClientClosed: the producer is not open.
+            MessageRefused: the message cannot be sent as it is, or too many requests are pending.
+            RequestTimeout: no reply within `timeout_s`.
+            RouteNotFound, ConnectionLost, ReplyError: the request was not acknowledged.
+
+        Example:
+            reply = await producer.request(Message(topic="questions", body=b"ping"), timeout_s=3)
+        """
         sender, instance = self._running(), self._instance
         validation.seconds("timeout_s", timeout_s)
         out = send_codec.prepare(message, send_codec.message_id_of(message, instance.new_message_id), self._settings)
@@ -161,7 +255,7 @@ class Producer:
                 try:
                     await sender.send(out, queue)
                 except ArianeError:
-                    if not answer.done():  # the reply overtook a send that nobody answered
+                    if not answer.done():  # the reply may arrive although the acknowledgement of the send was lost
                         raise
                 return await answer
         except TimeoutError:
@@ -178,9 +272,25 @@ class Producer:
         keys: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
     ) -> SendResult:
-        """Answer a message that was sent by `request`, here or by a Java client; ReplyError when nobody waits any more.
+        """Reply to a message that was sent by `request`, with this client or Java's.
 
-        It goes through the broker that the request came by: who asked is connected to that one for sure.
+        The reply goes through the broker that delivered the request, because the requester is connected to that one.
+
+        Args:
+            request: The request, as the listener received it.
+            body: Body of the reply.
+            tags: Tag of the reply.
+            keys: Keys of the reply.
+            properties: Application properties of the reply.
+
+        Returns:
+            The result of sending the reply.
+
+        Raises:
+            ClientClosed: the producer is not open.
+            MessageRefused: the message is not a request.
+            ReplyError: the requester no longer waits.
+            RequestTimeout, ConnectionLost, RouteNotFound: the reply was not acknowledged.
         """
         sender = self._running()
         answer = request_reply.build_reply(request, body, tags=tags, keys=keys, properties=properties or {})
@@ -189,7 +299,12 @@ class Producer:
         return await sender.send(out, next((one for one in queues if one.broker == request.queue.broker), None))
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Queues that `topic` may be sent to."""
+        """Return the queues of `topic` that can be written to.
+
+        Raises:
+            ClientClosed: the producer is not open.
+            RouteNotFound: no broker accepts messages of the topic.
+        """
         return await self._running().publish_queues(topic)
 
     def _running(self) -> MessageSender:
@@ -198,11 +313,13 @@ class Producer:
         return self._sender
 
     async def _ensure_registered(self, addresses: Sequence[str]) -> None:
-        """Have these brokers know where to push a reply to."""
+        """Send these brokers a heartbeat, so that they can push the reply to this client."""
         met = await asyncio.gather(*map(self._instance.send_initial_heartbeat, addresses), return_exceptions=True)
         for addr, error in zip(addresses, met, strict=True):
             if isinstance(error, ArianeError):
-                log.warning("producer %s: broker %s cannot push replies yet: %s", self.group, addr, error)
+                log.warning(
+                    "Producer %s: broker %s cannot push replies to this client yet: %s", self.group, addr, error
+                )
             elif error is not None:
                 raise error
 
@@ -210,15 +327,15 @@ class Producer:
         self._sender = None
 
     async def _discover_brokers(self) -> None:
-        """Learn the brokers from the default topic, so that they know this group before its first send."""
+        """Find brokers by the default topic and send them a heartbeat, so that they list this group before its first send."""
         try:
             await self._instance.routes.publish_queues(
                 self._settings.create_topic_key,
                 self._settings.create_topic_key,
                 self._settings.default_topic_queue_nums,
             )
-        except ArianeError as error:  # a cluster may have auto-creation off, or be still starting
-            log.info("producer %s meets its brokers with its first send: %s", self.group, error)
+        except ArianeError as error:  # auto-creation may be off, or the cluster may still be starting
+            log.info("Producer %s found no brokers yet and will register with its first send: %s", self.group, error)
         await self._instance.heartbeat()
 
     @staticmethod
@@ -229,8 +346,10 @@ class Producer:
             assert order_key is not None
             return send_codec.queue_for_key(queues, order_key)
         if order_key is not None:
-            raise MessageRefused("give an order_key or a selector, not both")
+            raise MessageRefused("both order_key and selector are given: give only one of them")
         chosen = selector(queues, message)
         if not isinstance(chosen, MessageQueue):
-            raise MessageRefused(f"the selector gave {chosen!r}: it must return one of the queues it was given")
+            raise MessageRefused(
+                f"the selector returned {chosen!r}: expected one of the queues that it was called with"
+            )
         return chosen

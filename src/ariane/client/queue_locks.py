@@ -1,6 +1,6 @@
-"""Locks of queues at their brokers: who consumes a queue in order holds its lock. [RebalanceImpl.lock]
+"""Locks of queues at their brokers: only the holder consumes a queue in order. [RebalanceImpl.lock]
 
-A broker keeps a lock for 60 s after it was last asked for; it is asked for every 20 s and relied on for 30 s.
+A broker holds a lock for 60 s after its last request. Locks are requested again every 20 s and trusted for 30 s.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ TIMEOUT_MS = 1_000
 
 
 class LockResult(NamedTuple):
-    """The queues that are ours now, and those whose broker did not say."""
+    """Queues whose locks were granted, and queues whose broker did not respond."""
 
     held: set[MessageQueue]
     unknown: set[MessageQueue]
 
 
 class QueueLockClient:
-    """Locks and unlocks queues for one member of a group."""
+    """Locks and unlocks queues for one group member."""
 
     def __init__(self, peers: Peers, routes: RouteCache, group: str, client_id: str) -> None:
         self._peers = peers
@@ -40,31 +40,40 @@ class QueueLockClient:
         self._client_id = client_id
 
     async def lock(self, queues: Iterable[MessageQueue]) -> LockResult:
-        """Ask for the locks of `queues`."""
+        """Request the locks of `queues`, or renew them."""
         by_broker = _by_broker(queues)
-        answers = await asyncio.gather(*(self._lock_at(broker, some) for broker, some in by_broker.items()))
-        return LockResult(set().union(*(one.held for one in answers)), set().union(*(one.unknown for one in answers)))
+        answers = await asyncio.gather(
+            *(self._lock_at(broker, broker_queues) for broker, broker_queues in by_broker.items())
+        )
+        return LockResult(
+            set().union(*(answer.held for answer in answers)), set().union(*(answer.unknown for answer in answers))
+        )
 
     async def unlock(self, queues: Iterable[MessageQueue]) -> None:
-        """Give the locks back, so that the next owner need not wait until they expire."""
-        for broker, some in _by_broker(queues).items():
+        """Release locks, so that the next owner need not wait until they expire."""
+        for broker, broker_queues in _by_broker(queues).items():
             try:
-                await self._ask(broker, RequestCode.UNLOCK_BATCH_MQ, some)
+                await self._request(broker, RequestCode.UNLOCK_BATCH_MQ, broker_queues)
             except ArianeError as error:
-                log.warning("group %s: queues at %s stay locked until the lock expires: %s", self._group, broker, error)
+                log.warning(
+                    "Group %s could not release its locks at %s, they remain until they expire: %s",
+                    self._group,
+                    broker,
+                    error,
+                )
 
     async def _lock_at(self, broker: str, queues: list[MessageQueue]) -> LockResult:
         try:
-            body = await self._ask(broker, RequestCode.LOCK_BATCH_MQ, queues)
+            body = await self._request(broker, RequestCode.LOCK_BATCH_MQ, queues)
             return LockResult({queue.queue() for queue in fastjson.decode(body, LockBatchAnswer).locked}, set())
         except ArianeError as error:
-            log.warning("group %s: no locks from %s: %s", self._group, broker, error)
+            log.warning("Group %s could not lock queues at %s: %s", self._group, broker, error)
             return LockResult(set(), set(queues))
 
-    async def _ask(self, broker: str, code: RequestCode, queues: list[MessageQueue]) -> bytes:
+    async def _request(self, broker: str, code: RequestCode, queues: list[MessageQueue]) -> bytes:
         addr = self._routes.master_address(broker)
         if addr is None:
-            raise ConnectionLost(broker, "has no master in the routes that are known")
+            raise ConnectionLost(broker, "no master in the cached routes")
         request = LockBatch(self._client_id, self._group, tuple(map(WireQueue.of, queues)))
         return (await self._peers.request_ok(addr, code, body=fastjson.write(request), timeout_ms=TIMEOUT_MS)).body
 

@@ -1,6 +1,6 @@
-"""How fast a consumer pulls and consumes, by topic: what running info tells of the last minute and hour. [ConsumerStatsManager]
+"""Consume rates of the last minute and hour, by topic, for the running info of a consumer. [ConsumerStatsManager]
 
-Counters of ten seconds each; the newest ones make the minute, all of them the hour. Time is the caller's monotonic clock.
+Counters cover ten seconds each: the newest ones make up the minute, all of them the hour. Time is the monotonic clock.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ BUCKETS_MAX = 360  # an hour
 
 
 class _RateBucket:
-    """Ten seconds of one topic."""
+    """Counters of ten seconds of one topic."""
 
     __slots__ = ("call_ms", "calls", "consumed", "failed", "pull_ms", "pulled", "pulls", "since")
 
@@ -27,51 +27,54 @@ class _RateBucket:
 
 
 class ConsumeRates:
-    """Counts of one consumer. Its topics are those it subscribes to, so there are few."""
+    """Counters of one consumer. Only subscribed topics are counted, so they are few."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._started_at = monotonic()
+        # Buckets of each topic, oldest first.
         self._buckets: dict[str, deque[_RateBucket]] = {}
 
     def record_pull(self, topic: str, messages: int, took_s: float) -> None:
-        """A pull brought messages."""
-        span = self._current_bucket(topic)
-        span.pulls += 1
-        span.pulled += messages
-        span.pull_ms += took_s * 1000
+        """Count a pull that returned messages and took `took_s` seconds."""
+        bucket = self._current_bucket(topic)
+        bucket.pulls += 1
+        bucket.pulled += messages
+        bucket.pull_ms += took_s * 1000
 
     def record_consume(self, topic: str, messages: int, took_s: float, *, ok: bool) -> None:
-        """A call of the listener ended."""
-        span = self._current_bucket(topic)
-        span.calls += 1
-        span.call_ms += took_s * 1000
+        """Count a call of the listener that took `took_s` seconds."""
+        bucket = self._current_bucket(topic)
+        bucket.calls += 1
+        bucket.call_ms += took_s * 1000
         if ok:
-            span.consumed += messages
+            bucket.consumed += messages
         else:
-            span.failed += messages
+            bucket.failed += messages
 
     def status(self, topic: str) -> ConsumeStatus:
-        """The last minute (what there is of it), and the failures of the last hour."""
+        """Return the rates of the last minute (or since the start, if that is later), and the failures of the last hour."""
         now = self._monotonic()
-        spans = self._buckets.get(topic, ())
-        minute = [span for span in spans if now - span.since <= MINUTE_S]
+        buckets = self._buckets.get(topic, ())
+        minute = [bucket for bucket in buckets if now - bucket.since <= MINUTE_S]
         seconds = max(1.0, min(MINUTE_S, now - self._started_at))
-        pulls, calls = sum(span.pulls for span in minute), sum(span.calls for span in minute)
+        pulls, calls = sum(bucket.pulls for bucket in minute), sum(bucket.calls for bucket in minute)
         return ConsumeStatus(
-            consume_failed_msgs=sum(span.failed for span in spans if now - span.since <= BUCKET_S * BUCKETS_MAX),
-            consume_failed_tps=sum(span.failed for span in minute) / seconds,
-            consume_ok_tps=sum(span.consumed for span in minute) / seconds,
-            consume_rt=sum(span.call_ms for span in minute) / calls if calls else 0.0,
-            pull_rt=sum(span.pull_ms for span in minute) / pulls if pulls else 0.0,
-            pull_tps=sum(span.pulled for span in minute) / seconds,
+            consume_failed_msgs=sum(
+                bucket.failed for bucket in buckets if now - bucket.since <= BUCKET_S * BUCKETS_MAX
+            ),
+            consume_failed_tps=sum(bucket.failed for bucket in minute) / seconds,
+            consume_ok_tps=sum(bucket.consumed for bucket in minute) / seconds,
+            consume_rt=sum(bucket.call_ms for bucket in minute) / calls if calls else 0.0,
+            pull_rt=sum(bucket.pull_ms for bucket in minute) / pulls if pulls else 0.0,
+            pull_tps=sum(bucket.pulled for bucket in minute) / seconds,
         )
 
     def _current_bucket(self, topic: str) -> _RateBucket:
-        spans = self._buckets.get(topic)
-        if spans is None:
-            spans = self._buckets[topic] = deque(maxlen=BUCKETS_MAX)
+        buckets = self._buckets.get(topic)
+        if buckets is None:
+            buckets = self._buckets[topic] = deque(maxlen=BUCKETS_MAX)
         now = self._monotonic()
-        if not spans or now - spans[-1].since >= BUCKET_S:
-            spans.append(_RateBucket(now))
-        return spans[-1]
+        if not buckets or now - buckets[-1].since >= BUCKET_S:
+            buckets.append(_RateBucket(now))
+        return buckets[-1]

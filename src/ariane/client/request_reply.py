@@ -1,7 +1,7 @@
-"""Request-reply: who waits for which reply, and the two messages of it. [RequestFutureHolder, MessageUtil]
+"""Request and reply: pending requests of a client, and both kinds of message. [RequestFutureHolder, MessageUtil]
 
-request  a message with CORRELATION_ID, REPLY_TO_CLIENT (who waits), TTL (ms)
-reply    to <cluster>_REPLY_TOPIC, the three copied, MSG_TYPE=reply; its broker pushes it to who waits (326)
+request  a message with CORRELATION_ID, REPLY_TO_CLIENT (client id of the requester), TTL (ms)
+reply    to <cluster>_REPLY_TOPIC, with the same three, MSG_TYPE=reply; its broker pushes it to the requester (326)
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from ariane.protocol.requests.callbacks import PushReply
 
 log = logging.getLogger("ariane.client")
 
-REPLY = "reply"  # MSG_TYPE
-PENDING_MAX = 65_536  # requests of one client that wait for their replies
-UNKNOWN_OFFSET = -1  # a reply is pushed, whether or not it lies in a queue
+REPLY = "reply"  # value of MSG_TYPE
+PENDING_MAX = 65_536  # pending requests of one client
+UNKNOWN_OFFSET = -1  # a pushed reply has no offset, whether or not the broker stored it
 
 
 class PendingReplies:
-    """The requests of one client that wait."""
+    """Requests of one client whose replies are pending."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -44,69 +44,82 @@ class PendingReplies:
         return len(self._futures)
 
     def expect(self, correlation_id: str) -> asyncio.Future[ReceivedMessage]:
-        """The reply to come. Who asks calls `forget` in any case."""
+        """Return a future of the reply. The caller must call `forget` in any case.
+
+        Raises:
+            MessageRefused: too many requests are pending.
+        """
         if len(self._futures) >= PENDING_MAX:
-            raise MessageRefused(f"{PENDING_MAX} requests of this client wait for their replies: await some first")
+            raise MessageRefused(f"{PENDING_MAX} requests of this client wait for replies: await some of them first")
         future: asyncio.Future[ReceivedMessage] = asyncio.get_running_loop().create_future()
         self._futures[correlation_id] = future
         return future
 
     def forget(self, correlation_id: str) -> None:
+        """Discard a request that was answered, failed or timed out."""
         self._futures.pop(correlation_id, None)
 
     def on_reply(self, command: Command, peer: Peer) -> Reply:
-        """A broker pushes a reply (326). One that nobody waits for any more is refused, so that the replier knows."""
+        """Handle a reply that a broker pushes (326). Refuse it if nothing waits for it, so that the replier is informed."""
         message = parse_pushed_reply(typed(command, PushReply), command.body, self._clock.now_ms())
         correlation_id = message.properties.get(names.CORRELATION_ID, "")
         future = self._futures.pop(correlation_id, None)
         if future is None or future.done():
-            log.info("a reply from %s comes too late, or was never asked for: %s", message.born_host, correlation_id)
-            return Reply(ResponseCode.SYSTEM_ERROR, remark=f"nobody waits for the reply {correlation_id}")
+            log.info(
+                "Refusing a reply from %s: no pending request %s (timed out or unknown)",
+                message.born_host,
+                correlation_id,
+            )
+            return Reply(ResponseCode.SYSTEM_ERROR, remark=f"no pending request {correlation_id}")
         future.set_result(message)
         return Reply()
 
 
 def prepare_request(out: PreparedMessage, correlation_id: str, client_id: str, timeout_ms: int) -> PreparedMessage:
-    """`out` as a request of `client_id`."""
-    own = {
+    """Return a prepared message as a request of `client_id`."""
+    added = {
         names.CORRELATION_ID: correlation_id,
         names.REPLY_TO_CLIENT: client_id,
         names.TTL: str(timeout_ms),
     }
-    return send_codec.with_properties(out, own)
+    return send_codec.with_properties(out, added)
 
 
 def build_reply(
-    asked: ReceivedMessage, body: bytes, *, tags: str, keys: Sequence[str], properties: Mapping[str, str]
+    request: ReceivedMessage, body: bytes, *, tags: str, keys: Sequence[str], properties: Mapping[str, str]
 ) -> Message:
-    """A message for the topic of replies; MessageRefused when `asked` does not ask for one."""
-    wanted = (names.CLUSTER, names.CORRELATION_ID, names.REPLY_TO_CLIENT)
-    missing = [name for name in wanted if not asked.properties.get(name)]
+    """Return a message for the topic of replies.
+
+    Raises:
+        MessageRefused: the message to reply to is not a request.
+    """
+    required = (names.CLUSTER, names.CORRELATION_ID, names.REPLY_TO_CLIENT)
+    missing = [name for name in required if not request.properties.get(name)]
     if missing:
-        raise MessageRefused(f"{asked.message_id} is no request: it has no {', '.join(missing)}")
-    topic = reply_topic(asked.properties[names.CLUSTER])
+        raise MessageRefused(f"message {request.message_id} is not a request: it lacks {', '.join(missing)}")
+    topic = reply_topic(request.properties[names.CLUSTER])
     return Message(topic=topic, body=body, tags=tags, keys=keys, properties=properties)
 
 
 def prepare_reply(
-    asked: ReceivedMessage, answer: Message, message_id: str, settings: ProducerSettings
+    request: ReceivedMessage, answer: Message, message_id: str, settings: ProducerSettings
 ) -> PreparedMessage:
-    """`answer` (made by `answer_to`) as the reply to `asked`."""
+    """Return a message of `build_reply`, prepared as the reply to `request`."""
     out = send_codec.prepare(answer, message_id, settings)
-    own = {
+    added = {
         names.MSG_TYPE: REPLY,
-        names.CORRELATION_ID: asked.properties[names.CORRELATION_ID],
-        names.REPLY_TO_CLIENT: asked.properties[names.REPLY_TO_CLIENT],
+        names.CORRELATION_ID: request.properties[names.CORRELATION_ID],
+        names.REPLY_TO_CLIENT: request.properties[names.REPLY_TO_CLIENT],
     }
-    if ttl := asked.properties.get(names.TTL):
-        own[names.TTL] = ttl
-    return send_codec.with_properties(out, own)._replace(is_reply=True)
+    if ttl := request.properties.get(names.TTL):
+        added[names.TTL] = ttl
+    return send_codec.with_properties(out, added)._replace(is_reply=True)
 
 
 def parse_pushed_reply(header: PushReply, body: bytes, now_ms: int) -> ReceivedMessage:
-    """A pushed reply as the application sees it. It has no place in a queue that anybody would know."""
-    table = properties.decode(header.properties or "")
-    table[names.ARRIVE_TIME] = str(now_ms)
+    """Return a pushed reply as the application sees it. It belongs to no queue of the application."""
+    pairs = properties.decode(header.properties or "")
+    pairs[names.ARRIVE_TIME] = str(now_ms)
     stored_size = len(body)
     body, sys_flag, body_error = expand_body(body, header.sys_flag)
     if body_error:
@@ -114,11 +127,11 @@ def parse_pushed_reply(header: PushReply, body: bytes, now_ms: int) -> ReceivedM
     return ReceivedMessage(
         topic=header.topic,
         body=body,
-        properties=table,
+        properties=pairs,
         queue=MessageQueue(header.topic, "", header.queue_id),
         queue_offset=UNKNOWN_OFFSET,
         commit_log_offset=UNKNOWN_OFFSET,
-        message_id=table.get(names.UNIQ_KEY, ""),
+        message_id=pairs.get(names.UNIQ_KEY, ""),
         offset_message_id="",
         born_ms=header.born_ms,
         born_host=header.born_host,

@@ -1,9 +1,10 @@
-"""What the listener failed on goes back to the broker, to be delivered again later. [CONSUMER_SEND_MSG_BACK, 12.2]
+"""Failed messages: sent back to the broker for redelivery. [CONSUMER_SEND_MSG_BACK (36)]
 
-    36 to the message's broker ─ refused, lost ─→ the message itself to %RETRY%<group>, delayed ─ failed ─→ kept here
-                               └ code 3: this broker has no retry topics yet ─────────────────────────────→ kept here
+    36 to the message's broker ─ error, no connection ─→ a copy to %RETRY%<group>, delayed ─ error ─→ local retry
+                               └ code 3: the broker does not support retries ───────────────────────→ local retry
 
-"Kept here" means: it stays in the window, so no offset passes it, and the listener is called again after a pause.
+Local retry: the message stays in the offset tracker, so no committed offset passes it, and the listener is called again after
+a pause.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from ariane.protocol.requests.messaging import ConsumerSendMsgBack
 log = logging.getLogger("ariane.client")
 
 TIMEOUT_MS = 5_000
-FIRST_DELAY_LEVEL = 3  # levels 1 and 2 (1 s, 5 s) are too short for a retry, says the broker as well
+FIRST_DELAY_LEVEL = 3  # levels 1 and 2 (1 s, 5 s) are too short for a retry; brokers start at 3, too
 DEAD_LETTER = -1
 
 
 class SendBackStrategy(Protocol):
-    """Where messages go that the listener failed on: back to the broker, or (broadcasting) nowhere."""
+    """Handles messages that the listener failed on. Both methods return False if the message has to be retried locally."""
 
     async def send_back(self, message: ReceivedMessage, delay_level: int) -> bool: ...
 
@@ -40,7 +41,7 @@ class SendBackStrategy(Protocol):
 
 
 class SendBack:
-    """Sends messages of one group back."""
+    """Sends failed messages of one group back to the brokers."""
 
     def __init__(
         self, peers: Peers, routes: RouteCache, sender: MessageSender, group: str, max_reconsume_times: int
@@ -52,7 +53,7 @@ class SendBack:
         self._max = max_reconsume_times
 
     async def send_back(self, message: ReceivedMessage, delay_level: int) -> bool:
-        """Whether the broker has it now; False: it has to be kept."""
+        """Send a message back for redelivery. Return True if a broker has it."""
         if is_unreadable(message):
             log.error(
                 "Sending message %s (offset %d of %s) to the dead-letter topic of group %s, with its body as stored: %s",
@@ -73,27 +74,29 @@ class SendBack:
         try:
             addr = self._routes.master_address(message.queue.broker)
             if addr is None:
-                raise ConnectionLost(message.queue.broker, "has no master in the routes that are known")
+                raise ConnectionLost(message.queue.broker, "no master in the cached routes")
             await self._peers.request_ok(addr, RequestCode.CONSUMER_SEND_MSG_BACK, request, timeout_ms=TIMEOUT_MS)
         except ArianeError as error:
-            log.warning("group %s: %s is not sent back: %s", self._group, message.message_id, error)
+            log.warning("Group %s could not send message %s back: %s", self._group, message.message_id, error)
             if isinstance(error, ReplyError) and error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 return False
             return await self.send_copy(message)
         return True
 
     async def send_copy(self, message: ReceivedMessage) -> bool:
-        """Send the message itself to the group's retry topic; with the last attempt behind it, it ends as a dead letter."""
+        """Send a copy to the group's retry topic. After the last attempt the broker turns it into a dead letter."""
         try:
             await self._sender.send(copy_to_retry(message, self._group, self._max, self._sender.settings))
         except ArianeError as error:
-            log.warning("group %s: %s is not sent to the retry topic: %s", self._group, message.message_id, error)
+            log.warning(
+                "Group %s could not send message %s to its retry topic: %s", self._group, message.message_id, error
+            )
             return False
         return True
 
 
 def copy_to_retry(message: ReceivedMessage, group: str, max_times: int, settings: ProducerSettings) -> PreparedMessage:
-    """The message as a new one for the group's retry topic."""
+    """Return a copy of the message, prepared for the group's retry topic."""
     table = dict(message.properties)
     table.pop(names.TRAN_MSG, None)
     table.setdefault(names.ORIGIN_MESSAGE_ID, message.message_id)

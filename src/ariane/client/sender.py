@@ -1,10 +1,10 @@
-"""Sending within one deadline: attempts, each to another broker where there is one. [DefaultMQProducerImpl.sendDefaultImpl]
+"""Sending within one deadline: several attempts, at different brokers if possible. [DefaultMQProducerImpl.sendDefaultImpl]
 
     outcome of an attempt                               next
-    stored                                              the result
-    stored, but flush or replica late                   the result (another attempt with retry_not_stored)
-    no connection, no answer, codes 1 14 16 17 204 205  another attempt while attempts and time are left
-    any other answer                                    ReplyError
+    stored                                              return the result
+    stored, but flush or replication was late           return the result (with retry_not_stored: another attempt)
+    no connection, no response, 1 14 16 17 204 205      another attempt while attempts and time are left
+    any other response                                  raise ReplyError
 
 A send to a queue that the caller chose has one attempt.
 """
@@ -30,7 +30,7 @@ log = logging.getLogger("ariane.client")
 
 
 class MessageSender:
-    """Sends what is ready to go, for one group."""
+    """Sends prepared messages for one producer group."""
 
     def __init__(
         self, instance: ClientInstance, group: str, settings: ProducerSettings, hooks: Sequence[SendHook] = ()
@@ -44,7 +44,7 @@ class MessageSender:
         self._next_index = instance.rng.randrange(65536)
 
     async def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Queues that `topic` may be sent to."""
+        """Return the queues of `topic` that can be written to, from the cache if possible."""
         known = self._instance.routes.cached_publish_queues(topic)
         if known is not None:
             return known
@@ -55,12 +55,16 @@ class MessageSender:
         return found
 
     def master_addresses(self, queues: Iterable[MessageQueue]) -> list[str]:
-        """Where the brokers of `queues` are."""
+        """Return the addresses of the masters of `queues`, as far as the routes contain them."""
         found = {self._instance.routes.master_address(queue.broker) for queue in queues}
         return sorted(addr for addr in found if addr is not None)
 
     async def send(self, out: PreparedMessage, queue: MessageQueue | None = None) -> SendResult:
-        """Send to `queue`, or to the queue whose turn it is. The last attempt's error when none succeeded."""
+        """Send to `queue`, or to the next queue in turn, within `send_timeout_ms`.
+
+        Raises:
+            ArianeError: the last attempt's error, if none succeeded.
+        """
         async with self._in_flight:
             deadline = self._instance.clock.monotonic() + self.settings.send_timeout_ms / 1000
             if queue is not None:
@@ -68,7 +72,11 @@ class MessageSender:
             return await self._attempts(out, deadline)
 
     async def send_one_way(self, out: PreparedMessage, queue: MessageQueue | None = None) -> None:
-        """Send without an answer; ConnectionLost when there is no connection to write to."""
+        """Send without waiting for a response.
+
+        Raises:
+            ConnectionLost: the broker cannot be reached.
+        """
         if queue is None:
             queue = send_codec.select_queue(await self.publish_queues(out.topic), self._advance_index(), None)
         header = send_codec.request_fields(
@@ -115,7 +123,7 @@ class MessageSender:
                 out, await connection.request_nowait(code, header, out.body, timeout_ms=timeout_ms), queue, addr
             )
         refusal = stored = None
-        # Only the request lies between the two readings, so that the broker's store time is between them, too.
+        # Only the request is between the two readings, so the broker's store time is between them, too.
         started = Instant.read(clock)
         answer = await connection.request_nowait(code, header, out.body, timeout_ms=timeout_ms)
         answered = Instant.read(clock)
@@ -140,8 +148,11 @@ class MessageSender:
         return stored
 
     async def _connection(self, addr: str, timeout_ms: float) -> Connection:
-        """Return the connection to `addr`, opened within `timeout_ms`. Unwritten requests are bounded by `in_flight_max`, not
-        by the connection's buffer: a broker that does not read is noticed at the deadline."""
+        """Return the connection to `addr`, opened within `timeout_ms`.
+
+        `in_flight_max` bounds unwritten requests, not the connection's buffer: a broker that does not read is detected at
+        the deadline.
+        """
         connection = self._connections.get(addr)
         if connection is None or not connection.is_open:
             try:
@@ -154,7 +165,7 @@ class MessageSender:
     def _address(self, queue: MessageQueue) -> str:
         addr = self._instance.routes.master_address(queue.broker)
         if addr is None:
-            raise ConnectionLost(queue.broker, "has no master in the routes that are known")
+            raise ConnectionLost(queue.broker, "no master in the cached routes")
         return addr
 
     def _advance_index(self) -> int:

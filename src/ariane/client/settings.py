@@ -1,6 +1,6 @@
-"""Settings of the clients: frozen values, checked when they are made. [ClientConfig, DefaultMQProducer, DefaultMQPushConsumer]
+"""Settings of the clients: frozen values, validated when they are constructed. [ClientConfig, DefaultMQProducer, …]
 
-Defaults are those of the Java 4.9.4 clients unless the sentence under a field says otherwise.
+Defaults are those of the Java 4.9.4 clients, except where the description of a field says otherwise.
 """
 
 from __future__ import annotations
@@ -19,54 +19,70 @@ MIB = 1024 * 1024
 
 
 class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What every client has."""
+    """Settings of a client instance: connections, routes, heartbeats, credentials.
+
+    Raises:
+        ConfigError: a value has the wrong type or is out of range.
+
+    Example:
+        Producer("shop", namesrv, client=ClientSettings(credentials=Credentials("access-key", "secret-key")))
+    """
 
     route_refresh_ms: int = 30_000
-    """How often the routes of all topics in use are asked for again."""
+    """Interval in ms at which the routes of all topics in use are fetched again."""
     heartbeat_ms: int = 30_000
-    """How often brokers are told that this client lives; they forget it after 120 s."""
+    """Interval in ms of heartbeats; brokers evict a client 120 s after its last one."""
     request_timeout_ms: int = 3_000
-    """How long an answer to a control request (route, heartbeat, lock, offset) is waited for."""
+    """Timeout in ms of control requests (routes, heartbeats, locks, offsets)."""
     client_ip: str = ""
-    """This machine's address in client and message ids; empty: the one it would use towards others."""
+    """IP address of this machine in client and message ids; empty: the address of the default network interface."""
     instance_name: str = ""
-    """Second part of the client id; empty: `<pid>#<a number of its own>`, so that no two clients share an id."""
+    """Second part of the client id; empty: `<pid>#<unique number>`, so that no two clients share an id."""
     credentials: Credentials | None = None
-    """The account that signs every request, for brokers with aclEnable; None: requests are not signed."""
+    """Account that signs every request, for brokers with aclEnable; None: requests are not signed."""
 
     def __post_init__(self) -> None:
         of_kind("client_ip", self.client_ip, str)
         of_kind("instance_name", self.instance_name, str)
         if self.credentials is not None and not isinstance(self.credentials, Credentials):
-            # The value may hold a secret key, so the error names its type only.
+            # The value may contain a secret key, so the error names only its type.
             kind = type(self.credentials).__name__
-            raise ConfigError("credentials", f"<{kind}>", "give Credentials(access_key, secret_key)")
+            raise ConfigError("credentials", f"<{kind}>", "expected Credentials(access_key, secret_key)")
         if self.credentials is not None and not (self.credentials.access_key and self.credentials.secret_key):
-            raise ConfigError("credentials", self.credentials, "give an access key and a secret key")
+            raise ConfigError(
+                "credentials", self.credentials, "expected an access key and a secret key, both not empty"
+            )
         within(self, "route_refresh_ms", 10, 3_600_000)
         within(self, "heartbeat_ms", 10, 60_000)
         within(self, "request_timeout_ms", 10, 600_000)
 
 
 class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a producer may be told."""
+    """Settings of a producer.
+
+    Raises:
+        ConfigError: a value has the wrong type or is out of range.
+
+    Example:
+        Producer("shop", namesrv, settings=ProducerSettings(send_timeout_ms=1_000, retries=1))
+    """
 
     create_topic_key: str = AUTO_CREATE_TOPIC
-    """Topic whose route and permissions a topic that does not exist yet is made from."""
+    """Topic from which a new topic takes its route and permissions."""
     default_topic_queue_nums: int = 4
-    """Queues of a topic that the first send creates."""
+    """Number of queues of a topic that the first send creates."""
     send_timeout_ms: int = 3_000
-    """Budget of one send over all its attempts, from the moment it is among the `in_flight_max`."""
+    """Time budget in ms of one send over all attempts, starting once it is among the `in_flight_max`."""
     compress_from: int = COMPRESS_MIN_BYTES
-    """Bodies of this many bytes and more are compressed (zlib); batches are not."""
+    """Bodies of at least this many bytes are compressed (zlib); batches are not."""
     retries: int = 2
-    """Further attempts, at another broker where there is one, after a send that failed."""
+    """Number of further attempts after a failed send, at another broker if possible."""
     retry_not_stored: bool = False
-    """Whether a stored message whose flush or replica was late is sent once more elsewhere (it may arrive twice)."""
+    """Whether a stored message whose flush or replication was late is sent again elsewhere; it may arrive twice."""
     message_max: int = 4 * MIB
-    """Largest body in bytes, before compression; brokers refuse more than their own maxMessageSize."""
+    """Maximum size of a body in bytes, before compression; brokers have a limit of their own (maxMessageSize)."""
     in_flight_max: int = 4_096
-    """Sends under way at once; the next ones wait for their turn. Java has no such bound."""
+    """Maximum number of sends in flight; further ones wait. Java has no such limit."""
 
     def __post_init__(self) -> None:
         within(self, "default_topic_queue_nums", 1, 65_535)
@@ -82,52 +98,59 @@ class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsumerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a push consumer may be told."""
+    """Settings of a push or lite-pull consumer.
+
+    Raises:
+        ConfigError: a value has the wrong type or is out of range.
+
+    Example:
+        PushConsumer("stock", namesrv, {"orders": "*"}, listener, settings=ConsumerSettings(consume_batch_max=16))
+    """
 
     message_model: Literal["clustering", "broadcasting"] = "clustering"
-    """clustering: the members of the group share the queues (each message to one of them). broadcasting: each member gets
-    every message, keeps its offsets in a file of its own (`offsets_dir`), and what its listener fails on is given up."""
+    """clustering: the members of the group share the queues, so each message reaches one of them. broadcasting: each member
+    receives every message, stores its offsets in its own file (`offsets_dir`), and failed messages are given up."""
     offsets_dir: str = ""
-    """Where a broadcasting consumer keeps its offsets; empty: ~/.rocketmq_offsets, as Java. The file is found again by
-    `ClientSettings.instance_name`, which broadcasting needs."""
+    """Directory for the offsets of broadcasting consumers; empty: ~/.rocketmq_offsets, as in Java. The file is found by
+    `ClientSettings.instance_name`, which broadcasting requires."""
     consume_batch_max: int = 1
-    """Messages given to one call of the listener."""
+    """Maximum number of messages per call of the listener."""
     concurrency: int = 20
-    """Calls of the listener under way at once."""
+    """Maximum number of concurrent calls of the listener."""
     pull_batch: int = 32
-    """Messages asked for at once; brokers give at most 32 from memory and 8 from cold data by default."""
+    """Number of messages per pull; by default brokers return at most 32 from memory and 8 from disk."""
     pull_interval_ms: int = 0
-    """Pause between two pulls of a queue that brought messages."""
+    """Pause in ms after a pull that returned messages."""
     cached_max: int = 1_000
-    """Messages of one queue that may wait for the listener; then the queue is not pulled."""
+    """Maximum number of pending messages per queue; a queue that has more is not pulled."""
     cached_bytes_max: int = 100 * MIB
-    """The same in bytes of stored records."""
+    """The same limit in bytes of stored records."""
     span_max: int = 2_000
-    """Distance between the first and the last waiting offset of a queue (concurrent listeners): how much is consumed
-    again after a crash when one message does not get done."""
+    """Maximum distance between the first and the last pending offset of a queue (concurrent listeners). It limits how many
+    messages are consumed again after a crash if one message stays pending for long."""
     suspend_ms: int = 15_000
-    """How long a broker may hold a pull that finds nothing."""
+    """How long in ms a broker may hold a pull request while it has no message."""
     pull_timeout_ms: int = 30_000
-    """How long the answer to a pull is waited for; brokers answer up to 5 s after `suspend_ms`."""
+    """Timeout of pull requests in ms; brokers respond up to 5 s after `suspend_ms`."""
     max_reconsume_times: int = -1
-    """Deliveries again before a message goes to the dead-letter topic; -1: 16, and for orderly listeners no end."""
+    """Maximum number of redeliveries before a message becomes a dead letter; -1: 16, and for orderly listeners unlimited."""
     suspend_queue_ms: int = 1_000
-    """Pause of an orderly queue after its listener failed."""
+    """Pause in ms of an orderly queue after its listener failed."""
     local_retry_ms: int = 5_000
-    """When a message that could be sent back to no broker is given to the listener again."""
+    """Delay in ms of a redelivery by the client, when no broker accepts a failed message."""
     consume_timeout_ms: int = 15 * 60_000
-    """A call of the listener that takes longer is cancelled and counts as failed. A thread cannot be cancelled: concurrent
-    listeners let it go on, orderly ones wait for it."""
+    """Timeout in ms of a call of the listener; the call is cancelled and counts as failed. A thread cannot be cancelled:
+    concurrent listeners let it run on, orderly ones wait for it."""
     commit_ms: int = 5_000
-    """How often consumed offsets are stored at the brokers."""
+    """Interval in ms at which consumed offsets are committed."""
     rebalance_ms: int = 20_000
-    """How often the allocation of queues is computed, besides each time that a broker tells of a change."""
+    """Interval in ms of rebalances, besides those that a broker's notification triggers."""
     close_wait_ms: int = 10_000
-    """How long closing waits for calls of the listener that are under way. Java's default is not to wait."""
+    """How long in ms closing waits for running calls of the listener. Java's default is not to wait."""
 
     def __post_init__(self) -> None:
         if self.message_model not in ("clustering", "broadcasting"):
-            raise ConfigError("message_model", self.message_model, "choose 'clustering' or 'broadcasting'")
+            raise ConfigError("message_model", self.message_model, "expected 'clustering' or 'broadcasting'")
         of_kind("offsets_dir", self.offsets_dir, str)
         within(self, "consume_batch_max", 1, 1_024)
         within(self, "concurrency", 1, 1_000)
@@ -148,33 +171,41 @@ class ConsumerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TraceSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How traces are collected and sent."""
+    """Settings of message traces: how records are collected and sent.
+
+    Raises:
+        ConfigError: a value has the wrong type or is out of range.
+
+    Example:
+        Producer("shop", namesrv, trace=TraceSettings(when_full="block"))
+    """
 
     topic: str = TRACE_TOPIC
-    """Topic that the records go to."""
+    """Topic of the trace messages."""
     queue_max: int = 16_384
-    """Records that may wait to be sent."""
+    """Maximum number of records that wait to be sent."""
     when_full: Literal["drop", "block"] = "drop"
-    """What happens when so many wait: the record is dropped and counted, or the send or the listener's call waits."""
+    """What happens when the queue is full. drop: the record is dropped and counted; block: the send or the listener's call
+    waits."""
     body_max: int = 118_000
-    """Bytes of records in one trace message; Java clients send as much."""
+    """Maximum bytes of records per trace message, as in Java."""
     keys_max: int = 30_000
-    """Bytes of KEYS of one trace message; with the other properties they must stay under 32,767."""
+    """Maximum bytes of KEYS per trace message; all properties together must stay below 32,767."""
     flush_ms: int = 500
-    """The oldest record waits at most this long before its batch leaves."""
+    """Maximum age in ms of the oldest record before its batch is sent."""
     retries: int = 3
-    """Further tries of a batch that could not be sent, each a whole send; then its records are counted as failed."""
+    """Number of further attempts of a failed batch, each a whole send; after them its records count as failed."""
     retry_ms: int = 500
-    """Pause before each of these."""
+    """Pause in ms before each of these attempts."""
     send_timeout_ms: int = 5_000
-    """Budget of one try."""
+    """Time budget of one attempt in ms."""
     close_wait_ms: int = 5_000
-    """How long closing waits until everything is sent; what is left then is counted as failed."""
+    """How long in ms closing waits until everything is sent; remaining records count as failed."""
 
     def __post_init__(self) -> None:
         within(self, "queue_max", 1, 10_000_000)
         if self.when_full not in ("drop", "block"):
-            raise ConfigError("when_full", self.when_full, "choose 'drop' or 'block'")
+            raise ConfigError("when_full", self.when_full, "expected 'drop' or 'block'")
         within(self, "body_max", 1_024, 4 * MIB)
         within(self, "keys_max", 256, 32_000)
         within(self, "flush_ms", 1, 500)

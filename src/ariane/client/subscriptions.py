@@ -1,4 +1,4 @@
-"""What a consumer wants of a topic, as heartbeats and pulls carry it. [FilterAPI]"""
+"""Subscriptions in the form that heartbeats and pull requests carry. [FilterAPI]"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ariane.protocol.requests.clients import SubscriptionData
 
 
 def check_topic(topic: str) -> str:
-    """`topic`, or ConfigError saying why it can be none."""
+    """Return `topic`, or raise ConfigError if it is no valid topic name."""
     of_kind("subscriptions", topic, str)
     if fault := topic_name_fault(topic):
         raise ConfigError("subscriptions", topic, fault)
@@ -18,18 +18,18 @@ def check_topic(topic: str) -> str:
 
 
 def tag_subscription(topic: str, expression: str, version: int) -> SubscriptionData:
-    """Messages of `topic` with one of the tags of `expression` (`a || b`, or `*` for all)."""
+    """Return a subscription to messages with one of the tags of `expression` (`a || b`, or `*` for all)."""
     check_topic(topic)
     if not isinstance(expression, str):
-        fix = f'expected tags as one text ("a || b", or "*" for every message) for topic {topic}'
+        fix = f'expected a string of tags ("a || b", or "*" for every message) for topic {topic}'
         raise ConfigError("subscriptions", expression, fix)
-    wanted = tags.parse(expression)
-    if wanted is not None and not wanted:
-        raise ConfigError("subscriptions", expression, "name at least one tag, or * for every message")
+    tag_set = tags.parse(expression)
+    if tag_set is not None and not tag_set:
+        raise ConfigError("subscriptions", expression, "expected at least one tag, or * for every message")
     return SubscriptionData(
-        code_set=tags.codes(wanted) or frozenset(),
+        code_set=tags.codes(tag_set) or frozenset(),
         sub_string=expression,
         sub_version=version,
-        tags_set=wanted or frozenset(),
+        tags_set=tag_set or frozenset(),
         topic=topic,
     )

@@ -1,20 +1,20 @@
-"""Messages that consumers get if, and only if, something else was done: the producer's side. [TransactionMQProducer]
+"""Transaction producer: messages that are delivered only if the application's own work succeeded. [TransactionMQProducer]
 
     async def check(message): return LocalState.COMMIT if await is_paid(message.message_id) else LocalState.ROLLBACK
 
     async with TransactionProducer("shop", "127.0.0.1:9876", check=check) as producer:
-        async def pay(sent):                            # sent.message_id names the transaction, also in `check`
+        async def pay(sent):                            # sent.message_id identifies the transaction, also in `check`
             await database.pay(order, sent.message_id)
             return LocalState.COMMIT
         result = await producer.send_in_transaction(Message(topic="paid", body=b"…"), pay)
 
-    half message ─→ broker        stored, and shown to nobody
-    execute(sent)                 what else has to be done
-    end of it ─→ broker           one-way: when it is lost, or the state is UNKNOWN, the broker asks a producer of the group
-    question (39) ─→ check(message) ─→ end of it ─→ broker
+    half message ─→ broker        stored, but not delivered
+    execute(sent)                 the application's own work
+    END_TRANSACTION ─→ broker     one-way: if it is lost or the state is UNKNOWN, the broker sends a check to the group
+    check (39) ─→ check(message) ─→ END_TRANSACTION ─→ broker
 
-A check may be asked of any producer of the group, also of a later process, and more than once: it has to look at what was
-done, and its answer must not change once it is COMMIT or ROLLBACK.
+The broker may send a check to any producer of the group, also to a later process, and more than once. So `check` must decide
+by durable data, and must not change a COMMIT or ROLLBACK.
 """
 
 from __future__ import annotations
@@ -54,12 +54,16 @@ log = logging.getLogger("ariane.client")
 Execute = Callable[[SendResult], Awaitable[LocalState] | LocalState]
 Check = Callable[[ReceivedMessage], Awaitable[LocalState] | LocalState]
 
-PENDING_CHECKS_MAX = 2000  # that wait for `check`; the broker asks again about those that are dropped
+PENDING_CHECKS_MAX = 2000  # checks that wait for `check`; the broker repeats those that are dropped
 DEFAULT_REGION = "DefaultRegion"
 
 
 class TransactionResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The half message was stored as `sent` says, and `state` was told to the broker. `error`: what `execute` raised."""
+    """Result of `send_in_transaction`.
+
+    `sent` is the result of the half message, `state` the state that was sent to the broker, and `error` the exception that
+    `execute` raised, if any.
+    """
 
     sent: SendResult
     state: LocalState
@@ -67,7 +71,27 @@ class TransactionResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TransactionProducer(Producer):
-    """A producer whose group answers what became of its transactions. What it sends with `send` is not transactional."""
+    """A producer whose group answers the brokers' transaction checks. Messages sent with `send` are not transactional.
+
+    Args:
+        group: Name of the producer group.
+        namesrv: Name server addresses, `"host:port;host:port"` or a list. Leave it out if `instance` is given.
+        check: Function of the half message that returns the state of its transaction; a coroutine function or a plain one.
+        checks_at_once: Maximum number of concurrent calls of `check`.
+        settings: Timeouts, retries and limits of the producer.
+        client: Settings of the client instance. Leave it out if `instance` is given.
+        trace: True or `TraceSettings` to record sends and ends of transactions.
+        hooks: Functions that receive a `SendEvent` after each attempt that got a response.
+        end_hooks: Functions that receive a `TransactionEnd` before a state is sent to the broker.
+        instance: An open client instance to share with other producers and consumers.
+
+    Raises:
+        ConfigError: an argument cannot be used; raised before anything is connected.
+
+    Example:
+        async with TransactionProducer("payments", "127.0.0.1:9876", check=check) as producer:
+            result = await producer.send_in_transaction(Message(topic="paid", body=b"ORDER-17"), pay)
+    """
 
     def __init__(
         self,
@@ -99,7 +123,7 @@ class TransactionProducer(Producer):
             await super().__aenter__()
             opening.push_async_callback(super().__aexit__, None, None, None)
             for _ in range(self._checks_at_once):
-                tasks.start(self._process_check_requests(), "answer questions about transactions")
+                tasks.start(self._process_check_requests(), "answer transaction checks")
             self._open_checks = opening.pop_all()
         return self
 
@@ -111,10 +135,30 @@ class TransactionProducer(Producer):
     async def send_in_transaction(
         self, message: Message, execute: Execute, *, immunity_s: int | None = None
     ) -> TransactionResult:
-        """Send `message` as a half message, call `execute`, and tell the broker what it returned.
+        """Send a half message, call `execute` and send the state that it returns to the broker.
 
-        What `execute` raises makes the state UNKNOWN and is in the result. When the half message was stored with a late flush
-        or replica it is rolled back, and `execute` is not called. `immunity_s`: the broker does not ask before that time.
+        If the half message was stored with a late flush or replication, it is rolled back and `execute` is not called.
+
+        Args:
+            message: The message, without a delay.
+            execute: Function of the send result that does the application's work and returns a `LocalState`. If it raises,
+                the state is UNKNOWN and the exception is in the result.
+            immunity_s: Seconds during which the broker sends no check; None: the broker's transactionTimeOut.
+
+        Returns:
+            The result of the half message, the state and the exception.
+
+        Raises:
+            ClientClosed: the producer is not open.
+            MessageRefused: the message cannot be sent as it is.
+            RouteNotFound, RequestTimeout, ConnectionLost, ReplyError: the half message was not acknowledged.
+
+        Example:
+            async def pay(sent: SendResult) -> LocalState:
+                await database.pay(order, sent.message_id)
+                return LocalState.COMMIT
+
+            result = await producer.send_in_transaction(Message(topic="paid", body=b"ORDER-17"), pay)
         """
         sender = self._running()
         out = prepare_half_message(
@@ -137,7 +181,9 @@ class TransactionProducer(Producer):
         addr = self._instance.routes.master_address(sent.queue.broker)
         if addr is None:
             log.warning(
-                "the end of transaction %s is not told: %s has no master now", sent.message_id, sent.queue.broker
+                "Could not send the end of transaction %s, the broker will check it: %s has no master",
+                sent.message_id,
+                sent.queue.broker,
             )
             return
         end = EndTransactionHeader(
@@ -159,7 +205,7 @@ class TransactionProducer(Producer):
         state: LocalState,
         error: Exception | None,
     ) -> None:
-        """Tell one broker. When that fails the broker asks later, so it is only logged."""
+        """Send a state to one broker. Failures are only logged, because the broker checks the transaction later."""
         topic, tags, keys, region = about
         event = TransactionEnd(
             group=self.group,
@@ -181,16 +227,19 @@ class TransactionProducer(Producer):
             connection = await self._instance.peers.connect(addr)
             connection.one_way(RequestCode.END_TRANSACTION, fields(end), remark=remark)
         except (ConnectionLost, ProtocolError, OSError) as failure:
-            log.warning("the end of transaction %s is not told, the broker will ask: %s", end.msg_id, failure)
+            log.warning("Could not send the end of transaction %s, the broker will check it: %s", end.msg_id, failure)
 
-    # --- questions of brokers ---
+    # --- transaction checks ---
 
     def _on_check_request(self, command: Command, peer: Peer) -> None:
         try:
             self._check_requests.put_nowait((command, peer))
         except asyncio.QueueFull:
             log.warning(
-                "group %s: %d questions wait already, one of %s is dropped", self.group, PENDING_CHECKS_MAX, peer.addr
+                "Group %s has %d pending transaction checks; dropping one from %s",
+                self.group,
+                PENDING_CHECKS_MAX,
+                peer.addr,
             )
 
     async def _process_check_requests(self) -> None:
@@ -199,7 +248,7 @@ class TransactionProducer(Producer):
             try:
                 await self._process_check_request(command, peer)
             except ArianeError as error:
-                log.warning("group %s: a question of %s is not answered: %s", self.group, peer.addr, error)
+                log.warning("Group %s could not answer a transaction check from %s: %s", self.group, peer.addr, error)
 
     async def _process_check_request(self, command: Command, peer: Peer) -> None:
         question = typed(command, CheckTransactionState)
@@ -225,14 +274,18 @@ class TransactionProducer(Producer):
 def prepare_half_message(
     message: Message, message_id: str, group: str, settings: ProducerSettings, immunity_s: int | None = None
 ) -> PreparedMessage:
-    """`message` as the half message of a transaction of `group`."""
+    """Return `message` prepared as the half message of a transaction of `group`.
+
+    Raises:
+        MessageRefused: the message cannot be sent in a transaction.
+    """
     if message.delay_level or message.deliver_at_ms:
-        raise MessageRefused("a transactional message cannot be delayed: leave delay_level and deliver_at_ms 0")
+        raise MessageRefused("a transactional message cannot be delayed: remove delay_level and deliver_at_ms")
     own = {names.TRAN_MSG: "true", names.PGROUP: group}
     if immunity_s is not None:
         if immunity_s < 0:
             raise MessageRefused(
-                f"immunity_s is {immunity_s}: give seconds, or None for the broker's transactionTimeOut"
+                f"immunity_s = {immunity_s}: expected seconds from 0 on, or None for the broker's transactionTimeOut"
             )
         own[names.CHECK_IMMUNITY_TIME] = str(immunity_s)
     out = send_codec.prepare(message, message_id, settings)
@@ -245,15 +298,18 @@ def prepare_half_message(
 
 
 async def _local_state(ask: Callable[[Any], Any], about: object, what: str) -> tuple[LocalState, Exception | None]:
-    """What the application says; UNKNOWN when it raises, or says nothing that is a state."""
+    """Call `execute` or `check`. Return the state, and the exception if it raised one.
+
+    The state is UNKNOWN if the function raised, or returned anything but a LocalState.
+    """
     try:
         state = ask(about)
         if inspect.isawaitable(state):
             state = await state
     except Exception as error:
-        log.exception("%s failed: its state is unknown", what)
+        log.exception("%s failed; the state is UNKNOWN", what)
         return LocalState.UNKNOWN, error
     if not isinstance(state, LocalState):
-        log.warning("%s returned %r instead of a LocalState: its state is unknown", what, state)
+        log.warning("%s returned %r instead of a LocalState; the state is UNKNOWN", what, state)
         return LocalState.UNKNOWN, None
     return state, None
