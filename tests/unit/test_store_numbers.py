@@ -73,7 +73,7 @@ def test_a_torn_number_is_withdrawn_and_reported(sys_flag: int) -> None:
     disk = disk.after_kill()
     tear_number(disk, torn)
     store = opened(disk)
-    note = f"record at {torn} (T): its number 0 is out of order, 1 was due; it was withdrawn and stays readable"
+    note = f"record at {torn} (T): queue offset 0 is out of order, expected 1; it was withdrawn and stays readable"
     assert any(one.startswith(note) for one in store.recovery_report.notes)
     assert bodies(store) == ["acknowledged"]
     left = store.read_record(torn)

@@ -88,7 +88,7 @@ def test_a_log_that_is_missing_stops_the_start_and_changes_no_queue(*, java_wrot
     queues = content(disk, "consumequeue")
     with pytest.raises(StoreError, match="--accept-empty-log") as caught:
         opened(disk, commit_log="/elsewhere")
-    assert "/elsewhere holds no message" in str(caught.value)
+    assert "/elsewhere contains no message" in str(caught.value)
     assert "storePathCommitLog" in str(caught.value)
     with pytest.raises(StoreError, match="--accept-empty-log"):
         opened(disk, commit_log="/elsewhere")  # a supervisor starts it again
@@ -107,7 +107,7 @@ def test_a_log_of_zeros_is_as_good_as_none(*, java_wrote_last: bool) -> None:
         disk.remove(path)
     disk.close(disk.create("/s/commitlog/" + "0" * 20, SEGMENT))
     queues = content(disk, "consumequeue")
-    with pytest.raises(StoreError, match="holds no message"):
+    with pytest.raises(StoreError, match="contains no message"):
         opened(disk)
     assert content(disk, "consumequeue") == queues
 

@@ -1,10 +1,10 @@
 """The commit log: every record of the broker, one after another, in files of equal size.
 
-    | record | record | ... | filler: room left i32, 0xCBD43194, rest as it was |   | record | ...
+    | record | record | ... | filler: room left i32, 0xCBD43194, rest unchanged |   | record | ...
     ^ start of file                       a record and 8 spare bytes must fit       ^ next file
 
-Appending is one pwrite; once it has returned, the record survives the death of the process. It survives the loss of power from
-the moment a flush that covers it has ended. After a failed fsync nobody knows what the disk holds: the log takes nothing more.
+Appending is one pwrite; once it returns, the record survives the death of the process. It survives a power loss once a flush that
+covers it has ended. After a failed fsync the content of the disk is unknown, so the log takes no more records.
 [CommitLog]
 """
 
@@ -20,14 +20,14 @@ from ariane.store.segments import Segments
 
 log = logging.getLogger("ariane.store")
 
-CORRUPT_RECORDS_MAX = 10_000  # damaged records that are remembered, so that each is told only once
+CORRUPT_RECORDS_MAX = 10_000  # remembered corrupt records, so that each is reported only once
 
 
 class CommitLog:
-    """Append, read, flush. `end` is where the next record goes, `flushed` what is known to be on the disk."""
+    """Append, read, flush. `end` is the offset of the next record; the log is durable below `flushed`."""
 
     def __init__(self, files: OpenFiles, segments: Segments, end: int, last_ms: int) -> None:
-        """Open at `end`, a record boundary below which everything is flushed; the file there exists or can be made."""
+        """Open the log at `end`, a record boundary below which everything is flushed; create the file there if it is missing."""
         self._disk: Disk = files.disk
         self.segments = segments
         self.size = segments.size
@@ -37,11 +37,9 @@ class CommitLog:
         self.flushed_ms = last_ms
         self.failure: StoreError | None = None
         self.write_failure: StoreError | None = None  # the first failed write that was reported, until it is cleared
-        self.corrupt_records: dict[
-            int, int
-        ] = {}  # offset and size of records that a queue points to and nobody can read
+        self.corrupt_records: dict[int, int] = {}  # offset and size of corrupt records that queue entries point to
         self._flushing: FlushRound | None = None
-        self._filled: list[tuple[str, int]] = []  # files that are full and not flushed, with their handles
+        self._filled: list[tuple[str, int]] = []  # path and handle of full files that are not flushed
         self._directory_changed = False
         if not segments.has(end):
             segments.create_file(end)
@@ -49,30 +47,30 @@ class CommitLog:
         self._base = end - end % self.size
         self._path = segments.path(self._base)
         self._handle = self._disk.open(self._path)
-        self.room = self._base + self.size - FILLER_SIZE - end  # the largest record that still goes into this file
+        self.room = self._base + self.size - FILLER_SIZE - end  # size of the largest record that fits into this file
 
     @property
     def start(self) -> int:
-        """Offset of the oldest byte kept."""
+        """Offset of the oldest record."""
         return self.segments.start
 
     def read(self, offset: int, length: int) -> bytes:
-        """Up to `length` bytes, not beyond the end of the file that holds `offset`."""
+        """Return up to `length` bytes, not beyond the end of the file that contains `offset`."""
         return self.segments.read(offset, length)
 
     def report_corrupt_record(self, offset: int, size: int) -> None:
-        """A queue points to a record of `size` bytes at `offset`, and none is there: told once."""
+        """Report once that a queue entry points to `size` bytes at `offset` that are not a record."""
         if offset not in self.corrupt_records and len(self.corrupt_records) < CORRUPT_RECORDS_MAX:
             self.corrupt_records[offset] = size
             log.error(
-                "%s: the record of %d bytes at %d is damaged; consumers are led past it (see `ariane store check`)",
+                "%s: corrupt record of %d bytes at %d; consumers skip it (see `ariane store check`)",
                 self.segments.path(offset - offset % self.size),
                 size,
                 offset,
             )
 
     def append(self, data: bytes, store_ms: int) -> None:
-        """Write `data`, which was encoded for `end` and is not longer than `room`."""
+        """Write `data`, a record that was encoded for `end` and is not longer than `room`."""
         within = self.end - self._base
         try:
             self._disk.pwrite(self._handle, data, within)
@@ -85,15 +83,15 @@ class CommitLog:
         self.last_ms = store_ms
 
     def roll(self, size: int) -> int:
-        """Close the current file and begin the next, because `size` bytes do not fit; the new `end`."""
+        """Close the current file because `size` bytes do not fit, and begin the next one; return the new `end`."""
         if size > self.size - FILLER_SIZE:
             raise MessageRefused(
-                f"{size} bytes do not fit into a commit log file of {self.size} (mappedFileSizeCommitLog): send less at once"
+                """Begin the next file because `size` bytes do not fit into the current one; return the new `end`."""
             )
         base = self._base + self.size
         within = self.end - self._base
         try:
-            # First the file, then the filler that points to it: a crash between leaves an empty file, which a start removes.
+            # First the file, then the filler that points to it: a crash between them leaves an empty file, which a start removes.
             if not self.segments.has(base):
                 self.segments.create_file(base)
             self._directory_changed = True
@@ -113,7 +111,7 @@ class CommitLog:
         return base
 
     def append_raw(self, data: bytes, offset: int) -> None:
-        """Write bytes of another log at `offset`, which is `end` or behind it, and in one file. `advance` makes them count."""
+        """Write bytes of a master's log at `offset`, at or after `end` and within one file; `advance` makes them count."""
         base = offset - offset % self.size
         try:
             if base != self._base:
@@ -132,24 +130,24 @@ class CommitLog:
             raise write_error(error, self._path) from error
 
     def advance(self, end: int, last_ms: int) -> None:
-        """Count what was written by `append_raw` up to the record boundary `end`."""
+        """Count the bytes that `append_raw` wrote up to the record boundary `end`."""
         self.end = end
         self.last_ms = max(self.last_ms, last_ms)
 
     def begin_at(self, base: int) -> None:
-        """Let an empty log begin at another file. One file at a time is there, so that a crash leaves no hole."""
+        """Let an empty log begin at another file. Only one file exists at a time, so that a crash leaves no gap."""
         self._filled.append((self._path, self._handle))  # a flush in flight may use it, so the next one closes it
         for one in list(self.segments.bases):
             self.segments.remove_file(one)
         self._disk.fsync_dir(self.segments.directory)
         self.segments.create_file(base)
-        self._disk.fsync_dir(self.segments.directory)  # `flushed` says so below, and the checkpoint repeats it
+        self._disk.fsync_dir(self.segments.directory)  # durable before `flushed` below and the next checkpoint say so
         self._base, self._path = base, self.segments.path(base)
         self._handle = self._disk.open(self._path)
         self.end = self.flushed = base
 
     def _write_failed(self, error: OSError, path: str) -> StoreError:
-        """Return the error for the caller, and report it if it is the first one: every send may meet it."""
+        """Return the error for the caller, and report the first one: every send may meet it."""
         failure = write_error(error, path)
         if self.write_failure is None:
             self.write_failure = failure
@@ -157,22 +155,22 @@ class CommitLog:
         return failure
 
     def clear_write_failure(self) -> bool:
-        """Let the next failed write be reported again. Return whether there was one."""
+        """Report the next failed write again; return whether one was reported."""
         failed, self.write_failure = self.write_failure is not None, None
         return failed
 
     def _wipe(self, within: int) -> None:
-        """Zero what a failed write left behind, so that it never passes for a record."""
+        """Zero the bytes that a failed write left, so that they are never read as a record."""
         try:
             self._disk.truncate(self._handle, within)
             self._disk.truncate(self._handle, self.size)
         except OSError as error:
             self.failure = StoreError(
-                f"cannot clean {self._path} after a failed write: {error}; no more writes until the store is restarted"
+                f"Cannot clean {self._path} after a failed write: {error}; restart the broker to write again"
             )
 
     def begin_flush(self) -> FlushRound | None:
-        """The work to make everything appended so far durable; None when there is none, or a flush is under way."""
+        """Return the work that makes everything appended so far durable; None if there is none, or a flush is in flight."""
         if self._flushing is not None or self.failure is not None:
             return None
         if self.flushed == self.end and not self._directory_changed:
@@ -181,7 +179,7 @@ class CommitLog:
         return self._flushing
 
     def new_flush_round(self) -> FlushRound:
-        """The same, whatever is under way."""
+        """Return the same work even if a flush is in flight."""
         return FlushRound(
             self._disk,
             self.end,
@@ -201,7 +199,7 @@ class CommitLog:
         if flush.up_to > self.flushed:
             self.flushed, self.flushed_ms = flush.up_to, flush.store_ms
         done = set(flush.handles)
-        if self._flushing is None:  # else the flush under way may still use them
+        if self._flushing is None:  # else the flush in flight may still use them
             for one in [one for one in self._filled if one in done]:
                 self._filled.remove(one)
                 self._disk.close(one[1])
@@ -209,7 +207,7 @@ class CommitLog:
             self._directory_changed = False
 
     def fail(self, error: OSError) -> None:
-        """Refuse all later writes: after a failed fsync the kernel may have dropped the pages and calls them clean."""
+        """Refuse all later writes: after a failed fsync the kernel may have dropped the pages and marked them clean."""
         if self.failure is None:
             self.failure = FlushFailed(str(error.filename or self.segments.directory), error.strerror or str(error))
 

@@ -1,13 +1,13 @@
-"""A hole in the commit log is made walkable: what is no record is overwritten by records that nobody is given.
+"""Overwrites corrupt ranges of the commit log with records that no consumer gets, so that a scan can pass over them.
 
     before   | good record | damaged ................ | good record |
     after    | good record | ROLLBACK record          | good record |      of PIECE_MAX bytes at most, else several
-    or       | good record | filler                                |      when it reaches to the end of its file
+    or       | good record | filler                                |      if the range reaches the end of its file
 
-A record of a rolled-back transaction gets no entry in any queue and none in an index, here and in Java, so both walk over it.
-Its FLAG is `HOLE`, its topic `rmq_sys_DAMAGED` (cut short when there is no room), its property DAMAGED says why; in between the
-bytes stay as they were. All bytes that were there are first copied to ROOT/damaged/<20 digits: offset of the hole>, for whoever
-can make sense of them. Everything here is tried; a disk that refuses leaves the hole as it is, to be passed over again.
+A record of a rolled-back transaction gets no entry in any queue and none in an index, here and in Java, so both scan over it.
+Its FLAG is `HOLE`, its topic `rmq_sys_DAMAGED` (cut short if there is no room), its property DAMAGED has the reason; the other
+bytes stay as they were. All former bytes are first copied to ROOT/damaged/<20 digits: offset of the range>, for analysis.
+If the disk refuses any of this, the range stays as it is and is skipped again.
 """
 
 from __future__ import annotations
@@ -21,90 +21,99 @@ from ariane.store.segments import NAME_DIGITS, Segments
 
 FLAG = int.from_bytes(b"HOLE", "big")
 TOPIC = b"rmq_sys_DAMAGED"
-WHY_MAX = 200  # bytes of the reason that are kept
-PIECE_MAX = 1 << 20  # Java reads a record whole
+REASON_MAX = 200  # bytes of the reason that are stored
+PIECE_MAX = 1 << 20  # Java reads a record as a whole
 DIRECTORY = "damaged"
-_NOWHERE = bytes(PACKED_V4)
+_NO_HOST = bytes(PACKED_V4)
 
 
 def backup_directory(root: str) -> str:
     return f"{root}/{DIRECTORY}"
 
 
-def is_replacement(found: ScannedRecord) -> bool:
-    """Whether a record was written here to close a hole."""
-    return found.sys_flag == TRANSACTION_ROLLBACK and found.queue_id == 0 and TOPIC.startswith(found.topic)
+def is_replacement(record: ScannedRecord) -> bool:
+    """Return whether a record was written by this module in place of a corrupt range."""
+    return record.sys_flag == TRANSACTION_ROLLBACK and record.queue_id == 0 and TOPIC.startswith(record.topic)
 
 
-def overwrite(files: OpenFiles, log: Segments, hole: CorruptRange, store_ms: int, directory: str) -> str:
-    """Overwrite `hole`; the caller fsyncs the file. Return what was done, in words.
+def overwrite(files: OpenFiles, log: Segments, corrupt: CorruptRange, store_ms: int, directory: str) -> str:
+    """Overwrite a corrupt range; the caller fsyncs the file.
 
-    `store_ms` is that of the record before; the former bytes are copied to `directory`.
+    Args:
+        store_ms: store time of the record before the range.
+        directory: receives a copy of the former bytes.
+
+    Returns:
+        A line that says what was done.
     """
-    last = hole.offset % log.size + hole.size == log.size
-    if not last and hole.size < FIXED_SIZE:
-        return f"{hole}: passed over, too small to be overwritten"
+    last = corrupt.offset % log.size + corrupt.size == log.size
+    if not last and corrupt.size < FIXED_SIZE:
+        return f"{corrupt}: skipped, too small to be overwritten"
     try:
-        kept = _copy(files, log, hole, directory)
+        copied_to = _copy(files, log, corrupt, directory)
         if last:
-            log.write(hole.offset, filler(hole.size))
+            log.write(corrupt.offset, filler(corrupt.size))
         else:
-            at, stop = hole.offset, hole.offset + hole.size
+            at, stop = corrupt.offset, corrupt.offset + corrupt.size
             while at < stop:
                 rest = stop - at
                 size = rest if rest <= PIECE_MAX else min(PIECE_MAX, rest - FIXED_SIZE)
-                log.write(at, _record(log.read(at, size), at, hole.reason, store_ms))
+                log.write(at, _record(log.read(at, size), at, corrupt.reason, store_ms))
                 at += size
     except OSError as error:
-        return f"{hole}: passed over, could not be overwritten: {error}"
-    return f"{hole}: passed over; {'what was there is kept in ' + kept if kept else 'nothing was written there'}"
+        return f"{corrupt}: skipped, could not be overwritten: {error}"
+    return (
+        f"{corrupt}: skipped; {'its bytes were copied to ' + copied_to if copied_to else 'nothing was written there'}"
+    )
 
 
-def _record(there: bytes, offset: int, why: str, store_ms: int) -> bytes:
-    """A record of just this size; the bytes that are not its head, topic or properties are its body."""
-    room = len(there) - FIXED_SIZE
+def _record(former: bytes, offset: int, reason: str, store_ms: int) -> bytes:
+    """Return a record of exactly this size, whose body is the part of the former bytes that the record's fields do not cover."""
+    room = len(former) - FIXED_SIZE
     topic = TOPIC[:room]
-    properties = f"DAMAGED\x01{why}".encode()[: min(WHY_MAX, room - len(topic))]
+    properties = f"DAMAGED\x01{reason}".encode()[: min(REASON_MAX, room - len(topic))]
     if len(properties) < len(b"DAMAGED\x01magic"):
         properties = b""
     body_size = room - len(topic) - len(properties)
     return encode(
         topic,
-        there[BODY_AT : BODY_AT + body_size],
+        former[BODY_AT : BODY_AT + body_size],
         properties,
         queue_id=0,
         queue_offset=0,
         offset=offset,
         born_ms=store_ms,
-        born_host=_NOWHERE,
+        born_host=_NO_HOST,
         store_ms=store_ms,
-        store_host=_NOWHERE,
+        store_host=_NO_HOST,
         flag=FLAG,
         sys_flag=TRANSACTION_ROLLBACK,
     )
 
 
-def _copy(files: OpenFiles, log: Segments, hole: CorruptRange, directory: str) -> str:
-    """Copy the bytes of `hole` to a file of their own, durably; its path, or "" when there are only zeros."""
+def _copy(files: OpenFiles, log: Segments, corrupt: CorruptRange, directory: str) -> str:
+    """Copy the bytes of a corrupt range to a file of their own, durably; return its path, or "" if all bytes are zero."""
     disk = files.disk
-    stop = hole.offset + hole.size
-    if not any(log.read(at, min(CHUNK_BYTES, stop - at)).strip(b"\0") for at in range(hole.offset, stop, CHUNK_BYTES)):
+    stop = corrupt.offset + corrupt.size
+    if not any(
+        log.read(at, min(CHUNK_BYTES, stop - at)).strip(b"\0") for at in range(corrupt.offset, stop, CHUNK_BYTES)
+    ):
         return ""
-    path = f"{directory}/{hole.offset:0{NAME_DIGITS}d}"
+    path = f"{directory}/{corrupt.offset:0{NAME_DIGITS}d}"
     for parent in disk.make_dirs(directory):
         disk.fsync_dir(parent)
     if disk.size(path) is not None:
-        return path  # of a start that lost power meanwhile: it saw more of it
-    beside = path + ".tmp"
-    if disk.size(beside) is not None:
-        disk.remove(beside)
-    handle = disk.create(beside, hole.size)
+        return path  # written by a start that lost power later: it saw more of the range
+    temporary = path + ".tmp"
+    if disk.size(temporary) is not None:
+        disk.remove(temporary)
+    handle = disk.create(temporary, corrupt.size)
     try:
-        for at in range(hole.offset, stop, CHUNK_BYTES):
-            disk.pwrite(handle, log.read(at, min(CHUNK_BYTES, stop - at)), at - hole.offset)
+        for at in range(corrupt.offset, stop, CHUNK_BYTES):
+            disk.pwrite(handle, log.read(at, min(CHUNK_BYTES, stop - at)), at - corrupt.offset)
         disk.fsync(handle)
     finally:
         disk.close(handle)
-    disk.rename(beside, path)
+    disk.rename(temporary, path)
     disk.fsync_dir(directory)
     return path

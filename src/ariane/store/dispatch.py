@@ -1,8 +1,10 @@
-"""From records to queue entries. A put leaves a note of what it appended; `step` turns the notes into entries, queue by queue.
+"""Dispatch: builds consume queue entries from records of the commit log.
 
-Records that were appended before this process began are read from the log instead (`derive`). Half and rolled-back records get
-no entry. In synchronous mode nothing above the flushed position is derived, so that no consumer ever reads what a loss of power
-could take back. [DefaultMessageStore.ReputMessageService]
+    put -> PendingEntry -> `dispatch_pending` -> entries of many records, one write per queue -> arrivals
+    start -> records of the log -> `dispatch_records` -> entries that the queues lack
+
+Half and rolled-back records get no entry. In synchronous mode no record after the flushed position is dispatched, so that no
+consumer ever reads a message that a power loss could take back. [DefaultMessageStore.ReputMessageService]
 """
 
 from __future__ import annotations
@@ -22,11 +24,11 @@ from ariane.store.queue_numbering import NumberingRestarts
 from ariane.store.record_scanner import CorruptRange, ScannedRecord, compute_tags_code
 from ariane.store.recovery import RecoveryReport
 
-BATCH_RECORDS = 20_000  # records whose entries are gathered before they are written, when the log is read again
+BATCH_RECORDS = 20_000  # records per write while the log is read again
 
 
 class Arrival(NamedTuple):
-    """A consumer can read up to `max_offset` now; the newest message has these tags and this store time."""
+    """New messages of a queue: consumers can read up to `max_offset`; the newest message has these tags and this store time."""
 
     topic: str
     queue_id: int
@@ -36,24 +38,24 @@ class Arrival(NamedTuple):
 
 
 class RejectedRecord(NamedTuple):
-    """A record that gets no entry, and why."""
+    """A record that gets no entry, with the reason."""
 
     record: ScannedRecord
-    why: str
+    reason: str
 
     def __str__(self) -> str:
-        return f"record at {self.record.offset} ({self.record.topic.decode('utf-8', 'replace')}): {self.why}"
+        return f"record at {self.record.offset} ({self.record.topic.decode('utf-8', 'replace')}): {self.reason}"
 
 
 class DispatchResult(NamedTuple):
-    """What a rebuild of queue entries could not do."""
+    """Records and entries that a rebuild could not match."""
 
     rejected: list[RejectedRecord]
-    lost_entries: list[str]  # entries without a record, in words
+    lost_entries: list[str]  # a line for each range of entries without a record
 
 
 class PendingEntry(NamedTuple):
-    """What a put leaves behind: `entry` for `queue` (None: no entry), of a record that ends at `end`."""
+    """Dispatch work of one record that ends at `end`: `entry` for `queue`, or None if it gets no entry."""
 
     queue: ConsumeQueue | None
     entry: bytes
@@ -64,28 +66,32 @@ class PendingEntry(NamedTuple):
 
 
 def has_entry(sys_flag: int) -> bool:
-    """Whether a record with these flags appears in its queue."""
+    """Return whether a record with these flags gets an entry in its queue."""
     return sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT)
 
 
 def dispatch_pending(
-    notes: deque[PendingEntry], up_to: int, queues: ConsumeQueues
+    pending: deque[PendingEntry], up_to: int, queues: ConsumeQueues
 ) -> tuple[list[Arrival], PendingEntry | None]:
-    """Derive the noted records that end at or below `up_to`; what arrived, and the last note taken.
+    """Write the entries of pending records that end at or before `up_to`.
 
-    All entries are written before any counts: when a write fails the notes stay, and the next call writes the same again.
+    All entries are written before any of them counts: after a failed write the records stay pending, and the next call writes the
+    same entries again.
+
+    Returns:
+        The arrivals, and the last pending entry that was dispatched.
     """
     groups: dict[ConsumeQueue, list[bytes]] = {}
     ends: dict[ConsumeQueue, int] = {}
     arrivals: list[Arrival] = []
     taken = 0
     last: PendingEntry | None = None
-    for note in notes:
-        queue, entry, queue_offset, tags, store_ms, end = note
+    for pending_entry in pending:
+        queue, entry, queue_offset, tags, store_ms, end = pending_entry
         if end > up_to:
             break
         taken += 1
-        last = note
+        last = pending_entry
         if queue is not None:
             group = groups.get(queue)
             if group is None:
@@ -100,11 +106,11 @@ def dispatch_pending(
     for queue, data in joined:
         queue.commit_written(data, ends[queue])
         queues.remember_tail(queue)
-    if taken == len(notes):
-        notes.clear()
+    if taken == len(pending):
+        pending.clear()
     else:
         for _ in range(taken):
-            notes.popleft()
+            pending.popleft()
     return arrivals, last
 
 
@@ -124,10 +130,12 @@ def dispatch_records(
     recovered: RecoveryReport,
     deletions: Deletions,
 ) -> DispatchResult:
-    """Make the entries of `records`, in the order of the log, that their queues lack.
+    """Write the entries of `records`, in log order, that their queues lack.
 
-    `lost` are the holes of what is read, complete once all records were taken. Numbers out of order: see `numbering`. Records in
-    `deletions` get no entry.
+    Args:
+        corrupt_ranges: corrupt ranges of the log that is read, complete once all records were taken.
+        recovered: decides what a number out of order means, see `queue_numbering`.
+        deletions: their records get no entry.
     """
     deriving = _Dispatcher(queues, delays_ms, recovered, deletions)
     deriving.take(records)
@@ -150,24 +158,24 @@ class _Dispatcher:
         self.lost: list[str] = []
 
     def take(self, records: Iterable[ScannedRecord]) -> None:
-        """All of `records`, one after another."""
+        """Dispatch records one after another."""
         queues = self._queues
-        for found in records:
-            if not has_entry(found.sys_flag) or self._deletions.covers(found):
+        for record in records:
+            if not has_entry(record.sys_flag) or self._deletions.covers(record):
                 continue
-            fault, queue = queues.queue_for_record(found)
+            fault, queue = queues.queue_for_record(record)
             if queue is None:
-                self._refuse(found, fault)
+                self._refuse(record, fault)
                 continue
-            if found.offset < queue.last_end:
+            if record.offset < queue.last_end:
                 continue
-            if found.queue_offset == queue.next_offset and not (self._held and queue in self._held):
-                self._append(queue, found)
+            if record.queue_offset == queue.next_offset and not (self._held and queue in self._held):
+                self._append(queue, record)
             else:
-                self._out_of_order(queue, found)
+                self._out_of_order(queue, record)
 
     def end(self, lost_bytes: int) -> None:
-        """Decide about what is still held, and write all."""
+        """Decide about the records that are still held, and write all entries."""
         missing_max = lost_bytes // FIXED_SIZE + len(self.refused)
         for queue, held in self._held.items():
             is_new = self._recovered.is_rebuild and not queue.segments.bases and not queue.max
@@ -178,59 +186,59 @@ class _Dispatcher:
             if stays:
                 self._place(queue, held)
             else:
-                self._refuse(held, f"its number {held.queue_offset} is out of order, {queue.next_offset} was due")
+                self._refuse(held, f"queue offset {held.queue_offset} is out of order, expected {queue.next_offset}")
         self._held.clear()
         self._write_all()
 
-    def _out_of_order(self, queue: ConsumeQueue, found: ScannedRecord) -> None:
+    def _out_of_order(self, queue: ConsumeQueue, record: ScannedRecord) -> None:
         held = self._held.pop(queue, None)
         if held is not None:
             due = queue.next_offset
             restarts = self._restarts(queue, held)
-            verdict = queue_numbering.decide(due, held.queue_offset, found.queue_offset, restarts=restarts)
+            verdict = queue_numbering.decide(due, held.queue_offset, record.queue_offset, restarts=restarts)
             if verdict.place_held:
                 self._place(queue, held)
             else:
-                self._refuse(held, f"its number {held.queue_offset} is out of order, {due} was due")
+                self._refuse(held, f"queue offset {held.queue_offset} is out of order, expected {due}")
             if verdict.place_new:
-                self._place(queue, found)
+                self._place(queue, record)
                 return
-        if found.queue_offset == queue.next_offset:
-            self._append(queue, found)
+        if record.queue_offset == queue.next_offset:
+            self._append(queue, record)
         else:
-            self._held[queue] = found
+            self._held[queue] = record
 
     def _restarts(self, queue: ConsumeQueue, held: ScannedRecord) -> NumberingRestarts:
-        # A queue without an entry can lose none. Its first file may be lost, then its numbers begin with those of the second.
+        # An empty queue can lose nothing. If its first file was lost, its numbers begin with those of the second.
         return self._recovered.restarts_at(held.offset) if queue.last_end else NumberingRestarts.LIKELY
 
-    def _place(self, queue: ConsumeQueue, found: ScannedRecord) -> None:
-        """Let `found` be the next entry of its queue, at the number it names."""
-        if found.queue_offset != queue.next_offset:
+    def _place(self, queue: ConsumeQueue, record: ScannedRecord) -> None:
+        """Append the entry of a record at the number it names."""
+        if record.queue_offset != queue.next_offset:
             self._write(queue)
             due = queue.next_offset
-            fault = align_queue_end(queue, found, compute_tags_code(found, self._delays_ms))
+            fault = align_queue_end(queue, record, compute_tags_code(record, self._delays_ms))
             if fault:
-                self._refuse(found, fault)
+                self._refuse(record, fault)
                 return
-            if due < found.queue_offset and queue.segments.bases:
-                numbers = f"{due} to {found.queue_offset - 1}"
+            if due < record.queue_offset and queue.segments.bases:
+                numbers = f"{due} to {record.queue_offset - 1}"
                 self.lost.append(
-                    f"{queue.topic}-{queue.queue_id}: entries {numbers} have no record, readers are led past"
+                    f"{queue.topic}-{queue.queue_id}: entries {numbers} have no record, consumers skip them"
                 )
-        self._append(queue, found)
+        self._append(queue, record)
 
-    def _append(self, queue: ConsumeQueue, found: ScannedRecord) -> None:
-        entry = ENTRY.pack(found.offset, found.size, compute_tags_code(found, self._delays_ms))
+    def _append(self, queue: ConsumeQueue, record: ScannedRecord) -> None:
+        entry = ENTRY.pack(record.offset, record.size, compute_tags_code(record, self._delays_ms))
         self._gathered.setdefault(queue, []).append(entry)
         queue.next_offset += 1
-        queue.last_end = found.end
+        queue.last_end = record.end
         self._count += 1
         if self._count % BATCH_RECORDS == 0:
             self._write_all()
 
-    def _refuse(self, found: ScannedRecord, why: str) -> None:
-        self.refused.append(RejectedRecord(found, why))
+    def _refuse(self, record: ScannedRecord, why: str) -> None:
+        self.refused.append(RejectedRecord(record, why))
 
     def _write_all(self) -> None:
         for queue in list(self._gathered):
@@ -244,21 +252,19 @@ class _Dispatcher:
             queue.clear_tail()
 
 
-def align_queue_end(queue: ConsumeQueue, found: ScannedRecord, code: int) -> str:
-    """Let `found` have the next entry of a queue that ends elsewhere; why it cannot, or ""."""
-    number = found.queue_offset
+def align_queue_end(queue: ConsumeQueue, record: ScannedRecord, code: int) -> str:
+    """Move the end of a queue to the number of `record`, its next record; return why that is not possible, or ""."""
+    number = record.queue_offset
     if not queue.segments.bases:
         queue.restart(number)
     elif number < queue.max:
-        # Offsets only begin again when the topic was deleted and made anew: what came before was deleted with it.
+        # Numbers only start again if the topic was deleted and created again: the older entries were deleted with it.
         queue.restart(number)
     elif (number - queue.max) * len(ENTRY.pack(0, 0, 0)) > queue.segments.size:
-        return (
-            f"queue offset {number} of {queue.topic}-{queue.queue_id}, which ends at {queue.max}, is out of all order"
-        )
+        return f"queue offset {number} of {queue.topic}-{queue.queue_id} is out of order: the queue ends at {queue.max}"
     else:
         try:
-            queue.fill_lost(number, found.offset, found.size, code)
+            queue.fill_lost(number, record.offset, record.size, code)
         except OSError as error:
             raise write_error(error, queue.segments.directory) from error
     return ""

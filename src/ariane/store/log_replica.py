@@ -1,12 +1,12 @@
-"""A log from a log: what a store gives to slaves, and one that takes the bytes of its master and derives queues from them.
+"""Replication: the part of a log that slaves may read, and the log of a slave, which is filled with the bytes of its master.
 
     master   | record | record | record | filler ...|
-    here     | record | record | rec
-                               ^ log.end            a record boundary: what is flushed, derived and read ends here
-                                   ^ received       where the next bytes go, and what the master is told
+    slave    | record | record | rec
+                               ^ log.end            a record boundary: flushing, dispatching and reading end here
+                                   ^ received       next offset to receive, as acknowledged to the master
 
-A record whose end has not come yet does not exist: a start cuts it off like a torn write, and the master sends it again from
-there. [HAService.HAClient, DefaultMessageStore.appendToCommitLog]
+A partly received record does not exist: a start cuts it off like a torn write, and the master sends it again from there.
+[HAService.HAClient, DefaultMessageStore.appendToCommitLog]
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from ariane.store.index_builder import to_keyed
 from ariane.store.key_hashes import Keyed, is_indexed
 from ariane.store.record_scanner import RecordScanner, ScannedRecord, compute_tags_code
 
-BATCH_RECORDS = 20_000  # records taken between two writes of queue entries
-RECEIVED_MAX = 200_000  # records that wait for that; beyond, the log waits, too
+BATCH_RECORDS = 20_000  # records per write of queue entries
+RECEIVED_MAX = 200_000  # received records without queue entries; beyond, no bytes are taken
 
 
 class ReplicationSource:
-    """What consumers and slaves of one store may read of its log."""
+    """The part of a store's log that consumers and slaves may read."""
 
     def __init__(self, log: CommitLog, *, sync: bool) -> None:
         self._log = log
@@ -40,66 +40,69 @@ class ReplicationSource:
 
     @property
     def end(self) -> int:
-        """In sync mode only what is flushed, so that no loss of power leaves a slave ahead of its master."""
+        """End of the readable part: in sync mode of the flushed part, so that no power loss leaves a slave ahead."""
         return self._log.flushed if self._sync else self._log.end
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes, not beyond the end of a file."""
+        """Return up to `size` bytes, not beyond the end of a file."""
         size = min(size, self.end - offset)
         return self._log.read(offset, size) if size > 0 else b""
 
 
 class Replica:
-    """The follower's side of one store. `append` and `step` instead of the puts and the step of a master."""
+    """The log of a slave. `append` and `dispatch_pending` take the place of a master's puts and dispatch."""
 
     def __init__(
         self,
         log: CommitLog,
         queues: ConsumeQueues,
-        notes: deque[PendingEntry],
+        pending: deque[PendingEntry],
         delays_ms: tuple[int, ...],
-        note_keys: Callable[[Keyed], None],
+        add_keys: Callable[[Keyed], None],
         deletions: Deletions,
     ) -> None:
         self._log = log
         self._deletions = deletions
-        self._add_keys = note_keys
+        self._add_keys = add_keys
         self._queues = queues
-        self._pending = notes
+        self._pending = pending
         self._delays_ms = delays_ms
         self.received = log.end
         self.file_size = log.size
-        self._received_records: deque[ScannedRecord] = deque()  # whole records that are not noted yet
-        self.delivered: list[
-            int
-        ] = []  # where the delayed records lie that the master has delivered; emptied by the store
-        self._arrivals: list[Arrival] = []  # of a step that failed half-way, too
+        self._received_records: deque[ScannedRecord] = deque()  # complete records that are not pending yet
+        self.delivered: list[int] = []  # offsets of delayed records that the master has delivered; emptied by the store
+        self._arrivals: list[Arrival] = []  # also those of a dispatch that failed half-way
         self._last_pending: PendingEntry | None = None
         self._out_of_order: ScannedRecord | None = (
-            None  # the first of them, when it does not follow the last one of its queue
+            None  # the first received record, if it does not follow the last one of its queue
         )
 
     def append(self, offset: int, data: bytes) -> None:
-        """Take the bytes that the master has at `offset`. An empty log begins wherever the first ones come from."""
+        """Append the bytes that the master has at `offset`. An empty log begins at the offset of its first bytes.
+
+        Raises:
+            StoreError, StoreFull: the bytes cannot be written, or too many records are pending.
+            ConfigError: master and slave have different file sizes.
+        """
         log = self._log
         if log.failure is not None:
             raise log.failure.with_traceback(None)
         if len(self._received_records) >= RECEIVED_MAX:
-            raise StoreFull(f"{RECEIVED_MAX} records wait for their queue entries: the disk of the queues takes none")
+            raise StoreFull(f"{RECEIVED_MAX} received records are pending: their queue entries cannot be written")
         if self.received == 0 and offset:
             if offset % log.size:
                 raise StoreError(
-                    f"the master begins at {offset}, which is not where a commit log file of {log.size} bytes begins:"
-                    f" set mappedFileSizeCommitLog as the master has it"
+                    f"The master's log begins at {offset}, which is not the beginning of a commit log file of {log.size} bytes:"
+                    f" set mappedFileSizeCommitLog to the master's value"
                 )
             self._begin_at(offset)
         if offset != self.received:
-            raise StoreError(f"the master sends from {offset}, this log ends at {self.received}")
+            raise StoreError(f"The master sends from {offset}, but this log ends at {self.received}")
         if offset % log.size + len(data) > log.size:
             raise ConfigError(
                 "mappedFileSizeCommitLog",
                 log.size,
-                "a slave needs the size that its master has; remove its store to change it",
+                "a slave needs the file size of its master; remove the slave's store to change it",
             )
         log.append_raw(data, offset)
         self.received += len(data)
@@ -113,77 +116,77 @@ class Replica:
         self.received = offset
 
     def _advance(self) -> None:
-        """Let the log end behind the last record that is complete."""
+        """Move the end of the log to the end of the last complete record."""
         log = self._log
-        walk = RecordScanner(log.segments, log.end, self.received, check_crc=False)
+        scanner = RecordScanner(log.segments, log.end, self.received, check_crc=False)
         end, last_ms = log.end, log.last_ms
-        for found in walk:
-            if found.end > self.received:
+        for record in scanner:
+            if record.end > self.received:
                 break
-            end, last_ms = found.end, found.store_ms
-            self._received_records.append(found)
+            end, last_ms = record.end, record.store_ms
+            self._received_records.append(record)
         else:
-            if walk.end <= self.received:
-                end = walk.end  # a filler, too, once its file is whole
+            if scanner.end <= self.received:
+                end = scanner.end  # also after a filler, once its file is complete
         log.advance(end, last_ms)
         if self.received - end > log.size:
             raise StoreCorrupt(
-                log.segments.path(end - end % log.size), end % log.size, f"no record here: {walk.stop_reason}"
+                log.segments.path(end - end % log.size), end % log.size, f"not a record: {scanner.stop_reason}"
             )
 
     def dispatch_pending(self, up_to: int) -> tuple[list[Arrival], PendingEntry | None]:
-        """Derive the entries of what has come, as far as `up_to`; as `dispatch.step`."""
+        """Dispatch the received records up to `up_to`, like `dispatch.dispatch_pending`."""
         while True:
             self._take_received(up_to)
-            some, note = dispatch.dispatch_pending(self._pending, up_to, self._queues)
-            self._arrivals += some
-            self._last_pending = note or self._last_pending
+            arrivals, pending = dispatch.dispatch_pending(self._pending, up_to, self._queues)
+            self._arrivals += arrivals
+            self._last_pending = pending or self._last_pending
             if self._out_of_order is not None and not self._pending:
                 self._align_queue(self._out_of_order)
-            elif note is None:
+            elif pending is None:
                 arrivals, self._arrivals = self._arrivals, []
                 return arrivals, self._last_pending
 
     def _take_received(self, up_to: int) -> None:
-        """Leave notes of the records that have come, as a put does."""
-        waiting = self._received_records
-        while waiting and waiting[0].end <= up_to and len(self._pending) < BATCH_RECORDS:
-            found = waiting[0]
+        """Make received records pending, as a put does."""
+        received = self._received_records
+        while received and received[0].end <= up_to and len(self._pending) < BATCH_RECORDS:
+            record = received[0]
             queue = None
-            if dispatch.has_entry(found.sys_flag) and not self._deletions.covers(found):
-                fault, queue = self._queues.queue_for_record(found)
+            if dispatch.has_entry(record.sys_flag) and not self._deletions.covers(record):
+                fault, queue = self._queues.queue_for_record(record)
                 if queue is None:
-                    raise StoreError(f"the master's record at {found.offset} has no queue: {fault}")
-                if found.queue_offset != queue.next_offset:
-                    self._out_of_order = found
+                    raise StoreError(f"The master's record at {record.offset} has no queue: {fault}")
+                if record.queue_offset != queue.next_offset:
+                    self._out_of_order = record
                     return
-            waiting.popleft()
-            if is_delivery(found):
-                self.delivered.append(~found.prepared_offset)
-            if is_indexed(found.sys_flag):
-                self._add_keys(to_keyed(found))
-            self._add_pending(found, queue)
+            received.popleft()
+            if is_delivery(record):
+                self.delivered.append(~record.prepared_offset)
+            if is_indexed(record.sys_flag):
+                self._add_keys(to_keyed(record))
+            self._add_pending(record, queue)
 
-    def _add_pending(self, found: ScannedRecord, queue: ConsumeQueue | None) -> None:
+    def _add_pending(self, record: ScannedRecord, queue: ConsumeQueue | None) -> None:
         if queue is None:
-            self._pending.append(PendingEntry(None, b"", 0, 0, found.store_ms, found.end))
+            self._pending.append(PendingEntry(None, b"", 0, 0, record.store_ms, record.end))
         else:
-            code = compute_tags_code(found, self._delays_ms)
-            entry = ENTRY.pack(found.offset, found.size, code)
-            self._pending.append(PendingEntry(queue, entry, found.queue_offset, code, found.store_ms, found.end))
+            code = compute_tags_code(record, self._delays_ms)
+            entry = ENTRY.pack(record.offset, record.size, code)
+            self._pending.append(PendingEntry(queue, entry, record.queue_offset, code, record.store_ms, record.end))
             queue.next_offset += 1
 
-    def _align_queue(self, found: ScannedRecord) -> None:
-        """The master deleted the topic of `found` and made it anew, or removed what came before."""
-        fault, queue = self._queues.queue_for_record(found)
+    def _align_queue(self, record: ScannedRecord) -> None:
+        """Move the end of a record's queue to its number: the master deleted and created its topic, or removed older entries."""
+        fault, queue = self._queues.queue_for_record(record)
         try:
             fault = (
-                dispatch.align_queue_end(queue, found, compute_tags_code(found, self._delays_ms))
+                dispatch.align_queue_end(queue, record, compute_tags_code(record, self._delays_ms))
                 if queue is not None
                 else fault
             )
         except OSError as error:
-            raise write_error(error, f"the queue of {found.topic!r}") from error
+            raise write_error(error, f"the queue of {record.topic!r}") from error
         if fault:
-            raise StoreError(f"the master's record at {found.offset}: {fault}")
+            raise StoreError(f"The master's record at {record.offset}: {fault}")
         self._out_of_order = None

@@ -1,6 +1,6 @@
-"""The messages in a store directory, read without opening it as a store: nothing is locked, mended or written.
+"""Reads the messages of a store directory without opening it as a store: nothing is locked, repaired or written.
 
-Iterators give a record for each message and a line of text for what could not be read.
+Iterators yield a record for each message, and a line of text for each range that cannot be read.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ FOREVER = (1 << 63) - 1
 def read_log(
     root: str, start: int = 0, disk: Disk | None = None, *, commit_log: str | None = None
 ) -> Iterator[Record | str]:
-    """All messages from log offset `start` on, or from the first record behind it when none begins there."""
+    """Yield all messages from log offset `start` on, or from the first record after it."""
     files = OpenFiles(disk or ReadOnlyDisk())
     try:
         log = _log(files, root, commit_log)
         at = max(start, log.start)
         while log.has(at):
-            walk = RecordScanner(log, at, FOREVER, check_crc=False, min_store_ms=0)
-            told = 0
-            for found in walk:
-                yield from (str(hole) for hole in walk.corrupt_ranges[told:])
-                told = len(walk.corrupt_ranges)
-                if not corrupt_ranges.is_replacement(found):
-                    yield _decoded(log.read(found.offset, found.size), found.offset)
-            later = [base for base in log.bases if base > walk.end]
-            if log.has(walk.end) or not later:
+            scanner = RecordScanner(log, at, FOREVER, check_crc=False, min_store_ms=0)
+            reported = 0
+            for record in scanner:
+                yield from (str(corrupt) for corrupt in scanner.corrupt_ranges[reported:])
+                reported = len(scanner.corrupt_ranges)
+                if not corrupt_ranges.is_replacement(record):
+                    yield _decode(log.read(record.offset, record.size), record.offset)
+            later = [base for base in log.bases if base > scanner.end]
+            if log.has(scanner.end) or not later:
                 break
-            yield f"{log.path(walk.end)} is missing"
+            yield f"{log.path(scanner.end)} is missing"
             at = later[0]
     except OSError as error:
-        raise StoreError(f"cannot read {error.filename or root}: {error.strerror or error}") from error
+        raise StoreError(f"Cannot read {error.filename or root}: {error.strerror or error}") from error
     finally:
         files.close()
 
@@ -55,13 +55,13 @@ def read_queue(
     *,
     commit_log: str | None = None,
 ) -> Iterator[Record | str]:
-    """The messages of a queue from number `start` on."""
+    """Yield the messages of a queue from entry `start` on."""
     files = OpenFiles(disk or ReadOnlyDisk())
     try:
         log = _log(files, root, commit_log)
         directory = f"{root}/consumequeue/{topic}/{queue_id}"
         if files.disk.size(directory) is None:
-            raise StoreError(f"{root} has no queue {queue_id} of topic {topic}")
+            raise StoreError(f"Queue {queue_id} of topic {topic} not record in {root}")
         queue, _ = inspect_files(files, directory, "mappedFileSizeConsumeQueue")
         for at in range(max(start * ENTRY_SIZE, queue.start), queue.stop, ENTRY_SIZE):
             data = queue.read(at, ENTRY_SIZE)
@@ -71,11 +71,11 @@ def read_queue(
             if size == BLANK_SIZE or code == LOST_CODE or offset < log.start:
                 continue
             try:
-                yield _decoded(read_record(log, offset)[1], offset)
+                yield _decode(read_record(log, offset)[1], offset)
             except NotARecord as fault:
-                yield f"entry {at // ENTRY_SIZE}: {size} bytes at {offset} are no record ({fault})"
+                yield f"entry {at // ENTRY_SIZE}: {size} bytes at {offset} are not a record ({fault})"
     except OSError as error:
-        raise StoreError(f"cannot read {error.filename or root}: {error.strerror or error}") from error
+        raise StoreError(f"Cannot read {error.filename or root}: {error.strerror or error}") from error
     finally:
         files.close()
 
@@ -87,7 +87,7 @@ def _log(files: OpenFiles, root: str, commit_log: str | None) -> Segments:
     return inspect_files(files, directory, "mappedFileSizeCommitLog")[0]
 
 
-def _decoded(data: bytes, offset: int) -> Record | str:
+def _decode(data: bytes, offset: int) -> Record | str:
     try:
         return decode(data)
     except ProtocolError as error:

@@ -1,7 +1,10 @@
-"""Records as they lie in the commit log: one looked at, and a walk over many that ends at, or passes over, what is none.
+"""Reads records where they are stored in the commit log: one at an offset, or a scan that can skip corrupt ranges.
 
-Used where the log itself is the source: recovery, and deriving queue entries again. Unlike `protocol.record.decode` it judges
-bytes by the place they lie at (own offset, room left in the file) and keeps no body. [CommitLog.checkMessageAndReturnSize]
+    | record | record | corrupt ... | record | filler |  next file: | record | zeros ...
+    ^ start                                                                  ^ end: no valid record follows
+
+For recovery and rebuilds. Unlike `protocol.record.decode` this module also checks the record's position (own offset, room left in
+the file) and does not copy the body. [CommitLog.checkMessageAndReturnSize]
 """
 
 from __future__ import annotations
@@ -39,10 +42,12 @@ from ariane.protocol.record import (
 )  # fmt: skip
 from ariane.store.segments import Segments
 
-CHUNK_BYTES = 1 << 20  # bytes read at once by a walk
-FIRST_SEARCH_BYTES = 4096  # bytes searched first: damage is mostly short, and there may be much of it
-SMALL_READ_BYTES = 1024  # bytes read for one record: most are no longer
-_BEFORE_BODY = BODY_SIZE_AT - PREPARED_OFFSET_AT  # by how much the prepared offset precedes the length of the body
+CHUNK_BYTES = 1 << 20  # bytes per read of a scan
+FIRST_SEARCH_BYTES = (
+    4096  # bytes per read of a search, at first: corrupt ranges are mostly short, and there may be many
+)
+SMALL_READ_BYTES = 1024  # bytes read for a single record: most records are not longer
+_BEFORE_BODY = BODY_SIZE_AT - PREPARED_OFFSET_AT  # distance from the prepared offset to the length of the body
 _ANY_MAGIC = re.compile(b"|".join(re.escape(I32.pack(magic)) for magic in (MAGIC, FILLER_MAGIC)))
 _SCHEDULE = SCHEDULE_TOPIC.encode()
 _TIMER = TIMER_TOPIC.encode()
@@ -50,7 +55,7 @@ _TAGS = f"{TAGS}{properties_text.NAME_END}".encode()
 
 
 class ScannedRecord(NamedTuple):
-    """What a consume queue entry needs to know of a record, and where it lies."""
+    """A record's position and the fields that its consume queue entry needs."""
 
     offset: int
     size: int
@@ -68,18 +73,27 @@ class ScannedRecord(NamedTuple):
 
 
 class NotARecord(Exception):
-    """The bytes at a place are no record of that place; says why. Never leaves the store."""
+    """The bytes at an offset are not a record; the message says why. Stays inside the store."""
 
 
 def parse_record(data: bytes, at: int, offset: int, room: int, *, check_crc: bool) -> ScannedRecord:
-    """The record at `data[at:]`, which lies at `offset` with `room` bytes left in its file. NotARecord when it is none."""
+    """Return the record at `data[at:]`.
+
+    Args:
+        offset: commit log offset of `data[at]`.
+        room: bytes left in the log file from `offset` on.
+        check_crc: verify the body's checksum, and that the properties were written completely.
+
+    Raises:
+        NotARecord: the bytes are not a record of this offset.
+    """
     if len(data) - at < FIXED_SIZE:
         raise NotARecord(f"{len(data) - at} bytes are left, a record has at least {FIXED_SIZE}")
     size, magic, crc, queue_id, _, queue_offset, own_offset, sys_flag, _ = HEAD.unpack_from(data, at)
     if magic != MAGIC:
         raise NotARecord(f"magic {magic & 0xFFFFFFFF:#x} instead of {MAGIC & 0xFFFFFFFF:#x}")
     if own_offset != offset:
-        raise NotARecord(f"the record says it lies at {own_offset}")
+        raise NotARecord(f"the record names offset {own_offset}")
     extra = V6_EXTRA if sys_flag & BORN_HOST_V6 else 0
     store_ms_at = STORE_MS_AT + extra
     size_at = BODY_SIZE_AT + extra + (V6_EXTRA if sys_flag & STORE_HOST_V6 else 0)  # length of the body
@@ -101,8 +115,8 @@ def parse_record(data: bytes, at: int, offset: int, room: int, *, check_crc: boo
     if check_crc and body_size and crc != zlib.crc32(data[at + body_at : at + topic_at]) & 0x7FFFFFFF:
         raise NotARecord("the body's CRC is wrong")
     if check_crc and properties_size and not data[at + size - 1]:
-        # No checksum covers them, and no text ends so: the write was torn in them, the file held zeros before.
-        raise NotARecord("its properties end in zeros")
+        # No checksum covers the properties, and their text never ends with a zero: the write was torn in them.
+        raise NotARecord("its properties end with zeros")
     topic = data[at + topic_at + TOPIC_LENGTH_SIZE : at + properties_at]
     properties = data[at + text_at : at + size]
     (prepared_offset,) = I64.unpack_from(data, at + size_at - _BEFORE_BODY)
@@ -110,7 +124,11 @@ def parse_record(data: bytes, at: int, offset: int, room: int, *, check_crc: boo
 
 
 def read_record(segments: Segments, offset: int) -> tuple[ScannedRecord, bytes]:
-    """The record at `offset` and its bytes; NotARecord when none lies there."""
+    """Return the record at `offset` and its bytes.
+
+    Raises:
+        NotARecord: no record begins there.
+    """
     room = segments.size - offset % segments.size
     data = segments.read(offset, SMALL_READ_BYTES)
     size = _record_size(data, 0)
@@ -121,23 +139,28 @@ def read_record(segments: Segments, offset: int) -> tuple[ScannedRecord, bytes]:
 
 
 class CorruptRange(NamedTuple):
-    """Bytes between good records that are no record: damaged, or never written because power was lost."""
+    """Bytes between valid records that are no record: damaged, or never written because power was lost."""
 
     offset: int
     size: int
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.size} bytes at {self.offset} are no record ({self.reason})"
+        return f"{self.size} bytes at {self.offset} are not a record ({self.reason})"
 
 
 class RecordScanner:
-    """Iterate over the records from `start` on. Afterwards `end` is behind the last one, `why` says what ended it.
+    """Iterator over the records from `start` on.
 
-    `stop` bounds it: no record that ends behind it is looked at. `check_crc` reads every body. With `floor_ms` a place that holds
-    no record does not end the walk when good records follow, none of them stored before `floor_ms` or before the last one seen:
-    it is passed over and put into `holes`. (An older one is a leftover of a log that Java cut without clearing it.) With `sure`
-    everything below `stop` is known to have been written: what is no record there is a hole up to `stop`, whatever follows.
+    Afterwards `end` is the end of the last record, and `stop_reason` says why the scan ended there.
+
+    Args:
+        stop: no record that ends after it is read.
+        check_crc: verify every body.
+        min_store_ms: skip corrupt ranges that valid records follow, and collect them in `corrupt_ranges`. The records after
+            one must not be older than this time or than the record before: such records are leftovers of a log that Java cut
+            without clearing it. None: the scan ends at the first corrupt range.
+        all_written: everything below `stop` was written, so bytes that are no record are a corrupt range whatever follows.
     """
 
     def __init__(
@@ -161,108 +184,108 @@ class RecordScanner:
 
     @property
     def min_store_ms(self) -> int:
-        """A time before which no record behind the last but one was stored."""
+        """No record after the last but one was stored before this time."""
         return self._min_store_ms or 0
 
     def __iter__(self) -> Iterator[ScannedRecord]:
         segments, size = self._segments, self._segments.size
         data, at = b"", 0
-        place = self.end
+        offset = self.end
         before_ms = 0
-        passed: list[CorruptRange] = []  # counts once a record follows
-        while place < self._stop:
-            room = size - place % size
+        skipped: list[CorruptRange] = []  # corrupt ranges that count once a record follows
+        while offset < self._stop:
+            room = size - offset % size
             if len(data) - at < FIXED_SIZE:
-                data, at = segments.read(place, CHUNK_BYTES), 0
-            wanted, magic = SIZE_AND_MAGIC.unpack_from(data, at) if len(data) - at >= FILLER_SIZE else (0, 0)
-            if magic == FILLER_MAGIC and wanted == room:
-                place += room
+                data, at = segments.read(offset, CHUNK_BYTES), 0
+            record_size, magic = SIZE_AND_MAGIC.unpack_from(data, at) if len(data) - at >= FILLER_SIZE else (0, 0)
+            if magic == FILLER_MAGIC and record_size == room:
+                offset += room
                 data, at = b"", 0
-                if not passed:
-                    self.end = place
-                if not segments.has(place):
+                if not skipped:
+                    self.end = offset
+                if not segments.has(offset):
                     self.stop_reason = self.stop_reason or "the last file is full"
                     return
                 continue
-            if wanted > len(data) - at and magic == MAGIC and wanted <= room:
-                data, at = segments.read(place, max(wanted, CHUNK_BYTES)), 0
+            if record_size > len(data) - at and magic == MAGIC and record_size <= room:
+                data, at = segments.read(offset, max(record_size, CHUNK_BYTES)), 0
             try:
-                found = parse_record(data, at, place, room, check_crc=self._check_crc or bool(passed))
-                if passed and found.store_ms < (self._min_store_ms or 0):
+                record = parse_record(data, at, offset, room, check_crc=self._check_crc or bool(skipped))
+                if skipped and record.store_ms < (self._min_store_ms or 0):
                     raise NotARecord("it is older than the records before it")
-            except NotARecord as fault:
-                self.stop_reason = passed[0].reason if passed else str(fault)
+            except NotARecord as error:
+                self.stop_reason = skipped[0].reason if skipped else str(error)
                 if self._min_store_ms is None:
                     return
-                following = self._find_resume(place)
-                if following is None:
+                resume = self._find_resume(offset)
+                if resume is None:
                     return
-                passed.append(CorruptRange(place, following - place, str(fault)))
-                place = following
+                skipped.append(CorruptRange(offset, resume - offset, str(error)))
+                offset = resume
                 data, at = b"", 0
-                if place == self._stop:
-                    self.corrupt_ranges += passed
-                    self.end = place
+                if offset == self._stop:
+                    self.corrupt_ranges += skipped
+                    self.end = offset
                 continue
-            at += found.size
-            place += found.size
+            at += record.size
+            offset += record.size
             if self._min_store_ms is not None:
-                # The lesser of two neighbours: nothing protects a store time, and a damaged one must not make the rest look old.
-                self._min_store_ms = max(self._min_store_ms, min(before_ms, found.store_ms))
-                before_ms = found.store_ms
-            if passed:
-                self.corrupt_ranges += passed
-                passed.clear()
+                # The earlier of two neighbours: nothing protects store times, and one damaged time must not age all later records.
+                self._min_store_ms = max(self._min_store_ms, min(before_ms, record.store_ms))
+                before_ms = record.store_ms
+            if skipped:
+                self.corrupt_ranges += skipped
+                skipped.clear()
                 self.stop_reason = ""
-            self.end = place
-            yield found
+            self.end = offset
+            yield record
 
-    def _find_resume(self, place: int) -> int | None:
-        """Where the walk can go on behind the bad `place`: at a record, at a filler, at the next file, at a sure `stop`."""
+    def _find_resume(self, offset: int) -> int | None:
+        """Return where the scan can resume after a corrupt offset; None if nothing valid follows."""
         segments, size = self._segments, self._segments.size
-        following = place - place % size + size
-        bound = min(following, self._stop)
-        found = find_valid_record(segments, place + 1, bound, self._min_store_ms or 0)
+        resume = offset - offset % size + size
+        bound = min(resume, self._stop)
+        found = find_valid_record(segments, offset + 1, bound, self._min_store_ms or 0)
         if found is not None:
             return found
         if self._all_written and bound == self._stop:
             return bound
-        return following if following < self._stop and segments.has(following) else None
+        return resume if resume < self._stop and segments.has(resume) else None
 
 
-def find_valid_record(segments: Segments, start: int, stop: int, floor_ms: int) -> int | None:
-    """The first place in [start, stop), all of one file, with a record that is right in all its parts, or the file's filler.
+def find_valid_record(segments: Segments, start: int, stop: int, min_store_ms: int) -> int | None:
+    """Return the first offset in [start, stop), within one file, of a valid record or a filler; None if there is none.
 
-    Found by its magic, which must stand at the place the record itself names; a body is checked by its CRC. What was never
-    written is not read.
+    Candidates are found by the magic; a record must name its own offset, and its body must match the CRC. Parts of the file that
+    were never written are not read.
     """
     at, wanted = start, FIRST_SEARCH_BYTES
     while at < stop:
         reached = segments.find_data(at)
         if reached is None or reached >= stop:
             return None
-        # The magic stands 4 bytes behind the beginning of a record: what was skipped as unwritten cannot hold one before.
+        # The magic is at byte 4 of a record, so a record can begin in the last 4 unwritten bytes.
         at = max(at, reached - MAGIC_AT)
         data = segments.read(at, wanted)
-        for place in _magics(data):
-            if at + place >= stop:
+        for offset in _find_magics(data):
+            if at + offset >= stop:
                 return None
-            if _is_good(segments, at + place, floor_ms):
-                return at + place
+            if _is_good(segments, at + offset, min_store_ms):
+                return at + offset
         if len(data) < wanted:
             return None
-        at += len(data) - FILLER_SIZE + 1  # a magic may lie across the border
+        at += len(data) - FILLER_SIZE + 1  # the next read overlaps, because a magic may cross the border
         wanted = min(4 * wanted, CHUNK_BYTES)
     return None
 
 
-def _magics(data: bytes) -> Iterator[int]:
-    """Places in `data` whose bytes 4..7 are the magic of a record or of a filler."""
+def _find_magics(data: bytes) -> Iterator[int]:
+    """Yield the positions in `data` at which a record or a filler may begin: their bytes 4..7 are a magic."""
     for hit in _ANY_MAGIC.finditer(data, MAGIC_AT):
         yield hit.start() - MAGIC_AT
 
 
-def _is_good(segments: Segments, offset: int, floor_ms: int) -> bool:
+def _is_good(segments: Segments, offset: int, min_store_ms: int) -> bool:
     room = segments.size - offset % segments.size
     size, magic = SIZE_AND_MAGIC.unpack(segments.read(offset, FILLER_SIZE))
     if magic == FILLER_MAGIC:
@@ -275,15 +298,15 @@ def _is_good(segments: Segments, offset: int, floor_ms: int) -> bool:
     if not has_matching_lengths(segments, offset, size):
         return False
     try:
-        return parse_record(segments.read(offset, size), 0, offset, room, check_crc=True).store_ms >= floor_ms
+        return parse_record(segments.read(offset, size), 0, offset, room, check_crc=True).store_ms >= min_store_ms
     except NotARecord:
         return False
 
 
 def has_matching_lengths(segments: Segments, offset: int, size: int) -> bool:
-    """Return whether the lengths of the record at `offset` lead to its end, by a few bytes where they are stored.
+    """Return whether the lengths inside the record at `offset` add up to its size, by reading only a few bytes.
 
-    Asked before a whole record is read: a broken size must not make a task read megabytes at each damaged place.
+    Called before a whole record is read: a damaged size must not cost a read of megabytes at each corrupt offset.
     """
     head = segments.read(offset, HEAD_MAX)
     if len(head) < FIXED_SIZE:
@@ -307,8 +330,10 @@ def has_matching_lengths(segments: Segments, offset: int, size: int) -> bool:
 
 
 def iter_readable_records(segments: Segments, start: int, stop: int) -> Iterator[ScannedRecord]:
-    """The records between two record boundaries, the bodies unchecked. Over one that cannot be read, it goes on with the next
-    file (nothing else tells where the next record begins)."""
+    """Yield the records between two record boundaries, without checking bodies.
+
+    After a record that cannot be read, continue with the next file: only there the next boundary is known.
+    """
     at = start
     while at < stop:
         walk = RecordScanner(segments, at, stop, check_crc=False)
@@ -319,7 +344,7 @@ def iter_readable_records(segments: Segments, start: int, stop: int) -> Iterator
 
 
 def _record_size(data: bytes, at: int) -> int:
-    """TOTALSIZE if a record may begin at `at`, else 0: garbage must not make us read a gigabyte."""
+    """Return TOTALSIZE if a record may begin at `at`, else 0: damaged bytes must not cause a read of a gigabyte."""
     if len(data) - at < FILLER_SIZE:
         return 0
     size, magic = SIZE_AND_MAGIC.unpack_from(data, at)
@@ -327,7 +352,7 @@ def _record_size(data: bytes, at: int) -> int:
 
 
 def compute_tags_code(found: ScannedRecord, delays_ms: Sequence[int]) -> int:
-    """The queue entry's tags code for a record: hash of its TAGS, or when it is due if it lies in the schedule topic."""
+    """Return the tags code of a record's queue entry: the hash of its TAGS, or in a delay topic its due time in ms."""
     if found.topic == _SCHEDULE:
         due = compute_delivery_ms(found.properties.decode("utf-8", "replace"), found.store_ms, delays_ms)
         if due is not None:
@@ -341,14 +366,14 @@ def compute_tags_code(found: ScannedRecord, delays_ms: Sequence[int]) -> int:
 
 
 def compute_timer_tags_code(properties: str) -> int:
-    """The tags code of a record in the timer topic: when it is due, or which timer it cancels; 0 when it says neither."""
+    """Return the tags code of a record in the timer topic: its due time, or the timer that it cancels; 0 if it has neither."""
     own = properties_text.decode(properties)
     text = own.get(TIMER_OUT_MS) or own.get(TIMER_CANCELS, "")
     return int(text) if text.isdecimal() else 0
 
 
 def compute_delivery_ms(properties: str, store_ms: int, delays_ms: Sequence[int]) -> int | None:
-    """When a record with these properties leaves the schedule topic; None without a delay level."""
+    """Return when a record with these properties is delivered, in ms; None without a delay level."""
     text = properties_text.decode(properties).get(DELAY, "")
     if not text.isdecimal() or not int(text) or not delays_ms:
         return None

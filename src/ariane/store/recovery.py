@@ -1,18 +1,19 @@
-"""Bring a store directory from whatever the last process left to a state that can be written again.
+"""Recovers the commit log of a store directory, whatever state the last process left it in.
 
-    where the reading starts                                                         from there on
-    ------------------------                                                         -------------
+    the scan starts at                                                               from there on
+    ------------------                                                               -------------
     checkpoint is ours           its safe offset                                     every record is checked (magic, own
-    Java wrote last, clean       the end of the last record any queue points to      offset, lengths, CRC); a bad one ends the log
-    Java wrote last, unclean     the newest file whose first record is not newer     when no good one follows, and what lies there
-                                 than the checkpoint                                 is zeroed; else it is a hole: told, passed
-                                                                                     over and closed (`holes`);
-                                                                                     missing queue entries are made again
+    Java wrote last, clean       the end of the last record any queue points to      offset, lengths, CRC); an invalid one ends
+    Java wrote last, unclean     the newest file whose first record is not newer     the log if no valid one follows, and the rest
+                                 than the checkpoint                                 is zeroed; else it is a corrupt range, which
+                                                                                     is reported, skipped and overwritten
+                                                                                     (`corrupt_ranges`); missing queue entries
+                                                                                     are dispatched again
 
-Below the start everything is on the disk in both forms, so nothing there needs to be read. Queue entries that point at or behind
-the start are cut (lazily, when the queue is opened) and derived again. When files of queues were lost, all queues are built
-again from the beginning of the log; the checkpoint says so until they are complete. When files of the log itself are missing,
-the start is refused before anything is changed.
+Below the start of the scan, log and queues are on the disk, so nothing there is read. Queue entries that point at or after the
+start are cut (lazily, when the queue is opened) and dispatched again. If queue files were lost, all queues are rebuilt from the
+beginning of the log; the checkpoint says so until they are complete. If files of the log itself are missing, the start is refused
+before anything is changed.
 [CommitLog.recoverNormally, recoverAbnormally, DefaultMessageStore.recover]
 """
 
@@ -45,12 +46,12 @@ from ariane.store.types import StoreConfig
 logger = logging.getLogger("ariane.store")
 
 END_OF_LOG = (1 << 63) - 1
-_ZEROS = bytes(SIZE_AND_MAGIC.size)  # where a record or a filler would have its size and magic
+_ZEROS = bytes(SIZE_AND_MAGIC.size)  # size and magic, where a record or a filler would have them
 _LOSS_FIX = (
-    "Set storePathCommitLog to the directory that holds the log, mount its disk, or put the files back. To start"
+    "Set storePathCommitLog to the directory that contains the log, mount its disk, or put the files back. To start"
     " without those messages, start the broker once with --accept-empty-log"
 )
-CLOCK_SKEW_MAX_MS = 86_400_000  # a clock is hardly ever put back by more than a day; a flipped bit makes years
+CLOCK_SKEW_MAX_MS = 86_400_000  # clocks are hardly ever set back by more than a day; a flipped bit makes years
 
 
 class LoadedStore(NamedTuple):
@@ -67,26 +68,26 @@ class LoadedStore(NamedTuple):
 
 
 class RecoveryReport(NamedTuple):
-    """What a start found and did, for the log of the program and for tests."""
+    """What a start found and repaired, for its log lines and for tests."""
 
-    clean: bool  # the last process ended in order
-    read_from: int  # the log was checked from here
-    dispatch_from: int  # queue entries were derived again from here
+    clean: bool  # the last process stopped in order
+    read_from: int  # the scan of the log began here
+    dispatch_from: int  # queue entries were dispatched again from here
     end: int
     last_ms: int  # store time of the last record
-    stop_reason: str  # why the record at `end` is none
-    cut_bytes: int  # written bytes behind `end` that were thrown away
-    notes: tuple[str, ...] = ()  # anything else worth a line
-    corrupt_ranges: tuple[CorruptRange, ...] = ()  # what was passed over
-    is_rebuild: bool = True  # queues may have been lost, so the first record of one may have any number
+    stop_reason: str  # why the bytes at `end` are not a record
+    cut_bytes: int  # bytes after `end` that were not zero and were removed
+    notes: tuple[str, ...] = ()  # lines to report
+    corrupt_ranges: tuple[CorruptRange, ...] = ()  # ranges that were skipped
+    is_rebuild: bool = True  # queues may have been lost, so the first record of a queue may have any number
     restarts: NumberingRestarts = (
         NumberingRestarts.LIKELY
     )  # of topics that were deleted and created again, from `read_from` on
 
     def restarts_at(self, offset: int) -> NumberingRestarts:
-        """Return which lower numbers restart a queue at this place of the log.
+        """Return which lower numbers restart a queue at this offset of the log.
 
-        Below `read_from` nothing is torn: it was flushed, and torn records were withdrawn. But Java may have written it.
+        Below `read_from` no record is torn: it was flushed, or withdrawn. But Java may have written it.
         """
         return self.restarts if offset >= self.read_from else NumberingRestarts.LIKELY
 
@@ -105,7 +106,7 @@ def refuse_loss(loaded: LoadedStore, *, accept_loss: bool) -> list[str]:
         StoreCorrupt: a file between others is missing.
     """
     log, gap, clean, checkpoint = loaded.log, loaded.gap, loaded.clean, loaded.checkpoint.latest
-    # A crash can take a file that no flush had reached; anything else is a loss.
+    # A crash can lose a file that no flush had reached; any other missing file is a loss.
     if gap is not None and (clean or checkpoint.safe_offset is None or gap < checkpoint.safe_offset):
         raise StoreCorrupt(
             log.path(gap), 0, "this commit log file is missing between others: put it back, or move the later ones away"
@@ -226,53 +227,59 @@ def _restarts(*, is_java: bool, is_slave: bool) -> NumberingRestarts:
 
 
 def iter_records_to_dispatch(
-    log: Segments, recovered: RecoveryReport, holes: list[CorruptRange]
+    log: Segments, recovered: RecoveryReport, corrupt: list[CorruptRange]
 ) -> Iterator[ScannedRecord]:
-    """The records whose queue entries have to be derived; what is passed over below what was recovered is put into `holes`.
+    """Yield the records whose queue entries must be dispatched again, and add the corrupt ranges below `read_from`.
 
-    Everything below the end is known to have been written, and what the recovery walked over was checked in full."""
+    Everything below the end was written, and the records that the recovery scanned were checked in full.
+    """
     if recovered.dispatch_from < recovered.read_from:
-        walk = RecordScanner(
+        scanner = RecordScanner(
             log, recovered.dispatch_from, recovered.read_from, check_crc=False, min_store_ms=0, all_written=True
         )
-        yield from walk
-        holes += walk.corrupt_ranges
+        yield from scanner
+        corrupt += scanner.corrupt_ranges
     yield from RecordScanner(log, recovered.read_from, recovered.end, check_crc=False, min_store_ms=0, all_written=True)
 
 
-def merge_report(recovered: RecoveryReport, holes: list[CorruptRange], notes: list[str]) -> RecoveryReport:
-    """With all that was met after the log itself was recovered; everything worth a line is logged."""
-    older = [f"{hole}: passed over" for hole in holes if hole not in recovered.corrupt_ranges]
-    made = recovered._replace(
-        notes=(*recovered.notes, *older, *notes), corrupt_ranges=tuple(sorted({*holes, *recovered.corrupt_ranges}))
+def merge_report(recovered: RecoveryReport, corrupt: list[CorruptRange], notes: list[str]) -> RecoveryReport:
+    """Return `recovered` with the results of the steps after the log's recovery, and log every note.
+
+    Args:
+        corrupt: corrupt ranges that the rebuild of the queues found.
+        notes: repairs of queues, delays and index.
+    """
+    older = [f"{corrupt_range}: skipped" for corrupt_range in corrupt if corrupt_range not in recovered.corrupt_ranges]
+    report = recovered._replace(
+        notes=(*recovered.notes, *older, *notes), corrupt_ranges=tuple(sorted({*corrupt, *recovered.corrupt_ranges}))
     )
-    for note in made.notes:
+    for note in report.notes:
         logger.warning("%s", note)
-    return made
+    return report
 
 
 def clamp_last_timestamp(last_ms: int, now_ms: int) -> int:
-    """The store time that new records may not go behind, unless it is so far ahead that it must be damaged."""
+    """Return the lower bound for new store times: `last_ms`, or the clock if that is more than a day ahead (assumed corrupt)."""
     if last_ms <= now_ms + CLOCK_SKEW_MAX_MS:
         return last_ms
-    logger.warning("the last store time is %d ms ahead of the clock: it is not believed", last_ms - now_ms)
+    logger.warning("Ignoring the store time of the last record: it is %d ms ahead of the clock", last_ms - now_ms)
     return now_ms
 
 
 def _min_store_ms(log: Segments, read_from: int, checkpoint: Checkpoint) -> int:
-    """The store time of the record before `read_from`, as far as it is known: no record behind can be older."""
+    """Return the store time of the record before `read_from`, or 0 if it is unknown: no later record can be older."""
     return min(checkpoint.physic_ms, checkpoint.logics_ms) if checkpoint.safe_offset == read_from > log.start else 0
 
 
 def _loss(log: Segments, gap: int | None, queues: ConsumeQueues, checkpoint: Checkpoint, *, clean: bool) -> str:
-    """Return which messages, once on the disk, are not in the log any more; "" if none is known to be missing."""
+    """Return a sentence about messages that were on the disk and are missing; "" if none is known to be missing."""
     safe = flushed = checkpoint.safe_offset
     if flushed is None:
-        # Java wrote last. What it had flushed before a crash is not known by offset; after an orderly stop all was.
+        # Java wrote last. Its checkpoint has no offset of what was flushed before a crash; after an orderly stop all was.
         flushed = queues.end_by_entries() if clean or checkpoint.physic_ms > 0 else 0
     stop = log.stop if gap is None else gap
     if _is_blank(log, stop):
-        empty = f"{log.directory} holds no message, but this store had a commit log up to {flushed}"
+        empty = f"{log.directory} contains no message, but this store had a commit log up to {flushed}"
         return empty if flushed > log.start else ""
     if flushed > stop and (safe is not None or clean):
         return (
@@ -282,7 +289,7 @@ def _loss(log: Segments, gap: int | None, queues: ConsumeQueues, checkpoint: Che
 
 
 def _is_blank(log: Segments, stop: int) -> bool:
-    """Whether the log holds no record below `stop`."""
+    """Return whether the log contains no record below `stop`."""
     bases = [base for base in log.bases if base < stop]
     if any(log.read(base, len(_ZEROS)).strip(b"\0") for base in bases):
         return False
@@ -294,14 +301,14 @@ def _start(log: Segments, queues: ConsumeQueues, checkpoint: Checkpoint, *, clea
     if safe_offset is not None and log.start <= safe_offset <= log.stop:
         return safe_offset
     if (safe_offset or 0) > log.stop or (clean and queues.end_by_entries() > log.stop):
-        return log.bases[-1]  # the files behind it are lost
+        return log.bases[-1]  # the files after it are lost
     if clean and queues.file_count():
         return _end_of_queues(log, queues)
     return _file_before(log, checkpoint.min_ms())
 
 
 def _end_of_queues(log: Segments, queues: ConsumeQueues) -> int:
-    """The end of the last record that a queue points to. Whoever stopped in order had derived all there was."""
+    """Return the end of the last record that a queue points to: after an orderly stop every record has its entry."""
     queues.allow_opening(END_OF_LOG, log.read)
     return max(log.start, *(_open_queue(queues, queue).last_end for queue in queues.all()))
 
@@ -311,7 +318,7 @@ def _open_queue(queues: ConsumeQueues, queue: ConsumeQueue) -> ConsumeQueue:
 
 
 def _file_before(log: Segments, min_ms: int) -> int:
-    """The start of the newest file whose first record was stored at or before `min_ms`; else the first file."""
+    """Return the start of the newest file whose first record was stored at or before `min_ms`; else the first file."""
     for base in reversed(log.bases):
         try:
             first = read_record(log, base)[0]
@@ -323,15 +330,15 @@ def _file_before(log: Segments, min_ms: int) -> int:
 
 
 def _drop_after_gap(log: Segments, gap: int) -> str:
-    """Remove the files after one that a crash took: no checkpoint covers them."""
+    """Remove the files after one that a crash lost: no checkpoint covers them. Return a line to report."""
     dropped = [base for base in log.bases if base > gap]
     for base in reversed(dropped):
         log.remove_file(base)
-    return f"{len(dropped)} commit log files behind {gap} were removed: the one before them never reached the disk"
+    return f"Removed {len(dropped)} commit log files after {gap}: the one before them never reached the disk"
 
 
 def _cut(files: OpenFiles, log: Segments, read_from: int, end: int) -> int:
-    """Zero what lies behind `end` and make log and directory durable as they are now; how many bytes were not zero."""
+    """Zero the log from `end` on, and make log and directory durable; return how many removed bytes were not zero."""
     rest = 0
     at: int | None = end
     while at is not None and log.has(at):

@@ -1,4 +1,4 @@
-"""What goes into the store and what comes out of it; frozen values, no behaviour. Re-exported by `message_store`."""
+"""Input and output values of the store: settings, drafts, results. Re-exported by `message_store`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DELAYS_MS = (
 
 
 def _cached_share() -> int:
-    """40 % of the machine's memory, accessMessageInMemoryMaxRatio: that much of the log's end is taken as cached."""
+    """Return 40 % of the machine's memory (accessMessageInMemoryMaxRatio): so much of the log's end is assumed to be cached."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 40 // 100
 
 
@@ -40,39 +40,39 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     commit_log: str = ""
     """Directory of the commit log (storePathCommitLog); empty: `commitlog` in `root`."""
     accept_empty_log: bool = False
-    """Start although the commit log, or its end, is missing; messages that only it held are lost."""
+    """Start although the commit log, or its end, is missing. Its messages are lost."""
     commit_log_size: int = 1 << 30
-    """Bytes of a commit log file (mappedFileSizeCommitLog). Cannot be changed once there are files."""
+    """Bytes of a commit log file (mappedFileSizeCommitLog). Cannot be changed once files exist."""
     consume_queue_size: int = 6_000_000
     """Bytes of a consume queue file, rounded up to a multiple of 20 (mappedFileSizeConsumeQueue)."""
     flush: Literal["async", "sync"] = "async"
-    """sync: consumers see only what is flushed (flushDiskType)."""
+    """sync: consumers see only flushed messages (flushDiskType)."""
     follower: bool = False
-    """The store of a slave: what a start finds broken is cut with all behind it, since the master has it."""
+    """Store of a slave: a start cuts the log at the first corrupt range, because the master has the records."""
     check_crc_on_recover: bool = True
     """Verify bodies while the log is read at start (checkCRCOnRecover)."""
     max_message_size: int = 4 << 20
     """Longest body (maxMessageSize)."""
     index: bool = False
-    """Keep an index of keys, for `query` (messageIndexEnable; a broker's default is true)."""
+    """Maintain an index of keys for `query` (messageIndexEnable; a broker's default is true)."""
     index_slots: int = 5_000_000
-    """Slots of an index file (maxHashSlotNum): the larger, the fewer keys share one; 4 bytes of memory each."""
+    """Slots of an index file (maxHashSlotNum). More slots mean fewer keys per slot; each takes 4 bytes of memory."""
     index_entries: int = 20_000_000
-    """Keys of an index file, plus one (maxIndexNum)."""
+    """Entries of an index file, including the unused entry 0 (maxIndexNum)."""
     delays_ms: tuple[int, ...] = DELAYS_MS
-    """Delay of each level (messageDelayLevel)."""
+    """Delay of each level in ms (messageDelayLevel)."""
     transfer_bytes_in_memory: int = 262_144
-    """Most bytes of one answer with recent records (maxTransferBytesOnMessageInMemory)."""
+    """Most bytes of one response with recent records (maxTransferBytesOnMessageInMemory)."""
     transfer_count_in_memory: int = 32
-    """Most records of such an answer (maxTransferCountOnMessageInMemory)."""
+    """Most records of one response with recent records (maxTransferCountOnMessageInMemory)."""
     transfer_bytes_on_disk: int = 65_536
-    """Most bytes of one answer with old records (maxTransferBytesOnMessageInDisk)."""
+    """Most bytes of one response with old records (maxTransferBytesOnMessageInDisk)."""
     transfer_count_on_disk: int = 8
-    """Most records of such an answer (maxTransferCountOnMessageInDisk)."""
+    """Most records of one response with old records (maxTransferCountOnMessageInDisk)."""
     memory_bytes: int = msgspec.field(default_factory=_cached_share)
-    """Records nearer than this to the end of the log are recent."""
+    """Records less than this many bytes before the end of the log are recent."""
     open_files_max: int = OPEN_FILES_MAX
-    """Files kept open. With more queues written to in turn than this, each entry opens and closes a file."""
+    """Most open files. If more queues than this are written in turn, each entry opens and closes a file."""
 
     @property
     def log_directory(self) -> str:
@@ -80,9 +80,13 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.commit_log.rstrip("/") or f"{self.root}/commitlog"
 
     def check(self) -> None:
-        """ConfigError for the first setting that cannot work."""
+        """Check that the settings can work together.
+
+        Raises:
+            ConfigError: the first setting that cannot work, with the allowed values.
+        """
         if not self.root:
-            raise ConfigError("storePathRootDir", self.root, "name the directory of the store")
+            raise ConfigError("storePathRootDir", self.root, "set it to the directory of the store")
         if not FIXED_SIZE + FILLER_SIZE < self.commit_log_size < 1 << 31:
             raise ConfigError("mappedFileSizeCommitLog", self.commit_log_size, "set it to at least 100 and below 2 GiB")
         if not 0 < self.consume_queue_size < (1 << 31) - 20:
@@ -100,8 +104,10 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordDraft(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A message to be stored. Its sizes and its right to be stored were checked by who made it, save for what would break the
-    format. `properties` is the stored text and must hold `tags` as its TAGS; `tags_code` overrides what is derived from them."""
+    """A message to store. The caller has validated it; the store checks only what the record format cannot hold.
+
+    `properties` is the stored text and must contain `tags` as its TAGS; `tags_code` overrides the code computed from them.
+    """
 
     topic: str
     queue_id: int
@@ -118,7 +124,7 @@ class RecordDraft(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class AppendResult(NamedTuple):
-    """Where a draft came to lie."""
+    """Position of an appended record: log offset, size in bytes, number in its queue, store time."""
 
     offset: int
     size: int
@@ -127,7 +133,7 @@ class AppendResult(NamedTuple):
 
 
 class GetStatus(enum.Enum):
-    """Outcome of a read, named as in Java: the name is the remark of a pull answer."""
+    """Outcome of a read. The names are Java's, because a pull response carries the name as its remark."""
 
     FOUND = enum.auto()
     NO_MATCHED_MESSAGE = enum.auto()
@@ -136,12 +142,12 @@ class GetStatus(enum.Enum):
     OFFSET_OVERFLOW_BADLY = enum.auto()
     OFFSET_OVERFLOW_ONE = enum.auto()
     OFFSET_TOO_SMALL = enum.auto()
-    NO_MATCHED_LOGIC_QUEUE = enum.auto()  # never given: as in Java, an unknown queue has NO_MESSAGE_IN_QUEUE
+    NO_MATCHED_LOGIC_QUEUE = enum.auto()  # unused: as in Java, an unknown queue has NO_MESSAGE_IN_QUEUE
     NO_MESSAGE_IN_QUEUE = enum.auto()
 
 
 class GetResult(NamedTuple):
-    """What a read found: `records` as they lie on the disk, and where to read on."""
+    """Result of a read: `records` as stored, and the offset to continue at."""
 
     status: GetStatus
     records: list[bytes]
@@ -149,4 +155,4 @@ class GetResult(NamedTuple):
     min_offset: int
     max_offset: int
     suggest_slave: bool
-    bytes_behind: int | None = None  # bytes of log from the last record looked at to the end; None: none was looked at
+    bytes_behind: int | None = None  # bytes of log after the last record examined; None: no record was examined
