@@ -63,13 +63,10 @@ class StoredMessages(msgspec.Struct, frozen=True, gc=False):
 
     first: RecordDraft
     results: list[AppendResult]
+    end_offset: int
+    """End of the last record in the commit log."""
     started: float
-
-    @property
-    def end_offset(self) -> int:
-        """Return the end of the last record in the commit log."""
-        last = self.results[-1]
-        return last.offset + last.size
+    """When storing began, by the timer of the statistics."""
 
 
 class TimerRecall(Protocol):
@@ -173,7 +170,7 @@ class SendHandler:
         if TIMER_DEL_UNIQKEY in property_map:
             # A client without RECALL_MESSAGE cancels a timer this way: the send itself is not stored as a message.
             _, result = self._recalls.cancel(property_map[TIMER_DEL_UNIQKEY], message.peer.packed)
-            return StoredMessages(draft, [result], started)
+            return StoredMessages(draft, [result], result.offset + result.size, started)
         result = self._store.put(draft)
         if draft.topic == HALF_TOPIC:
             self._transactions.on_half_stored(result.queue_offset)
@@ -181,12 +178,13 @@ class SendHandler:
             broker, due_ms = self._settings.current.broker_name, draft.tags_code or 0
             topic, unique_key = message.request.topic, property_map[UNIQ_KEY]
             context["recallHandle"] = ids.recall_handle(topic, broker, due_ms, unique_key)
-        return StoredMessages(draft, [result], started)
+        return StoredMessages(draft, [result], result.offset + result.size, started)
 
     def _store_batch(self, message: IncomingMessage) -> StoredMessages:
         drafts = self._draft_batch(message)
         started = self._stats.timer()
-        return StoredMessages(drafts[0], self._store.put_batch(drafts), started)
+        results = self._store.put_batch(drafts)
+        return StoredMessages(drafts[0], results, results[-1].offset + results[-1].size, started)
 
     def _draft_single(self, message: IncomingMessage) -> RecordDraft:
         """Return the record to append: as sent, delayed, as a half message, or as a dead letter."""
@@ -202,11 +200,12 @@ class SendHandler:
             self._check_half_message(message)
         else:
             _check_transaction_bits(property_map, request.sys_flag)
+        property_map[CLUSTER] = self._settings.current.broker_cluster_name
         draft = RecordDraft(
             topic=name,
             queue_id=queue_id,
             body=message.body,
-            properties=self._stored_properties(property_map),
+            properties=properties.join(property_map),
             tags=property_map.get(TAGS, ""),
             flag=request.flag,
             sys_flag=_stored_sys_flag(message),
@@ -226,7 +225,7 @@ class SendHandler:
         if len(message.body) > max_bytes:
             raise ProtocolError(f"a batch of {len(message.body)} bytes, at most {max_bytes} are allowed")
         _check_batch_entry(message.properties, request.sys_flag)
-        sys_flag, drafts = _stored_sys_flag(message), []
+        cluster, sys_flag, drafts = self._settings.current.broker_cluster_name, _stored_sys_flag(message), []
         for entry in batch.decode(message.body):
             # The properties of the request hold for each message of the batch and win over its own.
             property_map = properties.decode(entry.properties)
@@ -235,12 +234,13 @@ class SendHandler:
             if delays := delayed_delivery.delay_properties(property_map):
                 names = ", ".join(sorted(delays))
                 raise ProtocolError(f"{names}: the messages of a batch cannot be delayed; send them one by one")
+            property_map[CLUSTER] = cluster
             drafts.append(
                 RecordDraft(
                     topic=topic.topic_name,
                     queue_id=message.queue_id,
                     body=entry.body,
-                    properties=self._stored_properties(property_map),
+                    properties=properties.join(property_map),
                     tags=property_map.get(TAGS, ""),
                     flag=entry.flag,
                     sys_flag=sys_flag,
@@ -268,10 +268,6 @@ class SendHandler:
         wait = properties.decode(request.properties or "").get(WAIT)
         if wait is not None:
             property_map[WAIT] = wait  # of single messages, 4.9.4 stores it in half messages only
-
-    def _stored_properties(self, property_map: dict[str, str]) -> str:
-        property_map[CLUSTER] = self._settings.current.broker_cluster_name
-        return properties.join(property_map)
 
     # --- replying ---
 
