@@ -23,6 +23,7 @@ from ariane.broker.state.consumer_offsets import ConsumerOffsets
 from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.broker.transaction_check import TransactionChecker
 from ariane.broker.transaction_service import TransactionService
+from ariane.clock import SYSTEM_CLOCK
 from ariane.model import host
 from ariane.protocol.requests.messaging import COMMIT, CheckTransactionState, EndTransactionHeader
 from ariane.protocol.requests.routing import TopicTable
@@ -103,23 +104,30 @@ async def measured(home: Path, count: int, size: int) -> dict[str, object]:
 
 
 def made(store: MessageStore, offsets: ConsumerOffsets) -> TransactionService:
-    async def flush() -> None:
+    topics = TopicRegistry(TopicTable(), BrokerConfig(broker_name="a"), now_ms)
+
+    async def flush_once() -> None:
         store.flush()
 
-    topics = TopicRegistry(TopicTable(), BrokerConfig(broker_name="a"), now_ms)
     return TransactionService(
-        store, topics, offsets, HOST, flush=flush, stored=store.dispatch_pending, now_ms=now_ms  # type: ignore[arg-type]
-    )  # fmt: skip
+        store=store,
+        topics=topics,
+        offsets=offsets,
+        store_host=HOST,
+        flusher=SimpleNamespace(flush_once=flush_once),
+        listener=SimpleNamespace(on_stored=store.dispatch_pending),
+        clock=SYSTEM_CLOCK,
+    )
 
 
 def checks(transactions: TransactionService, producers: Producers) -> TransactionChecker:
     return TransactionChecker(
         transactions,
         producers,  # type: ignore[arg-type]
-        time_out_ms=1,
+        timeout_ms=1,
         checks_max=15,
         durability=SimpleNamespace(wait_flushed=lambda end_offset: None),
-        now_ms=now_ms,
+        clock=SYSTEM_CLOCK,
     )
 
 

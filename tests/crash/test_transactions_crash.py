@@ -72,26 +72,31 @@ class Broker:
         self.offsets = ConsumerOffsets(saved)
         topics = TopicRegistry(TopicTable(), BrokerConfig(broker_name="a"), self.clock.now_ms)
         self.transactions = TransactionService(
-            self.store, topics, self.offsets, HOST, flush=self._flush, stored=self._stored, now_ms=self.clock.now_ms
+            store=self.store,
+            topics=topics,
+            offsets=self.offsets,
+            store_host=HOST,
+            flusher=self,
+            listener=self,
+            clock=self.clock,
         )
         self.checks = TransactionChecker(
             self.transactions,
             self.producers,  # type: ignore[arg-type]
-            time_out_ms=1000,
+            timeout_ms=1000,
             checks_max=CHECKS_MAX,
             durability=SimpleNamespace(wait_flushed=lambda end_offset: None),
-            now_ms=self.clock.now_ms,
-            sleep=self._sleep,
+            clock=SimpleNamespace(now_ms=self.clock.now_ms, sleep=self._sleep),  # type: ignore[arg-type]
         )
 
     async def _sleep(self, seconds: float) -> None:
         self.meanwhile()
         await asyncio.sleep(0)
 
-    async def _flush(self) -> None:
+    async def flush_once(self) -> None:
         self.store.flush()
 
-    def _stored(self) -> None:
+    def on_stored(self) -> None:
         self.store.dispatch_pending()
 
     async def ready(self) -> Broker:
@@ -386,7 +391,7 @@ def test_a_half_that_comes_during_a_round_does_not_rest_with_its_neighbours() ->
 
 def test_an_immune_half_far_behind_is_copied_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
-        monkeypatch.setattr(transaction_check, "HELD_BACK_MAX", 3)
+        monkeypatch.setattr(transaction_check, "BEHIND_MAX", 3)
         broker = await Broker(FakeDisk()).ready()
         half = broker.half("immune", CHECK_IMMUNITY_TIME_IN_SECONDS="20")
         for number in range(4):
@@ -408,7 +413,7 @@ def test_an_immune_half_far_behind_is_copied_to_the_end(monkeypatch: pytest.Monk
 
 def test_a_half_that_rests_is_copied_to_the_end_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
-        monkeypatch.setattr(transaction_check, "HELD_BACK_MAX", 600)
+        monkeypatch.setattr(transaction_check, "BEHIND_MAX", 600)
         broker = await Broker(FakeDisk()).ready()
         broker.half("immune", CHECK_IMMUNITY_TIME_IN_SECONDS="100000")
         for stored in (550, 100):
@@ -467,7 +472,7 @@ def test_ends_before_the_start_has_read_the_queues_wait(monkeypatch: pytest.Monk
             raise MessageRefused("no")
 
         broken = Broker(FakeDisk())
-        monkeypatch.setattr(broken.transactions, "_end_what_was_committed", fails)
+        monkeypatch.setattr(broken.transactions, "_complete_torn_commits", fails)
         with pytest.raises(MessageRefused):
             await broken.transactions.rebuild()
         with pytest.raises(ReplyError, match="cannot be read"):

@@ -232,13 +232,13 @@ class Broker:
         if config.sync_flush:
             self._dispatcher.flush_before_dispatch(self._flusher)
         self._transactions = TransactionService(
-            store,
-            self._state.topics,
-            self._state.offsets,
-            store_host,
-            flush=self._flusher.flush_once,
-            stored=self._dispatcher.on_stored,
-            now_ms=now_ms,
+            store=store,
+            topics=self._state.topics,
+            offsets=self._state.offsets,
+            store_host=store_host,
+            flusher=self._flusher,
+            listener=self._dispatcher,
+            clock=self._clock,
         )
         self._open.callback(self._transactions.close)
         self._cleaner = FileCleaner(
@@ -338,10 +338,10 @@ class Broker:
         check_back = TransactionChecker(
             self._transactions,
             ProducerSelector(self._clients.members, self._server),
-            time_out_ms=config.transaction_time_out,
+            timeout_ms=config.transaction_time_out,
             checks_max=config.transaction_check_max,
             durability=self._flusher,
-            now_ms=self._clock.now_ms,
+            clock=self._clock,
         )
         self._tasks.start(self._transactions.rebuild(), "learn which transactions are open")
         every(config.transaction_check_interval / 1000, check_back.check_all, "check open transactions")

@@ -1,27 +1,26 @@
-"""Rounds of checks: every open half message that is old enough is counted and its producer asked, or it is put aside.
+"""Checks of open transactions: each open half message that is old enough is counted and its producer asked, or it is discarded.
 
-    too young                        left alone; neither it nor its neighbours are looked at before the first of them is due
-    asked about `transactionCheckMax` times   TRANS_CHECK_MAX_TIME_TOPIC and an op message, with one write
-    else                             a copy with the new count, and CHECK_TRANSACTION_STATE to one producer of its group
+    too young                              skipped, with its batch, until the first message of the batch is due
+    checked `transactionCheckMax` times    TRANS_CHECK_MAX_TIME_TOPIC and an op message, in one write
+    otherwise                              a copy with the new count, and CHECK_TRANSACTION_STATE to one producer of its group
 
-Age is told by the broker's clock alone. What is wrong with one half (it cannot be read, copied or put aside) is that half's
-affair: the round goes on, and the half is tried again in later ones, as often as it would have been asked about.
+Ages are measured by the broker's clock only. A half message that cannot be read, copied or discarded does not affect the
+others: the round continues, and later rounds retry it as often as they would have checked it.
 [TransactionalMessageServiceImpl.check, DefaultTransactionalMessageCheckListener]
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from ariane.broker import half_messages
 from ariane.broker.handlers.collaborators import Durability
 from ariane.broker.producer_selection import BUSY, ProducerSelector
 from ariane.broker.state.open_transactions import CheckDecision, HalfMessageState, decide_check, first_check_ms
-from ariane.broker.transaction_service import READ_AT_ONCE, TransactionService
+from ariane.broker.transaction_service import READ_BATCH, TransactionService
+from ariane.clock import Clock
 from ariane.errors import MessageRefused, ProtocolError, ReplyError, StoreError
 from ariane.model import ids
 from ariane.model.message import (
@@ -40,172 +39,189 @@ from ariane.protocol.requests.messaging import CheckTransactionState
 
 log = logging.getLogger("ariane.broker.transaction_service")
 
-HELD_BACK_MAX = (
-    1_000_000  # an immune half that lies this far behind is copied to the end: a start reads no more than this
-)
-PATIENCE_S = 0.05  # for a producer that does not read what it is asked, twice; then its halves wait for the next round
-SAID_MAX = 10  # failures of a round that get a line each; all are counted
-REMEMBERED_MAX = 10_000  # halves that cannot be read or copied
+# An immune half message this far from the end of its queue is copied to the end: it bounds what a start has to read.
+BEHIND_MAX = 1_000_000
+BUSY_RETRY_S = 0.05  # pause before a producer with a full connection is tried again, twice per round
+LOGGED_FAILURES_MAX = 10  # failures of a round that are logged one by one; all are counted
+REMEMBERED_MAX = 10_000  # half messages that cannot be read or copied
 
 
-class _Question(NamedTuple):
+class _CheckRequest(NamedTuple):
     peer_id: int
     header: CheckTransactionState
     body: bytes
 
 
+class _Round(NamedTuple):
+    """What is fixed when a round begins."""
+
+    now_ms: int
+    stop: int  # end of the half queue
+
+
 class TransactionChecker:
-    """`durable` as in sends: with it, a question leaves when the copy that it names is on the disk."""
+    """Asks producers about open transactions.
+
+    In synchronous flush mode a request is sent only after the copy that it names is on the disk.
+    """
 
     def __init__(
         self,
         transactions: TransactionService,
         producers: ProducerSelector,
         *,
-        time_out_ms: int,
+        timeout_ms: int,
         checks_max: int,
         durability: Durability,
-        now_ms: Callable[[], int],
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Clock,
     ) -> None:
         self._transactions = transactions
         self._halves = transactions.halves
         self._store = transactions.store
         self._producers = producers
-        self._time_out_ms = time_out_ms
+        self._timeout_ms = timeout_ms  # age of the first check
         self._checks_max = checks_max
         self._durability = durability
-        self._now_ms = now_ms
-        self._sleep = sleep
-        self._unreadable: dict[int, int] = {}
-        self._asked_in_place: dict[int, int] = {}
-        self._done: Counter[str] = Counter()
+        self._clock = clock
+        self._unreadable: dict[int, int] = {}  # failed rounds by queue offset
+        self._uncopied: dict[int, int] = {}  # checks by queue offset, of half messages whose copy does not fit
+        self._outcomes: Counter[str] = Counter()  # of the current round
 
     async def check_all(self) -> None:
-        """Go over all open halves, a few hundred at a time, and save the progress."""
+        """Check all open half messages, a few hundred at a time, and save the progress."""
         await self._transactions.ready()
-        now_ms = self._now_ms()
-        self._done.clear()
+        self._outcomes.clear()
         stop = self._store.max_offset(HALF_TOPIC, 0)
-        for offsets in self._halves.open_batches(stop, now_ms, stop - HELD_BACK_MAX):
+        this_round = _Round(self._clock.now_ms(), stop)
+        for offsets in self._halves.open_batches(stop, this_round.now_ms, stop - BEHIND_MAX):
             due: list[int] = []
-            for at in range(0, len(offsets), READ_AT_ONCE):
-                due += await self._few(offsets[at : at + READ_AT_ONCE], now_ms, stop)
+            for start in range(0, len(offsets), READ_BATCH):
+                due += await self._check_batch(offsets[start : start + READ_BATCH], this_round)
             if len(due) == len(offsets):
+                # The whole batch is too young: skip it until the first of them is due.
                 self._halves.defer(offsets[0], min(due), stop)
-        for remembered in (self._unreadable, self._asked_in_place):
-            for offset in [one for one in remembered if not self._halves.is_open(one)]:
-                del remembered[offset]
-        if self._done:
-            log.info("%d half messages are open; of this round: %s", self._halves.count, dict(self._done))
+        for counts in (self._unreadable, self._uncopied):
+            for completed in [offset for offset in counts if not self._halves.is_open(offset)]:
+                del counts[completed]
+        if self._outcomes:
+            log.info(
+                "Checked transactions: %d half messages are open; this round: %s",
+                self._halves.count,
+                dict(self._outcomes),
+            )
         await self._transactions.save_progress()
 
-    async def _few(self, offsets: list[int], now_ms: int, stop: int) -> list[int]:
-        """Check these; when those are due that are too young."""
+    async def _check_batch(self, offsets: list[int], this_round: _Round) -> list[int]:
+        """Check half messages; return the due times of those that are too young."""
         due: list[int] = []
         for _ in range(3):
-            busy: list[int] = []
-            questions: list[_Question] = []
+            busy: list[int] = []  # their producers do not read: tried again after a pause, then in the next round
+            requests: list[_CheckRequest] = []
             for offset, data in self._transactions.read_each(offsets):
                 if not self._halves.is_open(offset):
                     continue
                 try:
-                    until_ms = self._one(offset, data, now_ms, stop, questions, busy)
-                except (StoreError, MessageRefused, ReplyError) as error:  # of this one; the next may fare better
-                    self._done["failed"] += 1
-                    if self._done["failed"] <= SAID_MAX:
-                        log.error("half message %d stays as it is until the next round: %s", offset, error)
+                    outcome = self._check_half(offset, data, this_round)
+                except (StoreError, MessageRefused, ReplyError) as error:  # may concern this half message only
+                    self._outcomes["failed"] += 1
+                    if self._outcomes["failed"] <= LOGGED_FAILURES_MAX:
+                        log.error("Could not check half message %d, retrying in the next round: %s", offset, error)
                     continue
-                if until_ms is not None:
-                    due.append(until_ms)
-            if questions and (flushed := self._durability.wait_flushed(self._store.commit_log_max)) is not None:
+                if isinstance(outcome, _CheckRequest):
+                    requests.append(outcome)
+                elif outcome == BUSY:
+                    busy.append(offset)
+                elif outcome is not None:
+                    due.append(outcome)
+            if requests and (flushed := self._durability.wait_flushed(self._store.commit_log_max)) is not None:
                 await flushed
-            for question in questions:
-                if self._halves.is_open(question.header.tran_state_table_offset):  # it may have been ended meanwhile
-                    self._producers.send_check(*question)
-            await self._sleep(PATIENCE_S if busy else 0)
+            for request in requests:
+                if self._halves.is_open(request.header.tran_state_table_offset):  # may have been completed meanwhile
+                    self._producers.send_check(*request)
+            await self._clock.sleep(BUSY_RETRY_S if busy else 0)
             if not busy:
                 break
             offsets = busy
         return due
 
-    def _one(
-        self, offset: int, data: bytes | None, now_ms: int, stop: int, questions: list[_Question], busy: list[int]
-    ) -> int | None:
-        """Put one half aside, or count and ask; when it is due, if it is too young."""
+    def _check_half(self, offset: int, data: bytes | None, this_round: _Round) -> _CheckRequest | int | None:
+        """Discard one half message, or count a check.
+
+        Returns:
+            The request to send; the due time in ms if the half message is too young; BUSY if its producers do not read;
+            None if nothing more has to be done in this round.
+        """
         try:
             half = record.decode(data or b"")
             table = half.property_map()
             _ = table[REAL_TOPIC], int(table[REAL_QID])
         except (ProtocolError, KeyError, ValueError) as error:
-            self._could_not_read(offset, error)
+            self._count_unreadable(offset, error)
             return None
         root = half_messages.root_of(table, offset)
-        checks = max(half_messages.parse_number(table.get(CHECK_TIMES)), self._asked_in_place.get(offset, 0))
+        checks = max(half_messages.parse_number(table.get(CHECK_TIMES)), self._uncopied.get(offset, 0))
         first_ms = half.store_ms if root == offset or checks else self._stored_ms(root)
         state = HalfMessageState(first_ms, checks, table.get(CHECK_IMMUNITY_TIME))
-        what = decide_check(state, now_ms, self._time_out_ms, self._checks_max)
-        if what is CheckDecision.WAIT:
-            if offset < stop - HELD_BACK_MAX:
+        decision = decide_check(state, this_round.now_ms, self._timeout_ms, self._checks_max)
+        if decision is CheckDecision.WAIT:
+            if offset < this_round.stop - BEHIND_MAX:
                 self._transactions.put_copy(half, {**table, PREPARED_QUEUE_OFFSET: str(root)}, root)
-            return first_check_ms(state, self._time_out_ms)
-        if what is CheckDecision.DISCARD:
-            self._put_aside(half, table, root)
+            return first_check_ms(state, self._timeout_ms)
+        if decision is CheckDecision.DISCARD:
+            self._discard(half, table, root)
             return None
         peer_id = self._producers.pick(table.get(PGROUP, ""))
         if peer_id == BUSY:
-            self._done["busy"] += 1
-            busy.append(offset)
-            return None
+            self._outcomes["busy"] += 1
+            return BUSY
         try:
             counted = {**table, CHECK_TIMES: str(checks + 1), PREPARED_QUEUE_OFFSET: str(root)}
             half = self._transactions.put_copy(half, counted, root)
-        except MessageRefused as error:  # no room in its properties for the count: it stays where it is
-            log.warning("half message %d cannot be copied, it is asked about in its place: %s", offset, error)
-            if len(self._asked_in_place) >= REMEMBERED_MAX:
-                self._put_aside(half, table, root)
+        except MessageRefused as error:  # its properties have no room for the count, which is remembered here instead
+            log.warning("Could not copy half message %d, checking it without a copy: %s", offset, error)
+            if len(self._uncopied) >= REMEMBERED_MAX:
+                self._discard(half, table, root)
                 return None
-            self._asked_in_place[offset] = checks + 1
+            self._uncopied[offset] = checks + 1
         if peer_id is None:
-            self._done["nobody online"] += 1
-        else:
-            self._done["asked"] += 1
-            questions.append(_question(peer_id, half, table.get(UNIQ_KEY)))
-        return None
+            self._outcomes["no producer online"] += 1
+            return None
+        self._outcomes["asked"] += 1
+        return _check_request(peer_id, half, table.get(UNIQ_KEY))
 
-    def _put_aside(self, half: Record, table: dict[str, str], root: int) -> None:
-        """Nobody answers for it: keep it where an operator finds it."""
-        self._done["put aside"] += 1
+    def _discard(self, half: Record, table: dict[str, str], root: int) -> None:
+        """Move a half message to the topic where operators find it: no producer decided it."""
+        self._outcomes["discarded"] += 1
         self._transactions.topics.get_or_create_internal(CHECK_MAX_TIME_TOPIC, 1)
         table = {name: value for name, value in table.items() if name != PREPARED_QUEUE_OFFSET}
-        what = f"half message {root} ({table.get(UNIQ_KEY)}, group {table.get(PGROUP)})"
+        description = f"half message {root} ({table.get(UNIQ_KEY)}, group {table.get(PGROUP)})"
         try:
             self._transactions.end_with(
                 root, half.queue_offset, [half_messages.copy_draft(half, table, CHECK_MAX_TIME_TOPIC)]
             )
         except MessageRefused as error:
-            log.error("%s is given up, it cannot be copied: %s; it lies at %d of the log", what, error, half.offset)
+            log.error("Giving up %s at log offset %d, it cannot be copied: %s", description, half.offset, error)
             self._transactions.end_with(root, half.queue_offset, [])
             return
-        log.error("%s was asked about often enough and lies in %s now", what, CHECK_MAX_TIME_TOPIC)
+        log.error("Moved %s to %s after %d checks", description, CHECK_MAX_TIME_TOPIC, self._checks_max)
 
-    def _could_not_read(self, offset: int, error: Exception) -> None:
-        """Leave it to the next rounds, but not for ever: nothing behind it would be forgotten."""
+    def _count_unreadable(self, offset: int, error: Exception) -> None:
+        """Retry an unreadable half message in later rounds, then give it up: it holds back the progress of all later ones."""
         rounds = self._unreadable.pop(offset, 0) + 1
-        self._done["unreadable"] += 1
+        self._outcomes["unreadable"] += 1
         if rounds < self._checks_max and len(self._unreadable) < REMEMBERED_MAX:
             self._unreadable[offset] = rounds
-            log.warning("half message %d cannot be read: %s", offset, error)
+            log.warning("Cannot read half message %d: %s", offset, error)
             return
-        log.error("half message %d is given up, it cannot be read: %s", offset, error)
+        log.error("Giving up half message %d, it cannot be read: %s", offset, error)
         self._transactions.end_with(offset, offset, [])
 
     def _stored_ms(self, offset: int) -> int:
         stored_ms = self._store.store_time(HALF_TOPIC, 0, offset)
-        return 0 if stored_ms is None else stored_ms  # gone: older than anything that is immune
+        return 0 if stored_ms is None else stored_ms  # expired: older than any immunity time
 
 
-def _question(peer_id: int, half: Record, unique: str | None) -> _Question:
+def _check_request(peer_id: int, half: Record, unique: str | None) -> _CheckRequest:
     offset_id = ids.offset_message_id(half.store_host, half.offset)
     header = CheckTransactionState(half.queue_offset, half.offset, unique, unique, offset_id)
-    return _Question(peer_id, header, half_messages.check_body(half))
+    return _CheckRequest(peer_id, header, half_messages.check_body(half))

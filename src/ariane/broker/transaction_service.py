@@ -1,14 +1,14 @@
-"""Transactions: half messages, their ends, and the questions to producers that gave none.
+"""Transactions: storage of half messages, commits, rollbacks and the copies of checks.
 
-    send with TRAN_MSG ─→ RMQ_SYS_TRANS_HALF_TOPIC/0      what nobody reads yet: a half message
-    end: commit        ─→ the real topic, and ─→ RMQ_SYS_TRANS_OP_HALF_TOPIC/0     one write: both or none
-    end: roll back                            ─→ RMQ_SYS_TRANS_OP_HALF_TOPIC/0
-    round of checks    ─→ RMQ_SYS_TRANS_HALF_TOPIC/0 again, counted, and a question (39) to one producer of the group
-    asked too often    ─→ TRANS_CHECK_MAX_TIME_TOPIC/0, and ─→ RMQ_SYS_TRANS_OP_HALF_TOPIC/0
+    send with TRAN_MSG ─→ RMQ_SYS_TRANS_HALF_TOPIC/0      half message, invisible to consumers
+    commit             ─→ the real topic, and ─→ RMQ_SYS_TRANS_OP_HALF_TOPIC/0     in one write: both or neither
+    rollback                                  ─→ RMQ_SYS_TRANS_OP_HALF_TOPIC/0
+    check              ─→ RMQ_SYS_TRANS_HALF_TOPIC/0 again, with its count, and a request (39) to one producer of the group
+    too many checks    ─→ TRANS_CHECK_MAX_TIME_TOPIC/0, and ─→ RMQ_SYS_TRANS_OP_HALF_TOPIC/0
 
-The records are those of 4.9.4, and so is the progress (offsets of CID_RMQ_SYS_TRANS), so that a Java broker can go on with the
-directory and the other way round. One thing is added: a copy made for a check names its first copy (TRAN_PREPARED_QUEUE_OFFSET,
-which Java writes for some copies only), so that the end of any copy ends them all. Progress is only told once it is flushed.
+Records and progress (offsets of CID_RMQ_SYS_TRANS) are those of 4.9.4, so that a Java broker can continue with the directory and
+vice versa. One property is added: each copy made by a check names the first copy (TRAN_PREPARED_QUEUE_OFFSET, which Java writes
+to some copies only), so that ending any copy ends all of them. Progress is saved only after the flush that it depends on.
 [TransactionalMessageServiceImpl, TransactionalMessageBridge, EndTransactionProcessor]
 """
 
@@ -16,14 +16,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
+from typing import Protocol
 
 import msgspec
 
 from ariane.broker import half_messages
+from ariane.broker.handlers.collaborators import StoreListener
 from ariane.broker.state.consumer_offsets import ConsumerOffsets
 from ariane.broker.state.open_transactions import OpenTransactions, OpenTransactionsBuilder
 from ariane.broker.state.topic_registry import TopicRegistry
+from ariane.clock import Clock
 from ariane.errors import ProtocolError, ReplyError, StoreError
 from ariane.model.message import CHECK_TIMES, PGROUP, PREPARED_QUEUE_OFFSET, TRANSACTION_COMMIT, TRANSACTION_MASK
 from ariane.model.topic import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
@@ -35,57 +38,67 @@ from ariane.store.message_store import MessageStore, RecordDraft
 
 log = logging.getLogger("ariane.broker.transaction_service")
 
-READ_AT_ONCE = 32  # records between two turns of the event loop
+READ_BATCH = 32  # records read without a pause
+
+
+class LogFlusher(Protocol):
+    """Flushes the commit log. [Flusher]"""
+
+    async def flush_once(self) -> None:
+        """Flush the log as far as it is written."""
+        ...
 
 
 class TransactionService:
-    """Give it halves as they are stored, and ends as they come; `rebuild` once, before all but sends.
-
-    `flush` flushes the log, `stored` is told after each put.
-    """
+    """The transactions of one broker. Run `rebuild` once; until it is done, only sends are served."""
 
     def __init__(
         self,
+        *,
         store: MessageStore,
         topics: TopicRegistry,
         offsets: ConsumerOffsets,
         store_host: bytes,
-        *,
-        flush: Callable[[], Awaitable[None]],
-        stored: Callable[[], None],
-        now_ms: Callable[[], int],
+        flusher: LogFlusher,
+        listener: StoreListener,
+        clock: Clock,
     ) -> None:
         self.store = store
         self.topics = topics
-        self._offsets = offsets
-        self._store_host = store_host
-        self._flush = flush
-        self._stored = stored
-        self._now_ms = now_ms
+        self._offsets = offsets  # where the progress is saved
+        self._store_host = store_host  # packed address of this broker: sender of op messages
+        self._flusher = flusher
+        self._listener = listener  # dispatches the appended records
+        self._clock = clock
         low, half_stop = self._start_of(HALF_TOPIC), store.max_offset(HALF_TOPIC, 0)
         op_low, op_stop = self._start_of(OP_HALF_TOPIC), store.max_offset(OP_HALF_TOPIC, 0)
         if low == half_stop:
-            op_low = op_stop  # nothing is open that they could end
+            op_low = op_stop  # without half messages, no op message is needed
         self.halves = OpenTransactions(low, op_low)
-        self._found = (low, half_stop, op_low, op_stop)
+        self._rebuild_range = (low, half_stop, op_low, op_stop)  # later records are added as they are stored
         self._ready = asyncio.Event()
-        self._fault: Exception | None = None
+        self._fault: Exception | None = None  # why the open transactions are unknown
 
     # --- sends ---
 
     def redirect(self, draft: RecordDraft, table: dict[str, str]) -> RecordDraft:
-        """The half message to store in place of a message with these properties; tell `half_stored` where it came to lie."""
+        """Return the half message to append instead of a transactional message; report its offset with `on_half_stored`."""
         for name in (HALF_TOPIC, OP_HALF_TOPIC):
             self.topics.get_or_create_internal(name, 1)
         return half_messages.half_draft(draft, table)
 
     def on_half_stored(self, queue_offset: int) -> None:
+        """Add a half message to the open ones."""
         self.halves.add_half(queue_offset)
 
     # --- ends ---
 
     async def ready(self) -> None:
-        """Return when it is known which halves are open; ReplyError when that cannot be known."""
+        """Wait until the open transactions are rebuilt.
+
+        Raises:
+            ReplyError: their queues cannot be read.
+        """
         await self._ready.wait()
         if self._fault is not None:
             remark = f"the open transactions of this broker cannot be read: {self._fault}"
@@ -93,27 +106,40 @@ class TransactionService:
 
     @property
     def is_ready(self) -> bool:
+        """Return True once the open transactions are rebuilt."""
         return self._ready.is_set() and self._fault is None
 
     def end(self, request: EndTransactionHeader) -> int | None:
-        """Commit or roll back, once: the end of the log that has to be flushed for it, None when it was ended before.
+        """Commit or roll back a transaction.
 
-        ReplyError with the remarks of 4.9.4 when it names no half message of the group.
+        Completed transactions are removed from all tables, so later END_TRANSACTION requests for them are no-ops.
+
+        Returns:
+            The end of the log that the reply has to wait for; None if the transaction was completed before.
+
+        Raises:
+            ReplyError: the request names no half message of the group; the remarks are those of 4.9.4.
         """
-        half = self._named(request)
+        half = self._find_half(request)
         root = half_messages.root_of(half.property_map(), half.queue_offset)
         newest = self.halves.newest_copy(root)
         if newest is None:
-            log.info("half message %d (log offset %d) is ended already; nothing is done", root, half.offset)
+            log.info("Ignoring the end of half message %d (log offset %d): already completed", root, half.offset)
             return None
         is_commit = request.commit_or_rollback == COMMIT
         return self.end_with(root, newest, [half_messages.committed_draft(half)] if is_commit else [])
 
     def resume(self, offset: int) -> None:
-        """Begin anew to ask about the half message at this log offset: an open one, or one that was put aside."""
+        """Restart the checks of the half message at a log offset, whether open or discarded.
+
+        Raises:
+            ReplyError: there is no such half message, or it is completed.
+        """
         half = self._record(offset)
         if half is None or half.topic not in (HALF_TOPIC, CHECK_MAX_TIME_TOPIC):
-            remark = f"no half message lies at {offset}: name one of {HALF_TOPIC} or {CHECK_MAX_TIME_TOPIC}"
+            remark = (
+                f"no half message at log offset {offset}: expected a message of {HALF_TOPIC} or {CHECK_MAX_TIME_TOPIC}"
+            )
             raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
         table = half.property_map()
         root = None
@@ -128,7 +154,7 @@ class TransactionService:
         table[CHECK_TIMES] = "0"
         self.put_copy(half, table, root)
 
-    def _named(self, request: EndTransactionHeader) -> Record:
+    def _find_half(self, request: EndTransactionHeader) -> Record:
         half = self._record(request.commit_log_offset)
         if half is None or half.topic != HALF_TOPIC:
             raise ReplyError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
@@ -145,38 +171,52 @@ class TransactionService:
         try:
             return record.decode(data) if data is not None else None
         except ProtocolError as error:
-            log.error("the record at %d cannot be read: %s", offset, error)
+            log.error("Cannot read the record at log offset %d: %s", offset, error)
             return None
 
     def end_with(self, root: int, newest: int, drafts: list[RecordDraft]) -> int:
-        """Store what a half becomes, and behind it the op message that ends it, with one write; the log's end after that."""
-        placed = self.store.put_batch([*drafts, half_messages.op_draft(newest, self._now_ms(), self._store_host)])
-        self.halves.add_op(placed[-1].queue_offset, newest)
+        """Append the successor of a half message, if any, and its op message in one write.
+
+        Args:
+            root: Queue offset of the first copy.
+            newest: Queue offset of the newest copy, which the op message names as 4.9.4 does.
+            drafts: The committed or discarded message; empty for a rollback.
+
+        Returns:
+            The end of the log.
+        """
+        op = half_messages.op_draft(newest, self._clock.now_ms(), self._store_host)
+        results = self.store.put_batch([*drafts, op])
+        self.halves.add_op(results[-1].queue_offset, newest)
         self.halves.complete(root)
-        self._stored()
-        return placed[-1].offset + placed[-1].size
+        self._listener.on_stored()
+        return results[-1].offset + results[-1].size
 
     def put_copy(self, half: Record, table: dict[str, str], root: int | None) -> Record:
-        """Store a half once more with other properties; without a root it is a new one. The copy as it lies there."""
+        """Append a copy of a half message with other properties; without a root it starts a new transaction.
+
+        Returns:
+            The copy, as stored.
+        """
         draft = half_messages.copy_draft(half, table)
-        placed = self.store.put(draft)
-        self.halves.add_half(placed.queue_offset, root)
-        self._stored()
+        result = self.store.put(draft)
+        self.halves.add_half(result.queue_offset, root)
+        self._listener.on_stored()
         return msgspec.structs.replace(
             half,
             topic=HALF_TOPIC,
             queue_id=0,
             properties=draft.properties,
-            queue_offset=placed.queue_offset,
-            offset=placed.offset,
-            store_ms=placed.store_ms,
+            queue_offset=result.queue_offset,
+            offset=result.offset,
+            store_ms=result.store_ms,
             store_host=self._store_host,
         )
 
     # --- start and progress ---
 
     async def rebuild(self) -> None:
-        """Learn from the two queues which halves are open. Until then ends wait."""
+        """Rebuild the open transactions from the two queues; ends wait until it is done."""
         try:
             await self._rebuild()
         except Exception as error:
@@ -185,68 +225,71 @@ class TransactionService:
         finally:
             self._ready.set()
         if self.halves.count:
-            log.info("%d half messages are open", self.halves.count)
+            log.info("Rebuilt transactions: %d half messages are open", self.halves.count)
 
     async def _rebuild(self) -> None:
-        low, half_stop, op_low, op_stop = self._found
+        low, half_stop, op_low, op_stop = self._rebuild_range
         rebuild = OpenTransactionsBuilder(self.halves)
         for number, (offset, data) in enumerate(self._read(OP_HALF_TOPIC, op_low, op_stop)):
             rebuild.add_op(offset, half_messages.decode_ended(data))
-            await _breathe(number)
+            await _yield_sometimes(number)
         for number, (offset, data) in enumerate(self._read(HALF_TOPIC, low, half_stop)):
             rebuild.add_half(offset, half_messages.root_of_record(data, offset))
-            await _breathe(number)
+            await _yield_sometimes(number)
         for offset in rebuild.unmarked:
-            self._end_again(offset, offset)
-        await self._end_what_was_committed()
+            self._write_missing_op(offset, offset)
+        await self._complete_torn_commits()
 
-    async def _end_what_was_committed(self) -> None:
-        """After a crash the log may end between a commit and its op message: the op message is written now."""
+    async def _complete_torn_commits(self) -> None:
+        """Write the op messages of commits that a power loss separated from theirs.
+
+        Without them, a later check would commit these messages a second time.
+        """
         store, recovered = self.store, self.store.recovery_report
         if recovered.clean:
             return
-        for number, found in enumerate(store.scan_records(recovered.read_from, recovered.end)):
-            await _breathe(number)
-            if found.sys_flag & TRANSACTION_MASK != TRANSACTION_COMMIT:
+        for number, scanned in enumerate(store.scan_records(recovered.read_from, recovered.end)):
+            await _yield_sometimes(number)
+            if scanned.sys_flag & TRANSACTION_MASK != TRANSACTION_COMMIT:
                 continue
-            committed = self._record(found.offset)
+            committed = self._record(scanned.offset)
             half = self._record(committed.prepared_offset) if committed is not None else None
             if committed is None or half is None or half.topic != HALF_TOPIC:
                 continue
             if committed.property_map() != half.property_map():
-                continue  # torn within its properties, which no checksum covers: it has to be committed once more
+                continue  # torn within its properties, which have no checksum: it has to be committed again
             root = half_messages.root_of(half.property_map(), half.queue_offset)
             newest = self.halves.newest_copy(root)
             if newest is not None:
-                log.warning("half message %d was committed before the crash (log offset %d)", root, found.offset)
-                self._end_again(root, newest)
+                log.warning("Half message %d was committed before the crash (log offset %d)", root, scanned.offset)
+                self._write_missing_op(root, newest)
 
-    def _end_again(self, root: int, newest: int) -> None:
-        """Write the op message that a half lacks. Without room for it the half is ended for this process only."""
+    def _write_missing_op(self, root: int, newest: int) -> None:
+        """Append a missing op message. If the store rejects it, the transaction is completed in this process only."""
         try:
             self.end_with(root, newest, [])
         except StoreError as error:
             self.halves.complete(root)
-            log.error("the op message of half message %d is not written: %s", root, error)
+            log.error("Could not write the op message of half message %d: %s", root, error)
 
     async def save_progress(self) -> None:
-        """Let the consumer offsets say from where on the queues matter, once all that this rests on is flushed."""
+        """Commit the offsets from which a start has to read, after flushing the op messages that they depend on."""
         if not self.is_ready or not self.store.max_offset(HALF_TOPIC, 0):
             return
         progress, end = self.halves.trim(), self.store.commit_log_max
         if self.store.flushed < end:
-            await self._flush()
+            await self._flusher.flush_once()
         if self.store.flushed >= end:
             self._commit(*progress)
 
     def close(self) -> None:
-        """The same at the end, with nothing else under way."""
+        """Save the progress before the store closes."""
         if not self.is_ready or not self.store.max_offset(HALF_TOPIC, 0):
             return
         try:
             self.store.flush()
         except StoreError as error:
-            log.error("the progress of transactions is not saved, the next start reads more: %s", error)
+            log.error("Could not save the progress of transactions, the next start reads more: %s", error)
             return
         self._commit(*self.halves.trim())
 
@@ -260,48 +303,48 @@ class TransactionService:
         first, stop = store.min_offset(topic, 0), store.max_offset(topic, 0)
         saved = self._offsets.get(TRANSACTION_GROUP, topic, 0)
         if saved is not None and saved > stop:
-            log.warning("%s ends at %d, its progress was %d: the end of the log is lost", topic, stop, saved)
+            log.warning("Lost the end of the log: %s ends at %d, but its saved progress is %d", topic, stop, saved)
         return first if saved is None else min(max(saved, first), stop)
 
     # --- reading ---
 
     def read_each(self, offsets: list[int]) -> Iterator[tuple[int, bytes | None]]:
-        """These halves, neighbours together."""
+        """Yield half messages with their offsets; adjacent ones are read together."""
         first = 0
-        for at in range(1, len(offsets) + 1):
-            if at == len(offsets) or offsets[at] != offsets[at - 1] + 1:
-                yield from self._read(HALF_TOPIC, offsets[first], offsets[at - 1] + 1)
-                first = at
+        for end in range(1, len(offsets) + 1):
+            if end == len(offsets) or offsets[end] != offsets[end - 1] + 1:
+                yield from self._read(HALF_TOPIC, offsets[first], offsets[end - 1] + 1)
+                first = end
 
     def _read(self, topic: str, start: int, stop: int) -> Iterator[tuple[int, bytes | None]]:
-        """Every offset with its record, or None where it cannot be read."""
-        count = READ_AT_ONCE
+        """Yield every offset with its record, or None if it cannot be read."""
+        count = READ_BATCH
         while start < stop:
             try:
-                got = self.store.get(topic, 0, start, min(count, stop - start))
+                result = self.store.get(topic, 0, start, min(count, stop - start))
             except StoreError as error:
                 if count > 1:
-                    count = 1  # one bad record spoils the answer for its neighbours
+                    count = 1  # one corrupt record fails the whole batch: find it
                     continue
-                log.error("%s cannot be read at %d: %s", topic, start, error)
+                log.error("Cannot read %s at %d: %s", topic, start, error)
                 yield start, None
-                start, count = start + 1, READ_AT_ONCE
+                start, count = start + 1, READ_BATCH
                 continue
-            count = READ_AT_ONCE
-            for data in got.records:
+            count = READ_BATCH
+            for data in result.records:
                 (offset,) = I64.unpack_from(data, QUEUE_OFFSET_AT)
                 for lost in range(start, offset):
                     yield lost, None
                 yield offset, data
                 start = offset + 1
-            if not got.records:
-                behind = min(max(got.next_offset, start + 1), stop)
-                for lost in range(start, behind):
+            if not result.records:
+                next_start = min(max(result.next_offset, start + 1), stop)
+                for lost in range(start, next_start):
                     yield lost, None
-                start = behind
+                start = next_start
 
 
-async def _breathe(number: int) -> None:
-    """Let others have their turn now and then."""
-    if number % (READ_AT_ONCE * 8) == 0:
+async def _yield_sometimes(number: int) -> None:
+    """Give other tasks a turn every few hundred records."""
+    if number % (READ_BATCH * 8) == 0:
         await asyncio.sleep(0)
