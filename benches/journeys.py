@@ -31,8 +31,8 @@ import pyarrow.parquet as pq
 from ariane.reports import trace_lookup
 from ariane.reports.table_views import sql_type
 from ariane.tables import JOURNEYS, MESSAGE_KEYS, TableSchema
-from ariane.tables.published import CURRENT, DataFile, TableVersion
-from ariane.tables.time_buckets import SPAN_MS, of_time
+from ariane.tables.table_format import CURRENT, DataFile, TableVersion
+from ariane.tables.time_buckets import BUCKET_MS, bucket_of_time
 
 DAY_MS = 86_400_000
 PREFIX = "0A00000200010A0B0C0D"
@@ -71,23 +71,25 @@ def main() -> None:
 
 
 def write(home: Path, rows: int, days: int) -> None:
-    """Both tables; the last slot ends now."""
-    end = int(time.time() * 1000) // SPAN_MS * SPAN_MS + SPAN_MS
+    """Both tables; the last bucket ends now."""
+    end = int(time.time() * 1000) // BUCKET_MS * BUCKET_MS + BUCKET_MS
     begin = end - days * DAY_MS
-    slots = (end - begin) // SPAN_MS
+    buckets = (end - begin) // BUCKET_MS
     files: dict[str, list[DataFile]] = {JOURNEYS.name: [], MESSAGE_KEYS.name: []}
     keys: list[pa.Table] = []
-    for slot in range(slots):
-        first, last = rows * slot // slots, rows * (slot + 1) // slots
-        slot_ms = begin + slot * SPAN_MS
+    for bucket in range(buckets):
+        first, last = rows * bucket // buckets, rows * (bucket + 1) // buckets
+        bucket_ms = begin + bucket * BUCKET_MS
         numbers = np.arange(first, last)
-        ids, sent_ms = unique_ids(slot_ms, numbers - first, last - first)
-        files[JOURNEYS.name].append(put(home, JOURNEYS, of_time(slot_ms), journeys(ids, sent_ms, numbers), sent_ms))
-        keys.append(terms(ids, sent_ms, numbers, of_time(slot_ms)))
-        if slot == slots - 1 or of_time(slot_ms)[:10] != of_time(slot_ms + SPAN_MS)[:10]:
+        ids, sent_ms = unique_ids(bucket_ms, numbers - first, last - first)
+        files[JOURNEYS.name].append(
+            put(home, JOURNEYS, bucket_of_time(bucket_ms), journeys(ids, sent_ms, numbers), sent_ms)
+        )
+        keys.append(terms(ids, sent_ms, numbers, bucket_of_time(bucket_ms)))
+        if bucket == buckets - 1 or bucket_of_time(bucket_ms)[:10] != bucket_of_time(bucket_ms + BUCKET_MS)[:10]:
             day = pa.concat_tables(keys)
             day = pa.concat_tables([day.filter(pc.starts_with(day["term"], start)) for start in ("0A", "order")])
-            files[MESSAGE_KEYS.name].append(put(home, MESSAGE_KEYS, of_time(slot_ms)[:10], day, sent_ms))
+            files[MESSAGE_KEYS.name].append(put(home, MESSAGE_KEYS, bucket_of_time(bucket_ms)[:10], day, sent_ms))
             keys = []
     for table in (JOURNEYS, MESSAGE_KEYS):
         there = tuple(files[table.name])
@@ -95,10 +97,10 @@ def write(home: Path, rows: int, days: int) -> None:
         (home / table.name / CURRENT).write_bytes(msgspec.json.encode(now))
 
 
-def unique_ids(slot_ms: int, at: Any, count: int) -> tuple[pa.Array, Any]:
+def unique_ids(bucket_ms: int, at: Any, count: int) -> tuple[pa.Array, Any]:
     """Ids in their order, and when they were made."""
-    sent_ms = slot_ms + at * SPAN_MS // max(count, 1)
-    month = datetime.fromtimestamp(slot_ms / 1000, UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    sent_ms = bucket_ms + at * BUCKET_MS // max(count, 1)
+    month = datetime.fromtimestamp(bucket_ms / 1000, UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     since = sent_ms - int(month.timestamp() * 1000)
     digits = np.stack([*(since >> shift & 0xFF for shift in (24, 16, 8, 0)), at >> 8 & 0xFF, at & 0xFF], 1)
     text = HEX[digits].reshape(len(at), 6).view("S12").ravel()
@@ -118,9 +120,9 @@ def journeys(ids: pa.Array, sent_ms: Any, numbers: Any) -> pa.Table:
     waited = pa.array(numbers * 7919 % 1000)
     topics = pc.binary_join_element_wise("topic-", pa.array(numbers % TOPICS).cast(pa.string()), "")
     delivery = {
-        "request_id": ids, "began_at": at(9), "ended_at": at(16), "cost_ms": all_of(7), "result": all_of("success"),
+        "request_id": ids, "started_at": at(9), "ended_at": at(16), "cost_ms": all_of(7), "result": all_of("success"),
         "retry_times": all_of(0), "host": all_of("10.0.0.3:1"), "clock_ms": all_of(0), "clock_error_ms": all_of(3),
-        "began_corrected_at": at(9), "ended_corrected_at": at(16),
+        "started_corrected_at": at(9), "ended_corrected_at": at(16),
     }  # fmt: skip
     known = {
         "message_id": ids, "consumer_group": all_of("G"), "topic": topics, "keys": business_keys(numbers), "tags": all_of("a"),
@@ -151,12 +153,12 @@ def journeys(ids: pa.Array, sent_ms: Any, numbers: Any) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def terms(ids: pa.Array, sent_ms: Any, numbers: Any, slot: str) -> pa.Table:
+def terms(ids: pa.Array, sent_ms: Any, numbers: Any, bucket: str) -> pa.Table:
     """The broker's id and the business key of each message."""
     at = pa.array(sent_ms * 1000).cast(pa.timestamp("us", tz="UTC"))
-    slots = pa.repeat(pa.scalar(slot), len(ids))
+    buckets = pa.repeat(pa.scalar(bucket), len(ids))
     parts = (
-        pa.Table.from_arrays([term, ids, slots, at], MESSAGE_KEYS.names)
+        pa.Table.from_arrays([term, ids, buckets, at], MESSAGE_KEYS.column_names)
         for term in (offset_ids(numbers), business_keys(numbers))
     )
     return pa.concat_tables(parts)
@@ -179,13 +181,13 @@ def arrow_schema(table: TableSchema) -> pa.Schema:
         return sql.sql(f"SELECT {nulls}").to_arrow_table().schema
 
 
-def put(home: Path, table: TableSchema, slot: str, rows: pa.Table, times_ms: Any) -> DataFile:
-    path = home / table.name / "v=00000001" / f"slot={slot}" / "part-0.parquet"
+def put(home: Path, table: TableSchema, bucket: str, rows: pa.Table, times_ms: Any) -> DataFile:
+    path = home / table.name / "v=00000001" / f"bucket={bucket}" / "part-0.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(rows, path, compression="zstd", row_group_size=GROUP_ROWS[table.name])
     name = path.relative_to(home / table.name).as_posix()
     first, last = (int(times_ms[0]), int(times_ms[-1])) if len(times_ms) else (None, None)
-    return DataFile(name, slot, rows.num_rows, path.stat().st_size, 1, first, last)
+    return DataFile(name, bucket, rows.num_rows, path.stat().st_size, 1, first, last)
 
 
 def measured(home: Path, rows: int, asks: int) -> dict[str, Any]:

@@ -20,8 +20,8 @@ from typing import Any
 
 from ariane.clock import SYSTEM_CLOCK
 from ariane.pipeline import jobs, run
-from ariane.pipeline.spark_session import session
-from ariane.tables import published
+from ariane.pipeline.spark_session import get_or_create_session
+from ariane.tables import table_format
 from servers import tree_cpu_s
 
 BODY_MESSAGES = 6  # 30 records, about 4 KB: what clients batch
@@ -75,11 +75,11 @@ def main() -> None:
     root = given.directory or Path(tempfile.mkdtemp(prefix="ariane-pipeline-"))
     home = root / "tables"
     home.mkdir(parents=True)
-    spark = session("ariane bench", "local[2]", lasting=True)
+    spark = get_or_create_session("ariane bench", "local[2]", long_running=True)
     try:
         generate(spark, root / "inbox", given.messages, given.hours, given.batches)
         events = given.messages // BODY_MESSAGES * BODY_MESSAGES * RECORDS
-        job = jobs.joined(tuple(given.jobs.split(",")))
+        job = jobs.combine_jobs(tuple(given.jobs.split(",")))
         job = job._replace(sources=(jobs.TRACES,))
         messages = (
             spark.readStream.schema(jobs.TRACES.schema).option("maxFilesPerTrigger", 1).parquet(str(root / "inbox"))
@@ -113,7 +113,7 @@ def main() -> None:
         result["tables"] = {
             table.name: {"rows": now.rows, "files": len(now.files), "bytes": sum(file.bytes for file in now.files)}
             for table in job.tables
-            if (now := published.current(home, table)) is not None
+            if (now := table_format.read_version(home, table)) is not None
         }
         print(json.dumps(result, indent=1))
     finally:

@@ -64,7 +64,7 @@ def test_once(tmp_path: Path) -> None:
             assert "brokers 1  groups 0  requests " in done.stdout
         first, second = run(stored(servers.namesrv, SAMPLES_TOPIC, 2))
         assert run(queues(servers.namesrv)) == 1
-    assert (first.collector, first.broker, first.addr, first.away, first.faults) == (
+    assert (first.collector, first.broker, first.addr, first.error, first.failed_requests) == (
         "mine", "broker-a", servers.broker, None, ()
     )  # fmt: skip
     (ends,) = (one for one in first.topics if one.topic == "T")

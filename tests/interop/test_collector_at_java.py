@@ -58,10 +58,10 @@ def test_a_java_master_and_slave_are_sampled(tmp_path: Path) -> None:
 
         settings = ConsumerSettings(concurrency=2, cached_max=32)
         async with PushConsumer("G", namesrv, {"T": "*"}, slow, start="first", settings=settings):
-            await asyncio.wait_for(publisher.collect(namesrv, interval_s=2, on_round=look, stop=stop), 90)
+            await asyncio.wait_for(publisher.run_collector(namesrv, interval_s=2, on_round=look, stop=stop), 90)
         assert all(set(one) == {0, 1} for one in rounds)
         told = [sample for one in rounds for sample in one.values()]
-        assert {(sample.away, sample.faults) for sample in told} == {(None, ())}
+        assert {(sample.error, sample.failed_requests) for sample in told} == {(None, ())}
 
         steps = [one for each in rounds if (one := progress(each[0])) is not None]
         lags = [sum(last - done for _, done, _, last, _ in step.queues if last is not None) for step in steps]

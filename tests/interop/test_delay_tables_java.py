@@ -69,8 +69,8 @@ def test_levels_retries_and_transactions_of_java(tmp_path: Path) -> None:
     retry = retries[0]
     assert (retry["kind"], retry["level"], retry["topic"], retry["state"]) == ("retry", 3, "%RETRY%G", "delivered")
     for row in [*delays, retry]:
-        assert 0 <= row["off_by_ms"] < 2000, "Java looks at what is due every 100 ms"
-        assert row["off_by_ms"] == (row["delivered_at"] - row["asked_at"]).total_seconds() * 1000
+        assert 0 <= row["lateness_ms"] < 2000, "Java looks at what is due every 100 ms"
+        assert row["lateness_ms"] == (row["delivered_at"] - row["scheduled_at"]).total_seconds() * 1000
 
     ended = {row["keys"]: row for row in rows_of(home, TRANSACTIONS)}
     assert {key: row["decision"] for key, row in ended.items()} == {
@@ -92,5 +92,5 @@ def test_levels_retries_and_transactions_of_java(tmp_path: Path) -> None:
     assert {key: row["decision"] for key, row in found.items()} == {key: row["decision"] for key, row in ended.items()}
     assert all(row["decided_at"] and row["decision_ms"] >= 0 and row["from_check"] is None for row in found.values())
     for key in ("K-0", "K-2", "K-3"):
-        same = ("half_at", "decided_at", "decision_ms", "checked_at", "commits")
+        same = ("half_stored_at", "decided_at", "decision_ms", "checked_at", "commits")
         assert [found[key][name] for name in same] == [ended[key][name] for name in same]

@@ -75,10 +75,10 @@ COMPARED = (
 
 def both(namesrv: str, store: Path) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]:
     """Topic T as the connector reads it from the broker, and as its files have it."""
-    from ariane.pipeline.spark_session import running
+    from ariane.pipeline.spark_session import open_session
     from ariane.spark import RocketMQSource, StoreSource
 
-    with running("both", "local[2]") as spark:
+    with open_session("both", "local[2]") as spark:
         for source in (RocketMQSource, StoreSource):
             spark.dataSource.register(source)
         of_broker = spark.read.format("rocketmq").option("namesrv", namesrv).option("topic", "T").load()
@@ -108,7 +108,7 @@ def test_each_message_of_a_java_client_is_a_whole_journey(done: Done) -> None:
         assert (row["consumed_times"], row["retries"], row["message_type"]) == (1, 0, 0)
         (attempt,) = row["deliveries"]
         assert (attempt["result"], attempt["retry_times"]) == ("success", 0)
-        assert attempt["began_at"] <= attempt["ended_at"]
+        assert attempt["started_at"] <= attempt["ended_at"]
         (by_offset,) = trace_lookup.find_journeys(done.home, message_id=str(one["offsetMsgId"])).rows
         assert by_offset == row
     (by_key,) = trace_lookup.find_journeys(done.home, key="ORDER-7").rows
@@ -122,12 +122,12 @@ def test_a_delayed_message_and_a_transaction_of_java_are_told(done: Done) -> Non
     with table_views.open_views(
         done.home, table_views.whole_table(DELAYS), table_views.whole_table(TRANSACTIONS)
     ) as sql:
-        delays = table_views.query(sql, "SELECT message_id, level, state, topic, off_by_ms FROM delays")
+        delays = table_views.query(sql, "SELECT message_id, level, state, topic, lateness_ms FROM delays")
         halves = table_views.query(sql, "SELECT message_id, topic, producer_group, decision, commits FROM transactions")
     ((late,), (half,)) = delays, halves
-    off_by_ms = late.pop("off_by_ms")
+    lateness_ms = late.pop("lateness_ms")
     assert late == {"message_id": done.delayed["msgId"], "level": 1, "state": "delivered", "topic": "T"}
-    assert isinstance(off_by_ms, int) and -1000 < off_by_ms < 60_000
+    assert isinstance(lateness_ms, int) and -1000 < lateness_ms < 60_000
     assert half == {
         "message_id": done.half["msgId"], "topic": "T", "producer_group": "TP", "decision": "commit", "commits": 1,
     }  # fmt: skip

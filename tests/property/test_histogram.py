@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 duckdb = pytest.importorskip("duckdb")
 
 from ariane.reports import histogram_sql as in_sql  # noqa: E402
-from ariane.tables.histogram import GAMMA, ZERO, added, bucket, counted, quantile, value  # noqa: E402
+from ariane.tables.histogram import (  # noqa: E402
+    GAMMA,
+    ZERO_BUCKET,
+    bucket_index,
+    bucket_value,
+    histogram_of,
+    merge_histograms,
+    quantile,
+)
 
 DURATIONS = st.one_of(
     st.integers(0, 10**15), st.integers(0, 5000), st.floats(1e-6, 1e12, allow_nan=False, allow_infinity=False)
@@ -26,23 +34,28 @@ def exact(values: list[float], q: float) -> float:
 
 @given(st.lists(DURATIONS, min_size=1, max_size=200), st.sampled_from(QS))
 def test_a_quantile_is_within_one_per_cent(values: list[float], q: float) -> None:
-    found = quantile(counted(values), q)
+    found = quantile(histogram_of(values), q)
     assert found is not None
     assert abs(found - exact(values, q)) <= 0.01 * exact(values, q)
 
 
 @given(st.lists(st.lists(DURATIONS, max_size=30), min_size=3, max_size=3))
-def test_adding_is_associative_and_in_any_order(parts: list[list[float]]) -> None:
-    one, two, three = map(counted, parts)
-    whole = counted([ms for part in parts for ms in part])
-    assert added([added([one, two]), three]) == added([one, added([two, three])]) == added([three, one, two]) == whole
+def test_merging_is_associative_and_in_any_order(parts: list[list[float]]) -> None:
+    one, two, three = map(histogram_of, parts)
+    whole = histogram_of([ms for part in parts for ms in part])
+    assert (
+        merge_histograms([merge_histograms([one, two]), three])
+        == merge_histograms([one, merge_histograms([two, three])])
+        == merge_histograms([three, one, two])
+        == whole
+    )
 
 
 @given(DURATIONS)
 def test_a_bucket_covers_its_durations(ms: float) -> None:
-    number = bucket(ms)
+    number = bucket_index(ms)
     if ms == 0:
-        assert (number, value(number)) == (ZERO, 0.0)
+        assert (number, bucket_value(number)) == (ZERO_BUCKET, 0.0)
     else:
         assert GAMMA ** (number - 1) * (1 - 1e-9) < ms <= GAMMA**number * (1 + 1e-9)
 
@@ -54,7 +67,7 @@ def test_of_nothing_nothing_is_known() -> None:
 @pytest.mark.parametrize("ms", [-1, -0.001, math.nan, math.inf])
 def test_what_is_no_duration_is_refused(ms: float) -> None:
     with pytest.raises(ValueError, match="is no duration"):
-        bucket(ms)
+        bucket_index(ms)
 
 
 def asked(question: str, *values: object) -> list[tuple[Any, ...]]:
@@ -66,17 +79,17 @@ def asked(question: str, *values: object) -> list[tuple[Any, ...]]:
 @given(st.lists(st.tuples(st.sampled_from("ab"), DURATIONS), min_size=1, max_size=100))
 def test_duckdb_makes_the_same_buckets_and_quantiles(rows: list[tuple[str, float]]) -> None:
     names, durations = [name for name, _ in rows], [float(ms) for _, ms in rows]
-    # Three partial rows of each name, as they come from several slots.
+    # Three partial rows of each name, as they come from several buckets.
     question = f"""
         SELECT * FROM ({in_sql.quantiles("partial", ["name"], "h", QS)}) ORDER BY name"""
     made = f"""
         WITH partial AS (
-            SELECT name, place % 3 AS slot, {in_sql.histogram_aggregate("ms")} AS h
+            SELECT name, place % 3 AS part, {in_sql.histogram_aggregate("ms")} AS h
             FROM (SELECT unnest($1) AS name, unnest($2::DOUBLE[]) AS ms, generate_subscripts($1, 1) AS place) GROUP BY ALL
         ) {question}"""
     expected = []
     for name in sorted(set(names)):
-        own = counted([ms for key, ms in zip(names, durations, strict=True) if key == name])
+        own = histogram_of([ms for key, ms in zip(names, durations, strict=True) if key == name])
         expected.append((name, sum(own.values()), *(quantile(own, q) for q in QS)))
     found = asked(made, names, durations)
     assert [row[:2] for row in found] == [row[:2] for row in expected]
@@ -86,11 +99,11 @@ def test_duckdb_makes_the_same_buckets_and_quantiles(rows: list[tuple[str, float
 
 def test_duckdb_knows_what_is_no_duration() -> None:
     question = f"SELECT {in_sql.bucket_expression('ms')} FROM (SELECT unnest([NULL, -3, 0, 1, 250]::BIGINT[]) AS ms)"
-    assert asked(question) == [(None,), (None,), (ZERO,), (0,), (bucket(250),)]
+    assert asked(question) == [(None,), (None,), (ZERO_BUCKET,), (0,), (bucket_index(250),)]
 
 
 def test_duckdb_without_keys_and_without_rows() -> None:
     rows = "(SELECT MAP {0: 3, 35: 1}::MAP(INTEGER, BIGINT) AS h)"
     ((count, half, most),) = asked(in_sql.quantiles(rows, [], "h", (0.5, 1.0)))
-    assert (count, half, most) == (4, pytest.approx(value(0)), pytest.approx(value(35)))
+    assert (count, half, most) == (4, pytest.approx(bucket_value(0)), pytest.approx(bucket_value(35)))
     assert asked(in_sql.quantiles(f"(SELECT * FROM {rows} WHERE false)", [], "h", (0.5,))) == []

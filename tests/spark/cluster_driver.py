@@ -10,12 +10,12 @@ import sys
 
 from pyspark.sql import functions as F
 
-from ariane.pipeline.spark_session import session
+from ariane.pipeline.spark_session import get_or_create_session
 from ariane.spark import RocketMQSource, StoreSource
 
 
 def main(master: str, namesrv: str, store: str) -> None:
-    spark = session("connector on a cluster", master)
+    spark = get_or_create_session("connector on a cluster", master)
     spark.dataSource.register(RocketMQSource)
     spark.dataSource.register(StoreSource)
     read = spark.read.format("rocketmq").option("namesrv", namesrv).option("minPartitions", "4")

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
-    from ariane.pipeline.spark_session import java_fault, session
+    from ariane.pipeline.spark_session import get_or_create_session, java_fault
 
     if fault := java_fault():
         pytest.skip(fault)
-    started = session("ariane tests", "local[2]")
+    started = get_or_create_session("ariane tests", "local[2]")
     yield started
     started.stop()

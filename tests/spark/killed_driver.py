@@ -8,12 +8,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from ariane.pipeline.spark_session import session
+from ariane.pipeline.spark_session import get_or_create_session
 from ariane.spark import RocketMQSource
 
 
 def main(namesrv: str, home: Path, master: str, until: str) -> None:
-    spark = session("killed", master)
+    spark = get_or_create_session("killed", master)
     spark.dataSource.register(RocketMQSource)
     options = {"namesrv": namesrv, "topic": "T", "maxOffsetsPerTrigger": "100", "minPartitions": "3", "retries": "5"}
     source = spark.readStream.format("rocketmq").schema("queue_id INT, queue_offset BIGINT, body BINARY")

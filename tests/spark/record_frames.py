@@ -134,10 +134,10 @@ class Tables:
     """Base tables of records, made at once or batch by batch."""
 
     def __init__(self, spark: SparkSession, batches: Iterable[Iterable[Row]], schema: str = SCHEMA) -> None:
-        parts = [messages.records(frame(spark, batch, schema)) for batch in batches]
+        parts = [messages.decode_records(frame(spark, batch, schema)) for batch in batches]
         everything = parts[0]
         for part in parts[1:]:
             everything = everything.unionByName(part)
-        self.messages = messages.headers(everything)
-        self.places = messages.places(everything)
-        self.marks = messages.marks(self.places, self.places)
+        self.messages = messages.message_headers(everything)
+        self.places = messages.record_positions(everything)
+        self.marks = messages.position_marks(self.places, self.places)

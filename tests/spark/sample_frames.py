@@ -10,19 +10,26 @@ from typing import Any
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
-from ariane.metrics_collector.sample import BrokerRuntime, GroupProgress, Sample, StatsCounter, TopicQueueEnds, bodies
+from ariane.metrics_collector.sample import (
+    BrokerRuntime,
+    GroupProgress,
+    Sample,
+    StatsCounter,
+    TopicQueueBounds,
+    encode_messages,
+)
 from ariane.pipeline import consumption, samples
 
 Row = dict[str, Any]
 
-T0_MS = 1_700_000_400_000  # the begin of a slot
+T0_MS = 1_700_000_400_000  # the begin of a bucket
 assert T0_MS % 600_000 == 0
 
 
 def sample(second: float, broker_id: int = 0, **other: Any) -> Sample:
     """A round of the collector `second` s after the tests' epoch."""
     values: dict[str, Any] = {
-        "collector": "host", "round": round(second), "at_ms": ms(second), "interval_ms": 10_000, "took_ms": 5, "requests": 9,
+        "collector": "host", "round": round(second), "at_ms": ms(second), "interval_ms": 10_000, "duration_ms": 5, "requests": 9,
         "cluster": "c", "broker": "b", "broker_id": broker_id, "addr": "10.0.0.1:10911",
         "runtime": BrokerRuntime(ms(second), T0_MS - 5000, 10, 20, 0, 900, 0),
     }  # fmt: skip
@@ -30,7 +37,7 @@ def sample(second: float, broker_id: int = 0, **other: Any) -> Sample:
 
 
 def away(second: float, broker_id: int = 0) -> Sample:
-    return sample(second, broker_id, away="connection refused", runtime=None)
+    return sample(second, broker_id, error="connection refused", runtime=None)
 
 
 def ms(second: float) -> int:
@@ -47,8 +54,8 @@ def group(
     return GroupProgress(name, "T", ms(second), ms(second), queues)
 
 
-def ends(second: float, *queues: tuple[int, int, int]) -> TopicQueueEnds:
-    return TopicQueueEnds("T", ms(second), queues)
+def ends(second: float, *queues: tuple[int, int, int]) -> TopicQueueBounds:
+    return TopicQueueBounds("T", ms(second), queues)
 
 
 def got(second: float, tps: float, name: str = "G") -> StatsCounter:
@@ -72,7 +79,7 @@ def messages(spark: SparkSession, contents: Iterable[bytes], stored: datetime | 
 
 
 def records(spark: SparkSession, told: Iterable[Sample]) -> DataFrame:
-    return samples.records(messages(spark, [body for one in told for body in bodies(one)]))
+    return samples.records(messages(spark, [body for one in told for body in encode_messages(one)]))
 
 
 def folded(spark: SparkSession, cases: Mapping[str, Iterable[Sample]], seed: int | None = None) -> dict[str, list[Row]]:
@@ -92,6 +99,6 @@ def folded(spark: SparkSession, cases: Mapping[str, Iterable[Sample]], seed: int
         )
     read.unpersist()
     return {
-        case: sorted(rows, key=lambda row: (row["consumer_group"] or "", row["window_at"]))
+        case: sorted(rows, key=lambda row: (row["consumer_group"] or "", row["window_start"]))
         for case, rows in found.items()
     }

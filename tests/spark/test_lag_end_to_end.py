@@ -61,7 +61,7 @@ class Watched:
             return
         self._since_ms = self._since_ms or now_ms
         begin_ms = max(self._since_ms, now_ms // WINDOW_MS * WINDOW_MS)
-        if now_ms - begin_ms >= SERVED_S * 1000 and not done.waiting:
+        if now_ms - begin_ms >= SERVED_S * 1000 and not done.pending:
             self._ready(self._namesrv)
 
 
@@ -95,7 +95,7 @@ def backlog_served_by_the_slave(home: Path) -> Iterator[str]:
                 ended = asyncio.Event()
                 watched = Watched(is_ready, servers.namesrv)
                 args = {"interval_s": 2.0, "on_round": watched.look, "stop": ended}
-                collector = asyncio.create_task(publisher.collect(servers.namesrv, **args))  # type: ignore[arg-type]
+                collector = asyncio.create_task(publisher.run_collector(servers.namesrv, **args))  # type: ignore[arg-type]
                 await asyncio.to_thread(told.wait, LIMIT_S)
                 ended.set()
                 await collector

@@ -15,13 +15,13 @@ from ariane.client import Producer
 from ariane.errors import ConfigError
 from ariane.model.message import Message
 from ariane.pipeline import archive, run, table_publisher
-from ariane.pipeline.replay import replayed
+from ariane.pipeline.replay import replay_frame
 from ariane.reports import replay_source
 from ariane.reports.replay_source import ReplayFilter
 from ariane.reports.table_views import open_views, query, whole_table
 from ariane.spark.records import arrow_decoder
-from ariane.tables import ARCHIVE, published
-from ariane.tables.time_buckets import of_time
+from ariane.tables import ARCHIVE, table_format
+from ariane.tables.time_buckets import bucket_of_time
 from ariane.testing.cluster import cluster_in_thread
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ T0_MS = 1_700_006_400_000 - 1_700_006_400_000 % DAY_MS
 
 def messages(spark: SparkSession, *some: tuple[str, int, int]) -> DataFrame:
     """Messages as the source gives them: topic, queue offset, ms after a midnight."""
-    empty = dict.fromkeys(ARCHIVE.names)
+    empty = dict.fromkeys(ARCHIVE.column_names)
     made: list[dict[str, Any]] = [
         empty
         | {
@@ -53,42 +53,42 @@ def test_every_column_of_the_source_that_the_properties_do_not_tell() -> None:
 
 
 def test_by_day_and_topic_each_batch_once_and_old_days_leave(spark: SparkSession, tmp_path: Path) -> None:
-    batch = archive.archived(
+    batch = archive.archive_rows(
         messages(spark, ("orders", 1, 5), ("orders", 0, 1), ("%DLQ%G", 0, 5), ("orders", 2, DAY_MS))
     )
     for _ in range(2):
-        table_publisher.append(batch, tmp_path, ARCHIVE, "archive q", 0, T0_MS)
-    now = published.current(tmp_path, ARCHIVE)
+        table_publisher.append_batch(batch, tmp_path, ARCHIVE, "archive q", 0, T0_MS)
+    now = table_format.read_version(tmp_path, ARCHIVE)
     assert now is not None
     first, second = (f"{datetime.fromtimestamp((T0_MS + ms) / 1000, UTC):%Y-%m-%d}" for ms in (0, DAY_MS))
-    assert sorted((file.slot, file.rows) for file in now.files) == [
+    assert sorted((file.bucket, file.rows) for file in now.files) == [
         (f"{first}.%DLQ%G", 1), (f"{first}.orders", 2), (f"{second}.orders", 1),
     ]  # fmt: skip
     with open_views(tmp_path, whole_table(ARCHIVE)) as sql:
         assert query(sql, "SELECT topic, count(*) AS n, any_value(body) AS body FROM archive GROUP BY topic ORDER BY 1") == [
             {"topic": "%DLQ%G", "n": 1, "body": b"body"}, {"topic": "orders", "n": 3, "body": b"body"},
         ]  # fmt: skip
-    left = table_publisher.expire(tmp_path, ARCHIVE, of_time(T0_MS + DAY_MS), T0_MS)
+    left = table_publisher.expire(tmp_path, ARCHIVE, bucket_of_time(T0_MS + DAY_MS), T0_MS)
     assert left is not None
-    assert [file.slot for file in left.files] == [f"{second}.orders"]
+    assert [file.bucket for file in left.files] == [f"{second}.orders"]
 
 
 def test_small_files_are_merged_and_large_ones_left(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_publisher, "FILES_MAX", 2)
+    monkeypatch.setattr(table_publisher, "MAX_SMALL_FILES", 2)
     for number in range(4):
-        batch = archive.archived(messages(spark, ("orders", number, number)))
-        table_publisher.append(batch, tmp_path, ARCHIVE, "archive q", number, T0_MS)
-    before = published.current(tmp_path, ARCHIVE)
+        batch = archive.archive_rows(messages(spark, ("orders", number, number)))
+        table_publisher.append_batch(batch, tmp_path, ARCHIVE, "archive q", number, T0_MS)
+    before = table_format.read_version(tmp_path, ARCHIVE)
     assert before is not None
     large = before.files[0]
     monkeypatch.setattr(table_publisher, "SMALL_BYTES", large.bytes)
     sizes = [file.bytes for file in before.files]
     if min(sizes[1:]) >= large.bytes:  # sizes may be equal: all of them are large then
-        assert table_publisher.merge_small(spark, tmp_path, ARCHIVE, T0_MS) is None
+        assert table_publisher.compact(spark, tmp_path, ARCHIVE, T0_MS) is None
         monkeypatch.setattr(table_publisher, "SMALL_BYTES", large.bytes + 1)
-    merged = table_publisher.merge_small(spark, tmp_path, ARCHIVE, T0_MS)
+    merged = table_publisher.compact(spark, tmp_path, ARCHIVE, T0_MS)
     assert merged is not None
     assert (merged.rows, sum(file.rows for file in merged.files)) == (4, 4)
     kept = {file.path for file in before.files if file.bytes >= table_publisher.SMALL_BYTES}
@@ -97,13 +97,13 @@ def test_small_files_are_merged_and_large_ones_left(
 
 
 def test_which_topics() -> None:
-    assert archive.job(["a"]).sources[0].options == {"topic": "a"}
-    assert archive.job(["a", "b"]).sources[0].options == {"topics": "a,b"}
-    options = archive.job(pattern="%DLQ%.*", system_topics=True).sources[0].options
+    assert archive.archive_job(["a"]).sources[0].options == {"topic": "a"}
+    assert archive.archive_job(["a", "b"]).sources[0].options == {"topics": "a,b"}
+    options = archive.archive_job(pattern="%DLQ%.*", system_topics=True).sources[0].options
     assert options == {"topicsPattern": "%DLQ%.*", "includeSystemTopics": "true"}
     for wrong in (([], ""), (["a"], "b"), (["a/b"], "")):
         with pytest.raises(ConfigError, match="--topics"):
-            archive.job(*wrong)
+            archive.archive_job(*wrong)
 
 
 def test_from_a_broker_to_the_archive_and_what_replay_reads(spark: SparkSession, tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_from_a_broker_to_the_archive_and_what_replay_reads(spark: SparkSession,
     with cluster_in_thread(tmp_path / "servers") as servers:
         for first in (0, 3):
             asyncio.run(produce(servers.namesrv, first))
-            run.run(archive.job(["T"]), {"namesrv": servers.namesrv}, tmp_path / "archive", once=True)
+            run.run(archive.archive_job(["T"]), {"namesrv": servers.namesrv}, tmp_path / "archive", once=True)
     assert sorted(asyncio.run(chosen())) == [(f"order-{number}", b"x" * 5000, "red") for number in range(6)]
 
 
@@ -134,9 +134,9 @@ def test_a_frame_is_sent_once_more_and_its_result_is_a_frame(spark: SparkSession
     with cluster_in_thread(tmp_path / "servers") as servers:
         asyncio.run(topic_again(servers.namesrv))
         for some in (frame.where("queue_offset > 0"), frame):
-            rows_of_it = replayed(some, servers.namesrv, result, topic="again", rate=1000).collect()
+            rows_of_it = replay_frame(some, servers.namesrv, result, topic="again", rate=1000).collect()
         with pytest.raises(ConfigError, match="lacks body"):
-            replayed(frame.drop("body"), servers.namesrv, result)
+            replay_frame(frame.drop("body"), servers.namesrv, result)
     assert sorted((row["source_message_id"], row["state"], row["topic"]) for row in rows_of_it) == [
         (f"orders-{number}", "ok", "again") for number in range(3)
     ]

@@ -26,7 +26,7 @@ SINCE_MONTH_MS = frames.T0_MS - 1_698_796_800_000  # 2023-11-01
 
 
 def unique_id(number: int) -> str:
-    """Ids of one slot."""
+    """Ids of one bucket."""
     return f"0A00000200010A0B0C0D{SINCE_MONTH_MS:08X}{number:04X}"
 
 
@@ -65,7 +65,7 @@ def test_a_producer_whose_clock_is_1200_ms_ahead(spark: SparkSession) -> None:
         stored.append(frames.stored(one, sent_ms + 2, offset_message_id=f"OFF-{one}"))
     known, rows = folded(spark, told, stored)
     by_host = {row["host"]: row for row in known}
-    assert [field for field in by_host["10.0.0.2"] if field != "slot"] == list(CLOCKS.names)
+    assert [field for field in by_host["10.0.0.2"] if field != "bucket"] == list(CLOCKS.column_names)
     producer = by_host["10.0.0.2"]
     assert (producer["lower_ms"], producer["upper_ms"], producer["sends"], producer["deliveries"]) == (
         -1203,
@@ -78,7 +78,7 @@ def test_a_producer_whose_clock_is_1200_ms_ahead(spark: SparkSession) -> None:
         assert (row["producer_clock_ms"], row["producer_clock_error_ms"]) == (-1200, 3)
         assert (row["sent_at"], row["sent_corrected_at"]) == (at(100 * number + 1200), at(100 * number))
         assert (row["queueing_ms"], row["clock_skew"], row["stored_exact"]) == (7, False, True)
-        assert row["deliveries"][0]["began_corrected_at"] == at(100 * number + 9)
+        assert row["deliveries"][0]["started_corrected_at"] == at(100 * number + 9)
 
 
 def test_true_differences_lie_within_the_bounds_and_no_duration_is_negative(spark: SparkSession) -> None:
@@ -130,7 +130,7 @@ def test_true_differences_lie_within_the_bounds_and_no_duration_is_negative(spar
         if row["sent_corrected_at"] is not None:
             corrected += 1
             assert abs(ms(row["sent_corrected_at"]) - sent) <= row["producer_clock_error_ms"] + 1
-        if row["delivered_corrected_at"] is not None and row["deliveries"][0]["began_at"] is not None:
+        if row["delivered_corrected_at"] is not None and row["deliveries"][0]["started_at"] is not None:
             assert abs(ms(row["delivered_corrected_at"]) - began) <= row["delivered_error_ms"] + 1
             if row["queueing_ms"] is not None:
                 assert abs(row["queueing_ms"] - (began - there)) <= row["queueing_error_ms"] + 2
@@ -227,7 +227,7 @@ def test_two_clocks_behind_one_address_in_equal_parts_have_no_majority(spark: Sp
 def test_the_bounds_are_those_of_the_largest_consistent_set(spark: SparkSession) -> None:
     """Against a search over all values, for random intervals with many contradictions and open ends."""
     chance = random.Random(7)
-    columns = "slot STRING, host STRING, hour TIMESTAMP, message_id STRING, within_lower_ms BIGINT, after_ms BIGINT, "
+    columns = "bucket STRING, host STRING, hour TIMESTAMP, message_id STRING, within_lower_ms BIGINT, after_ms BIGINT, "
     rows, by_host = [], {}
     for host in range(60):
         some = []

@@ -93,7 +93,7 @@ def test_the_columns_are_those_of_the_tables(spark: SparkSession) -> None:
     ):
         assert [(field.name, field.dataType.simpleString()) for field in frame.schema] == [
             *((column.name, column.type.lower()) for column in table.columns),
-            ("slot", "string"),
+            ("bucket", "string"),
         ]
 
 

@@ -13,7 +13,7 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 from record_frames import SCHEMA, T0, Log, Row, Tables, at, unique_id
 
 from ariane.pipeline import delays, messages
-from ariane.tables import DELAYS, MESSAGES, PLACES, record_positions, time_buckets
+from ariane.tables import DELAYS, MESSAGES, RECORD_POSITIONS, record_positions, time_buckets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,17 +30,17 @@ def folded(spark: SparkSession, *batches: list[Row], schema: str = SCHEMA, **mor
 
 
 def brief(row: dict[str, Any]) -> tuple[Any, ...]:
-    return row["kind"], row["level"], row["state"], row["off_by_ms"]
+    return row["kind"], row["level"], row["state"], row["lateness_ms"]
 
 
 def test_the_columns_are_those_of_the_tables(spark: SparkSession) -> None:
     tables = Tables(spark, [[Log().level(A, 0, 1)]])
     for made, table in (
-        (delays.delays(tables.messages, tables.marks), DELAYS), (tables.messages, MESSAGES), (tables.places, PLACES),
+        (delays.delays(tables.messages, tables.marks), DELAYS), (tables.messages, MESSAGES), (tables.places, RECORD_POSITIONS),
     ):  # fmt: skip
         found = [(field.name, field.dataType.simpleString()) for field in made.schema]
         expected = [(column.name, column.type.lower().replace(", ", ",")) for column in table.columns]
-        assert found == [*expected, ("slot", "string")]
+        assert found == [*expected, ("bucket", "string")]
 
 
 def test_a_level_a_time_and_a_retry(spark: SparkSession) -> None:
@@ -52,11 +52,11 @@ def test_a_level_a_time_and_a_retry(spark: SparkSession) -> None:
     log.deliver(retry, 30_299)
     one, two, three = folded(spark, log.rows)
     assert one == {
-        "message_id": A, "broker": "broker-a", "topic": "T", "kind": "level", "level": 3, "asked_at": at(10_100),
-        "stored_at": at(100), "delivered_at": at(10_350), "off_by_ms": 250, "state": "delivered", "cancelled_at": None,
-        "reconsume_times": 0, "keys": "K", "commit_log_offset": 1000, "slot": "2023-11-14T2210",
+        "message_id": A, "broker": "broker-a", "topic": "T", "kind": "level", "level": 3, "scheduled_at": at(10_100),
+        "stored_at": at(100), "delivered_at": at(10_350), "lateness_ms": 250, "state": "delivered", "cancelled_at": None,
+        "reconsume_times": 0, "keys": "K", "commit_log_offset": 1000, "bucket": "2023-11-14T2210",
     }  # fmt: skip
-    assert (brief(two), two["asked_at"], two["topic"]) == (("time", None, "delivered", 12), at(5000), "T")
+    assert (brief(two), two["scheduled_at"], two["topic"]) == (("time", None, "delivered", 12), at(5000), "T")
     assert (brief(three), three["topic"]) == (("retry", 4, "delivered", -1), "%RETRY%G")
 
 
@@ -68,7 +68,7 @@ def test_what_waits_is_pending_until_it_is_delivered_or_taken_back(spark: SparkS
     waiting, due, gone = folded(spark, log.rows)
     assert (brief(waiting), waiting["delivered_at"]) == (("level", 1, "pending", None), None)
     assert brief(due) == ("time", None, "pending", None)
-    assert (brief(gone), gone["cancelled_at"], gone["asked_at"]) == (
+    assert (brief(gone), gone["cancelled_at"], gone["scheduled_at"]) == (
         ("time", None, "cancelled", None),
         at(1500),
         at(4000),
@@ -137,7 +137,7 @@ def test_a_moved_timer_is_taken_back(spark: SparkSession) -> None:
     (row,) = folded(spark, log.rows)
     assert (brief(row), row["cancelled_at"], row["stored_at"]) == (("time", None, "cancelled", None), at(31_000), at(0))
     (alone,) = folded(spark, log.rows[1:])
-    assert (brief(alone), alone["stored_at"], alone["asked_at"]) == (
+    assert (brief(alone), alone["stored_at"], alone["scheduled_at"]) == (
         ("time", None, "cancelled", None),
         None,
         at(90_000),
@@ -149,8 +149,8 @@ def test_a_delivery_whose_waiting_record_is_gone(spark: SparkSession) -> None:
     log.deliver(log.level(A, 0, 1), 1003)
     log.deliver(log.timer(B, 0, 2000), 2003)
     level, time = folded(spark, [row for row in log.rows if row["topic"] == "T"])
-    assert (brief(level), level["asked_at"], level["stored_at"]) == (("level", 1, "delivered", None), None, None)
-    assert (brief(time), time["asked_at"], time["stored_at"]) == (("time", None, "delivered", 3), at(2000), None)
+    assert (brief(level), level["scheduled_at"], level["stored_at"]) == (("level", 1, "delivered", None), None, None)
+    assert (brief(time), time["scheduled_at"], time["stored_at"]) == (("time", None, "delivered", 3), at(2000), None)
 
 
 def test_levels_that_were_changed_and_one_that_the_list_has_not(spark: SparkSession) -> None:
@@ -158,42 +158,46 @@ def test_levels_that_were_changed_and_one_that_the_list_has_not(spark: SparkSess
     log.deliver(log.level(A, 0, 2), 7000)
     log.deliver(log.level(B, 0, 3), 7000)
     changed, beyond = folded(spark, log.rows, levels_ms=(1000, 6990))
-    assert (changed["asked_at"], changed["off_by_ms"]) == (at(6990), 10)
-    assert (beyond["asked_at"], beyond["off_by_ms"], beyond["state"]) == (None, None, "delivered")
+    assert (changed["scheduled_at"], changed["lateness_ms"]) == (at(6990), 10)
+    assert (beyond["scheduled_at"], beyond["lateness_ms"], beyond["state"]) == (None, None, "delivered")
 
 
 def test_a_delivery_after_more_than_a_month_finds_its_message(spark: SparkSession) -> None:
     log = Log()
     log.deliver(log.timer(A, 0, 40 * DAY_MS), 40 * DAY_MS + 2)
     (row,) = folded(spark, log.rows)
-    assert (brief(row), row["slot"]) == (
+    assert (brief(row), row["bucket"]) == (
         ("time", None, "delivered", 2),
-        time_buckets.of_time(int(T0.timestamp() * 1000)),
+        time_buckets.bucket_of_time(int(T0.timestamp() * 1000)),
     )
-    # Without a delay an old time of birth is a wrong clock, and the slot is that of the others who tell of this message.
+    # Without a delay an old time of birth is a wrong clock, and the bucket is that of the others who tell of this message.
     stray = Log()
     stray.put("T", A, 0)["born_timestamp"] = T0 - timedelta(days=100)
     tables = Tables(spark, [stray.rows])
-    assert [one["slot"] for one in tables.messages.collect()] == [row["slot"]]
+    assert [one["bucket"] for one in tables.messages.collect()] == [row["bucket"]]
 
 
 def test_slots_of_places_are_those_of_the_table(spark: SparkSession) -> None:
     log = Log("broker-b")
     half, timer = log.half(A, 0), log.timer(B, 0, 5000)
-    half["queue_offset"] = timer["queue_offset"] = 5 * record_positions.SPAN + 3
+    half["queue_offset"] = timer["queue_offset"] = 5 * record_positions.OFFSETS_PER_BUCKET + 3
     log.op(half, ms=5)
     log.cancel(timer, 6)
     tables = Tables(spark, [log.rows])
-    assert {(row["topic"], row["slot"], row["queue_offset"]) for row in tables.places.collect()} == {
+    assert {(row["topic"], row["bucket"], row["queue_offset"]) for row in tables.places.collect()} == {
         (
             "RMQ_SYS_TRANS_HALF_TOPIC",
-            record_positions.slot("half", "broker-b", half["queue_offset"]),
+            record_positions.position_bucket("half", "broker-b", half["queue_offset"]),
             half["queue_offset"],
         ),
-        ("rmq_sys_wheel_timer", record_positions.slot("timer", "broker-b", half["queue_offset"]), half["queue_offset"]),
+        (
+            "rmq_sys_wheel_timer",
+            record_positions.position_bucket("timer", "broker-b", half["queue_offset"]),
+            half["queue_offset"],
+        ),
     }
     assert tables.places.count() == 4
-    assert {row["slot"] for row in tables.marks.collect()} == {"2023-11-14T2210"}
+    assert {row["bucket"] for row in tables.marks.collect()} == {"2023-11-14T2210"}
 
 
 def test_marks_are_found_when_either_side_is_new(spark: SparkSession) -> None:
@@ -204,9 +208,9 @@ def test_marks_are_found_when_either_side_is_new(spark: SparkSession) -> None:
     record, mark = both.where("what = 'record'"), both.where("what = 'mark'")
     nothing = both.limit(0)
     assert (
-        messages.marks(record, both).count()
-        == messages.marks(mark, both).count()
-        == messages.marks(both, both).count()
+        messages.position_marks(record, both).count()
+        == messages.position_marks(mark, both).count()
+        == messages.position_marks(both, both).count()
         == 1
     )
-    assert messages.marks(nothing, both).count() == messages.marks(record, record).count() == 0
+    assert messages.position_marks(nothing, both).count() == messages.position_marks(record, record).count() == 0

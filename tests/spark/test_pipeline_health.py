@@ -29,7 +29,7 @@ pytestmark = pytest.mark.spark
 
 def record(message_id: str, offset: int, ms: int = 0, topic: str = "T", **other: Any) -> dict[str, Any]:
     """A stored record, `ms` after the tests' epoch, sent at the same time."""
-    row = dict.fromkeys(MESSAGES.names) | {
+    row = dict.fromkeys(MESSAGES.column_names) | {
         "topic": topic, "broker": "broker-a", "queue_id": 0, "queue_offset": offset, "commit_log_offset": offset * 100,
         "message_id": message_id, "offset_message_id": f"OFF-{message_id}", "keys": f"key-{message_id}", "tags": "a",
         "properties": {}, "born_timestamp": at(ms), "store_timestamp": at(ms), "born_host": "10.0.0.9:5000",
@@ -42,7 +42,7 @@ def messages(spark: SparkSession, *rows: dict[str, Any]) -> DataFrame:
     from pyspark.sql import functions as F
 
     frame = spark.createDataFrame(list(rows), MESSAGES.ddl)
-    return frame.withColumn("slot", bucket_columns.of_message(F.col("message_id"), F.col("store_timestamp")))
+    return frame.withColumn("bucket", bucket_columns.bucket_of_message(F.col("message_id"), F.col("store_timestamp")))
 
 
 def found(
@@ -61,7 +61,7 @@ def in_one_slot(
 ) -> list[dict[str, Any]]:
     """Rows as if all ids told the same time; those of the tests tell none, and their hashes differ."""
     inputs = (frames.events(spark, *bodies), messages(spark, *records))
-    return frames.rows(health.health(*(frame.selectExpr("* EXCEPT (slot)", "'S' AS slot") for frame in inputs)))
+    return frames.rows(health.health(*(frame.selectExpr("* EXCEPT (bucket)", "'S' AS bucket") for frame in inputs)))
 
 
 def ids(row: dict[str, Any]) -> list[str]:
@@ -77,7 +77,7 @@ def test_the_columns_are_those_of_the_table(spark: SparkSession) -> None:
     named = [(field.name, field.dataType.simpleString()) for field in frame.schema]
     assert named == [
         *((column.name, column.type.lower().replace(": ", ":").replace(", ", ",")) for column in HEALTH.columns),
-        ("slot", "string"),
+        ("bucket", "string"),
     ]
 
 
@@ -164,14 +164,14 @@ def test_pairs_across_a_slots_edge_whatever_else_is_folded(spark: SparkSession) 
     begun: list[TraceEvent] = [before(first, "A", 90), before(second, "B", 50), before(third, "C", 70)]
     events = frames.events(spark, begun)
     records = messages(spark, *(record(name, place, **ORDERED) for place, name in enumerate((first, second, third))))
-    wanted = sorted({row["slot"] for row in frames.rows(records)})
+    wanted = sorted({row["bucket"] for row in frames.rows(records)})
     assert len(wanted) == 3
     everything = frames.rows(health.health(events, records))
     late = [row for row in everything if row["kind"] == kinds.OUT_OF_ORDER]
-    assert [(row["slot"], ids(row), row["worst"]) for row in late] == [(wanted[1], [second], 40)]
-    part = health.health(*(frame.where(frame["slot"].isin(wanted[1:])) for frame in (events, records)))
-    again = [row for row in frames.rows(part) if row["slot"] == wanted[2]]
-    assert sorted(again, key=repr) == sorted((row for row in everything if row["slot"] == wanted[2]), key=repr)
+    assert [(row["bucket"], ids(row), row["worst"]) for row in late] == [(wanted[1], [second], 40)]
+    part = health.health(*(frame.where(frame["bucket"].isin(wanted[1:])) for frame in (events, records)))
+    again = [row for row in frames.rows(part) if row["bucket"] == wanted[2]]
+    assert sorted(again, key=repr) == sorted((row for row in everything if row["bucket"] == wanted[2]), key=repr)
 
 
 def test_a_clock_that_is_ahead_has_its_lower_bound(spark: SparkSession) -> None:
@@ -211,12 +211,12 @@ def test_dead_letters_have_the_result_of_the_last_attempt(spark: SparkSession) -
 def test_examples_are_the_worst_and_the_count_is_of_all(spark: SparkSession) -> None:
     many = [record(str(n), n, 0, born_timestamp=at(n + 1)) for n in range(40)]
     (row,) = (row for row in in_one_slot(spark, [], many) if row["kind"] == kinds.CLOCK_AHEAD)
-    assert (row["count"], row["worst"], ids(row)) == (40, 40, [str(n) for n in range(39, 39 - kinds.EXAMPLES_MAX, -1)])
+    assert (row["count"], row["worst"], ids(row)) == (40, 40, [str(n) for n in range(39, 39 - kinds.MAX_EXAMPLES, -1)])
 
 
 def test_from_the_tables_to_the_report(spark: SparkSession, tmp_path: Path) -> None:
-    """News of a slot fold the next one as well: disorder over their edge is found when the earlier one comes late."""
-    (fold,) = JOBS["health"].folds
+    """News of a bucket fold the next one as well: disorder over their edge is found when the earlier one comes late."""
+    (fold,) = JOBS["health"].incremental_tables
     first, second = (unique(1_209_600_000 - 6_400_000 + 600_000 * place, place) for place in range(2))
     begun = frames.events(spark, [pub(first), pub(second), before(first, "A", 90), before(second, "B", 50)])
     records = messages(spark, *(record(name, place, **ORDERED) for place, name in enumerate((first, second))))
@@ -225,14 +225,14 @@ def test_from_the_tables_to_the_report(spark: SparkSession, tmp_path: Path) -> N
         report = reports.report(tmp_path, since_ms=0, until_ms=2 * frames.T0_MS, now_ms=frames.T0_MS + 3_600_000)
         return [part.title for part in report.sections if isinstance(part, Table)]
 
-    table_publisher.append(begun, tmp_path, TRACE_EVENTS, "traces q", 0, 0)
-    table_publisher.append(records.where(records["message_id"] == second), tmp_path, MESSAGES, "messages q", 0, 0)
-    assert incremental.refold(spark, tmp_path, fold, 0) is not None
+    table_publisher.append_batch(begun, tmp_path, TRACE_EVENTS, "traces q", 0, 0)
+    table_publisher.append_batch(records.where(records["message_id"] == second), tmp_path, MESSAGES, "messages q", 0, 0)
+    assert incremental.rebuild_changed(spark, tmp_path, fold, 0) is not None
     assert "Out of order: 0" in titles()
     assert "Never consumed: 0" in titles()
-    table_publisher.append(records.where(records["message_id"] == first), tmp_path, MESSAGES, "messages q", 1, 0)
-    done = incremental.refold(spark, tmp_path, fold, 0)
+    table_publisher.append_batch(records.where(records["message_id"] == first), tmp_path, MESSAGES, "messages q", 1, 0)
+    done = incremental.rebuild_changed(spark, tmp_path, fold, 0)
     assert done is not None
-    assert done.slots == 2, "the slot with news, and the one after it"
+    assert done.buckets == 2, "the bucket with news, and the one after it"
     assert "Out of order: 1" in titles()
-    assert incremental.refold(spark, tmp_path, fold, 0) is None
+    assert incremental.rebuild_changed(spark, tmp_path, fold, 0) is None

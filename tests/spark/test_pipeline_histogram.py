@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from ariane.pipeline.histogram_columns import aggregated, bucket_of, histogram
 from ariane.reports import histogram_sql as in_sql
-from ariane.tables.histogram import bucket, counted
+from ariane.tables.histogram import bucket_index, histogram_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,7 +28,7 @@ DURATIONS = [*range(3000), *(int(1.37**number) for number in range(1, 120))]
 
 def test_the_three_agree(spark: SparkSession) -> None:
     table = pa.table({"ms": pa.array([None, -1, *DURATIONS], pa.int64())})
-    expected = {None: None, -1: None} | {ms: bucket(ms) for ms in DURATIONS}
+    expected = {None: None, -1: None} | {ms: bucket_index(ms) for ms in DURATIONS}
     rows = frames.rows(spark.createDataFrame(table).withColumn("b", bucket_of(F.col("ms"))))
     assert {row["ms"]: row["b"] for row in rows} == expected
     with duckdb.connect() as sql:
@@ -42,7 +42,7 @@ def test_histograms_by_group(spark: SparkSession) -> None:
     frame = spark.createDataFrame(rows, "name STRING, ms BIGINT, other BIGINT")
     one_by_one = frame.groupBy("name").agg(histogram(F.col("ms")).alias("h"))
     together = aggregated(frame, ["name"], {"h": "ms", "o": "other"}, {"rows": F.count("*")})
-    expected = {name: counted([ms % 40 for ms in range(500) if "ab"[ms % 2] == name]) for name in "ab"}
+    expected = {name: histogram_of([ms % 40 for ms in range(500) if "ab"[ms % 2] == name]) for name in "ab"}
     assert {row["name"]: dict(row["h"]) for row in frames.rows(one_by_one)} == expected | {"c": {}}
     found = {row["name"]: row for row in frames.rows(together)}
     assert {name: row["h"] and dict(row["h"]) for name, row in found.items()} == expected | {"c": None}

@@ -38,7 +38,7 @@ def test_the_columns_are_those_of_the_table(spark: SparkSession) -> None:
     frame = _journeys(spark, frames.events(spark, [pub("M")]), frames.stored_messages(spark, []))
     assert [(field.name, field.dataType.simpleString()) for field in frame.schema] == [
         *((column.name, column.type.lower()) for column in JOURNEYS.columns),
-        ("slot", "string"),
+        ("bucket", "string"),
     ]
 
 
@@ -51,18 +51,18 @@ def test_a_message_in_two_groups_is_two_rows_one_of_them_with_a_retry(spark: Spa
         [before("M", "R3", 20, "audit"), after("M", "R3", 28, 8, 0, "audit")],
     )
     first, second = billing.pop("deliveries")
-    assert (first["request_id"], first["began_at"], first["ended_at"], first["result"]) == (
+    assert (first["request_id"], first["started_at"], first["ended_at"], first["result"]) == (
         "R1",
         at(10),
         at(14),
         "exception",
     )
     assert second == {
-        "request_id": "R2", "began_at": at(1010), "ended_at": at(1015), "cost_ms": 5, "result": "success", "retry_times": 1,
-        "host": "10.0.0.9:5000", "region": None, "clock_ms": None, "clock_error_ms": None, "began_corrected_at": None,
+        "request_id": "R2", "started_at": at(1010), "ended_at": at(1015), "cost_ms": 5, "result": "success", "retry_times": 1,
+        "host": "10.0.0.9:5000", "region": None, "clock_ms": None, "clock_error_ms": None, "started_corrected_at": None,
         "ended_corrected_at": None,
     }  # fmt: skip
-    assert {name: value for name, value in billing.items() if value is not None and name != "slot"} == {
+    assert {name: value for name, value in billing.items() if value is not None and name != "bucket"} == {
         "message_id": "M", "consumer_group": "billing", "topic": "T", "keys": "key-M", "tags": "a", "producer_group": "P",
         "message_type": 0, "region": "r", "stored_exact": False, "consumed_times": 1, "retries": 1,
         "producer_host": "10.0.0.9:5000", "store_host": "10.0.0.1:10911", "offset_message_id": "OFF-M", "sent_at": at(0),
@@ -78,7 +78,7 @@ def test_nobody_consumed_it(spark: SparkSession) -> None:
     known = {name for name, value in row.items() if value is not None}
     assert known == {
         "message_id", "topic", "keys", "tags", "producer_group", "producer_host", "store_host", "offset_message_id",
-        "sent_at", "send_cost_ms", "stored_at", "stored_exact", "sends", "sent_ok", "message_type", "region", "slot",
+        "sent_at", "send_cost_ms", "stored_at", "stored_exact", "sends", "sent_ok", "message_type", "region", "bucket",
     }  # fmt: skip
 
 
@@ -87,7 +87,7 @@ def test_the_send_left_no_trace(spark: SparkSession) -> None:
     known = {name for name, value in row.items() if value is not None}
     assert known == {
         "message_id", "consumer_group", "keys", "delivered_at", "consume_cost_ms", "consumed_at", "attempts", "result",
-        "consumer_host", "deliveries", "consumed_times", "retries", "slot", "queueing_missing",
+        "consumer_host", "deliveries", "consumed_times", "retries", "bucket", "queueing_missing",
     }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from trace_frames import before, pub
 
 from ariane.pipeline import message_keys, table_publisher
 from ariane.reports import table_views
-from ariane.tables import MESSAGE_KEYS, published
+from ariane.tables import MESSAGE_KEYS, table_format
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,7 +33,7 @@ def test_terms_are_whole_keys_and_the_brokers_ids(spark: SparkSession) -> None:
         pub("O", keys="", offset_message_id="x" * 2000),
     ]
     frame = message_keys.message_keys(frames.events(spark, told))
-    assert frame.columns == [*MESSAGE_KEYS.names, "slot"]
+    assert frame.columns == [*MESSAGE_KEYS.column_names, "bucket"]
     rows = frames.rows(frame)
     assert sorted((row["term"], row["message_id"]) for row in rows) == [
         ("OFF", "M"),
@@ -41,17 +41,17 @@ def test_terms_are_whole_keys_and_the_brokers_ids(spark: SparkSession) -> None:
         ("k2", "M"),
         ("key-N", "N"),
     ]
-    assert all(row["journey_slot"] == row["slot"] and row["told_at"] == frames.STORED for row in rows)
+    assert all(row["journey_bucket"] == row["bucket"] and row["first_traced_at"] == frames.STORED for row in rows)
 
 
 def test_days_that_are_over_are_merged_and_what_is_late_is_found_beside_them(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def publish_slots(*slots: str) -> None:
-        rows = [(f"key-{slot}", f"id-{slot}", slot, frames.STORED, slot) for slot in slots]
-        frame = spark.createDataFrame(rows, f"{MESSAGE_KEYS.ddl}, slot STRING")
-        table_publisher.change(
-            frame, tmp_path, MESSAGE_KEYS, done={"trace_events": 7}, replaced=slots, as_of_ms=5, now_ms=0
+    def publish_buckets(*buckets: str) -> None:
+        rows = [(f"key-{bucket}", f"id-{bucket}", bucket, frames.STORED, bucket) for bucket in buckets]
+        frame = spark.createDataFrame(rows, f"{MESSAGE_KEYS.ddl}, bucket STRING")
+        table_publisher.commit(
+            frame, tmp_path, MESSAGE_KEYS, applied={"trace_events": 7}, replaced=buckets, as_of_ms=5, now_ms=0
         )  # fmt: skip
 
     def terms() -> list[str]:
@@ -61,28 +61,28 @@ def test_days_that_are_over_are_merged_and_what_is_late_is_found_beside_them(
             ]
 
     def file_slots() -> list[str]:
-        now = published.current(tmp_path, MESSAGE_KEYS)
+        now = table_format.read_version(tmp_path, MESSAGE_KEYS)
         assert now is not None
-        return sorted(file.slot for file in now.files)
+        return sorted(file.bucket for file in now.files)
 
     assert message_keys.merge_days(spark, tmp_path, 0) is None
     today = [f"2023-11-14T{hour:02}00" for hour in range(3)]
     yesterday = ["2023-11-13T1000", "2023-11-13T1010", "unknown-03"]
-    publish_slots(*today, *yesterday)
-    known = [f"key-{slot}" for slot in sorted([*today, *yesterday])]
+    publish_buckets(*today, *yesterday)
+    known = [f"key-{bucket}" for bucket in sorted([*today, *yesterday])]
 
     now = message_keys.merge_days(spark, tmp_path, MIDNIGHT_MS + HOUR_MS)
     assert now is not None
     assert file_slots() == ["2023-11-13", *today, "unknown-03"]
     assert terms() == known
-    assert (now.done, now.as_of_ms) == ({"trace_events": 7}, 5)
+    assert (now.applied, now.as_of_ms) == ({"trace_events": 7}, 5)
     assert message_keys.merge_days(spark, tmp_path, MIDNIGHT_MS + HOUR_MS) is None
 
-    # A slot of the merged day is folded again: its rows come beside, and go into the day's file with the next merge.
-    publish_slots("2023-11-13T1000", "2023-11-13T2350")
+    # A bucket of the merged day is folded again: its rows come beside, and go into the day's file with the next merge.
+    publish_buckets("2023-11-13T1000", "2023-11-13T2350")
     assert terms() == sorted([*known, "key-2023-11-13T2350"])
     assert message_keys.merge_days(spark, tmp_path, MIDNIGHT_MS + HOUR_MS) is None, "two late files are few"
-    monkeypatch.setattr(message_keys, "SLOTS_MAX", 1)
+    monkeypatch.setattr(message_keys, "MAX_UNMERGED_FILES", 1)
     again = message_keys.merge_days(spark, tmp_path, MIDNIGHT_MS + HOUR_MS)
     assert file_slots() == ["2023-11-13", *today, "unknown-03"]
     assert terms() == sorted([*known, "key-2023-11-13T2350"])
@@ -93,11 +93,11 @@ def test_days_that_are_over_are_merged_and_what_is_late_is_found_beside_them(
 def test_a_day_that_goes_on_is_merged_when_it_has_many_files(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(message_keys, "SLOTS_MAX", 2)
-    slots = ["2023-11-14T0000", "2023-11-14T0010", "2023-11-14T0020", "2023-11-14T0150"]
-    rows = [(f"key-{slot}", "M", slot, frames.STORED, slot) for slot in slots]
-    frame = spark.createDataFrame(rows, f"{MESSAGE_KEYS.ddl}, slot STRING")
-    table_publisher.change(frame, tmp_path, MESSAGE_KEYS, done={}, replaced=(), as_of_ms=5, now_ms=0)
+    monkeypatch.setattr(message_keys, "MAX_UNMERGED_FILES", 2)
+    buckets = ["2023-11-14T0000", "2023-11-14T0010", "2023-11-14T0020", "2023-11-14T0150"]
+    rows = [(f"key-{bucket}", "M", bucket, frames.STORED, bucket) for bucket in buckets]
+    frame = spark.createDataFrame(rows, f"{MESSAGE_KEYS.ddl}, bucket STRING")
+    table_publisher.commit(frame, tmp_path, MESSAGE_KEYS, applied={}, replaced=(), as_of_ms=5, now_ms=0)
     now = message_keys.merge_days(spark, tmp_path, MIDNIGHT_MS + 2 * HOUR_MS)
     assert now is not None
-    assert sorted(file.slot for file in now.files) == ["2023-11-14", "2023-11-14T0150"]
+    assert sorted(file.bucket for file in now.files) == ["2023-11-14", "2023-11-14T0150"]

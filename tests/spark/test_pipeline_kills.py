@@ -19,7 +19,7 @@ import trace_frames as frames
 from trace_frames import after, before, pub
 
 from ariane.reports import table_views
-from ariane.tables import JOURNEYS, TRACE_EVENTS, published
+from ariane.tables import JOURNEYS, TRACE_EVENTS, table_format
 
 if __name__ != "__main__":
     from pyspark.sql import SparkSession
@@ -36,13 +36,15 @@ def job(inbox: str, home: str) -> None:
     import threading
 
     from ariane.pipeline import jobs, run, table_publisher
-    from ariane.pipeline.spark_session import session
+    from ariane.pipeline.spark_session import get_or_create_session
 
-    spark = session("ariane kill test", "local[2]")
+    spark = get_or_create_session("ariane kill test", "local[2]")
     trace = jobs.JOBS["trace"]
-    trace = trace._replace(folds=tuple(fold for fold in trace.folds if fold.table == JOURNEYS))
+    trace = trace._replace(
+        incremental_tables=tuple(fold for fold in trace.incremental_tables if fold.table == JOURNEYS)
+    )
     messages = spark.readStream.schema(jobs.TRACES.schema).option("maxFilesPerTrigger", 1).parquet(inbox)
-    with table_publisher.claimed(Path(home), trace.tables):
+    with table_publisher.lock_tables(Path(home), trace.tables):
         run.keeping(
             spark, trace, {"traces": messages}, Path(home),
             interval_s=0.1, keep_days=36_500, on_progress=lambda _: None, stop=threading.Event(),
@@ -59,7 +61,7 @@ class Reader:
 
     def look(self) -> int:
         """How many events there are; each is there once, and what was there stays."""
-        now = published.current(self._home, TRACE_EVENTS)
+        now = table_format.read_version(self._home, TRACE_EVENTS)
         with table_views.open_views(
             self._home, table_views.whole_table(TRACE_EVENTS), table_views.whole_table(JOURNEYS)
         ) as sql:
@@ -123,11 +125,11 @@ def test_readers_see_whole_versions_and_nothing_is_lost_or_twice(spark: SparkSes
     with table_views.open_views(home, table_views.whole_table(JOURNEYS)) as sql:
         results = table_views.query(sql, "SELECT result, count(*) AS messages FROM journeys GROUP BY ALL")
     assert results == [{"result": "success", "messages": count * MESSAGES}]
-    print(f"{KILLS} kills, {reader.reads} reads, versions {published.current(home, TRACE_EVENTS).version}")  # type: ignore[union-attr]
+    print(f"{KILLS} kills, {reader.reads} reads, versions {table_format.read_version(home, TRACE_EVENTS).version}")  # type: ignore[union-attr]
 
 
 def journeys(home: Path) -> int:
-    now = published.current(home, JOURNEYS)
+    now = table_format.read_version(home, JOURNEYS)
     return now.rows if now else 0
 
 

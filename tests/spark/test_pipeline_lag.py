@@ -12,10 +12,10 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 import sample_frames as frames
 from sample_frames import Row, at, away, folded, sample, state
 
-from ariane.metrics_collector.sample import Sample, TopicQueueEnds, bodies
+from ariane.metrics_collector.sample import Sample, TopicQueueBounds, encode_messages
 from ariane.pipeline import samples
 from ariane.tables import CONSUMPTION, SAMPLES_BROKERS, SAMPLES_COUNTERS, SAMPLES_QUEUES, SAMPLES_REJECTS
-from ariane.tables.time_buckets import of_time
+from ariane.tables.time_buckets import bucket_of_time
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,23 +27,23 @@ def test_a_sample_becomes_rows_of_three_tables(spark: SparkSession) -> None:
     told = state(5, 70, 100, age=4100, master=1.5, slave=2.5)
     read = frames.records(spark, told).persist()
     queues = samples.queues(read)
-    assert queues.columns == [*SAMPLES_QUEUES.names, "slot"]
+    assert queues.columns == [*SAMPLES_QUEUES.column_names, "bucket"]
     rows = queues.orderBy("consumer_group").toArrow().to_pylist()
     facts = [
         (row["consumer_group"], row["min_offset"], row["max_offset"], row["committed_offset"], row["oldest_age_ms"])
         for row in rows
     ]
     assert facts == [(None, 0, 100, None, None), ("G", 0, 100, 70, 4100)]
-    assert {(row["sampled_at"], row["ends_at"], row["queue_id"], row["slot"]) for row in rows} == {
-        (at(5), at(5), 0, of_time(frames.T0_MS))
+    assert {(row["sampled_at"], row["bounds_at"], row["queue_id"], row["bucket"]) for row in rows} == {
+        (at(5), at(5), 0, bucket_of_time(frames.T0_MS))
     }
     brokers = samples.brokers(read)
-    assert brokers.columns == [*SAMPLES_BROKERS.names, "slot"]
+    assert brokers.columns == [*SAMPLES_BROKERS.column_names, "bucket"]
     (master, slave) = brokers.orderBy("broker_id").toArrow().to_pylist()
-    assert (master["put_total"], master["get_total"], master["log_max"], master["away"]) == (10, 20, 900, None)
+    assert (master["put_total"], master["get_total"], master["log_max"], master["error"]) == (10, 20, 900, None)
     assert (master["booted_at"], slave["broker_id"]) == (at(-5), 1)
     counters = samples.counters(read)
-    assert counters.columns == [*SAMPLES_COUNTERS.names, "slot"]
+    assert counters.columns == [*SAMPLES_COUNTERS.column_names, "bucket"]
     assert sorted((row["broker_id"], row["total"], row["tps"]) for row in counters.collect()) == [
         (0, 90, 1.5),
         (1, 150, 2.5),
@@ -53,9 +53,9 @@ def test_a_sample_becomes_rows_of_three_tables(spark: SparkSession) -> None:
 
 
 def test_a_sample_of_many_topics_is_several_messages_and_one_row_of_its_broker(spark: SparkSession) -> None:
-    many = tuple(TopicQueueEnds(f"T{number}", frames.ms(1), ((0, 0, number),)) for number in range(1100))
+    many = tuple(TopicQueueBounds(f"T{number}", frames.ms(1), ((0, 0, number),)) for number in range(1100))
     told = sample(1, topics=many)
-    assert len(bodies(told)) == 3
+    assert len(encode_messages(told)) == 3
     read = frames.records(spark, [told]).persist()
     assert samples.brokers(read).count() == 1
     assert samples.queues(read).select("topic").distinct().count() == 1100
@@ -63,7 +63,7 @@ def test_a_sample_of_many_topics_is_several_messages_and_one_row_of_its_broker(s
 
 
 def test_what_is_no_sample_is_a_reject_with_its_reason(spark: SparkSession) -> None:
-    good = json.loads(bodies(state(5, 70, 100)[0])[0])
+    good = json.loads(encode_messages(state(5, 70, 100)[0])[0])
 
     def changed(**other: object) -> bytes:
         return json.dumps(good | other).encode()
@@ -86,7 +86,7 @@ def test_what_is_no_sample_is_a_reject_with_its_reason(spark: SparkSession) -> N
     }
     read = samples.records(frames.messages(spark, [*strange, changed()])).persist()
     rejects = samples.rejects(read)
-    assert rejects.columns == [*SAMPLES_REJECTS.names, "slot"]
+    assert rejects.columns == [*SAMPLES_REJECTS.column_names, "bucket"]
     reasons = {row["queue_offset"]: row["reason"] for row in rejects.collect()}
     assert [reasons.pop(number) for number in range(len(strange))] == list(strange.values())
     assert not reasons
@@ -115,12 +115,12 @@ CASES = {
     "reset only": RESET[1:],
     "lost": [*state(5, 50, 100), *state(15, 50, 40)],
     "gap": [*state(5, 50, 100, age=1), *state(305, 80, 100, age=1)],
-    "master away": [*state(5, 50, 100, slave=1.0), away(65), sample(65, 1, counters=(frames.got(65, 4.0),))],
+    "master unreachable": [*state(5, 50, 100, slave=1.0), away(65), sample(65, 1, counters=(frames.got(65, 4.0),))],
     "slave away": [*state(5, 50, 100, age=1), *state(15, 60, 100, age=1), away(5, 1), away(15, 1)],
     "no ends": [two_queues(5, 10, 20), two_queues(15, 40, None)],
     "removed": [sample(5, groups=(frames.group(5, (0, 10, 40, 100, None)),))],
     "no group": [only_ends(5, 100), only_ends(25, 300)],
-    "slot's edge": [*state(-5, 50, 100, age=1), *state(5, 70, 100, age=1)],
+    "bucket's edge": [*state(-5, 50, 100, age=1), *state(5, 70, 100, age=1)],
     "growing": [*state(5, 50, 100, age=1), *state(15, 60, 200, age=1)],
 }  # fmt: skip
 
@@ -137,8 +137,8 @@ def minutes(spark: SparkSession) -> dict[str, list[Row]]:
 def test_the_case_of_the_article(minutes: dict[str, list[Row]]) -> None:
     """The slave serves a backlog: the master counts nothing, the offsets move, and it will be done in a minute or so."""
     first, second = minutes["article"]
-    assert set(first) == {*CONSUMPTION.names, "slot"}
-    assert (first["window_at"], second["window_at"]) == (at(0), at(60))
+    assert set(first) == {*CONSUMPTION.column_names, "bucket"}
+    assert (first["window_start"], second["window_start"]) == (at(0), at(60))
     assert (second["consumed_tps"], second["produced_tps"]) == (10.0, 5.0)
     assert (second["delivered_master_tps"], second["delivered_slaves_tps"]) == (0.0, 10.0)
     assert (second["lag"], second["lag_change"]) == (3000 - 50 * 11, -250)
@@ -155,7 +155,7 @@ def test_the_same_whatever_the_order_of_samples_and_when_they_come_twice(spark: 
 def test_the_first_sample_tells_a_lag_and_no_rate(minutes: dict[str, list[Row]]) -> None:
     (row,) = minutes["first"]
     assert (row["lag"], row["consumed_tps"], row["produced_tps"], row["drain_s"]) == (30, None, None, None)
-    assert row["flags"] == ["one sample only", "age not known of every queue"]
+    assert row["flags"] == ["only one sample", "message age unknown for some queues"]
     (row,) = minutes["nothing waits"]
     assert (row["lag"], row["drain_s"], row["oldest_age_ms"]) == (0, 0.0, None)
 
@@ -166,54 +166,54 @@ def test_what_does_not_drain_has_no_forecast(minutes: dict[str, list[Row]]) -> N
 
 
 def test_a_minute_at_a_slots_edge_has_the_sample_before(minutes: dict[str, list[Row]]) -> None:
-    before, after = minutes["slot's edge"]
-    assert (before["slot"], before["consumed_tps"]) == (of_time(frames.T0_MS - 600_000), None)
-    assert (after["slot"], after["consumed_tps"], after["flags"]) == (of_time(frames.T0_MS), 2.0, [])
+    before, after = minutes["bucket's edge"]
+    assert (before["bucket"], before["consumed_tps"]) == (bucket_of_time(frames.T0_MS - 600_000), None)
+    assert (after["bucket"], after["consumed_tps"], after["flags"]) == (bucket_of_time(frames.T0_MS), 2.0, [])
 
 
 def test_a_reset_is_no_negative_rate(minutes: dict[str, list[Row]]) -> None:
     (row,) = minutes["reset"]
-    assert (row["consumed_tps"], row["lag"], row["flags"]) == (2.0, 100, ["offset was set back"])
+    assert (row["consumed_tps"], row["lag"], row["flags"]) == (2.0, 100, ["committed offset moved back"])
     (row,) = minutes["reset only"]
-    assert (row["consumed_tps"], row["drain_s"], row["flags"]) == (None, None, ["offset was set back"])
+    assert (row["consumed_tps"], row["drain_s"], row["flags"]) == (None, None, ["committed offset moved back"])
 
 
 def test_a_broker_that_lost_messages_tells_no_rate(minutes: dict[str, list[Row]]) -> None:
     (row,) = minutes["lost"]
     assert (row["produced_tps"], row["lag"], row["drain_s"]) == (None, None, None)
-    assert row["flags"] == ["end of a queue went back", "offset is beyond the end"]
+    assert row["flags"] == ["max offset moved back", "committed offset beyond max offset"]
 
 
 def test_samples_far_apart_tell_no_rate(minutes: dict[str, list[Row]]) -> None:
     rows = minutes["gap"]
-    assert [row["window_at"] for row in rows] == [at(0), at(300)]
-    assert (rows[1]["consumed_tps"], rows[1]["lag"], rows[1]["flags"]) == (None, 20, ["samples are missing"])
+    assert [row["window_start"] for row in rows] == [at(0), at(300)]
+    assert (rows[1]["consumed_tps"], rows[1]["lag"], rows[1]["flags"]) == (None, 20, ["samples missing"])
 
 
 def test_a_minute_in_which_the_master_was_away_is_a_row_of_nulls(minutes: dict[str, list[Row]]) -> None:
-    _, row = minutes["master away"]
+    _, row = minutes["master unreachable"]
     known = {name for name, value in row.items() if value is not None}
-    assert known == {"window_at", "broker", "topic", "consumer_group", "delivered_slaves_tps", "flags", "slot"}
+    assert known == {"window_start", "broker", "topic", "consumer_group", "delivered_slaves_tps", "flags", "bucket"}
     assert row["delivered_slaves_tps"] == 4.0
-    assert row["flags"] == ["counters of the master unknown", "master away"]
+    assert row["flags"] == ["master counters unknown", "master unreachable"]
 
 
 def test_a_slave_that_is_away_makes_what_slaves_handed_out_unknown(minutes: dict[str, list[Row]]) -> None:
     (row,) = minutes["slave away"]
     assert (row["consumed_tps"], row["delivered_slaves_tps"]) == (1.0, None)
-    assert row["flags"] == ["counters of a slave unknown", "slave 1 away"]
+    assert row["flags"] == ["slave counters unknown", "slave 1 unreachable"]
 
 
 def test_one_queue_that_is_unknown_makes_the_sum_unknown(minutes: dict[str, list[Row]]) -> None:
     (row,) = minutes["no ends"]
     assert (row["queues"], row["consumed_tps"], row["lag"], row["drain_s"]) == (2, 3.0, None, None)
-    assert "ends of queues unknown" in row["flags"]
+    assert "queue bounds unknown" in row["flags"]
 
 
 def test_messages_that_were_removed_unconsumed_are_told(minutes: dict[str, list[Row]]) -> None:
     (row,) = minutes["removed"]
     assert (row["removed"], row["lag"]) == (30, 90)
-    assert "messages were removed unconsumed" in row["flags"]
+    assert "unconsumed messages removed" in row["flags"]
 
 
 def test_a_topic_without_groups_has_what_came_in(minutes: dict[str, list[Row]]) -> None:

@@ -22,7 +22,7 @@ from ariane.model.message import CHECK_IMMUNITY_TIME, Message, ReceivedMessage
 from ariane.pipeline import jobs, messages, run
 from ariane.reports import delay_report, table_views, transaction_report
 from ariane.reports.report import Report, Table
-from ariane.tables import DELAYS, MARKS, MESSAGES, TRANSACTIONS, TableSchema, published
+from ariane.tables import DELAYS, MESSAGES, POSITION_MARKS, TRANSACTIONS, TableSchema, table_format
 from ariane.testing.cluster import cluster_in_thread
 
 if TYPE_CHECKING:
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 FOREVER = 36_500  # days: the tests' messages are of 2023
 HOUR_MS = 3_600_000
-BOTH = jobs.joined(("delay", "transactions"))
+BOTH = jobs.combine_jobs(("delay", "transactions"))
 
 
 def rows_of(home: Path, table: TableSchema) -> list[dict[str, Any]]:
     with table_views.open_views(home, table_views.whole_table(table)) as sql:
-        return table_views.query(sql, f"SELECT * FROM {table.name} ORDER BY {', '.join(table.order)}")
+        return table_views.query(sql, f"SELECT * FROM {table.name} ORDER BY {', '.join(table.sort_columns)}")
 
 
 def test_the_pattern_takes_what_tells_of_messages() -> None:
@@ -59,7 +59,7 @@ def test_the_pattern_takes_what_tells_of_messages() -> None:
 def test_traces_and_samples_in_other_topics_are_no_messages() -> None:
     import re
 
-    of_all = jobs.with_topics(jobs.joined(tuple(jobs.JOBS)), "MY_TRACE", "MY|SAMPLES")
+    of_all = jobs.with_topics(jobs.combine_jobs(tuple(jobs.JOBS)), "MY_TRACE", "MY|SAMPLES")
     of_one = jobs.with_topics(jobs.JOBS["delay"], "MY_TRACE", "MY|SAMPLES")
     options = {source.name: source.options for source in of_all.sources}
     assert (options["traces"], options["samples"]) == ({"topic": "MY_TRACE"}, {"topic": "MY|SAMPLES"})
@@ -80,7 +80,7 @@ def run_once(spark: SparkSession, home: Path, inbox: Path) -> list[tuple[str, in
         interval_s=None, keep_days=FOREVER, on_progress=said.append, stop=threading.Event(),
     )  # fmt: skip
     (progress,) = said
-    return [(one.table.name, one.published.rows) for one in progress.folded]
+    return [(one.table.name, one.published.rows) for one in progress.rebuilt]
 
 
 def test_marks_reach_their_messages_however_late(spark: SparkSession, tmp_path: Path) -> None:
@@ -92,11 +92,11 @@ def test_marks_reach_their_messages_however_late(spark: SparkSession, tmp_path: 
         frame(spark, rows).coalesce(1).write.mode("append").parquet(str(inbox))
 
     log = Log()
-    a, b, c = (unique_id(number, HOUR_MS * number) for number in (1, 2, 3))  # three slots
+    a, b, c = (unique_id(number, HOUR_MS * number) for number in (1, 2, 3))  # three buckets
     half, other, timer = log.half(a, 0), log.half(b, 0), log.timer(c, 0, 90_000_000)
     send(log.rows)
     assert run_once(spark, home, inbox) == [("marks", 0), ("delays", 1), ("transactions", 2)]
-    before = published.current(home, TRANSACTIONS)
+    before = table_format.read_version(home, TRANSACTIONS)
     assert before is not None
 
     op, cancel = log.op(half, ms=86_400_000), log.cancel(timer, 86_400_001)
@@ -107,14 +107,14 @@ def test_marks_reach_their_messages_however_late(spark: SparkSession, tmp_path: 
         (b, "open"),
     ]
     assert [(row["state"], row["cancelled_at"]) for row in rows_of(home, DELAYS)] == [("cancelled", at(86_400_001))]
-    after = published.current(home, TRANSACTIONS)
+    after = table_format.read_version(home, TRANSACTIONS)
     assert after is not None
     kept = {file.path for file in before.files} & {file.path for file in after.files}
-    assert len(kept) == 1, "the slot of the half that nobody marked was folded again"
+    assert len(kept) == 1, "the bucket of the half that nobody marked was folded again"
     # As of when the tables are tells the newest message of any topic, though the last mark is older.
     send([log.put("T", unique_id(9), 90_000_000)])
     assert [name for name, _ in run_once(spark, home, inbox)] == ["delays", "transactions"]
-    delays = published.current(home, DELAYS)
+    delays = table_format.read_version(home, DELAYS)
     assert delays is not None
     assert delays.as_of_ms == int(at(90_000_000).timestamp() * 1000)
 
@@ -127,7 +127,7 @@ def test_marks_reach_their_messages_however_late(spark: SparkSession, tmp_path: 
     send([late, *log.rows])
     run_once(spark, home, inbox)
     assert [row["decision"] for row in rows_of(home, TRANSACTIONS)] == ["rollback"] * 3
-    assert len({(row["message_id"], row["marked_at"]) for row in rows_of(home, MARKS)}) == 4
+    assert len({(row["message_id"], row["marked_at"]) for row in rows_of(home, POSITION_MARKS)}) == 4
     assert run_once(spark, home, inbox) == []
 
 
@@ -183,7 +183,7 @@ def part(report: Report, title: str) -> list[dict[str, Any]]:
 
 def test_from_a_broker_to_the_reports(spark: SparkSession, tmp_path: Path) -> None:
     home, sent = tmp_path / "tables", Sent()
-    job = jobs.with_delay_levels(jobs.joined(("trace", "delay", "transactions")), (1000, 2000))
+    job = jobs.with_delay_levels(jobs.combine_jobs(("trace", "delay", "transactions")), (1000, 2000))
     settings = {"trace_topic_enable": True, "message_delay_level": "1s 2s", **CHECKS}
     began_ms = SYSTEM_CLOCK.now_ms()
     with cluster_in_thread(tmp_path / "servers", **settings) as servers:
@@ -198,18 +198,18 @@ def test_from_a_broker_to_the_reports(spark: SparkSession, tmp_path: Path) -> No
         "recalled": ("time", None, "cancelled"),
     }  # fmt: skip
     for name in ("level", "soon"):
-        assert 0 <= delayed[name]["off_by_ms"] < 2000
+        assert 0 <= delayed[name]["lateness_ms"] < 2000
         assert delayed[name]["topic"] == "T"
-    assert (delayed["level"]["asked_at"] - delayed["level"]["stored_at"]).total_seconds() == 2
+    assert (delayed["level"]["scheduled_at"] - delayed["level"]["stored_at"]).total_seconds() == 2
 
     ended = {names[row["message_id"]]: row for row in rows_of(home, TRANSACTIONS)}
-    assert {name: (row["decision"], row["checks"], row["from_check"], row["answer"]) for name, row in ended.items()} == {
+    assert {name: (row["decision"], row["checks"], row["from_check"], row["reported_state"]) for name, row in ended.items()} == {
         "commit": ("commit", 0, False, "COMMIT_MESSAGE"), "rollback": ("rollback", 0, False, "ROLLBACK_MESSAGE"),
         "checked": ("commit", ended["checked"]["checks"], True, "COMMIT_MESSAGE"),
-        "never": ("given_up", 3, None, "UNKNOW"), "immune": ("open", 0, None, "UNKNOW"),
+        "never": ("discarded", 3, None, "UNKNOW"), "immune": ("open", 0, None, "UNKNOW"),
     }  # fmt: skip
     assert ended["checked"]["checks"] == len(ended["checked"]["checked_at"]) >= 2
-    assert all(row["halves"] == 1 and row["producer_group"] == "P" for row in ended.values())
+    assert all(row["half_count"] == 1 and row["producer_group"] == "P" for row in ended.values())
     assert 0 <= ended["commit"]["decision_ms"] < 5000 <= 10_000 + ended["checked"]["decision_ms"]
 
     span = {"since_ms": began_ms - 1000, "until_ms": began_ms + 2 * HOUR_MS, "now_ms": SYSTEM_CLOCK.now_ms()}

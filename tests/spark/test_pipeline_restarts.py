@@ -20,7 +20,7 @@ import mixed_traffic
 
 from ariane.cli.run_server import READY
 from ariane.reports import table_views
-from ariane.tables import DELAYS, JOURNEYS, TRACE_EVENTS, TRANSACTIONS, published
+from ariane.tables import DELAYS, JOURNEYS, TRACE_EVENTS, TRANSACTIONS, table_format
 from ariane.testing.java import free_ports
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def until(what: str, is_so: Callable[[], bool], log: Path) -> None:
 
 
 def rows(tables: Path, table: TableSchema) -> int:
-    now = published.current(tables, table)
+    now = table_format.read_version(tables, table)
     return now.rows if now else 0
 
 

@@ -25,17 +25,18 @@ from ariane.client.producer import Producer
 from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import ArianeError, ConfigError, ConnectionLost
 from ariane.model.message import Message
-from ariane.pipeline import bucket_columns as pipeline_slots
-from ariane.pipeline import incremental, jobs, run, table_publisher
+from ariane.pipeline import bucket_columns, incremental, jobs, run, table_publisher
 from ariane.reports import pipeline_status, table_views, trace_lookup
-from ariane.tables import JOURNEYS, TRACE_EVENTS, TRACE_REJECTS, ColumnSchema, TableSchema, published, time_buckets
+from ariane.tables import JOURNEYS, TRACE_EVENTS, TRACE_REJECTS, ColumnSchema, TableSchema, table_format, time_buckets
 from ariane.testing.cluster import cluster_in_thread
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-TRACE = jobs.JOBS["trace"]._replace(folds=tuple(one for one in jobs.JOBS["trace"].folds if one.table is JOURNEYS))
+TRACE = jobs.JOBS["trace"]._replace(
+    incremental_tables=tuple(one for one in jobs.JOBS["trace"].incremental_tables if one.table is JOURNEYS)
+)
 FOREVER = 36_500  # days: the tests' messages are of 2023
 
 
@@ -44,8 +45,8 @@ def unique_id(hours: int, minutes: int = 0) -> str:
     return f"7F0000010001AABBCCDD{(hours * 60 + minutes) * 60_000:08X}0001"
 
 
-def files(fed: Fed, table: TableSchema) -> tuple[published.DataFile, ...]:
-    now = published.current(fed.home, table)
+def files(fed: Fed, table: TableSchema) -> tuple[table_format.DataFile, ...]:
+    now = table_format.read_version(fed.home, table)
     assert now is not None
     return now.files
 
@@ -88,7 +89,7 @@ class Fed:
 
     def events(self) -> list[tuple[str, str]]:
         """Type and message id of every row of trace_events."""
-        rows = table_publisher.read(self.spark, self.home, TRACE_EVENTS).select("type", "message_id").collect()
+        rows = table_publisher.read_table(self.spark, self.home, TRACE_EVENTS).select("type", "message_id").collect()
         return sorted((row["type"], row["message_id"]) for row in rows)
 
     def journeys(self) -> list[tuple[str, str | None]]:
@@ -104,8 +105,8 @@ def fed(spark: SparkSession, tmp_path: Path) -> Fed:
 
 
 def folded(progress: run.JobProgress) -> list[tuple[str, int, int]]:
-    """Table, slots that were folded, rows then."""
-    return [(one.table.name, one.slots, one.published.rows) for one in progress.folded]
+    """Table, buckets that were folded, rows then."""
+    return [(one.table.name, one.buckets, one.published.rows) for one in progress.rebuilt]
 
 
 def test_what_comes_is_folded_and_a_round_without_news_publishes_nothing(fed: Fed) -> None:
@@ -119,14 +120,14 @@ def test_what_comes_is_folded_and_a_round_without_news_publishes_nothing(fed: Fe
     fed.send(frames.body([after("A", "R", 17), pub("B")]))
     assert folded(fed.run_once()) == [("journeys", 2, 2)]
     assert fed.journeys() == [("A", "success"), ("B", None)]
-    rejects = table_publisher.read(fed.spark, fed.home, TRACE_REJECTS).collect()
+    rejects = table_publisher.read_table(fed.spark, fed.home, TRACE_REJECTS).collect()
     assert [(row["record"], row["trace_queue_offset"]) for row in rejects] == [("nonsense", 1)]
     now_ms = SYSTEM_CLOCK.now_ms()
     fresh = pipeline_status.freshness(fed.home, JOURNEYS, now_ms)
     assert fresh.warnings == ()
     assert fresh.as_of_ms is not None
     assert begun_ms <= fresh.as_of_ms <= now_ms, "when all was read; the newest message is old"
-    journeys = published.current(fed.home, JOURNEYS)
+    journeys = table_format.read_version(fed.home, JOURNEYS)
     assert journeys is not None
     assert journeys.as_of_ms == frames.T0_MS + 60_000
 
@@ -135,11 +136,11 @@ def test_only_slots_with_news_are_folded_again(fed: Fed) -> None:
     early, late = unique_id(hours=1), unique_id(hours=9)
     fed.send(frames.body([pub(early), pub(late)]))
     fed.run_once()
-    first = {file.slot: file for file in files(fed, JOURNEYS)}
+    first = {file.bucket: file for file in files(fed, JOURNEYS)}
     assert sorted(first) == ["2023-11-01T0100", "2023-11-01T0900"]
     fed.send(frames.body([before(late, "R", 10), after(late, "R", 17)]))
     assert folded(fed.run_once()) == [("journeys", 1, 2)]
-    second = {file.slot: file for file in files(fed, JOURNEYS)}
+    second = {file.bucket: file for file in files(fed, JOURNEYS)}
     assert second["2023-11-01T0100"] == first["2023-11-01T0100"]
     assert fed.journeys() == [(early, None), (late, "success")]
 
@@ -190,45 +191,45 @@ def test_a_base_table_that_was_removed_by_hand_ends_the_job_with_what_to_do(fed:
 def test_files_that_a_dead_writer_left_are_in_no_table_and_are_swept(fed: Fed) -> None:
     fed.send(frames.body([pub("A")]))
     fed.run_once()
-    (part,) = (fed.home / TRACE_EVENTS.name).glob("v=*/slot=*/part-*.parquet")
+    (part,) = (fed.home / TRACE_EVENTS.name).glob("v=*/bucket=*/part-*.parquet")
     dead = fed.home / TRACE_EVENTS.name / "v=00000099" / part.parent.name / part.name
     dead.parent.mkdir(parents=True)
     dead.write_bytes(part.read_bytes()[:40])
     fed.send(frames.body([pub("B")]))
     fed.run_once()
     assert fed.events() == [("Pub", "A"), ("Pub", "B")]
-    with table_publisher.claimed(fed.home, [TRACE_EVENTS]):
+    with table_publisher.lock_tables(fed.home, [TRACE_EVENTS]):
         assert not dead.exists()
         assert part.exists()
 
 
 def test_a_second_pipeline_is_refused(fed: Fed) -> None:
     with (
-        table_publisher.claimed(fed.home, [TRACE_EVENTS]),
+        table_publisher.lock_tables(fed.home, [TRACE_EVENTS]),
         pytest.raises(ConfigError, match="another pipeline is writing trace_events"),
-        table_publisher.claimed(fed.home, [TRACE_EVENTS]),
+        table_publisher.lock_tables(fed.home, [TRACE_EVENTS]),
     ):
         pass
 
 
 def test_many_small_files_of_a_slot_are_merged_and_the_old_ones_stay_for_readers_a_while(fed: Fed) -> None:
-    for number in range(table_publisher.FILES_MAX + 1):
+    for number in range(table_publisher.MAX_SMALL_FILES + 1):
         fed.send(frames.body([pub("A", ms=number)]))
     fed.run_once()
     (merged,) = files(fed, TRACE_EVENTS)
-    assert merged.rows == table_publisher.FILES_MAX + 1
+    assert merged.rows == table_publisher.MAX_SMALL_FILES + 1
     assert folded(fed.run_once()) == [], "merging brings no news"
-    old = sorted((fed.home / TRACE_EVENTS.name).glob("v=*/slot=*/*.parquet"))
-    assert len(old) == table_publisher.FILES_MAX + 2
-    now = published.current(fed.home, TRACE_EVENTS)
+    old = sorted((fed.home / TRACE_EVENTS.name).glob("v=*/bucket=*/*.parquet"))
+    assert len(old) == table_publisher.MAX_SMALL_FILES + 2
+    now = table_format.read_version(fed.home, TRACE_EVENTS)
     assert now is not None
-    frame = table_publisher.read(fed.spark, fed.home, TRACE_EVENTS).limit(0)
-    later = max(one.at_ms for one in now.dropped) + published.GRACE_MS
-    table_publisher.change(frame, fed.home, TRACE_EVENTS, done=now.done, replaced=(), as_of_ms=None, now_ms=later)
-    assert list((fed.home / TRACE_EVENTS.name).glob("v=*/slot=*/*.parquet")) == [
+    frame = table_publisher.read_table(fed.spark, fed.home, TRACE_EVENTS).limit(0)
+    later = max(one.retired_ms for one in now.retired) + table_format.RETIRED_RETENTION_MS
+    table_publisher.commit(frame, fed.home, TRACE_EVENTS, applied=now.applied, replaced=(), as_of_ms=None, now_ms=later)
+    assert list((fed.home / TRACE_EVENTS.name).glob("v=*/bucket=*/*.parquet")) == [
         fed.home / TRACE_EVENTS.name / merged.path
     ]
-    assert len(fed.events()) == table_publisher.FILES_MAX + 1
+    assert len(fed.events()) == table_publisher.MAX_SMALL_FILES + 1
 
 
 def test_slots_that_are_too_old_leave_the_tables(fed: Fed) -> None:
@@ -239,19 +240,19 @@ def test_slots_that_are_too_old_leave_the_tables(fed: Fed) -> None:
     fed.run_once()
     table_publisher.expire(fed.home, JOURNEYS, "2023-11-01T0900", 0)
     assert fed.journeys() == [(unique_id(hours=9), None), ("A", None)]
-    table_publisher.expire(fed.home, JOURNEYS, time_buckets.of_time(frames.T0_MS + 600_000), 0)
+    table_publisher.expire(fed.home, JOURNEYS, time_buckets.bucket_of_time(frames.T0_MS + 600_000), 0)
     assert fed.journeys() == []
 
 
 def test_a_fold_that_fails_leaves_the_table_as_it_was(fed: Fed) -> None:
     fed.send(frames.body([pub("A")]))
     fed.run_once()
-    former = published.current(fed.home, JOURNEYS)
-    good = table_publisher.read(fed.spark, fed.home, JOURNEYS)
+    former = table_format.read_version(fed.home, JOURNEYS)
+    good = table_publisher.read_table(fed.spark, fed.home, JOURNEYS)
     failing = good.withColumn("topic", F.raise_error(F.lit("the disk is on fire")).cast("string"))
     with pytest.raises(Exception, match="the disk is on fire"):
-        table_publisher.change(failing, fed.home, JOURNEYS, done={}, replaced=(), as_of_ms=None, now_ms=0)
-    assert published.current(fed.home, JOURNEYS) == former
+        table_publisher.commit(failing, fed.home, JOURNEYS, applied={}, replaced=(), as_of_ms=None, now_ms=0)
+    assert table_format.read_version(fed.home, JOURNEYS) == former
     assert fed.journeys() == [("A", None)]
 
 
@@ -259,16 +260,16 @@ def test_a_changed_schema_is_folded_anew_and_old_files_can_still_be_read(fed: Fe
     fed.send(frames.body([pub("A")]))
     fed.run_once()
     wider = JOURNEYS._replace(columns=(*JOURNEYS.columns, ColumnSchema("mood", "STRING", "of the message")), schema=99)
-    assert [row["mood"] for row in table_publisher.read(fed.spark, fed.home, wider).collect()] == [None]
+    assert [row["mood"] for row in table_publisher.read_table(fed.spark, fed.home, wider).collect()] == [None]
     with table_views.open_views(fed.home, table_views.whole_table(wider)) as sql:
         assert table_views.query(sql, "SELECT message_id, mood FROM journeys") == [{"message_id": "A", "mood": None}]
 
     def happy(*frames_of: DataFrame) -> DataFrame:
-        return TRACE.folds[0].work(*frames_of).withColumn("mood", F.lit("happy"))
+        return TRACE.incremental_tables[0].compute(*frames_of).withColumn("mood", F.lit("happy"))
 
-    fold = TRACE.folds[0]._replace(table=wider, work=happy)
-    assert incremental.refold(fed.spark, fed.home, fold, 0) is not None
-    assert [row["mood"] for row in table_publisher.read(fed.spark, fed.home, wider).collect()] == ["happy"]
+    fold = TRACE.incremental_tables[0]._replace(table=wider, compute=happy)
+    assert incremental.rebuild_changed(fed.spark, fed.home, fold, 0) is not None
+    assert [row["mood"] for row in table_publisher.read_table(fed.spark, fed.home, wider).collect()] == ["happy"]
 
 
 def test_a_fold_that_looks_back_gets_the_slot_before_and_keeps_to_its_own(fed: Fed) -> None:
@@ -287,16 +288,16 @@ def test_a_fold_that_looks_back_gets_the_slot_before_and_keeps_to_its_own(fed: F
 
     def count(events: DataFrame) -> DataFrame:
         seen = events.select(F.count("*").alias("seen"))
-        return events.crossJoin(seen).select("message_id", "seen", F.col("event_time").alias("at"), "slot")
+        return events.crossJoin(seen).select("message_id", "seen", F.col("event_time").alias("at"), "bucket")
 
-    fold = incremental.IncrementalTable(counted, (TRACE_EVENTS,), count, before=1)
+    fold = incremental.IncrementalTable(counted, (TRACE_EVENTS,), count, lookback=1)
     for message_id, touched in zip((ids[0], ids[2], ids[1]), (1, 1, 2), strict=True):
         fed.send(frames.body([pub(message_id)]))
         fed.run_once()
-        done = incremental.refold(fed.spark, fed.home, fold, 0)
+        done = incremental.rebuild_changed(fed.spark, fed.home, fold, 0)
         assert done is not None
-        assert done.slots == touched
-    rows = table_publisher.read(fed.spark, fed.home, counted).orderBy("message_id").collect()
+        assert done.buckets == touched
+    rows = table_publisher.read_table(fed.spark, fed.home, counted).orderBy("message_id").collect()
     assert [(row["message_id"], row["seen"]) for row in rows] == [(ids[0], 1), (ids[1], 3), (ids[2], 3)]
 
 
@@ -378,7 +379,7 @@ def test_a_server_that_is_away_is_said_and_waited_for(
     away = next(source.unavailable for one in progress for source in one.sources if source.unavailable)
     assert away == "ConnectionLost: connection to 10.0.0.1:9876: refused"
     fault.unlink()
-    assert folded(next(one for one in progress if one.folded)) == [("journeys", 1, 1)]
+    assert folded(next(one for one in progress if one.rebuilt)) == [("journeys", 1, 1)]
     progress.close()  # type: ignore[attr-defined]
 
 
@@ -463,7 +464,7 @@ def test_spark_finds_the_same_slots(spark: SparkSession) -> None:
     nears = [frames.T0_MS + days * 86_400_000 for days in (0, 16, 17, 30, 45, 107)]
     cases = [(message_id, near) for message_id in ids for near in nears]
     frame = spark.createDataFrame(cases, "message_id STRING, near BIGINT")
-    slot = pipeline_slots.of_message(F.col("message_id"), F.timestamp_millis("near"))
-    found = frame.select("message_id", "near", slot.alias("slot")).collect()
-    expected = {(message_id, near): time_buckets.of_id(message_id, near) for message_id, near in cases}
-    assert {(row["message_id"], row["near"]): row["slot"] for row in found} == expected
+    bucket = bucket_columns.bucket_of_message(F.col("message_id"), F.timestamp_millis("near"))
+    found = frame.select("message_id", "near", bucket.alias("bucket")).collect()
+    expected = {(message_id, near): time_buckets.bucket_of_id(message_id, near) for message_id, near in cases}
+    assert {(row["message_id"], row["near"]): row["bucket"] for row in found} == expected

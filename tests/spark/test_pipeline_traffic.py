@@ -25,8 +25,8 @@ from ariane.pipeline import incremental, journeys, run, table_publisher, trace_d
 from ariane.pipeline.jobs import JOBS
 from ariane.reports import REPORTS, table_views
 from ariane.tables import CLOCKS, LATENCIES, SLOW_MESSAGES, TRACE_EVENTS, TRAFFIC
-from ariane.tables.histogram import counted
-from ariane.tables.traffic import MISSING, SLOWEST
+from ariane.tables.histogram import histogram_of
+from ariane.tables.traffic import EXCLUSION_COUNTERS, SLOWEST_PER_BUCKET
 from ariane.testing.cluster import cluster_in_thread
 
 if TYPE_CHECKING:
@@ -38,14 +38,14 @@ MINUTE = at(0).replace(second=0, microsecond=0)
 
 
 def of_one_slot(events: DataFrame) -> DataFrame:
-    """The tests' ids tell no time, so each would lie in a slot by its hash."""
-    return events.withColumn("slot", F.lit("2023-11-14T2210"))
+    """The tests' ids tell no time, so each would lie in a bucket by its hash."""
+    return events.withColumn("bucket", F.lit("2023-11-14T2210"))
 
 
 def of_traces(events: DataFrame) -> DataFrame:
     """The journeys that follow from traces alone."""
     spark = events.sparkSession
-    clocks = spark.createDataFrame([], f"{CLOCKS.ddl}, slot STRING")
+    clocks = spark.createDataFrame([], f"{CLOCKS.ddl}, bucket STRING")
     return journeys.journeys(events, frames.stored_messages(spark, []), clocks)
 
 
@@ -54,7 +54,7 @@ def folded(spark: SparkSession, *bodies: Sequence[TraceEvent]) -> list[dict[str,
     rows = frames.rows(traffic.traffic(events, of_traces(events)))
     events.unpersist()
     for row in rows:
-        row.pop("slot")
+        row.pop("bucket")
         for name in ("send_cost_ms", "queueing_ms", "consume_cost_ms"):
             row[name] = row[name] and dict(row[name])
     return sorted(rows, key=lambda row: (row["minute"], row["direction"], row["topic"] or "", row["client_group"]))
@@ -68,15 +68,15 @@ def test_counts_bytes_and_histograms_of_a_minute(spark: SparkSession) -> None:
     received, sent = folded(spark, sends, consumed, ends)
     assert sent == {
         "minute": MINUTE, "direction": "out", "topic": "T", "client_group": "P", "client_host": "10.0.0.9",
-        "messages": 6, "successes": 5, "failures": 1, "bytes": 600, "send_cost_ms": counted([0, 1, 2, 3, 4, 3000]),
+        "messages": 6, "successes": 5, "failures": 1, "bytes": 600, "send_cost_ms": histogram_of([0, 1, 2, 3, 4, 3000]),
         "queueing_ms": None, "consume_cost_ms": None, "send_cost_ms_max": 3000, "queueing_ms_max": None,
-        "consume_cost_ms_max": None, **dict.fromkeys(MISSING), "send_cost_missing": 0,
+        "consume_cost_ms_max": None, **dict.fromkeys(EXCLUSION_COUNTERS), "send_cost_missing": 0,
     }  # fmt: skip
     assert received == {
         "minute": MINUTE, "direction": "in", "topic": "T", "client_group": "G", "client_host": "10.0.0.9",
         "messages": 4, "successes": 2, "failures": 1, "bytes": None, "send_cost_ms": None,
-        "queueing_ms": counted([200, 189, 178, 167]), "consume_cost_ms": counted([7, 7, 7]), "send_cost_ms_max": None,
-        "queueing_ms_max": 200, "consume_cost_ms_max": 7, **dict.fromkeys(MISSING, 0), "send_cost_missing": None,
+        "queueing_ms": histogram_of([200, 189, 178, 167]), "consume_cost_ms": histogram_of([7, 7, 7]), "send_cost_ms_max": None,
+        "queueing_ms_max": 200, "consume_cost_ms_max": 7, **dict.fromkeys(EXCLUSION_COUNTERS, 0), "send_cost_missing": None,
         "consume_cost_missing": 1,
     }  # fmt: skip
 
@@ -91,9 +91,9 @@ def test_each_attempt_of_a_listener_counts_and_the_first_tells_of_the_queueing(s
     first, _sent, second = folded(spark, [pub("M", 0)], calls)
     counts = [(row["messages"], row["successes"], row["failures"]) for row in (first, second)]
     assert counts == [(2, 0, 2), (1, 1, 0)]
-    assert (first["queueing_ms"], second["queueing_ms"]) == (counted([197]), None)
-    assert (first["consume_cost_ms"], second["consume_cost_ms"]) == (counted([7, 7]), counted([7]))
-    assert (first["queueing_again"], second["queueing_again"]) == (1, 1)
+    assert (first["queueing_ms"], second["queueing_ms"]) == (histogram_of([197]), None)
+    assert (first["consume_cost_ms"], second["consume_cost_ms"]) == (histogram_of([7, 7]), histogram_of([7]))
+    assert (first["queueing_redelivered"], second["queueing_redelivered"]) == (1, 1)
 
 
 def test_what_is_in_no_histogram_is_counted_by_its_reason(spark: SparkSession) -> None:
@@ -152,14 +152,14 @@ def test_ten_minutes_are_the_sum_of_their_minutes_and_hosts(spark: SparkSession)
     calls = [[before(f"M{number}", f"R{number}", 20_000 * number + 500)] for number in range(3)]
     events = of_one_slot(frames.events(spark, sends, *calls))
     rows = frames.rows(traffic.latencies(traffic.traffic(events, of_traces(events))))
-    sent = sorted((row for row in rows if row["client_group"] == "P"), key=lambda row: row["begin"])
+    sent = sorted((row for row in rows if row["client_group"] == "P"), key=lambda row: row["window_start"])
     # The tests' epoch is 22:13:20: 400 seconds to 22:20, ten minutes, and the rest.
-    assert [row["begin"].minute for row in sent] == [10, 20, 30]
-    expected = [counted(range(20)), counted(range(20, 50)), counted(range(50, 60))]
+    assert [row["window_start"].minute for row in sent] == [10, 20, 30]
+    expected = [histogram_of(range(20)), histogram_of(range(20, 50)), histogram_of(range(50, 60))]
     assert [dict(row["send_cost_ms"]) for row in sent] == expected
     assert [row["send_cost_ms_max"] for row in sent] == [19, 49, 59]
     (received,) = (row for row in rows if row["client_group"] == "G")
-    assert dict(received["queueing_ms"]) == counted([500, 499, 498])
+    assert dict(received["queueing_ms"]) == histogram_of([500, 499, 498])
     assert (received["send_cost_ms"], received["consume_cost_ms_max"]) == (None, None)
 
 
@@ -174,7 +174,7 @@ def test_hosts_are_without_ports(spark: SparkSession, host: str | None, ip: str 
 
 
 def test_the_slowest_of_each_measure_topic_and_group(spark: SparkSession) -> None:
-    many = SLOWEST + 3
+    many = SLOWEST_PER_BUCKET + 3
     sends = [pub(f"M{number:02}", 1000 * number, cost_ms=number) for number in range(many)]
     calls = [
         before(f"M{number:02}", f"{group}{number}", 1000 * number + 500, group)
@@ -188,7 +188,7 @@ def test_the_slowest_of_each_measure_topic_and_group(spark: SparkSession) -> Non
         found[row["measure"], row["client_group"]].append((row["message_id"], row["ms"]))
     slow = [(f"M{number:02}", number) for number in range(many)][3:]
     assert found[("send_cost_ms", "P")] == slow, "a message of two groups was sent once"
-    expected = sorted(((f"M{number:02}", 500 - number) for number in range(SLOWEST)), key=lambda one: one[1])
+    expected = sorted(((f"M{number:02}", 500 - number) for number in range(SLOWEST_PER_BUCKET)), key=lambda one: one[1])
     assert found[("queueing_ms", "G")] == found[("queueing_ms", "H")] == expected
     assert len(found) == 3
 
@@ -206,7 +206,7 @@ def test_of_a_message_that_is_tried_again_the_slowest_call_and_the_queueing_of_t
     events = of_one_slot(trace_decoding.trace_events(frames.messages(spark, [sent, *bodies])))
     found = of_traces(events)
     rows = {row["measure"]: row for row in frames.rows(traffic.slow_messages(found))}
-    assert {name: (row["ms"], row["client_host"], row["noted_at"]) for name, row in rows.items()} == {
+    assert {name: (row["ms"], row["client_host"], row["measured_at"]) for name, row in rows.items()} == {
         "send_cost_ms": (3, "10.0.0.9", at(0)),
         "queueing_ms": (197, "10.0.0.3", at(60_200)),
         "consume_cost_ms": (60_000, "10.0.0.3", at(60_200)),
@@ -224,7 +224,7 @@ def test_the_columns_are_those_of_the_tables(spark: SparkSession) -> None:
         (LATENCIES, traffic.latencies(traffic.traffic(events, found))),
         (SLOW_MESSAGES, traffic.slow_messages(found)),
     ):
-        assert frame.columns == [*table.names, "slot"]
+        assert frame.columns == [*table.column_names, "bucket"]
 
 
 def test_the_job_folds_late_events_of_two_slots_into_what_duckdb_adds_up(spark: SparkSession, tmp_path: Path) -> None:
@@ -232,9 +232,9 @@ def test_the_job_folds_late_events_of_two_slots_into_what_duckdb_adds_up(spark: 
 
     def come(number: int, *events: TraceEvent) -> None:
         frame = frames.events(spark, list(events))
-        table_publisher.append(frame, tmp_path, TRACE_EVENTS, "traces x", number, frames.T0_MS)
-        for fold in job.folds:
-            incremental.refold(spark, tmp_path, fold, frames.T0_MS)
+        table_publisher.append_batch(frame, tmp_path, TRACE_EVENTS, "traces x", number, frames.T0_MS)
+        for fold in job.incremental_tables:
+            incremental.rebuild_changed(spark, tmp_path, fold, frames.T0_MS)
 
     def known() -> list[dict[str, Any]]:
         with table_views.open_views(tmp_path, table_views.whole_table(TRAFFIC)) as sql:
@@ -244,18 +244,18 @@ def test_the_job_folds_late_events_of_two_slots_into_what_duckdb_adds_up(spark: 
             )  # fmt: skip
 
     come(0, pub("A"), pub("B"), before("A", "R", 10))
-    parts = len({"A", "B"})  # ids without a time lie in slots by their hash
+    parts = len({"A", "B"})  # ids without a time lie in buckets by their hash
     assert known() == [
         {"direction": "in", "m": 1, "s": 0, "parts": 1}, {"direction": "out", "m": 2, "s": 2, "parts": parts},
     ]  # fmt: skip
     come(1, after("A", "R", 17))
     assert known()[0] == {"direction": "in", "m": 1, "s": 1, "parts": 1}
     with table_views.open_views(tmp_path, table_views.whole_table(SLOW_MESSAGES)) as sql:
-        slow = table_views.query(sql, "SELECT measure, message_id, noted_at FROM slow_messages ORDER BY ALL")
+        slow = table_views.query(sql, "SELECT measure, message_id, measured_at FROM slow_messages ORDER BY ALL")
     assert [(row["measure"], row["message_id"]) for row in slow] == [
         ("consume_cost_ms", "A"), ("queueing_ms", "A"), ("send_cost_ms", "A"), ("send_cost_ms", "B"),
     ]  # fmt: skip
-    assert isinstance(slow[0]["noted_at"], datetime)
+    assert isinstance(slow[0]["measured_at"], datetime)
 
 
 def test_from_a_broker_to_the_report(spark: SparkSession, tmp_path: Path) -> None:

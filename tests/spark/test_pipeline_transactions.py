@@ -11,8 +11,8 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 
 from record_frames import Log, Row, Tables, at, unique_id
 
-from ariane.pipeline import table_publisher, transactions
-from ariane.tables import TRACE_EVENTS, TRANSACTIONS
+from ariane.pipeline import transactions
+from ariane.tables import TRACE_EVENTS, TRANSACTIONS, table_format
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,11 +25,11 @@ def ended(
     message_id: str, ms: int, state: str, *, from_check: bool = False, stored: int | None = None
 ) -> dict[str, Any]:
     """A row of trace_events."""
-    row: dict[str, Any] = dict.fromkeys((*TRACE_EVENTS.names, "slot"))
+    row: dict[str, Any] = dict.fromkeys((*TRACE_EVENTS.column_names, "bucket"))
     return row | {
         "type": "EndTransaction", "event_time": at(ms), "message_id": message_id, "transaction_state": state,
         "from_check": from_check, "trace_broker": "broker-a", "trace_queue_id": 0, "trace_queue_offset": ms,
-        "record_index": 0, "slot": "2023-11-14T2210", "trace_stored_at": at(ms if stored is None else stored),
+        "record_index": 0, "bucket": "2023-11-14T2210", "trace_stored_at": at(ms if stored is None else stored),
     }  # fmt: skip
 
 
@@ -37,7 +37,7 @@ def folded(
     spark: SparkSession, *batches: list[Row], events: list[dict[str, Any]] | None = None
 ) -> list[dict[str, Any]]:
     tables = Tables(spark, batches)
-    told = spark.createDataFrame(events or [], f"{TRACE_EVENTS.ddl}, {table_publisher.SLOT} STRING")
+    told = spark.createDataFrame(events or [], f"{TRACE_EVENTS.ddl}, {table_format.BUCKET} STRING")
     frame = transactions.transactions(tables.messages, tables.marks, told)
     return sorted(frame.toArrow().to_pylist(), key=lambda row: (row["message_id"], row["broker"]))
 
@@ -48,10 +48,10 @@ def brief(row: dict[str, Any]) -> tuple[Any, ...]:
 
 def test_the_columns_are_those_of_the_table(spark: SparkSession) -> None:
     tables = Tables(spark, [[Log().half(A, 0)]])
-    told = spark.createDataFrame([], f"{TRACE_EVENTS.ddl}, {table_publisher.SLOT} STRING")
+    told = spark.createDataFrame([], f"{TRACE_EVENTS.ddl}, {table_format.BUCKET} STRING")
     made = transactions.transactions(tables.messages, tables.marks, told)
     assert [(field.name, field.dataType.simpleString()) for field in made.schema] == [
-        *((column.name, column.type.lower()) for column in TRANSACTIONS.columns), ("slot", "string"),
+        *((column.name, column.type.lower()) for column in TRANSACTIONS.columns), ("bucket", "string"),
     ]  # fmt: skip
 
 
@@ -63,10 +63,10 @@ def test_a_commit_a_rollback_and_an_open_one(spark: SparkSession) -> None:
     log.op(two, ms=250)
     commit, rollback, waits = folded(spark, log.rows)
     assert commit == {
-        "message_id": A, "broker": "broker-a", "topic": "T", "producer_group": "P", "keys": "K", "half_at": at(0),
-        "halves": 1, "checks": 0, "checked_at": [], "decision": "commit", "decided_at": at(130), "decision_ms": 130,
-        "commits": 1, "from_check": None, "answer": None, "offset_message_id": "OFF-1000", "newest_at": at(0),
-        "slot": "2023-11-14T2210",
+        "message_id": A, "broker": "broker-a", "topic": "T", "producer_group": "P", "keys": "K", "half_stored_at": at(0),
+        "half_count": 1, "checks": 0, "checked_at": [], "decision": "commit", "decided_at": at(130), "decision_ms": 130,
+        "commits": 1, "from_check": None, "reported_state": None, "offset_message_id": "OFF-1000", "last_copy_at": at(0),
+        "bucket": "2023-11-14T2210",
     }  # fmt: skip
     assert (brief(rollback), rollback["decided_at"], rollback["commits"]) == (("rollback", 240, 0), at(250), 0)
     assert (brief(waits), waits["decided_at"]) == (("open", None, 0), None)
@@ -93,10 +93,10 @@ def test_checks_and_what_they_led_to(spark: SparkSession) -> None:
     checked(log)
     rows = folded(spark, log.rows)
     assert [brief(row) for row in rows] == [
-        ("commit", 120_010, 2), ("rollback", 60_020, 1), ("given_up", 120_000, 1), ("given_up", 120_000, 1), ("open", None, 2),
+        ("commit", 120_010, 2), ("rollback", 60_020, 1), ("discarded", 120_000, 1), ("discarded", 120_000, 1), ("open", None, 2),
     ]  # fmt: skip
     assert rows[0]["checked_at"] == [at(60_000), at(120_000)]
-    assert {row["halves"] for row in rows} == {1}
+    assert {row["half_count"] for row in rows} == {1}
     newest = max(row["commit_log_offset"] for row in log.rows if row["message_id"] == E)
     assert rows[-1]["offset_message_id"] == f"OFF-{newest}"
 
@@ -121,7 +121,7 @@ def test_what_was_put_aside_and_resumed_begins_anew(spark: SparkSession) -> None
 
     log, _ = resumed()
     (row,) = folded(spark, log.rows)
-    assert (brief(row), row["halves"], row["half_at"]) == (("open", None, 1), 2, at(0))
+    assert (brief(row), row["half_count"], row["half_stored_at"]) == (("open", None, 1), 2, at(0))
     log, again = resumed()
     log.op(again, ms=500_100)
     assert [brief(row) for row in folded(spark, log.rows)] == [("rollback", 500_100, 1)]
@@ -149,7 +149,7 @@ def test_committed_twice_and_committed_without_a_half(spark: SparkSession) -> No
     rows = [row for row in log.rows if row["message_id"] == A or row is lonely]
     twice, alone = folded(spark, rows)
     assert (brief(twice), twice["commits"]) == (("commit", 100, 1), 2)
-    assert (brief(alone), alone["half_at"], alone["halves"], alone["checked_at"]) == (
+    assert (brief(alone), alone["half_stored_at"], alone["half_count"], alone["checked_at"]) == (
         ("commit", None, None),
         None,
         None,
@@ -168,7 +168,7 @@ def test_what_traces_add(spark: SparkSession) -> None:
         ended(C, 90, "COMMIT_MESSAGE"), ended(D, 5, "UNKNOW"),
     ]  # fmt: skip
     rows = folded(spark, log.rows, events=events + events)
-    assert [(row["decision"], row["from_check"], row["answer"]) for row in rows] == [
+    assert [(row["decision"], row["from_check"], row["reported_state"]) for row in rows] == [
         ("commit", True, "COMMIT_MESSAGE"), ("rollback", False, "ROLLBACK_MESSAGE"),
         ("unknown", False, "COMMIT_MESSAGE"), ("open", None, "UNKNOW"),
     ]  # fmt: skip

@@ -122,7 +122,7 @@ def test_records_of_every_version(spark: SparkSession) -> None:
     for row in frames.rows(trace_decoding.trace_events(records).orderBy(*order)):
         found[row["trace_queue_offset"]].append(row)
     assert frames.rows(trace_decoding.trace_rejects(records)) == []
-    place = ("trace_broker", "trace_queue_id", "trace_queue_offset", "record_index", "trace_stored_at", "slot")
+    place = ("trace_broker", "trace_queue_id", "trace_queue_offset", "record_index", "trace_stored_at", "bucket")
     for (who, (_, expected)), rows in zip(GOLDEN.items(), found, strict=True):
         told = [{name: value for name, value in row.items() if name not in place and value is not None} for row in rows]
         assert told == [{name: value for name, value in one.items() if value is not None} for one in expected], who

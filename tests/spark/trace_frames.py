@@ -74,14 +74,14 @@ def events(spark: SparkSession, *bodies: Iterable[TraceEvent]) -> DataFrame:
 
 def stored(message_id: str, ms: int, topic: str = "T", **other: Any) -> dict[str, Any]:
     """A record as `messages` has it, stored at `ms` by the broker's clock."""
-    values = dict.fromkeys(MESSAGES.names) | {"properties": {}} | other
+    values = dict.fromkeys(MESSAGES.column_names) | {"properties": {}} | other
     about = {"message_id": message_id, "topic": topic, "store_timestamp": at(ms)}
     return about | {name: value for name, value in values.items() if name not in about}
 
 
 def stored_messages(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:
-    frame = spark.createDataFrame([{name: row[name] for name in MESSAGES.names} for row in rows], MESSAGES.ddl)
-    return frame.withColumn("slot", bucket_columns.of_message(F.col("message_id"), F.col("store_timestamp")))
+    frame = spark.createDataFrame([{name: row[name] for name in MESSAGES.column_names} for row in rows], MESSAGES.ddl)
+    return frame.withColumn("bucket", bucket_columns.bucket_of_message(F.col("message_id"), F.col("store_timestamp")))
 
 
 def solid(spark: SparkSession, frame: DataFrame) -> DataFrame:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from ariane.tables import CLOCKS, JOURNEYS, MESSAGE_KEYS, TableSchema, page
+from ariane.tables import CLOCKS, JOURNEYS, MESSAGE_KEYS, TableSchema, markdown_page
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "journeys.md"
 
 
 @pytest.mark.parametrize("table", [CLOCKS, JOURNEYS, MESSAGE_KEYS], ids=lambda table: table.name)
 def test_the_page_says_what_the_table_says(table: TableSchema) -> None:
-    assert page(table) in PAGE.read_text(encoding="utf-8"), f"print ariane.tables.page of {table.name} into it"
+    assert markdown_page(table) in PAGE.read_text(encoding="utf-8"), f"print ariane.tables.page of {table.name} into it"

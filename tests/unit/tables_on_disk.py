@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from ariane.reports.table_views import split_type
 from ariane.tables import TableSchema
-from ariane.tables.published import CURRENT, DataFile, TableVersion, current
+from ariane.tables.table_format import CURRENT, DataFile, TableVersion, read_version
 
 SIMPLE = {
     "STRING": pa.string(), "BIGINT": pa.int64(), "INT": pa.int32(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_(),
@@ -25,31 +25,31 @@ def put(
     table: TableSchema,
     rows: Sequence[Mapping[str, Any]],
     *,
-    slot: str = "2023-11-14T2210",
+    bucket: str = "2023-11-14T2210",
     as_of_ms: int | None = None,
-    done: Mapping[str, int] = {},
+    applied: Mapping[str, int] = {},
 ) -> TableVersion:
-    """Add rows, in a file of `slot`; columns that a row does not name are null."""
-    former = current(home, table) or TableVersion(0, table.schema, 0, None)
+    """Add rows, in a file of `bucket`; columns that a row does not name are null."""
+    former = read_version(home, table) or TableVersion(0, table.schema, 0, None)
     number = former.version + 1
-    path = Path(f"v={number:08d}") / f"slot={slot}" / "part-0.parquet"
+    path = Path(f"v={number:08d}") / f"bucket={bucket}" / "part-0.parquet"
     place = home / table.name / path
     place.parent.mkdir(parents=True)
     schema = pa.schema([(column.name, arrow_type(column.type)) for column in table.columns])
-    whole = [dict.fromkeys(table.names) | dict(row) for row in rows]
-    assert all(set(row) == set(table.names) for row in whole), "a row has a column that the table has not"
+    whole = [dict.fromkeys(table.column_names) | dict(row) for row in rows]
+    assert all(set(row) == set(table.column_names) for row in whole), "a row has a column that the table has not"
     pq.write_table(pa.Table.from_pylist(whole, schema), place)
-    times = [int(row[table.time].timestamp() * 1000) for row in whole if row[table.time] is not None]
+    times = [int(row[table.time_column].timestamp() * 1000) for row in whole if row[table.time_column] is not None]
     file = DataFile(
         path.as_posix(),
-        slot,
+        bucket,
         len(rows),
         place.stat().st_size,
         number,
         min(times, default=None),
         max(times, default=None),
     )
-    now = TableVersion(number, table.schema, former.rows + len(rows), as_of_ms, (*former.files, file), dict(done))
+    now = TableVersion(number, table.schema, former.rows + len(rows), as_of_ms, (*former.files, file), dict(applied))
     (home / table.name / CURRENT).write_bytes(msgspec.json.encode(now))
     return now
 

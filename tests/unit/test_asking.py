@@ -15,7 +15,7 @@ from tables_on_disk import put
 from ariane.errors import StoreError
 from ariane.reports import pipeline_status, table_views
 from ariane.reports.pipeline_status import Freshness, SourceStatus
-from ariane.tables import JOURNEYS, TRACE_EVENTS, ColumnSchema, TableSchema, published
+from ariane.tables import JOURNEYS, TRACE_EVENTS, ColumnSchema, TableSchema, table_format
 
 T0_MS = 1_700_000_000_000
 T0 = datetime.fromtimestamp(T0_MS / 1000, UTC)
@@ -34,8 +34,8 @@ EVERY = TableSchema(
         ColumnSchema("counts", "MAP<INT, BIGINT>", ""),
         ColumnSchema("tries", "ARRAY<STRUCT<at: TIMESTAMP, hosts: ARRAY<STRING>, cost_ms: BIGINT>>", ""),
     ),
-    time="at",
-    order=("text",),
+    time_column="at",
+    sort_columns=("text",),
 )
 ROW = {
     "at": T0,
@@ -56,7 +56,7 @@ def test_every_type_comes_back_as_it_was(tmp_path: Path) -> None:
     with table_views.open_views(tmp_path, table_views.whole_table(EVERY)) as sql:
         full, empty = table_views.query(sql, "SELECT * FROM every ORDER BY many NULLS LAST")
     assert full == ROW
-    assert empty == dict.fromkeys(EVERY.names)
+    assert empty == dict.fromkeys(EVERY.column_names)
 
 
 def test_a_table_that_is_not_published_has_its_columns_and_no_rows(tmp_path: Path) -> None:
@@ -76,9 +76,12 @@ def test_values_are_parameters(tmp_path: Path) -> None:
 def test_only_files_that_a_question_can_need_are_opened(tmp_path: Path) -> None:
     for hours in range(3):
         put(
-            tmp_path, EVERY, [{**ROW, "at": T0 + timedelta(hours=hours), "many": hours, "counts": []}], slot=f"S{hours}"
+            tmp_path,
+            EVERY,
+            [{**ROW, "at": T0 + timedelta(hours=hours), "many": hours, "counts": []}],
+            bucket=f"S{hours}",
         )
-    put(tmp_path, EVERY, [{"many": 99}], slot="S9")
+    put(tmp_path, EVERY, [{"many": 99}], bucket="S9")
     hour_ms = 3_600_000
 
     def found(part: table_views.TablePart) -> list[int]:
@@ -91,11 +94,23 @@ def test_only_files_that_a_question_can_need_are_opened(tmp_path: Path) -> None:
     assert found(table_views.files_of_buckets(EVERY, {"S1", "S7"})) == [1]
 
 
-def test_a_list_that_is_none_is_said(tmp_path: Path) -> None:
+def test_an_unreadable_current_file_is_reported(tmp_path: Path) -> None:
     put(tmp_path, EVERY, [{}])
     (tmp_path / "every" / "CURRENT").write_text("nonsense")
-    with pytest.raises(StoreError, match=r"CURRENT is no list of files: .*run the pipeline anew"):
-        published.current(tmp_path, EVERY)
+    with pytest.raises(StoreError, match=r"Cannot read .*CURRENT: .*run the pipeline again"):
+        table_format.read_version(tmp_path, EVERY)
+
+
+@pytest.mark.parametrize(
+    "content", [b'{"version":7,"schema":3,"rows":0,"files":[{"slot":"x"}]}', b'{"format":9,"version":7}']
+)
+def test_a_table_of_another_format_is_refused_with_advice(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / EVERY.name).mkdir()
+    (tmp_path / EVERY.name / table_format.CURRENT).write_bytes(content)
+    with pytest.raises(
+        StoreError, match=rf"has table format [19], expected {table_format.FORMAT}: .*Remove {tmp_path} and run"
+    ):
+        table_format.read_version(tmp_path, EVERY)
 
 
 def tell(home: Path, *, behind: int | None = 0, away: str | None = None, read_ms: int | None = None) -> None:
@@ -104,8 +119,8 @@ def tell(home: Path, *, behind: int | None = 0, away: str | None = None, read_ms
 
 def test_an_answer_says_as_of_when_it_is_and_what_it_may_lack(tmp_path: Path) -> None:
     assert pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS) == Freshness(None, (f"no journeys in {tmp_path} yet",))
-    put(tmp_path, TRACE_EVENTS, [{}], as_of_ms=T0_MS - 5, done={"traces 0a-1b": 3})
-    put(tmp_path, JOURNEYS, [{}], as_of_ms=T0_MS - 5, done={"trace_events": 1})
+    put(tmp_path, TRACE_EVENTS, [{}], as_of_ms=T0_MS - 5, applied={"traces 0a-1b": 3})
+    put(tmp_path, JOURNEYS, [{}], as_of_ms=T0_MS - 5, applied={"trace_events": 1})
     assert pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS).warnings == ("it is not known how far traces is",)
     tell(tmp_path)
     fresh = pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS)
@@ -128,7 +143,7 @@ def test_an_answer_says_as_of_when_it_is_and_what_it_may_lack(tmp_path: Path) ->
         "the pipeline has not looked at traces for 3 minutes",
     )
     tell(tmp_path, read_ms=T0_MS + 9)
-    put(tmp_path, TRACE_EVENTS, [{}], as_of_ms=T0_MS, done={"traces 0a-1b": 4})
+    put(tmp_path, TRACE_EVENTS, [{}], as_of_ms=T0_MS, applied={"traces 0a-1b": 4})
     assert pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS).as_of_ms == T0_MS - 5, "it lacks what was read last"
     assert pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS).warnings == (
         "journeys does not have the newest trace_events yet",

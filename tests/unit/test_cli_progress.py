@@ -21,7 +21,7 @@ from ariane.pipeline.incremental import AggregationResult
 from ariane.pipeline.run import JobProgress
 from ariane.reports.pipeline_status import SourceStatus
 from ariane.tables import CLOCKS, DELAYS, JOURNEYS, TRAFFIC, TableSchema
-from ariane.tables.published import TableVersion
+from ariane.tables.table_format import TableVersion
 from ariane.testing.clock import FakeClock
 
 
@@ -128,7 +128,7 @@ def test_the_collector_speaks_when_brokers_come_or_go_and_of_each_fault_once() -
     collected = progress.CollectorProgress(lines.append)
 
     def seen(*away: str | None, fault: ConnectionLost | None = None) -> PollingRound:
-        samples = [SimpleNamespace(broker=f"b{at}", broker_id=0, away=why) for at, why in enumerate(away)]
+        samples = [SimpleNamespace(broker=f"b{at}", broker_id=0, error=why) for at, why in enumerate(away)]
         return PollingRound(samples, 3 if fault else 0, 0, fault)  # type: ignore[arg-type]
 
     lost = ConnectionLost("h:1", "refused")

@@ -63,7 +63,7 @@ def test_json_has_a_row_a_line(home: Path) -> None:
     done = CliRunner().invoke(app, ["trace", "--home", str(home), "--key", "all", "--limit", "2", "--json"])
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert [row["message_id"] for row in rows] == [unique_id(2), unique_id(3)]
-    assert rows[1]["deliveries"][0]["began_at"] == "2023-11-14T22:13:20.010000+00:00"
+    assert rows[1]["deliveries"][0]["started_at"] == "2023-11-14T22:13:20.010000+00:00"
     assert done.stderr.splitlines()[0] == "1 more results omitted; raise --limit to see them"
 
 

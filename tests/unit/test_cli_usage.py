@@ -268,13 +268,13 @@ def test_a_default_home_that_is_a_uri_is_refused(monkeypatch: pytest.MonkeyPatch
 )
 def test_the_value_of_a_spark_setting_is_not_shown(texts: list[str]) -> None:
     """It may be a password, and errors end in logs."""
-    from ariane.pipeline.spark_session import _merged
+    from ariane.pipeline.spark_session import _merge_settings
 
     with pytest.raises(UsageError) as caught:
         spark_options.parse_conf(texts)
     assert "hidden" not in str(caught.value)
     with pytest.raises(ConfigError) as refused:
-        _merged({}, {"fs.s3a.secret.key": "hidden"})
+        _merge_settings({}, {"fs.s3a.secret.key": "hidden"})
     assert "hidden" not in str(refused.value)
 
 

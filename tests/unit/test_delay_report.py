@@ -22,12 +22,14 @@ T0 = datetime.fromtimestamp(T0_MS / 1000, UTC)
 HOUR = timedelta(hours=1)
 
 
-def row(number: int, due: timedelta | None, off_by_ms: int | None = None, **more: Any) -> dict[str, Any]:
+def row(number: int, due: timedelta | None, lateness_ms: int | None = None, **more: Any) -> dict[str, Any]:
     due_at = None if due is None else T0 + due
-    delivered_at = due_at + timedelta(milliseconds=off_by_ms) if due_at is not None and off_by_ms is not None else None
+    delivered_at = (
+        due_at + timedelta(milliseconds=lateness_ms) if due_at is not None and lateness_ms is not None else None
+    )
     return {
-        "message_id": f"M{number}", "broker": "broker-a", "topic": "T", "kind": "level", "level": 3, "asked_at": due_at,
-        "delivered_at": delivered_at, "off_by_ms": off_by_ms, "state": "pending" if off_by_ms is None else "delivered",
+        "message_id": f"M{number}", "broker": "broker-a", "topic": "T", "kind": "level", "level": 3, "scheduled_at": due_at,
+        "delivered_at": delivered_at, "lateness_ms": lateness_ms, "state": "pending" if lateness_ms is None else "delivered",
         "commit_log_offset": number, **more,
     }  # fmt: skip
 
@@ -111,8 +113,8 @@ def test_more_hours_than_are_shown_are_counted(tmp_path: Path) -> None:
 
 def test_nothing_is_overdue_before_its_delivery_could_be_known(tmp_path: Path) -> None:
     """Where nobody sends, nothing tells the broker's time: it is overdue when the pipeline has looked and found nothing."""
-    put(tmp_path, MESSAGES, [], as_of_ms=T0_MS, done={"messages Q": 1})
-    put(tmp_path, DELAYS, [row(1, timedelta(seconds=30))], as_of_ms=T0_MS, done={"messages": 1})
+    put(tmp_path, MESSAGES, [], as_of_ms=T0_MS, applied={"messages Q": 1})
+    put(tmp_path, DELAYS, [row(1, timedelta(seconds=30))], as_of_ms=T0_MS, applied={"messages": 1})
     later_ms = T0_MS + 100_000
 
     def overdue(behind: int | None) -> tuple[int, bool]:

@@ -10,7 +10,7 @@ import pytest
 
 from ariane.errors import ArianeError, ConfigError
 from ariane.pipeline import restarts
-from ariane.pipeline.spark_session import JAVA_OPTIONS, _merged
+from ariane.pipeline.spark_session import JAVA_OPTIONS, _merge_settings
 
 WORKER = "o1.start.\n: org.apache.spark.SparkException: Python worker failed to connect back.\n\tat org.apache…\n" * 20
 
@@ -46,7 +46,7 @@ class Failing:
 
 def test_a_transient_fault_is_one_line_and_tried_again_with_growing_pauses() -> None:
     stop, said = Stop(), list[str]()
-    assert restarts.retried("journeys", Failing(5), stop, said.append) == 6
+    assert restarts.retry_transient("journeys", Failing(5), stop, said.append) == 6
     assert stop.waited == [5, 10, 20, 40, 60]
     assert said[0] == "journeys failed: Spark: Python worker failed to connect back; retrying in 5 s"
     assert all("\n" not in line for line in said)
@@ -57,14 +57,14 @@ def test_what_fails_again_and_again_ends_with_one_line() -> None:
     with pytest.raises(
         ArianeError, match=r"^journeys failed 8 times in a row: Spark: Python worker failed to connect back$"
     ):
-        restarts.retried("journeys", work, stop, lambda _: None)
-    assert work.calls == restarts.FAILURES_MAX
+        restarts.retry_transient("journeys", work, stop, lambda _: None)
+    assert work.calls == restarts.MAX_FAILURES
 
 
 def test_any_other_fault_is_raised_at_once() -> None:
     stop, work = Stop(), Failing(1, "No space left on device")
     with pytest.raises(RuntimeError, match="No space"):
-        restarts.retried("journeys", work, stop, lambda _: None)
+        restarts.retry_transient("journeys", work, stop, lambda _: None)
     assert (work.calls, stop.waited) == (1, [])
 
 
@@ -72,15 +72,15 @@ def test_a_job_that_is_told_to_stop_tries_nothing_again() -> None:
     stop, work = Stop(), Failing(100)
     stop.set()
     with pytest.raises(RuntimeError):
-        restarts.retried("journeys", work, stop, lambda _: None)
+        restarts.retry_transient("journeys", work, stop, lambda _: None)
     assert work.calls == 1
 
 
 def test_a_success_between_begins_the_pauses_again() -> None:
     backoff = restarts.RestartBackoff("traces")
-    assert [backoff.failed("x"), backoff.failed("x")] == [5, 10]
-    backoff.succeeded()
-    assert backoff.failed("x") == 5
+    assert [backoff.record_failure("x"), backoff.record_failure("x")] == [5, 10]
+    backoff.reset()
+    assert backoff.record_failure("x") == 5
 
 
 def test_an_error_of_spark_is_one_line_and_its_traceback_is_in_the_log(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_an_error_of_spark_is_one_line_and_its_traceback_is_in_the_log(tmp_path:
     text = (
         "An error occurred while calling o7.start.\n: java.lang.IllegalArgumentException: 4x is no size\n\tat a.b.C\n"
     )
-    with pytest.raises(ArianeError) as failed, restarts.in_one_line(log, threading.Event()):
+    with pytest.raises(ArianeError) as failed, restarts.single_line_errors(log, threading.Event()):
         raise errors.PySparkException(text)
     why = "java.lang.IllegalArgumentException: 4x is no size"
     assert str(failed.value) == f"Spark failed: {why}; the whole error is in {log}"
@@ -104,7 +104,7 @@ def test_a_jvm_that_is_gone_while_the_jobs_stop_is_said(tmp_path: Path) -> None:
     stop.set()
     with (
         pytest.raises(ArianeError, match="Spark ended while the jobs were stopping"),
-        restarts.in_one_line(tmp_path / "l", stop),
+        restarts.single_line_errors(tmp_path / "l", stop),
     ):
         raise ConnectionRefusedError(111, "Connection refused")
 
@@ -119,7 +119,7 @@ def test_a_jvm_that_is_gone_while_the_jobs_stop_is_said(tmp_path: Path) -> None:
 )
 def test_errors_that_are_not_of_spark_stay_as_they_are(error: Exception, tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
-    with pytest.raises(type(error)) as raised, restarts.in_one_line(tmp_path / "l", threading.Event()):
+    with pytest.raises(type(error)) as raised, restarts.single_line_errors(tmp_path / "l", threading.Event()):
         raise error
     assert raised.value is error
     assert not (tmp_path / "l").exists()
@@ -129,7 +129,10 @@ def test_a_pipe_to_the_jvm_that_broke_is_a_fault_of_spark(tmp_path: Path) -> Non
     pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
     namespace = {"__name__": "py4j.clientserver"}
     exec("def send():\n    raise BrokenPipeError(32, 'Broken pipe')", namespace)
-    with pytest.raises(ArianeError, match="Spark failed"), restarts.in_one_line(tmp_path / "l", threading.Event()):
+    with (
+        pytest.raises(ArianeError, match="Spark failed"),
+        restarts.single_line_errors(tmp_path / "l", threading.Event()),
+    ):
         namespace["send"]()
 
 
@@ -175,10 +178,10 @@ def test_servers_that_do_not_respond_are_no_fault_of_the_job() -> None:
 
 def test_settings_of_a_user_replace_ours_and_java_options_are_added() -> None:
     ours = {"spark.a": "1", JAVA_OPTIONS: "-Xours"}
-    assert _merged(ours, {"spark.a": "2", JAVA_OPTIONS: "-Xtheirs"}) == {
+    assert _merge_settings(ours, {"spark.a": "2", JAVA_OPTIONS: "-Xtheirs"}) == {
         "spark.a": "2",
         JAVA_OPTIONS: "-Xours -Xtheirs",
     }
-    assert _merged(ours, {}) == ours
+    assert _merge_settings(ours, {}) == ours
     with pytest.raises(ConfigError, match=r"spark\.sql\.session\.timeZone = 'CET': tables are in UTC"):
-        _merged(ours, {"spark.sql.session.timeZone": "CET"})
+        _merge_settings(ours, {"spark.sql.session.timeZone": "CET"})

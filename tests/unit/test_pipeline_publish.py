@@ -17,9 +17,9 @@ from ariane.errors import ConfigError, StoreError
 from ariane.model import ids
 from ariane.pipeline import incremental, jobs, run, table_publisher
 from ariane.reports import pipeline_status
-from ariane.tables import JOURNEYS, MESSAGES, TRACE_EVENTS, TRAFFIC, TableSchema, published
-from ariane.tables.published import DataFile, TableVersion
-from ariane.tables.time_buckets import of_id, of_time
+from ariane.tables import JOURNEYS, MESSAGES, TRACE_EVENTS, TRAFFIC, TableSchema, table_format
+from ariane.tables.table_format import DataFile, TableVersion
+from ariane.tables.time_buckets import bucket_of_id, bucket_of_time
 
 T0_MS = 1_700_000_000_000
 QUERY = "traces 4f0c"
@@ -33,15 +33,17 @@ def files(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[DataFile]]:
 
     def write(frame: object, directory: Path, number: int, table: TableSchema, added: int) -> list[DataFile]:
         directory.mkdir(parents=True, exist_ok=True)
-        slot = of_time(T0_MS)
-        return next_ones or [DataFile(f"v={number:08d}/slot={slot}/part.parquet", slot, 1, 9, added, T0_MS, T0_MS)]
+        bucket = bucket_of_time(T0_MS)
+        return next_ones or [
+            DataFile(f"v={number:08d}/bucket={bucket}/part.parquet", bucket, 1, 9, added, T0_MS, T0_MS)
+        ]
 
-    monkeypatch.setattr(table_publisher, "_write", write)
+    monkeypatch.setattr(table_publisher, "_write_files", write)
     yield next_ones
 
 
 def there(home: Path, table: TableSchema) -> TableVersion:
-    now = published.current(home, table)
+    now = table_format.read_version(home, table)
     assert now is not None
     return now
 
@@ -49,8 +51,8 @@ def there(home: Path, table: TableSchema) -> TableVersion:
 def test_a_batch_and_the_leaving_of_old_rows_at_once_lose_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table_publisher.append(FRAME, tmp_path, TRACE_EVENTS, QUERY, 0, T0_MS)
-    write = table_publisher._write
+    table_publisher.append_batch(FRAME, tmp_path, TRACE_EVENTS, QUERY, 0, T0_MS)
+    write = table_publisher._write_files
     others: list[threading.Thread] = []
 
     def write_while_others_change(*of: Any) -> list[DataFile]:
@@ -60,31 +62,31 @@ def test_a_batch_and_the_leaving_of_old_rows_at_once_lose_nothing(
         others.append(other)
         return write(*of)
 
-    monkeypatch.setattr(table_publisher, "_write", write_while_others_change)
-    table_publisher.append(FRAME, tmp_path, TRACE_EVENTS, QUERY, 1, T0_MS)
+    monkeypatch.setattr(table_publisher, "_write_files", write_while_others_change)
+    table_publisher.append_batch(FRAME, tmp_path, TRACE_EVENTS, QUERY, 1, T0_MS)
     for other in others:
         other.join(10)
     now = there(tmp_path, TRACE_EVENTS)
-    assert now.done == {QUERY: 1}
-    assert (len(now.files), len(now.dropped)) == (0, 2), "both batches were there, then both left"
+    assert now.applied == {QUERY: 1}
+    assert (len(now.files), len(now.retired)) == (0, 2), "both batches were there, then both left"
 
 
 def test_old_are_rows_and_not_the_ids_of_a_clock_that_is_ahead(tmp_path: Path, files: list[DataFile]) -> None:
     noon_ms, hour_ms, keep_ms = 1_786_795_200_000, 3_600_000, 30 * 86_400_000  # 2026-08-15 12:00
     counted = noon_ms + 20 * hour_ms - ids.month_start_ms(noon_ms)
-    ahead = of_id(f"7F0000010001AABBCCDD{counted:08X}0001", noon_ms)
-    first = of_time(noon_ms - keep_ms)
+    ahead = bucket_of_id(f"7F0000010001AABBCCDD{counted:08X}0001", noon_ms)
+    first = bucket_of_time(noon_ms - keep_ms)
     assert ahead < first, "by its id it is of the month before"
 
-    def file(name: str, slot: str, last_ms: int | None) -> DataFile:
-        return DataFile(f"v=1/slot={slot}/{name}.parquet", slot, 1, 9, 1, last_ms, last_ms)
+    def file(name: str, bucket: str, last_ms: int | None) -> DataFile:
+        return DataFile(f"v=1/bucket={bucket}/{name}.parquet", bucket, 1, 9, 1, last_ms, last_ms)
 
     old_ms = noon_ms - keep_ms - 1
     kept = [file("new", ahead, noon_ms), file("old", first, old_ms), file("none", first, None)]
     kept += [file("new", "unknown-03", noon_ms), file("none", "unknown-03", None)]
     files[:] = [*kept, file("old", ahead, old_ms), file("none", ahead, None), file("old", "unknown-03", old_ms)]
-    files.append(file("far", of_time(noon_ms - keep_ms - 33 * 86_400_000), noon_ms + 3650 * 86_400_000))
-    table_publisher.append(FRAME, tmp_path, TRACE_EVENTS, QUERY, 0, noon_ms)
+    files.append(file("far", bucket_of_time(noon_ms - keep_ms - 33 * 86_400_000), noon_ms + 3650 * 86_400_000))
+    table_publisher.append_batch(FRAME, tmp_path, TRACE_EVENTS, QUERY, 0, noon_ms)
     table_publisher.expire(tmp_path, TRACE_EVENTS, first, noon_ms)
     assert there(tmp_path, TRACE_EVENTS).files == tuple(kept)
     assert table_publisher.expire(tmp_path, TRACE_EVENTS, first, noon_ms) is None
@@ -92,11 +94,11 @@ def test_old_are_rows_and_not_the_ids_of_a_clock_that_is_ahead(tmp_path: Path, f
 
 def test_a_base_table_that_was_removed_is_no_silent_gap(tmp_path: Path) -> None:
     for batch in (0, 1, 1):
-        table_publisher.append(FRAME, tmp_path, TRACE_EVENTS, QUERY, batch, T0_MS)
+        table_publisher.append_batch(FRAME, tmp_path, TRACE_EVENTS, QUERY, batch, T0_MS)
     assert there(tmp_path, TRACE_EVENTS).rows == 2, "a batch that is done again is there once"
-    (tmp_path / TRACE_EVENTS.name / published.CURRENT).unlink()
+    (tmp_path / TRACE_EVENTS.name / table_format.CURRENT).unlink()
     with pytest.raises(StoreError, match=r"trace_events lacks batches 0 to 1 of traces: .*remove .*checkpoint/traces"):
-        table_publisher.append(FRAME, tmp_path, TRACE_EVENTS, QUERY, 2, T0_MS)
+        table_publisher.append_batch(FRAME, tmp_path, TRACE_EVENTS, QUERY, 2, T0_MS)
 
 
 @pytest.mark.parametrize("batches", [1, 4, 9])
@@ -105,17 +107,17 @@ def test_a_table_that_was_made_anew_is_folded_anew(
 ) -> None:
     """However many versions it has by then: fewer than were folded of the former one, as many, or more."""
     fold = incremental.IncrementalTable(TRAFFIC, (JOURNEYS,), lambda *_: FRAME)
-    monkeypatch.setattr(table_publisher, "read", lambda *_: FRAME)
+    monkeypatch.setattr(table_publisher, "read_table", lambda *_: FRAME)
     for batch in range(4):
-        table_publisher.append(FRAME, tmp_path, JOURNEYS, QUERY, batch, T0_MS)
-    assert incremental.refold(FRAME, tmp_path, fold, T0_MS) is not None
-    assert incremental.refold(FRAME, tmp_path, fold, T0_MS) is None
-    (tmp_path / JOURNEYS.name / published.CURRENT).unlink()
+        table_publisher.append_batch(FRAME, tmp_path, JOURNEYS, QUERY, batch, T0_MS)
+    assert incremental.rebuild_changed(FRAME, tmp_path, fold, T0_MS) is not None
+    assert incremental.rebuild_changed(FRAME, tmp_path, fold, T0_MS) is None
+    (tmp_path / JOURNEYS.name / table_format.CURRENT).unlink()
     for batch in range(batches):
-        table_publisher.append(FRAME, tmp_path, JOURNEYS, "traces another", batch, T0_MS + 60_000)
+        table_publisher.append_batch(FRAME, tmp_path, JOURNEYS, "traces another", batch, T0_MS + 60_000)
     (gap,) = [one for one in pipeline_status.freshness(tmp_path, TRAFFIC, T0_MS).warnings if "newest" in one]
     assert gap == "traffic does not have the newest journeys yet"
-    assert incremental.refold(FRAME, tmp_path, fold, T0_MS + 60_000) is not None
+    assert incremental.rebuild_changed(FRAME, tmp_path, fold, T0_MS + 60_000) is not None
 
 
 def test_a_list_that_is_older_than_what_was_folded_is_folded_anew(
@@ -123,37 +125,37 @@ def test_a_list_that_is_older_than_what_was_folded_is_folded_anew(
 ) -> None:
     """A backup of one table was put back."""
     fold = incremental.IncrementalTable(TRAFFIC, (JOURNEYS,), lambda *_: FRAME)
-    monkeypatch.setattr(table_publisher, "read", lambda *_: FRAME)
-    table_publisher.append(FRAME, tmp_path, JOURNEYS, QUERY, 0, T0_MS)
-    backup = (tmp_path / JOURNEYS.name / published.CURRENT).read_bytes()
-    table_publisher.append(FRAME, tmp_path, JOURNEYS, QUERY, 1, T0_MS)
-    incremental.refold(FRAME, tmp_path, fold, T0_MS)
-    (tmp_path / JOURNEYS.name / published.CURRENT).write_bytes(backup)
+    monkeypatch.setattr(table_publisher, "read_table", lambda *_: FRAME)
+    table_publisher.append_batch(FRAME, tmp_path, JOURNEYS, QUERY, 0, T0_MS)
+    backup = (tmp_path / JOURNEYS.name / table_format.CURRENT).read_bytes()
+    table_publisher.append_batch(FRAME, tmp_path, JOURNEYS, QUERY, 1, T0_MS)
+    incremental.rebuild_changed(FRAME, tmp_path, fold, T0_MS)
+    (tmp_path / JOURNEYS.name / table_format.CURRENT).write_bytes(backup)
     assert (
         "traffic does not have the newest journeys yet" in pipeline_status.freshness(tmp_path, TRAFFIC, T0_MS).warnings
     )
-    assert incremental.refold(FRAME, tmp_path, fold, T0_MS) is not None
+    assert incremental.rebuild_changed(FRAME, tmp_path, fold, T0_MS) is not None
 
 
 def test_journeys_are_as_new_as_traces_where_messages_were_read_long_ago(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: list[DataFile]
 ) -> None:
-    monkeypatch.setattr(table_publisher, "read", lambda *_: FRAME)
+    monkeypatch.setattr(table_publisher, "read_table", lambda *_: FRAME)
     day_ms = 86_400_000
     for table, at_ms in ((MESSAGES, T0_MS), (TRACE_EVENTS, T0_MS + 7 * day_ms)):
-        files[:] = [DataFile("v=1/slot=s/part.parquet", of_time(at_ms), 1, 9, 2_000_000_000, at_ms, at_ms)]
-        table_publisher.append(FRAME, tmp_path, table, "source id", 0, T0_MS)
-    for fold in jobs.OF_TRACES:
-        incremental.refold(FRAME, tmp_path, fold._replace(work=lambda *_: FRAME), T0_MS)
+        files[:] = [DataFile("v=1/bucket=s/part.parquet", bucket_of_time(at_ms), 1, 9, 2_000_000_000, at_ms, at_ms)]
+        table_publisher.append_batch(FRAME, tmp_path, table, "source id", 0, T0_MS)
+    for fold in jobs.TRACE_TABLES:
+        incremental.rebuild_changed(FRAME, tmp_path, fold._replace(compute=lambda *_: FRAME), T0_MS)
     assert there(tmp_path, JOURNEYS).as_of_ms == T0_MS + 7 * day_ms
 
 
 def test_versions_that_nobody_named_are_swept(tmp_path: Path) -> None:
-    table_publisher.append(FRAME, tmp_path, TRACE_EVENTS, QUERY, 0, T0_MS)
+    table_publisher.append_batch(FRAME, tmp_path, TRACE_EVENTS, QUERY, 0, T0_MS)
     (file,) = there(tmp_path, TRACE_EVENTS).files
     for name in (file.path.partition("/")[0], "v=00000007", "v=9999999999"):
         (tmp_path / TRACE_EVENTS.name / name).mkdir()
-    with table_publisher.claimed(tmp_path, [TRACE_EVENTS]):
+    with table_publisher.lock_tables(tmp_path, [TRACE_EVENTS]):
         assert [place.name for place in (tmp_path / TRACE_EVENTS.name).glob("v=*")] == [file.path.partition("/")[0]]
 
 

@@ -31,8 +31,8 @@ from ariane.protocol.command import Command
 from ariane.reports import replay_source
 from ariane.reports.replay_result import ResultFile
 from ariane.reports.replay_source import ReplayFilter
-from ariane.tables import ARCHIVE, published
-from ariane.tables.published import CURRENT, DataFile, TableVersion
+from ariane.tables import ARCHIVE, table_format
+from ariane.tables.table_format import CURRENT, DataFile, TableVersion
 from ariane.testing.clock import FakeClock
 
 DEAD = {
@@ -284,7 +284,7 @@ def archive(home: Path) -> Path:
     files = []
     for topic in ("orders", "%DLQ%G"):
         rows = [
-            dict.fromkeys(ARCHIVE.names)
+            dict.fromkeys(ARCHIVE.column_names)
             | {
                 "topic": topic, "broker": "broker-a", "queue_id": 0, "queue_offset": n, "message_id": f"{topic}-{n}",
                 "keys": f"k{n} all", "properties": [("color", "red" if n % 2 else "blue")], "body": b"x" * n, "flag": n,
@@ -365,7 +365,7 @@ def test_messages_that_a_broker_removes_meanwhile_are_not_passed_over(code: Resp
 
 def test_what_an_archive_has_twice_is_sent_once(tmp_path: Path) -> None:
     home = archive(tmp_path)
-    now = published.current(home, ARCHIVE)
+    now = table_format.read_version(home, ARCHIVE)
     assert now is not None
     (home / ARCHIVE.name / "again.parquet").write_bytes((home / ARCHIVE.name / now.files[0].path).read_bytes())
     again = msgspec.structs.replace(now.files[0], path="again.parquet")

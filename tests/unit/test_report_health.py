@@ -23,7 +23,7 @@ HOUR_MS = 3_600_000
 def row(kind: str, count: int = 1, *, minutes: int = 0, example: str = "M", **other: Any) -> dict[str, Any]:
     at = T0 + timedelta(minutes=minutes)
     examples = [{"worst": other.get("worst"), "message_id": example, "at": at, "detail": ""}]
-    empty = dict.fromkeys(HEALTH.names)
+    empty = dict.fromkeys(HEALTH.column_names)
     return empty | {"kind": kind, "minute": at, "topic": "T", "count": count, "examples": examples} | other
 
 
@@ -85,7 +85,7 @@ def test_when_all_is_read_and_nobody_traces_any_more_never_consumed_is_known_unt
         HEALTH,
         [row("stored", 5, minutes=40)],
         as_of_ms=T0_MS + HOUR_MS // 2,
-        done={"traces x": 1, "messages y": 1},
+        applied={"traces x": 1, "messages y": 1},
     )
     for source, at_ms in (("traces", now_ms), ("messages", now_ms - 60_000)):
         pipeline_status.write_status(tmp_path, pipeline_status.SourceStatus(source, at_ms, 1, 10, 0, None, 1, at_ms))

@@ -32,7 +32,7 @@ def minute(number: int, broker: str = "a", **other: Any) -> dict[str, Any]:
         "delivered_slaves_tps": 0.0, "lag": 600, "lag_change": -300, "oldest_age_ms": 4000, "removed": 0, "drain_s": 120.0,
         "flags": [],
     }  # fmt: skip
-    who = {"window_at": at(60 * number), "broker": broker, "topic": "T", "consumer_group": "G"}
+    who = {"window_start": at(60 * number), "broker": broker, "topic": "T", "consumer_group": "G"}
     return who | usual | other
 
 
@@ -41,7 +41,7 @@ def broker(second: int, broker_id: int = 0, **other: Any) -> dict[str, Any]:
     usual = {
         "collector": "host", "stored_at": at(second), "broker": "a", "cluster": "c", "addr": f"10.0.0.{broker_id}:10911",
         "interval_ms": 5000, "booted_at": at(-9), "put_total": 10 * second, "get_total": 20 * second, "log_max": 1000,
-        "left_groups": 0, "lost": 0, "faults": [],
+        "skipped_groups": 0, "dropped_samples": 0, "failed_requests": [],
     }  # fmt: skip
     return {"sampled_at": at(second), "broker_id": broker_id} | usual | other
 
@@ -52,8 +52,8 @@ def reported(
     told = [broker(180), broker(185)] if brokers is None else brokers
     inputs = (SAMPLES_BROKERS, SAMPLES_QUEUES, SAMPLES_COUNTERS)
     for table in inputs:
-        put(home, table, told if table is SAMPLES_BROKERS else [], as_of_ms=AS_OF_MS, done={"samples x": 1})
-    put(home, CONSUMPTION, minutes, as_of_ms=AS_OF_MS, done={table.name: 1 for table in inputs})
+        put(home, table, told if table is SAMPLES_BROKERS else [], as_of_ms=AS_OF_MS, applied={"samples x": 1})
+    put(home, CONSUMPTION, minutes, as_of_ms=AS_OF_MS, applied={table.name: 1 for table in inputs})
     pipeline_status.write_status(home, pipeline_status.SourceStatus("samples", T0_MS + 185_000, 1, 10, 0, None))
     return lag_report.report(home, since_ms=T0_MS, until_ms=T0_MS + 190_000, now_ms=T0_MS + 190_000, **filters)
 
@@ -97,7 +97,7 @@ def test_a_console_that_misled_in_any_minute_of_the_time_is_named(tmp_path: Path
     """The slave served in the first two minutes only; one broker is not known in the second."""
     served = {"delivered_master_tps": 0.0, "delivered_slaves_tps": 12.0, "lag": 900, "oldest_age_ms": 8000}
     unknown = dict.fromkeys(("delivered_master_tps", "delivered_slaves_tps", "lag"))
-    rows = [minute(0, **served), minute(1, **served), minute(1, "b", **unknown, flags=["master away"])]
+    rows = [minute(0, **served), minute(1, **served), minute(1, "b", **unknown, flags=["master unreachable"])]
     rows += [minute(number, name) for number in (2, 3) for name in "ab"]
     report = reported(tmp_path, rows)
     (told,) = sheet(report, "Where a console's TPS misleads")
@@ -112,13 +112,13 @@ def test_a_consoles_zero_while_a_group_confirms_is_named(tmp_path: Path) -> None
 
 
 def test_the_whole_time_has_the_greatest_lag_and_every_doubt(tmp_path: Path) -> None:
-    away = minute(1, produced_tps=None, consumed_tps=None, lag=None, flags=["master away"])
+    away = minute(1, produced_tps=None, consumed_tps=None, lag=None, flags=["master unreachable"])
     early = minute(0, produced_tps=35.0, lag=5000, oldest_age_ms=70_000, delivered_slaves_tps=30.0)
     report = reported(tmp_path, [early, away, minute(2), minute(3, lag=9999)])
     (row,) = sheet(report, "Groups over the whole time")
     assert row == {
         "group": "G", "topic": "T", "minutes": 3, "in": 20.0, "confirmed": 10.0, "by slaves": 50.0, "greatest lag": 5000,
-        "at": at(0), "oldest": 70_000, "in doubt": "master away (1 min)",
+        "at": at(0), "oldest": 70_000, "in doubt": "master unreachable (1 min)",
     }  # fmt: skip
     assert sheet(report, "Groups")[0]["lag"] == 600, "the last whole minute"
     assert sheet(reported(tmp_path / "other", [minute(0)], group="H"), "Groups over the whole time") == []
@@ -126,7 +126,7 @@ def test_the_whole_time_has_the_greatest_lag_and_every_doubt(tmp_path: Path) -> 
 
 def test_a_broker_that_was_away_and_a_silent_collector_are_told_also_when_both_are_back(tmp_path: Path) -> None:
     samples = [
-        broker(second, away="refused" if second == 5 else None, lost=9 if second == 5 else 0)
+        broker(second, error="refused" if second == 5 else None, dropped_samples=9 if second == 5 else 0)
         for second in (0, 5, 80, 180)
     ]
     report = reported(tmp_path, [minute(0), minute(1)], [*samples, broker(185)])
@@ -139,20 +139,20 @@ def test_a_broker_that_was_away_and_a_silent_collector_are_told_also_when_both_a
 
 
 def test_what_one_broker_does_not_tell_is_unknown_and_never_zero(tmp_path: Path) -> None:
-    nothing = dict.fromkeys(set(CONSUMPTION.names) - {"window_at", "broker", "topic", "consumer_group"})
-    away = minute(2, "b") | nothing | {"flags": ["master away"]}
+    nothing = dict.fromkeys(set(CONSUMPTION.column_names) - {"window_start", "broker", "topic", "consumer_group"})
+    away = minute(2, "b") | nothing | {"flags": ["master unreachable"]}
     report = reported(tmp_path, [minute(1), minute(1, "b"), minute(2), away, minute(3)])
     (row,) = sheet(report, "Groups")
     unknown = {name for name, value in row.items() if value is None}
     assert unknown == {"lag", "change", "in", "confirmed", "by slaves", "done in"}
-    assert row["in doubt"] == "master away"
+    assert row["in doubt"] == "master unreachable"
     lags = [point[1] for point in plot(report, "Lag").lines[0].points]
     assert lags == [1200.0, None, None]
 
 
 def test_a_broker_that_is_in_no_row_of_the_minute_is_told(tmp_path: Path) -> None:
     (row,) = sheet(reported(tmp_path, [minute(1), minute(1, "b"), minute(2), minute(3)]), "Groups")
-    assert (row["lag"], row["in doubt"]) == (None, "not seen in this minute")
+    assert (row["lag"], row["in doubt"]) == (None, "no sample in this minute")
 
 
 def test_minutes_without_samples_are_holes_in_the_lines(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_brokers_their_rates_and_what_a_slave_has_to_copy(tmp_path: Path) -> Non
 
 
 def test_why_samples_may_be_missing(tmp_path: Path) -> None:
-    early = [broker(60, lost=7, left_groups=2)]
+    early = [broker(60, dropped_samples=7, skipped_groups=2)]
     report = reported(tmp_path / "late", [minute(0)], early)
     assert report.warnings == (
         "no samples since 10:01:00 UTC: is `ariane collect` running?",

@@ -12,8 +12,8 @@ import pytest
 from ariane.client.producer import Producer
 from ariane.errors import ArianeError, ConfigError, ConnectionLost, RequestTimeout
 from ariane.metrics_collector import publisher, sample
-from ariane.metrics_collector.poller import FORGET_MS, BrokerPoller, PollLimits, in_turn
-from ariane.metrics_collector.sample import GroupProgress, OmittedPart, Sample, StatsCounter, TopicQueueEnds
+from ariane.metrics_collector.poller import FORGET_MS, BrokerPoller, PollLimits, take_round_robin
+from ariane.metrics_collector.sample import GroupProgress, OmittedPart, Sample, StatsCounter, TopicQueueBounds
 from ariane.model.message import Message
 from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import fastjson
@@ -106,13 +106,13 @@ def sampler(cluster: Cluster, clock: FakeClock | None = None, **limits: int) -> 
 
 
 def one_round(cluster: Cluster) -> list[Sample]:
-    return asyncio.run(sampler(cluster).round())
+    return asyncio.run(sampler(cluster).poll())
 
 
 def test_a_round_over_a_master_and_its_slave() -> None:
     cluster = Cluster()
     master, slave = one_round(cluster)
-    assert master.topics == (TopicQueueEnds("T", 1000, ((0, 0, 100), (1, 3, 50))),)
+    assert master.topics == (TopicQueueBounds("T", 1000, ((0, 0, 100), (1, 3, 50))),)
     # What waits in queue 0 is 4.1 s old; nothing waits in queue 1.
     assert master.groups == (GroupProgress("G", "T", 1000, 1000, ((0, 90, 0, 100, 4100), (1, 50, 3, 50, None))),)
     none = {(one.name, one.sum, one.tps) for one in master.counters}
@@ -143,7 +143,7 @@ def test_topics_are_asked_for_again_when_a_group_has_a_new_one() -> None:
                 cluster.topics["New"] = {0: (0, 5)}
                 cluster.offsets["New@G"] = {0: 1}
                 cluster.offsets["deleted@G"] = {0: 1}
-            (master, _) = await rounds.round()
+            (master, _) = await rounds.poll()
             counts.append(len(master.groups))
         return counts
 
@@ -152,8 +152,8 @@ def test_topics_are_asked_for_again_when_a_group_has_a_new_one() -> None:
 
 
 def test_what_is_too_much_for_a_round_has_its_turn_in_the_next() -> None:
-    assert in_turn("abc", 3, 2) == (["a", "b", "c"], 0)
-    assert in_turn("abcde", 2, 4) == (["e", "a"], 1)
+    assert take_round_robin("abc", 3, 2) == (["a", "b", "c"], 0)
+    assert take_round_robin("abcde", 2, 4) == (["e", "a"], 1)
     cluster = Cluster()
     cluster.offsets = {f"T@G{number}": {0: 90} for number in range(5)}
     cluster.topics |= {f"other{number}": {0: (0, 1)} for number in range(3)}
@@ -162,10 +162,10 @@ def test_what_is_too_much_for_a_round_has_its_turn_in_the_next() -> None:
         rounds = sampler(cluster, pairs=2, ages=1, topics=2)
         groups, topics, left = [], [], []
         for _ in range(3):
-            (master, _) = await rounds.round()
+            (master, _) = await rounds.poll()
             groups.append([one.group for one in master.groups])
             topics.append([one.topic for one in master.topics])
-            left.append(master.left_out)
+            left.append(master.skipped)
         return groups, topics, left
 
     groups, topics, left = asyncio.run(work())
@@ -190,17 +190,17 @@ def test_who_does_not_answer_is_a_sample_that_says_why() -> None:
     cluster = Cluster()
     cluster.silent = {"master:1"}
     master, slave = one_round(cluster)
-    assert master.away == "no answer from master:1 within 3000 ms"
+    assert master.error == "no answer from master:1 within 3000 ms"
     assert (master.runtime, master.groups, master.counters) == (None, (), ())
-    assert slave.away is None
+    assert slave.error is None
 
 
 def test_a_refused_question_is_told_and_hides_no_other() -> None:
     cluster = Cluster()
     cluster.offsets["gone@G"] = {0: 7}
     (master, _) = one_round(cluster)
-    assert master.faults == (f"ends of gone: code {ResponseCode.TOPIC_NOT_EXIST}: no such topic",)
-    assert [(one.topic, one.ends_at_ms, one.queues) for one in master.groups] == [
+    assert master.failed_requests == (f"ends of gone: code {ResponseCode.TOPIC_NOT_EXIST}: no such topic",)
+    assert [(one.topic, one.bounds_at_ms, one.queues) for one in master.groups] == [
         ("T", 1000, ((0, 90, 0, 100, 4100), (1, 50, 3, 50, None))),
         ("gone", None, ((0, 7, None, None, None),)),
     ]
@@ -213,29 +213,31 @@ def test_brokers_stay_known_while_name_servers_are_away_and_for_a_while_when_the
         rounds = sampler(cluster, clock)
         cluster.silent = {"ns"}
         with pytest.raises(RequestTimeout):
-            await rounds.round()
+            await rounds.poll()
         cluster.silent = set()
-        assert len(await rounds.round()) == 2
+        assert len(await rounds.poll()) == 2
         cluster.silent = {"ns"}
         clock.advance_ms(2 * FORGET_MS)
-        assert [one.away for one in await rounds.round()] == [None, None]
+        assert [one.error for one in await rounds.poll()] == [None, None]
         cluster.silent = {"slave:1"}
-        await rounds.round()
+        await rounds.poll()
         cluster.brokers = {0: "master:1"}
-        assert [one.away is None for one in await rounds.round()] == [True, False]
+        assert [one.error is None for one in await rounds.poll()] == [True, False]
         clock.advance_ms(FORGET_MS + 1)
-        assert [one.addr for one in await rounds.round()] == ["master:1"]
+        assert [one.addr for one in await rounds.poll()] == ["master:1"]
 
     asyncio.run(work())
 
 
 def test_messages_of_a_sample_hold_it_all() -> None:
     (master, slave) = one_round(Cluster())
-    (body,) = sample.bodies(master)
+    (body,) = sample.encode_messages(master)
     assert msgspec.json.decode(body, type=Sample) == master
     queues = tuple((queue, 0, queue) for queue in range(9000))
-    many = msgspec.structs.replace(slave, topics=tuple(TopicQueueEnds(f"T{number}", 1, queues) for number in range(5)))
-    parts = [msgspec.json.decode(body, type=Sample) for body in sample.bodies(many)]
+    many = msgspec.structs.replace(
+        slave, topics=tuple(TopicQueueBounds(f"T{number}", 1, queues) for number in range(5))
+    )
+    parts = [msgspec.json.decode(body, type=Sample) for body in sample.encode_messages(many)]
     assert [[one.topic for one in part.topics] for part in parts] == [["T0", "T1"], ["T2", "T3"], ["T4"]]
     assert [(part.part, len(part.counters)) for part in parts] == [(0, 2), (1, 0), (2, 0)]
 
@@ -254,7 +256,7 @@ class Producing:
 
 
 def test_what_no_broker_takes_waits_and_what_is_too_old_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publisher, "WAITING_MAX", 3)
+    monkeypatch.setattr(publisher, "MAX_PENDING", 3)
     producing, clock, cluster = Producing(), FakeClock(1000, is_auto=True), Cluster()
     seen: list[publisher.PollingRound] = []
 
@@ -272,12 +274,12 @@ def test_what_no_broker_takes_waits_and_what_is_too_old_is_counted(monkeypatch: 
         await publisher._rounds(sampler(cluster, clock), producer, "S", 5.0, False, on_round, stop, clock)
 
     asyncio.run(work(4))
-    assert [(one.waiting, one.lost) for one in seen] == [(1, 0), (3, 0), (3, 2), (0, 4)]
-    assert [isinstance(one.fault, ArianeError) for one in seen] == [True, True, True, False]
+    assert [(one.pending, one.dropped) for one in seen] == [(1, 0), (3, 0), (3, 2), (0, 4)]
+    assert [isinstance(one.error, ArianeError) for one in seen] == [True, True, True, False]
     told = [msgspec.json.decode(body, type=Sample) for body in producing.sent]
     # Oldest first; those of the last round know how many are lost.
     assert [one.round for one in told] == [1, 3, 4, 4]
-    assert told[-1].lost == 2
+    assert told[-1].dropped_samples == 2
 
 
 def test_once_says_that_no_broker_took_the_samples() -> None:
@@ -293,4 +295,4 @@ def test_once_says_that_no_broker_took_the_samples() -> None:
     with pytest.raises(ConnectionLost, match="keeper:1"):
         asyncio.run(work())
     with pytest.raises(ConfigError, match="interval"):
-        asyncio.run(publisher.collect("127.0.0.1:1", interval_s=0.1))
+        asyncio.run(publisher.run_collector("127.0.0.1:1", interval_s=0.1))

@@ -1,4 +1,4 @@
-"""Slots of messages by their ids: the same for all who know the id, whenever they tell of it."""
+"""Buckets of messages by their ids: the same for all who know the id, whenever they tell of it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def unique_id(counted: int) -> str:
 
 def test_an_instant_is_in_the_ten_minutes_that_hold_it() -> None:
     ms = NOV_1 + 10 * 3_600_000
-    assert time_buckets.of_time(ms) == time_buckets.of_time(ms + 599_999) == "2026-11-01T1000"
-    assert time_buckets.of_time(ms + 600_000) == "2026-11-01T1010"
-    assert time_buckets.begins_ms("2026-11-01T1010") == ms + 600_000
-    assert time_buckets.begins_ms("unknown-03") is None
+    assert time_buckets.bucket_of_time(ms) == time_buckets.bucket_of_time(ms + 599_999) == "2026-11-01T1000"
+    assert time_buckets.bucket_of_time(ms + 600_000) == "2026-11-01T1010"
+    assert time_buckets.bucket_start_ms("2026-11-01T1010") == ms + 600_000
+    assert time_buckets.bucket_start_ms("unknown-03") is None
 
 
 @given(
@@ -36,33 +36,35 @@ def test_news_of_a_message_come_into_the_slot_of_its_birth(born: int, later: lis
     begin = datetime.fromtimestamp(born / 1000, UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     counted = born - int(begin.timestamp() * 1000)
     message_id = unique_id(counted)
-    assert {time_buckets.of_id(message_id, born + wait) for wait in later} == {time_buckets.of_time(born)}
+    assert {time_buckets.bucket_of_id(message_id, born + wait) for wait in later} == {time_buckets.bucket_of_time(born)}
 
 
 def test_a_client_far_in_the_east_counts_from_another_midnight() -> None:
-    """It is the 1st of December there while it is still November here: one slot, whoever tells it when."""
+    """It is the 1st of December there while it is still November here: one bucket, whoever tells it when."""
     born = NOV_1 + 30 * DAY_MS - 3_600_000  # 23:00 UTC, 07:00 of the next month for the client
     message_id = unique_id(7 * 3_600_000)
     assert (
-        time_buckets.of_id(message_id, born) == time_buckets.of_id(message_id, born + 5 * DAY_MS) == "2026-12-01T0700"
+        time_buckets.bucket_of_id(message_id, born)
+        == time_buckets.bucket_of_id(message_id, born + 5 * DAY_MS)
+        == "2026-12-01T0700"
     )
 
 
 @pytest.mark.parametrize("message_id", ["", "A", "x" * 32, "7F000001" * 3, "FF" * 16])
 def test_ids_that_tell_no_time(message_id: str) -> None:
-    slot = time_buckets.of_id(message_id, NOV_1)
-    assert slot.startswith("unknown-")
-    assert slot == time_buckets.of_id(message_id, NOV_1 + 50 * DAY_MS)
+    bucket = time_buckets.bucket_of_id(message_id, NOV_1)
+    assert bucket.startswith("unknown-")
+    assert bucket == time_buckets.bucket_of_id(message_id, NOV_1 + 50 * DAY_MS)
 
 
 def test_our_own_ids_are_understood() -> None:
     born = ids.month_start_ms(NOV_1 + 5 * DAY_MS) + 4 * DAY_MS
     message_id = ids.unique_ids(lambda: born, ip="::1")()
     assert len(message_id) == 56
-    assert not time_buckets.of_id(message_id, born).startswith("unknown-")
+    assert not time_buckets.bucket_of_id(message_id, born).startswith("unknown-")
 
 
 def test_every_slot_that_a_message_may_lie_in() -> None:
     message_id = unique_id(4 * DAY_MS)
-    found = time_buckets.possible(message_id, NOV_1, NOV_1 + 40 * DAY_MS)
+    found = time_buckets.candidate_buckets(message_id, NOV_1, NOV_1 + 40 * DAY_MS)
     assert found == {"2026-10-05T0000", "2026-11-05T0000", "2026-12-05T0000"}

@@ -15,7 +15,7 @@ from tables_on_disk import put
 from ariane.errors import StoreError
 from ariane.reports import trace_lookup
 from ariane.tables import JOURNEYS, MESSAGE_KEYS
-from ariane.tables.time_buckets import of_id
+from ariane.tables.time_buckets import bucket_of_id
 
 T0_MS = 1_700_000_000_000
 T0 = datetime.fromtimestamp(T0_MS / 1000, UTC)
@@ -33,9 +33,9 @@ def unique_id(number: int) -> str:
 
 def delivery(began_ms: int | None, ended_ms: int | None, **other: Any) -> dict[str, Any]:
     one = {
-        "request_id": f"R{began_ms}", "began_at": None if began_ms is None else at(began_ms),
+        "request_id": f"R{began_ms}", "started_at": None if began_ms is None else at(began_ms),
         "ended_at": None if ended_ms is None else at(ended_ms), "cost_ms": 5, "result": "success", "retry_times": 0,
-        "host": "10.0.0.3:1", "region": None, "clock_ms": None, "clock_error_ms": None, "began_corrected_at": None,
+        "host": "10.0.0.3:1", "region": None, "clock_ms": None, "clock_error_ms": None, "started_corrected_at": None,
         "ended_corrected_at": None,
     }  # fmt: skip
     return one | other
@@ -53,25 +53,30 @@ def journey(message_id: str, group: str | None = "G", **other: Any) -> dict[str,
         "result": "success", "consumer_host": "10.0.0.3:1", "clock_skew": False, "deliveries": [delivery(10, 15)],
         "consumed_times": 1,
     }  # fmt: skip
-    row = dict.fromkeys(JOURNEYS.names) | sent | (consumed if group else {})
+    row = dict.fromkeys(JOURNEYS.column_names) | sent | (consumed if group else {})
     return row | {"message_id": message_id, "consumer_group": group, "keys": f"order-{message_id} all"} | other
 
 
 def publish(home: Path, *rows: dict[str, Any]) -> None:
-    """Journeys and the terms that lead to them, each in the slot of its id."""
-    slots: dict[str, list[dict[str, Any]]] = {}
+    """Journeys and the terms that lead to them, each in the bucket of its id."""
+    buckets: dict[str, list[dict[str, Any]]] = {}
     terms: dict[str, list[dict[str, Any]]] = {}
     for number, row in enumerate(rows):
-        slot = of_id(row["message_id"], T0_MS)
-        slots.setdefault(slot, []).append(row)
+        bucket = bucket_of_id(row["message_id"], T0_MS)
+        buckets.setdefault(bucket, []).append(row)
         for term in (*(row["keys"] or "").split(), row["offset_message_id"]):
-            found = {"term": term, "message_id": row["message_id"], "journey_slot": slot, "told_at": at(number)}
-            # As after a merge: a day's file and a slot's have the same row.
-            for name in ("2023-11-14", slot):
+            found = {
+                "term": term,
+                "message_id": row["message_id"],
+                "journey_bucket": bucket,
+                "first_traced_at": at(number),
+            }
+            # As after a merge: a day's file and a bucket's have the same row.
+            for name in ("2023-11-14", bucket):
                 terms.setdefault(name, []).append(found)
-    for table, by_slot in ((JOURNEYS, slots), (MESSAGE_KEYS, terms)):
-        for slot, there in by_slot.items():
-            put(home, table, there, slot=slot, as_of_ms=T0_MS + 60_000)
+    for table, by_bucket in ((JOURNEYS, buckets), (MESSAGE_KEYS, terms)):
+        for bucket, there in by_bucket.items():
+            put(home, table, there, bucket=bucket, as_of_ms=T0_MS + 60_000)
 
 
 def ids(found: trace_lookup.LookupResult) -> list[str]:

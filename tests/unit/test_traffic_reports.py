@@ -16,7 +16,7 @@ from ariane.reports import REPORTS
 from ariane.reports.report import Plot, Report, Table
 from ariane.reports.tps_report import LINES_MAX, ROWS_MAX
 from ariane.tables import CLOCKS, TRACE_EVENTS
-from ariane.tables.traffic import MISSING
+from ariane.tables.traffic import EXCLUSION_COUNTERS
 
 OF_TRAFFIC = ("tps", "latency")
 
@@ -187,9 +187,9 @@ def test_the_reasons_fit_80_columns(tmp_path: Path) -> None:
     """A text that is printed on a line of its own is not wrapped."""
     from ariane.cli import terminal
 
-    both(tmp_path, [sent(0, 1), consumed(0, 6, **dict.fromkeys(MISSING, 1_000_000))], [], as_of_s=60)
+    both(tmp_path, [sent(0, 1), consumed(0, 6, **dict.fromkeys(EXCLUSION_COUNTERS, 1_000_000))], [], as_of_s=60)
     lines = [line.plain for line in terminal.render(asked("latency", tmp_path), 80)]
-    assert sum("meaning: " in line for line in lines) == len(MISSING)
+    assert sum("meaning: " in line for line in lines) == len(EXCLUSION_COUNTERS)
     assert max(map(len, lines)) <= 80
 
 
@@ -197,7 +197,7 @@ def test_the_reasons_fit_80_columns(tmp_path: Path) -> None:
 def test_messages_that_are_not_counted_are_said_with_the_reason(tmp_path: Path, until_s: int) -> None:
     """45 messages of 18,000 are no answer about queueing unless the report says so."""
     rows = [
-        consumed(0, 18_000, queueing=[20] * 45, queueing_outlier=17_900, queueing_no_clock=50, queueing_again=5),
+        consumed(0, 18_000, queueing=[20] * 45, queueing_outlier=17_900, queueing_no_clock=50, queueing_redelivered=5),
         consumed(1, 10, client_group="audit", queueing=[], queueing_contradiction=10, consume_cost_missing=3),
         sent(0, 9),
         sent(1, 1, send=[], send_cost_missing=1),
@@ -211,7 +211,7 @@ def test_messages_that_are_not_counted_are_said_with_the_reason(tmp_path: Path, 
     (queueing,) = (part for part in report.sections if isinstance(part, Table) and part.title == "Queueing")
     assert "17,965 calls of listeners are not counted" in queueing.note
     assert [(row["of"], row["count"], row["reason"]) for row in sheet(report, "Not counted")] == [
-        ("Send", 1, "no_cost"), ("Queueing", 5, "again"), ("Queueing", 17_900, "outlier"),
+        ("Send", 1, "no_cost"), ("Queueing", 5, "redelivered"), ("Queueing", 17_900, "outlier"),
         ("Queueing", 10, "contradiction"), ("Queueing", 50, "no_clock"), ("Consumption", 3, "no_cost"),
     ]  # fmt: skip
     assert [

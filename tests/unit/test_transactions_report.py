@@ -21,12 +21,12 @@ T0 = datetime.fromtimestamp(T0_MS / 1000, UTC)
 
 
 def row(number: int, decision: str, ms: int | None = None, *, age_s: float = 60, **more: Any) -> dict[str, Any]:
-    half_at = T0 - timedelta(seconds=age_s)
+    half_stored_at = T0 - timedelta(seconds=age_s)
     return {
-        "message_id": f"M{number}", "broker": "broker-a", "topic": "T", "producer_group": "P", "half_at": half_at,
-        "halves": 1, "checks": 0, "decision": decision, "decision_ms": ms, "commits": 1 if decision == "commit" else 0,
-        "newest_at": half_at,
-        "decided_at": None if ms is None else half_at + timedelta(milliseconds=ms), "offset_message_id": f"OFF-{number}",
+        "message_id": f"M{number}", "broker": "broker-a", "topic": "T", "producer_group": "P", "half_stored_at": half_stored_at,
+        "half_count": 1, "checks": 0, "decision": decision, "decision_ms": ms, "commits": 1 if decision == "commit" else 0,
+        "last_copy_at": half_stored_at,
+        "decided_at": None if ms is None else half_stored_at + timedelta(milliseconds=ms), "offset_message_id": f"OFF-{number}",
         **more,
     }  # fmt: skip
 
@@ -49,13 +49,13 @@ ROWS = [
     *(row(number, "commit", number) for number in range(1, 101)),
     row(101, "commit", 60_005, checks=1, from_check=True, commits=2),
     row(102, "rollback", 12),
-    row(103, "unknown", 13, answer="COMMIT_MESSAGE"),
-    row(104, "given_up", 900_000, checks=15, answer="UNKNOW"),
-    row(105, "open", checks=2, answer="UNKNOW"),
+    row(103, "unknown", 13, reported_state="COMMIT_MESSAGE"),
+    row(104, "discarded", 900_000, checks=15, reported_state="UNKNOW"),
+    row(105, "open", checks=2, reported_state="UNKNOW"),
     row(106, "open", age_s=5, topic="U"),
     row(107, "open", age_s=2 * 86_400, checks=3),  # older than what is asked about, and still open
-    row(108, "open", half_at=None),
-    row(109, "commit", half_at=None, decided_at=T0, halves=None, checks=None),
+    row(108, "open", half_stored_at=None),
+    row(109, "commit", half_stored_at=None, decided_at=T0, half_count=None, checks=None),
 ]
 
 
@@ -78,7 +78,7 @@ def test_how_they_ended(tmp_path: Path) -> None:
     plot = part(report, "Transactions by decision")
     assert isinstance(plot, Plot)
     assert {line.name: sum(value or 0 for _, value in line.points) for line in plot.lines} == {
-        "commit": 101, "rollback": 1, "unknown": 1, "given_up": 1, "open": 2,
+        "commit": 101, "rollback": 1, "unknown": 1, "discarded": 1, "open": 2,
     }  # fmt: skip
 
 

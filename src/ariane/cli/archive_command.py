@@ -106,7 +106,7 @@ def run(
     logging.getLogger("py4j").setLevel(
         logging.CRITICAL
     )  # the query reports a failed batch; py4j would log its stack again
-    job = archive.job(topics.split(",") if topics else [], pattern, system_topics=system_topics)
+    job = archive.archive_job(topics.split(",") if topics else [], pattern, system_topics=system_topics)
     stop = signals.thread_stop_event(_print_line)
     _print_line(f"archive in {directory}; starting Spark")
     runner.run(

@@ -54,7 +54,7 @@ def collect(
     Runs until SIGINT or SIGTERM. `ariane pipeline run lag` computes lag and TPS from the samples.
     """
     from ariane.metrics_collector.poller import PollLimits
-    from ariane.metrics_collector.publisher import collect as run_collector
+    from ariane.metrics_collector.publisher import run_collector
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(name)s  %(message)s")
     limits = PollLimits(topics_max, groups_max, ages_max)
@@ -88,12 +88,10 @@ class CollectorStatus:
         """Print the state after a round, if it is due."""
         samples = polled.samples
         unavailable = {
-            f"{sample.broker}/{sample.broker_id}": sample.away for sample in samples if sample.away is not None
+            f"{sample.broker}/{sample.broker_id}": sample.error for sample in samples if sample.error is not None
         }
-        is_limited = any(
-            any((sample.left_out.topics, sample.left_out.groups, sample.left_out.ages)) for sample in samples
-        )
-        state = (tuple(sorted(unavailable)), len(samples), is_limited, polled.fault is None, polled.lost)
+        is_limited = any(any((sample.skipped.topics, sample.skipped.groups, sample.skipped.ages)) for sample in samples)
+        state = (tuple(sorted(unavailable)), len(samples), is_limited, polled.error is None, polled.dropped)
         if state == self._previous and time.monotonic() - self._printed_at_s < LINE_INTERVAL_S:
             return
         self._previous, self._printed_at_s = state, time.monotonic()
@@ -103,5 +101,5 @@ class CollectorStatus:
         typer.echo(line + ("  limit reached: the rest follows in the next rounds" if is_limited else ""))
         for broker, reason in sorted(unavailable.items()):
             typer.echo(f"         unavailable: {broker}: {reason}")
-        if polled.fault is not None:
-            typer.echo(f"         {polled.waiting:,} samples pending, {polled.lost:,} lost: {polled.fault}")
+        if polled.error is not None:
+            typer.echo(f"         {polled.pending:,} samples pending, {polled.dropped:,} dropped: {polled.error}")

@@ -27,7 +27,7 @@ from ariane.model import ids
 from ariane.model.message import Message, ReceivedMessage
 from ariane.net.connection_pool import ConnectionPool
 from ariane.reports import table_views
-from ariane.tables import JOURNEYS, published
+from ariane.tables import JOURNEYS, table_format
 
 TOPIC = "orders"
 QUEUES = 4
@@ -178,7 +178,7 @@ def _status_line(tracker: DemoTracker) -> str:
 
 def _journeys(tables: Path) -> int | None:
     """Return the number of published journeys that were sent and consumed; None before the first publication."""
-    if published.current(tables, JOURNEYS) is None:
+    if table_format.read_version(tables, JOURNEYS) is None:
         return None
     with table_views.open_views(tables, table_views.whole_table(JOURNEYS)) as sql:
         statement = (

@@ -23,7 +23,7 @@ from ariane.model.topic import SAMPLES_TOPIC, TRACE_TOPIC
 
 if TYPE_CHECKING:
     from ariane.reports.pipeline_status import Freshness
-    from ariane.tables.published import TableVersion
+    from ariane.tables.table_format import TableVersion
 
 app = create_app("Run Spark jobs over traces, messages and statistics.")
 
@@ -100,7 +100,7 @@ def run(
     logging.getLogger("py4j").setLevel(
         logging.CRITICAL
     )  # the query reports a failed batch; py4j would log its stack again
-    job = catalog.with_topics(catalog.joined(job_names), topic, samples_topic)
+    job = catalog.with_topics(catalog.combine_jobs(job_names), topic, samples_topic)
     if delays_ms is not None:
         job = catalog.with_delay_levels(job, delays_ms)
     with progress.progress_reporter(once=once) as reporter, contextlib.ExitStack() as background:
@@ -149,13 +149,13 @@ def status(
     from ariane import tables
     from ariane.clock import SYSTEM_CLOCK
     from ariane.reports.pipeline_status import freshness
-    from ariane.tables import published
+    from ariane.tables import table_format
 
     tables_dir = homes.existing_tables_dir(home)
     now_ms = SYSTEM_CLOCK.now_ms()
     states = []
-    for table in tables.ALL:
-        version = published.current(tables_dir, table)
+    for table in tables.ALL_TABLES:
+        version = table_format.read_version(tables_dir, table)
         if version is not None:
             states.append(_TableState(table.name, version, freshness(tables_dir, table, now_ms)))
     if not states:
@@ -226,12 +226,10 @@ def show_tables(
     """Print the schemas of the tables as Markdown."""
     from ariane import tables
 
-    selected = [table for table in tables.ALL if name in (None, table.name)]
+    selected = [table for table in tables.ALL_TABLES if name in (None, table.name)]
     if not selected:
-        raise UsageError(
-            "TABLE", name, f"unknown table; expected one of {', '.join(table.name for table in tables.ALL)}"
-        )
-    typer.echo("\n".join(map(tables.page, selected)), nl=False)
+        raise UsageError("TABLE", name, "unknown table; list them with `ariane pipeline tables`")
+    typer.echo("\n".join(map(tables.markdown_page, selected)), nl=False)
 
 
 def _delays_ms(text: str) -> tuple[int, ...]:

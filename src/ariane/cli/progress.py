@@ -98,10 +98,10 @@ class SummaryProgress:
         for status in progress.sources:
             reason = wait_reason(status)
             typer.echo(f"{status.source:{NAME_WIDTH}} {f'waiting: {reason}' if reason else _source_state(status)}")
-        for result in progress.folded:
-            buckets = f"{result.slots:,} time bucket{'' if result.slots == 1 else 's'}"
+        for result in progress.rebuilt:
+            buckets = f"{result.buckets:,} time bucket{'' if result.buckets == 1 else 's'}"
             typer.echo(f"{result.table.name:{NAME_WIDTH}} rows {result.published.rows:,}  {buckets} updated")
-        typer.echo(f"{len(progress.folded)} tables updated in {progress.seconds:.1f} s")
+        typer.echo(f"{len(progress.rebuilt)} tables updated in {progress.seconds:.1f} s")
 
     def print_line(self, line: str) -> None:
         typer.echo(line)
@@ -120,13 +120,13 @@ class PlainProgress:
     def on_tables_published(self, progress: JobProgress) -> None:
         for line in self._waiting.changes(progress):
             self.print_line(line)
-        self._published |= {result.table.name: result.published.rows for result in progress.folded}
+        self._published |= {result.table.name: result.published.rows for result in progress.rebuilt}
         if self._published and self._monotonic() - self._printed_at_s >= LINE_INTERVAL_S:
             self._print_progress(progress)
 
     def on_round(self, progress: JobProgress) -> None:
         # The tables of the round were already reported one by one.
-        self.on_tables_published(progress._replace(folded=()))
+        self.on_tables_published(progress._replace(rebuilt=()))
         if self._monotonic() - self._printed_at_s >= HEARTBEAT_S:
             self._print_progress(progress)
 
@@ -158,12 +158,12 @@ class LiveProgress:
         for line in self._waiting.changes(progress):
             self.print_line(line)
         at = time.strftime("%H:%M:%S")
-        self._tables |= {result.table.name: (result.published.rows, at) for result in progress.folded}
+        self._tables |= {result.table.name: (result.published.rows, at) for result in progress.rebuilt}
         self._live.update(self._build_table(progress, at), refresh=True)
 
     def on_round(self, progress: JobProgress) -> None:
         # The tables of the round were already reported one by one.
-        self.on_tables_published(progress._replace(folded=()))
+        self.on_tables_published(progress._replace(rebuilt=()))
 
     def print_line(self, line: str) -> None:
         self._live.console.print(f"{time.strftime('%H:%M:%S')}  {line}", markup=False, highlight=False, soft_wrap=True)
@@ -196,9 +196,9 @@ class CollectorProgress:
 
     def on_round(self, polled: PollingRound) -> None:
         unavailable = {
-            f"{sample.broker}/{sample.broker_id}": sample.away for sample in polled.samples if sample.away is not None
+            f"{sample.broker}/{sample.broker_id}": sample.error for sample in polled.samples if sample.error is not None
         }
-        state = (len(polled.samples), tuple(unavailable), polled.fault is None)
+        state = (len(polled.samples), tuple(unavailable), polled.error is None)
         if state == self._previous:
             return
         self._previous = state
@@ -206,8 +206,8 @@ class CollectorProgress:
         self._print_line(
             line + "".join(f"; {broker} unavailable: {reason}" for broker, reason in sorted(unavailable.items()))
         )
-        if polled.fault is not None:
-            self._print_line(f"collector: {polled.waiting:,} samples pending, no broker accepts them: {polled.fault}")
+        if polled.error is not None:
+            self._print_line(f"collector: {polled.pending:,} samples pending, no broker accepts them: {polled.error}")
 
     def on_fault(self, error: Exception) -> None:
         if str(error) != self._previous:

@@ -32,7 +32,7 @@ from ariane.metrics_collector.sample import (
     OmittedPart,
     Sample,
     StatsCounter,
-    TopicQueueEnds,
+    TopicQueueBounds,
 )
 from ariane.model.topic import AUTO_CREATE_TOPIC, RETRY_PREFIX, SYSTEM_GROUP_PREFIX, is_system_topic, reply_topic
 from ariane.net.connection_pool import ConnectionPool
@@ -53,8 +53,10 @@ from ariane.protocol.requests.stats import (
 
 T = TypeVar("T")
 
-AT_ONCE = 16  # questions to one broker under way at once: it serves clients beside
-TOPICS_EVERY = 12  # rounds after which the topics of a master are asked for again; earlier when a group has a new one
+MAX_IN_FLIGHT = 16  # questions to one broker under way at once: it serves clients beside
+TOPIC_REFRESH_ROUNDS = (
+    12  # rounds after which the topics of a master are asked for again; earlier when a group has a new one
+)
 FORGET_MS = 600_000  # a broker that no name server names any more is asked for so long
 FAULTS_MAX = 20  # in one sample, each of them FAULT_MAX characters
 FAULT_MAX = 300
@@ -71,7 +73,7 @@ class PollLimits(NamedTuple):
     ages: int = 50
 
 
-USUAL = PollLimits()
+DEFAULT_LIMITS = PollLimits()
 
 
 class PolledBroker(NamedTuple):
@@ -87,7 +89,7 @@ Pair = tuple[str, str]
 """Topic and group."""
 
 
-class _Master:
+class _MasterState:
     """What is remembered of a broker name between rounds."""
 
     def __init__(self) -> None:
@@ -102,11 +104,11 @@ class _Master:
 
     def turn(self, what: str, items: Sequence[T], most: int) -> list[T]:
         """The next `most` of the items, in turn."""
-        taken, self.turns[what] = in_turn(items, most, self.turns.get(what, 0))
+        taken, self.turns[what] = take_round_robin(items, most, self.turns.get(what, 0))
         return taken
 
 
-def in_turn(items: Sequence[T], most: int, first: int) -> tuple[list[T], int]:
+def take_round_robin(items: Sequence[T], most: int, first: int) -> tuple[list[T], int]:
     """`most` of the items from `first` on, round and round, and where the next turn begins."""
     if len(items) <= most:
         return list(items), 0
@@ -124,7 +126,7 @@ class _PollRequests:
         self._peers = peers
         self._addr = addr
         self._timeout_ms = timeout_ms
-        self._limit = asyncio.Semaphore(AT_ONCE)
+        self._limit = asyncio.Semaphore(MAX_IN_FLIGHT)
 
     async def request(self, code: RequestCode, header: msgspec.Struct | None = None) -> Command:
         async with self._limit:
@@ -156,7 +158,7 @@ class BrokerPoller:
         *,
         collector: str,
         interval_ms: int,
-        limits: PollLimits = USUAL,
+        limits: PollLimits = DEFAULT_LIMITS,
         timeout_ms: float = 3000,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
@@ -172,11 +174,11 @@ class BrokerPoller:
         self._clock = clock
         self._number = 0
         self._places: dict[tuple[str, int], tuple[PolledBroker, int]] = {}
-        self._masters: dict[str, _Master] = {}
-        self.lost = 0
+        self._masters: dict[str, _MasterState] = {}
+        self.dropped = 0
         """Samples that were thrown away; told in the next ones."""
 
-    async def round(self) -> list[Sample]:
+    async def poll(self) -> list[Sample]:
         """Ask every broker. One that does not answer is a sample that says why. Raises the name server's fault only while
         no broker is known."""
         self._number += 1
@@ -212,7 +214,7 @@ class BrokerPoller:
 
     async def _sample(self, place: PolledBroker, now_ms: int) -> Sample:
         questions = _PollRequests(self._peers, place.addr, self._timeout_ms)
-        master = self._masters.setdefault(place.broker, _Master())
+        master = self._masters.setdefault(place.broker, _MasterState())
         began = self._clock.monotonic()
         try:
             runtime = await self._runtime(questions)
@@ -230,8 +232,8 @@ class BrokerPoller:
             topics=topics,
             groups=groups,
             counters=counters,
-            left_out=left,
-            faults=tuple(questions.faults),
+            skipped=left,
+            failed_requests=tuple(questions.faults),
         )
 
     def _took_ms(self, began: float) -> int:
@@ -244,14 +246,14 @@ class BrokerPoller:
             round=self._number,
             at_ms=now_ms,
             interval_ms=self._interval_ms,
-            took_ms=took_ms,
+            duration_ms=took_ms,
             requests=requests,
             cluster=place.cluster,
             broker=place.broker,
             broker_id=place.broker_id,
             addr=place.addr,
-            away=why,
-            lost=self.lost,
+            error=why,
+            dropped_samples=self.dropped,
         )
 
     async def _runtime(self, questions: _PollRequests) -> BrokerRuntime:
@@ -269,12 +271,12 @@ class BrokerPoller:
             get_total=number("msgGetTotalTodayNow"),
             log_min=number("commitLogMinOffset"),
             log_max=number("commitLogMaxOffset"),
-            behind_bytes=number("dispatchBehindBytes"),
+            dispatch_behind_bytes=number("dispatchBehindBytes"),
         )
 
     async def _offsets(
-        self, questions: _PollRequests, place: PolledBroker, master: _Master
-    ) -> tuple[tuple[TopicQueueEnds, ...], tuple[GroupProgress, ...], OmittedPart]:
+        self, questions: _PollRequests, place: PolledBroker, master: _MasterState
+    ) -> tuple[tuple[TopicQueueBounds, ...], tuple[GroupProgress, ...], OmittedPart]:
         """The ends of queues, and where groups stand in them."""
         answer = await questions.ask(RequestCode.GET_ALL_CONSUMER_OFFSET)
         at_ms = self._clock.now_ms()
@@ -296,10 +298,10 @@ class BrokerPoller:
         left = OmittedPart(len(others) - len(turn), master.left_pairs, master.left_pairs, len(behind) - len(asked))
         return tuple(topics.values()), tuple(groups), left
 
-    async def _know_topics(self, questions: _PollRequests, master: _Master, consumed: set[str]) -> None:
+    async def _know_topics(self, questions: _PollRequests, master: _MasterState, consumed: set[str]) -> None:
         """Ask for the master's topics when they were not asked for long, or when a group has one that is new."""
         strange = consumed - master.topics - master.missing
-        is_known = master.topics_round is not None and self._number - master.topics_round < TOPICS_EVERY
+        is_known = master.topics_round is not None and self._number - master.topics_round < TOPIC_REFRESH_ROUNDS
         if is_known and not strange:
             return
         answer = await questions.ask(RequestCode.GET_ALL_TOPIC_CONFIG)
@@ -307,7 +309,7 @@ class BrokerPoller:
         master.missing = frozenset(consumed - master.topics)
         master.topics_round = self._number
 
-    async def _ends(self, questions: _PollRequests, topic: str) -> TopicQueueEnds | None:
+    async def _ends(self, questions: _PollRequests, topic: str) -> TopicQueueBounds | None:
         answer = await questions.request(RequestCode.GET_TOPIC_STATS_INFO, TopicRef(topic))
         at_ms = self._clock.now_ms()
         if answer.code != ResponseCode.SUCCESS:
@@ -318,7 +320,7 @@ class BrokerPoller:
         except ProtocolError as error:
             questions.refused(f"ends of {topic}", error)
             return None
-        return TopicQueueEnds(
+        return TopicQueueBounds(
             topic, at_ms, tuple(sorted((q.queue_id, one.min_offset, one.max_offset) for q, one in table.items()))
         )
 
@@ -393,12 +395,12 @@ def _pairs(table: Mapping[str, dict[int, int]]) -> dict[Pair, dict[int, int]]:
     return found
 
 
-def _is_behind(offsets: Mapping[int, int], ends: TopicQueueEnds) -> bool:
+def _is_behind(offsets: Mapping[int, int], ends: TopicQueueBounds) -> bool:
     return any(queue in offsets and offsets[queue] < last for queue, _, last in ends.queues)
 
 
 def _progress(
-    pair: Pair, at_ms: int, offsets: Mapping[int, int], ends: TopicQueueEnds | None, ages: Mapping[int, int]
+    pair: Pair, at_ms: int, offsets: Mapping[int, int], ends: TopicQueueBounds | None, ages: Mapping[int, int]
 ) -> GroupProgress:
     """Where a group stands, in the queues that it has offsets of."""
     known = {queue: (first, last) for queue, first, last in ends.queues} if ends else {}

@@ -21,8 +21,8 @@ from ariane.client.settings import ClientSettings
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.cluster import topic_admin
 from ariane.errors import ArianeError, ConfigError, RouteNotFound
-from ariane.metrics_collector.poller import USUAL, BrokerPoller, PollLimits
-from ariane.metrics_collector.sample import Sample, bodies
+from ariane.metrics_collector.poller import DEFAULT_LIMITS, BrokerPoller, PollLimits
+from ariane.metrics_collector.sample import Sample, encode_messages
 from ariane.model.message import Message
 from ariane.model.topic import SAMPLES_TOPIC
 from ariane.net.connection_pool import ConnectionPool
@@ -34,26 +34,26 @@ log = logging.getLogger("ariane.metrics_collector")
 GROUP = "ariane-collector"
 QUEUES = 1  # on each master: samples carry their own time, and one is small
 INTERVAL_MIN_S = 1.0
-WAITING_MAX = 2_000  # messages: half an hour of a cluster of six brokers
+MAX_PENDING = 2_000  # messages: half an hour of a cluster of six brokers
 
 
 class PollingRound(NamedTuple):
     """What a round saw. `waiting`: messages that no broker has taken yet, and `fault` why."""
 
     samples: Sequence[Sample]
-    waiting: int
-    lost: int
-    fault: ArianeError | None
+    pending: int
+    dropped: int
+    error: ArianeError | None
 
 
-async def collect(
+async def run_collector(
     namesrv: str,
     *,
     interval_s: float = 5.0,
     topic: str = SAMPLES_TOPIC,
     once: bool = False,
     collector: str = "",
-    limits: PollLimits = USUAL,
+    limits: PollLimits = DEFAULT_LIMITS,
     settings: ClientSettings | None = None,
     on_round: Callable[[PollingRound], None] = lambda _: None,
     stop: asyncio.Event | None = None,
@@ -72,7 +72,7 @@ async def collect(
     sign = functools.partial(signing.sign, credentials) if credentials else None
     servers = validation.name_servers(namesrv)
     async with ConnectionPool(sign=sign) as peers:
-        await _topic_made(peers, servers, topic)
+        await _ensure_topic(peers, servers, topic)
         sampler = BrokerPoller(
             peers,
             servers,
@@ -98,19 +98,19 @@ async def _rounds(
     waiting: deque[tuple[str, bytes]] = deque()
     while True:
         began = clock.monotonic()
-        samples = await sampler.round()
+        samples = await sampler.poll()
         for sample in samples:
-            waiting.extend((sample.broker, body) for body in bodies(sample))
-        while len(waiting) > WAITING_MAX:
+            waiting.extend((sample.broker, body) for body in encode_messages(sample))
+        while len(waiting) > MAX_PENDING:
             waiting.popleft()
-            sampler.lost += 1
+            sampler.dropped += 1
         fault = await _send(producer, topic, waiting)
-        on_round(PollingRound(samples, len(waiting), sampler.lost, fault))
+        on_round(PollingRound(samples, len(waiting), sampler.dropped, fault))
         if once:
             if fault is not None:
                 raise fault
             return
-        if await _stopped(stop, interval_s - (clock.monotonic() - began), clock):
+        if await _wait_or_stop(stop, interval_s - (clock.monotonic() - began), clock):
             return
 
 
@@ -126,7 +126,7 @@ async def _send(producer: Producer, topic: str, waiting: deque[tuple[str, bytes]
     return None
 
 
-async def _stopped(stop: asyncio.Event, seconds: float, clock: Clock) -> bool:
+async def _wait_or_stop(stop: asyncio.Event, seconds: float, clock: Clock) -> bool:
     """Wait for the next round; whether it is told to stop before."""
     pause, told = asyncio.ensure_future(clock.sleep(max(0.0, seconds))), asyncio.ensure_future(stop.wait())
     try:
@@ -137,7 +137,7 @@ async def _stopped(stop: asyncio.Event, seconds: float, clock: Clock) -> bool:
         told.cancel()
 
 
-async def _topic_made(peers: ConnectionPool, servers: Sequence[str], topic: str) -> None:
+async def _ensure_topic(peers: ConnectionPool, servers: Sequence[str], topic: str) -> None:
     """Create the topic unless a name server has it."""
     try:
         await NameServerClient(peers, servers).fetch_route(topic)

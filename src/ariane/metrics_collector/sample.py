@@ -1,8 +1,8 @@
 """A sample: what one broker answered in one round of the collector, as a JSON message. (docs/collector.md has the layout.)
 
-    {"schema":1,"collector":"host-a","round":17,"part":0,"at_ms":…,"cluster":…,"broker":"broker-a","broker_id":0,…,
+    {"schema":2,"collector":"host-a","round":17,"part":0,"at_ms":…,"cluster":…,"broker":"broker-a","broker_id":0,…,
      "topics":[{"topic":"T","at_ms":…,"queues":[[0,0,812],…]}],            queue, min, max
-     "groups":[{"group":"G","topic":"T","at_ms":…,"ends_at_ms":…,
+     "groups":[{"group":"G","topic":"T","at_ms":…,"bounds_at_ms":…,
                 "queues":[[0,700,0,812,4100],…]}],                         queue, committed, min, max, age of the oldest in ms
      "counters":[{"name":"GROUP_GET_NUMS","topic":"T","group":"G","at_ms":…,"sum":600,"tps":10.0}]}
 
@@ -18,7 +18,7 @@ import msgspec
 
 T = TypeVar("T")
 
-SCHEMA = 1
+SCHEMA = 2
 ENTRIES_MAX = 500  # of each list in one message: some 100 KB with 8 queues each, far from any broker's limit of 4 MB
 QUEUES_MAX = 20_000  # of all entries of a message together, for topics of many queues
 
@@ -32,10 +32,10 @@ class BrokerRuntime(msgspec.Struct, frozen=True):
     get_total: int | None
     log_min: int | None
     log_max: int | None
-    behind_bytes: int | None
+    dispatch_behind_bytes: int | None
 
 
-class TopicQueueEnds(msgspec.Struct, frozen=True):
+class TopicQueueBounds(msgspec.Struct, frozen=True):
     """Queues of a topic: id, first offset, next offset."""
 
     topic: str
@@ -45,12 +45,12 @@ class TopicQueueEnds(msgspec.Struct, frozen=True):
 
 class GroupProgress(msgspec.Struct, frozen=True):
     """Queues of a topic as a group stands in them: id, committed offset, first offset, next offset, age of the oldest
-    message that is not consumed (ms). `at_ms`: when the committed offsets came, `ends_at_ms` when the ends did."""
+    message that is not consumed (ms). `at_ms`: when the committed offsets came, `bounds_at_ms` when the ends did."""
 
     group: str
     topic: str
     at_ms: int
-    ends_at_ms: int | None
+    bounds_at_ms: int | None
     queues: tuple[tuple[int, int, int | None, int | None, int | None], ...]
 
 
@@ -83,23 +83,23 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     part: int = 0
     at_ms: int
     interval_ms: int
-    took_ms: int
+    duration_ms: int
     requests: int
     cluster: str
     broker: str
     broker_id: int
     addr: str
-    away: str | None = None
+    error: str | None = None
     runtime: BrokerRuntime | None = None
-    topics: tuple[TopicQueueEnds, ...] = ()
+    topics: tuple[TopicQueueBounds, ...] = ()
     groups: tuple[GroupProgress, ...] = ()
     counters: tuple[StatsCounter, ...] = ()
-    left_out: OmittedPart = OmittedPart()
-    lost: int = 0
-    faults: tuple[str, ...] = ()
+    skipped: OmittedPart = OmittedPart()
+    dropped_samples: int = 0
+    failed_requests: tuple[str, ...] = ()
 
 
-def bodies(sample: Sample) -> list[bytes]:
+def encode_messages(sample: Sample) -> list[bytes]:
     """The messages that tell a sample."""
     topics = _cut(sample.topics, lambda one: len(one.queues))
     groups = _cut(sample.groups, lambda one: len(one.queues))

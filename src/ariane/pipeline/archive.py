@@ -15,18 +15,18 @@ from ariane.errors import ConfigError
 from ariane.model.topic import topic_name_fault
 from ariane.pipeline.jobs import AppendTable, PipelineJob, TopicSource
 from ariane.tables import ARCHIVE
-from ariane.tables.archive import SLOT_SEPARATOR
+from ariane.tables.archive import BUCKET_SEPARATOR
 
 NAME = "archive"
 
 
-def archived(messages: DataFrame) -> DataFrame:
-    """Rows with the columns of ARCHIVE and `slot`, of messages as the source gives them."""
+def archive_rows(messages: DataFrame) -> DataFrame:
+    """Rows with the columns of ARCHIVE and `bucket`, of messages as the source gives them."""
     day = F.date_format("store_timestamp", "yyyy-MM-dd")
-    return messages.select(*ARCHIVE.names, F.concat_ws(SLOT_SEPARATOR, day, "topic").alias("slot"))
+    return messages.select(*ARCHIVE.column_names, F.concat_ws(BUCKET_SEPARATOR, day, "topic").alias("bucket"))
 
 
-def job(topics: Sequence[str] = (), pattern: str = "", *, system_topics: bool = False) -> PipelineJob:
+def archive_job(topics: Sequence[str] = (), pattern: str = "", *, system_topics: bool = False) -> PipelineJob:
     """The job that archives these topics, or those whose names match. ConfigError when neither or both are given.
 
     With other topics than before, the topics that are new are read from their beginning.
@@ -41,5 +41,5 @@ def job(topics: Sequence[str] = (), pattern: str = "", *, system_topics: bool = 
         options = {"topic": topics[0]} if len(topics) == 1 else {"topics": ",".join(topics)}
     if system_topics:
         options["includeSystemTopics"] = "true"
-    source = TopicSource(NAME, options, ARCHIVE.ddl, (AppendTable(ARCHIVE, archived),))
+    source = TopicSource(NAME, options, ARCHIVE.ddl, (AppendTable(ARCHIVE, archive_rows),))
     return PipelineJob(NAME, (source,), ())

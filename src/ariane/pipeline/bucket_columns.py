@@ -1,34 +1,41 @@
-"""`ariane.tables.time_buckets` as Spark's expressions: the same slots, without a row going through Python."""
+"""`ariane.tables.time_buckets` as Spark's expressions: the same buckets, without a row going through Python."""
 
 from __future__ import annotations
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from ariane.tables.time_buckets import AHEAD_MS, COUNTED_MAX_MS, MONTHS, SPAN_MS, UNIQUE_ID, UNKNOWN
+from ariane.tables.time_buckets import (
+    BUCKET_MS,
+    CANDIDATE_MONTHS,
+    MAX_AHEAD_MS,
+    MAX_COUNTED_MS,
+    UNIQUE_ID,
+    UNTIMED_BUCKETS,
+)
 
 
-def of_time(time: Column) -> Column:
-    """The slot of a TIMESTAMP."""
-    begin = F.timestamp_millis(F.floor(F.unix_millis(time) / SPAN_MS) * SPAN_MS)
+def bucket_of_time(time: Column) -> Column:
+    """The bucket of a TIMESTAMP."""
+    begin = F.timestamp_millis(F.floor(F.unix_millis(time) / BUCKET_MS) * BUCKET_MS)
     return F.date_format(begin, "yyyy-MM-dd'T'HHmm")
 
 
-def of_id(message_id: Column, near: Column) -> Column:
-    """The slot of a message by its unique id, of which something was stored at `near` (TIMESTAMP); null for an id that
+def bucket_of_id(message_id: Column, near: Column) -> Column:
+    """The bucket of a message by its unique id, of which something was stored at `near` (TIMESTAMP); null for an id that
     tells no time."""
-    latest_ms = F.unix_millis(near) + F.lit(AHEAD_MS)
+    latest_ms = F.unix_millis(near) + F.lit(MAX_AHEAD_MS)
     counted = F.conv(F.substring(message_id, -12, 8), 16, 10).cast("bigint")
     this_month = F.date_trunc("month", F.timestamp_millis(latest_ms))
     past = []
-    for back in range(MONTHS):
+    for back in range(CANDIDATE_MONTHS):
         at = F.unix_millis(F.add_months(this_month, -back).cast("timestamp")) + counted
         past.append(F.when(at <= latest_ms, at))
-    tells = message_id.rlike(f"^{UNIQUE_ID.pattern}$") & (counted <= COUNTED_MAX_MS)
-    return F.when(tells, of_time(F.timestamp_millis(F.greatest(*past))))
+    tells = message_id.rlike(f"^{UNIQUE_ID.pattern}$") & (counted <= MAX_COUNTED_MS)
+    return F.when(tells, bucket_of_time(F.timestamp_millis(F.greatest(*past))))
 
 
-def of_message(message_id: Column, near: Column) -> Column:
-    """The slot of a message by its id; a slot by a hash of the id where it tells no time."""
-    number = F.format_string("unknown-%02d", F.crc32(message_id.cast("binary")) % F.lit(UNKNOWN))
-    return F.coalesce(of_id(message_id, near), number)
+def bucket_of_message(message_id: Column, near: Column) -> Column:
+    """The bucket of a message by its id; a bucket by a hash of the id where it tells no time."""
+    number = F.format_string("unknown-%02d", F.crc32(message_id.cast("binary")) % F.lit(UNTIMED_BUCKETS))
+    return F.coalesce(bucket_of_id(message_id, near), number)

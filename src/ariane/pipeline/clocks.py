@@ -23,16 +23,16 @@ from ariane.tables import CLOCKS
 CUT_MS = 1
 # Where a message lies before consumers of its own topic can see it.
 WAITING_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC)
-CLOCK = ("slot", "host", "hour")
+CLOCK = ("bucket", "host", "hour")
 DISCARDED_IDS_MAX = 8
 
 
 def clocks(events: DataFrame, messages: DataFrame) -> DataFrame:
-    """Rows with the columns of CLOCKS and `slot`, of trace_events and messages with `slot`."""
-    known = events.join(stored(messages), ["slot", "message_id"], "left")
+    """Rows with the columns of CLOCKS and `bucket`, of trace_events and messages with `bucket`."""
+    known = events.join(stored(messages), ["bucket", "message_id"], "left")
     of_message = (
         known.select(
-            "slot",
+            "bucket",
             host_of("client_host").alias("host"),
             hour_of("trace_stored_at").alias("hour"),
             "message_id",
@@ -48,7 +48,7 @@ def clocks(events: DataFrame, messages: DataFrame) -> DataFrame:
         .withColumn("lower_ms", F.greatest("within_lower_ms", "after_ms"))
     )
     columns = (F.col(column.name).cast(column.type).alias(column.name) for column in CLOCKS.columns)
-    return _agreed(_edges(of_message)).select(*columns, "slot")
+    return _agreed(_edges(of_message)).select(*columns, "bucket")
 
 
 def _edges(of_message: DataFrame) -> DataFrame:
@@ -166,7 +166,7 @@ def stored(messages: DataFrame) -> DataFrame:
     own = ~topic.isin(*WAITING_TOPICS)
     return (
         messages.where(ours)
-        .groupBy("slot", "message_id")
+        .groupBy("bucket", "message_id")
         .agg(
             F.collect_set(F.struct("offset_message_id", "store_timestamp")).alias("records"),
             F.min("store_timestamp").alias("first_stored_at"),

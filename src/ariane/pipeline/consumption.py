@@ -22,20 +22,20 @@ from ariane.tables.samples import WINDOW_MS
 PAIR_MAX_S = 150.0  # an average of more would say nothing of a minute; groups that take turns are asked more often
 
 QUEUE = ("broker", "topic", "consumer_group", "queue_id")
-GROUP = ("window_at", "broker", "topic", "consumer_group")
+GROUP = ("window_start", "broker", "topic", "consumer_group")
 
 
 def consumption(brokers: DataFrame, queues: DataFrame, counters: DataFrame) -> DataFrame:
-    """Rows with the columns of CONSUMPTION and `slot`."""
+    """Rows with the columns of CONSUMPTION and `bucket`."""
     known = queues.where("broker_id = 0")
     rows = _of_groups(_of_queues(_pairs(known))).unionByName(_unanswered(brokers, known), allowMissingColumns=True)
     # A topic's own rows, whose group is null, find no counters.
     joined = rows.join(_delivered(counters), list(GROUP), "left").join(
-        _answers(brokers), ["window_at", "broker"], "left"
+        _answers(brokers), ["window_start", "broker"], "left"
     )
     told = _judged(joined)
     columns = [F.col(one.name).cast(one.type).alias(one.name) for one in CONSUMPTION.columns]
-    return told.select(*columns, bucket_columns.of_time(F.col("window_at")).alias("slot"))
+    return told.select(*columns, bucket_columns.bucket_of_time(F.col("window_start")).alias("bucket"))
 
 
 def _window(at: str) -> Column:
@@ -71,7 +71,7 @@ def _pairs(queues: DataFrame) -> DataFrame:
     produced_ok = (F.col("produced") >= 0) & F.col("ends_s").between(0.001, PAIR_MAX_S)
     return paired.select(
         "*",
-        _window("sampled_at").alias("window_at"),
+        _window("sampled_at").alias("window_start"),
         F.when(consumed_ok, F.col("consumed")).alias("consumed_ok"),
         F.when(consumed_ok, F.col("at_s")).alias("consumed_s"),
         F.when(produced_ok, F.col("produced")).alias("produced_ok"),
@@ -87,7 +87,7 @@ def _of_queues(pairs: DataFrame) -> DataFrame:
     """One row per minute and queue."""
     last = F.struct("sampled_at", "collector")
     age_at = F.when(F.col("oldest_age_ms").isNotNull(), last)
-    return pairs.groupBy("window_at", *QUEUE).agg(
+    return pairs.groupBy("window_start", *QUEUE).agg(
         (F.sum("consumed_ok") / F.sum("consumed_s")).alias("consumed_tps"),
         (F.sum("produced_ok") / F.sum("produced_s")).alias("produced_tps"),
         F.coalesce(F.sum("consumed_s"), F.sum("produced_s")).alias("seconds"),
@@ -133,14 +133,14 @@ def _unanswered(brokers: DataFrame, queues: DataFrame) -> DataFrame:
     """The minutes in which a master answered nothing: a row for each group that it is known to have."""
     minutes = (
         brokers.where("broker_id = 0")
-        .groupBy(_window("sampled_at").alias("window_at"), "broker")
-        .agg(F.min(F.col("away").isNotNull()).alias("all_away"))
-        .where("all_away")
+        .groupBy(_window("sampled_at").alias("window_start"), "broker")
+        .agg(F.min(F.col("error").isNotNull()).alias("all_failed"))
+        .where("all_failed")
     )
-    told = queues.select(_window("sampled_at").alias("told_at"), "broker", "topic", "consumer_group").distinct()
-    silent = minutes.join(told, "broker").where("told_at < window_at").select(*GROUP).distinct()
-    here = queues.select(_window("sampled_at").alias("window_at"), "broker").distinct()
-    return silent.join(here, ["window_at", "broker"], "left_anti")
+    told = queues.select(_window("sampled_at").alias("seen_at"), "broker", "topic", "consumer_group").distinct()
+    silent = minutes.join(told, "broker").where("seen_at < window_start").select(*GROUP).distinct()
+    here = queues.select(_window("sampled_at").alias("window_start"), "broker").distinct()
+    return silent.join(here, ["window_start", "broker"], "left_anti")
 
 
 def _delivered(counters: DataFrame) -> DataFrame:
@@ -148,23 +148,25 @@ def _delivered(counters: DataFrame) -> DataFrame:
     last = F.struct("sampled_at", "collector", "tps")
     by_broker = (
         counters.where("statistic = 'GROUP_GET_NUMS'")
-        .groupBy(_window("sampled_at").alias("window_at"), "broker", "topic", "consumer_group", "broker_id")
+        .groupBy(_window("sampled_at").alias("window_start"), "broker", "topic", "consumer_group", "broker_id")
         .agg(F.max_by("tps", last).alias("tps"))
     )
     is_slave = F.col("broker_id") > 0
     return by_broker.groupBy(*GROUP).agg(
         F.max(F.when(~is_slave, F.col("tps"))).alias("master_tps"),
         F.sum(F.when(is_slave, F.col("tps"))).alias("slaves_tps"),
-        F.count(F.when(is_slave, 1)).alias("slaves_told"),
+        F.count(F.when(is_slave, 1)).alias("slaves_reported"),
     )
 
 
 def _answers(brokers: DataFrame) -> DataFrame:
     """Per minute and broker name: how many slaves there are, and who was away for a part of it or all of it."""
     name = F.concat(F.when(F.col("broker_id") == 0, F.lit("master")).otherwise(F.concat(F.lit("slave "), "broker_id")))
-    return brokers.groupBy(_window("sampled_at").alias("window_at"), "broker").agg(
+    return brokers.groupBy(_window("sampled_at").alias("window_start"), "broker").agg(
         F.count_distinct(F.when(F.col("broker_id") > 0, F.col("broker_id"))).alias("slaves"),
-        F.array_sort(F.collect_set(F.when(F.col("away").isNotNull(), F.concat(name, F.lit(" away"))))).alias("away"),
+        F.array_sort(F.collect_set(F.when(F.col("error").isNotNull(), F.concat(name, F.lit(" unreachable"))))).alias(
+            "error"
+        ),
     )
 
 
@@ -172,25 +174,25 @@ def _judged(rows: DataFrame) -> DataFrame:
     """The columns that follow from several, and why others are not known."""
     is_group = F.col("consumer_group").isNotNull()
     spare = F.col("consumed_tps") - F.col("produced_tps")
-    slaves_known = F.coalesce("slaves_told", F.lit(0)) >= F.coalesce("slaves", F.lit(0))
+    slaves_known = F.coalesce("slaves_reported", F.lit(0)) >= F.coalesce("slaves", F.lit(0))
     flags = {
-        "one sample only": F.col("queues").isNotNull() & F.col("seconds").isNull() & ~_is("gap"),
-        "a queue was sampled once": (
+        "only one sample": F.col("queues").isNotNull() & F.col("seconds").isNull() & ~_is("gap"),
+        "a queue has only one sample": (
             is_group & F.col("seconds").isNotNull() & F.col("consumed_tps").isNull() & ~_is("gap") & ~_is("went_back")
         ),
-        "samples are missing": _is("gap"),
-        "offset was set back": _is("went_back"),
-        "end of a queue went back": _is("ends_went_back"),
-        "offset is beyond the end": _is("beyond"),
-        "ends of queues unknown": _is("no_ends"),
-        "messages were removed unconsumed": F.col("removed") > 0,
-        "age not known of every queue": F.col("ageless") > 0,
-        "counters of the master unknown": is_group & F.col("master_tps").isNull(),
-        "counters of a slave unknown": is_group & ~slaves_known,
+        "samples missing": _is("gap"),
+        "committed offset moved back": _is("went_back"),
+        "max offset moved back": _is("ends_went_back"),
+        "committed offset beyond max offset": _is("beyond"),
+        "queue bounds unknown": _is("no_ends"),
+        "unconsumed messages removed": F.col("removed") > 0,
+        "message age unknown for some queues": F.col("ageless") > 0,
+        "master counters unknown": is_group & F.col("master_tps").isNull(),
+        "slave counters unknown": is_group & ~slaves_known,
     }
     said = F.array_compact(F.array(*(F.when(condition, F.lit(text)) for text, condition in flags.items())))
     return (
-        rows.withColumn("flags", F.concat(said, F.coalesce("away", F.array().cast("array<string>"))))
+        rows.withColumn("flags", F.concat(said, F.coalesce("error", F.array().cast("array<string>"))))
         .withColumn("delivered_master_tps", F.when(is_group, F.col("master_tps")))
         .withColumn("delivered_slaves_tps", F.when(is_group & slaves_known, F.coalesce("slaves_tps", F.lit(0.0))))
         .withColumn("drain_s", F.when(F.col("lag") == 0, F.lit(0.0)).when(spare > 0, F.col("lag") / spare))

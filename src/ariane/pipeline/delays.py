@@ -33,22 +33,22 @@ from ariane.store.types import DELAYS_MS
 from ariane.tables import DELAYS
 from ariane.tables.delays import CANCELLED, DELIVERED, LEVEL, PENDING, RETRY, TIME
 
-ID = ("slot", "message_id", "broker")
-KEY = (*ID, "topic", "reconsume_times", "asked_for")
+ID = ("bucket", "message_id", "broker")
+KEY = (*ID, "topic", "reconsume_times", "requested_for")
 TIME_MAX_MS = 253_402_300_799_999  # the last ms of the year 9999
 
 
 def delays(messages: DataFrame, marks: DataFrame, levels_ms: Sequence[int] = DELAYS_MS) -> DataFrame:
-    """Rows with the columns of DELAYS and `slot`; `levels_ms`: the brokers' messageDelayLevel."""
+    """Rows with the columns of DELAYS and `bucket`; `levels_ms`: the brokers' messageDelayLevel."""
     once = messages.dropDuplicates([*ID, "topic", "commit_log_offset"])
     waiting = _waiting(once, marks, levels_ms)
     joined = waiting.join(_delivered(once), [*KEY, "number"], "full_outer")
-    asked_at = F.coalesce("asked_at", _time(F.when(F.col("is_timer"), F.col("asked_time"))))
+    scheduled_at = F.coalesce("scheduled_at", _time(F.when(F.col("is_timer"), F.col("requested_time"))))
     # A delivery that no record waited for: one by level is known by its properties, one to a time by its prepared offset.
     known = joined.where(F.col("waits") | F.col("is_timer").isNull() | ~F.col("is_timer") | F.col("is_linked"))
     return (
-        known.withColumn("asked_at", asked_at)
-        .withColumn("off_by_ms", F.unix_millis("delivered_at") - F.unix_millis("asked_at"))
+        known.withColumn("scheduled_at", scheduled_at)
+        .withColumn("lateness_ms", F.unix_millis("delivered_at") - F.unix_millis("scheduled_at"))
         .withColumn("level", F.coalesce("level", F.when(~F.col("is_timer"), F.col("delivered_level"))))
         .withColumn("keys", F.coalesce("keys", "delivered_keys"))
         .withColumn("kind", F.coalesce("kind", _kind(F.col("is_timer"), F.col("topic"))))
@@ -58,7 +58,7 @@ def delays(messages: DataFrame, marks: DataFrame, levels_ms: Sequence[int] = DEL
             .when(F.col("cancelled_at").isNotNull(), CANCELLED)
             .otherwise(PENDING),
         )
-        .select(*(F.col(name).cast(kind).alias(name) for name, kind, _ in DELAYS.columns), "slot")
+        .select(*(F.col(name).cast(kind).alias(name) for name, kind, _ in DELAYS.columns), "bucket")
     )
 
 
@@ -70,7 +70,7 @@ def _waiting(once: DataFrame, marks: DataFrame, levels_ms: Sequence[int]) -> Dat
     level = F.when(~is_timer, F.col("queue_id") + 1)
     durations = F.array(*map(F.lit, levels_ms))
     due = _time(F.unix_millis("store_timestamp") + F.get(durations, F.col("queue_id")).cast("bigint"))
-    asked_time = F.coalesce(_ms(START_DELIVER_TIME), _ms(TIMER_DELIVER_MS), _ms(TIMER_OUT_MS))
+    requested_time = F.coalesce(_ms(START_DELIVER_TIME), _ms(TIMER_DELIVER_MS), _ms(TIMER_OUT_MS))
     cancelled = (
         marks.where(F.col("topic") == TIMER_TOPIC)
         .groupBy(*ID, "topic", "queue_offset")
@@ -78,15 +78,15 @@ def _waiting(once: DataFrame, marks: DataFrame, levels_ms: Sequence[int]) -> Dat
     )
     found = once.where(is_there).join(cancelled, [*ID, "topic", "queue_offset"], "left")
     records = found.select(
-        "slot",
+        "bucket",
         "message_id",
         "broker",
         own[REAL_TOPIC].alias("topic"),
         "reconsume_times",
-        _asked_for(is_timer, level).alias("asked_for"),
+        _asked_for(is_timer, level).alias("requested_for"),
         _kind(is_timer, own[REAL_TOPIC]).alias("kind"),
         level.alias("level"),
-        F.when(is_timer, _time(asked_time)).otherwise(due).alias("asked_at"),
+        F.when(is_timer, _time(requested_time)).otherwise(due).alias("scheduled_at"),
         "store_timestamp",
         "keys",
         "commit_log_offset",
@@ -110,7 +110,7 @@ def _waiting(once: DataFrame, marks: DataFrame, levels_ms: Sequence[int]) -> Dat
         "number",
         "kind",
         "level",
-        "asked_at",
+        "scheduled_at",
         F.when(~F.col("is_moved"), F.col("store_timestamp")).alias("stored_at"),
         "keys",
         "commit_log_offset",
@@ -125,16 +125,16 @@ def _delivered(once: DataFrame) -> DataFrame:
     is_elsewhere = ~topic.isin(SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC)
     by_level = (F.coalesce(own[DELAY], F.lit("0")) != "0") & (own[REAL_TOPIC] == topic)
     is_timer = ~F.coalesce(by_level, F.lit(False))
-    asked_time = F.coalesce(_ms(START_DELIVER_TIME), _ms(TIMER_DELIVER_MS))
+    requested_time = F.coalesce(_ms(START_DELIVER_TIME), _ms(TIMER_DELIVER_MS))
     level = own[DELAY].try_cast("int")
-    asked_for = _asked_for(is_timer, level)
-    found = once.where(is_elsewhere & asked_for.isNotNull()).select(
+    requested_for = _asked_for(is_timer, level)
+    found = once.where(is_elsewhere & requested_for.isNotNull()).select(
         *ID,
         "topic",
         "reconsume_times",
-        asked_for.alias("asked_for"),
+        requested_for.alias("requested_for"),
         is_timer.alias("is_timer"),
-        F.when(is_timer, asked_time).alias("asked_time"),
+        F.when(is_timer, requested_time).alias("requested_time"),
         level.alias("delivered_level"),
         (F.coalesce("prepared_transaction_offset", F.lit(0)) < 0).alias("is_linked"),
         F.col("store_timestamp").alias("delivered_at"),

@@ -12,7 +12,7 @@ Rules
   out of order     the group's first delivery of a message (a SubBefore with no earlier delivery) began before that of another
                    one with the same key, that the broker had stored earlier in the same queue. Later deliveries do not count,
                    so a retry is no disorder. The key is __SHARDINGKEY, else the business keys. A message is compared with
-                   those of its own slot and of the one before it.
+                   those of its own bucket and of the one before it.
   clock ahead      born later than stored: the least by which the producer's clock is ahead of the broker's
   stored           a record, or a send with success that can be consumed at once, or a commit, or a consumption
 """
@@ -29,23 +29,23 @@ from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPIC_PREFIX, SY
 from ariane.model.trace_event import MessageType
 from ariane.tables import HEALTH
 from ariane.tables import health as kinds
-from ariane.tables.time_buckets import MINUTES
+from ariane.tables.time_buckets import BUCKET_MINUTES
 
 SHARDING_KEY = "__SHARDINGKEY"
 REPLY_TOPIC = "_REPLY_TOPIC"  # end of its name: answers that brokers push, nobody consumes them
-SLOT_FORMAT = "yyyy-MM-dd'T'HHmm"
+BUCKET_FORMAT = "yyyy-MM-dd'T'HHmm"
 IDS_SHOWN = 5
 RESULTS = {0: "success", 1: "timeout", 2: "exception", 3: "null", 4: "failed"}
 
-ID = ("slot", "message_id")
-GROUPED = ("slot", "kind", "minute", "topic", "consumer_group", "host", "cause")
+ID = ("bucket", "message_id")
+GROUPED = ("bucket", "kind", "minute", "topic", "consumer_group", "host", "cause")
 
 
 def health(events: DataFrame, messages: DataFrame) -> DataFrame:
-    """Rows with the columns of HEALTH and `slot`, of trace_events and messages with `slot`."""
+    """Rows with the columns of HEALTH and `bucket`, of trace_events and messages with `bucket`."""
     known = _known(events, messages)
-    single = known.select("slot", "message_id", "at", F.explode(_findings()).alias("found"))
-    found = single.select("slot", "message_id", "at", "found.*").unionByName(_out_of_order(known))
+    single = known.select("bucket", "message_id", "at", F.explode(_findings()).alias("found"))
+    found = single.select("bucket", "message_id", "at", "found.*").unionByName(_out_of_order(known))
     return _counted(found.withColumn("minute", F.date_trunc("minute", "at")))
 
 
@@ -61,7 +61,7 @@ def _known(events: DataFrame, messages: DataFrame) -> DataFrame:
     gathered = notes.groupBy(*ID).agg(*(F.array_sort(F.collect_set(name)).alias(f"{name}s") for name in names))
     # The first field of a record is its time.
     first = F.array_min(F.filter("records", lambda one: one["place"] == "user"))
-    least = [F.array_min(F.col(name)["told_at"]) for name in ("sends", "consumptions")]
+    least = [F.array_min(F.col(name)["traced_at"]) for name in ("sends", "consumptions")]
     return gathered.withColumn("first", first).withColumns(
         {
             "topic": F.coalesce("first.topic", F.array_min("records.origin"), F.array_min("sends.topic")),
@@ -109,7 +109,7 @@ def _sends(events: DataFrame) -> DataFrame:
     is_published = F.col("type") == "Pub"
     is_committed = (F.col("type") == "EndTransaction") & (F.col("transaction_state") == "COMMIT_MESSAGE")
     send = F.struct(
-        F.col("trace_stored_at").alias("told_at"),
+        F.col("trace_stored_at").alias("traced_at"),
         F.col("topic"),
         F.col("tags"),
         F.col("offset_message_id"),
@@ -130,27 +130,27 @@ def _consumptions(events: DataFrame) -> DataFrame:
         .agg(
             F.min("client_group").alias("consumer_group"),
             F.min(_without_port("client_host")).alias("host"),
-            F.min(F.when(is_begin & (F.col("retry_times") == 0), F.col("event_time"))).alias("began_at"),
+            F.min(F.when(is_begin & (F.col("retry_times") == 0), F.col("event_time"))).alias("started_at"),
             F.coalesce(F.bool_or(F.when(is_end, F.col("success"))), F.lit(False)).alias("is_success"),
             F.max(F.when(is_end, code)).alias("code"),
             F.max("event_time").alias("last_at"),
             F.max("retry_times").alias("retry_times"),
-            F.min("trace_stored_at").alias("told_at"),
+            F.min("trace_stored_at").alias("traced_at"),
         )
     )
     names = F.create_map(*(F.lit(part) for pair in RESULTS.items() for part in pair))
     order = F.struct("retry_times", "last_at", "request_id")
     by_group = calls.groupBy(*ID, "consumer_group").agg(
-        F.min("told_at").alias("told_at"),
+        F.min("traced_at").alias("traced_at"),
         F.count_if("is_success").alias("successes"),
         F.count_distinct("host").alias("hosts"),
         F.max_by("host", order).alias("host"),
         F.max_by("code", order).alias("code"),
-        F.min("began_at").alias("began_at"),
-        F.min_by("host", F.struct("began_at", "host")).alias("first_host"),
+        F.min("started_at").alias("started_at"),
+        F.min_by("host", F.struct("started_at", "host")).alias("first_host"),
     )
     result = F.coalesce(F.try_element_at(names, F.col("code")), F.lit("unknown")).alias("result")
-    columns = ("told_at", "consumer_group", "successes", "hosts", "host", "began_at", "first_host")
+    columns = ("traced_at", "consumer_group", "successes", "hosts", "host", "started_at", "first_host")
     return by_group.select(*ID, F.struct(*columns, result).alias("consumption"))
 
 
@@ -236,7 +236,7 @@ def _stored() -> Column:
         | (F.size("consumptions") > 0)
     )
     # Clients that do not tell their group leave a null: it was consumed, by whom is not known.
-    groups = F.transform("consumptions", lambda one: F.coalesce(one["consumer_group"], F.lit(kinds.SOME_GROUP)))
+    groups = F.transform("consumptions", lambda one: F.coalesce(one["consumer_group"], F.lit(kinds.UNKNOWN_GROUP)))
     by = F.array_join(F.array_sort(groups), " ")
     return _if(can_be_consumed, _finding(kinds.STORED, group=F.when(by != "", by), cause=F.col("tags")))
 
@@ -272,24 +272,24 @@ def _dead_letters() -> Column:
 
 def _out_of_order(known: DataFrame) -> DataFrame:
     queue = ("topic", "broker", "queue_id", "order_key")
-    began = F.filter("consumptions", lambda one: one["began_at"].isNotNull() & one["consumer_group"].isNotNull())
+    began = F.filter("consumptions", lambda one: one["started_at"].isNotNull() & one["consumer_group"].isNotNull())
     begun = (
         known.where("first.order_key != ''")
         .select(*ID, "at", "first", F.explode(began).alias("consumption"))
         .select(*ID, "at", *(f"first.{name}" for name in (*queue, "queue_offset")), "consumption.*")
     )
-    # What is compared with a slot's messages must not depend on which other slots are folded with it.
-    begin = F.try_to_timestamp("slot", F.lit(SLOT_FORMAT))
-    following = F.date_format(begin + F.expr(f"INTERVAL {MINUTES} MINUTES"), SLOT_FORMAT)
-    seen = begun.withColumn("seen_by", F.explode(F.array_compact(F.array(F.col("slot"), following))))
+    # What is compared with a bucket's messages must not depend on which other buckets are folded with it.
+    begin = F.try_to_timestamp("bucket", F.lit(BUCKET_FORMAT))
+    following = F.date_format(begin + F.expr(f"INTERVAL {BUCKET_MINUTES} MINUTES"), BUCKET_FORMAT)
+    seen = begun.withColumn("seen_by", F.explode(F.array_compact(F.array(F.col("bucket"), following))))
     earlier = (
         Window.partitionBy("seen_by", "consumer_group", *queue)
         .orderBy("queue_offset", "message_id")
         .rowsBetween(Window.unboundedPreceding, -1)
     )
-    latest = F.max(F.struct("began_at", "first_host", "message_id")).over(earlier)
-    late = seen.withColumn("other", latest).where("slot = seen_by AND began_at < other.began_at")
-    ahead_ms = F.unix_millis("other.began_at") - F.unix_millis("began_at")
+    latest = F.max(F.struct("started_at", "first_host", "message_id")).over(earlier)
+    late = seen.withColumn("other", latest).where("bucket = seen_by AND started_at < other.started_at")
+    ahead_ms = F.unix_millis("other.started_at") - F.unix_millis("started_at")
     cause = F.when(F.col("first_host") == F.col("other.first_host"), "one client").otherwise("two clients")
     finding = _finding(
         kinds.OUT_OF_ORDER, group=F.col("consumer_group"), host=F.col("first_host"), cause=cause, worst=ahead_ms,
@@ -308,9 +308,9 @@ def _counted(rows: DataFrame) -> DataFrame:
     ranked = rows.select("*", F.row_number().over(order).alias("rank"), F.count("*").over(group).alias("count"))
     example = F.struct("rank", F.struct("worst", "message_id", "at", "detail").alias("one"))
     examples = F.transform(F.sort_array(F.collect_list(example)), lambda ranked: ranked["one"])
-    few = ranked.where(F.col("rank") <= kinds.EXAMPLES_MAX).groupBy(*GROUPED)
+    few = ranked.where(F.col("rank") <= kinds.MAX_EXAMPLES).groupBy(*GROUPED)
     counts = few.agg(F.max("count").alias("count"), F.max("worst").alias("worst"), examples.alias("examples"))
-    return counts.select(*HEALTH.names, "slot")
+    return counts.select(*HEALTH.column_names, "bucket")
 
 
 def _if(condition: Column, finding: Column) -> Column:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from ariane.tables.histogram import LN_GAMMA, TYPE, ZERO
+from ariane.tables.histogram import LN_GAMMA, TYPE, ZERO_BUCKET
 
 MEASURE, BUCKET, COUNT, GREATEST = "_measure", "_bucket", "_count", "_greatest"
 _PLACE = "_place"
@@ -16,7 +16,7 @@ _PLACE = "_place"
 def bucket_of(ms: Column) -> Column:
     """The bucket of a duration, INT; null for null, and for a negative one, which is no duration."""
     number = F.ceil(F.log(ms.cast("double")) / F.lit(LN_GAMMA)).cast("int")
-    return F.when(ms == 0, F.lit(ZERO)).when(ms > 0, F.greatest(F.lit(ZERO), number))
+    return F.when(ms == 0, F.lit(ZERO_BUCKET)).when(ms > 0, F.greatest(F.lit(ZERO_BUCKET), number))
 
 
 def histogram(ms: Column) -> Column:

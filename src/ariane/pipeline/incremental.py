@@ -1,94 +1,123 @@
-"""Folds: tables that follow from others, slot by slot.
+"""Incremental aggregation: tables computed from other tables, bucket by bucket.
 
-    slots whose inputs have new files → `work` on all rows of these slots → their rows in the table are replaced
+    buckets whose inputs have new files → `compute` on all rows of these buckets → replace their rows in the table
 
-A fold is a function of all rows of a slot, so news may come late, twice or in any order: the slot is folded again. How far
-each input is folded stands in the table itself (`Published.done`), in the same file as its rows: nothing else is remembered.
+A table is a pure function of all input rows of a bucket. Late, duplicate or reordered rows need no special handling: their bucket
+is computed again. The progress of each input is stored in the table itself (`TableVersion.applied`), in the commit that
+publishes the rows. There is no other state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ariane.pipeline import table_publisher
 from ariane.tables import TableSchema
-from ariane.tables.published import TableVersion, current
-from ariane.tables.time_buckets import SPAN_MS, begins_ms, of_time
+from ariane.tables.table_format import BUCKET, TableVersion, read_version
+from ariane.tables.time_buckets import BUCKET_MS, bucket_of_time, bucket_start_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
 class IncrementalTable(NamedTuple):
-    """`work` is given one DataFrame per input, with the input's columns and `slot`, and returns the table's columns and
-    `slot`. An input that nobody has published has no rows."""
+    """A table and the function that computes it."""
 
     table: TableSchema
     inputs: tuple[TableSchema, ...]
-    work: Callable[..., DataFrame]
-    before: int = 0
-    """How many slots before a slot `work` has to see too; the rows that it returns for those are left out."""
-    routed: bool = False
-    """Whether its rows lie in other slots than what they follow from. Then `work` is given one DataFrame more per input, in
-    front of the others: of the slots with news only what is new. Its rows are added, and may come to be there twice."""
-    timed_by: tuple[TableSchema, ...] = ()
-    """The inputs that tell as of when the table is, where others may have nothing for days; none: all of them."""
-    tend: Callable[[SparkSession, Path, int], object] | None = None
-    """Called now and then, with HOME and the time in ms, beside the merging of small files."""
+    compute: Callable[..., DataFrame]
+    """Takes one DataFrame per input (its columns and `bucket`) and returns the table's columns and `bucket`. An input that was
+    not published yet is empty."""
+    lookback: int = 0
+    """Number of preceding buckets that `compute` needs as well. The rows that it returns for these are dropped."""
+    repartitioned: bool = False
+    """Whether rows go to other buckets than their input rows. `compute` then takes an additional DataFrame per input, before the
+    others, with only the new rows of changed buckets. Its result is appended, so rows may be duplicated."""
+    freshness_inputs: tuple[TableSchema, ...] = ()
+    """The inputs that define the as-of time of the table, where others may receive no rows for days; empty: all of them."""
+    maintain: Callable[[SparkSession, Path, int], object] | None = None
+    """Periodic work on the table after compaction; takes the session, HOME and the time in ms."""
 
 
 class AggregationResult(NamedTuple):
-    """What a fold did."""
+    """Outcome of one rebuild."""
 
     table: TableSchema
-    slots: int
+    buckets: int
     published: TableVersion
 
 
-def refold(spark: SparkSession, home: Path, fold: IncrementalTable, now_ms: int) -> AggregationResult | None:
-    """Fold the slots that have news and publish them; None when there are none."""
-    inputs = {table.name: now for table in fold.inputs if (now := current(home, table)) is not None}
-    former = current(home, fold.table)
-    folded = former.done if former is not None and former.schema == fold.table.schema else {}
-    # What has a later version than there is was folded of a table that is no more.
-    known = {name: version for name, version in folded.items() if name in inputs and version <= inputs[name].version}
-    news = {file.slot for name, now in inputs.items() for file in now.files if file.added > known.get(name, 0)}
-    there = {file.slot for now in inputs.values() for file in now.files}
-    slots = news | ({after for slot in news for after in _after(slot, fold.before)} & there)
-    if not slots:
+def rebuild_changed(
+    spark: SparkSession, home: Path, incremental: IncrementalTable, now_ms: int
+) -> AggregationResult | None:
+    """Compute the buckets whose inputs have changed and publish them; return None if there are none."""
+    inputs = {table.name: version for table in incremental.inputs if (version := read_version(home, table)) is not None}
+    applied = _applied_versions(home, incremental.table, inputs)
+    changed_buckets = {
+        file.bucket
+        for name, version in inputs.items()
+        for file in version.files
+        if file.added_version > applied.get(name, 0)
+    }
+    # A bucket also changes with the preceding ones that it is computed from, provided that it has rows itself.
+    filled_buckets = {file.bucket for version in inputs.values() for file in version.files}
+    following = {after for bucket in changed_buckets for after in _adjacent_buckets(bucket, incremental.lookback)}
+    buckets = changed_buckets | (following & filled_buckets)
+    if not buckets:
         return None
-    seen = slots | {earlier for slot in slots for earlier in _after(slot, -fold.before)}
-    frames = [table_publisher.read(spark, home, table, lambda file: file.slot in seen) for table in fold.inputs]
-    if fold.routed:
-        frames = [_news(spark, home, table, known.get(table.name, 0)) for table in fold.inputs] + frames
-    rows = fold.work(*frames)
-    if fold.before:
-        rows = rows.where(rows[table_publisher.SLOT].isin(sorted(slots)))
-    timed = {table.name for table in fold.timed_by or fold.inputs}
-    times = [now.as_of_ms for name, now in inputs.items() if name in timed and now.as_of_ms is not None]
-    published = table_publisher.change(
+    read_buckets = buckets | {
+        before for bucket in buckets for before in _adjacent_buckets(bucket, -incremental.lookback)
+    }
+    frames = [
+        table_publisher.read_table(spark, home, table, lambda file: file.bucket in read_buckets)
+        for table in incremental.inputs
+    ]
+    if incremental.repartitioned:
+        frames = [
+            _rows_added_after(spark, home, table, applied.get(table.name, 0)) for table in incremental.inputs
+        ] + frames
+    rows = incremental.compute(*frames)
+    if incremental.lookback:
+        rows = rows.where(rows[BUCKET].isin(sorted(buckets)))
+    published = table_publisher.commit(
         rows,
         home,
-        fold.table,
-        done={name: now.version for name, now in inputs.items()},
-        replaced=() if fold.routed else slots,
-        as_of_ms=min(times, default=None),
+        incremental.table,
+        applied={name: version.version for name, version in inputs.items()},
+        replaced=() if incremental.repartitioned else buckets,
+        as_of_ms=_as_of_ms(incremental, inputs),
         now_ms=now_ms,
     )
-    return AggregationResult(fold.table, len(slots), published)
+    return AggregationResult(incremental.table, len(buckets), published)
 
 
-def _news(spark: SparkSession, home: Path, table: TableSchema, known: int) -> DataFrame:
-    """The rows that came after a version of a table."""
-    return table_publisher.read(spark, home, table, lambda file: file.added > known)
+def _applied_versions(home: Path, table: TableSchema, inputs: Mapping[str, TableVersion]) -> dict[str, int]:
+    """Return the version of each input that the table contains; without those that must be applied from the beginning."""
+    former = read_version(home, table)
+    if former is None or former.schema != table.schema:
+        return {}
+    # A version newer than the input's own belongs to an input that was removed since, or replaced by a backup.
+    return {
+        name: version for name, version in former.applied.items() if name in inputs and version <= inputs[name].version
+    }
 
 
-def _after(slot: str, count: int) -> set[str]:
-    """The `count` slots after a slot; with a negative count, those before it."""
-    begin = begins_ms(slot)
-    if begin is None:
+def _as_of_ms(incremental: IncrementalTable, inputs: Mapping[str, TableVersion]) -> int | None:
+    names = {table.name for table in incremental.freshness_inputs or incremental.inputs}
+    times = [version.as_of_ms for name, version in inputs.items() if name in names and version.as_of_ms is not None]
+    return min(times, default=None)
+
+
+def _rows_added_after(spark: SparkSession, home: Path, table: TableSchema, version: int) -> DataFrame:
+    return table_publisher.read_table(spark, home, table, lambda file: file.added_version > version)
+
+
+def _adjacent_buckets(bucket: str, count: int) -> set[str]:
+    """Return the `count` buckets after a bucket; with a negative count, those before it."""
+    start_ms = bucket_start_ms(bucket)
+    if start_ms is None:
         return set()
-    step = SPAN_MS if count > 0 else -SPAN_MS
-    return {of_time(begin + step * number) for number in range(1, abs(count) + 1)}
+    step_ms = BUCKET_MS if count > 0 else -BUCKET_MS
+    return {bucket_of_time(start_ms + step_ms * number) for number in range(1, abs(count) + 1)}

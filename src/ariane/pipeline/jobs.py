@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 
 class AppendTable(NamedTuple):
-    """A base table and how its rows (with `slot`) come from a micro-batch that `Source.prepare` has prepared."""
+    """A base table and how its rows (with `bucket`) come from a micro-batch that `Source.prepare` has prepared."""
 
     table: t.TableSchema
-    rows: Callable[[DataFrame], DataFrame]
+    select: Callable[[DataFrame], DataFrame]
 
 
 class TopicSource(NamedTuple):
@@ -45,7 +45,7 @@ class TopicSource(NamedTuple):
     """Of format("rocketmq"): which topics. Where the cluster is and who asks is added by `run`."""
     schema: str
     """The columns that are read."""
-    appended: tuple[AppendTable, ...]
+    append_tables: tuple[AppendTable, ...]
     prepare: Callable[[DataFrame], DataFrame] = lambda batch: batch
     """Work on a micro-batch that all its tables share; what it gives is kept until all of them have it."""
 
@@ -55,14 +55,14 @@ class PipelineJob(NamedTuple):
 
     name: str
     sources: tuple[TopicSource, ...]
-    folds: tuple[IncrementalTable, ...]
+    incremental_tables: tuple[IncrementalTable, ...]
     """In an order in which each comes after those whose tables it reads."""
 
     @property
     def tables(self) -> tuple[t.TableSchema, ...]:
         return (
-            *(one.table for source in self.sources for one in source.appended),
-            *(fold.table for fold in self.folds),
+            *(one.table for source in self.sources for one in source.append_tables),
+            *(fold.table for fold in self.incremental_tables),
         )
 
 
@@ -92,50 +92,55 @@ RECORDS = TopicSource(
     "messages",
     messages.options(),
     messages.SCHEMA,
-    (AppendTable(t.MESSAGES, messages.headers), AppendTable(t.PLACES, messages.places)),
-    messages.records,
+    (AppendTable(t.MESSAGES, messages.message_headers), AppendTable(t.RECORD_POSITIONS, messages.record_positions)),
+    messages.decode_records,
 )
 
 # Messages are read by other jobs, which may not run: as of when these are, say the traces.
-OF_TRACES = (
-    IncrementalTable(t.CLOCKS, (t.TRACE_EVENTS, t.MESSAGES), clocks.clocks, timed_by=(t.TRACE_EVENTS,)),
-    IncrementalTable(t.MESSAGE_KEYS, (t.TRACE_EVENTS,), message_keys.message_keys, tend=message_keys.merge_days),
-    IncrementalTable(t.JOURNEYS, (t.TRACE_EVENTS, t.MESSAGES, t.CLOCKS), journeys.journeys, timed_by=(t.TRACE_EVENTS,)),
+TRACE_TABLES = (
+    IncrementalTable(t.CLOCKS, (t.TRACE_EVENTS, t.MESSAGES), clocks.clocks, freshness_inputs=(t.TRACE_EVENTS,)),
+    IncrementalTable(t.MESSAGE_KEYS, (t.TRACE_EVENTS,), message_keys.message_keys, maintain=message_keys.merge_days),
+    IncrementalTable(
+        t.JOURNEYS, (t.TRACE_EVENTS, t.MESSAGES, t.CLOCKS), journeys.journeys, freshness_inputs=(t.TRACE_EVENTS,)
+    ),
 )
-OF_TRAFFIC = (
+TRAFFIC_TABLES = (
     IncrementalTable(t.TRAFFIC, (t.TRACE_EVENTS, t.JOURNEYS), traffic.traffic),
     IncrementalTable(t.LATENCIES, (t.TRAFFIC,), traffic.latencies),
     IncrementalTable(t.SLOW_MESSAGES, (t.JOURNEYS,), traffic.slow_messages),
 )
-OF_SAMPLES = IncrementalTable(
-    t.CONSUMPTION, (t.SAMPLES_BROKERS, t.SAMPLES_QUEUES, t.SAMPLES_COUNTERS), consumption.consumption, before=1
+CONSUMPTION_TABLE = IncrementalTable(
+    t.CONSUMPTION, (t.SAMPLES_BROKERS, t.SAMPLES_QUEUES, t.SAMPLES_COUNTERS), consumption.consumption, lookback=1
 )
-OF_HEALTH = IncrementalTable(t.HEALTH, (t.TRACE_EVENTS, t.MESSAGES), health.health, before=1)
+HEALTH_TABLE = IncrementalTable(t.HEALTH, (t.TRACE_EVENTS, t.MESSAGES), health.health, lookback=1)
 # Marks may have nothing for days, and traces are read by another job: as of when these are, say the messages.
-OF_PLACES = IncrementalTable(t.MARKS, (t.PLACES,), messages.marks, routed=True)
-OF_DELAYS = IncrementalTable(t.DELAYS, (t.MESSAGES, t.MARKS), delays.delays, timed_by=(t.MESSAGES,))
-OF_HALVES = IncrementalTable(
-    t.TRANSACTIONS, (t.MESSAGES, t.MARKS, t.TRACE_EVENTS), transactions.transactions, timed_by=(t.MESSAGES,)
+MARKS_TABLE = IncrementalTable(t.POSITION_MARKS, (t.RECORD_POSITIONS,), messages.position_marks, repartitioned=True)
+DELAYS_TABLE = IncrementalTable(t.DELAYS, (t.MESSAGES, t.POSITION_MARKS), delays.delays, freshness_inputs=(t.MESSAGES,))
+TRANSACTIONS_TABLE = IncrementalTable(
+    t.TRANSACTIONS,
+    (t.MESSAGES, t.POSITION_MARKS, t.TRACE_EVENTS),
+    transactions.transactions,
+    freshness_inputs=(t.MESSAGES,),
 )
 
 JOBS = {
     job.name: job
     for job in (
-        PipelineJob("trace", (TRACES,), OF_TRACES),
-        PipelineJob("traffic", (TRACES,), (*OF_TRACES, *OF_TRAFFIC)),
-        PipelineJob("lag", (SAMPLES,), (OF_SAMPLES,)),
-        PipelineJob("health", (TRACES, RECORDS), (OF_HEALTH,)),
-        PipelineJob("delay", (RECORDS,), (OF_PLACES, OF_DELAYS)),
-        PipelineJob("transactions", (RECORDS,), (OF_PLACES, OF_HALVES)),
+        PipelineJob("trace", (TRACES,), TRACE_TABLES),
+        PipelineJob("traffic", (TRACES,), (*TRACE_TABLES, *TRAFFIC_TABLES)),
+        PipelineJob("lag", (SAMPLES,), (CONSUMPTION_TABLE,)),
+        PipelineJob("health", (TRACES, RECORDS), (HEALTH_TABLE,)),
+        PipelineJob("delay", (RECORDS,), (MARKS_TABLE, DELAYS_TABLE)),
+        PipelineJob("transactions", (RECORDS,), (MARKS_TABLE, TRANSACTIONS_TABLE)),
     )
 }
 
 
-def joined(names: tuple[str, ...]) -> PipelineJob:
+def combine_jobs(names: tuple[str, ...]) -> PipelineJob:
     """One job that does what these do; what they share is done once."""
     jobs = [JOBS[name] for name in names]
     sources = {source.name: source for job in jobs for source in job.sources}
-    folds = {fold.table.name: fold for job in jobs for fold in job.folds}
+    folds = {fold.table.name: fold for job in jobs for fold in job.incremental_tables}
     return PipelineJob("+".join(names), tuple(sources.values()), tuple(folds.values()))
 
 
@@ -152,7 +157,7 @@ def with_topics(job: PipelineJob, traces: str, samples: str) -> PipelineJob:
 def with_delay_levels(job: PipelineJob, levels_ms: Sequence[int]) -> PipelineJob:
     """The job for brokers with another messageDelayLevel."""
     folds = (
-        fold._replace(work=partial(delays.delays, levels_ms=levels_ms)) if fold.table == t.DELAYS else fold
-        for fold in job.folds
+        fold._replace(compute=partial(delays.delays, levels_ms=levels_ms)) if fold.table == t.DELAYS else fold
+        for fold in job.incremental_tables
     )
-    return job._replace(folds=tuple(folds))
+    return job._replace(incremental_tables=tuple(folds))

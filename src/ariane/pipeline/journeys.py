@@ -6,7 +6,7 @@ A fold: events in any order, late or twice, give the same rows.
     SubBefore  ─┐ by message id and request id: one attempt                     │
     SubAfter   ─┘   → by message id and group: the attempts                     ├→ one row per message and group
     messages      by message id: stored, available; by group: dead-lettered    ─┘
-    clocks        by slot, host and hour: the difference to the broker's clock
+    clocks        by bucket, host and hour: the difference to the broker's clock
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from ariane.tables.trace_tables import BEFORE_SENT, CONTRADICTION, NO_CLOCK, NO_
 RESULTS = {0: "success", 1: "timeout", 2: "exception", 3: "null", 4: "failed"}
 SENT_TYPES = ("Pub", "EndTransaction", "Recall")
 CONSUMED_TYPES = ("SubBefore", "SubAfter")
-CORRECTED = ("began_corrected_at", "ended_corrected_at")
+CORRECTED = ("started_corrected_at", "ended_corrected_at")
 SKEWED = (OUTLIER, CONTRADICTION, BEFORE_SENT)
 HELD_TYPES = (1, 3)  # half and delayed messages: the broker holds them back
 # Of a journey with more attempts the first and the last half stand in the row: orderly groups may try for ever.
 ATTEMPTS_MAX = 64
 FIRST_POP_TIME = "1ST_POP_TIME"  # property of retries after a pop of 5.x
-MESSAGE = ["slot", "message_id"]
+MESSAGE = ["bucket", "message_id"]
 
 
 def journeys(events: DataFrame, messages: DataFrame, clocks: DataFrame) -> DataFrame:
-    """Rows with the columns of JOURNEYS and `slot`, of trace_events, messages and clocks with `slot`."""
-    sends = _timed(_sends(events), clocks, "producer_clock").withColumn("is_told", F.lit(True))
+    """Rows with the columns of JOURNEYS and `bucket`, of trace_events, messages and clocks with `bucket`."""
+    sends = _timed(_sends(events), clocks, "producer_clock").withColumn("is_traced", F.lit(True))
     deliveries = _consumptions(events, messages, clocks)
     # What the broker alone tells of is no journey, but a group that left no trace is told of with a send that did.
-    told = sends.join(deliveries, MESSAGE, "full_outer").where("is_told OR attempts IS NOT NULL")
+    told = sends.join(deliveries, MESSAGE, "full_outer").where("is_traced OR attempts IS NOT NULL")
     joined = told.join(stored(messages), MESSAGE, "left")
     rows = _durations(_storing(joined))
     return rows.select(
-        *(F.col(column.name).cast(column.type).alias(column.name) for column in JOURNEYS.columns), "slot"
+        *(F.col(column.name).cast(column.type).alias(column.name) for column in JOURNEYS.columns), "bucket"
     )
 
 
@@ -54,7 +54,7 @@ def _sends(events: DataFrame) -> DataFrame:
     best = F.struct(~F.col("success"), "event_time", *place)
     send = F.struct(
         "topic", "keys", "tags", "message_type", "region", "client_group", "client_host", "store_host", "offset_message_id",
-        "event_time", "cost_ms", "success", "trace_stored_at", _told_upper_ms(is_pub).alias("told_upper_ms"),
+        "event_time", "cost_ms", "success", "trace_stored_at", _trace_upper_ms(is_pub).alias("trace_upper_ms"),
     )  # fmt: skip
     # Equal records are one send that was traced or read twice; a retry has another time or another offset id.
     one = F.when(is_pub, F.struct("event_time", "offset_message_id", "success"))
@@ -94,8 +94,8 @@ def _sends(events: DataFrame) -> DataFrame:
         "send.offset_message_id",
         F.col("send.event_time").alias("sent_at"),
         F.when(F.col("send.cost_ms") >= 0, F.col("send.cost_ms")).alias("send_cost_ms"),
-        F.col("send.trace_stored_at").alias("told_at"),
-        F.col("send.told_upper_ms").alias("sent_told_upper_ms"),
+        F.col("send.trace_stored_at").alias("traced_at"),
+        F.col("send.trace_upper_ms").alias("sent_trace_upper_ms"),
         F.nullif(F.size("all_sends"), F.lit(0)).alias("sends"),
         "sent_ok",
         "recalled_at",
@@ -107,11 +107,11 @@ def _sends(events: DataFrame) -> DataFrame:
 
 
 def _timed(rows: DataFrame, clocks: DataFrame, name: str) -> DataFrame:
-    """Rows with `clock_host` and `told_at` (whose clock, and when), and what is known of that clock: its bounds NAME_lower_ms and
+    """Rows with `clock_host` and `traced_at` (whose clock, and when), and what is known of that clock: its bounds NAME_lower_ms and
     NAME_upper_ms, the estimate NAME_ms and NAME_error_ms, and whether no majority agrees on it: NAME_fault."""
     difference, error = estimate(F.col("lower_ms"), F.col("upper_ms"))
     known = clocks.select(
-        "slot",
+        "bucket",
         F.col("host").alias("clock_host"),
         F.col("hour").alias("clock_hour"),
         F.col("lower_ms").alias(f"{name}_lower_ms"),
@@ -120,8 +120,10 @@ def _timed(rows: DataFrame, clocks: DataFrame, name: str) -> DataFrame:
         error.alias(f"{name}_error_ms"),
         (F.col("lower_ms") > F.col("upper_ms")).alias(f"{name}_fault"),
     )
-    hour = rows.withColumn("clock_hour", hour_of("told_at"))
-    return hour.join(known, ["slot", "clock_host", "clock_hour"], "left").drop("clock_host", "clock_hour", "told_at")
+    hour = rows.withColumn("clock_hour", hour_of("traced_at"))
+    return hour.join(known, ["bucket", "clock_host", "clock_hour"], "left").drop(
+        "clock_host", "clock_hour", "traced_at"
+    )
 
 
 # --- consuming ---------------------------------------------------------------------------------------------------------
@@ -131,7 +133,7 @@ def _consumptions(events: DataFrame, messages: DataFrame, clocks: DataFrame) -> 
     """One row per message id and consumer group; `attempts` is null for a group that left no trace."""
     order = F.coalesce(_plus_ms("at", F.col("clock_ms")), F.col("at")).alias("order")
     call = F.struct(
-        order, "request_id", "at", "began_at", "ended_at", "cost_ms", "result", "retry_times", "host", "region", "clock_ms",
+        order, "request_id", "at", "started_at", "ended_at", "cost_ms", "result", "retry_times", "host", "region", "clock_ms",
         "clock_error_ms", "clock_fault", "clock_upper_ms", "is_outlier",
     )  # fmt: skip
     # One aggregation of both costs less than to join them: what is joined in full lies nowhere in particular.
@@ -190,23 +192,23 @@ def _attempts(events: DataFrame, clocks: DataFrame) -> DataFrame:
             _first("keys").alias("keys"),
             _first("client_host").alias("host"),
             _first("region").alias("region"),
-            F.min("trace_stored_at").alias("told_at"),
-            F.min(_told_upper_ms(F.lit(False))).alias("told_upper_ms"),
+            F.min("trace_stored_at").alias("traced_at"),
+            F.min(_trace_upper_ms(F.lit(False))).alias("trace_upper_ms"),
             F.max("retry_times").alias("retry_times"),
-            F.min(F.when(is_before, F.col("event_time"))).alias("began_at"),
+            F.min(F.when(is_before, F.col("event_time"))).alias("started_at"),
             F.max(F.when(is_after, F.col("event_time"))).alias("after_at"),
             F.max(F.when(is_after & (F.col("cost_ms") >= 0), F.col("cost_ms"))).alias("cost_ms"),
             F.max(F.when(is_after, _code())).alias("code"),
         )
     )
     # The cost of a message of a batch is its share; a clock that was set back may tell of an end before the beginning.
-    ended = F.greatest("after_at", _plus_ms("began_at", F.col("cost_ms")))
-    at = F.coalesce("began_at", _plus_ms("after_at", -F.coalesce("cost_ms", F.lit(0))))
+    ended = F.greatest("after_at", _plus_ms("started_at", F.col("cost_ms")))
+    at = F.coalesce("started_at", _plus_ms("after_at", -F.coalesce("cost_ms", F.lit(0))))
     attempts = told.withColumns(
         {"ended_at": ended, "at": at, "result": _result(F.col("code")), "clock_host": host_of("host")}
     )
     timed = _timed(attempts, clocks, "clock")
-    is_outlier = _is(~F.col("clock_fault") & (F.col("told_upper_ms") < F.col("clock_lower_ms")))
+    is_outlier = _is(~F.col("clock_fault") & (F.col("trace_upper_ms") < F.col("clock_lower_ms")))
     return _uncorrected(timed.withColumn("is_outlier", is_outlier), "is_outlier", "clock")
 
 
@@ -216,7 +218,7 @@ def _uncorrected(rows: DataFrame, is_outlier: str, clock: str) -> DataFrame:
     return rows.withColumns({name: F.when(~F.col(is_outlier), F.col(name)) for name in names})
 
 
-def _told_upper_ms(is_send: Column) -> Column:
+def _trace_upper_ms(is_send: Column) -> Column:
     """The upper bound of a clock that a record gives: its trace was stored after it was written."""
     return F.unix_millis("trace_stored_at") - noted_ms(is_send) + CUT_MS
 
@@ -227,10 +229,10 @@ def _delivery(one: Column) -> Column:
     def corrected(name: str) -> Column:
         return F.timestamp_millis(F.unix_millis(one[name]) + one["clock_ms"])
 
-    names = ("request_id", "began_at", "ended_at", "cost_ms", "result", "retry_times", "host", "region", "clock_ms")
+    names = ("request_id", "started_at", "ended_at", "cost_ms", "result", "retry_times", "host", "region", "clock_ms")
     return F.struct(
         *(one[name].alias(name) for name in (*names, "clock_error_ms")),
-        corrected("began_at").alias("began_corrected_at"),
+        corrected("started_at").alias("started_corrected_at"),
         corrected("ended_at").alias("ended_corrected_at"),
     )
 
@@ -294,7 +296,7 @@ def _is_send_outlier() -> Column:
     """Whether a send's own record contradicts the bounds of the producer's clock: by its times, or by when it was stored."""
     sent_ms, exact_ms = F.unix_millis("sent_at"), F.unix_millis("exact_at")
     lower_ms = exact_ms - (sent_ms + F.col("send_cost_ms")) - CUT_MS
-    upper_ms = F.least(exact_ms - sent_ms + CUT_MS, F.col("sent_told_upper_ms"))
+    upper_ms = F.least(exact_ms - sent_ms + CUT_MS, F.col("sent_trace_upper_ms"))
     outside = F.coalesce(lower_ms > F.col("producer_clock_upper_ms"), F.lit(False)) | F.coalesce(
         upper_ms < F.col("producer_clock_lower_ms"), F.lit(False)
     )

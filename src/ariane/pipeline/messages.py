@@ -1,9 +1,9 @@
 """Stored records → messages, places and marks: the base of all that does not follow from traces.
 
-    records of all topics ─→ messages   headers, in the slot of their message
+    records of all topics ─→ messages   headers, in the bucket of their message
                           └→ places     records of the half and the timer queue, and what means them by queue offset ─→ marks
 
-The slot of a record is that of its unique id; of one without, that of the time at which it was stored. The id of a message that
+The bucket of a record is that of its unique id; of one without, that of the time at which it was stored. The id of a message that
 was delayed for long is read by the time at which it was born, because its news may come when more than a month is over.
 """
 
@@ -36,8 +36,8 @@ from ariane.model.topic import (
 )
 from ariane.pipeline import bucket_columns
 from ariane.spark.records.arrow_decoder import COLUMNS
-from ariane.tables import MARKS, MESSAGES, PLACES
-from ariane.tables.record_positions import BROKERS, MARK, RECORD, SPAN
+from ariane.tables import MESSAGES, POSITION_MARKS, RECORD_POSITIONS
+from ariane.tables.record_positions import BROKER_HASHES, MARK, OFFSETS_PER_BUCKET, RECORD
 
 # Of the system topics, those that tell of messages; traces and samples are sources of their own.
 READ_SYSTEM_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC)
@@ -45,7 +45,9 @@ _UNREAD = (SYSTEM_TOPICS | {SAMPLES_TOPIC}) - set(READ_SYSTEM_TOPICS)
 
 # The source's columns. Not every version of it has all; what it lacks is null. A body that cannot be expanded is no reason to
 # stop, so its fault is asked for: it makes the length null.
-SCHEMA = ", ".join(f"{name} {COLUMNS[name][1]}" for name in (*MESSAGES.names, "body", "body_error") if name in COLUMNS)
+SCHEMA = ", ".join(
+    f"{name} {COLUMNS[name][1]}" for name in (*MESSAGES.column_names, "body", "body_error") if name in COLUMNS
+)
 
 TIMERS, CANCELS = 0, 1  # queues of the timer topic
 OP_TAG = "d"
@@ -61,8 +63,8 @@ def options(*topics: str) -> dict[str, str]:
     return {"topicsPattern": pattern, "includeSystemTopics": "true"}
 
 
-def records(batch: DataFrame) -> DataFrame:
-    """A micro-batch of the source with the columns of MESSAGES, `slot`, and `means`: the queue offsets that a mark names."""
+def decode_records(batch: DataFrame) -> DataFrame:
+    """A micro-batch of the source with the columns of MESSAGES, `bucket`, and `means`: the queue offsets that a mark names."""
     own = F.col("properties")
     body = F.make_valid_utf8(F.col("body").cast("string"))
     ends = F.when((F.col("topic") == OP_HALF_TOPIC) & (own[TAGS] == OP_TAG), F.split(body, ","))
@@ -73,18 +75,18 @@ def records(batch: DataFrame) -> DataFrame:
             values.get(name, F.col(name) if name in batch.columns else F.lit(None)).cast(kind).alias(name)
             for name, kind, _ in MESSAGES.columns
         ),
-        _slot().alias("slot"),
+        _record_bucket().alias("bucket"),
         F.transform(F.coalesce(ends, cancels), lambda text: F.trim(text).try_cast("bigint")).alias("means"),
     )
 
 
-def headers(rows: DataFrame) -> DataFrame:
-    """`records` with the columns of MESSAGES and `slot`."""
+def message_headers(rows: DataFrame) -> DataFrame:
+    """`records` with the columns of MESSAGES and `bucket`."""
     return rows.drop("means")
 
 
-def places(rows: DataFrame) -> DataFrame:
-    """What `records` tell of places, with the columns of PLACES and `slot`."""
+def record_positions(rows: DataFrame) -> DataFrame:
+    """What `records` tell of places, with the columns of PLACES and `bucket`."""
     topic = F.col("topic")
     is_record = (topic == HALF_TOPIC) | ((topic == TIMER_TOPIC) & (F.col("queue_id") == TIMERS))
     is_mark = F.col("means").isNotNull()
@@ -92,42 +94,42 @@ def places(rows: DataFrame) -> DataFrame:
         "broker",
         F.when(topic == TIMER_TOPIC, TIMER_TOPIC).otherwise(HALF_TOPIC).alias("topic"),
         F.explode(F.when(is_mark, F.col("means")).otherwise(F.array("queue_offset"))).alias("queue_offset"),
-        F.when(is_mark, MARK).otherwise(RECORD).alias("what"),
+        F.when(is_mark, MARK).otherwise(RECORD).alias("kind"),
         F.when(~is_mark, F.col("message_id")).alias("message_id"),
-        F.when(~is_mark, F.col("slot")).alias("message_slot"),
+        F.when(~is_mark, F.col("bucket")).alias("message_bucket"),
         F.col("store_timestamp").alias("stored_at"),
     )
     named = found.where("queue_offset >= 0")  # an op message of another kind names nothing
-    return named.select(*PLACES.names, place_slot().alias("slot"))
+    return named.select(*RECORD_POSITIONS.column_names, position_bucket().alias("bucket"))
 
 
-def marks(new: DataFrame, all_there: DataFrame) -> DataFrame:
-    """Marks and the records that they mean, where either is new: the columns of MARKS and `slot`, which is the message's."""
+def position_marks(new: DataFrame, all_there: DataFrame) -> DataFrame:
+    """Marks and the records that they mean, where either is new: the columns of MARKS and `bucket`, which is the message's."""
     found = _pairs(new, all_there).unionByName(_pairs(all_there, new))
-    return found.select(*MARKS.names, F.col("message_slot").alias("slot")).distinct()
+    return found.select(*POSITION_MARKS.column_names, F.col("message_bucket").alias("bucket")).distinct()
 
 
-def place_slot() -> Column:
-    """`tables.places.slot` of a row of PLACES."""
+def position_bucket() -> Column:
+    """`tables.places.bucket` of a row of PLACES."""
     kind = F.when(F.col("topic") == TIMER_TOPIC, "timer").otherwise("half")
-    broker = F.crc32(F.col("broker").cast("binary")) % BROKERS
-    return F.format_string("%s-%02d-%010d", kind, broker, F.floor(F.col("queue_offset") / SPAN))
+    broker = F.crc32(F.col("broker").cast("binary")) % BROKER_HASHES
+    return F.format_string("%s-%02d-%010d", kind, broker, F.floor(F.col("queue_offset") / OFFSETS_PER_BUCKET))
 
 
 def _pairs(some: DataFrame, others: DataFrame) -> DataFrame:
     """Records of `some` and the marks of `others` that mean them."""
     place = ("broker", "topic", "queue_offset")
-    meant = some.where(F.col("what") == RECORD)
-    means = others.where(F.col("what") == MARK).select(*place, F.col("stored_at").alias("marked_at"))
+    meant = some.where(F.col("kind") == RECORD)
+    means = others.where(F.col("kind") == MARK).select(*place, F.col("stored_at").alias("marked_at"))
     return meant.withColumnRenamed("stored_at", "record_stored_at").join(means, list(place))
 
 
-def _slot() -> Column:
+def _record_bucket() -> Column:
     own, stored, born = F.col("properties"), F.col("store_timestamp"), F.col("born_timestamp")
     is_delayed = F.coalesce(own[DELAY], F.lit("0")) != "0"
     for name in DELAYS:
         is_delayed |= own[name].isNotNull()
     is_long = F.unix_millis(stored) - F.unix_millis(born) > LONG_MS
     near = F.when(is_delayed & is_long, born).otherwise(stored)
-    of_message = bucket_columns.of_message(F.col("message_id"), near)
-    return F.when(own[UNIQ_KEY].isNotNull(), of_message).otherwise(bucket_columns.of_time(stored))
+    of_message = bucket_columns.bucket_of_message(F.col("message_id"), near)
+    return F.when(own[UNIQ_KEY].isNotNull(), of_message).otherwise(bucket_columns.bucket_of_time(stored))

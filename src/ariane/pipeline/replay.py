@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
 
-def replayed(
+def replay_frame(
     frame: DataFrame,
     namesrv: str,
     result: Path,

@@ -20,12 +20,12 @@ from ariane.model.backoff import Backoff
 T = TypeVar("T")
 
 BACKOFF = Backoff(first_s=5.0, longest_s=60.0)
-FAILURES_MAX = 8  # in a row, some five minutes
+MAX_FAILURES = 8  # in a row, some five minutes
 TRANSIENT = re.compile(
     r"Python worker failed to connect back|Python worker exited unexpectedly \(crashed\)|"
     r"Python daemon failed to launch worker|Failed to open socket to Python daemon"
 )
-LINE_MAX = 300
+MAX_LINE_CHARS = 300
 
 Report = Callable[[str], None]
 
@@ -43,22 +43,22 @@ class RestartBackoff:
         self._what = what
         self._failures = 0
 
-    def failed(self, fault: str) -> float:
+    def record_failure(self, fault: str) -> float:
         """Count a failure and return the seconds to wait before the next try.
 
         Raises:
             ArianeError: it failed FAILURES_MAX times in a row.
         """
         self._failures += 1
-        if self._failures >= FAILURES_MAX:
+        if self._failures >= MAX_FAILURES:
             raise ArianeError(f"{self._what} failed {self._failures} times in a row: {fault}")
         return BACKOFF.delay_s(self._failures)
 
-    def succeeded(self) -> None:
+    def reset(self) -> None:
         self._failures = 0
 
 
-def retried(what: str, work: Callable[[], T], stop: threading.Event, report: Report) -> T:
+def retry_transient(what: str, work: Callable[[], T], stop: threading.Event, report: Report) -> T:
     """Do `work` until no transient fault ends it; one line to `report` for each. When `stop` is set, the fault is raised."""
     backoff = RestartBackoff(what)
     while True:
@@ -68,19 +68,19 @@ def retried(what: str, work: Callable[[], T], stop: threading.Event, report: Rep
             fault = transient_fault(error)
             if fault is None:
                 raise
-            pause_s = backoff.failed(fault)
-            report(again(what, fault, pause_s))
+            pause_s = backoff.record_failure(fault)
+            report(retry_line(what, fault, pause_s))
             if stop.wait(pause_s):
                 raise
 
 
-def again(what: str, fault: str, pause_s: float) -> str:
+def retry_line(what: str, fault: str, pause_s: float) -> str:
     """The line for a fault that is waited for."""
     return f"{what} failed: {fault}; retrying in {pause_s:g} s"
 
 
 @contextmanager
-def in_one_line(log: Path, stop: threading.Event) -> Iterator[None]:
+def single_line_errors(log: Path, stop: threading.Event) -> Iterator[None]:
     """Turn an error of Spark into an ArianeError of one line; its traceback is appended to `log`."""
     try:
         yield
@@ -112,4 +112,4 @@ def first_line(error: Exception) -> str:
     lines = [line.strip().removeprefix(": ") for line in str(error).splitlines() if line.strip()]
     said = [line for line in lines if not line.startswith("An error occurred while calling")]
     line = said[0] if said else type(error).__name__
-    return line if len(line) <= LINE_MAX else f"{line[:LINE_MAX]}…"
+    return line if len(line) <= MAX_LINE_CHARS else f"{line[:MAX_LINE_CHARS]}…"

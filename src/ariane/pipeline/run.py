@@ -29,11 +29,11 @@ from ariane.clock import SYSTEM_CLOCK, ms_of
 from ariane.errors import ArianeError, ConfigError
 from ariane.pipeline import incremental, restarts, table_publisher
 from ariane.pipeline.jobs import PipelineJob, TopicSource
-from ariane.pipeline.spark_session import running
+from ariane.pipeline.spark_session import open_session
 from ariane.protocol.transient import UNAVAILABLE
 from ariane.reports.pipeline_status import SourceStatus, read_statuses, write_status
 from ariane.spark.read import progress as lag
-from ariane.tables.time_buckets import of_time
+from ariane.tables.time_buckets import bucket_of_time
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -76,7 +76,7 @@ class JobStopped(ArianeError):
 class JobProgress(NamedTuple):
     """What a round did."""
 
-    folded: tuple[incremental.AggregationResult, ...]
+    rebuilt: tuple[incremental.AggregationResult, ...]
     sources: tuple[SourceStatus, ...]
     seconds: float
 
@@ -115,12 +115,12 @@ def run(
     if interval_s < INTERVAL_MIN_S:
         raise ConfigError("interval", interval_s, f"give {INTERVAL_MIN_S} seconds or more")
     with (
-        table_publisher.claimed(home, job.tables),
-        restarts.in_one_line(log, stop),
-        running(f"ariane {job.name}", master, lasting=not once, log=log, conf=conf) as spark,
+        table_publisher.lock_tables(home, job.tables),
+        restarts.single_line_errors(log, stop),
+        open_session(f"ariane {job.name}", master, long_running=not once, log=log, conf=conf) as spark,
     ):
         streams = {
-            source.name: restarts.retried(source.name, partial(stream, spark, source, options), stop, on_fault)
+            source.name: restarts.retry_transient(source.name, partial(stream, spark, source, options), stop, on_fault)
             for source in job.sources
         }
         keeping(
@@ -178,7 +178,7 @@ def keeping(
         return RunningQuery(_start(source, streams[source.name], home, interval_s, gates[source.name]), until_ms)
 
     def tend() -> None:
-        restarts.retried("merging of files", partial(_tend, spark, job, home, keep_days), stop, on_fault)
+        restarts.retry_transient("merging of files", partial(_tend, spark, job, home, keep_days), stop, on_fault)
 
     readings = {source.name: start(source) for source in job.sources}
     backoffs = {source.name: restarts.RestartBackoff(source.name) for source in job.sources}
@@ -209,7 +209,7 @@ def keeping(
                 readings |= {one.name: start(one) for one in ended}
             for name, reading in readings.items():
                 if reading.query.isActive and reading.query.lastProgress is not None:
-                    backoffs[name].succeeded()
+                    backoffs[name].reset()
             if time.monotonic() - tended_s > TEND_S:
                 tend()
                 tended_s = time.monotonic()
@@ -237,8 +237,10 @@ def _start(
         query = f"{source.name} {json.loads((checkpoint / 'metadata').read_text())['id']}"
         prepared = source.prepare(batch).persist()
         try:
-            for one in source.appended:
-                table_publisher.append(one.rows(prepared), home, one.table, query, number, SYSTEM_CLOCK.now_ms())
+            for one in source.append_tables:
+                table_publisher.append_batch(
+                    one.select(prepared), home, one.table, query, number, SYSTEM_CLOCK.now_ms()
+                )
         finally:
             prepared.unpersist()
 
@@ -261,11 +263,11 @@ def _round(
     began_s = step_s = time.monotonic()
     sources = _looked(job, readings, home)
     done = []
-    for fold in job.folds:
+    for fold in job.incremental_tables:
         if stop.is_set():
             break
         work = partial(_refold, spark, home, fold)
-        one = restarts.retried(fold.table.name, work, stop, on_fault)
+        one = restarts.retry_transient(fold.table.name, work, stop, on_fault)
         if one is None:
             continue
         done.append(one)
@@ -279,7 +281,7 @@ def _round(
 def _refold(
     spark: SparkSession, home: Path, fold: incremental.IncrementalTable
 ) -> incremental.AggregationResult | None:
-    return incremental.refold(spark, home, fold, SYSTEM_CLOCK.now_ms())
+    return incremental.rebuild_changed(spark, home, fold, SYSTEM_CLOCK.now_ms())
 
 
 def _looked(job: PipelineJob, readings: Mapping[str, RunningQuery], home: Path) -> tuple[SourceStatus, ...]:
@@ -357,8 +359,8 @@ def _pause_s(query: StreamingQuery, backoff: restarts.RestartBackoff, on_fault: 
     fault = restarts.transient_fault(query.exception())
     if fault is None:
         return AWAY_PAUSE_S
-    pause_s = backoff.failed(fault)
-    on_fault(restarts.again(query.name, fault, pause_s))
+    pause_s = backoff.record_failure(fault)
+    on_fault(restarts.retry_line(query.name, fault, pause_s))
     return pause_s
 
 
@@ -381,8 +383,8 @@ def _tend(spark: SparkSession, job: PipelineJob, home: Path, keep_days: int) -> 
     """Merge small files, leave old ones."""
     now_ms = SYSTEM_CLOCK.now_ms()
     for table in job.tables:
-        table_publisher.merge_small(spark, home, table, now_ms)
-        table_publisher.expire(home, table, of_time(now_ms - keep_days * DAY_MS), now_ms)
-    for fold in job.folds:
-        if fold.tend is not None:
-            fold.tend(spark, home, now_ms)
+        table_publisher.compact(spark, home, table, now_ms)
+        table_publisher.expire(home, table, bucket_of_time(now_ms - keep_days * DAY_MS), now_ms)
+    for fold in job.incremental_tables:
+        if fold.maintain is not None:
+            fold.maintain(spark, home, now_ms)

@@ -1,7 +1,7 @@
 """Samples of the metrics collector → samples_brokers, samples_queues, samples_counters, samples_rejects.
 
 In Spark's own functions: no row goes through Python. What is no sample is a reject with a reason; nothing that a message of
-the topic can hold ends the query. Rows lie in the slot of the sample's own time.
+the topic can hold ends the query. Rows lie in the bucket of the sample's own time.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from ariane.tables import SAMPLES_BROKERS, SAMPLES_COUNTERS, SAMPLES_QUEUES, SAM
 MESSAGE = "body BINARY, broker STRING, queue_id INT, queue_offset BIGINT, store_timestamp TIMESTAMP"
 
 _CORRUPT = "_corrupt"
-_FIELDS = f"""schema INT, collector STRING, round BIGINT, part INT, at_ms BIGINT, interval_ms BIGINT, took_ms BIGINT,
-    requests BIGINT, cluster STRING, broker STRING, broker_id BIGINT, addr STRING, away STRING,
+_FIELDS = f"""schema INT, collector STRING, round BIGINT, part INT, at_ms BIGINT, interval_ms BIGINT, duration_ms BIGINT,
+    requests BIGINT, cluster STRING, broker STRING, broker_id BIGINT, addr STRING, error STRING,
     runtime STRUCT<at_ms: BIGINT, boot_ms: BIGINT, put_total: BIGINT, get_total: BIGINT, log_min: BIGINT, log_max: BIGINT,
-        behind_bytes: BIGINT>,
+        dispatch_behind_bytes: BIGINT>,
     topics ARRAY<STRUCT<topic: STRING, at_ms: BIGINT, queues: ARRAY<ARRAY<BIGINT>>>>,
-    groups ARRAY<STRUCT<group: STRING, topic: STRING, at_ms: BIGINT, ends_at_ms: BIGINT, queues: ARRAY<ARRAY<BIGINT>>>>,
+    groups ARRAY<STRUCT<group: STRING, topic: STRING, at_ms: BIGINT, bounds_at_ms: BIGINT, queues: ARRAY<ARRAY<BIGINT>>>>,
     counters ARRAY<STRUCT<name: STRING, topic: STRING, group: STRING, at_ms: BIGINT, sum: BIGINT, tps: DOUBLE>>,
-    left_out STRUCT<topics: BIGINT, groups: BIGINT, counters: BIGINT, ages: BIGINT>,
-    lost BIGINT, faults ARRAY<STRING>, {_CORRUPT} STRING"""
+    skipped STRUCT<topics: BIGINT, groups: BIGINT, counters: BIGINT, ages: BIGINT>,
+    dropped_samples BIGINT, failed_requests ARRAY<STRING>, {_CORRUPT} STRING"""
 _NEEDED = ("collector", "at_ms", "broker", "broker_id")
 
 # Samples are stored as soon as they are taken, or wait for a broker for a while: what is farther off is a wrong clock.
@@ -51,7 +51,7 @@ def records(messages: DataFrame) -> DataFrame:
 
 
 def brokers(rows: DataFrame) -> DataFrame:
-    """The columns of SAMPLES_BROKERS and `slot`: a row per sample, whatever the number of its messages."""
+    """The columns of SAMPLES_BROKERS and `bucket`: a row per sample, whatever the number of its messages."""
     at = F.timestamp_millis("s.at_ms")
     first = _good(rows).where("coalesce(s.part, 0) = 0")
     columns = {
@@ -59,15 +59,15 @@ def brokers(rows: DataFrame) -> DataFrame:
         "booted_at": F.timestamp_millis("s.runtime.boot_ms"),
         **{
             name: F.col(f"s.runtime.{name}")
-            for name in ("put_total", "get_total", "log_min", "log_max", "behind_bytes")
+            for name in ("put_total", "get_total", "log_min", "log_max", "dispatch_behind_bytes")
         },
-        **{f"left_{name}": F.col(f"s.left_out.{name}") for name in ("topics", "groups", "counters", "ages")},
+        **{f"left_{name}": F.col(f"s.skipped.{name}") for name in ("topics", "groups", "counters", "ages")},
     }
     return _shaped(first, SAMPLES_BROKERS, columns)
 
 
 def queues(rows: DataFrame) -> DataFrame:
-    """The columns of SAMPLES_QUEUES and `slot`."""
+    """The columns of SAMPLES_QUEUES and `bucket`."""
     good = _good(rows)
     own = good.select("s", "stored_at", F.explode("s.topics").alias("e")).select(
         "*", F.lit(None).cast("string").alias("g"), F.explode("e.queues").alias("q")
@@ -90,21 +90,21 @@ def queues(rows: DataFrame) -> DataFrame:
         own,
         SAMPLES_QUEUES,
         at
-        | {"ends_at": at["sampled_at"], "min_offset": part(1), "max_offset": part(2)}
+        | {"bounds_at": at["sampled_at"], "min_offset": part(1), "max_offset": part(2)}
         | {"committed_offset": nothing, "oldest_age_ms": nothing},
     )
     progress = _shaped(
         of_groups,
         SAMPLES_QUEUES,
         at
-        | {"ends_at": F.timestamp_millis("e.ends_at_ms"), "committed_offset": part(1), "min_offset": part(2)}
+        | {"bounds_at": F.timestamp_millis("e.bounds_at_ms"), "committed_offset": part(1), "min_offset": part(2)}
         | {"max_offset": part(3), "oldest_age_ms": part(4)},
     )
     return ends.unionByName(progress)
 
 
 def counters(rows: DataFrame) -> DataFrame:
-    """The columns of SAMPLES_COUNTERS and `slot`."""
+    """The columns of SAMPLES_COUNTERS and `bucket`."""
     counted = _good(rows).select("s", "stored_at", F.explode("s.counters").alias("c"))
     columns = {
         "sampled_at": F.timestamp_millis("c.at_ms"),
@@ -118,11 +118,11 @@ def counters(rows: DataFrame) -> DataFrame:
 
 
 def rejects(rows: DataFrame) -> DataFrame:
-    """The columns of SAMPLES_REJECTS and `slot`."""
+    """The columns of SAMPLES_REJECTS and `bucket`."""
     columns = {"body": F.substring("text", 1, BODY_MAX), "broker": F.col("kept_by")}
     bad = rows.where("reason IS NOT NULL")
     chosen = [columns.get(one.name, F.col(one.name)).alias(one.name) for one in SAMPLES_REJECTS.columns]
-    return bad.select(*chosen, bucket_columns.of_time(F.col("stored_at")).alias("slot"))
+    return bad.select(*chosen, bucket_columns.bucket_of_time(F.col("stored_at")).alias("bucket"))
 
 
 def _good(rows: DataFrame) -> DataFrame:
@@ -130,11 +130,11 @@ def _good(rows: DataFrame) -> DataFrame:
 
 
 def _shaped(rows: DataFrame, table: TableSchema, columns: dict[str, Column]) -> DataFrame:
-    """The table's columns: those named here, else the sample's members of the same names; and the slot of the row's own
+    """The table's columns: those named here, else the sample's members of the same names; and the bucket of the row's own
     time, by which it comes into a minute."""
     known = columns | {"stored_at": F.col("stored_at")}
     chosen = [known.get(one.name, F.col(f"s.{one.name}")).cast(one.type).alias(one.name) for one in table.columns]
-    return rows.select(*chosen, bucket_columns.of_time(columns["sampled_at"]).alias("slot"))
+    return rows.select(*chosen, bucket_columns.bucket_of_time(columns["sampled_at"]).alias("bucket"))
 
 
 def _reason() -> Column:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 JAVA_MIN = 17
 
-FOUND_BY_SPARK = ("pyspark_rocketmq", "pyspark_rocketmq_store")  # modules beside this package that name its formats
+FORMAT_MODULES = ("pyspark_rocketmq", "pyspark_rocketmq_store")  # modules beside this package that name its formats
 
 SETTINGS = {
     # Python workers over Unix sockets: loopback TCP has been seen to stall with both ends blocked.
@@ -50,11 +50,11 @@ SETTINGS = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
 }
-QUIET = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
+LOG4J_OPTION = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
 # The first compiler alone starts in half the time; what keeps going wants the second one too. The default cache for compiled
 # code is full after some minutes of micro-batches, and then nothing is compiled any more.
-QUICK = "-XX:TieredStopAtLevel=1"
-LOCAL_JAVA = f"-XX:+UseSerialGC -XX:-DontCompileHugeMethods -XX:ReservedCodeCacheSize=256m {QUIET}"
+C1_ONLY = "-XX:TieredStopAtLevel=1"
+LOCAL_JAVA = f"-XX:+UseSerialGC -XX:-DontCompileHugeMethods -XX:ReservedCodeCacheSize=256m {LOG4J_OPTION}"
 LOCAL_SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -63,10 +63,10 @@ LOCAL_SETTINGS = {
 }
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 CLUSTER_SETTINGS = {
-    JAVA_OPTIONS: QUIET,
+    JAVA_OPTIONS: LOG4J_OPTION,
 }
 # What tables and their readers rely on: a user's value would change what is stored.
-OWN = {
+RESERVED_SETTINGS = {
     "spark.master": "give --master",
     "spark.app.name": "it is the name of the job",
     "spark.submit.pyFiles": "it is this package, which executors import",
@@ -98,11 +98,11 @@ def spark_fault() -> str | None:
     return "; ".join(filter(None, faults)) or None
 
 
-def session(
+def get_or_create_session(
     name: str,
     master: str,
     *,
-    lasting: bool = False,
+    long_running: bool = False,
     log: Path | None = None,
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
@@ -128,10 +128,10 @@ def session(
     settings = dict(SETTINGS)
     if master.startswith("local"):
         settings |= LOCAL_SETTINGS
-        settings[JAVA_OPTIONS] = LOCAL_JAVA if lasting else f"{LOCAL_JAVA} {QUICK}"
+        settings[JAVA_OPTIONS] = LOCAL_JAVA if long_running else f"{LOCAL_JAVA} {C1_ONLY}"
     else:
         settings |= CLUSTER_SETTINGS | {"spark.submit.pyFiles": str(package_zip())}
-    for key, value in _merged(settings, conf or {}).items():
+    for key, value in _merge_settings(settings, conf or {}).items():
         builder = builder.config(key, value)
     on_interrupt = signal.getsignal(signal.SIGINT)
     with _stderr_to(log):
@@ -147,14 +147,14 @@ def setting_fault(key: str) -> str | None:
     """Return why a user cannot set this key of Spark; None if it can be set."""
     if not key.startswith("spark."):
         return "settings of Spark begin with spark."
-    return OWN.get(key)
+    return RESERVED_SETTINGS.get(key)
 
 
-def _merged(ours: Mapping[str, str], conf: Mapping[str, str]) -> dict[str, str]:
+def _merge_settings(ours: Mapping[str, str], conf: Mapping[str, str]) -> dict[str, str]:
     for key, value in conf.items():
         if fault := setting_fault(key):
             # The value of any other key may be a password.
-            raise ConfigError(key, value if key in OWN else None, fault)
+            raise ConfigError(key, value if key in RESERVED_SETTINGS else None, fault)
     java = " ".join(filter(None, (ours.get(JAVA_OPTIONS), conf.get(JAVA_OPTIONS))))
     return {**ours, **conf, JAVA_OPTIONS: java}
 
@@ -180,11 +180,11 @@ def _stderr_to(path: Path | None) -> Iterator[None]:
 
 
 @contextmanager
-def running(
+def open_session(
     name: str,
     master: str,
     *,
-    lasting: bool = False,
+    long_running: bool = False,
     log: Path | None = None,
     conf: Mapping[str, str] | None = None,
 ) -> Iterator[SparkSession]:
@@ -195,7 +195,7 @@ def running(
         is_there = SparkSession.getActiveSession() is not None
     except ImportError:
         is_there = False  # `session` says it
-    spark = session(name, master, lasting=lasting, log=log, conf=conf)
+    spark = get_or_create_session(name, master, long_running=long_running, log=log, conf=conf)
     try:
         yield spark
     finally:
@@ -210,7 +210,7 @@ def package_zip() -> Path:
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     path = Path(directory) / "ariane.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for package in (root, *(root.parent / name for name in FOUND_BY_SPARK)):
+        for package in (root, *(root.parent / name for name in FORMAT_MODULES)):
             for file in sorted(package.rglob("*.py")):
                 archive.write(file, file.relative_to(root.parent))
     return path

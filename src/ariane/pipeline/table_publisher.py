@@ -1,24 +1,22 @@
-"""Changing the tables that `ariane.tables.published` reads, and reading them in Spark.
+"""Writes the tables of `ariane.tables.table_format` and reads them into Spark.
 
-    frame with a column `slot` → files of the next version → CURRENT names them → readers see them, all at once
+    DataFrame with a column `bucket` → files of the next version → CURRENT lists them → readers see all of them
 
-One writer at a time (`claimed`), and of its threads one (`changing`). Files of a writer that died before it named them are
-overwritten or swept by the next one.
-A change says what it has done (`done`), in the same instant in which its rows become visible: so a batch or a fold that is
-done again is known, and each is in the table once.
+One process writes a table at a time (`lock_tables`), and within it one thread (`exclusive_change`). The next writer removes the
+files of a writer that crashed before its commit.
+A commit records the progress of its input (`applied`) together with its rows. Repeating a micro-batch or a rebuild after a crash
+is therefore detected, and adds no row twice.
 """
 
 from __future__ import annotations
 
 import fcntl
-import os
 import shutil
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 import msgspec
 from pyspark.sql import functions as F
@@ -27,254 +25,250 @@ from pyspark.sql import types as T
 from ariane.clock import ms_of
 from ariane.errors import ConfigError, StoreError
 from ariane.tables import TableSchema
-from ariane.tables.published import CURRENT, GRACE_MS, DataFile, RetiredFile, TableVersion, current, paths
-from ariane.tables.time_buckets import COUNTED_MAX_MS, begins_ms
+from ariane.tables.table_format import (
+    BUCKET,
+    LOCK,
+    RETIRED_RETENTION_MS,
+    DataFile,
+    RetiredFile,
+    TableVersion,
+    bucket_of_directory,
+    data_paths,
+    fsync_path,
+    read_version,
+    uncommitted_directories,
+    version_directory,
+    write_version,
+)
+from ariane.tables.time_buckets import MAX_COUNTED_MS, bucket_start_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-SLOT = "slot"
-LOCK = "LOCK"
-FILES_MAX = 8  # small ones of one slot; with more they are merged
-# What is larger is left as it is, or a slot that grows all day would be written again and again.
+MAX_SMALL_FILES = 8  # per bucket; more are merged into one
+# Larger files are never merged, otherwise a bucket that grows all day would be rewritten again and again.
 SMALL_BYTES = 32 * 1024 * 1024
 
-# Micro-batches append in threads of their own while the driver's merges small files and leaves old ones.
-_changes: dict[Path, threading.RLock] = {}
+# One lock per table directory: micro-batches are appended in threads of their own while the driver compacts and expires files.
+_change_locks: dict[Path, threading.RLock] = {}
 
 
 @contextmanager
-def claimed(home: Path, tables: Collection[TableSchema]) -> Iterator[None]:
-    """The right to change these tables. ConfigError while another pipeline has it, or when HOME cannot be written to."""
-    with ExitStack() as held:
+def lock_tables(home: Path, tables: Collection[TableSchema]) -> Iterator[None]:
+    """Hold the exclusive right of this process to write some tables.
+
+    Raises:
+        ConfigError: another pipeline holds it, or HOME is not writable.
+    """
+    with ExitStack() as locks:
         for table in tables:
             directory = home / table.name
             try:
                 directory.mkdir(parents=True, exist_ok=True)
-                lock = held.enter_context((directory / LOCK).open("w"))
+                lock = locks.enter_context((directory / LOCK).open("w"))
             except OSError as error:
                 raise ConfigError("home", str(home), f"cannot be written to: {error.strerror}") from error
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                fix = (
-                    f"another pipeline is writing {table.name} there: stop it, or run both as one, or use another home"
-                )
+                fix = f"another pipeline is writing {table.name} to it; stop that one, run both jobs as one, or use another home"
                 raise ConfigError("home", str(home), fix) from None
-            _sweep(home, table)
+            for path in uncommitted_directories(home, table):
+                shutil.rmtree(path)
         yield
 
 
 @contextmanager
-def changing(home: Path, table: TableSchema) -> Iterator[None]:
-    """The right of a thread to change a table: who reads its list, and writes the next one, does so before anybody else."""
-    with _changes.setdefault((home / table.name).absolute(), threading.RLock()):
+def exclusive_change(home: Path, table: TableSchema) -> Iterator[None]:
+    """Hold the exclusive right of this thread to change a table, from reading CURRENT to writing the next one."""
+    with _change_locks.setdefault((home / table.name).absolute(), threading.RLock()):
         yield
 
 
-def read(
-    spark: SparkSession, home: Path, table: TableSchema, wanted: Callable[[DataFile], bool] = lambda _: True
+def read_table(
+    spark: SparkSession, home: Path, table: TableSchema, predicate: Callable[[DataFile], bool] = lambda _: True
 ) -> DataFrame:
-    """The rows of a table, or of those of its files that are `wanted`, with the column `slot`."""
-    schema = f"{table.ddl}, {SLOT} STRING"
-    files = [str(path) for path in paths(home, table, wanted)]
+    """Return the rows of a table with the column `bucket`, or only those of the files that match `predicate`."""
+    schema = f"{table.ddl}, {BUCKET} STRING"
+    files = [str(path) for path in data_paths(home, table, predicate)]
     if not files:
-        return _nothing(spark, schema)
+        return _empty_frame(spark, schema)
     base = str(home / table.name)
-    return spark.read.schema(schema).option("basePath", base).parquet(*files).select(*table.names, SLOT)
+    return spark.read.schema(schema).option("basePath", base).parquet(*files).select(*table.column_names, BUCKET)
 
 
-def _nothing(spark: SparkSession, schema: str) -> DataFrame:
-    """No rows. Spark knows it when it plans, and starts no Python for them, as it does for createDataFrame([])."""
-    kinds = T.StructType.fromDDL(schema)
-    assert isinstance(kinds, T.StructType)
-    none = spark.range(1).where(F.lit(False))
-    return none.select(*(F.lit(None).cast(field.dataType).alias(field.name) for field in kinds.fields))
+def _empty_frame(spark: SparkSession, schema: str) -> DataFrame:
+    # Unlike createDataFrame([]), Spark recognizes this frame as empty when it plans, and starts no Python worker for it.
+    fields = T.StructType.fromDDL(schema)
+    assert isinstance(fields, T.StructType)
+    no_rows = spark.range(1).where(F.lit(False))
+    return no_rows.select(*(F.lit(None).cast(field.dataType).alias(field.name) for field in fields.fields))
 
 
-def append(frame: DataFrame, home: Path, table: TableSchema, query: str, batch: int, now_ms: int) -> TableVersion:
-    """Add the rows of a micro-batch, once: a batch that is in the table already is left alone. StoreError when the table lacks
-    the batches before it."""
-    with changing(home, table):
-        former = current(home, table)
-        before = former.done.get(query, -1) if former is not None else -1
-        if former is not None and before >= batch:
+def append_batch(frame: DataFrame, home: Path, table: TableSchema, query: str, batch: int, now_ms: int) -> TableVersion:
+    """Append the rows of a micro-batch exactly once; a batch that is in the table already is ignored.
+
+    Args:
+        query: identifies the checkpoint that numbers the batches, `SOURCE CHECKPOINT_ID`.
+
+    Raises:
+        StoreError: the table lacks earlier batches of the query.
+    """
+    with exclusive_change(home, table):
+        former = read_version(home, table)
+        last_batch = former.applied.get(query, -1) if former is not None else -1
+        if former is not None and last_batch >= batch:
             return former
-        if before + 1 != batch:  # a query counts without gaps
+        if last_batch + 1 != batch:  # Spark numbers the batches of a checkpoint without gaps
             source = query.partition(" ")[0]
             raise StoreError(
-                f"{home / table.name} lacks batches {before + 1} to {batch - 1} of {source}: it was removed, or it is newer than "
-                f"what was read; to have all that brokers still hold, remove {home / 'checkpoint' / source} and the other tables "
-                "that come from there, and run the pipeline anew"
+                f"{home / table.name} lacks batches {last_batch + 1} to {batch - 1} of {source}: the table was removed, or it was "
+                f"created after its checkpoint. To read everything that brokers still hold, remove {home / 'checkpoint' / source} "
+                "and the other tables of this source, and run the pipeline again"
             )
-        done = {**(former.done if former else {}), query: batch}
-        return change(frame, home, table, done=done, replaced=(), as_of_ms=None, now_ms=now_ms)
+        applied = {**(former.applied if former else {}), query: batch}
+        return commit(frame, home, table, applied=applied, now_ms=now_ms)
 
 
-def change(
+def commit(
     frame: DataFrame,
     home: Path,
     table: TableSchema,
     *,
-    done: Mapping[str, int],
-    replaced: Collection[str],
-    as_of_ms: int | None,
+    applied: Mapping[str, int],
+    replaced: Collection[str] = (),
+    as_of_ms: int | None = None,
     now_ms: int,
-    added: int | None = None,
+    added_version: int | None = None,
 ) -> TableVersion:
-    """Publish `frame` (the table's columns and `slot`) in place of all rows of the slots, or files by path, that are `replaced`.
+    """Publish the next version of a table: write a frame, and atomically replace earlier rows by it.
 
-    `as_of_ms` None: the newest time of the table's own rows. `added` is for rows that were there before.
+    Args:
+        frame: rows with the table's columns and `bucket`.
+        applied: progress of the inputs, see `TableVersion.applied`.
+        replaced: buckets, or paths of files, whose rows `frame` replaces; empty: rows are appended.
+        as_of_ms: see `TableVersion.as_of_ms`; None: the latest time of the table's own rows.
+        added_version: version to which the rows are attributed if they were in the table before; None: the next one.
     """
-    with changing(home, table):
-        # A table that is made anew counts from the time, so that no fold takes a version of it for one of a table that was removed.
-        former = current(home, table) or TableVersion(now_ms // 1000, table.schema, 0, None)
+    with exclusive_change(home, table):
+        former = read_version(home, table) or TableVersion.initial(table, now_ms)
         number = former.version + 1
         directory = home / table.name
-        written = _write(frame, directory, number, table, added or number)
-        kept = [file for file in former.files if file.slot not in replaced and file.path not in replaced]
-        gone = [
-            RetiredFile(file.path, now_ms) for file in former.files if file.slot in replaced or file.path in replaced
-        ]
-        files = (*kept, *written)
+        written = _write_files(frame, directory, number, table, added_version or number)
         if as_of_ms is None:
             times = [former.as_of_ms, *(file.last_ms for file in written)]
             as_of_ms = max((ms for ms in times if ms is not None), default=None)
-        dropped = [old for old in former.dropped if not _forget(directory, old, now_ms)]
-        now = TableVersion(
-            number, table.schema, sum(file.rows for file in files), as_of_ms, files, dict(done), (*dropped, *gone)
+        version = former.replace(
+            removed=lambda file: file.bucket in replaced or file.path in replaced,
+            added=written,
+            retired=[file for file in former.retired if not _remove_retired(directory, file, now_ms)],
+            now_ms=now_ms,
         )
-        put(directory / CURRENT, msgspec.json.encode(now) + b"\n")
-        return now
+        version = msgspec.structs.replace(version, schema=table.schema, as_of_ms=as_of_ms, applied=dict(applied))
+        write_version(home, table, version)
+        return version
 
 
-def merge_small(spark: SparkSession, home: Path, table: TableSchema, now_ms: int) -> TableVersion | None:
-    """Merge the small files of slots that have more than `FILES_MAX` of them; None when there are none."""
-    with changing(home, table):
-        former = current(home, table)
+def compact(spark: SparkSession, home: Path, table: TableSchema, now_ms: int) -> TableVersion | None:
+    """Merge the small files of each bucket that has more than `MAX_SMALL_FILES`; return None if there is no such bucket."""
+    with exclusive_change(home, table):
+        former = read_version(home, table)
         if former is None:
             return None
-        by_slot: dict[str, list[DataFile]] = {}
+        by_bucket: dict[str, list[DataFile]] = {}
         for file in former.files:
             if file.bytes < SMALL_BYTES:
-                by_slot.setdefault(file.slot, []).append(file)
-        many = {file.path: file for files in by_slot.values() if len(files) > FILES_MAX for file in files}
-        if not many:
+                by_bucket.setdefault(file.bucket, []).append(file)
+        merged = {file.path: file for files in by_bucket.values() if len(files) > MAX_SMALL_FILES for file in files}
+        if not merged:
             return None
-        frame = read(spark, home, table, lambda file: file.path in many)
-        # One number for all of them: a fold may see a slot as new that was not, and give the same rows again.
-        return change(
-            frame, home, table, done=former.done, replaced=many, as_of_ms=former.as_of_ms, now_ms=now_ms,
-            added=max(file.added for file in many.values()),
-        )  # fmt: skip
+        frame = read_table(spark, home, table, lambda file: file.path in merged)
+        return commit(
+            frame,
+            home,
+            table,
+            applied=former.applied,
+            replaced=merged,
+            as_of_ms=former.as_of_ms,
+            now_ms=now_ms,
+            # All merged files get the newest version among them. A dependent table may rebuild a bucket that did not change,
+            # with the same result; with an older version it could miss a change.
+            added_version=max(file.added_version for file in merged.values()),
+        )
 
 
-def expire(home: Path, table: TableSchema, first_slot: str, now_ms: int) -> TableVersion | None:
-    """Take the slots before `first_slot`, and those without a time, out of the table, but for files with rows that are not older
-    than it; None when there are none. An id by a wrong clock lies in a slot up to a month before its news: what is older than
-    that is old, whatever clients' times say."""
-    with changing(home, table):
-        former = current(home, table)
+def expire(home: Path, table: TableSchema, first_bucket: str, now_ms: int) -> TableVersion | None:
+    """Remove old files: those of buckets before `first_bucket`, and those without a time whose rows are as old.
+
+    A file with newer rows stays, because an id written by a wrong clock leads to a bucket up to a month before its rows. Files of
+    buckets that are even older are removed whatever times their clients recorded. Returns None if there is nothing to remove.
+    """
+    with exclusive_change(home, table):
+        former = read_version(home, table)
         if former is None:
             return None
-        least_ms = begins_ms(first_slot)
-        assert least_ms is not None
+        first_ms = bucket_start_ms(first_bucket)
+        assert first_ms is not None
 
-        def is_old(file: DataFile) -> bool:
-            begin_ms = begins_ms(file.slot)
-            if begin_ms is None:
-                return file.last_ms is not None and file.last_ms < least_ms
-            is_before = file.last_ms is None or file.last_ms < least_ms or begin_ms < least_ms - COUNTED_MAX_MS
-            return begin_ms < least_ms and is_before
+        def is_expired(file: DataFile) -> bool:
+            start_ms = bucket_start_ms(file.bucket)
+            if start_ms is None:
+                return file.last_ms is not None and file.last_ms < first_ms
+            has_old_rows = file.last_ms is None or file.last_ms < first_ms or start_ms < first_ms - MAX_COUNTED_MS
+            return start_ms < first_ms and has_old_rows
 
-        old = [file for file in former.files if is_old(file)]
-        if not old:
+        if not any(is_expired(file) for file in former.files):
             return None
-        files = tuple(file for file in former.files if not is_old(file))
-        now = msgspec.structs.replace(
-            former,
-            version=former.version + 1,
-            files=files,
-            rows=sum(file.rows for file in files),
-            dropped=(*former.dropped, *(RetiredFile(file.path, now_ms) for file in old)),
-        )
-        put(home / table.name / CURRENT, msgspec.json.encode(now) + b"\n")
-        return now
+        version = former.replace(removed=is_expired, now_ms=now_ms)
+        write_version(home, table, version)
+        return version
 
 
-def put(path: Path, text: bytes) -> None:
-    """Replace a small file: readers see the old text or the new one, also after a crash."""
-    beside = path.with_name(f"{path.name}.tmp")
-    with beside.open("wb") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
-    _sync(path.parent)
-
-
-def _write(frame: DataFrame, directory: Path, number: int, table: TableSchema, added: int) -> list[DataFile]:
-    """Write the files of a version. Every slot is in one file, sorted by the table's order."""
+def _write_files(
+    frame: DataFrame, directory: Path, number: int, table: TableSchema, added_version: int
+) -> list[DataFile]:
+    """Write the files of a version: one per bucket, sorted by the table's sort columns, forced to the disk."""
     import pyarrow.parquet as pq
 
-    place = directory / f"v={number:08d}"
-    rows = frame.select(*table.names, SLOT).repartition(SLOT).sortWithinPartitions(SLOT, *table.order)
-    writer = rows.write.mode("overwrite").partitionBy(SLOT)
-    writer = writer.option("compression", "zstd").option("parquet.block.size", table.group_bytes)
-    writer.parquet(str(place))
+    target = directory / version_directory(number)
+    rows = frame.select(*table.column_names, BUCKET).repartition(BUCKET)
+    writer = rows.sortWithinPartitions(BUCKET, *table.sort_columns).write.mode("overwrite").partitionBy(BUCKET)
+    writer = writer.option("compression", "zstd").option("parquet.block.size", table.row_group_bytes)
+    writer.parquet(str(target))
     written = []
-    for path in sorted(place.glob(f"{SLOT}=*/*.parquet")):
+    for path in sorted(target.glob(f"{BUCKET}=*/*.parquet")):
         footer = pq.read_metadata(path)
-        first_ms, last_ms = _times(footer, table.time)
-        slot = unquote(path.parent.name.removeprefix(f"{SLOT}="))
-        name = path.relative_to(directory).as_posix()
-        written.append(DataFile(name, slot, footer.num_rows, path.stat().st_size, added, first_ms, last_ms))
-        _sync(path)
-        _sync(path.parent)
-    if not written:  # or every batch without rows would leave a directory
-        shutil.rmtree(place)
+        first_ms, last_ms = _time_range(footer, table.time_column)
+        name, bucket = path.relative_to(directory).as_posix(), bucket_of_directory(path.parent.name)
+        written.append(DataFile(name, bucket, footer.num_rows, path.stat().st_size, added_version, first_ms, last_ms))
+        fsync_path(path)
+        fsync_path(path.parent)
+    if not written:  # otherwise every empty batch would leave a directory
+        shutil.rmtree(target)
         return []
-    _sync(place)
-    _sync(directory)
+    fsync_path(target)
+    fsync_path(directory)
     return written
 
 
-def _times(footer: Any, column: str) -> tuple[int | None, int | None]:
-    """Least and greatest ms of a TIMESTAMP column, by the statistics of the file."""
-    # Maps and lists have several leaves, so a leaf is found by its path.
+def _time_range(footer: Any, column: str) -> tuple[int | None, int | None]:
+    """Return the earliest and latest ms of a TIMESTAMP column according to the statistics of the file."""
+    # Maps and lists have several leaves, so column numbers differ from leaf numbers: find the leaf by its path.
     (leaf,) = (number for number in range(footer.num_columns) if footer.schema.column(number).path == column)
-    parts = [footer.row_group(number).column(leaf).statistics for number in range(footer.num_row_groups)]
-    known = [part for part in parts if part is not None and part.has_min_max]
-    if not known:
+    statistics = [footer.row_group(number).column(leaf).statistics for number in range(footer.num_row_groups)]
+    bounded = [part for part in statistics if part is not None and part.has_min_max]
+    if not bounded:
         return None, None
-    return ms_of(min(part.min for part in known)), ms_of(max(part.max for part in known))
+    return ms_of(min(part.min for part in bounded)), ms_of(max(part.max for part in bounded))
 
 
-def _forget(directory: Path, old: RetiredFile, now_ms: int) -> bool:
-    """Remove a file that left the table long enough ago; whether it was removed."""
-    if now_ms - old.at_ms < GRACE_MS:
+def _remove_retired(directory: Path, file: RetiredFile, now_ms: int) -> bool:
+    """Delete a retired file whose retention has passed, and directories that it leaves empty. Return whether it was deleted."""
+    if now_ms - file.retired_ms < RETIRED_RETENTION_MS:
         return False
-    path = directory / old.path
+    path = directory / file.path
     path.unlink(missing_ok=True)
     for parent in (path.parent, path.parent.parent):
-        if not any(parent.glob(f"{SLOT}=*")) and not any(parent.glob("*.parquet")):
+        if not any(parent.glob(f"{BUCKET}=*")) and not any(parent.glob("*.parquet")):
             shutil.rmtree(parent, ignore_errors=True)
     return True
-
-
-def _sweep(home: Path, table: TableSchema) -> None:
-    """Remove the versions that CURRENT does not know: their writer died before it named them."""
-    now = current(home, table)
-    paths_known = [*(file.path for file in now.files), *(old.path for old in now.dropped)] if now else []
-    known = {path.partition("/")[0] for path in paths_known}
-    for place in (home / table.name).glob("v=*"):
-        if place.name not in known:
-            shutil.rmtree(place)
-
-
-def _sync(path: Path) -> None:
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)

@@ -81,7 +81,7 @@ def _once(frame: DataFrame, **columns: Column) -> DataFrame:
 
 
 def trace_events(messages: DataFrame) -> DataFrame:
-    """The records that can be read, with the columns of TRACE_EVENTS and `slot`."""
+    """The records that can be read, with the columns of TRACE_EVENTS and `bucket`."""
     columns = _columns()
     good = records(messages).where("reason IS NULL")
     events = good.select(
@@ -99,14 +99,14 @@ def trace_events(messages: DataFrame) -> DataFrame:
             "offset_message_id": F.when(as_many, F.get(offset_ids, F.col("at"))).otherwise(F.col("offset_message_id")),
         }
     )
-    slot = bucket_columns.of_message(F.col("message_id"), F.col("trace_stored_at"))
-    return told.select(*TRACE_EVENTS.names, slot.alias("slot"))
+    bucket = bucket_columns.bucket_of_message(F.col("message_id"), F.col("trace_stored_at"))
+    return told.select(*TRACE_EVENTS.column_names, bucket.alias("bucket"))
 
 
 def trace_rejects(messages: DataFrame) -> DataFrame:
-    """The records that cannot, with the columns of TRACE_REJECTS and `slot`."""
-    bad = records(messages).where("reason IS NOT NULL").select(*TRACE_REJECTS.names)
-    return bad.withColumn("slot", bucket_columns.of_time(F.col("trace_stored_at")))
+    """The records that cannot, with the columns of TRACE_REJECTS and `bucket`."""
+    bad = records(messages).where("reason IS NOT NULL").select(*TRACE_REJECTS.column_names)
+    return bad.withColumn("bucket", bucket_columns.bucket_of_time(F.col("trace_stored_at")))
 
 
 def _taken_apart(text: Column) -> Column:

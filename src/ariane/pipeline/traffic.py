@@ -13,15 +13,22 @@ from pyspark.sql import functions as F
 
 from ariane.pipeline.histogram_columns import added, aggregated
 from ariane.tables import LATENCIES, SLOW_MESSAGES, TRAFFIC, TableSchema
-from ariane.tables.traffic import AGAIN, BEGIN_MINUTES, MEASURES, MISSING, NOT_QUEUED, SLOWEST
+from ariane.tables.traffic import (
+    EXCLUSION_COUNTERS,
+    EXCLUSION_REASONS,
+    LATENCY_WINDOW_MINUTES,
+    MEASURES,
+    REDELIVERED,
+    SLOWEST_PER_BUCKET,
+)
 
-KEYS = ("slot", "minute", "direction", "topic", "client_group", "client_host")
+KEYS = ("bucket", "minute", "direction", "topic", "client_group", "client_host")
 # What a listener returned, as journeys name it; of "unknown" no end is known, so it is neither success nor failure.
 FAILED = ("timeout", "exception", "null", "failed")
 
 
 def traffic(events: DataFrame, journeys: DataFrame) -> DataFrame:
-    """Rows with the columns of TRAFFIC and `slot`, of trace_events and journeys with `slot`."""
+    """Rows with the columns of TRAFFIC and `bucket`, of trace_events and journeys with `bucket`."""
     sent = aggregated(
         _sends(events),
         KEYS,
@@ -38,18 +45,18 @@ def traffic(events: DataFrame, journeys: DataFrame) -> DataFrame:
         {"queueing_ms": "queueing", "consume_cost_ms": "cost"},
         {
             **_counts(F.col("result") == "success", F.col("result").isin(*FAILED)),
-            **{f"queueing_{reason}": F.count_if(F.col("missing") == reason) for reason in NOT_QUEUED},
+            **{f"queueing_{reason}": F.count_if(F.col("missing") == reason) for reason in EXCLUSION_REASONS},
             "consume_cost_missing": F.count_if(~_is_duration("cost")),
         },
     )
     both = sent.unionByName(consumed, allowMissingColumns=True)
-    return both.select(*_of(TRAFFIC), "slot")
+    return both.select(*_of(TRAFFIC), "bucket")
 
 
 def slow_messages(journeys: DataFrame) -> DataFrame:
-    """Rows with the columns of SLOW_MESSAGES and `slot`, of journeys with `slot`."""
+    """Rows with the columns of SLOW_MESSAGES and `bucket`, of journeys with `bucket`."""
     # A message that several groups consumed was sent once.
-    sent = journeys.dropDuplicates(["slot", "message_id"])
+    sent = journeys.dropDuplicates(["bucket", "message_id"])
     sends = _measured(sent, "send_cost_ms", F.col("send_cost_ms"), F.col("sent_at"), "producer_group", "producer_host")
     first = F.get("deliveries", F.lit(0))
     slowest = F.array_max(
@@ -68,27 +75,34 @@ def slow_messages(journeys: DataFrame) -> DataFrame:
         _measured(journeys, "consume_cost_ms", slowest["ms"], slowest["at"], "consumer_group", slowest["host"]),
     )
     rows = sends.unionByName(calls[0]).unionByName(calls[1])
-    each = Window.partitionBy("slot", "measure", "topic", "client_group")
-    place = F.row_number().over(each.orderBy(F.desc("ms"), "message_id", "client_host"))
-    return rows.withColumn("place", place).where(F.col("place") <= SLOWEST).select(*_of(SLOW_MESSAGES), "slot")
+    each = Window.partitionBy("bucket", "measure", "topic", "client_group")
+    rank = F.row_number().over(each.orderBy(F.desc("ms"), "message_id", "client_host"))
+    return (
+        rows.withColumn("rank", rank).where(F.col("rank") <= SLOWEST_PER_BUCKET).select(*_of(SLOW_MESSAGES), "bucket")
+    )
 
 
 def latencies(traffic: DataFrame) -> DataFrame:
-    """Rows with the columns of LATENCIES and `slot`, of traffic with `slot`."""
-    step_ms = BEGIN_MINUTES * 60_000
+    """Rows with the columns of LATENCIES and `bucket`, of traffic with `bucket`."""
+    step_ms = LATENCY_WINDOW_MINUTES * 60_000
     begin = F.timestamp_millis(F.floor(F.unix_millis("minute") / step_ms) * step_ms)
-    rows = added(traffic.withColumn("begin", begin), ("slot", "begin", "topic", "client_group"), MEASURES, [*MISSING])
-    return rows.select(*_of(LATENCIES), "slot")
+    rows = added(
+        traffic.withColumn("window_start", begin),
+        ("bucket", "window_start", "topic", "client_group"),
+        MEASURES,
+        [*EXCLUSION_COUNTERS],
+    )
+    return rows.select(*_of(LATENCIES), "bucket")
 
 
 def _sends(events: DataFrame) -> DataFrame:
     """One row per send of a message; every attempt is one. Equal records are one send that was traced or read twice."""
     pubs = events.where("type = 'Pub'")
-    sends = pubs.groupBy("slot", "message_id", "event_time", "offset_message_id", "success").agg(
+    sends = pubs.groupBy("bucket", "message_id", "event_time", "offset_message_id", "success").agg(
         *(F.min(name).alias(name) for name in ("topic", "client_group", "client_host", "cost_ms", "body_length"))
     )
     return sends.select(
-        "slot",
+        "bucket",
         F.date_trunc("minute", "event_time").alias("minute"),
         F.lit("out").alias("direction"),
         "topic",
@@ -103,7 +117,7 @@ def _sends(events: DataFrame) -> DataFrame:
 def _consumptions(journeys: DataFrame) -> DataFrame:
     """One row per call of a listener: a message that is tried again is another call. The first one tells of the queueing."""
     calls = journeys.select(
-        "slot",
+        "bucket",
         "topic",
         "consumer_group",
         "queueing_ms",
@@ -113,7 +127,7 @@ def _consumptions(journeys: DataFrame) -> DataFrame:
     at = _noted_at(F.col("call"))
     is_first = F.col("attempt") == 0
     return calls.where(at.isNotNull()).select(
-        "slot",
+        "bucket",
         F.date_trunc("minute", at).alias("minute"),
         F.lit("in").alias("direction"),
         "topic",
@@ -121,21 +135,21 @@ def _consumptions(journeys: DataFrame) -> DataFrame:
         _ip("call.host").alias("client_host"),
         F.col("call.result").alias("result"),
         F.when(is_first, F.col("queueing_ms")).alias("queueing"),
-        F.when(is_first, F.col("queueing_missing")).otherwise(F.lit(AGAIN)).alias("missing"),
+        F.when(is_first, F.col("queueing_missing")).otherwise(F.lit(REDELIVERED)).alias("missing"),
         F.col("call.cost_ms").alias("cost"),
     )
 
 
 def _noted_at(call: Column) -> Column:
     """When a call of a listener ended, or began if that is all."""
-    return F.coalesce(call["ended_at"], call["began_at"])
+    return F.coalesce(call["ended_at"], call["started_at"])
 
 
 def _measured(journeys: DataFrame, measure: str, ms: Column, at: Column, group: str, host: Column | str) -> DataFrame:
     """The messages of which a measure is known."""
     return journeys.where(ms >= 0).select(
-        "slot",
-        at.alias("noted_at"),
+        "bucket",
+        at.alias("measured_at"),
         F.lit(measure).alias("measure"),
         ms.alias("ms"),
         "topic",

@@ -28,31 +28,37 @@ from ariane.model.message import (
 )
 from ariane.model.topic import CHECK_MAX_TIME_TOPIC, DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX
 from ariane.tables import TRANSACTIONS
-from ariane.tables.transactions import COMMIT, GIVEN_UP, OPEN, ROLLBACK, UNKNOWN
+from ariane.tables.transactions import COMMIT, DISCARDED, OPEN, ROLLBACK, UNKNOWN
 
 COMMITTED, ROLLED_BACK = "COMMIT_MESSAGE", "ROLLBACK_MESSAGE"  # states in traces
-ID = ("slot", "message_id", "broker")
+ID = ("bucket", "message_id", "broker")
 
 
 def transactions(messages: DataFrame, marks: DataFrame, events: DataFrame) -> DataFrame:
-    """Rows with the columns of TRANSACTIONS and `slot`; `events` are trace_events, and may be none."""
-    joined = _records(messages).join(_ends(marks), [*ID], "left").join(_answers(events), ["slot", "message_id"], "left")
+    """Rows with the columns of TRANSACTIONS and `bucket`; `events` are trace_events, and may be none."""
+    joined = (
+        _records(messages).join(_ends(marks), [*ID], "left").join(_answers(events), ["bucket", "message_id"], "left")
+    )
     # Ends of copies that came before it was put aside are part of that.
-    counts = F.filter("ends", lambda end: F.col("given_up_at").isNull() | (end.record_stored_at > F.col("given_up_at")))
+    counts = F.filter(
+        "ends", lambda end: F.col("discarded_at").isNull() | (end.record_stored_at > F.col("discarded_at"))
+    )
     ended_at = F.array_min(F.transform(counts, lambda end: end.marked_at))
     # A copy that came later was made because the broker had not heard of it.
-    is_told = (F.col("answer") == ROLLED_BACK) & (F.col("told_at") >= F.col("newest_at"))
-    is_aside = F.col("given_up_at").isNotNull() & ~F.coalesce(F.col("newest_at") > F.col("given_up_at"), F.lit(False))
+    is_reported = (F.col("reported_state") == ROLLED_BACK) & (F.col("reported_at") >= F.col("last_copy_at"))
+    is_discarded = F.col("discarded_at").isNotNull() & ~F.coalesce(
+        F.col("last_copy_at") > F.col("discarded_at"), F.lit(False)
+    )
     decision = (
         F.when(F.col("committed_at").isNotNull(), COMMIT)
-        .when(F.col("ended_at").isNotNull() & F.coalesce(F.col("answer") == COMMITTED, F.lit(False)), UNKNOWN)
+        .when(F.col("ended_at").isNotNull() & F.coalesce(F.col("reported_state") == COMMITTED, F.lit(False)), UNKNOWN)
         .when(F.col("ended_at").isNotNull(), ROLLBACK)
-        .when(is_aside, GIVEN_UP)
-        .when(F.coalesce(is_told, F.lit(False)), ROLLBACK)
+        .when(is_discarded, DISCARDED)
+        .when(F.coalesce(is_reported, F.lit(False)), ROLLBACK)
         .otherwise(OPEN)
     )
     is_decided = F.col("decision").isin(COMMIT, ROLLBACK, UNKNOWN)
-    decided_ms = F.unix_millis("decided_at") - F.unix_millis("half_at")
+    decided_ms = F.unix_millis("decided_at") - F.unix_millis("half_stored_at")
     return (
         joined.withColumn("ended_at", ended_at)
         .withColumn("decision", decision)
@@ -60,7 +66,7 @@ def transactions(messages: DataFrame, marks: DataFrame, events: DataFrame) -> Da
             "decided_at",
             F.when(F.col("decision") == COMMIT, F.col("committed_at"))
             .when(is_decided, F.col("ended_at"))
-            .when(F.col("decision") == GIVEN_UP, F.col("given_up_at")),
+            .when(F.col("decision") == DISCARDED, F.col("discarded_at")),
         )
         .withColumn("decision_ms", F.when(decided_ms >= 0, decided_ms))
         .withColumn(
@@ -69,14 +75,14 @@ def transactions(messages: DataFrame, marks: DataFrame, events: DataFrame) -> Da
                 F.col("decision") == ROLLBACK, F.col("rollback_from_check")
             ),
         )
-        .select(*(F.col(name).cast(kind).alias(name) for name, kind, _ in TRANSACTIONS.columns), "slot")
+        .select(*(F.col(name).cast(kind).alias(name) for name, kind, _ in TRANSACTIONS.columns), "bucket")
     )
 
 
 def _records(messages: DataFrame) -> DataFrame:
     """One row per message and broker: what its records say."""
     own, topic, stored = F.col("properties"), F.col("topic"), F.col("store_timestamp")
-    is_half, is_aside = topic == HALF_TOPIC, topic == CHECK_MAX_TIME_TOPIC
+    is_half, is_discarded = topic == HALF_TOPIC, topic == CHECK_MAX_TIME_TOPIC
     # A retry of a committed message is marked so, too.
     is_commit = (
         (F.col("sys_flag").bitwiseAND(TRANSACTION_MASK) == TRANSACTION_COMMIT)
@@ -84,20 +90,20 @@ def _records(messages: DataFrame) -> DataFrame:
         & ~topic.startswith(RETRY_PREFIX)
         & ~topic.startswith(DLQ_PREFIX)
     )
-    what = F.when(is_half, "half").when(is_aside, "aside").when(is_commit, "commit")
+    role = F.when(is_half, "half").when(is_discarded, "discarded").when(is_commit, "commit")
     once = (
-        messages.withColumn("what", what)
-        .where("what IS NOT NULL")
+        messages.withColumn("role", role)
+        .where("role IS NOT NULL")
         .dropDuplicates([*ID, "topic", "commit_log_offset"])
         .withColumn("count", F.coalesce(own[CHECK_TIMES].try_cast("bigint"), F.lit(0)))
     )
 
     def of(kind: str, value: Column) -> Column:
-        return F.when(F.col("what") == kind, value)
+        return F.when(F.col("role") == kind, value)
 
     is_first = (F.col("count") == 0) & own[PREPARED_QUEUE_OFFSET].isNull()
     newest = F.struct(stored, F.col("commit_log_offset"))
-    is_known = F.col("newest_at").isNotNull() | F.col("given_up_at").isNotNull()
+    is_known = F.col("last_copy_at").isNotNull() | F.col("discarded_at").isNotNull()
     counted = F.collect_list(of("half", F.when(F.col("count") > 0, stored)))
     return (
         once.groupBy(*ID)
@@ -105,20 +111,20 @@ def _records(messages: DataFrame) -> DataFrame:
             F.max(own[REAL_TOPIC]).alias("topic"),
             F.max(own[PGROUP]).alias("producer_group"),
             F.max("keys").alias("keys"),
-            F.min(of("half", F.when(F.col("count") == 0, stored))).alias("half_at"),
-            F.count_if(of("half", is_first)).alias("halves"),
-            F.max(of("half", stored)).alias("newest_at"),
-            F.max(F.when(F.col("what") != "commit", F.col("count"))).alias("count"),
+            F.min(of("half", F.when(F.col("count") == 0, stored))).alias("half_stored_at"),
+            F.count_if(of("half", is_first)).alias("half_count"),
+            F.max(of("half", stored)).alias("last_copy_at"),
+            F.max(F.when(F.col("role") != "commit", F.col("count"))).alias("count"),
             F.array_sort(counted).alias("checked_at"),
             F.max_by(of("half", F.col("offset_message_id")), of("half", newest)).alias("offset_message_id"),
-            F.max(of("aside", stored)).alias("given_up_at"),
+            F.max(of("discarded", stored)).alias("discarded_at"),
             F.min(of("commit", stored)).alias("committed_at"),
-            F.count_if(F.col("what") == "commit").alias("commits"),
+            F.count_if(F.col("role") == "commit").alias("commits"),
         )
         # Of a commit whose half is in no table (any more), it is not known how often it was asked for.
         .withColumn("checks", F.when(is_known, F.greatest("count", F.size("checked_at").cast("bigint"))))
         .withColumn("checked_at", F.when(is_known, F.col("checked_at")))
-        .withColumn("halves", F.nullif("halves", F.lit(0)))
+        .withColumn("half_count", F.nullif("half_count", F.lit(0)))
     )
 
 
@@ -138,10 +144,10 @@ def _answers(events: DataFrame) -> DataFrame:
 
     return (
         events.where("type = 'EndTransaction'")
-        .groupBy("slot", "message_id")
+        .groupBy("bucket", "message_id")
         .agg(
-            F.max_by("transaction_state", order).alias("answer"),
-            F.max_by("trace_stored_at", order).alias("told_at"),
+            F.max_by("transaction_state", order).alias("reported_state"),
+            F.max_by("trace_stored_at", order).alias("reported_at"),
             first(COMMITTED).alias("commit_from_check"),
             first(ROLLED_BACK).alias("rollback_from_check"),
         )

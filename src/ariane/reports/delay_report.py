@@ -25,7 +25,7 @@ IDS_MAX = 20  # of the overdue ones, the oldest
 HOUR_MS = 3_600_000
 
 # What is counted: the ids of a million rows take longer to read than all else.
-COUNTED = "kind, level, state, asked_at, off_by_ms"
+COUNTED = "kind, level, state, scheduled_at, lateness_ms"
 
 # Name, and up to which ms (inclusive) from the one before.
 DISTANCES: tuple[tuple[str, int | None], ...] = (
@@ -55,7 +55,8 @@ def report(
         if group is not None:
             narrowed += " AND topic IN (?, ?)"
             values += [retry_topic(group), dlq_topic(group)]
-        inside = f"coalesce(asked_at, delivered_at) BETWEEN to_timestamp({since_ms} / 1000.0) AND to_timestamp({until_ms} / 1000.0)"
+        stored = f"BETWEEN to_timestamp({since_ms} / 1000.0) AND to_timestamp({until_ms} / 1000.0)"
+        inside = f"coalesce(scheduled_at, delivered_at) {stored}"
         sql.execute(f"CREATE TEMP TABLE chosen AS SELECT {COUNTED} FROM delays WHERE {inside}{narrowed}", values)
         sql.execute(f"CREATE TEMP TABLE waiting AS SELECT * FROM delays WHERE state = 'pending'{narrowed}", values)
         parts: list[Table | Plot] = [_deliveries(sql), _distances(sql), _plot(sql)]
@@ -66,7 +67,7 @@ def report(
 
 
 def _deliveries(sql: DuckDBPyConnection) -> Table:
-    side = {"early": ("off_by_ms < 0", "-off_by_ms"), "late": ("off_by_ms >= 0", "off_by_ms")}
+    side = {"early": ("lateness_ms < 0", "-lateness_ms"), "late": ("lateness_ms >= 0", "lateness_ms")}
     sides = ", ".join(
         f"""count(*) FILTER (WHERE {where}) AS {name}, quantile_disc({ms}, 0.5) FILTER (WHERE {where}) AS {name}_p50,
         quantile_disc({ms}, 0.99) FILTER (WHERE {where}) AS {name}_p99, max({ms}) FILTER (WHERE {where}) AS {name}_max"""
@@ -76,7 +77,7 @@ def _deliveries(sql: DuckDBPyConnection) -> Table:
         sql,
         f"""SELECT kind, level, count(*) FILTER (WHERE state = 'delivered') AS delivered,
         count(*) FILTER (WHERE state = 'pending') AS pending, count(*) FILTER (WHERE state = 'cancelled') AS cancelled,
-        count(*) FILTER (WHERE state = 'delivered' AND off_by_ms IS NULL) AS unknown, {sides}
+        count(*) FILTER (WHERE state = 'delivered' AND lateness_ms IS NULL) AS unknown, {sides}
         FROM chosen GROUP BY ALL ORDER BY kind, level""",
     )
     fields = (
@@ -121,12 +122,12 @@ def _deliveries(sql: DuckDBPyConnection) -> Table:
 
 def _distances(sql: DuckDBPyConnection) -> Table:
     cases = " ".join(
-        f"WHEN off_by_ms <= {most} THEN {number}" for number, (_, most) in enumerate(DISTANCES) if most is not None
+        f"WHEN lateness_ms <= {most} THEN {number}" for number, (_, most) in enumerate(DISTANCES) if most is not None
     )
     found = query(
         sql,
         f"""SELECT CASE {cases} ELSE {len(DISTANCES) - 1} END AS distance, kind, count(*) AS count
-        FROM chosen WHERE off_by_ms IS NOT NULL GROUP BY ALL""",
+        FROM chosen WHERE lateness_ms IS NOT NULL GROUP BY ALL""",
     )
     counts = {(row["distance"], row["kind"]): row["count"] for row in found}
     kinds = (LEVEL, TIME, RETRY)
@@ -140,15 +141,16 @@ def _plot(sql: DuckDBPyConnection) -> Plot:
     title, unit, note = "p99 of how late", "ms", "By when they were due. Early ones count as negative."
     (span,) = query(
         sql,
-        "SELECT epoch_ms(min(asked_at)) AS first, epoch_ms(max(asked_at)) AS last FROM chosen WHERE off_by_ms IS NOT NULL",
+        "SELECT epoch_ms(min(scheduled_at)) AS first, "
+        "epoch_ms(max(scheduled_at)) AS last FROM chosen WHERE lateness_ms IS NOT NULL",
     )
     if span["first"] is None:
         return Plot(title, unit, (), "Nothing was delivered that was due in this time.")
     step = plot_buckets.bucket_ms(span["first"], span["last"])
     found = query(
         sql,
-        f"""SELECT epoch_ms(asked_at) // {step} * {step} AS step, kind, quantile_disc(off_by_ms, 0.99) AS p99
-        FROM chosen WHERE off_by_ms IS NOT NULL GROUP BY ALL""",
+        f"""SELECT epoch_ms(scheduled_at) // {step} * {step} AS step, kind, quantile_disc(lateness_ms, 0.99) AS p99
+        FROM chosen WHERE lateness_ms IS NOT NULL GROUP BY ALL""",
     )
     first, last = (span[name] // step * step for name in ("first", "last"))
     lines = []
@@ -161,9 +163,9 @@ def _plot(sql: DuckDBPyConnection) -> Plot:
 def _pending(sql: DuckDBPyConnection, judged_ms: int) -> Table:
     found = query(
         sql,
-        f"""SELECT epoch_ms(asked_at) // {HOUR_MS} * {HOUR_MS} AS hour, count(*) FILTER (WHERE kind = 'level') AS level,
+        f"""SELECT epoch_ms(scheduled_at) // {HOUR_MS} * {HOUR_MS} AS hour, count(*) FILTER (WHERE kind = 'level') AS level,
         count(*) FILTER (WHERE kind = 'time') AS time, count(*) FILTER (WHERE kind = 'retry') AS retry, count(*) AS all_of_them
-        FROM waiting WHERE asked_at IS NULL OR epoch_ms(asked_at) >= {judged_ms - OVERDUE_MS}
+        FROM waiting WHERE scheduled_at IS NULL OR epoch_ms(scheduled_at) >= {judged_ms - OVERDUE_MS}
         GROUP BY ALL ORDER BY hour NULLS FIRST""",
     )
     listed: tuple[tuple[Value, ...], ...] = tuple(
@@ -178,13 +180,13 @@ def _pending(sql: DuckDBPyConnection, judged_ms: int) -> Table:
 
 
 def _overdue(sql: DuckDBPyConnection, judged_ms: int) -> Table:
-    question = f"FROM waiting WHERE epoch_ms(asked_at) < {judged_ms - OVERDUE_MS}"
+    question = f"FROM waiting WHERE epoch_ms(scheduled_at) < {judged_ms - OVERDUE_MS}"
     ((count,),) = sql.execute(f"SELECT count(*) {question}").fetchall()
-    names = ("message_id", "kind", "level", "topic", "broker", "asked_at", "overdue_ms")
+    names = ("message_id", "kind", "level", "topic", "broker", "scheduled_at", "overdue_ms")
     found = query(
         sql,
-        f"""SELECT *, {judged_ms} - epoch_ms(asked_at) AS overdue_ms {question}
-        ORDER BY asked_at, message_id, commit_log_offset LIMIT {IDS_MAX}""",
+        f"""SELECT *, {judged_ms} - epoch_ms(scheduled_at) AS overdue_ms {question}
+        ORDER BY scheduled_at, message_id, commit_log_offset LIMIT {IDS_MAX}""",
     )
     fields = (
         Column("message id"),

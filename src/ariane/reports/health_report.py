@@ -11,7 +11,7 @@ from ariane.reports.report import Column, Report, Table, Value, utc_time
 from ariane.reports.table_views import files_between, open_views, query
 from ariane.tables import HEALTH, MESSAGES, TRACE_EVENTS
 from ariane.tables import health as kinds
-from ariane.tables.published import current
+from ariane.tables.table_format import read_version
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -95,7 +95,7 @@ def report(
     fresh = freshness(home, HEALTH, now_ms)
     gaps = [*fresh.warnings, *time_range.late_start_warnings(home, HEALTH, since_ms)]
     for table, lost in ((MESSAGES, "clocks, disorder and dead letters"), (TRACE_EVENTS, "consumption")):
-        if current(home, table) is None:
+        if read_version(home, table) is None:
             gaps.append(f"no {table.name} in {home}: nothing is known of {lost}")
     known_ms = min(now_ms, fresh.as_of_ms) if fresh.as_of_ms is not None else now_ms
     old_ms = min(until_ms, known_ms - unconsumed_after_ms)

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ariane.tables.histogram import GAMMA, LN_GAMMA, RANK_SLACK, ZERO
+from ariane.tables.histogram import GAMMA, LN_GAMMA, RANK_SLACK, ZERO_BUCKET
 
 
 def bucket_expression(ms: str) -> str:
     """Expression: the bucket of a duration; NULL for NULL, and for a negative one, which is no duration."""
-    number = f"greatest({ZERO}, ceil(ln(nullif(greatest({ms}, 0), 0)) / {LN_GAMMA!r}::DOUBLE))"
-    return f"(CASE WHEN {ms} = 0 THEN {ZERO} WHEN {ms} > 0 THEN {number} END)::INTEGER"
+    number = f"greatest({ZERO_BUCKET}, ceil(ln(nullif(greatest({ms}, 0), 0)) / {LN_GAMMA!r}::DOUBLE))"
+    return f"(CASE WHEN {ms} = 0 THEN {ZERO_BUCKET} WHEN {ms} > 0 THEN {number} END)::INTEGER"
 
 
 def value_expression(bucket: str) -> str:
     """Expression: the ms that stand for a bucket."""
-    return f"(CASE WHEN {bucket} <= {ZERO} THEN 0.0 ELSE 2 * exp({bucket} * {LN_GAMMA!r}::DOUBLE) / {GAMMA + 1!r}::DOUBLE END)"
+    middle = f"2 * exp({bucket} * {LN_GAMMA!r}::DOUBLE) / {GAMMA + 1!r}::DOUBLE"
+    return f"(CASE WHEN {bucket} <= {ZERO_BUCKET} THEN 0.0 ELSE {middle} END)"
 
 
 def histogram_aggregate(ms: str) -> str:

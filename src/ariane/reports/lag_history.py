@@ -31,20 +31,20 @@ def create_by_minute(sql: DuckDBPyConnection, topic: str | None, group: str | No
             SELECT * FROM minutes WHERE (? IS NULL OR topic = ?) AND (? IS NULL OR consumer_group = ?)
         ), whole AS (
             SELECT * FROM wanted
-            WHERE window_at < (SELECT max(window_at) FROM minutes) OR (SELECT count(DISTINCT window_at) FROM minutes) = 1
+            WHERE window_start < (SELECT max(window_start) FROM minutes) OR (SELECT count(DISTINCT window_start) FROM minutes) = 1
         ), seen AS (
-            SELECT consumer_group, topic, broker, min(window_at) AS first_at FROM whole GROUP BY ALL
+            SELECT consumer_group, topic, broker, min(window_start) AS first_at FROM whole GROUP BY ALL
         ), expected AS (
-            SELECT consumer_group, topic, window_at, count(*) AS brokers
-            FROM (SELECT DISTINCT consumer_group, topic, window_at FROM whole) JOIN seen USING (consumer_group, topic)
-            WHERE first_at <= window_at GROUP BY ALL
+            SELECT consumer_group, topic, window_start, count(*) AS brokers
+            FROM (SELECT DISTINCT consumer_group, topic, window_start FROM whole) JOIN seen USING (consumer_group, topic)
+            WHERE first_at <= window_start GROUP BY ALL
         )
-        SELECT consumer_group, topic, window_at, {sums}, max(oldest_age_ms) AS oldest_age_ms,
+        SELECT consumer_group, topic, window_start, {sums}, max(oldest_age_ms) AS oldest_age_ms,
                list_distinct(flatten(list(coalesce(flags, [])))) AS flags,
                coalesce(bool_or(whole.delivered_slaves_tps > 0), false) OR coalesce(
                    count(whole.delivered_master_tps) = any_value(brokers) AND sum(whole.delivered_master_tps) = 0
                    AND sum(whole.consumed_tps) > 0, false) AS misleads
-        FROM whole JOIN expected USING (consumer_group, topic, window_at) GROUP BY consumer_group, topic, window_at
+        FROM whole JOIN expected USING (consumer_group, topic, window_start) GROUP BY consumer_group, topic, window_start
         """,
         [topic, topic, group, group],
     )
@@ -56,8 +56,8 @@ def misleading_tps(sql: DuckDBPyConnection, rows_max: int) -> Table:
         sql,
         """
         SELECT consumer_group, topic, count(*) FILTER (misleads) AS misled, count(*) AS minutes,
-               max(window_at) FILTER (misleads) AS last_at,
-               first(by_minute ORDER BY delivered_slaves_tps DESC NULLS LAST, consumed_tps DESC NULLS LAST, window_at)
+               max(window_start) FILTER (misleads) AS last_at,
+               first(by_minute ORDER BY delivered_slaves_tps DESC NULLS LAST, consumed_tps DESC NULLS LAST, window_start)
                    FILTER (misleads) AS worst
         FROM by_minute GROUP BY consumer_group, topic HAVING misled > 0
         ORDER BY misled DESC, consumer_group, topic
@@ -79,7 +79,7 @@ def misleading_tps(sql: DuckDBPyConnection, rows_max: int) -> Table:
         "Consoles and consumerProgress query masters only: what slaves hand out is not in their TPS. Minutes: how many of those "
         "in which the group was seen. Rates and lag are those of the worst minute."
     )
-    names = ("window_at", "delivered_master_tps", "consumed_tps", "delivered_slaves_tps", "lag")
+    names = ("window_start", "delivered_master_tps", "consumed_tps", "delivered_slaves_tps", "lag")
     listed = tuple(
         (
             row["consumer_group"],
@@ -108,7 +108,7 @@ def groups_over_range(sql: DuckDBPyConnection, rows_max: int) -> Table:
         SELECT consumer_group, topic, count(*) AS minutes, avg(produced_tps) AS produced, avg(consumed_tps) AS consumed,
                100 * sum(delivered_slaves_tps) FILTER (delivered_master_tps IS NOT NULL)
                / nullif(sum(delivered_master_tps + delivered_slaves_tps), 0) AS share,
-               max(lag) AS greatest, arg_max(window_at, lag) AS greatest_at, max(oldest_age_ms) AS oldest,
+               max(lag) AS greatest, arg_max(window_start, lag) AS greatest_at, max(oldest_age_ms) AS oldest,
                any_value(doubts) AS doubts
         FROM by_minute LEFT JOIN told USING (consumer_group, topic) GROUP BY consumer_group, topic
         ORDER BY greatest IS NOT NULL, greatest DESC, consumer_group, topic

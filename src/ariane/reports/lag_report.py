@@ -66,7 +66,7 @@ def report(
     with open_views(home, minutes, brokers) as sql:
         sql.execute(
             "CREATE VIEW minutes AS SELECT * FROM consumption WHERE consumer_group IS NOT NULL "
-            f"AND window_at BETWEEN make_timestamptz({since_ms * 1000}) AND make_timestamptz({until_ms * 1000})"
+            f"AND window_start BETWEEN make_timestamptz({since_ms * 1000}) AND make_timestamptz({until_ms * 1000})"
         )
         latest = _latest(sql, topic, group)
         groups = sum_brokers(latest)
@@ -101,7 +101,7 @@ def _summed(group: str, topic: str, members: Sequence[dict[str, Any]]) -> GroupS
     return GroupSnapshot(
         group,
         topic,
-        max(row["window_at"] for row in members),
+        max(row["window_start"] for row in members),
         total("lag"),
         total("lag_change"),
         total("produced_tps"),
@@ -120,9 +120,9 @@ def _latest(sql: DuckDBPyConnection, topic: str | None, group: str | None) -> li
     sql.execute(
         """
         CREATE TEMP TABLE places AS
-        WITH newest AS (SELECT max(window_at) AS newest_at FROM minutes)
-        SELECT consumer_group, topic, broker, max(window_at) AS last_at,
-               max(window_at) FILTER (WHERE window_at < newest_at) AS whole_at
+        WITH newest AS (SELECT max(window_start) AS newest_at FROM minutes)
+        SELECT consumer_group, topic, broker, max(window_start) AS last_at,
+               max(window_start) FILTER (WHERE window_start < newest_at) AS whole_at
         FROM minutes, newest WHERE (? IS NULL OR topic = ?) AND (? IS NULL OR consumer_group = ?)
         GROUP BY consumer_group, topic, broker
         """,
@@ -131,20 +131,20 @@ def _latest(sql: DuckDBPyConnection, topic: str | None, group: str | None) -> li
     sql.execute(
         """
         CREATE TEMP TABLE chosen AS
-        SELECT consumer_group, topic, coalesce(max(whole_at), max(last_at)) AS window_at
+        SELECT consumer_group, topic, coalesce(max(whole_at), max(last_at)) AS window_start
         FROM places GROUP BY consumer_group, topic
         """
     )
-    first = sql.execute("SELECT min(window_at) FROM chosen").fetchone()
+    first = sql.execute("SELECT min(window_start) FROM chosen").fetchone()
     return query(
         sql,
         """
-        SELECT consumer_group, topic, broker, window_at, queues, lag, lag_change, produced_tps, consumed_tps,
+        SELECT consumer_group, topic, broker, window_start, queues, lag, lag_change, produced_tps, consumed_tps,
                delivered_master_tps, delivered_slaves_tps, oldest_age_ms, drain_s,
-               CASE WHEN queues IS NULL AND flags IS NULL THEN ['not seen in this minute'] ELSE flags END AS flags
+               CASE WHEN queues IS NULL AND flags IS NULL THEN ['no sample in this minute'] ELSE flags END AS flags
         FROM places JOIN chosen USING (consumer_group, topic)
-             LEFT JOIN (SELECT * FROM minutes WHERE window_at >= ?) AS late
-             USING (consumer_group, topic, broker, window_at)
+             LEFT JOIN (SELECT * FROM minutes WHERE window_start >= ?) AS late
+             USING (consumer_group, topic, broker, window_start)
         ORDER BY consumer_group, topic, broker
         """,
         [first[0] if first else None],
@@ -208,12 +208,12 @@ def _brokers(sql: DuckDBPyConnection, since_ms: int, until_ms: int) -> tuple[Tab
                    lag(booted_at) OVER pair AS booted_0
             FROM once WINDOW pair AS (PARTITION BY collector, broker, broker_id ORDER BY sampled_at)
         ), last AS (
-            SELECT broker, broker_id, arg_max(paired, sampled_at) AS p, bool_or(left_groups > 0) AS full_rounds,
-                   max(lost) AS most_lost, 100 * count(away) / count(*) AS away_share
+            SELECT broker, broker_id, arg_max(paired, sampled_at) AS p, bool_or(skipped_groups > 0) AS full_rounds,
+                   max(dropped_samples) AS dropped, 100 * count(error) / count(*) AS away_share
             FROM paired GROUP BY broker, broker_id
         )
-        SELECT broker, broker_id, p.addr, p.sampled_at, p.away, p.interval_ms, p.log_max,
-               most_lost AS lost, full_rounds AS "full", away_share,
+        SELECT broker, broker_id, p.addr, p.sampled_at, p.error, p.interval_ms, p.log_max,
+               dropped, full_rounds AS "full", away_share,
                CASE WHEN p.booted_at = p.booted_0 AND p.put_total >= p.put_0
                     THEN (p.put_total - p.put_0) / (epoch(p.sampled_at) - epoch(p.at_0)) END AS put_tps,
                CASE WHEN p.booted_at = p.booted_0 AND p.get_total >= p.get_0
@@ -228,7 +228,7 @@ def _brokers(sql: DuckDBPyConnection, since_ms: int, until_ms: int) -> tuple[Tab
         is_slave = row["broker_id"] != 0
         to_copy = max(0, end - own) if is_slave and end is not None and own is not None else None
         role = f"slave {row['broker_id']}" if is_slave else "master"
-        state = row["away"] or "answers"
+        state = row["error"] or "answers"
         told.append(
             (
                 row["broker"],
@@ -287,8 +287,8 @@ def _missing(brokers: Sequence[dict[str, Any]], until_ms: int) -> list[str]:
     silent_ms = until_ms - ms_of(newest)
     if silent_ms > max(SILENT_MS, *(3 * (row["interval_ms"] or 0) for row in brokers)):
         gaps.append(f"no samples since {newest:%H:%M:%S} UTC: is `ariane collect` running?")
-    if lost := max(row["lost"] or 0 for row in brokers):
-        gaps.append(f"the collector has thrown away {lost:,} samples, as no broker took them")
+    if dropped := max(row["dropped"] or 0 for row in brokers):
+        gaps.append(f"the collector has thrown away {dropped:,} samples, as no broker took them")
     if any(row["full"] for row in brokers):
         gaps.append("groups take turns: there are more than the collector asks for in a round (--groups-max)")
     return gaps
@@ -328,17 +328,17 @@ def _points(sql: DuckDBPyConnection, one: GroupSnapshot, step_ms: int) -> list[P
         sql,
         f"""
         WITH wanted AS (SELECT * FROM plotted WHERE consumer_group = $1 AND topic = $2
-        ), places AS (SELECT broker, min(window_at) AS first_at FROM wanted GROUP BY broker
+        ), places AS (SELECT broker, min(window_start) AS first_at FROM wanted GROUP BY broker
         ), summed AS (
-            SELECT window_at, count(lag) AS lags, sum(lag) AS lag, count(produced_tps) AS producing,
+            SELECT window_start, count(lag) AS lags, sum(lag) AS lag, count(produced_tps) AS producing,
                    sum(produced_tps) AS produced, count(consumed_tps) AS consuming, sum(consumed_tps) AS consumed
-            FROM wanted GROUP BY window_at
+            FROM wanted GROUP BY window_start
         ), each AS (
-            SELECT window_at, CASE WHEN lags = n THEN lag END AS lag, CASE WHEN producing = n THEN produced END AS produced,
+            SELECT window_start, CASE WHEN lags = n THEN lag END AS lag, CASE WHEN producing = n THEN produced END AS produced,
                    CASE WHEN consuming = n THEN consumed END AS consumed
-            FROM summed, LATERAL (SELECT count(*) AS n FROM places WHERE first_at <= window_at)
+            FROM summed, LATERAL (SELECT count(*) AS n FROM places WHERE first_at <= window_start)
         )
-        SELECT time_bucket(INTERVAL {step_ms} MILLISECONDS, window_at) AS bucket_at,
+        SELECT time_bucket(INTERVAL {step_ms} MILLISECONDS, window_start) AS bucket_at,
                max(lag)::DOUBLE AS lag, avg(produced) AS produced, avg(consumed) AS consumed
         FROM each GROUP BY 1 ORDER BY 1
         """,

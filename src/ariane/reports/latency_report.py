@@ -13,7 +13,7 @@ from ariane.reports.pipeline_status import freshness
 from ariane.reports.report import Column, Line, Plot, Report, Table, Value, utc_time
 from ariane.reports.tps_report import LINES_MAX, NARROWED, ROWS_MAX
 from ariane.tables import CLOCKS, LATENCIES, SLOW_MESSAGES, TRAFFIC
-from ariane.tables.traffic import BEGIN_MINUTES, MISSING, SLOWEST
+from ariane.tables.traffic import EXCLUSION_COUNTERS, LATENCY_WINDOW_MINUTES, SLOWEST_PER_BUCKET
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -53,18 +53,20 @@ def report(
     is_long = until_ms - since_ms > MINUTES_MAX * time_range.MINUTE_MS
     source = LATENCIES if is_long else TRAFFIC
     if is_long:  # in whole rows of that table
-        since_ms -= since_ms % (BEGIN_MINUTES * time_range.MINUTE_MS)
+        since_ms -= since_ms % (LATENCY_WINDOW_MINUTES * time_range.MINUTE_MS)
     fresh, slow = freshness(home, source, now_ms), freshness(home, SLOW_MESSAGES, now_ms)
-    span = time_range.covered_range(home, source, since_ms, until_ms, fresh.as_of_ms, BEGIN_MINUTES if is_long else 1)
+    span = time_range.covered_range(
+        home, source, since_ms, until_ms, fresh.as_of_ms, LATENCY_WINDOW_MINUTES if is_long else 1
+    )
     # A row of `clocks` has the beginning of its hour.
     clocks_since_ms = span.start_ms - span.start_ms % HOUR_MS
     tables = (table_views.files_between(table, span.start_ms, until_ms) for table in (source, SLOW_MESSAGES))
     with table_views.open_views(home, *tables, table_views.files_between(CLOCKS, clocks_since_ms, until_ms)) as sql:
-        columns = ", ".join((*(f"{one.column}, {one.column}_max" for one in MEASURES), *MISSING))
+        columns = ", ".join((*(f"{one.column}, {one.column}_max" for one in MEASURES), *EXCLUSION_COUNTERS))
         sql.execute(
             f"""CREATE TEMP TABLE asked AS
-            SELECT {time_range.bucket_expression(source.time, span)} AS step, topic, client_group, {columns}
-            FROM {source.name} WHERE {time_range.in_range(source.time, span)} AND {NARROWED}""",
+            SELECT {time_range.bucket_expression(source.time_column, span)} AS step, topic, client_group, {columns}
+            FROM {source.name} WHERE {time_range.in_range(source.time_column, span)} AND {NARROWED}""",
             [topic, group],
         )
         parts: list[Table | Plot] = []
@@ -88,7 +90,7 @@ def _sheet(sql: DuckDBPyConnection, measure: LatencyMeasure, span: time_range.Ti
         _pair(row): row
         for row in table_views.query(sql, histogram_sql.quantiles("asked", by, measure.column, QUANTILES))
     }
-    reasons = [name for name, (column, *_) in MISSING.items() if column == measure.column]
+    reasons = [name for name, (column, *_) in EXCLUSION_COUNTERS.items() if column == measure.column]
     # A counter of files of an older schema is null: then it is not known how many are missing.
     missing = " + ".join(f"sum({name})" for name in reasons)
     others = table_views.query(
@@ -124,10 +126,12 @@ def _row(one: dict[str, Any], counted: dict[str, Any] | None) -> tuple[Value, ..
 def _not_counted(sql: DuckDBPyConnection) -> list[Table]:
     """How many sends and calls are in no percentile, and why; no sheet when all are counted."""
     titles = {measure.column: measure.title for measure in MEASURES}
-    totals = ", ".join(f"sum({name})::BIGINT AS {name}" for name in MISSING)
+    totals = ", ".join(f"sum({name})::BIGINT AS {name}" for name in EXCLUSION_COUNTERS)
     (row,) = table_views.query(sql, f"SELECT {totals} FROM asked")
     rows = tuple(
-        (titles[column], row[name], reason, meaning) for name, (column, reason, meaning) in MISSING.items() if row[name]
+        (titles[column], row[name], reason, meaning)
+        for name, (column, reason, meaning) in EXCLUSION_COUNTERS.items()
+        if row[name]
     )
     if not rows:
         return []
@@ -194,14 +198,14 @@ def _plot(sql: DuckDBPyConnection, measure: LatencyMeasure, span: time_range.Tim
 def _slowest(sql: DuckDBPyConnection, span: time_range.TimeRange, topic: str | None, group: str | None) -> Table:
     found = table_views.query(
         sql,
-        f"""SELECT * FROM slow_messages WHERE {time_range.in_range("noted_at", span)} AND {NARROWED}
-        QUALIFY row_number() OVER (PARTITION BY measure ORDER BY ms DESC, message_id, client_group) <= {SLOWEST}""",
+        f"""SELECT * FROM slow_messages WHERE {time_range.in_range("measured_at", span)} AND {NARROWED}
+        QUALIFY row_number() OVER (PARTITION BY measure ORDER BY ms DESC, message_id, client_group) <= {SLOWEST_PER_BUCKET}""",
         [topic, group],
     )
     titles = {measure.column: measure.title for measure in MEASURES}
     order = list(titles)
     found.sort(key=lambda row: (order.index(row["measure"]), -row["ms"], row["message_id"]))
-    names = ("ms", "noted_at", "topic", "client_group", "client_host", "message_id", "keys")
+    names = ("ms", "measured_at", "topic", "client_group", "client_host", "message_id", "keys")
     rows: tuple[tuple[Value, ...], ...] = tuple(
         (titles[row["measure"]], *(row[name] for name in names)) for row in found
     )
@@ -209,5 +213,5 @@ def _slowest(sql: DuckDBPyConnection, span: time_range.TimeRange, topic: str | N
         Column("what"), Column("took", "ms"), Column("at"), Column("topic"), Column("group"), Column("host"), Column("message id"),
         Column("keys"),
     )  # fmt: skip
-    note = f"The {SLOWEST} slowest of each. `ariane trace --id ID` tells what happened to one."
+    note = f"The {SLOWEST_PER_BUCKET} slowest of each. `ariane trace --id ID` tells what happened to one."
     return Table("Slowest messages", fields, rows, note)

@@ -14,7 +14,7 @@ import msgspec
 from ariane import tables
 from ariane.errors import StoreError
 from ariane.tables import TableSchema
-from ariane.tables.published import current
+from ariane.tables.table_format import read_version
 
 STATUS = "status"
 SILENT_MS = 120_000  # a pipeline that has not said anything for so long is taken for stopped
@@ -85,21 +85,23 @@ def freshness(home: Path, table: TableSchema, now_ms: int) -> Freshness:
 
 
 def _freshness(home: Path, table: TableSchema, now_ms: int, statuses: Mapping[str, SourceStatus]) -> Freshness:
-    now = current(home, table)
+    now = read_version(home, table)
     if now is None:
         return Freshness(None, (f"no {table.name} in {home} yet",))
     gaps = []
-    by_name = {one.name: one for one in tables.ALL}
+    by_name = {one.name: one for one in tables.ALL_TABLES}
     read_ms: list[int | None] = []
-    for name, version in now.done.items():
+    for name, version in now.applied.items():
         table_before = by_name.get(name)
         if table_before is None:
             source = name.split(" ")[0]
             gaps.extend(_gaps(source, statuses, now_ms))
             read_ms.append(statuses[source].caught_up_ms if source in statuses else None)
             continue
-        before = current(home, table_before)
-        if before is not None and (version > before.version or any(file.added > version for file in before.files)):
+        before = read_version(home, table_before)
+        if before is not None and (
+            version > before.version or any(file.added_version > version for file in before.files)
+        ):
             gaps.append(f"{table.name} does not have the newest {name} yet")
             read_ms.append(None)
         inner = _freshness(home, table_before, now_ms, statuses)

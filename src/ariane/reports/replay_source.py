@@ -29,8 +29,8 @@ from ariane.protocol.requests import typed
 from ariane.protocol.requests.messaging import SUBSCRIPTION, OffsetAnswer, PullMessage, PullMessageAnswer, QueueRef
 from ariane.reports import table_views
 from ariane.tables import ARCHIVE
-from ariane.tables.archive import topic_of
-from ariane.tables.published import DataFile, current
+from ariane.tables.archive import topic_of_bucket
+from ariane.tables.table_format import DataFile, read_version
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -59,21 +59,21 @@ class ReplayFilter(NamedTuple):
 
 async def archived_messages(home: Path, wanted: ReplayFilter) -> AsyncIterator[OriginalMessage]:
     """Messages of the archive in `home`, day by day, each queue in its order. StoreError when there is no archive."""
-    now = current(home, ARCHIVE)
+    now = read_version(home, ARCHIVE)
     if now is None:
         raise StoreError(f"no archive in {home}: make one with `ariane archive run`")
 
     def has(file: DataFile) -> bool:
-        if wanted.topic is not None and topic_of(file.slot) != wanted.topic:
+        if wanted.topic is not None and topic_of_bucket(file.bucket) != wanted.topic:
             return False
         if file.first_ms is None or file.last_ms is None:
             return True
         is_later = wanted.until_ms is not None and file.first_ms >= wanted.until_ms
         return not is_later and not (wanted.since_ms is not None and file.last_ms < wanted.since_ms)
 
-    # One slot after another: no more than a day of a topic is sorted at once.
-    for slot in sorted({file.slot for file in now.files if has(file)}):
-        with table_views.open_views(home, table_views.files_of_buckets(ARCHIVE, {slot})) as sql:
+    # One bucket after another: no more than a day of a topic is sorted at once.
+    for bucket in sorted({file.bucket for file in now.files if has(file)}):
+        with table_views.open_views(home, table_views.files_of_buckets(ARCHIVE, {bucket})) as sql:
             question, values = _question(sql, ARCHIVE.name, wanted)
             order = "ORDER BY broker, queue_id, queue_offset"
             answer = sql.execute(f"SELECT {', '.join(COLUMNS)} FROM {question} {order}", values)

@@ -4,7 +4,7 @@
         rows(sql, "SELECT topic, count(*) AS messages FROM journeys GROUP BY topic")
 
 Times are TIMESTAMP WITH TIME ZONE in UTC, as in the files. Only the files that a question can need are opened: they are chosen
-by slot or by time from the list (`between`), and inside of a file by its order (`Table.order`).
+by bucket or by time from the list (`between`), and inside of a file by its order (`Table.order`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ariane.tables import TableSchema
-from ariane.tables.published import DataFile, paths
+from ariane.tables.table_format import DataFile, data_paths
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -44,8 +44,8 @@ def files_between(table: TableSchema, since_ms: int, until_ms: int) -> TablePart
     return TablePart(table, wanted)
 
 
-def files_of_buckets(table: TableSchema, slots: set[str]) -> TablePart:
-    return TablePart(table, lambda file: file.slot in slots)
+def files_of_buckets(table: TableSchema, buckets: set[str]) -> TablePart:
+    return TablePart(table, lambda file: file.bucket in buckets)
 
 
 @contextmanager
@@ -56,7 +56,7 @@ def open_views(home: Path, *parts: TablePart) -> Iterator[DuckDBPyConnection]:
     with duckdb.connect() as sql:
         sql.execute("SET TimeZone = 'UTC'")
         for table, wanted in parts:
-            files = [str(path) for path in paths(home, table, wanted)]
+            files = [str(path) for path in data_paths(home, table, wanted)]
             columns = ", ".join(f'NULL::{sql_type(column.type)} AS "{column.name}"' for column in table.columns)
             nothing = f"SELECT {columns} WHERE false"
             # By name, because files of an older schema may lack columns; the empty part tells the types.

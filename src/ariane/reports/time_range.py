@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ariane.reports import table_views
 from ariane.reports.report import utc_time
 from ariane.tables import TRACE_EVENTS, TableSchema
-from ariane.tables.published import current
+from ariane.tables.table_format import read_version
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -76,7 +76,8 @@ def covered_range(
 
 def reported_buckets(sql: DuckDBPyConnection, table: TableSchema, span: TimeRange) -> set[int]:
     """The steps in which any client traced anything."""
-    question = f"SELECT DISTINCT {bucket_expression(table.time, span)} AS step FROM {table.name} WHERE {in_range(table.time, span)}"
+    step = bucket_expression(table.time_column, span)
+    question = f"SELECT DISTINCT {step} AS step FROM {table.name} WHERE {in_range(table.time_column, span)}"
     return {row["step"] for row in table_views.query(sql, question)}
 
 
@@ -118,7 +119,7 @@ def late_start_warnings(home: Path, table: TableSchema, since_ms: int) -> tuple[
 
 def _first_ms(home: Path, table: TableSchema) -> int | None:
     """The earliest time in a table; None when there is none."""
-    now = current(home, table)
+    now = read_version(home, table)
     return min((file.first_ms for file in now.files if file.first_ms is not None), default=None) if now else None
 
 

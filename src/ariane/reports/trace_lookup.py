@@ -1,7 +1,7 @@
 """Where is my message? Journeys by id, key or topic, and the timeline of what happened to it. Reads Parquet, never Spark.
 
-id     → the slots that it can lie in (`tables.slots.possible`)         → journeys of these slots
-key    → message_keys, sorted by term → ids and their slots             → journeys of these slots
+id     → the buckets that it can lie in (`tables.buckets.possible`)         → journeys of these buckets
+key    → message_keys, sorted by term → ids and their buckets             → journeys of these buckets
 topic  → journeys whose files hold the time asked for, newest or slowest first
 """
 
@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from ariane.errors import StoreError
 from ariane.reports import table_views
 from ariane.reports.report import utc_time
-from ariane.tables import JOURNEYS, MESSAGE_KEYS, MESSAGES, TRACE_EVENTS, published
-from ariane.tables.time_buckets import AHEAD_MS, begins_ms, possible
+from ariane.tables import JOURNEYS, MESSAGE_KEYS, MESSAGES, TRACE_EVENTS, table_format
+from ariane.tables.time_buckets import MAX_AHEAD_MS, bucket_start_ms, candidate_buckets
 
 STAGES = (
     "send failed", "sent", "stored", "decided", "recalled", "available", "delivered", "consumed", "dead-lettered",
@@ -74,7 +74,7 @@ def find_journeys(
         raise ValueError("give a key or a message id")
     version = _published(home)
     if message_id is not None:
-        rows = _journeys(home, {message_id}, _slots(home, message_id, version), group)
+        rows = _journeys(home, {message_id}, _candidate_buckets(home, message_id, version), group)
         if rows:
             return LookupResult(rows)
     term = key if key is not None else message_id or ""
@@ -128,36 +128,41 @@ def timeline(rows: Iterable[Mapping[str, Any]]) -> list[TimelineEvent]:
 # --- finding -----------------------------------------------------------------------------------------------------------
 
 
-def _published(home: Path) -> published.TableVersion:
-    version = published.current(home, JOURNEYS)
+def _published(home: Path) -> table_format.TableVersion:
+    version = table_format.read_version(home, JOURNEYS)
     if version is None:
         command = f"ariane pipeline run trace -n 127.0.0.1:9876 --home {shlex.quote(str(home))}"
         raise StoreError(f"no journeys in {home} yet: run `{command}` (-n: your name server)")
     return version
 
 
-def _slots(home: Path, message_id: str, version: published.TableVersion) -> set[str]:
-    """The slots of the table that hold the journeys of a message, if there are any."""
-    begins = [begin for file in version.files if (begin := begins_ms(file.slot)) is not None]
-    news = [now.as_of_ms for table in (TRACE_EVENTS, MESSAGES) if (now := published.current(home, table)) is not None]
+def _candidate_buckets(home: Path, message_id: str, version: table_format.TableVersion) -> set[str]:
+    """The buckets of the table that hold the journeys of a message, if there are any."""
+    begins = [begin for file in version.files if (begin := bucket_start_ms(file.bucket)) is not None]
+    news = [
+        now.as_of_ms
+        for table in (TRACE_EVENTS, MESSAGES)
+        if (now := table_format.read_version(home, table)) is not None
+    ]
     times = [ms for ms in (*begins, *news, version.as_of_ms) if ms is not None]
     if not times:
-        return {file.slot for file in version.files}
-    return possible(message_id, min(times) - AHEAD_MS, max(times))
+        return {file.bucket for file in version.files}
+    return candidate_buckets(message_id, min(times) - MAX_AHEAD_MS, max(times))
 
 
 def _places(home: Path, term: str, limit: int | None) -> tuple[list[tuple[str, list[str]]], int]:
-    """Ids and slots of the messages that a term leads to, of the newest `limit` of them, the newest first; and how many there
+    """Ids and buckets of the messages that a term leads to, of the newest `limit` of them, the newest first; and how many there
     are."""
     with table_views.open_views(home, table_views.whole_table(MESSAGE_KEYS)) as sql:
         found = table_views.query(
             sql,
-            "SELECT message_id, list(DISTINCT journey_slot) AS slots, max(told_at) AS told_at, count(*) OVER () AS messages "
-            "FROM message_keys WHERE term = $1 GROUP BY message_id ORDER BY told_at DESC, message_id"
+            "SELECT message_id, list(DISTINCT journey_bucket) AS buckets, max(first_traced_at) AS first_traced_at, "
+            "count(*) OVER () AS messages "
+            "FROM message_keys WHERE term = $1 GROUP BY message_id ORDER BY first_traced_at DESC, message_id"
             + ("" if limit is None else f" LIMIT {int(limit)}"),
             [term],
         )
-    return [(row["message_id"], row["slots"]) for row in found], found[0]["messages"] if found else 0
+    return [(row["message_id"], row["buckets"]) for row in found], found[0]["messages"] if found else 0
 
 
 def _newest(home: Path, places: list[tuple[str, list[str]]], count: int, group: str | None, limit: int) -> LookupResult:
@@ -169,7 +174,7 @@ def _newest(home: Path, places: list[tuple[str, list[str]]], count: int, group: 
     while looked < len(places) and len(ids) < limit:
         some = dict(places[looked : looked + step])
         looked += len(some)
-        found = _journeys(home, set(some), {slot for slots in some.values() for slot in slots}, group)
+        found = _journeys(home, set(some), {bucket for buckets in some.values() for bucket in buckets}, group)
         there = {row["message_id"] for row in found} if group is not None else set(some)
         ids += [one for one in some if one in there]
         rows += found
@@ -178,12 +183,12 @@ def _newest(home: Path, places: list[tuple[str, list[str]]], count: int, group: 
     return LookupResult(rows, len(ids) - len(shown) + count - looked)
 
 
-def _journeys(home: Path, ids: set[str], slots: set[str], group: str | None) -> list[dict[str, Any]]:
-    """The journeys of these messages, which lie in these slots."""
+def _journeys(home: Path, ids: set[str], buckets: set[str], group: str | None) -> list[dict[str, Any]]:
+    """The journeys of these messages, which lie in these buckets."""
     wanted = ", ".join(f"${number}" for number in range(1, len(ids) + 1))
     condition = f"message_id IN ({wanted})" + ("" if group is None else f" AND consumer_group = ${len(ids) + 1}")
     values = [*sorted(ids), *(() if group is None else (group,))]
-    with table_views.open_views(home, table_views.files_of_buckets(JOURNEYS, slots)) as sql:
+    with table_views.open_views(home, table_views.files_of_buckets(JOURNEYS, buckets)) as sql:
         return table_views.query(
             sql, f"SELECT * FROM journeys WHERE {condition} ORDER BY message_id, consumer_group NULLS FIRST", values
         )
@@ -252,7 +257,7 @@ def _deliveries(row: Mapping[str, Any]) -> Iterable[TimelineEvent]:
     group, attempts = row["consumer_group"], row["deliveries"] or ()
     for number, one in enumerate(attempts):
         clock = (one["clock_ms"], one["clock_error_ms"])
-        began, ended, cost = one["began_at"], one["ended_at"], _ms(one["cost_ms"])
+        began, ended, cost = one["started_at"], one["ended_at"], _ms(one["cost_ms"])
         if began is None and ended is not None:
             began = ended - (cost or timedelta())  # its beginning left no trace
         notes = [f"retry {one['retry_times']}"] if one["retry_times"] else []

@@ -13,16 +13,16 @@ from ariane.reports.pipeline_status import freshness
 from ariane.reports.report import Column, Plot, Report, Table, utc_time
 from ariane.reports.table_views import open_views, query, whole_table
 from ariane.tables import MESSAGES, TRANSACTIONS
-from ariane.tables.transactions import COMMIT, GIVEN_UP, OPEN, ROLLBACK, UNKNOWN
+from ariane.tables.transactions import COMMIT, DISCARDED, OPEN, ROLLBACK, UNKNOWN
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-DECISIONS = (COMMIT, ROLLBACK, UNKNOWN, GIVEN_UP, OPEN)
+DECISIONS = (COMMIT, ROLLBACK, UNKNOWN, DISCARDED, OPEN)
 # Brokers ask every minute, unless told otherwise: what was left alone for so long is ended, or too young by its own immunity.
 SILENT_MS = 600_000
 # What is counted: the ids of a million rows take longer to read than all else.
-COUNTED = "topic, producer_group, half_at, decision, decision_ms, checks, commits, answer, from_check"
+COUNTED = "topic, producer_group, half_stored_at, decision, decision_ms, checks, commits, reported_state, from_check"
 ROWS_MAX = 50  # topics and groups, the busiest
 IDS_MAX = 20  # of the open ones, the oldest
 # Name, and up to which age (ms); the last has no bound.
@@ -47,17 +47,18 @@ def report(
             f" AND {name} = ?" for name, wanted in (("topic", topic), ("producer_group", group)) if wanted is not None
         )
         values = [wanted for wanted in (topic, group) if wanted is not None]
-        inside = f"coalesce(half_at, decided_at) BETWEEN to_timestamp({since_ms} / 1000.0) AND to_timestamp({until_ms} / 1000.0)"
+        stored = f"BETWEEN to_timestamp({since_ms} / 1000.0) AND to_timestamp({until_ms} / 1000.0)"
+        inside = f"coalesce(half_stored_at, decided_at) {stored}"
         sql.execute(f"CREATE TEMP TABLE chosen AS SELECT {COUNTED} FROM transactions WHERE {inside}{narrowed}", values)
         sql.execute(
-            f"""CREATE TEMP TABLE given_up AS SELECT * FROM transactions
-            WHERE decision = 'given_up' AND {inside}{narrowed}""",
+            f"""CREATE TEMP TABLE discarded AS SELECT * FROM transactions
+            WHERE decision = 'discarded' AND {inside}{narrowed}""",
             values,
         )
-        is_silent = "false" if fresh.as_of_ms is None else f"epoch_ms(newest_at) < {fresh.as_of_ms - SILENT_MS}"
+        is_silent = "false" if fresh.as_of_ms is None else f"epoch_ms(last_copy_at) < {fresh.as_of_ms - SILENT_MS}"
         sql.execute(
             f"""CREATE TEMP TABLE waiting AS SELECT *, {is_silent} AS is_silent,
-            if(half_at IS NULL, NULL, greatest({now_ms} - epoch_ms(half_at), 0)) AS age_ms
+            if(half_stored_at IS NULL, NULL, greatest({now_ms} - epoch_ms(half_stored_at), 0)) AS age_ms
             FROM transactions WHERE decision = 'open'{narrowed}""",
             values,
         )
@@ -71,7 +72,7 @@ def _ends(sql: DuckDBPyConnection) -> Table:
     found = query(
         sql,
         f"""SELECT topic, producer_group, count(*) AS all_of_them, {counts},
-        count(*) FILTER (WHERE decision IN ('open', 'given_up') AND answer = 'UNKNOW') AS unknown_at_end,
+        count(*) FILTER (WHERE decision IN ('open', 'discarded') AND reported_state = 'UNKNOW') AS unknown_at_end,
         count(*) FILTER (WHERE commits > 1) AS twice
         FROM chosen GROUP BY ALL ORDER BY all_of_them DESC, topic, producer_group""",
     )
@@ -122,14 +123,16 @@ def _times(sql: DuckDBPyConnection) -> Table:
 
 def _plot(sql: DuckDBPyConnection) -> Plot:
     title, unit = "Transactions by decision", ""
-    (span,) = query(sql, "SELECT epoch_ms(min(half_at)) AS first, epoch_ms(max(half_at)) AS last FROM chosen")
+    (span,) = query(
+        sql, "SELECT epoch_ms(min(half_stored_at)) AS first, epoch_ms(max(half_stored_at)) AS last FROM chosen"
+    )
     if span["first"] is None:
         return Plot(title, unit, (), "No half message of this time is known.")
     step = plot_buckets.bucket_ms(span["first"], span["last"])
     found = query(
         sql,
-        f"""SELECT epoch_ms(half_at) // {step} * {step} AS step, decision, count(*) AS count
-        FROM chosen WHERE half_at IS NOT NULL GROUP BY ALL""",
+        f"""SELECT epoch_ms(half_stored_at) // {step} * {step} AS step, decision, count(*) AS count
+        FROM chosen WHERE half_stored_at IS NOT NULL GROUP BY ALL""",
     )
     first, last = (span[name] // step * step for name in ("first", "last"))
     there = {row["step"] for row in found}
@@ -169,7 +172,7 @@ def _ages(sql: DuckDBPyConnection) -> Table:
         sql,
         f"""SELECT CASE WHEN age_ms IS NULL THEN {len(AGES)} {cases} ELSE {len(AGES) - 1} END AS age, count(*) AS count,
         count(*) FILTER (WHERE is_silent) AS silent, count(*) FILTER (WHERE checks > 0) AS checked, max(checks) AS most_checks,
-        count(*) FILTER (WHERE answer = 'UNKNOW') AS unknown FROM waiting GROUP BY ALL ORDER BY age""",
+        count(*) FILTER (WHERE reported_state = 'UNKNOW') AS unknown FROM waiting GROUP BY ALL ORDER BY age""",
     )
     ages = [*(name for name, _ in AGES), "unknown"]
     names = ("count", "silent", "checked", "most_checks", "unknown")
@@ -196,14 +199,14 @@ def _oldest(sql: DuckDBPyConnection) -> Table:
         "topic",
         "producer_group",
         "broker",
-        "half_at",
+        "half_stored_at",
         "age_ms",
         "checks",
-        "newest_at",
-        "answer",
+        "last_copy_at",
+        "reported_state",
         "offset_message_id",
     )
-    found = query(sql, f"SELECT * FROM waiting ORDER BY half_at NULLS FIRST, message_id, broker LIMIT {IDS_MAX}")
+    found = query(sql, f"SELECT * FROM waiting ORDER BY half_stored_at NULLS FIRST, message_id, broker LIMIT {IDS_MAX}")
     fields = (
         Column("message id"),
         Column("topic"),
@@ -222,9 +225,18 @@ def _oldest(sql: DuckDBPyConnection) -> Table:
 
 
 def _given_up(sql: DuckDBPyConnection) -> Table:
-    ((count,),) = sql.execute("SELECT count(*) FROM given_up").fetchall()
-    names = ("message_id", "topic", "producer_group", "broker", "half_at", "decided_at", "checks", "answer")
-    found = query(sql, f"SELECT * FROM given_up ORDER BY decided_at DESC, message_id, broker LIMIT {IDS_MAX}")
+    ((count,),) = sql.execute("SELECT count(*) FROM discarded").fetchall()
+    names = (
+        "message_id",
+        "topic",
+        "producer_group",
+        "broker",
+        "half_stored_at",
+        "decided_at",
+        "checks",
+        "reported_state",
+    )
+    found = query(sql, f"SELECT * FROM discarded ORDER BY decided_at DESC, message_id, broker LIMIT {IDS_MAX}")
     fields = (
         Column("message id"),
         Column("topic"),

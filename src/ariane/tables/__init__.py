@@ -2,7 +2,7 @@
 
 Times are UTC. What is not known is null, never zero. Types are Spark's names of them.
 
-appended, as they come             folded from these, slot by slot (`slots`)
+appended, as they come             folded from these, bucket by bucket (`buckets`)
   trace_events  trace_rejects  ─┬→ clocks → journeys  message_keys → traffic → latencies  slow_messages
   messages                      └→ health
   messages  places → marks      ─→ delays  transactions
@@ -16,22 +16,22 @@ from ariane.tables.archive import ARCHIVE
 from ariane.tables.delays import DELAYS
 from ariane.tables.health import HEALTH
 from ariane.tables.messages import MESSAGES
-from ariane.tables.record_positions import MARKS, PLACES
+from ariane.tables.record_positions import POSITION_MARKS, RECORD_POSITIONS
 from ariane.tables.samples import CONSUMPTION, SAMPLES_BROKERS, SAMPLES_COUNTERS, SAMPLES_QUEUES, SAMPLES_REJECTS
-from ariane.tables.table import ColumnSchema, TableSchema, page
+from ariane.tables.table import ColumnSchema, TableSchema, markdown_page
 from ariane.tables.trace_tables import CLOCKS, JOURNEYS, MESSAGE_KEYS, TRACE_EVENTS, TRACE_REJECTS
 from ariane.tables.traffic import LATENCIES, SLOW_MESSAGES, TRAFFIC
 from ariane.tables.transactions import TRANSACTIONS
 
 SAMPLES = (SAMPLES_BROKERS, SAMPLES_QUEUES, SAMPLES_COUNTERS, SAMPLES_REJECTS)
-ALL = (
+ALL_TABLES = (
     TRACE_EVENTS,
     TRACE_REJECTS,
     MESSAGES,
     *SAMPLES,
     ARCHIVE,
-    PLACES,
-    MARKS,
+    RECORD_POSITIONS,
+    POSITION_MARKS,
     CLOCKS,
     JOURNEYS,
     MESSAGE_KEYS,
@@ -45,7 +45,7 @@ ALL = (
 )
 
 __all__ = [
-    "ALL",
+    "ALL_TABLES",
     "ARCHIVE",
     "CLOCKS",
     "CONSUMPTION",
@@ -53,10 +53,10 @@ __all__ = [
     "HEALTH",
     "JOURNEYS",
     "LATENCIES",
-    "MARKS",
     "MESSAGES",
     "MESSAGE_KEYS",
-    "PLACES",
+    "POSITION_MARKS",
+    "RECORD_POSITIONS",
     "SAMPLES_BROKERS",
     "SAMPLES_COUNTERS",
     "SAMPLES_QUEUES",
@@ -68,5 +68,5 @@ __all__ = [
     "TRANSACTIONS",
     "ColumnSchema",
     "TableSchema",
-    "page",
+    "markdown_page",
 ]

@@ -6,7 +6,7 @@ from ariane.tables.table import ColumnSchema, TableSchema
 
 ARCHIVE = TableSchema(
     "archive",
-    "One row per record of the topics that are archived. Slots are days and topics, `2026-11-21.orders`: the day (UTC) on "
+    "One row per record of the topics that are archived. Buckets are days and topics, `2026-11-21.orders`: the day (UTC) on "
     "which the broker stored it. What a topic's delay, transaction and retry columns say stands in the properties.",
     (
         ColumnSchema("topic", "STRING", ""),
@@ -28,16 +28,16 @@ ARCHIVE = TableSchema(
         ColumnSchema("sys_flag", "INT", "as stored; the body is decompressed all the same"),
         ColumnSchema("flag", "INT", "the application's"),
     ),
-    time="store_timestamp",
-    order=("queue_id", "queue_offset"),
+    time_column="store_timestamp",
+    sort_columns=("queue_id", "queue_offset"),
 )
-SLOT_SEPARATOR = "."  # topics cannot hold it
+BUCKET_SEPARATOR = "."  # topics cannot hold it
 
 
-def slot(day: str, topic: str) -> str:
-    """The slot of a topic's messages of a day, `2026-11-21`."""
-    return f"{day}{SLOT_SEPARATOR}{topic}"
+def archive_bucket(day: str, topic: str) -> str:
+    """The bucket of a topic's messages of a day, `2026-11-21`."""
+    return f"{day}{BUCKET_SEPARATOR}{topic}"
 
 
-def topic_of(slot: str) -> str:
-    return slot.partition(SLOT_SEPARATOR)[2]
+def topic_of_bucket(bucket: str) -> str:
+    return bucket.partition(BUCKET_SEPARATOR)[2]

@@ -27,7 +27,7 @@ DELAYS = TableSchema(
         ),
         ColumnSchema("level", "INT", "delay level, from 1; null for kind time"),
         ColumnSchema(
-            "asked_at",
+            "scheduled_at",
             "TIMESTAMP",
             "when it was to be delivered: stored_at and the delay of its level, or the time that was asked for; null when "
             "stored_at is unknown or the list of levels has no such level",
@@ -36,17 +36,20 @@ DELAYS = TableSchema(
             "stored_at", "TIMESTAMP", "when it was stored to wait; null when that record is in no table (any more)"
         ),
         ColumnSchema("delivered_at", "TIMESTAMP", "when it was stored in its topic"),
-        ColumnSchema("off_by_ms", "BIGINT", "delivered_at less asked_at: late when positive, early when negative"),
+        ColumnSchema(
+            "lateness_ms", "BIGINT", "delivered_at less scheduled_at: late when positive, early when negative"
+        ),
         ColumnSchema(
             "state",
             "STRING",
-            "pending: no delivery is known (overdue, when asked_at is past, and lost, when that lasts), delivered, cancelled",
+            "pending: no delivery is known (overdue, when scheduled_at is past, and lost, when that lasts), delivered, cancelled",
         ),
         ColumnSchema("cancelled_at", "TIMESTAMP", "when it was taken back; also with a delivery that was faster"),
         ColumnSchema("reconsume_times", "INT", "how often the message had been sent back"),
         ColumnSchema("keys", "STRING", "business keys, joined by blanks"),
         ColumnSchema("commit_log_offset", "BIGINT", "of the record that waits, or waited"),
     ),
-    time="asked_at",
-    order=("message_id", "commit_log_offset"),
+    time_column="scheduled_at",
+    sort_columns=("message_id", "commit_log_offset"),
+    schema=2,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ariane.tables.table import ColumnSchema, TableSchema
 
-EXAMPLES_MAX = 10  # of a row, the worst ones; `count` says how many there are
+MAX_EXAMPLES = 10  # of a row, the worst ones; `count` says how many there are
 
 # Findings. What `cause`, `worst` and the details of the examples are, stands behind.
 CONSUMED_TWICE = "consumed-twice"  # worst: successes
@@ -17,13 +17,13 @@ STORED = "stored"  # messages by topic and tag (`cause`); `consumer_group`: all 
 SENT = "sent"  # messages by topic and producer's host; cause: traced, untraced
 RETRIED = "retried"  # records in a group's retry and dead-letter topics
 
-SOME_GROUP = "?"  # in `stored`: a client that does not tell its group consumed it
+UNKNOWN_GROUP = "?"  # in `stored`: a client that does not tell its group consumed it
 TRACED, UNTRACED = "traced", "untraced"
 
 HEALTH = TableSchema(
     "health",
-    "Findings and counts per slot, one row per kind, minute, topic, group, host and cause. Rows are partial: a minute may lie in "
-    "several slots, so counts are summed and worst values compared over rows. Each message is in one slot.",
+    "Findings and counts per bucket, one row per kind, minute, topic, group, host and cause. Rows are partial: a minute may lie in "
+    "several buckets, so counts are summed and worst values compared over rows. Each message is in one bucket.",
     (
         ColumnSchema("kind", "STRING", "see ariane.tables.health"),
         ColumnSchema("minute", "TIMESTAMP", "in which the message was stored: broker's clock; where no record of it is known, when "
@@ -37,9 +37,9 @@ HEALTH = TableSchema(
         ColumnSchema(
             "examples",
             "ARRAY<STRUCT<worst: BIGINT, message_id: STRING, at: TIMESTAMP, detail: STRING>>",
-            f"the worst {EXAMPLES_MAX}, or all if there are no more",
+            f"the worst {MAX_EXAMPLES}, or all if there are no more",
         ),
     ),
-    time="minute",
-    order=("kind", "topic", "consumer_group", "minute"),
+    time_column="minute",
+    sort_columns=("kind", "topic", "consumer_group", "minute"),
 )  # fmt: skip

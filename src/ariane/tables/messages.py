@@ -32,6 +32,6 @@ MESSAGES = TableSchema(
         ColumnSchema("sys_flag", "INT", "compression, transaction state, kinds of addresses"),
         ColumnSchema("prepared_transaction_offset", "BIGINT", "of a decided transaction: where its half message lies"),
     ),
-    time="store_timestamp",
-    order=("topic", "message_id"),
+    time_column="store_timestamp",
+    sort_columns=("topic", "message_id"),
 )

@@ -10,7 +10,7 @@ from ariane.tables.table import ColumnSchema, TableSchema
 
 WINDOW_MS = 60_000  # Java clients commit every 5 s: in shorter windows a rate of commits would jump
 
-_WHO = (
+_ORIGIN_COLUMNS = (
     ColumnSchema("collector", "STRING", "which collector: its host's name, or what it was called"),
     ColumnSchema("sampled_at", "TIMESTAMP", "when the answer came: the collector's clock"),
     ColumnSchema("stored_at", "TIMESTAMP", "when the sample was stored: the clock of the broker that keeps it"),
@@ -23,12 +23,12 @@ SAMPLES_BROKERS = TableSchema(
     "One row per broker, slaves included, and round of the collector; a broker that did not answer has a row, too. Appended "
     "only: a row may be there twice after a fault.",
     (
-        *_WHO,
+        *_ORIGIN_COLUMNS,
         ColumnSchema("cluster", "STRING", ""),
         ColumnSchema("addr", "STRING", ""),
-        ColumnSchema("away", "STRING", "why it is not known how the broker fares; null: it answered"),
+        ColumnSchema("error", "STRING", "why it is not known how the broker fares; null: it answered"),
         ColumnSchema("interval_ms", "BIGINT", "pause of the collector between rounds"),
-        ColumnSchema("took_ms", "BIGINT", "how long the questions to this broker took"),
+        ColumnSchema("duration_ms", "BIGINT", "how long the questions to this broker took"),
         ColumnSchema("requests", "BIGINT", "how many they were"),
         ColumnSchema("booted_at", "TIMESTAMP", "when the broker was started; its counters began at zero then"),
         ColumnSchema("put_total", "BIGINT", "messages stored since then, those copied from a master included"),
@@ -37,16 +37,23 @@ SAMPLES_BROKERS = TableSchema(
         ColumnSchema(
             "log_max", "BIGINT", "end of the commit log: a slave's distance to its master's is what it has to copy"
         ),
-        ColumnSchema("behind_bytes", "BIGINT", "bytes of the log that are not in consume queues yet"),
-        ColumnSchema("left_topics", "BIGINT", "topics that had no turn in this round, for it was full"),
-        ColumnSchema("left_groups", "BIGINT", "the same of pairs of topic and group, whose offsets were not told"),
-        ColumnSchema("left_counters", "BIGINT", "the same of pairs of topic and group, whose counters were not asked"),
-        ColumnSchema("left_ages", "BIGINT", "the same of pairs of topic and group, whose oldest message was not asked"),
-        ColumnSchema("lost", "BIGINT", "samples that this collector has thrown away, as no broker took them for long"),
-        ColumnSchema("faults", "ARRAY<STRING>", "questions that the broker refused"),
+        ColumnSchema("dispatch_behind_bytes", "BIGINT", "bytes of the log that are not in consume queues yet"),
+        ColumnSchema("skipped_topics", "BIGINT", "topics that had no turn in this round, for it was full"),
+        ColumnSchema("skipped_groups", "BIGINT", "the same of pairs of topic and group, whose offsets were not told"),
+        ColumnSchema(
+            "skipped_counters", "BIGINT", "the same of pairs of topic and group, whose counters were not asked"
+        ),
+        ColumnSchema(
+            "skipped_ages", "BIGINT", "the same of pairs of topic and group, whose oldest message was not asked"
+        ),
+        ColumnSchema(
+            "dropped_samples", "BIGINT", "samples that this collector has thrown away, as no broker took them for long"
+        ),
+        ColumnSchema("failed_requests", "ARRAY<STRING>", "questions that the broker refused"),
     ),
-    time="stored_at",
-    order=("broker", "broker_id", "sampled_at"),
+    time_column="stored_at",
+    sort_columns=("broker", "broker_id", "sampled_at"),
+    schema=2,
 )
 
 SAMPLES_QUEUES = TableSchema(
@@ -54,9 +61,9 @@ SAMPLES_QUEUES = TableSchema(
     "Offsets of masters: one row per queue and round with a null group, and one per queue, group and round. Appended only: a "
     "row may be there twice after a fault.",
     (
-        *_WHO,
+        *_ORIGIN_COLUMNS,
         ColumnSchema(
-            "ends_at",
+            "bounds_at",
             "TIMESTAMP",
             "when the ends came; the committed offset, which was asked before, came at `sampled_at`",
         ),
@@ -70,8 +77,9 @@ SAMPLES_QUEUES = TableSchema(
             "oldest_age_ms", "BIGINT", "how long that message has been stored: the broker's clock; null: not known"
         ),
     ),
-    time="stored_at",
-    order=("topic", "consumer_group", "broker", "queue_id", "sampled_at"),
+    time_column="stored_at",
+    sort_columns=("topic", "consumer_group", "broker", "queue_id", "sampled_at"),
+    schema=2,
 )
 
 SAMPLES_COUNTERS = TableSchema(
@@ -79,7 +87,7 @@ SAMPLES_COUNTERS = TableSchema(
     "Statistics of brokers, slaves included: one row per statistic, topic, group, broker and round. Appended only: a row may "
     "be there twice after a fault.",
     (
-        *_WHO,
+        *_ORIGIN_COLUMNS,
         ColumnSchema("statistic", "STRING", "TOPIC_PUT_NUMS, GROUP_GET_NUMS, GROUP_GET_SIZE or SNDBCK_PUT_NUMS"),
         ColumnSchema("topic", "STRING", ""),
         ColumnSchema("consumer_group", "STRING", "null for those of a topic"),
@@ -88,8 +96,9 @@ SAMPLES_COUNTERS = TableSchema(
             "tps", "DOUBLE", "the same a second; 0 also when the broker has counted none since it was started"
         ),
     ),
-    time="stored_at",
-    order=("topic", "consumer_group", "broker", "broker_id", "sampled_at"),
+    time_column="stored_at",
+    sort_columns=("topic", "consumer_group", "broker", "broker_id", "sampled_at"),
+    schema=2,
 )
 
 SAMPLES_REJECTS = TableSchema(
@@ -103,8 +112,9 @@ SAMPLES_REJECTS = TableSchema(
         ColumnSchema("queue_offset", "BIGINT", ""),
         ColumnSchema("stored_at", "TIMESTAMP", ""),
     ),
-    time="stored_at",
-    order=("stored_at",),
+    time_column="stored_at",
+    sort_columns=("stored_at",),
+    schema=2,
 )
 
 CONSUMPTION = TableSchema(
@@ -112,7 +122,7 @@ CONSUMPTION = TableSchema(
     "One row per minute, broker, topic and group, and one with a null group per minute, broker and topic: what came in, what "
     "the group confirmed, what each role handed out, what is left. A value that cannot be known is null and `flags` says why.",
     (
-        ColumnSchema("window_at", "TIMESTAMP", "begin of the minute: the collector's clock"),
+        ColumnSchema("window_start", "TIMESTAMP", "begin of the minute: the collector's clock"),
         ColumnSchema("broker", "STRING", "the broker's name, which its master and slaves share"),
         ColumnSchema("topic", "STRING", ""),
         ColumnSchema("consumer_group", "STRING", "null: the topic itself"),
@@ -141,6 +151,7 @@ CONSUMPTION = TableSchema(
         ),
         ColumnSchema("flags", "ARRAY<STRING>", "why a value is null or in doubt"),
     ),
-    time="window_at",
-    order=("consumer_group", "topic", "broker", "window_at"),
+    time_column="window_start",
+    sort_columns=("consumer_group", "topic", "broker", "window_start"),
+    schema=2,
 )

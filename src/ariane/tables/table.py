@@ -10,28 +10,28 @@ class ColumnSchema(NamedTuple):
 
     name: str
     type: str
-    meaning: str
+    description: str
 
 
 # Small enough that a question for one message reads little, large enough to compress.
-GROUP_BYTES = 16 * 1024 * 1024
+ROW_GROUP_BYTES = 16 * 1024 * 1024
 
 
 class TableSchema(NamedTuple):
-    """A table of Parquet files under HOME/<name>; which files, says HOME/<name>/CURRENT (`ariane.tables.published`)."""
+    """A table of Parquet files under HOME/<name>; which files, says HOME/<name>/CURRENT (`ariane.tables.table_format`)."""
 
     name: str
-    meaning: str
+    description: str
     columns: tuple[ColumnSchema, ...]
-    time: str
+    time_column: str
     """The TIMESTAMP column by which files are known to be old or new."""
-    order: tuple[str, ...]
+    sort_columns: tuple[str, ...]
     """The columns by which the rows of a file are sorted, so that a question reads few of its pages."""
     schema: int = 1
     """Counts changes of the columns. Files of another number are still read: columns that they lack are null; a table that
     is folded from others is folded anew."""
 
-    group_bytes: int = GROUP_BYTES
+    row_group_bytes: int = ROW_GROUP_BYTES
     """About the size of a row group: a question that finds one row by `order` reads one of them."""
 
     @property
@@ -39,12 +39,12 @@ class TableSchema(NamedTuple):
         return ", ".join(f"{column.name} {column.type}" for column in self.columns)
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def column_names(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.columns)
 
 
-def page(table: TableSchema) -> str:
+def markdown_page(table: TableSchema) -> str:
     """The table for people, as Markdown."""
-    rows = [f"| `{column.name}` | {column.type} | {column.meaning} |\n" for column in table.columns]
-    about = f"Schema {table.schema}. Files are sorted by {', '.join(table.order)}; old and new go by `{table.time}`."
-    return f"## {table.name}\n\n{table.meaning}\n{about}\n\n| column | type | |\n|---|---|---|\n{''.join(rows)}"
+    rows = [f"| `{column.name}` | {column.type} | {column.description} |\n" for column in table.columns]
+    about = f"Schema {table.schema}. Files are sorted by {', '.join(table.sort_columns)}; old and new go by `{table.time_column}`."
+    return f"## {table.name}\n\n{table.description}\n{about}\n\n| column | type | |\n|---|---|---|\n{''.join(rows)}"

@@ -46,8 +46,8 @@ TRACE_EVENTS = TableSchema(
         ColumnSchema("record_index", "INT", "place of the record in its trace message, from 0"),
         ColumnSchema("trace_stored_at", "TIMESTAMP", "when the broker stored the trace message: the broker's clock"),
     ),
-    time="trace_stored_at",
-    order=("message_id",),
+    time_column="trace_stored_at",
+    sort_columns=("message_id",),
 )
 
 TRACE_REJECTS = TableSchema(
@@ -62,8 +62,8 @@ TRACE_REJECTS = TableSchema(
         ColumnSchema("record_index", "INT", ""),
         ColumnSchema("trace_stored_at", "TIMESTAMP", ""),
     ),
-    time="trace_stored_at",
-    order=("trace_stored_at",),
+    time_column="trace_stored_at",
+    sort_columns=("trace_stored_at",),
 )
 
 CLOCKS = TableSchema(
@@ -92,8 +92,8 @@ CLOCKS = TableSchema(
         ),
         ColumnSchema("discarded_ids", "ARRAY<STRING>", "up to 8 of the discarded; empty without a majority"),
     ),
-    time="hour",
-    order=("host", "hour"),
+    time_column="hour",
+    sort_columns=("host", "hour"),
     schema=2,
 )
 
@@ -104,7 +104,7 @@ def _struct(*fields: tuple[str, str]) -> str:
 
 DELIVERY = _struct(
     ("request_id", "STRING"),
-    ("began_at", "TIMESTAMP"),
+    ("started_at", "TIMESTAMP"),
     ("ended_at", "TIMESTAMP"),
     ("cost_ms", "BIGINT"),
     ("result", "STRING"),
@@ -113,7 +113,7 @@ DELIVERY = _struct(
     ("region", "STRING"),
     ("clock_ms", "BIGINT"),
     ("clock_error_ms", "BIGINT"),
-    ("began_corrected_at", "TIMESTAMP"),
+    ("started_corrected_at", "TIMESTAMP"),
     ("ended_corrected_at", "TIMESTAMP"),
 )
 DECISION = _struct(
@@ -241,7 +241,7 @@ JOURNEYS = TableSchema(
         ColumnSchema(
             "deliveries",
             f"ARRAY<{DELIVERY}>",
-            "the attempts in order, began_at and ended_at by the consumer's clock; of more than 64 the first and the last 32",
+            "the attempts in order, started_at and ended_at by the consumer's clock; of more than 64 the first and the last 32",
         ),
         ColumnSchema("dead_lettered_at", "TIMESTAMP", "broker's clock: stored in the group's dead-letter topic"),
         ColumnSchema("dead_lettered", "BOOLEAN", "null when `messages` holds no record of the message"),
@@ -252,9 +252,9 @@ JOURNEYS = TableSchema(
             "without a delivery",
         ),
     ),
-    time="stored_at",
-    order=("message_id", "consumer_group"),
-    schema=3,
+    time_column="stored_at",
+    sort_columns=("message_id", "consumer_group"),
+    schema=4,
 )
 
 MESSAGE_KEYS = TableSchema(
@@ -263,10 +263,11 @@ MESSAGE_KEYS = TableSchema(
     (
         ColumnSchema("term", "STRING", "a business key, or the broker's id of the message"),
         ColumnSchema("message_id", "STRING", "unique id of the message"),
-        ColumnSchema("journey_slot", "STRING", "the slot of its journeys"),
-        ColumnSchema("told_at", "TIMESTAMP", "when the broker stored the first trace of it"),
+        ColumnSchema("journey_bucket", "STRING", "the bucket of its journeys"),
+        ColumnSchema("first_traced_at", "TIMESTAMP", "when the broker stored the first trace of it"),
     ),
-    time="told_at",
-    order=("term", "told_at"),
-    group_bytes=1024 * 1024,
+    time_column="first_traced_at",
+    sort_columns=("term", "first_traced_at"),
+    schema=2,
+    row_group_bytes=1024 * 1024,
 )

@@ -1,8 +1,8 @@
 """Who sent and consumed how much, how fast; and the slowest messages.
 
-traffic         partial rows: those of a minute, topic, group and host may come from several slots, and add up
+traffic         partial rows: those of a minute, topic, group and host may come from several buckets, and add up
 latencies       its histograms by ten minutes, without hosts
-slow_messages   the slowest of each slot: the slowest of a longer time are among them
+slow_messages   the slowest of each bucket: the slowest of a longer time are among them
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from ariane.tables import histogram, trace_tables
 from ariane.tables.table import ColumnSchema, TableSchema
 
 MEASURES = ("send_cost_ms", "queueing_ms", "consume_cost_ms")
-BEGIN_MINUTES = 10  # of LATENCIES
+LATENCY_WINDOW_MINUTES = 10  # of LATENCIES
 
-# Of each measure, per slot, topic and group. The ten slowest of an hour are among the ten slowest of its slots.
-SLOWEST = 10
+# Of each measure, per bucket, topic and group. The ten slowest of an hour are among the ten slowest of its buckets.
+SLOWEST_PER_BUCKET = 10
 
 # Why a call of a listener, or a send, is not in a histogram.
-AGAIN, NO_COST = "again", "no_cost"
-NOT_QUEUED = {
-    AGAIN: "the message was delivered again: only its first delivery counts",
+REDELIVERED, NO_COST = "redelivered", "no_cost"
+EXCLUSION_REASONS = {
+    REDELIVERED: "the message was delivered again: only its first delivery counts",
     trace_tables.OUTLIER: "its record contradicts its host's clock, as most records give it",
     trace_tables.CONTRADICTION: "no majority of the records agrees on the clock of its host",
     trace_tables.BEFORE_SENT: "it was delivered before it was sent, by clocks that are not known",
@@ -27,14 +27,14 @@ NOT_QUEUED = {
     trace_tables.NO_STORE_TIME: "the time when the message was stored is not known",
 }
 # Counters: name → measure, reason, meaning.
-MISSING = {
+EXCLUSION_COUNTERS = {
     "send_cost_missing": ("send_cost_ms", NO_COST, "no cost is known, or a negative one (a clock was set back)"),
-    **{f"queueing_{reason}": ("queueing_ms", reason, meaning) for reason, meaning in NOT_QUEUED.items()},
+    **{f"queueing_{reason}": ("queueing_ms", reason, meaning) for reason, meaning in EXCLUSION_REASONS.items()},
     "consume_cost_missing": ("consume_cost_ms", NO_COST, "the listener has not ended, or its end left no trace"),
 }
-_MISSING = tuple(
+_EXCLUSION_COLUMNS = tuple(
     ColumnSchema(name, "BIGINT", f"how many are not in {measure}: {meaning}")
-    for name, (measure, _, meaning) in MISSING.items()
+    for name, (measure, _, meaning) in EXCLUSION_COUNTERS.items()
 )
 
 TRAFFIC = TableSchema(
@@ -70,11 +70,11 @@ TRAFFIC = TableSchema(
         ColumnSchema("send_cost_ms_max", "BIGINT", "the greatest, exactly"),
         ColumnSchema("queueing_ms_max", "BIGINT", "the greatest, exactly"),
         ColumnSchema("consume_cost_ms_max", "BIGINT", "the greatest, exactly"),
-        *_MISSING,
+        *_EXCLUSION_COLUMNS,
     ),
-    time="minute",
-    order=("minute", "direction", "topic", "client_group"),
-    schema=2,
+    time_column="minute",
+    sort_columns=("minute", "direction", "topic", "client_group"),
+    schema=3,
 )
 
 LATENCIES = TableSchema(
@@ -82,26 +82,26 @@ LATENCIES = TableSchema(
     "Histograms of `traffic` by ten minutes and without hosts, for questions about longer times. Rows are partial: add up those "
     "of the same time, topic and group.",
     (
-        ColumnSchema("begin", "TIMESTAMP", "of the ten minutes, by the client's clock"),
+        ColumnSchema("window_start", "TIMESTAMP", "of the ten minutes, by the client's clock"),
         ColumnSchema("topic", "STRING", "null: consumed, and the send left no trace"),
         ColumnSchema(
             "client_group", "STRING", "producer or consumer group; null where the client's version does not trace it"
         ),
         *(column for column in TRAFFIC.columns if column.name in (*MEASURES, *(f"{name}_max" for name in MEASURES))),
-        *_MISSING,
+        *_EXCLUSION_COLUMNS,
     ),
-    time="begin",
-    order=("begin", "topic", "client_group"),
-    schema=2,
+    time_column="window_start",
+    sort_columns=("window_start", "topic", "client_group"),
+    schema=3,
 )
 
 SLOW_MESSAGES = TableSchema(
     "slow_messages",
-    f"The {SLOWEST} slowest messages per measure, topic and group of every slot: of a longer time, the slowest {SLOWEST} are "
-    "among them, others may not be.",
+    f"The {SLOWEST_PER_BUCKET} slowest messages per measure, topic and group of every bucket: of a longer time, "
+    f"the slowest {SLOWEST_PER_BUCKET} are among them, others may not be.",
     (
         ColumnSchema(
-            "noted_at",
+            "measured_at",
             "TIMESTAMP",
             "client's clock: start of the send, or end of the first or the slowest call (its start if that is all)",
         ),
@@ -115,6 +115,7 @@ SLOW_MESSAGES = TableSchema(
         ColumnSchema("message_id", "STRING", "for `ariane trace --id`"),
         ColumnSchema("keys", "STRING", "business keys, joined by blanks"),
     ),
-    time="noted_at",
-    order=("measure", "topic", "client_group"),
+    time_column="measured_at",
+    sort_columns=("measure", "topic", "client_group"),
+    schema=2,
 )

@@ -1,0 +1,189 @@
+"""On-disk format of the pipeline's tables, shared by the writer (Spark) and all readers (any Parquet library).
+
+    HOME/<table>/CURRENT                                        one line of JSON (`TableVersion`), replaced by rename
+    HOME/<table>/LOCK                                           locked by the only process that may write the table
+    HOME/<table>/v=00000012/bucket=2026-11-21T1020/….parquet    data files, never modified
+
+A data file is part of the table while CURRENT lists it. All other files are half-written, replaced, or remains of a writer that
+crashed. Readers that open only the listed files see each row once. Removed files stay on disk for `RETIRED_RETENTION_MS`, so
+that readers which have just read CURRENT can still open them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from urllib.parse import unquote
+
+import msgspec
+
+from ariane.errors import StoreError
+from ariane.tables.table import TableSchema
+
+FORMAT = (
+    2  # of CURRENT and of the directory names; 1: partitions were named `slot=…` and versions carried no format number
+)
+CURRENT = "CURRENT"
+LOCK = "LOCK"
+BUCKET = "bucket"  # partition column: the unit in which rows are replaced, usually ten minutes (`ariane.tables.time_buckets`)
+RETIRED_RETENTION_MS = 600_000
+
+
+class DataFile(msgspec.Struct, frozen=True):
+    """A Parquet file of a table."""
+
+    path: str
+    """Path below the table's directory."""
+    bucket: str
+    """Value of the partition column for all rows of the file."""
+    rows: int
+    bytes: int
+    added_version: int
+    """Version that added these rows. A file merged from several files keeps the newest of their versions."""
+    first_ms: int | None = None
+    """Earliest value of the table's time column, ms since the epoch; None if all are null."""
+    last_ms: int | None = None
+    """Latest value of the table's time column, ms since the epoch; None if all are null."""
+
+
+class RetiredFile(msgspec.Struct, frozen=True):
+    """A file that was removed from the table but is still on disk."""
+
+    path: str
+    retired_ms: int
+    """Time of removal, ms since the epoch."""
+
+
+class TableVersion(msgspec.Struct, frozen=True):
+    """Content of CURRENT: the complete list of files of one version of a table."""
+
+    version: int
+    schema: int
+    """`TableSchema.schema` of the last writer."""
+    rows: int
+    as_of_ms: int | None
+    """Broker time of the newest input that is in the table, ms since the epoch; None if there was no input yet."""
+    files: tuple[DataFile, ...] = ()
+    applied: dict[str, int] = {}
+    """Progress of the writer, committed atomically with the rows: the last version of each input table, or the last micro-batch
+    of each streaming query (`SOURCE CHECKPOINT_ID`)."""
+    retired: tuple[RetiredFile, ...] = ()
+    format: int = FORMAT
+
+    @classmethod
+    def initial(cls, table: TableSchema, now_ms: int) -> TableVersion:
+        """Return the empty version that precedes the first commit.
+
+        Version numbers start at the current time in seconds. A table that was removed and created again therefore has higher
+        numbers than before, and tables computed from it notice the change.
+        """
+        return cls(now_ms // 1000, table.schema, 0, None)
+
+    def replace(
+        self,
+        *,
+        removed: Callable[[DataFile], bool],
+        added: Sequence[DataFile] = (),
+        retired: Sequence[RetiredFile] | None = None,
+        now_ms: int,
+    ) -> TableVersion:
+        """Return the next version, without the `removed` files and with the `added` ones.
+
+        Args:
+            removed: selects the files to remove; they become retired files.
+            added: new files, already on disk.
+            retired: earlier retired files that are still on disk; None keeps all of them.
+            now_ms: time of removal, ms since the epoch.
+        """
+        files = (*(file for file in self.files if not removed(file)), *added)
+        newly_retired = (RetiredFile(file.path, now_ms) for file in self.files if removed(file))
+        return msgspec.structs.replace(
+            self,
+            version=self.version + 1,
+            rows=sum(file.rows for file in files),
+            files=files,
+            retired=(*(self.retired if retired is None else retired), *newly_retired),
+        )
+
+    def version_directories(self) -> set[str]:
+        """Return the names of the directories that hold listed or retired files."""
+        return {path.partition("/")[0] for path in (*(f.path for f in self.files), *(f.path for f in self.retired))}
+
+
+class _FormatNumber(msgspec.Struct):
+    """The part of CURRENT that every format has."""
+
+    format: int = 1
+
+
+def read_version(home: Path, table: TableSchema) -> TableVersion | None:
+    """Return the published version of a table; None if nothing was published yet.
+
+    Raises:
+        StoreError: CURRENT cannot be read, or was written in another format.
+    """
+    path = home / table.name / CURRENT
+    try:
+        text = path.read_bytes()
+        number = msgspec.json.decode(text, type=_FormatNumber).format
+        if number == FORMAT:
+            return msgspec.json.decode(text, type=TableVersion)
+    except FileNotFoundError:
+        return None
+    except (msgspec.DecodeError, OSError) as error:
+        raise StoreError(
+            f"Cannot read {path}: {error}. Remove {path.parent} and run the pipeline again; it names any other directory to remove."
+        ) from error
+    raise StoreError(
+        f"{path} has table format {number}, expected {FORMAT}: the tables were written by another version of Ariane. "
+        f"Remove {home} and run the pipeline again to rebuild them from the messages that brokers still hold."
+    )
+
+
+def write_version(home: Path, table: TableSchema, version: TableVersion) -> None:
+    """Publish a version atomically. Its files must be on disk already."""
+    replace_file(home / table.name / CURRENT, msgspec.json.encode(version) + b"\n")
+
+
+def data_paths(home: Path, table: TableSchema, predicate: Callable[[DataFile], bool] = lambda _: True) -> list[Path]:
+    """Return the paths of a table's files, or of those that match `predicate`; empty if nothing was published yet."""
+    version = read_version(home, table)
+    return [home / table.name / file.path for file in version.files if predicate(file)] if version else []
+
+
+def version_directory(version: int) -> str:
+    """Return the name of the directory for the files that a version adds."""
+    return f"v={version:08d}"
+
+
+def bucket_of_directory(name: str) -> str:
+    """Return the bucket of a partition directory (`bucket=…`), whose name Spark percent-encodes."""
+    return unquote(name.removeprefix(f"{BUCKET}="))
+
+
+def uncommitted_directories(home: Path, table: TableSchema) -> list[Path]:
+    """Return the version directories that CURRENT does not mention: remains of a writer that crashed before its commit."""
+    version = read_version(home, table)
+    listed: Collection[str] = version.version_directories() if version else ()
+    return [path for path in (home / table.name).glob("v=*") if path.name not in listed]
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Replace a small file atomically and durably: readers see the old content or the new one, even after a crash."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    fsync_path(path.parent)
+
+
+def fsync_path(path: Path) -> None:
+    """Force a file or directory to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
