@@ -205,7 +205,7 @@ def test_marks_are_found_when_either_side_is_new(spark: SparkSession) -> None:
     timer = log.timer(A, 0, 5000)
     log.cancel(timer, 6)
     both = Tables(spark, [log.rows]).places
-    record, mark = both.where("what = 'record'"), both.where("what = 'mark'")
+    record, mark = both.where("kind = 'record'"), both.where("kind = 'mark'")
     nothing = both.limit(0)
     assert (
         messages.position_marks(record, both).count()

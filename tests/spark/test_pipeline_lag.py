@@ -73,7 +73,7 @@ def test_what_is_no_sample_is_a_reject_with_its_reason(spark: SparkSession) -> N
         b"nonsense": "no JSON of a sample",
         b"\xff\xfe": "no JSON of a sample",
         b"{}": "lacks schema",
-        changed(schema=7): "schema 7, this pipeline reads 1: update it",
+        changed(schema=7): "schema 7, this pipeline reads 2: update it",
         changed(at_ms="soon"): "a member is of another type than samples have",
         json.dumps(without).encode(): "lacks broker",
         changed(at_ms=frames.T0_MS - 2 * 86_400_000): "the collector's clock is 172830000 ms off the broker's",

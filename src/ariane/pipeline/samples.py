@@ -61,7 +61,7 @@ def brokers(rows: DataFrame) -> DataFrame:
             name: F.col(f"s.runtime.{name}")
             for name in ("put_total", "get_total", "log_min", "log_max", "dispatch_behind_bytes")
         },
-        **{f"left_{name}": F.col(f"s.skipped.{name}") for name in ("topics", "groups", "counters", "ages")},
+        **{f"skipped_{name}": F.col(f"s.skipped.{name}") for name in ("topics", "groups", "counters", "ages")},
     }
     return _shaped(first, SAMPLES_BROKERS, columns)
 

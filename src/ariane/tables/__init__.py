@@ -1,13 +1,13 @@
-"""The pipeline's tables: names, columns, types and what each means. Writers and readers share these pages.
+"""Tables of the pipeline: names, columns, types and descriptions, shared by writers and readers.
 
-Times are UTC. What is not known is null, never zero. Types are Spark's names of them.
+All times are UTC. Unknown values are null, never zero. Types are Spark SQL types.
 
-appended, as they come             folded from these, bucket by bucket (`buckets`)
-  trace_events  trace_rejects  ─┬→ clocks → journeys  message_keys → traffic → latencies  slow_messages
-  messages                      └→ health
-  messages  places → marks      ─→ delays  transactions
-  samples_{brokers,queues,counters,rejects} → consumption
-  archive
+    appended by micro-batches                  computed from these, bucket by bucket
+      trace_events  trace_rejects           ─┬→ clocks → journeys  message_keys → traffic → latencies  slow_messages
+      messages                               └→ health
+      messages  record_positions → position_marks ─→ delays  transactions
+      samples_{brokers,queues,counters,rejects}   ─→ consumption
+      archive
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What was to be delivered later, and when it was."""
+"""Scheduled and actual delivery of delayed messages."""
 
 from __future__ import annotations
 
@@ -9,45 +9,45 @@ PENDING, DELIVERED, CANCELLED = "pending", "delivered", "cancelled"
 
 DELAYS = TableSchema(
     "delays",
-    "One row per delayed message: by level, to a time, or on its way to be consumed again. All times are of the broker's clock.",
+    "One row per delayed message: by delay level, until a time, or before a retry. All times are of the broker's clock.",
     (
         ColumnSchema(
-            "message_id", "STRING", "unique id of the message; a message that failed has a row for each retry too"
+            "message_id", "STRING", "unique id of the message; a failed message has one row per retry as well"
         ),
         ColumnSchema("broker", "STRING", ""),
         ColumnSchema(
             "topic",
             "STRING",
-            "where it is to go; %RETRY% or %DLQ% and the group for a retry; null: its record does not say",
+            "target topic; for a retry %RETRY% or %DLQ% and the group; null: not in the record",
         ),
         ColumnSchema(
             "kind",
             "STRING",
-            "level, time, or retry: the level was chosen by the group's consumers, not by the producer",
+            "level, time, or retry: the level was chosen by the consumer group, not by the producer",
         ),
         ColumnSchema("level", "INT", "delay level, from 1; null for kind time"),
         ColumnSchema(
             "scheduled_at",
             "TIMESTAMP",
-            "when it was to be delivered: stored_at and the delay of its level, or the time that was asked for; null when "
-            "stored_at is unknown or the list of levels has no such level",
+            "scheduled delivery: stored_at plus the delay of the level, or the requested time; null if stored_at is unknown or "
+            "the level does not exist",
         ),
         ColumnSchema(
-            "stored_at", "TIMESTAMP", "when it was stored to wait; null when that record is in no table (any more)"
+            "stored_at",
+            "TIMESTAMP",
+            "time at which the delayed record was stored; null if no table has that record (any more)",
         ),
-        ColumnSchema("delivered_at", "TIMESTAMP", "when it was stored in its topic"),
-        ColumnSchema(
-            "lateness_ms", "BIGINT", "delivered_at less scheduled_at: late when positive, early when negative"
-        ),
+        ColumnSchema("delivered_at", "TIMESTAMP", "time at which the message was stored in its target topic"),
+        ColumnSchema("lateness_ms", "BIGINT", "delivered_at minus scheduled_at; negative: early"),
         ColumnSchema(
             "state",
             "STRING",
-            "pending: no delivery is known (overdue, when scheduled_at is past, and lost, when that lasts), delivered, cancelled",
+            "pending: no delivery seen (overdue if scheduled_at has passed, lost if it stays so), delivered, cancelled",
         ),
-        ColumnSchema("cancelled_at", "TIMESTAMP", "when it was taken back; also with a delivery that was faster"),
-        ColumnSchema("reconsume_times", "INT", "how often the message had been sent back"),
-        ColumnSchema("keys", "STRING", "business keys, joined by blanks"),
-        ColumnSchema("commit_log_offset", "BIGINT", "of the record that waits, or waited"),
+        ColumnSchema("cancelled_at", "TIMESTAMP", "time of the cancellation; also set if the delivery was faster"),
+        ColumnSchema("reconsume_times", "INT", "number of times the message had been sent back"),
+        ColumnSchema("keys", "STRING", "business keys, separated by spaces"),
+        ColumnSchema("commit_log_offset", "BIGINT", "of the delayed record"),
     ),
     time_column="scheduled_at",
     sort_columns=("message_id", "commit_log_offset"),

@@ -1,43 +1,43 @@
-"""What is wrong with messages, counted; and what has to be known beside to judge it."""
+"""Counts of message anomalies, and of the messages they are compared with."""
 
 from __future__ import annotations
 
 from ariane.tables.table import ColumnSchema, TableSchema
 
-MAX_EXAMPLES = 10  # of a row, the worst ones; `count` says how many there are
+MAX_EXAMPLES = 10  # per row, the worst ones; the total is in `count`
 
-# Findings. What `cause`, `worst` and the details of the examples are, stands behind.
-CONSUMED_TWICE = "consumed-twice"  # worst: successes
-STORED_TWICE = "stored-twice"  # worst: copies; details: their offset ids
+# Kinds of findings. The comment names the content of `worst`, `cause` and the detail of the examples.
+CONSUMED_TWICE = "consumed-twice"  # worst: successful consumptions
+STORED_TWICE = "stored-twice"  # worst: copies; detail: their offset ids
 OUT_OF_ORDER = "out-of-order"  # cause: one client, two clients; worst: ms
 CLOCK_AHEAD = "clock-ahead"  # worst: ms
 DEAD_LETTER = "dead-letter"  # cause: result of the last attempt; worst: reconsume times
-# What findings are made of when asked, because it depends on what is known by then.
-STORED = "stored"  # messages by topic and tag (`cause`); `consumer_group`: all that consumed it, joined by blanks
-SENT = "sent"  # messages by topic and producer's host; cause: traced, untraced
+# Base counts. Reports derive further findings from them, because these depend on the time of the report.
+STORED = "stored"  # messages by topic and tag (`cause`); `consumer_group`: all groups that consumed them, separated by spaces
+SENT = "sent"  # messages by topic and producer host; cause: traced, untraced
 RETRIED = "retried"  # records in a group's retry and dead-letter topics
 
-UNKNOWN_GROUP = "?"  # in `stored`: a client that does not tell its group consumed it
+UNKNOWN_GROUP = "?"  # in `stored`: consumed by a client that does not trace its group
 TRACED, UNTRACED = "traced", "untraced"
 
 HEALTH = TableSchema(
     "health",
-    "Findings and counts per bucket, one row per kind, minute, topic, group, host and cause. Rows are partial: a minute may lie in "
-    "several buckets, so counts are summed and worst values compared over rows. Each message is in one bucket.",
+    "Findings and counts per bucket: one row per kind, minute, topic, group, host and cause. Rows are partial, because a minute "
+    "can span several buckets: sum the counts and take the maximum of the worst values. Each message is counted in one bucket.",
     (
         ColumnSchema("kind", "STRING", "see ariane.tables.health"),
-        ColumnSchema("minute", "TIMESTAMP", "in which the message was stored: broker's clock; where no record of it is known, when "
-               "the first trace of it was stored"),
-        ColumnSchema("topic", "STRING", "of the application, of retries and dead letters too; null where nothing tells it"),
-        ColumnSchema("consumer_group", "STRING", "for `stored` several, joined by blanks"),
-        ColumnSchema("host", "STRING", "client's address, without its port"),
+        ColumnSchema("minute", "TIMESTAMP", "time at which the message was stored (broker's clock); without a record of it, "
+               "time at which its first trace was stored"),
+        ColumnSchema("topic", "STRING", "topic of the application, for retries and dead letters as well; null: unknown"),
+        ColumnSchema("consumer_group", "STRING", "for `stored` possibly several, separated by spaces"),
+        ColumnSchema("host", "STRING", "client's address without its port"),
         ColumnSchema("cause", "STRING", "depends on the kind"),
-        ColumnSchema("count", "BIGINT", "messages; for `retried` records"),
+        ColumnSchema("count", "BIGINT", "messages; records for `retried`"),
         ColumnSchema("worst", "BIGINT", "depends on the kind"),
         ColumnSchema(
             "examples",
             "ARRAY<STRUCT<worst: BIGINT, message_id: STRING, at: TIMESTAMP, detail: STRING>>",
-            f"the worst {MAX_EXAMPLES}, or all if there are no more",
+            f"the {MAX_EXAMPLES} worst, or all if there are fewer",
         ),
     ),
     time_column="minute",

@@ -1,7 +1,7 @@
-"""What names a message by its place: op messages of transactions and cancellations of timers say a queue offset, and no id.
+"""Messages that are referenced by queue offset: op messages of transactions and cancellations of timers carry no message id.
 
-PLACES   records of the two queues and the marks on them, side by side because they lie in buckets by place
-MARKS    the marks that found their record, in buckets by the message's id
+RECORD_POSITIONS   records of the two queues and the marks that refer to them; both use the offset for their bucket
+POSITION_MARKS     marks joined with their record, in the bucket of the message id
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import zlib
 from ariane.tables.table import ColumnSchema, TableSchema
 
 RECORD, MARK = "record", "mark"
-OFFSETS_PER_BUCKET = 16_384  # queue offsets of one bucket: what a look for their records has to read
-BROKER_HASHES = 16  # brokers are told apart by a hash; those that share one only read more
+OFFSETS_PER_BUCKET = 16_384  # queue offsets, the range that the join of a mark with its record has to read
+BROKER_HASHES = 16  # brokers are separated by a hash; a collision only makes a join read more rows
 
 RECORD_POSITIONS = TableSchema(
     "record_positions",
-    "Records of the half queue and of the timer queue, and the marks that mean one of them by its queue offset; appended only. "
-    "A bucket is a range of queue offsets of a broker.",
+    "Records of the half queue and of the timer queue, and the marks that refer to such a record by its queue offset. Rows are "
+    "only appended. A bucket is a range of queue offsets of a broker.",
     (
         ColumnSchema("broker", "STRING", ""),
-        ColumnSchema("topic", "STRING", "RMQ_SYS_TRANS_HALF_TOPIC or rmq_sys_wheel_timer: where the record lies"),
-        ColumnSchema("queue_offset", "BIGINT", "of the record, also in the row of a mark"),
-        ColumnSchema("kind", "STRING", "record, or mark: an op message, a cancellation"),
-        ColumnSchema("message_id", "STRING", "of the record; null in the row of a mark, which does not know it"),
+        ColumnSchema("topic", "STRING", "topic of the record: RMQ_SYS_TRANS_HALF_TOPIC or rmq_sys_wheel_timer"),
+        ColumnSchema("queue_offset", "BIGINT", "of the record; in the row of a mark, of the record that it refers to"),
+        ColumnSchema("kind", "STRING", "record; or mark: an op message, a cancellation"),
+        ColumnSchema("message_id", "STRING", "of the record; null for a mark, which does not contain it"),
         ColumnSchema("message_bucket", "STRING", "bucket of that message in the other tables"),
         ColumnSchema("stored_at", "TIMESTAMP", "of the record or of the mark: the broker's clock"),
     ),
@@ -33,16 +33,18 @@ RECORD_POSITIONS = TableSchema(
 
 POSITION_MARKS = TableSchema(
     "position_marks",
-    "Ends of half messages and cancellations of timers, under the id of the message that they mean; a mark may be there twice.",
+    "Ends of half messages and cancellations of timers, by the id of the message that they refer to. Rows may be duplicated.",
     (
-        ColumnSchema("message_id", "STRING", "of the message that is meant"),
+        ColumnSchema("message_id", "STRING", "of the message that the mark refers to"),
         ColumnSchema("broker", "STRING", ""),
         ColumnSchema(
-            "topic", "STRING", "RMQ_SYS_TRANS_HALF_TOPIC: it was ended; rmq_sys_wheel_timer: it was cancelled"
+            "topic",
+            "STRING",
+            "RMQ_SYS_TRANS_HALF_TOPIC: the transaction ended; rmq_sys_wheel_timer: the timer was cancelled",
         ),
-        ColumnSchema("queue_offset", "BIGINT", "of the record that is meant, in queue 0 of that topic"),
-        ColumnSchema("record_stored_at", "TIMESTAMP", "when that record was stored"),
-        ColumnSchema("marked_at", "TIMESTAMP", "when the mark was stored: the broker's clock"),
+        ColumnSchema("queue_offset", "BIGINT", "of the record that the mark refers to, in queue 0 of that topic"),
+        ColumnSchema("record_stored_at", "TIMESTAMP", "time at which that record was stored"),
+        ColumnSchema("marked_at", "TIMESTAMP", "time at which the mark was stored: the broker's clock"),
     ),
     time_column="marked_at",
     sort_columns=("message_id",),
@@ -50,5 +52,5 @@ POSITION_MARKS = TableSchema(
 
 
 def position_bucket(kind: str, broker: str, queue_offset: int) -> str:
-    """The bucket of a place; `kind` is half or timer."""
+    """Return the bucket of a position; `kind` is half or timer."""
     return f"{kind}-{zlib.crc32(broker.encode()) % BROKER_HASHES:02d}-{queue_offset // OFFSETS_PER_BUCKET:010d}"

@@ -1,55 +1,59 @@
-"""What the collector saw of all brokers (`ariane.metrics_collector.poller`), and the consumption that follows from it.
+"""Samples that the metrics collector takes of all brokers (`ariane.metrics_collector`), and the consumption computed from them.
 
-`sampled_at` is the collector's clock when the answer came: rates are differences of two answers by this one clock. Ages of
-messages are differences of the broker's own clock.
+`sampled_at` is the collector's clock at the time of the response: a rate is the difference of two responses by this one clock.
+Ages of messages are differences of the broker's own clock.
 """
 
 from __future__ import annotations
 
 from ariane.tables.table import ColumnSchema, TableSchema
 
-WINDOW_MS = 60_000  # Java clients commit every 5 s: in shorter windows a rate of commits would jump
+WINDOW_MS = 60_000  # Java clients commit every 5 s: rates of commits would jump in shorter windows
 
 _ORIGIN_COLUMNS = (
-    ColumnSchema("collector", "STRING", "which collector: its host's name, or what it was called"),
-    ColumnSchema("sampled_at", "TIMESTAMP", "when the answer came: the collector's clock"),
-    ColumnSchema("stored_at", "TIMESTAMP", "when the sample was stored: the clock of the broker that keeps it"),
-    ColumnSchema("broker", "STRING", "the broker's name, which its master and slaves share"),
-    ColumnSchema("broker_id", "BIGINT", "0 master, else a slave"),
+    ColumnSchema("collector", "STRING", "name of the collector, by default its host name"),
+    ColumnSchema("sampled_at", "TIMESTAMP", "time of the response: the collector's clock"),
+    ColumnSchema("stored_at", "TIMESTAMP", "time at which the sample was stored: the clock of the storing broker"),
+    ColumnSchema("broker", "STRING", "broker name, shared by master and slaves"),
+    ColumnSchema("broker_id", "BIGINT", "0: master; otherwise a slave"),
 )
 
 SAMPLES_BROKERS = TableSchema(
     "samples_brokers",
-    "One row per broker, slaves included, and round of the collector; a broker that did not answer has a row, too. Appended "
-    "only: a row may be there twice after a fault.",
+    "One row per broker (slaves included) and round of the collector, including brokers that did not respond. Rows are only "
+    "appended and may be duplicated after a failure.",
     (
         *_ORIGIN_COLUMNS,
         ColumnSchema("cluster", "STRING", ""),
         ColumnSchema("addr", "STRING", ""),
-        ColumnSchema("error", "STRING", "why it is not known how the broker fares; null: it answered"),
+        ColumnSchema("error", "STRING", "why the broker could not be polled; null: it responded"),
         ColumnSchema("interval_ms", "BIGINT", "pause of the collector between rounds"),
-        ColumnSchema("duration_ms", "BIGINT", "how long the questions to this broker took"),
-        ColumnSchema("requests", "BIGINT", "how many they were"),
-        ColumnSchema("booted_at", "TIMESTAMP", "when the broker was started; its counters began at zero then"),
-        ColumnSchema("put_total", "BIGINT", "messages stored since then, those copied from a master included"),
-        ColumnSchema("get_total", "BIGINT", "messages handed out since then, to whomever"),
+        ColumnSchema("duration_ms", "BIGINT", "duration of all requests to this broker"),
+        ColumnSchema("requests", "BIGINT", "number of these requests"),
+        ColumnSchema("booted_at", "TIMESTAMP", "start of the broker, at which its counters were zero"),
+        ColumnSchema("put_total", "BIGINT", "messages stored since then, including those copied from a master"),
+        ColumnSchema("get_total", "BIGINT", "messages delivered since then, to any client"),
         ColumnSchema("log_min", "BIGINT", "first byte of the commit log"),
         ColumnSchema(
-            "log_max", "BIGINT", "end of the commit log: a slave's distance to its master's is what it has to copy"
-        ),
-        ColumnSchema("dispatch_behind_bytes", "BIGINT", "bytes of the log that are not in consume queues yet"),
-        ColumnSchema("skipped_topics", "BIGINT", "topics that had no turn in this round, for it was full"),
-        ColumnSchema("skipped_groups", "BIGINT", "the same of pairs of topic and group, whose offsets were not told"),
-        ColumnSchema(
-            "skipped_counters", "BIGINT", "the same of pairs of topic and group, whose counters were not asked"
+            "log_max", "BIGINT", "end of the commit log; the difference to the master's is the backlog of a slave"
         ),
         ColumnSchema(
-            "skipped_ages", "BIGINT", "the same of pairs of topic and group, whose oldest message was not asked"
+            "dispatch_behind_bytes", "BIGINT", "bytes of the commit log that are not dispatched to consume queues yet"
+        ),
+        ColumnSchema("skipped_topics", "BIGINT", "topics not polled in this round because of the limit per round"),
+        ColumnSchema(
+            "skipped_groups", "BIGINT", "the same for pairs of topic and group whose offsets were not recorded"
         ),
         ColumnSchema(
-            "dropped_samples", "BIGINT", "samples that this collector has thrown away, as no broker took them for long"
+            "skipped_counters", "BIGINT", "the same for pairs of topic and group whose statistics were not polled"
         ),
-        ColumnSchema("failed_requests", "ARRAY<STRING>", "questions that the broker refused"),
+        ColumnSchema(
+            "skipped_ages", "BIGINT", "the same for pairs of topic and group whose oldest message was not polled"
+        ),
+        ColumnSchema(
+            "dropped_samples", "BIGINT", "samples that this collector has dropped because no broker accepted them"
+        ),
+        ColumnSchema("failed_requests", "ARRAY<STRING>", "requests that the broker rejected"),
     ),
     time_column="stored_at",
     sort_columns=("broker", "broker_id", "sampled_at"),
@@ -58,23 +62,23 @@ SAMPLES_BROKERS = TableSchema(
 
 SAMPLES_QUEUES = TableSchema(
     "samples_queues",
-    "Offsets of masters: one row per queue and round with a null group, and one per queue, group and round. Appended only: a "
-    "row may be there twice after a fault.",
+    "Offsets of masters: one row per queue and round with a null group, and one per queue, group and round. Rows are only "
+    "appended and may be duplicated after a failure.",
     (
         *_ORIGIN_COLUMNS,
         ColumnSchema(
             "bounds_at",
             "TIMESTAMP",
-            "when the ends came; the committed offset, which was asked before, came at `sampled_at`",
+            "time of the response with min_offset and max_offset; the committed offset was requested before, see `sampled_at`",
         ),
         ColumnSchema("topic", "STRING", ""),
         ColumnSchema("consumer_group", "STRING", "null: the queue itself"),
         ColumnSchema("queue_id", "INT", ""),
-        ColumnSchema("min_offset", "BIGINT", "first message that is still there; null when the broker did not say"),
-        ColumnSchema("max_offset", "BIGINT", "number of the next message; null when the broker did not say"),
-        ColumnSchema("committed_offset", "BIGINT", "number of the next message that the group wants"),
+        ColumnSchema("min_offset", "BIGINT", "offset of the first message that is still stored; null: unknown"),
+        ColumnSchema("max_offset", "BIGINT", "offset of the next message to be stored; null: unknown"),
+        ColumnSchema("committed_offset", "BIGINT", "offset of the next message for the group"),
         ColumnSchema(
-            "oldest_age_ms", "BIGINT", "how long that message has been stored: the broker's clock; null: not known"
+            "oldest_age_ms", "BIGINT", "time since that message was stored, by the broker's clock; null: unknown"
         ),
     ),
     time_column="stored_at",
@@ -84,17 +88,15 @@ SAMPLES_QUEUES = TableSchema(
 
 SAMPLES_COUNTERS = TableSchema(
     "samples_counters",
-    "Statistics of brokers, slaves included: one row per statistic, topic, group, broker and round. Appended only: a row may "
-    "be there twice after a fault.",
+    "Statistics of brokers (slaves included): one row per statistic, topic, group, broker and round. Rows are only appended and "
+    "may be duplicated after a failure.",
     (
         *_ORIGIN_COLUMNS,
         ColumnSchema("statistic", "STRING", "TOPIC_PUT_NUMS, GROUP_GET_NUMS, GROUP_GET_SIZE or SNDBCK_PUT_NUMS"),
         ColumnSchema("topic", "STRING", ""),
-        ColumnSchema("consumer_group", "STRING", "null for those of a topic"),
-        ColumnSchema("total", "BIGINT", "what was counted in the broker's last minute: messages, or bytes for _SIZE"),
-        ColumnSchema(
-            "tps", "DOUBLE", "the same a second; 0 also when the broker has counted none since it was started"
-        ),
+        ColumnSchema("consumer_group", "STRING", "null for statistics of a topic"),
+        ColumnSchema("total", "BIGINT", "sum of the broker's last minute: messages, or bytes for _SIZE"),
+        ColumnSchema("tps", "DOUBLE", "the same per second; also 0 if the broker has counted nothing since its start"),
     ),
     time_column="stored_at",
     sort_columns=("topic", "consumer_group", "broker", "broker_id", "sampled_at"),
@@ -103,11 +105,11 @@ SAMPLES_COUNTERS = TableSchema(
 
 SAMPLES_REJECTS = TableSchema(
     "samples_rejects",
-    "Messages of the samples' topic that are no samples, and why.",
+    "Messages of the samples topic that are not valid samples, with the reason.",
     (
-        ColumnSchema("body", "STRING", "the text as it was"),
-        ColumnSchema("reason", "STRING", "what is wrong with it"),
-        ColumnSchema("broker", "STRING", "where the message lies"),
+        ColumnSchema("body", "STRING", "original text"),
+        ColumnSchema("reason", "STRING", "why it was rejected"),
+        ColumnSchema("broker", "STRING", "broker that stored the message"),
         ColumnSchema("queue_id", "INT", ""),
         ColumnSchema("queue_offset", "BIGINT", ""),
         ColumnSchema("stored_at", "TIMESTAMP", ""),
@@ -119,37 +121,37 @@ SAMPLES_REJECTS = TableSchema(
 
 CONSUMPTION = TableSchema(
     "consumption",
-    "One row per minute, broker, topic and group, and one with a null group per minute, broker and topic: what came in, what "
-    "the group confirmed, what each role handed out, what is left. A value that cannot be known is null and `flags` says why.",
+    "One row per minute, broker, topic and group, and one with a null group per minute, broker and topic: messages stored, "
+    "confirmed by the group, delivered by each role, and pending. Unknown values are null, and `flags` has the reason.",
     (
-        ColumnSchema("window_start", "TIMESTAMP", "begin of the minute: the collector's clock"),
-        ColumnSchema("broker", "STRING", "the broker's name, which its master and slaves share"),
+        ColumnSchema("window_start", "TIMESTAMP", "start of the minute: the collector's clock"),
+        ColumnSchema("broker", "STRING", "broker name, shared by master and slaves"),
         ColumnSchema("topic", "STRING", ""),
         ColumnSchema("consumer_group", "STRING", "null: the topic itself"),
-        ColumnSchema("queues", "BIGINT", "how many queues this is about"),
-        ColumnSchema("seconds", "DOUBLE", "how long the samples that the rates come from lie apart"),
-        ColumnSchema("produced_tps", "DOUBLE", "messages a second that were stored, by the queues' ends"),
-        ColumnSchema("consumed_tps", "DOUBLE", "messages a second that the group confirmed, by its committed offsets"),
+        ColumnSchema("queues", "BIGINT", "number of queues included"),
+        ColumnSchema("seconds", "DOUBLE", "time between the samples from which the rates are computed"),
+        ColumnSchema("produced_tps", "DOUBLE", "messages stored per second, from the max offsets of the queues"),
+        ColumnSchema(
+            "consumed_tps", "DOUBLE", "messages confirmed by the group per second, from its committed offsets"
+        ),
         ColumnSchema(
             "delivered_master_tps",
             "DOUBLE",
-            "messages a second that the master says it handed to the group: a console's TPS",
+            "messages per second delivered to the group according to the master; this is the TPS that consoles show",
         ),
-        ColumnSchema("delivered_slaves_tps", "DOUBLE", "the same of all slaves together; 0 when there is none"),
-        ColumnSchema("lag", "BIGINT", "messages that the group has not confirmed, at the minute's last sample"),
-        ColumnSchema("lag_change", "BIGINT", "how much that is more than at its first sample"),
+        ColumnSchema("delivered_slaves_tps", "DOUBLE", "the same for all slaves together; 0 if there are none"),
+        ColumnSchema("lag", "BIGINT", "messages that the group has not confirmed, at the last sample of the minute"),
+        ColumnSchema("lag_change", "BIGINT", "increase of the lag since the first sample of the minute"),
         ColumnSchema(
-            "oldest_age_ms",
-            "BIGINT",
-            "how long the oldest of them has been stored; null with a lag of 0: there is none",
+            "oldest_age_ms", "BIGINT", "time since the oldest of these messages was stored; null if the lag is 0"
         ),
-        ColumnSchema("removed", "BIGINT", "messages of that lag that the broker has removed already"),
+        ColumnSchema("removed", "BIGINT", "messages of the lag that the broker has already deleted"),
         ColumnSchema(
             "drain_s",
             "DOUBLE",
-            "after how long it is all consumed if rates stay as they are; null: it is not, or not known",
+            "time until the lag is consumed at these rates; null: it does not shrink, or rates are unknown",
         ),
-        ColumnSchema("flags", "ARRAY<STRING>", "why a value is null or in doubt"),
+        ColumnSchema("flags", "ARRAY<STRING>", "reasons why values are null or doubtful"),
     ),
     time_column="window_start",
     sort_columns=("consumer_group", "topic", "broker", "window_start"),

@@ -1,4 +1,4 @@
-"""What a table is: a name, columns with types and meanings, and how its files lie."""
+"""Schema of a table: name, columns with types and descriptions, and the physical layout of its files."""
 
 from __future__ import annotations
 
@@ -6,36 +6,37 @@ from typing import NamedTuple
 
 
 class ColumnSchema(NamedTuple):
-    """`type` is Spark's name of it (DDL). `meaning` may be empty where the name says it all."""
+    """A column. `type` is a Spark SQL type (DDL). `description` may be empty if the name is self-explanatory."""
 
     name: str
     type: str
     description: str
 
 
-# Small enough that a question for one message reads little, large enough to compress.
+# Small enough that a lookup of one message reads little, large enough to compress well.
 ROW_GROUP_BYTES = 16 * 1024 * 1024
 
 
 class TableSchema(NamedTuple):
-    """A table of Parquet files under HOME/<name>; which files, says HOME/<name>/CURRENT (`ariane.tables.table_format`)."""
+    """A table of Parquet files under HOME/<name>, see `ariane.tables.table_format`."""
 
     name: str
     description: str
     columns: tuple[ColumnSchema, ...]
     time_column: str
-    """The TIMESTAMP column by which files are known to be old or new."""
+    """TIMESTAMP column that determines the age of files."""
     sort_columns: tuple[str, ...]
-    """The columns by which the rows of a file are sorted, so that a question reads few of its pages."""
+    """Columns by which the rows of a file are sorted, so that a query reads few of its pages."""
     schema: int = 1
-    """Counts changes of the columns. Files of another number are still read: columns that they lack are null; a table that
-    is folded from others is folded anew."""
+    """Number of the column set, increased with each change. Files of another schema remain readable: missing columns are null.
+    Tables that are computed from other tables are rebuilt."""
 
     row_group_bytes: int = ROW_GROUP_BYTES
-    """About the size of a row group: a question that finds one row by `order` reads one of them."""
+    """Approximate size of a row group. A query that finds one row by `sort_columns` reads one row group."""
 
     @property
     def ddl(self) -> str:
+        """The columns as Spark DDL."""
         return ", ".join(f"{column.name} {column.type}" for column in self.columns)
 
     @property
@@ -44,7 +45,7 @@ class TableSchema(NamedTuple):
 
 
 def markdown_page(table: TableSchema) -> str:
-    """The table for people, as Markdown."""
+    """Return the description of a table as Markdown."""
     rows = [f"| `{column.name}` | {column.type} | {column.description} |\n" for column in table.columns]
-    about = f"Schema {table.schema}. Files are sorted by {', '.join(table.sort_columns)}; old and new go by `{table.time_column}`."
-    return f"## {table.name}\n\n{table.description}\n{about}\n\n| column | type | |\n|---|---|---|\n{''.join(rows)}"
+    layout = f"Schema {table.schema}. Files are sorted by {', '.join(table.sort_columns)}; retention uses `{table.time_column}`."
+    return f"## {table.name}\n\n{table.description}\n{layout}\n\n| column | type | |\n|---|---|---|\n{''.join(rows)}"

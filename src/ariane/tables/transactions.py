@@ -1,4 +1,4 @@
-"""How transactions ended."""
+"""Outcome of transactions."""
 
 from __future__ import annotations
 
@@ -8,55 +8,63 @@ COMMIT, ROLLBACK, UNKNOWN, OPEN, DISCARDED = "commit", "rollback", "unknown", "o
 
 TRANSACTIONS = TableSchema(
     "transactions",
-    "One row per transactional message and broker. Times are of the broker's clock. How old an open one is depends on when it is "
-    "asked: now less half_stored_at.",
+    "One row per transactional message and broker. Times are of the broker's clock. The age of an open transaction is the current "
+    "time minus half_stored_at.",
     (
         ColumnSchema("message_id", "STRING", "unique id of the message"),
         ColumnSchema("broker", "STRING", ""),
-        ColumnSchema("topic", "STRING", "where a commit puts it"),
+        ColumnSchema("topic", "STRING", "target topic of a commit"),
         ColumnSchema("producer_group", "STRING", ""),
-        ColumnSchema("keys", "STRING", "business keys, joined by blanks"),
+        ColumnSchema("keys", "STRING", "business keys, separated by spaces"),
         ColumnSchema(
             "half_stored_at",
             "TIMESTAMP",
-            "when its half message was stored; null when that record is in no table (any more)",
+            "time at which the half message was stored; null if no table has that record (any more)",
         ),
         ColumnSchema(
-            "half_count", "BIGINT", "first copies of it: more than one when its send was repeated, or it was resumed"
+            "half_count",
+            "BIGINT",
+            "initial copies of the half message: several if the send was repeated or it was resumed",
         ),
         ColumnSchema(
             "checks",
             "BIGINT",
-            "rounds that asked for it, also in vain; a Java broker also counts those in which it was immune",
+            "rounds of transaction checks, answered or not; Java brokers also count rounds in which the message was immune",
         ),
-        ColumnSchema("checked_at", "ARRAY<TIMESTAMP>", "when these copies were stored, as far as they are known"),
+        ColumnSchema(
+            "checked_at", "ARRAY<TIMESTAMP>", "times at which the copies of these rounds were stored, if available"
+        ),
         ColumnSchema(
             "decision",
             "STRING",
-            "commit; rollback: ended, and no commit is known, or its producer's trace says so and it was not asked about since; "
-            "unknown: ended, and no commit is known, though its producer's trace says commit; discarded: asked about too often "
-            "and put aside; open: none of these. Java brokers do not let op messages be pulled: without traces, what is rolled "
-            "back there looks open (last_copy_at tells when it was asked about last)",
+            "commit; rollback: ended without a visible commit, or rolled back according to the producer's trace and not checked "
+            "since; unknown: ended without a visible commit although the producer's trace says commit; discarded: checked too "
+            "often and moved aside; open: none of these. Op messages of Java brokers cannot be pulled: without traces, "
+            "transactions rolled back there appear as open (last_copy_at is the time of the last check)",
         ),
         ColumnSchema(
             "decided_at",
             "TIMESTAMP",
-            "when the commit, the op message, or the copy put aside was stored; null where only a trace tells of the decision",
+            "time at which the commit, the op message or the discarded copy was stored; null if only a trace has the decision",
         ),
-        ColumnSchema("decision_ms", "BIGINT", "from half_stored_at to decided_at"),
-        ColumnSchema("commits", "BIGINT", "committed records: more than one was delivered more than once"),
+        ColumnSchema("decision_ms", "BIGINT", "decided_at minus half_stored_at"),
+        ColumnSchema("commits", "BIGINT", "committed records; more than one: delivered more than once"),
         ColumnSchema(
-            "from_check", "BOOLEAN", "whether the decision answered a check: by the producer's trace, null without one"
+            "from_check",
+            "BOOLEAN",
+            "whether the decision answered a check, from the producer's trace; null without a trace",
         ),
         ColumnSchema(
             "reported_state",
             "STRING",
-            "last the producer said: COMMIT_MESSAGE, ROLLBACK_MESSAGE, UNKNOW; by its trace, null without one",
+            "last state sent by the producer: COMMIT_MESSAGE, ROLLBACK_MESSAGE, UNKNOW; from its trace, null without a trace",
         ),
         ColumnSchema(
-            "last_copy_at", "TIMESTAMP", "when its newest copy was stored: a broker makes one with each round of checks"
+            "last_copy_at",
+            "TIMESTAMP",
+            "time at which the latest copy was stored: a broker writes a copy in each round of checks",
         ),
-        ColumnSchema("offset_message_id", "STRING", "broker's id of its newest copy, by which it can be resumed"),
+        ColumnSchema("offset_message_id", "STRING", "broker's id of the latest copy; used to resume the message"),
     ),
     time_column="half_stored_at",
     sort_columns=("message_id",),
