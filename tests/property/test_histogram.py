@@ -65,8 +65,8 @@ def test_of_nothing_nothing_is_known() -> None:
 
 
 @pytest.mark.parametrize("ms", [-1, -0.001, math.nan, math.inf])
-def test_what_is_no_duration_is_refused(ms: float) -> None:
-    with pytest.raises(ValueError, match="is no duration"):
+def test_an_invalid_duration_is_rejected(ms: float) -> None:
+    with pytest.raises(ValueError, match="Invalid duration"):
         bucket_index(ms)
 
 

@@ -15,7 +15,7 @@ from ariane.metrics_collector.sample import (
     GroupProgress,
     Sample,
     StatsCounter,
-    TopicQueueBounds,
+    TopicQueueRanges,
     encode_messages,
 )
 from ariane.pipeline import consumption, samples
@@ -54,8 +54,8 @@ def group(
     return GroupProgress(name, "T", ms(second), ms(second), queues)
 
 
-def ends(second: float, *queues: tuple[int, int, int]) -> TopicQueueBounds:
-    return TopicQueueBounds("T", ms(second), queues)
+def ends(second: float, *queues: tuple[int, int, int]) -> TopicQueueRanges:
+    return TopicQueueRanges("T", ms(second), queues)
 
 
 def got(second: float, tps: float, name: str = "G") -> StatsCounter:

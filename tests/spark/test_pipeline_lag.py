@@ -12,7 +12,7 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 import sample_frames as frames
 from sample_frames import Row, at, away, folded, sample, state
 
-from ariane.metrics_collector.sample import Sample, TopicQueueBounds, encode_messages
+from ariane.metrics_collector.sample import Sample, TopicQueueRanges, encode_messages
 from ariane.pipeline import samples
 from ariane.tables import CONSUMPTION, SAMPLES_BROKERS, SAMPLES_COUNTERS, SAMPLES_QUEUES, SAMPLES_REJECTS
 from ariane.tables.time_buckets import bucket_of_time
@@ -53,7 +53,7 @@ def test_a_sample_becomes_rows_of_three_tables(spark: SparkSession) -> None:
 
 
 def test_a_sample_of_many_topics_is_several_messages_and_one_row_of_its_broker(spark: SparkSession) -> None:
-    many = tuple(TopicQueueBounds(f"T{number}", frames.ms(1), ((0, 0, number),)) for number in range(1100))
+    many = tuple(TopicQueueRanges(f"T{number}", frames.ms(1), ((0, 0, number),)) for number in range(1100))
     told = sample(1, topics=many)
     assert len(encode_messages(told)) == 3
     read = frames.records(spark, [told]).persist()

@@ -13,7 +13,7 @@ from ariane.client.producer import Producer
 from ariane.errors import ArianeError, ConfigError, ConnectionLost, RequestTimeout
 from ariane.metrics_collector import publisher, sample
 from ariane.metrics_collector.poller import FORGET_MS, BrokerPoller, PollLimits, take_round_robin
-from ariane.metrics_collector.sample import GroupProgress, OmittedPart, Sample, StatsCounter, TopicQueueBounds
+from ariane.metrics_collector.sample import GroupProgress, OmittedPart, Sample, StatsCounter, TopicQueueRanges
 from ariane.model.message import Message
 from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import fastjson
@@ -112,7 +112,7 @@ def one_round(cluster: Cluster) -> list[Sample]:
 def test_a_round_over_a_master_and_its_slave() -> None:
     cluster = Cluster()
     master, slave = one_round(cluster)
-    assert master.topics == (TopicQueueBounds("T", 1000, ((0, 0, 100), (1, 3, 50))),)
+    assert master.topics == (TopicQueueRanges("T", 1000, ((0, 0, 100), (1, 3, 50))),)
     # What waits in queue 0 is 4.1 s old; nothing waits in queue 1.
     assert master.groups == (GroupProgress("G", "T", 1000, 1000, ((0, 90, 0, 100, 4100), (1, 50, 3, 50, None))),)
     none = {(one.name, one.sum, one.tps) for one in master.counters}
@@ -235,7 +235,7 @@ def test_messages_of_a_sample_hold_it_all() -> None:
     assert msgspec.json.decode(body, type=Sample) == master
     queues = tuple((queue, 0, queue) for queue in range(9000))
     many = msgspec.structs.replace(
-        slave, topics=tuple(TopicQueueBounds(f"T{number}", 1, queues) for number in range(5))
+        slave, topics=tuple(TopicQueueRanges(f"T{number}", 1, queues) for number in range(5))
     )
     parts = [msgspec.json.decode(body, type=Sample) for body in sample.encode_messages(many)]
     assert [[one.topic for one in part.topics] for part in parts] == [["T0", "T1"], ["T2", "T3"], ["T4"]]

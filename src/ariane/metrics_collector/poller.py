@@ -32,7 +32,7 @@ from ariane.metrics_collector.sample import (
     OmittedPart,
     Sample,
     StatsCounter,
-    TopicQueueBounds,
+    TopicQueueRanges,
 )
 from ariane.model.topic import AUTO_CREATE_TOPIC, RETRY_PREFIX, SYSTEM_GROUP_PREFIX, is_system_topic, reply_topic
 from ariane.net.connection_pool import ConnectionPool
@@ -276,7 +276,7 @@ class BrokerPoller:
 
     async def _offsets(
         self, questions: _PollRequests, place: PolledBroker, master: _MasterState
-    ) -> tuple[tuple[TopicQueueBounds, ...], tuple[GroupProgress, ...], OmittedPart]:
+    ) -> tuple[tuple[TopicQueueRanges, ...], tuple[GroupProgress, ...], OmittedPart]:
         """The ends of queues, and where groups stand in them."""
         answer = await questions.ask(RequestCode.GET_ALL_CONSUMER_OFFSET)
         at_ms = self._clock.now_ms()
@@ -309,7 +309,7 @@ class BrokerPoller:
         master.missing = frozenset(consumed - master.topics)
         master.topics_round = self._number
 
-    async def _ends(self, questions: _PollRequests, topic: str) -> TopicQueueBounds | None:
+    async def _ends(self, questions: _PollRequests, topic: str) -> TopicQueueRanges | None:
         answer = await questions.request(RequestCode.GET_TOPIC_STATS_INFO, TopicRef(topic))
         at_ms = self._clock.now_ms()
         if answer.code != ResponseCode.SUCCESS:
@@ -320,7 +320,7 @@ class BrokerPoller:
         except ProtocolError as error:
             questions.refused(f"ends of {topic}", error)
             return None
-        return TopicQueueBounds(
+        return TopicQueueRanges(
             topic, at_ms, tuple(sorted((q.queue_id, one.min_offset, one.max_offset) for q, one in table.items()))
         )
 
@@ -395,12 +395,12 @@ def _pairs(table: Mapping[str, dict[int, int]]) -> dict[Pair, dict[int, int]]:
     return found
 
 
-def _is_behind(offsets: Mapping[int, int], ends: TopicQueueBounds) -> bool:
+def _is_behind(offsets: Mapping[int, int], ends: TopicQueueRanges) -> bool:
     return any(queue in offsets and offsets[queue] < last for queue, _, last in ends.queues)
 
 
 def _progress(
-    pair: Pair, at_ms: int, offsets: Mapping[int, int], ends: TopicQueueBounds | None, ages: Mapping[int, int]
+    pair: Pair, at_ms: int, offsets: Mapping[int, int], ends: TopicQueueRanges | None, ages: Mapping[int, int]
 ) -> GroupProgress:
     """Where a group stands, in the queues that it has offsets of."""
     known = {queue: (first, last) for queue, first, last in ends.queues} if ends else {}

@@ -35,7 +35,7 @@ class BrokerRuntime(msgspec.Struct, frozen=True):
     dispatch_behind_bytes: int | None
 
 
-class TopicQueueBounds(msgspec.Struct, frozen=True):
+class TopicQueueRanges(msgspec.Struct, frozen=True):
     """Queues of a topic: id, first offset, next offset."""
 
     topic: str
@@ -91,7 +91,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     addr: str
     error: str | None = None
     runtime: BrokerRuntime | None = None
-    topics: tuple[TopicQueueBounds, ...] = ()
+    topics: tuple[TopicQueueRanges, ...] = ()
     groups: tuple[GroupProgress, ...] = ()
     counters: tuple[StatsCounter, ...] = ()
     skipped: OmittedPart = OmittedPart()
