@@ -185,10 +185,17 @@ def test_latency_is_narrowed_and_null_topics_are_there(tmp_path: Path) -> None:
 
 def test_the_reasons_fit_80_columns(tmp_path: Path) -> None:
     """A text that is printed on a line of its own is not wrapped."""
+    import io
+
+    from rich.console import Console
+
     from ariane.cli import terminal
 
     both(tmp_path, [sent(0, 1), consumed(0, 6, **dict.fromkeys(EXCLUSION_COUNTERS, 1_000_000))], [], as_of_s=60)
-    lines = [line.plain for line in terminal.render(asked("latency", tmp_path), 80)]
+    output = io.StringIO()
+    console = Console(file=output, width=80, force_terminal=True, color_system=None, highlight=False, markup=False)
+    terminal.print_report(console, asked("latency", tmp_path))
+    lines = [line.rstrip() for line in output.getvalue().splitlines()]
     assert sum("meaning: " in line for line in lines) == len(EXCLUSION_COUNTERS)
     assert max(map(len, lines)) <= 80
 

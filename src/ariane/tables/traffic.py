@@ -19,7 +19,7 @@ SLOWEST_PER_BUCKET = 10
 # Reasons why a listener call or a send is not in a histogram.
 REDELIVERED, NO_COST = "redelivered", "no_cost"
 EXCLUSION_REASONS = {
-    REDELIVERED: "redelivered: only the first delivery counts",
+    REDELIVERED: "only the first delivery of a message counts",
     trace_tables.OUTLIER: "contradicts most other records of its host's clock",
     trace_tables.CONTRADICTION: "no majority of records agrees on its host's clock",
     trace_tables.BEFORE_SENT: "delivered before sent, by clocks of unknown offset",
