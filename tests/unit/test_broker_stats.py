@@ -25,7 +25,7 @@ from ariane.broker.stats.stats_items import (
     StatsSnapshot,
 )
 from ariane.broker.stats.stats_journal import StatsLogFile
-from ariane.broker.stats.stats_recorder import Protection, StatsRecorder
+from ariane.broker.stats.stats_recorder import StatsRecorder
 from ariane.broker.stats.stats_schedule import (
     ScheduledTask,
     StatsSchedule,
@@ -74,7 +74,7 @@ def test_a_window_slides(window: object, kept: int) -> None:
     assert held.tps == pytest.approx(held.sum * 1000 / (spans * every))
 
 
-def test_an_average_of_nothing_is_nothing() -> None:
+def test_the_average_without_events_is_zero() -> None:
     item = StatsItem()
     item.count = 5  # a BROKER_ item: its times are never raised
     item.sample(MINUTE, 10_000)
@@ -83,7 +83,7 @@ def test_an_average_of_nothing_is_nothing() -> None:
     assert item.snapshot(MINUTE).tps == 0.0
 
 
-def test_items_have_a_bound_and_say_what_found_no_place() -> None:
+def test_items_are_bounded_and_count_the_overflow() -> None:
     items = StatsItemSet("topic", items_max=2)
     for topic in ("A", "B", "C", "C", "A"):
         items.add(topic, 1, 10)
@@ -96,7 +96,7 @@ def test_items_have_a_bound_and_say_what_found_no_place() -> None:
     assert (moments.values(), moments.overflow_count) == ({"0@A@G": 7}, 1)
 
 
-def test_an_item_that_was_silent_for_a_day_is_forgotten() -> None:
+def test_an_item_without_events_for_a_day_is_removed() -> None:
     items = StatsItemSet("topic")
     items.add("silent", 1)
     items.add("alive", 1)
@@ -407,11 +407,21 @@ def test_the_recorder_samples_and_prints(tmp_path: Path) -> None:
     assert stats.store_stats.rate(10, "put") == 0.0
 
 
-def test_groups_that_read_too_far_behind_are_stopped_and_silent_ones_left_alone(tmp_path: Path) -> None:
+class Groups:
+    """Consumer groups that only note which of them were disabled."""
+
+    def __init__(self) -> None:
+        self.disabled: list[str] = []
+
+    def disable_consuming(self, name: str) -> None:
+        self.disabled.append(name)
+
+
+def test_groups_with_a_large_lag_are_disabled_unless_they_stopped_reading(tmp_path: Path) -> None:
     clock = FakeClock(0, is_auto=True)
     stats = BrokerStats("C", now_ms=clock.now_ms)
-    stopped: list[str] = []
-    recorder = StatsRecorder(stats, lambda: 0, StatsLogFile(tmp_path), clock, Protection(1000, stopped.append))
+    groups = Groups()
+    recorder = StatsRecorder(stats, lambda: 0, StatsLogFile(tmp_path), clock, fallbehind_max=1000, groups=groups)
     stats.record_pull("T", "near", 0, **PULL)  # type: ignore[arg-type]
     stats.record_pull("T", "far", 0, **{**PULL, "behind": 1001})  # type: ignore[arg-type]
     stats.record_scan("T", "far", 1, 2000)
@@ -419,10 +429,10 @@ def test_groups_that_read_too_far_behind_are_stopped_and_silent_ones_left_alone(
     clock.advance_ms(1)
     stats.record_scan("T", "caught-up", 0, 5)
     run_for(recorder, clock, 700)
-    assert stopped == ["far"]
+    assert groups.disabled == ["far"]
 
 
-def test_a_log_that_cannot_be_written_is_told_and_stops_nothing(
+def test_a_log_that_cannot_be_written_is_reported_and_sampling_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -430,5 +440,5 @@ def test_a_log_that_cannot_be_written_is_told_and_stops_nothing(
     stats = BrokerStats("C", now_ms=clock.now_ms)
     stats.record_send("T", 1, 1)
     run_for(StatsRecorder(stats, lambda: 1, StatsLogFile(tmp_path / "file"), clock), clock, 30)
-    assert "cannot be written" in caplog.text
+    assert "Cannot write" in caplog.text
     assert clock.sleep_count >= 30

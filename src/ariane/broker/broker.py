@@ -36,7 +36,7 @@ from ariane.broker.replication import ReplicationFeed
 from ariane.broker.state.saved_state import SavedState
 from ariane.broker.stats.broker_stats import BrokerStats
 from ariane.broker.stats.stats_journal import StatsLogFile
-from ariane.broker.stats.stats_recorder import Protection, StatsRecorder
+from ariane.broker.stats.stats_recorder import StatsRecorder
 from ariane.broker.topic_deletion import TopicRemover
 from ariane.broker.transaction_check import TransactionChecker
 from ariane.broker.transaction_service import TransactionService
@@ -263,11 +263,15 @@ class Broker:
             drop_unused=config.auto_delete_unused_stats,
             now_ms=self._monotonic_ms,
         )
-        protection = None
-        if config.disable_consume_if_consumer_read_slowly:
-            protection = Protection(config.consumer_fallbehind_threshold, self._state.groups.disable_consuming)
-        journal = StatsLogFile(config.stats_dir)
-        self._recorder = StatsRecorder(self._stats, lambda: store.puts, journal, self._clock, protection)
+        is_limited = config.disable_consume_if_consumer_read_slowly
+        self._recorder = StatsRecorder(
+            self._stats,
+            lambda: store.puts,
+            StatsLogFile(config.stats_dir),
+            self._clock,
+            fallbehind_max=config.consumer_fallbehind_threshold if is_limited else None,
+            groups=self._state.groups,
+        )
 
     def _handlers(self, store_host: bytes, peers: ConnectionPool) -> dict[int, Handler]:
         config_file = None

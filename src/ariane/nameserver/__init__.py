@@ -1,1 +1,1 @@
-"""The name server: where brokers say what they have, and clients ask for it. It keeps nothing but the KV table on disk."""
+"""The name server: brokers register their topics, clients look up routes. Only the KV table is stored on disk."""

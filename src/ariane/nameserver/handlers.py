@@ -1,4 +1,4 @@
-"""What a name server serves: every code of reference remoting-protocol 3.3. [DefaultRequestProcessor]"""
+"""Request handlers of the name server: every code of reference remoting-protocol 3.3. [DefaultRequestProcessor]"""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ T = TypeVar("T")
 
 BROKERS_MAX = 10_000
 TOPICS_MAX = 500_000  # of one broker; deleted topics stay until a tool deletes them here, as in 4.9.4
-# From this size of a body on, the DataVersion is read before the topics: 4.9.4 brokers repeat their whole table every 30 s.
+# Above this size of a body, the DataVersion is read before the topics: 4.9.4 brokers repeat their whole table every 30 s.
 LARGE_BODY = 256 * 1024
-LARGE_BYTES_MAX = 64 * 1024 * 1024  # bytes of large registrations that wait for their turn
-COMPRESSED_MAX = 64 * 1024  # bytes to which a registration expands that is decoded in the loop: some 1,000 topics
+LARGE_BYTES_MAX = 64 * 1024 * 1024  # bytes of large registrations that are pending
+COMPRESSED_MAX = 64 * 1024  # expanded bytes of a registration that the event loop decodes: about 1,000 topics
 
 
 class NameServerHandlers:
-    """The handlers share the route table, the KV table and the settings that code 318 may change."""
+    """The handlers of all requests: they share the route table, the KV table and the configuration that code 318 changes."""
 
     def __init__(
         self, routes: RouteTable, kv: KvStore, config: NameServerConfig, monotonic_ms: Callable[[], float]
@@ -58,12 +58,13 @@ class NameServerHandlers:
         self._kv = kv
         self._config = config
         self._monotonic_ms = monotonic_ms
-        self._provisional = itertools.count(1)
-        self._lists = SharedReplies()
+        self._provisional = itertools.count(1)  # for versions that differ from every real one
+        self._lists = SharedReplies()  # one list of topics for all clients that ask while it is built
         self._large = asyncio.Lock()  # one large registration is decoded and applied at a time
-        self._large_bytes = 0  # of those that wait for it
+        self._large_bytes = 0  # of registrations that wait for the lock
 
     def table(self) -> dict[int, Handler]:
+        """Return the handler of each request code."""
         code = RequestCode
         return {
             code.PUT_KV_CONFIG: self.put_kv,
@@ -99,14 +100,15 @@ class NameServerHandlers:
     # --- brokers ---
 
     def register(self, command: Command, peer: Peer) -> Reply | Awaitable[Reply]:
+        """Handle REGISTER_BROKER. Large tables are applied in slices, so that they do not delay other requests."""
         header = typed(command, RegisterBroker)
         host.parse(header.broker_addr)
         if self._routes.address_count() >= BROKERS_MAX and not self._routes.has_address(header.broker_addr):
             raise ReplyError(ResponseCode.SYSTEM_ERROR, f"this name server has {BROKERS_MAX} brokers, the maximum")
         if len(command.body) > LARGE_BODY:
-            brief = registration.outline(header, command.body, command.version)
-            if brief and self._routes.is_current(header, brief.topic_config_serialize_wrapper.data_version):
-                return self._record(header, brief, peer)
+            outline = registration.outline(header, command.body, command.version)
+            if outline and self._routes.is_current(header, outline.topic_config_serialize_wrapper.data_version):
+                return self._record(header, outline, peer)
         if registration.expanded_size(header, command.body, COMPRESSED_MAX) > (
             COMPRESSED_MAX if header.compressed else LARGE_BODY
         ):
@@ -118,12 +120,15 @@ class NameServerHandlers:
         return self._record(header, body, peer)
 
     async def _register_large(self, header: RegisterBroker, command: Command, peer: Peer) -> Reply:
-        """Decode a large table, which may expand a hundredfold, in a thread, and apply it in slices; one after another, so
-        that many take the memory of one. A connection that closes meanwhile cancels this."""
+        """Decode a large table in a thread, since it may expand a hundredfold, and apply it in slices.
+
+        Large registrations run one after another, so that many of them take the memory of one. The task is cancelled when the
+        connection closes.
+        """
         size = len(command.body)
         if self._large_bytes + size > LARGE_BYTES_MAX and self._large_bytes:
             raise ReplyError(
-                ResponseCode.SYSTEM_BUSY, f"{self._large_bytes} bytes of registrations wait; try again later"
+                ResponseCode.SYSTEM_BUSY, f"{self._large_bytes} bytes of registrations are pending, try again later"
             )
         self._large_bytes += size
         try:
@@ -141,14 +146,14 @@ class NameServerHandlers:
             raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
 
     async def _record_in_slices(self, header: RegisterBroker, body: RegisterBrokerBody, peer: Peer) -> Reply:
-        """Apply a large table in slices, under provisional versions: its own is recorded when all of it is applied."""
+        """Apply a large table in slices with provisional versions; record its own version once all of it is applied."""
         table = body.topic_config_serialize_wrapper
         if not self._routes.is_current(header, table.data_version):
             topics = iter(table.topic_config_table.items())
             while part := dict(itertools.islice(topics, TOPICS_PER_SLICE)):
                 version = DataVersion(-next(self._provisional), table.data_version.timestamp)
-                of_part = RegisterBrokerBody(body.filter_server_list, TopicTable(version, part))
-                self._routes.register(header, of_part, peer.id, self._monotonic_ms())
+                partial_body = RegisterBrokerBody(body.filter_server_list, TopicTable(version, part))
+                self._routes.register(header, partial_body, peer.id, self._monotonic_ms())
                 await asyncio.sleep(0)
         return self._record(header, RegisterBrokerBody(body.filter_server_list, TopicTable(table.data_version)), peer)
 
@@ -158,58 +163,65 @@ class NameServerHandlers:
         return Reply(fields=fields(answer), body=_kv_body(ordered) if ordered is not None else b"")
 
     def unregister(self, command: Command, peer: Peer) -> Reply:
+        """Handle UNREGISTER_BROKER."""
         self._routes.unregister(typed(command, BrokerRef))
         return Reply()
 
     def query_data_version(self, command: Command, peer: Peer) -> Reply:
-        """Whether a broker that says its version would bring something new by registering."""
+        """Handle QUERY_DATA_VERSION: return whether a registration would change the table of the broker."""
         version = typed_body(command, DataVersion)
-        known = self._routes.refresh_version(typed(command, BrokerRef), version, self._monotonic_ms())
-        changed = {"changed": "false" if known == version else "true"}
-        return Reply(fields=changed, body=fastjson.write(known) if known is not None else b"")
+        version_here = self._routes.refresh_version(typed(command, BrokerRef), version, self._monotonic_ms())
+        changed = {"changed": "false" if version_here == version else "true"}
+        return Reply(fields=changed, body=fastjson.write(version_here) if version_here is not None else b"")
 
     # --- routes ---
 
     def route(self, command: Command, peer: Peer) -> Reply:
-        """TopicRouteData; its broker ids are quoted for who can read that, bare for older clients."""
+        """Handle GET_ROUTEINFO_BY_TOPIC. Broker ids are quoted for clients that read standard JSON, bare for older ones."""
         request = typed(command, RouteRequest)
-        found = self._routes.find_route(request.topic)
-        if found is None:
+        route = self._routes.find_route(request.topic)
+        if route is None:
             remark = f"No topic route info in name server for the topic: {request.topic}"
             return Reply(ResponseCode.TOPIC_NOT_EXIST, remark=remark)
         if self._config.order_message_enable:
             conf = self._kv.get(ORDER_TOPIC_CONFIG, request.topic)
-            found = msgspec.structs.replace(found, order_topic_conf=conf)
+            route = msgspec.structs.replace(route, order_topic_conf=conf)
         standard = command.version >= VERSION or request.accept_standard_json_only
-        return Reply(body=_standard_json(found) if standard else fastjson.write(found))
+        return Reply(body=_standard_json(route) if standard else fastjson.write(route))
 
     def _topic_list(self, key: Hashable, topics: Callable[[], Iterator[list[str]]]) -> Awaitable[Reply]:
         return self._lists.get(key, lambda: _topic_list(topics()))
 
     def delete_topic(self, command: Command, peer: Peer) -> Reply:
+        """Handle DELETE_TOPIC_IN_NAMESRV."""
         request = typed(command, DeleteTopicRoute)
         self._routes.delete_topic(request.topic, request.cluster_name)
         return Reply()
 
     def topics_of_cluster(self, command: Command, peer: Peer) -> Awaitable[Reply]:
+        """Handle GET_TOPICS_BY_CLUSTER."""
         cluster = typed(command, ClusterRef).cluster
         return self._topic_list((command.code, cluster), lambda: self._routes.topics_of_cluster(cluster))
 
     def system_topics(self, command: Command, peer: Peer) -> Awaitable[Reply]:
+        """Handle GET_SYSTEM_TOPIC_LIST_FROM_NS."""
         names, broker_addr = self._routes.system_topics()
         return _topic_list(iter([names]), broker_addr)
 
     async def wipe_write_perm(self, command: Command, peer: Peer) -> Reply:
+        """Handle WIPE_WRITE_PERM_OF_BROKER: no client sends to the broker any more, but consumers go on."""
         count = await _total(self._routes.wipe_write_perm(typed(command, BrokerName).broker_name))
         return Reply(fields={"wipeTopicCount": str(count)})
 
     async def add_write_perm(self, command: Command, peer: Peer) -> Reply:
+        """Handle ADD_WRITE_PERM_OF_BROKER."""
         count = await _total(self._routes.add_write_perm(typed(command, BrokerName).broker_name))
         return Reply(fields={"addTopicCount": str(count)})
 
     # --- KV table ---
 
     async def put_kv(self, command: Command, peer: Peer) -> Reply:
+        """Handle PUT_KV_CONFIG; answer when the value is on disk."""
         request = typed(command, PutKv)
         if not request.namespace or not request.key:
             return Reply(ResponseCode.SYSTEM_ERROR, remark="namespace or key is null")
@@ -218,6 +230,7 @@ class NameServerHandlers:
         return Reply()
 
     def get_kv(self, command: Command, peer: Peer) -> Reply:
+        """Handle GET_KV_CONFIG."""
         request = typed(command, KvKey)
         value = self._kv.get(request.namespace, request.key)
         if value is None:
@@ -226,21 +239,24 @@ class NameServerHandlers:
         return Reply(fields={"value": value})
 
     async def delete_kv(self, command: Command, peer: Peer) -> Reply:
+        """Handle DELETE_KV_CONFIG; answer when the value is removed from the disk."""
         request = typed(command, KvKey)
         self._kv.delete(request.namespace, request.key)
         await self._kv.wait_saved()
         return Reply()
 
     def kv_namespace(self, command: Command, peer: Peer) -> Reply:
+        """Handle GET_KVLIST_BY_NAMESPACE."""
         namespace = typed(command, KvNamespace).namespace
         values = self._kv.namespace(namespace)
         if values is None:
             return Reply(ResponseCode.QUERY_NOT_FOUND, remark=f"No config item, Namespace: {namespace}")
         return Reply(body=_kv_body(values))
 
-    # --- settings ---
+    # --- configuration ---
 
     def update_config(self, command: Command, peer: Peer) -> Reply:
+        """Handle UPDATE_NAMESRV_CONFIG."""
         try:
             changes = java_properties.parse_body(command.body)
             self._config, _ = NAME_SERVER_SETTINGS.change(self._config, changes)
@@ -249,16 +265,17 @@ class NameServerHandlers:
         return Reply()
 
     def get_config(self, command: Command, peer: Peer) -> Reply:
+        """Handle GET_NAMESRV_CONFIG."""
         return Reply(body=java_properties.write(NAME_SERVER_SETTINGS.texts(self._config)).encode())
 
 
 def _kv_body(values: dict[str, str]) -> bytes:
-    # Strict JSON is what fastjson prints of texts, at a hundredth of the time: each registration gets this.
+    # For texts, fastjson prints standard JSON, which msgspec encodes a hundred times faster; each registration gets this.
     return msgspec.json.encode(KvBody(values))
 
 
 def _standard_json(route: TopicRoute) -> bytes:
-    """JSON with quoted map keys; absent members left out, as fastjson does."""
+    """Return JSON with quoted map keys, omitting absent members as fastjson does."""
     members = {
         field.encode_name: value
         for field in msgspec.structs.fields(TopicRoute)
@@ -274,12 +291,12 @@ async def _topic_list(slices: Iterator[list[str]], broker_addr: str | None = Non
         names += part
         await asyncio.sleep(0)
     members = {"topicList": names} if broker_addr is None else {"brokerAddr": broker_addr, "topicList": names}
-    # Names are ASCII: this is what fastjson prints.
+    # Names are ASCII, so standard JSON is what fastjson prints.
     return Reply(body=msgspec.json.encode(members))
 
 
 async def _until_over(work: asyncio.Future[T]) -> T:
-    """Return the result of `work` in a thread. Who is cancelled waits for its end, so that its memory counts until then."""
+    """Return the result of `work` in a thread. A cancelled caller waits for its end, so that its memory counts until then."""
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:

@@ -1,10 +1,10 @@
-"""The KV table: namespace → key → value, kept in kvConfig.json. [KVConfigManager]
+"""The KV table: namespace → key → value, stored in kvConfig.json. [KVConfigManager]
 
-The file is replaced whole, the former one stays as `.bak`; an empty or damaged one falls back to its `.bak`, and is a refusal
-without one. A thread writes it: changes that arrive while it is being written share the next write, and each is answered when it
-is on disk.
+The file is replaced as a whole, and the former one stays as `.bak`. If it is empty or damaged, a start reads the `.bak`, or is
+refused without one. A thread writes the file: changes that arrive during a write share the next one, and each is answered when
+it is on disk.
 
-    put, delete ─► table in memory ─► saved() ─► one write for all changes so far ─► answers
+    put, delete ─► table in memory ─► wait_saved() ─► one write for all changes so far ─► responses
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 NAMESPACES_MAX = 1000
 NAME_MAX = 1024  # characters of a namespace or key
 VALUES_MAX = 100_000
-TABLE_MAX = 8 * 1024 * 1024  # bytes of all keys and values as JSON: a list of them fits into one frame
+TABLE_MAX = 8 * 1024 * 1024  # bytes of all keys and values as JSON, so that a list of them fits into one frame
 
 
 class KvDocument(msgspec.Struct, frozen=True, rename="camel"):
-    """kvConfig.json."""
+    """The document kvConfig.json."""
 
     config_table: dict[str, dict[str, str]] = {}
 
@@ -41,39 +41,43 @@ class KvStore:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        # A damaged file is renamed at the next write, instead of replacing the backup that the table was read from.
         document, self._damaged = _load(path)
         self._table = {name: dict(values) for name, values in document.config_table.items()}
+        # Totals of all namespaces, compared with VALUES_MAX and TABLE_MAX.
         self._count = sum(map(len, self._table.values()))
         self._size = sum(_size(key, value) for values in self._table.values() for key, value in values.items())
-        self._changes = 0  # since the start
-        self._written = 0  # of them on disk
+        self._changes = 0  # number of changes since the start
+        self._written = 0  # number of changes on disk
         self._writing = asyncio.Lock()
         self._writer = ThreadPoolExecutor(1, "kv-table")
 
     def get(self, namespace: str, key: str) -> str | None:
+        """Return a value, None if it does not exist."""
         return self._table.get(namespace, {}).get(key)
 
     def namespace(self, name: str) -> dict[str, str] | None:
+        """Return a copy of a namespace, None if it does not exist."""
         values = self._table.get(name)
         return None if values is None else dict(values)
 
     def put(self, namespace: str, key: str, value: str) -> None:
-        """Set a value in memory; `saved` waits until it is on disk.
+        """Set a value in memory; `wait_saved` waits until it is on disk.
 
         Raises:
             ProtocolError: a name or the table would be too large.
         """
-        for what, name in (("namespace", namespace), ("key", key)):
+        for kind, name in (("namespace", namespace), ("key", key)):
             if len(name) > NAME_MAX:
-                raise ProtocolError(f"a KV {what} of {len(name)} characters, at most {NAME_MAX} are accepted")
+                raise ProtocolError(f"the KV {kind} has {len(name)} characters: expected at most {NAME_MAX}")
         former = self.get(namespace, key)
         size = self._size + _size(key, value) - (0 if former is None else _size(key, former))
         if size > TABLE_MAX and size > self._size:
             raise ProtocolError(
-                f"the KV table would have {size} bytes, at most {TABLE_MAX} are kept; delete some values"
+                f"the KV table would have {size} bytes: expected at most {TABLE_MAX}; delete some values"
             )
         if former is None and self._count >= VALUES_MAX:
-            raise ProtocolError(f"the KV table has {self._count} values, at most {VALUES_MAX} are kept; delete some")
+            raise ProtocolError(f"the KV table has {self._count} values, the maximum is {VALUES_MAX}; delete some")
         if namespace not in self._table:
             self._make_room_for_namespace()
         self._table.setdefault(namespace, {})[key] = value
@@ -90,7 +94,7 @@ class KvStore:
             self._changes += 1
 
     async def wait_saved(self) -> None:
-        """Wait until every change made so far is on disk.
+        """Wait until all changes so far are on disk.
 
         Raises:
             StoreError: the file cannot be written; the next save tries again.
@@ -101,30 +105,30 @@ class KvStore:
                 return
             latest, table = self._changes, {name: dict(values) for name, values in self._table.items()}
             try:
-                # One thread: a write whose request was cancelled ends before the next one begins.
+                # The only thread: the write of a cancelled request ends before the next one starts.
                 await asyncio.get_running_loop().run_in_executor(self._writer, self._write, table)
             except OSError as error:
-                raise StoreError(
-                    f"the KV table cannot be written to {self._path}: {error.strerror or error}"
-                ) from error
+                raise StoreError(f"cannot write the KV table to {self._path}: {error.strerror or error}") from error
             self._written = latest
 
     def close(self) -> None:
+        """Wait for the last write."""
         self._writer.shutdown()
 
     def _make_room_for_namespace(self) -> None:
         if len(self._table) < NAMESPACES_MAX:
             return
+        # Deleted values leave empty namespaces, which make room first.
         for name in [name for name, values in self._table.items() if not values]:
             del self._table[name]
         if len(self._table) >= NAMESPACES_MAX:
-            raise ProtocolError(f"the KV table has {len(self._table)} namespaces, at most {NAMESPACES_MAX} are kept")
+            raise ProtocolError(f"the KV table has {len(self._table)} namespaces, the maximum is {NAMESPACES_MAX}")
 
     def _write(self, table: Mapping[str, Mapping[str, str]]) -> None:
         data = fastjson.write({"configTable": table}, pretty=True)
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        beside = self._path.with_name(self._path.name + ".tmp")
-        with beside.open("wb") as file:
+        temporary = self._path.with_name(self._path.name + ".tmp")
+        with temporary.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -134,7 +138,7 @@ class KvStore:
                 self._path.with_name(f"{self._path.name}.damaged") if self._damaged else _backup(self._path)
             )
             self._damaged = False
-        beside.replace(self._path)
+        temporary.replace(self._path)
         directory = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(directory)
@@ -143,7 +147,7 @@ class KvStore:
 
 
 def _size(key: str, value: str) -> int:
-    """Bytes of one entry as JSON."""
+    """Return the bytes of one entry as JSON."""
     return len(fastjson.write(key)) + len(fastjson.write(value)) + 2
 
 
@@ -152,7 +156,7 @@ def _backup(path: Path) -> Path:
 
 
 def _load(path: Path) -> tuple[KvDocument, bool]:
-    """Return the table, and whether it is from the backup because the file is damaged."""
+    """Return the table, and whether it was read from the backup because the file is damaged."""
     faults = []
     for candidate in (path, _backup(path)):
         try:
@@ -165,14 +169,14 @@ def _load(path: Path) -> tuple[KvDocument, bool]:
             ) from error
         try:
             if not data.strip(b"\0 \t\r\n"):
-                raise ProtocolError(f"it is empty ({len(data)} bytes without content)")
+                raise ProtocolError(f"the file is empty ({len(data)} bytes without content)")
             document = fastjson.decode(data, KvDocument)
         except ProtocolError as error:
             faults.append(f"{candidate}: {error}")
             continue
         for fault in faults:
-            log.error("%s; went on with %s", fault, candidate)
+            log.error("%s; using %s instead", fault, candidate)
         return document, bool(faults)
     if faults:
-        raise ConfigError("kvConfigPath", str(path), f"{'; '.join(faults)}; mend or remove the file")
+        raise ConfigError("kvConfigPath", str(path), f"{'; '.join(faults)}; repair or remove the file")
     return KvDocument(), False

@@ -1,9 +1,9 @@
-"""What a broker says of itself in REGISTER_BROKER: the body in its three forms. [RegisterBrokerBody]
+"""The body of REGISTER_BROKER in its three forms. [RegisterBrokerBody]
 
 plain        RegisterBrokerBody as JSON
 compressed   one zlib stream of: i32+n DataVersion JSON | i32 topics | per topic i32+n `name read write perm filter`
              | i32+n filter servers JSON
-old          brokers below version 37 (V3_0_11) send the bare topic table
+old          brokers below version 37 (V3_0_11) send the topic table alone
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ariane.protocol.requests import LIBERAL_BODY_MAX, decode_body, rules
 from ariane.protocol.requests.routing import RegisterBroker, RegisterBrokerBody, TopicTable
 
 FULL_BODY_VERSION = 37
-EXPANDED_MAX = 32 * 1024 * 1024  # two hundred thousand topics take 30 MiB with the longest names
+EXPANDED_MAX = 32 * 1024 * 1024  # 200,000 topics take 30 MiB with the longest names
 TOPICS_MAX = 200_000
 NUMBER_MAX = 10  # digits of a number in the compressed form: a Java int
 
@@ -49,13 +49,13 @@ def outline(header: RegisterBroker, body: bytes, version: int) -> RegisterBroker
         read = msgspec.json.decode(body, type=_RegistrationOutline, strict=False)
     except fastjson.UNREADABLE:
         return None
-    brief = RegisterBrokerBody(read.filter_server_list, TopicTable(read.topic_config_serialize_wrapper.data_version))
-    rules.check(brief)
-    return brief
+    outlined = RegisterBrokerBody(read.filter_server_list, TopicTable(read.topic_config_serialize_wrapper.data_version))
+    rules.check(outlined)
+    return outlined
 
 
 def expanded_size(header: RegisterBroker, body: bytes, enough: int) -> int:
-    """Return the bytes that `decode` would read: what a compressed body expands to, counted up to one more than `enough`."""
+    """Return the number of bytes that `decode` reads: the expanded size of a compressed body, counted up to `enough` + 1."""
     if not header.compressed:
         return len(body)
     try:
@@ -65,7 +65,11 @@ def expanded_size(header: RegisterBroker, body: bytes, enough: int) -> int:
 
 
 def decode(header: RegisterBroker, body: bytes, version: int) -> RegisterBrokerBody:
-    """The body of a registration. ProtocolError when its checksum, form or topics are wrong."""
+    """Return the decoded body of a registration.
+
+    Raises:
+        ProtocolError: its checksum, form or topics are invalid.
+    """
     if header.body_crc32 and zlib.crc32(body) & 0x7FFFFFFF != header.body_crc32:
         raise ProtocolError("crc32 not match")
     if not body:
@@ -78,7 +82,7 @@ def decode(header: RegisterBroker, body: bytes, version: int) -> RegisterBrokerB
         registered = decode_body(_CODE, body, RegisterBrokerBody)
     topics = registered.topic_config_serialize_wrapper.topic_config_table
     if len(topics) > TOPICS_MAX:
-        raise ProtocolError(f"{len(topics)} topics in one registration, at most {TOPICS_MAX} are taken")
+        raise ProtocolError(f"{len(topics)} topics in one registration: expected at most {TOPICS_MAX}")
     rules.check(registered)
     return registered
 
@@ -88,13 +92,13 @@ def _decode_compressed(body: bytes) -> RegisterBrokerBody:
     try:
         data = stream.decompress(body, EXPANDED_MAX)
     except zlib.error as error:
-        raise ProtocolError(f"the compressed registration is broken: {error}") from None
+        raise ProtocolError(f"cannot decompress the registration: {error}") from None
     if stream.unconsumed_tail or not stream.eof:
-        raise ProtocolError(f"the compressed registration does not end within {EXPANDED_MAX} bytes")
+        raise ProtocolError(f"the compressed registration expands to more than {EXPANDED_MAX} bytes, or is incomplete")
     version, at = _piece(data, 0, "data version")
     count, at = _number(data, at, "number of topics")
     if count > TOPICS_MAX:
-        raise ProtocolError(f"{count} topics in one registration, at most {TOPICS_MAX} are taken")
+        raise ProtocolError(f"{count} topics in one registration: expected at most {TOPICS_MAX}")
     topics = {}
     for _ in range(count):
         text, at = _piece(data, at, "topic")
@@ -102,7 +106,7 @@ def _decode_compressed(body: bytes) -> RegisterBrokerBody:
         if len(words) != 5 or not all(map(_is_number, words[1:4])):
             shown = text[:160]
             raise ProtocolError(
-                f"a topic of the compressed registration is {shown!r}, not a name, three numbers and a filter type"
+                f"invalid topic {shown!r} in the compressed registration: expected a name, three numbers and a filter type"
             )
         name, read, write, perm, filter_type = words
         topics[name] = TopicConfig(
@@ -114,8 +118,8 @@ def _decode_compressed(body: bytes) -> RegisterBrokerBody:
         )
     filters, at = _piece(data, at, "filter servers")
     servers = fastjson.read(filters, LIBERAL_BODY_MAX)
-    if servers is not None and not (isinstance(servers, list) and all(isinstance(one, str) for one in servers)):
-        raise ProtocolError("the filter servers of the compressed registration are no list of addresses")
+    if servers is not None and not (isinstance(servers, list) and all(isinstance(server, str) for server in servers)):
+        raise ProtocolError("invalid filter servers in the compressed registration: expected a list of addresses")
     table = TopicTable(decode_body(_CODE, version, DataVersion), topics)
     return RegisterBrokerBody(tuple(servers or ()), table)
 

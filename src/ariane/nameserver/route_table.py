@@ -1,13 +1,13 @@
-"""Which broker has which topic: the table a name server exists for. Pure; every call is given the time. [RouteInfoManager]
+"""The route table: which broker has which topic. Pure; the caller passes the time. [RouteInfoManager]
 
     broker name → topic → queues            broker name → cluster, id → address
-    address → when it last registered, with which DataVersion, over which connection
+    address → last registration: time, DataVersion, connection
 
-A look-up costs as much as there are brokers; to forget a broker with all of its topics is one step. What has to visit every
-topic of a broker is an iterator over slices of SLICE topics, between which the caller serves others.
+The cost of a look-up grows with the number of brokers; removing a broker with all of its topics is one step. Operations that visit
+every topic of a broker return iterators over slices of TOPICS_PER_SLICE topics, between which the caller serves other requests.
 
-A broker is forgotten when it was silent for LIVE_MS, when its connection closes, or when it says so; its last address takes
-the name, and the name its queues, along. `now_ms` is monotonic time in ms.
+A broker is removed when it is silent for BROKER_LIVE_MS, when its connection closes, or when it unregisters. The broker name is
+removed with its last address, and its queues with the name. `now_ms` is monotonic time.
 """
 
 from __future__ import annotations
@@ -30,50 +30,61 @@ from ariane.protocol.requests.routing import (
     TopicRoute,
 )
 
-BROKER_LIVE_MS = 120_000
-UNIT = 1
+BROKER_LIVE_MS = 120_000  # four times the default registration interval
+UNIT = 1  # bits of topicSysFlag
 UNIT_SUB = 2
 TOPICS_PER_SLICE = 2_000
 
 
 class _Live(NamedTuple):
+    """The last registration of an address."""
+
     name: str
+    """Broker name."""
     seen_ms: float
     version: DataVersion
     peer_id: int
+    """Number of the connection."""
     ha_addr: str
+    """Replication address."""
 
 
 class _Broker(NamedTuple):
+    """The brokers of one name: a master and its slaves."""
+
     cluster: str
     addrs: dict[int, str]
+    """Address by broker id; 0 is the master."""
 
 
 class RouteTable:
-    """The table. Answers are values; the caller may keep them."""
+    """The table. Results are values that the caller may keep."""
 
     def __init__(self) -> None:
         self._queues: dict[str, dict[str, QueueData]] = {}  # by broker name, by topic
         self._brokers: dict[str, _Broker] = {}
-        self._live: dict[str, _Live] = {}
-        self._filters: dict[str, tuple[str, ...]] = {}
+        self._live: dict[str, _Live] = {}  # by address
+        self._filters: dict[str, tuple[str, ...]] = {}  # filter servers by address
 
     # --- brokers ---
 
     def register(
         self, header: RegisterBroker, body: RegisterBrokerBody, peer_id: int, now_ms: float
     ) -> RegisterBrokerAnswer:
-        """Take over a registration. Topics count only from a master, and only when its DataVersion is another."""
+        """Apply a registration. Topics are applied only from a master, and only if its DataVersion changed."""
         name, addr = header.broker_name, header.broker_addr
         broker = self._brokers.get(name)
         is_new = broker is None or header.broker_id not in broker.addrs
-        addrs = {} if broker is None else {i: one for i, one in broker.addrs.items() if one != addr}
+        addrs = (
+            {} if broker is None else {broker_id: other for broker_id, other in broker.addrs.items() if other != addr}
+        )
+        # An address has one id: a slave that was promoted is not found under its former id any more.
         addrs[header.broker_id] = addr
         self._brokers[name] = broker = _Broker(header.cluster_name, addrs)
         table = body.topic_config_serialize_wrapper
-        known = self._live.get(addr)
+        previous = self._live.get(addr)
         queues = self._queues.setdefault(name, {})
-        if header.broker_id == MASTER_ID and (is_new or known is None or known.version != table.data_version):
+        if header.broker_id == MASTER_ID and (is_new or previous is None or previous.version != table.data_version):
             for topic, config in table.topic_config_table.items():
                 queues[topic] = _queue_data(name, config)
         self._live[addr] = _Live(name, now_ms, table.data_version, peer_id, header.ha_server_addr)
@@ -87,12 +98,13 @@ class RouteTable:
         return RegisterBrokerAnswer(self._live[master].ha_addr, master)
 
     def is_current(self, header: RegisterBroker, version: DataVersion) -> bool:
-        """Return whether the topics of a registration with this version have been taken over already."""
+        """Return whether the topics of a registration with this version are already in the table."""
         broker, live = self._brokers.get(header.broker_name), self._live.get(header.broker_addr)
         has_id = broker is not None and header.broker_id in broker.addrs
         return header.broker_id != MASTER_ID or (has_id and live is not None and live.version == version)
 
     def unregister(self, header: BrokerRef) -> None:
+        """Remove a broker that stops."""
         self._live.pop(header.broker_addr, None)
         self._filters.pop(header.broker_addr, None)
         broker = self._brokers.get(header.broker_name)
@@ -100,15 +112,15 @@ class RouteTable:
             self._drop(header.broker_name, header.broker_addr)
 
     def remove_peer(self, peer_id: int) -> list[str]:
-        """A connection ended: the addresses of the brokers that registered over it, which are forgotten."""
+        """Remove the brokers that registered on a closed connection. Return their addresses."""
         return self._forget([addr for addr, live in self._live.items() if live.peer_id == peer_id])
 
     def expire(self, now_ms: float, live_ms: float = BROKER_LIVE_MS) -> list[str]:
-        """Forget brokers that were silent for too long; their addresses."""
+        """Remove brokers that did not register for `live_ms`. Return their addresses."""
         return self._forget([addr for addr, live in self._live.items() if now_ms - live.seen_ms > live_ms])
 
     def refresh_version(self, header: BrokerRef, version: DataVersion, now_ms: float) -> DataVersion | None:
-        """The version that `header`'s broker registered last; the same one counts as a sign of life."""
+        """Return the version of a broker's last registration, None if there is none. The same version renews the registration."""
         live = self._live.get(header.broker_addr)
         if live is None:
             return None
@@ -131,16 +143,19 @@ class RouteTable:
     # --- routes ---
 
     def find_route(self, topic: str) -> TopicRoute | None:
-        """Queues and addresses of a topic; None when nobody has it, or none of those who have it is there."""
-        found = {name: data for name, queues in self._queues.items() if (data := queues.get(topic)) is not None}
-        if not found:
+        """Return queues and addresses of a topic, None if no registered broker has it."""
+        queues_by_broker = {
+            name: data for name, queues in self._queues.items() if (data := queues.get(topic)) is not None
+        }
+        if not queues_by_broker:
             return None
-        brokers = tuple(map(self._broker_data, found))
+        brokers = tuple(map(self._broker_data, queues_by_broker))
         addrs = [addr for broker in brokers for addr in broker.broker_addrs.values()]
         filters = {addr: self._filters[addr] for addr in addrs if addr in self._filters}
-        return TopicRoute(brokers, filters, None, tuple(found.values()))
+        return TopicRoute(brokers, filters, None, tuple(queues_by_broker.values()))
 
     def clusters(self) -> ClusterInfo:
+        """Return all clusters with their brokers."""
         names = sorted(self._brokers)
         clusters: dict[str, tuple[str, ...]] = {}
         for name in names:
@@ -160,36 +175,36 @@ class RouteTable:
     def topics_by_unit(self, wanted: int, unwanted: int = 0) -> Iterator[list[str]]:
         """Yield in slices the topics whose topicSysFlag has all bits of `wanted` and none of `unwanted`.
 
-        The flag of one broker decides, as in 4.9.4.
+        The flag of the first broker with the topic decides, as in 4.9.4.
         """
         both = wanted | unwanted
         return self._distinct(list(self._queues.values()), lambda data: data.topic_sys_flag & both == wanted)
 
     def system_topics(self) -> tuple[list[str], str | None]:
-        """Names of clusters and brokers, which are topics too, and some broker's address."""
+        """Return the names of clusters and brokers, which are also topics, and the address of one broker."""
         clusters = {broker.cluster for broker in self._brokers.values()}
         addr = next((addr for broker in self._brokers.values() for addr in broker.addrs.values()), None)
         return sorted(clusters | self._brokers.keys()), addr
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Forget a topic, or its queues on the brokers of one cluster."""
+        """Remove a topic, or its queues on the brokers of one cluster."""
         for name, queues in self._queues.items():
             if cluster is None or self._brokers[name].cluster == cluster:
                 queues.pop(topic, None)
 
     def wipe_write_perm(self, broker_name: str) -> Iterator[int]:
-        """Take the write bit from all queues of a broker until they are registered again; yields the topics per slice."""
+        """Clear the write bit of all queues of a broker until it registers them again; yield the number of topics per slice."""
         return self._change_perm(broker_name, lambda perm: perm & ~PERM_WRITE)
 
     def add_write_perm(self, broker_name: str) -> Iterator[int]:
-        """Make all queues of a broker readable and writable; yields the number of topics per slice."""
+        """Make all queues of a broker readable and writable; yield the number of topics per slice."""
         return self._change_perm(broker_name, lambda perm: PERM_READ | PERM_WRITE)
 
     # --- details ---
 
     @staticmethod
     def _distinct(tables: list[dict[str, QueueData]], matches: Callable[[QueueData], bool]) -> Iterator[list[str]]:
-        """Yield each topic of the tables once, if it matches in the first table that has it."""
+        """Yield each topic once, if it matches in the first table that has it."""
         seen: set[str] = set()
         for queues in tables:
             for topics in _slices(queues):
@@ -216,11 +231,11 @@ class RouteTable:
         return addrs
 
     def _drop(self, name: str, addr: str) -> None:
-        """Take an address from a broker name, and the name's queues with its last address."""
+        """Remove an address of a broker name; with the last address, remove the name and its queues."""
         broker = self._brokers.get(name)
         if broker is None:
             return
-        addrs = {i: one for i, one in broker.addrs.items() if one != addr}
+        addrs = {broker_id: other for broker_id, other in broker.addrs.items() if other != addr}
         if addrs:
             self._brokers[name] = broker._replace(addrs=addrs)
             return
@@ -237,6 +252,6 @@ def _queue_data(name: str, config: TopicConfig) -> QueueData:
 
 
 def _slices(queues: dict[str, QueueData]) -> Iterator[list[str]]:
-    """Yield the topics that exist now, SLICE at a time."""
+    """Yield the current topics, TOPICS_PER_SLICE at a time."""
     topics = list(queues)
     return (topics[at : at + TOPICS_PER_SLICE] for at in range(0, len(topics), TOPICS_PER_SLICE))

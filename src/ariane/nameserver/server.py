@@ -1,4 +1,4 @@
-"""The name server, wired.
+"""The wiring of the name server.
 
 async with NameServer(config) as name_server:
     ... name_server.addr serves until the block ends
@@ -23,7 +23,7 @@ from ariane.net.tasks import BackgroundTasks
 
 log = logging.getLogger("ariane.nameserver")
 
-SCAN_INTERVAL_S = 10.0
+SCAN_INTERVAL_S = 10.0  # of checks for silent brokers
 FIRST_SCAN_S = 5.0
 ANY_ADDRESSES = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, not listened on
 LOOPBACK = "127.0.0.1"
@@ -35,7 +35,7 @@ def local_addr(bind_address: str, port: int) -> str:
 
 
 class NameServer:
-    """One name server. `addr`, once it has started, is an address at which clients on this machine reach it."""
+    """One name server. After its start, `addr` is an address at which clients on this machine reach it."""
 
     def __init__(self, config: NameServerConfig, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self.config = config
@@ -86,15 +86,16 @@ class NameServer:
 
     @property
     def port(self) -> int:
+        """The port that the server listens on."""
         return self._server.port
 
     def _on_connection_lost(self, peer: Peer) -> None:
         for addr in self._routes.remove_peer(peer.id):
-            log.warning("broker %s is forgotten: its connection closed", addr)
+            log.warning("Removed broker %s: its connection closed", addr)
 
     async def _expire(self) -> None:
         for addr in self._routes.expire(self._monotonic_ms()):
-            log.warning("broker %s is forgotten: it was silent for too long", addr)
+            log.warning("Removed broker %s: it did not register in time", addr)
 
     def _monotonic_ms(self) -> float:
         return self._clock.monotonic() * 1000

@@ -1,10 +1,10 @@
-"""What the broker counts, and how it tells: values given `now`, but for the two files that touch time and disk.
+"""Statistics of the broker: counters, their samples, and the log that shows them. Only journal and recorder touch disk and clock.
 
-items     counters that grow, their samples, what a minute, an hour, a day held         [StatsItem, MomentStatsItem]
-counters  every statistic of the broker by name and key; what the handlers raise        [BrokerStatsManager, BrokerStats]
-puts      what the store did: rates, and how long puts took                             [StoreStatsService]
-schedule  when to sample and when to print
-lines     the lines of stats.log
-journal   stats.log itself: a file and its older generations
-recorder  the task that samples and prints
+stats_items       counters that only grow, and what they added in a minute, hour and day     [StatsItem, MomentStatsItem]
+broker_stats      every statistic by name and key; the methods that handlers call            [BrokerStatsManager, BrokerStats]
+store_stats       rates of puts and gets, and put times                                      [StoreStatsService]
+stats_schedule    when to sample and when to print
+stats_log_format  the lines of stats.log
+stats_journal     stats.log and its older generations
+stats_recorder    the task that samples and prints
 """

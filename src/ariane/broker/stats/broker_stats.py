@@ -1,16 +1,17 @@
-"""Every statistic of the broker, by RocketMQ's name and key; and what the handlers call to raise them. [BrokerStatsManager]
+"""Every statistic of the broker, by RocketMQ's name and key, and the methods that count. [BrokerStatsManager]
 
-    stats.sent(topic, count, size)                   a send was stored                 TOPIC_PUT_*, BROKER_PUT_NUMS
-    stats.sent_delayed(queue_id, count, size)        … into the delay topic            and QUEUE_PUT_*
-    stats.sent_back(topic, group, …)                 a message came back to be retried SNDBCK_PUT_NUMS
-    stats.delivered_delayed(topic, queue_id, …)      a delayed message was delivered   QUEUE_GET_*, GROUP_GET_*, TOPIC_PUT_*
-    stats.pulled(topic, group, queue_id, …)          a pull found messages             GROUP_GET_*, BROKER_GET_NUMS
-    stats.missed(group)                              a pull found none                 rates of the store
-    stats.transaction_read(topic, count, size)       the broker read half messages     GROUP_GET_*, BROKER_GET_NUMS
-    stats.put_took(seconds), stats.put_failed()      each put                          puts.Puts
-    stats.drop_topic(topic), stats.drop_group(group) with autoDeleteUnusedStats
+    method                                          counts                              statistics
+    record_send(topic, count, size)                 a stored send                       TOPIC_PUT_*, BROKER_PUT_NUMS
+    record_delayed_send(queue_id, count, size)      a send in the delay topic           … and QUEUE_PUT_*
+    record_send_back(topic, group, …)               a message returned for a retry      SNDBCK_PUT_NUMS
+    record_delayed_delivery(topic, queue_id, …)     a delivered delayed message         QUEUE_GET_*, GROUP_GET_*, TOPIC_PUT_*
+    record_pull(topic, group, queue_id, …)          a pull with messages                GROUP_GET_*, BROKER_GET_NUMS
+    record_miss(group)                              a pull without messages             rates of the store
+    record_transaction_read(topic, count, size)     half messages read by the broker    GROUP_GET_*, BROKER_GET_NUMS
+    record_put_time(seconds), record_put_failure()  each put                            StoreStats
+    drop_topic(topic), drop_group(group)            removes, with autoDeleteUnusedStats
 
-What a tool reads (`is_tool`) counts nowhere: looking at messages is no consumption.
+Reads of tools (`is_tool_group`) do not count, since they are not consumption.
 """
 
 from __future__ import annotations
@@ -34,24 +35,36 @@ from ariane.model.topic import SCHEDULE_TOPIC, SYSTEM_GROUP_PREFIX
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 SCHEDULE_GROUP = "SCHEDULE_CONSUMER"
 
-# Groups under which tools read: mqadmin and the consoles, the monitor, and our Spark source when it was given no group.
+# Groups of tools: mqadmin and consoles, the monitor, and Ariane's Spark source without a group of its own.
 TOOL_GROUPS = frozenset({"TOOLS_CONSUMER", "__MONITOR_CONSUMER", "SELF_TEST_C_GROUP", "ariane-spark"})
 
 
 def is_tool_group(group: str) -> bool:
+    """Return whether the reads of a group are those of a tool."""
     return group in TOOL_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
 
 
 class StatsView(NamedTuple):
-    """A statistic of RocketMQ's name: the table that holds it, what of its items, and how many of that make one."""
+    """A statistic under RocketMQ's name: its table, the column of its items, and the divisor of their values."""
 
     items: StatsItemSet
     column: int
+    """COUNT or SIZE."""
     divisor: int = 1
+    """Counted units per shown unit."""
 
 
 class BrokerStats:
-    """`cluster` is the key of the BROKER_ items. `now_ms` is a time that never goes back."""
+    """The statistics of a broker.
+
+    Args:
+        cluster: Key of the BROKER_ items.
+        detail: Whether to count by queue (enableDetailStat).
+        fall_recorded: Whether to record the lag of groups in bytes (diskFallRecorded).
+        drop_unused: Whether to remove the statistics of deleted topics and groups (autoDeleteUnusedStats).
+        timer: Monotonic time in s, which handlers use to time puts and pulls.
+        now_ms: Monotonic time in ms.
+    """
 
     def __init__(
         self,
@@ -63,6 +76,7 @@ class BrokerStats:
         timer: Callable[[], float] = time.perf_counter,
         now_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
     ) -> None:
+        # One item per key serves several statistics: TOPIC_PUT_NUMS shows its count, TOPIC_PUT_SIZE its size.
         self.timer = timer
         self.store_stats = StoreStats()
         self._detail = detail
@@ -76,7 +90,7 @@ class BrokerStats:
         self._latency = StatsItemSet("queue", "topic", "group") if detail else StatsItemSet("topic", "group")
         self._sent_back = StatsItemSet("topic", "group")
         broker_put, broker_get = StatsItemSet(), StatsItemSet()
-        # Their `times` stay 0, as in 4.9.4: there is no average of once for a whole broker.
+        # The `times` of these stay 0, as in 4.9.4, which has no average per send for a whole broker.
         self._broker_put, self._broker_get = broker_put.create(cluster), broker_get.create(cluster)
         self.fall_size = LatestValues("queue", "topic", "group")
         self.fall_time = LatestValues("queue", "topic", "group")
@@ -96,10 +110,10 @@ class BrokerStats:
         }
         self.moments = {"GROUP_GET_FALL_SIZE": self.fall_size, "GROUP_GET_FALL_TIME": self.fall_time}
 
-    # --- raised by who stores ---
+    # --- counting writes ---
 
     def record_send(self, topic: str, count: int, size: int) -> None:
-        """A send of `count` messages was stored in `topic` (after its transformation) with `size` bytes."""
+        """Count a send of `count` messages that was stored in `topic` with `size` bytes."""
         item = self._topic_put.get(topic) or self._topic_put.create(topic)
         item.times += 1
         item.count += count
@@ -107,13 +121,13 @@ class BrokerStats:
         self._broker_put.count += count
 
     def record_delayed_send(self, queue_id: int, count: int, size: int) -> None:
-        """A send was stored in the delay topic, in the queue of its level."""
+        """Count a send that was stored in the delay topic, in the queue of its level."""
         self.record_send(SCHEDULE_TOPIC, count, size)
         if self._detail:
             self._queue_put.add(f"{SCHEDULE_TOPIC}@{queue_id}", count, size)
 
     def record_send_back(self, topic: str, group: str, *, delay_queue: int | None = None, size: int = 0) -> None:
-        """A consumer of `group` gave a message of `topic` back; with `delay_queue` it was stored there, `size` bytes long."""
+        """Count a message that a consumer of `group` returned; with `delay_queue`, `size` bytes were stored in the delay topic."""
         self._sent_back.add(f"{topic}@{group}", 1)
         if delay_queue is not None:
             self._topic_put.add(SCHEDULE_TOPIC, 1, size)
@@ -121,28 +135,37 @@ class BrokerStats:
                 self._queue_put.add(f"{SCHEDULE_TOPIC}@{delay_queue}", 1, size)
 
     def record_delayed_delivery(self, topic: str, queue_id: int, count: int, size: int) -> None:
-        """Messages of the delay topic's queue came due and were stored in `topic` (enableScheduleMessageStats)."""
+        """Count messages of a queue of the delay topic that were due and stored in `topic` (enableScheduleMessageStats)."""
         if self._detail:
             self._queue_get.add(f"{SCHEDULE_TOPIC}@{queue_id}@{SCHEDULE_GROUP}", count, size)
         self._group_get.add(f"{SCHEDULE_TOPIC}@{SCHEDULE_GROUP}", count, size)
         self.record_send(topic, count, size)
 
     def record_put_time(self, seconds: float) -> None:
-        """A put was answered after so long, waiting included."""
+        """Count a put that was answered after `seconds`, including waits."""
         if seconds < 0.001:
             self.store_stats.fast_puts += 1
         else:
             self.store_stats.record_slow_put(seconds * 1000)
 
     def record_put_failure(self) -> None:
+        """Count a put that failed."""
         self.store_stats.failed_puts += 1
 
-    # --- raised by who reads ---
+    # --- counting reads ---
 
     def record_pull(
         self, topic: str, group: str, queue_id: int, *, count: int, size: int, seconds: float, behind: int, late_ms: int
     ) -> None:
-        """A pull found messages after `seconds`; `behind` bytes of log follow the last one, stored `late_ms` ago."""
+        """Count a pull that returned messages.
+
+        Args:
+            count: Number of messages.
+            size: Their bytes.
+            seconds: Duration of the pull.
+            behind: Bytes of log after the last message.
+            late_ms: Age of the last message.
+        """
         if is_tool_group(group):
             return
         self.store_stats.found += 1
@@ -158,57 +181,58 @@ class BrokerStats:
         self.fall_time.set(key, late_ms, now_ms)
 
     def record_scan(self, topic: str, group: str, queue_id: int, behind: int) -> None:
-        """A pull looked at messages and found none that its group wants; `behind` bytes of log follow."""
+        """Record the lag after a pull whose filter matched no message; `behind` bytes of log follow."""
         if self._fall_recorded and not is_tool_group(group):
             self.fall_size.set(f"{queue_id}@{topic}@{group}", behind, self._now_ms())
 
     def record_miss(self, group: str) -> None:
-        """A pull found nothing."""
+        """Count a pull that found no message."""
         if not is_tool_group(group):
             self.store_stats.missed += 1
 
     def record_transaction_read(self, topic: str, count: int, size: int) -> None:
-        """The broker read half or op messages to check transactions."""
+        """Count half and op messages that the broker read to check transactions."""
         self._group_get.add(f"{topic}@{TRANSACTION_GROUP}", count, size)
         self._broker_get.count += count
 
-    # --- asked ---
+    # --- queries ---
 
     def snapshot(self, name: str, key: str, window: StatsWindow) -> StatsSnapshot | None:
-        """What a window of a statistic held; None when the broker has no such item."""
+        """Return a statistic over a window, None if the broker has no such item."""
         shown = self.views.get(name)
         item = shown.items.get(key) if shown else None
         return None if shown is None or item is None else _view_snapshot(shown, item, window)
 
     def snapshots(self, window: StatsWindow) -> Iterator[tuple[str, str, StatsSnapshot]]:
-        """Name, key and content of everything, as stats.log prints it."""
+        """Yield name, key and snapshot of every statistic, in the order of stats.log."""
         for name, shown in self.views.items():
             for key, item in shown.items:
                 yield name, key, _view_snapshot(shown, item, window)
 
     def items(self) -> Iterator[StatsItem]:
+        """Yield every item once, to sample it."""
         for table in self._tables():
             for _, item in table:
                 yield item
 
     def overflow_count(self) -> int:
-        """How often something was raised under a key that found no place."""
+        """Return how many events had a key for which the tables had no room."""
         return sum(table.overflow_count for table in self._tables()) + sum(
             one.overflow_count for one in self.moments.values()
         )
 
-    # --- forgotten ---
+    # --- removal ---
 
     def drop_topic(self, topic: str) -> None:
-        """A topic was deleted."""
+        """Remove the statistics of a deleted topic."""
         self._drop("topic", topic)
 
     def drop_group(self, group: str) -> None:
-        """A consumer group was deleted."""
+        """Remove the statistics of a deleted consumer group."""
         self._drop("group", group)
 
     def drop_idle(self, moments_since_ms: float) -> None:
-        """Forget what nothing raised for a day, and last values that were set before `moments_since_ms`."""
+        """Remove items without an event for a day, and latest values that were set before `moments_since_ms`."""
         for name, shown in self.views.items():
             if not name.startswith("BROKER_"):
                 shown.items.drop_idle()
@@ -227,7 +251,9 @@ class BrokerStats:
 
 
 def _view_snapshot(shown: StatsView, item: StatsItem, window: StatsWindow) -> StatsSnapshot:
-    held = item.snapshot(window, shown.column)
+    snapshot = item.snapshot(window, shown.column)
     if shown.divisor == 1:
-        return held
-    return StatsSnapshot(held.sum // shown.divisor, held.tps / shown.divisor, held.times, held.avgpt / shown.divisor)
+        return snapshot
+    return StatsSnapshot(
+        snapshot.sum // shown.divisor, snapshot.tps / shown.divisor, snapshot.times, snapshot.avgpt / shown.divisor
+    )

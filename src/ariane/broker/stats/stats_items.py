@@ -1,10 +1,10 @@
-"""Counters that only grow, and samples of them, from which the last minute, hour and day are told. [StatsItem]
+"""Counters that only grow, and samples of them, which yield the last minute, hour and day. [StatsItem]
 
-    row of a sample   ms | times | count | size        four numbers of an array, so that 20,000 items stay below 40 MB
-    samples           minute: one per 10 s, 7 kept; hour: one per 10 min, 7 kept; day: one per hour, 25 kept
+    row of a sample   ms | times | count | size        four numbers of an array, so that 20,000 items take less than 40 MB
+    samples           minute: every 10 s, 7 retained; hour: every 10 min, 7 retained; day: every hour, 25 retained
 
-The first sample of a list follows one that says zero, one period earlier. A snapshot is the difference of the last and the
-first of a list; `now_ms` is a time that never goes back.
+The first sample of a list follows one of zeros, one interval earlier. A snapshot is the difference of the last and the first sample
+of a list. `now_ms` is monotonic time.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from array import array
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-ITEMS_MAX = 20_000  # of one table; what comes beyond is counted for the broker as a whole and named in the log
+ITEMS_MAX = 20_000  # of one table; events of further keys are only counted, and reported in the log
 _ROW = 4
 
 
 class StatsWindow(NamedTuple):
-    """A list of samples: its place in an item, ms between two of them, how many are kept."""
+    """A list of samples: its position in an item, the interval, and the number of retained samples."""
 
     position: int
+    """Index of the list among the samples of an item."""
     interval_ms: int
     samples_max: int
 
@@ -29,13 +30,13 @@ MINUTE = StatsWindow(0, 10_000, 7)
 HOUR = StatsWindow(1, 600_000, 7)
 DAY = StatsWindow(2, 3_600_000, 25)
 
-# Columns of a row that a statistic may be about.
+# Columns of a row that a statistic can show.
 COUNT = 2
 SIZE = 3
 
 
 class StatsSnapshot(NamedTuple):
-    """What a window held: the sum, its rate per second, how often it was raised, and the average of once."""
+    """The events of a window: sum, sum per second, number of events, average per event."""
 
     sum: int = 0
     tps: float = 0.0
@@ -47,7 +48,7 @@ EMPTY_SNAPSHOT = StatsSnapshot()
 
 
 class StatsItem:
-    """What one key raised: `times`, and a count and a size together. Whoever counts adds to the members."""
+    """The counters of one key: `times` counts events, `count` and `size` add up their values. Callers increase them directly."""
 
     __slots__ = ("_samples", "count", "size", "times")
 
@@ -58,7 +59,9 @@ class StatsItem:
         self._samples = (array("q"), array("q"), array("q"))
 
     def sample(self, window: StatsWindow, now_ms: int) -> None:
+        """Append a sample to a window, and drop the oldest one if the window is full."""
         rows = self._samples[window.position]
+        # The events before the first sample belong to the first interval.
         if not rows:
             rows.extend((now_ms - window.interval_ms, 0, 0, 0))
         rows.extend((now_ms, self.times, self.count, self.size))
@@ -66,6 +69,7 @@ class StatsItem:
             del rows[:_ROW]
 
     def snapshot(self, window: StatsWindow, column: int = COUNT) -> StatsSnapshot:
+        """Return what the counters added between the first and the last sample of a window."""
         rows = self._samples[window.position]
         if not rows:
             return EMPTY_SNAPSHOT
@@ -75,24 +79,26 @@ class StatsItem:
 
     @property
     def is_idle(self) -> bool:
-        """Whether a whole day's samples say that nothing was raised."""
+        """Whether no event occurred during the samples of a whole day."""
         rows = self._samples[DAY.position]
         return len(rows) == DAY.samples_max * _ROW and rows[1:_ROW] == array("q", (self.times, self.count, self.size))
 
 
 class StatsItemSet:
-    """Items by key. `layout` names what stands between the @ of a key: topic, group, queue.
+    """Items by key.
 
-    Beyond `items_max` keys all others share one item that has no name: memory stays bounded, whatever names clients use.
+    Args:
+        layout: What the parts of a key are, which `@` separates: topic, group, queue.
+        items_max: Number of items. Further keys share one unnamed item, so that memory stays bounded whatever names clients use.
     """
 
     def __init__(self, *layout: str, items_max: int = ITEMS_MAX) -> None:
         self.layout = layout
-        self.overflow_count = 0  # raises under keys that found no place
+        self.overflow_count = 0  # events of keys without room
         self._items: dict[str, StatsItem] = {}
         self._rest = StatsItem()
         self._items_max = items_max
-        self.get = self._items.get
+        self.get = self._items.get  # a bound method: the hot path looks up an item per message
 
     def __len__(self) -> int:
         return len(self._items)
@@ -101,7 +107,7 @@ class StatsItemSet:
         return iter(list(self._items.items()))
 
     def create(self, key: str) -> StatsItem:
-        """The item of a key that has none yet."""
+        """Create the item of a new key."""
         if len(self._items) >= self._items_max:
             self.overflow_count += 1
             return self._rest
@@ -109,24 +115,25 @@ class StatsItemSet:
         return item
 
     def add(self, key: str, count: int, size: int = 0) -> None:
+        """Count one event of a key."""
         item = self._items.get(key) or self.create(key)
         item.times += 1
         item.count += count
         item.size += size
 
     def drop(self, part: str, name: str) -> None:
-        """Forget the items of a topic or of a group."""
+        """Remove the items of a topic or of a group."""
         for key in matching_keys(self._items, self.layout, part, name):
             del self._items[key]
 
     def drop_idle(self) -> None:
-        """Forget what nothing raised for a day."""
+        """Remove items without an event for a day."""
         for key in [key for key, item in self._items.items() if item.is_idle]:
             del self._items[key]
 
 
 class LatestValues:
-    """Last values by key, each with the time it was set. [MomentStatsItem]"""
+    """The latest value of each key, with the time it was set. [MomentStatsItem]"""
 
     def __init__(self, *layout: str, items_max: int = ITEMS_MAX) -> None:
         self.layout = layout
@@ -138,28 +145,30 @@ class LatestValues:
         return len(self._values)
 
     def set(self, key: str, value: int, now_ms: float) -> None:
+        """Set the value of a key, unless there is no room for a new key."""
         if key not in self._values and len(self._values) >= self._items_max:
             self.overflow_count += 1
             return
         self._values[key] = (value, now_ms)
 
     def values(self, since_ms: float = float("-inf")) -> dict[str, int]:
-        """Values by key, of those set after `since_ms`."""
+        """Return the values that were set after `since_ms`, by key."""
         return {key: value for key, (value, ms) in self._values.items() if ms > since_ms}
 
     def drop(self, part: str, name: str) -> None:
+        """Remove the values of a topic or of a group."""
         for key in matching_keys(self._values, self.layout, part, name):
             del self._values[key]
 
     def drop_idle(self, since_ms: float) -> None:
-        """Forget what was last set before `since_ms`."""
+        """Remove values that were last set before `since_ms`."""
         for key in [key for key, (_, ms) in self._values.items() if ms < since_ms]:
             del self._values[key]
 
 
 def matching_keys(keys: Iterable[str], layout: tuple[str, ...], part: str, name: str) -> list[str]:
-    """The keys whose `part` is `name`; no name of RocketMQ holds an @."""
+    """Return the keys whose `part` is `name`. No name in RocketMQ contains an @."""
     if part not in layout:
         return []
-    at = layout.index(part)
-    return [key for key in keys if key.split("@")[at] == name]
+    position = layout.index(part)
+    return [key for key in keys if key.split("@")[position] == name]

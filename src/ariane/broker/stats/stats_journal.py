@@ -1,7 +1,7 @@
-"""stats.log and its older generations: stats.1.log.gz is the newest of them. [logback_broker.xml, RocketmqStatsAppender]
+"""stats.log and its older generations, of which stats.1.log.gz is the newest. [logback_broker.xml, RocketmqStatsAppender]
 
-Blocks; called from a worker thread. A generation is compressed beside its place and then moved there, so that a stop in
-the middle leaves the log as it was.
+All calls block; a worker thread makes them. A generation is compressed into a temporary file and then renamed, so that a stop in
+between leaves the log unchanged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ GENERATIONS = 5
 
 
 class StatsLogFile:
-    """Lines go to the end of `directory`/stats.log."""
+    """Appends lines to `directory`/stats.log."""
 
     def __init__(self, directory: Path, *, size_max: int = FILE_SIZE_MAX, generations: int = GENERATIONS) -> None:
         self.path = directory / "stats.log"
@@ -24,7 +24,7 @@ class StatsLogFile:
         self._generations = generations
 
     def write(self, lines: Iterable[str]) -> None:
-        """Append lines; the file begins anew before it would grow beyond its size."""
+        """Append lines; rotate the file before it exceeds its maximum size."""
         data = "".join(lines).encode()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self.path.exists() and (size := self.path.stat().st_size) and size + len(data) > self._size_max:
@@ -33,14 +33,15 @@ class StatsLogFile:
             file.write(data)
 
     def _rotate(self) -> None:
-        fresh = self.path.with_name("stats.log.gz.tmp")
-        with self.path.open("rb") as source, gzip.open(fresh, "wb") as target:
+        compressed = self.path.with_name("stats.log.gz.tmp")
+        with self.path.open("rb") as source, gzip.open(compressed, "wb") as target:
             shutil.copyfileobj(source, target)
+        # From the oldest to the newest, so that no generation is overwritten before it was renamed.
         for number in range(self._generations, 1, -1):
             older = self._generation(number - 1)
             if older.exists():
                 older.replace(self._generation(number))
-        fresh.replace(self._generation(1))
+        compressed.replace(self._generation(1))
         self.path.unlink()
 
     def _generation(self, number: int) -> Path:

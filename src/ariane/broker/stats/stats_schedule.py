@@ -1,7 +1,7 @@
-"""When to sample and when to print; pure. [StatsItemSet, BrokerController]
+"""When to sample and when to print. Pure. [StatsItemSet, BrokerController]
 
-What is sampled goes by a time that never goes back, from the start on; what is printed goes by the wall clock and the days
-of this machine's time zone, from the next whole minute, hour and midnight on. A span slept through is made up for once.
+Samples follow monotonic time from the start on. Lines follow the wall clock and the days of this machine's time zone, from the next
+whole minute, hour and midnight on. Missed intervals are made up for once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ MINUTE_MS = 60_000
 
 
 class ScheduledTask(enum.IntEnum):
-    """What may be due, in the order in which it is done: samples first, so that lines show them."""
+    """Tasks in the order in which they run: samples first, so that the lines show them."""
 
     SAMPLE_MINUTE = 1
     SAMPLE_HOUR = 2
@@ -39,56 +39,61 @@ LATEST_VALUES_INTERVAL_MS = 5 * MINUTE_MS
 
 
 class StatsSchedule:
-    """`due` is asked every second."""
+    """The next time of each task. Call `due` every second."""
 
     def __init__(self, now_ms: int, monotonic_ms: float, zone: tzinfo | None = None) -> None:
-        self._zone = zone
-        self._next = {job: monotonic_ms + (0 if job in FIRST_AT_ONCE else every) for job, every in INTERVALS_MS.items()}
+        self._zone = zone  # None: this machine's
+        self._next = {
+            task: monotonic_ms + (0 if task in FIRST_AT_ONCE else every) for task, every in INTERVALS_MS.items()
+        }
         self._wall = {
-            job: self._after(job, now_ms)
-            for job in (ScheduledTask.PRINT_MINUTE, ScheduledTask.PRINT_HOUR, ScheduledTask.PRINT_DAY)
+            task: self._after(task, now_ms)
+            for task in (ScheduledTask.PRINT_MINUTE, ScheduledTask.PRINT_HOUR, ScheduledTask.PRINT_DAY)
         }
         self._wall[ScheduledTask.START_DAY] = self._wall[ScheduledTask.PRINT_DAY]
         self._wall[ScheduledTask.PRINT_LATEST_VALUES] = self._wall[ScheduledTask.PRINT_MINUTE]
 
     def due(self, now_ms: int, monotonic_ms: float) -> list[ScheduledTask]:
+        """Return the tasks that are due, in the order in which to run them."""
         due = []
-        for job, at in self._next.items():
+        for task, at in self._next.items():
             if monotonic_ms >= at:
-                every = INTERVALS_MS[job]
-                self._next[job] = at + every * ((monotonic_ms - at) // every + 1)
-                due.append(job)
-        for job, at in self._wall.items():
-            after = self._after(job, now_ms)
+                every = INTERVALS_MS[task]
+                self._next[task] = at + every * ((monotonic_ms - at) // every + 1)
+                due.append(task)
+        for task, at in self._wall.items():
+            after = self._after(task, now_ms)
             if now_ms >= at:
-                due.append(job)
+                due.append(task)
             if now_ms >= at or after < at:  # the clock was set back
-                self._wall[job] = after
+                self._wall[task] = after
         return sorted(due)
 
-    def _after(self, job: ScheduledTask, now_ms: int) -> int:
-        if job in (ScheduledTask.PRINT_DAY, ScheduledTask.START_DAY):
+    def _after(self, task: ScheduledTask, now_ms: int) -> int:
+        if task in (ScheduledTask.PRINT_DAY, ScheduledTask.START_DAY):
             return next_midnight_ms(now_ms, self._zone)
-        if job is ScheduledTask.PRINT_HOUR:
+        if task is ScheduledTask.PRINT_HOUR:
             return next_hour_ms(now_ms, self._zone)
-        if job is ScheduledTask.PRINT_LATEST_VALUES:
+        if task is ScheduledTask.PRINT_LATEST_VALUES:
             return next_minute_ms(now_ms) + LATEST_VALUES_INTERVAL_MS - MINUTE_MS
         return next_minute_ms(now_ms)
 
 
 def next_minute_ms(now_ms: int) -> int:
+    """Return the next whole minute."""
     return now_ms - now_ms % MINUTE_MS + MINUTE_MS
 
 
 def next_hour_ms(now_ms: int, zone: tzinfo | None = None) -> int:
-    """The next whole hour of `zone` (None: this machine's), some of which differ from UTC by half an hour."""
+    """Return the next whole hour of a time zone (None: this machine's). Some zones differ from UTC by half an hour."""
     local = datetime.fromtimestamp(now_ms / 1000, zone)
+    # The hour of the zone, not of UTC: subtract what has passed of it.
     past = timedelta(minutes=local.minute, seconds=local.second, microseconds=local.microsecond)
     return now_ms + round((timedelta(hours=1) - past) / timedelta(milliseconds=1))
 
 
 def next_midnight_ms(now_ms: int, zone: tzinfo | None = None) -> int:
-    """The beginning of the next day of `zone`, 23 to 25 hours away where clocks are set."""
+    """Return the next midnight of a time zone, 23 to 25 hours away where clocks change."""
     local = datetime.fromtimestamp(now_ms / 1000, zone)
     midnight = datetime(local.year, local.month, local.day, tzinfo=zone) + timedelta(days=1)
     return round(midnight.timestamp() * 1000)
