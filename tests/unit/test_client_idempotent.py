@@ -288,7 +288,7 @@ def test_a_memory_that_cannot_be_read_is_said(tmp_path: Path) -> None:
         async with Idempotent(Listener(), tmp_path):
             pass
 
-    with pytest.raises(ConfigError, match="the memory cannot be read"):
+    with pytest.raises(ConfigError, match="the journal cannot be read"):
         asyncio.run(work())
 
 

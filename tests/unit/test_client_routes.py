@@ -78,7 +78,7 @@ def test_the_default_topic_lends_at_most_so_many_queues():
     ],
 )
 def test_where_to_read_from(ids, wanted, expected):
-    assert route_cache.read_address({"a": ids}, "a", wanted) == expected
+    assert route_cache.select_pull_address({"a": ids}, "a", wanted) == expected
 
 
 def test_an_unknown_topic_gets_the_queues_of_the_default_topic_until_it_exists():

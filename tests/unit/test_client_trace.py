@@ -209,8 +209,8 @@ def test_a_full_queue_drops_and_counts_and_says_so_once_a_minute(caplog):
         tracer = play.run(act)
     assert (tracer.sent, tracer.dropped) == (10, 10)
     assert [one.message for one in caplog.records] == [
-        "1 trace records dropped so far: more arise than are sent",
-        "7 trace records dropped so far: more arise than are sent",
+        "Trace queue full: 1 records dropped so far",
+        "Trace queue full: 7 records dropped so far",
     ]
 
 

@@ -109,9 +109,7 @@ class AdminRequestHandler:
         invoker = self._context.delivery.invoker
         if invoker is None:
             group = self._context.options.group
-            raise ReplyError(
-                ResponseCode.SYSTEM_ERROR, f"group {group} polls its messages: there is no listener to call"
-            )
+            raise ReplyError(ResponseCode.SYSTEM_ERROR, f"group {group} polls its messages and has no listener to call")
         return self._call_listener(invoker, request, body)
 
     async def _call_listener(self, invoker: ListenerInvoker, request: ConsumeDirectly, body: bytes) -> Reply:

@@ -276,7 +276,7 @@ class ClientInstance:
     # --- heartbeats and routes ---
 
     async def heartbeat(self) -> None:
-        """Send a heartbeat to every broker; to masters only if there is no consumer."""
+        """Send a heartbeat to every broker; to masters only while this client has no consumers."""
         targets = self.routes.all_addresses(masters_only=not self._consumers)
         if targets and (self._producers or self._consumers):
             await self._request_all(targets, RequestCode.HEART_BEAT, body=self._heartbeat_body())

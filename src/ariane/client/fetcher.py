@@ -37,7 +37,7 @@ log = logging.getLogger("ariane.client")
 
 ERROR_PAUSE_S = 1.0
 SQL_VERSION_MIN = 232  # 4.1.0-SNAPSHOT; older brokers treat an SQL92 expression as tags
-FULL_PAUSE_S = 0.05  # how often a full tracker is checked, besides each time messages are consumed
+FULL_PAUSE_S = 0.05  # how often a full tracker is checked, in addition to each time messages are consumed
 
 # Codes of successful pulls; every other code is an error.
 PULL_CODES = frozenset(
@@ -71,7 +71,7 @@ class FetchContext:
     subscriptions: Mapping[str, SubscriptionData]
     """Current subscription of each topic; a topic is removed when the application unsubscribes."""
     offsets: OffsetStore
-    """Consumed offsets, some of which pull requests carry to the broker."""
+    """Consumed offsets, also carried to the broker by pull requests."""
     delivery: DeliveryStrategy
     """Receives the messages."""
     rates: ConsumeRates
@@ -122,7 +122,7 @@ async def run_fetch_loop(process_queue: ProcessQueue, context: FetchContext) -> 
         is_stuck = result.next_offset == tracker.next_offset and result.code == ResponseCode.PULL_RETRY_IMMEDIATELY
         await _accept(result, process_queue, context)
         if is_stuck:
-            # A slave that lags replies at once; without a pause the loop would be busy until the slave catches up.
+            # A slave that lags replies immediately; without a pause the loop would be busy until the slave catches up.
             await clock.sleep(ERROR_PAUSE_S)
     return None
 
@@ -164,13 +164,13 @@ async def pull(process_queue: ProcessQueue, context: FetchContext) -> PullResult
     queue, options = process_queue.queue, context.options
     subscription = context.subscriptions.get(queue.topic)
     if subscription is None:
-        raise ConnectionLost(queue.broker, f"not pulled: topic {queue.topic} is no longer subscribed")
+        raise ConnectionLost(queue.broker, f"not pulled: topic {queue.topic} is not subscribed")
     address = context.instance.routes.pull_address(queue.broker, process_queue.broker_id)
     if address is None:
         raise ConnectionLost(queue.broker, "not in the cached routes")
     if subscription.expression_type != TAG:
         await _require_sql_support(address.addr, context.instance)
-    # A slave does not store offsets, and the offsets of a broadcasting member are no concern of the broker.
+    # A slave does not store offsets, and a broadcasting member stores its offsets itself.
     committed = None if address.is_slave or context.offsets.is_local else context.offsets.consumed(queue)
     request = PullMessage(
         consumer_group=options.group,

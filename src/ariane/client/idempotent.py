@@ -1,17 +1,16 @@
-"""A listener that is not given a row a second time when its writer ran again. The consumer's side of `spark.write`.
+"""Idempotent listener: skips rows that were consumed before, when their writer ran again. The consumer's side of `spark.write`.
 
-    async with Idempotent(listener, Path("orders.seen")) as once:
-        async with PushConsumer("stock", namesrv, {"orders": "*"}, once): ...
+    async with Idempotent(listener, Path("orders.seen")) as idempotent:
+        async with PushConsumer("stock", namesrv, {"orders": "*"}, idempotent): ...
 
-    messages ─→ rows that were consumed are left out ─→ rows that are being consumed just now are waited for ─→ listener
-                                                                                   success ─→ remembered, and written to the file
+    messages ─→ skip consumed rows ─→ wait for rows that are being consumed ─→ listener ─ success ─→ memory and journal file
 
-What is remembered: rows of ARIANE_DEDUP (`model.dedup`), a bit each, in blocks of 8,192 sequences. Not the highest sequence of
-each partition, which would be smaller: a task that dies leaves gaps behind it in one queue while another is ahead, and when
-rows then take another queue (a broker was away, the topic grew) the highest sequence would pass over a row that nobody consumed.
-A bit says only what was seen. What has been forgotten is let through, never the other way round.
+Rows are identified by the property ARIANE_DEDUP (`model.dedup`) and stored as one bit each, in blocks of 8,192 sequences. The
+highest sequence of each partition would be smaller, but wrong: a task that dies leaves gaps in one queue while another is ahead,
+and if rows then move to another queue (a broker was unavailable, the topic grew), the highest sequence would skip rows that were
+never consumed. A bit states only what was consumed. Forgotten rows are delivered again; unconsumed rows are never skipped.
 
-Without the property, or with one that is no row's, a message goes to the listener as it came.
+Messages without the property, or with an invalid one, are passed on unchanged.
 """
 
 from __future__ import annotations
@@ -35,15 +34,15 @@ from ariane.model.message import ReceivedMessage
 
 log = logging.getLogger("ariane.client")
 
-BLOCK = 8192  # sequences; a kilobyte of bits
-BLOCKS_MAX = 16_384  # 16 MiB, 134 million rows when they are dense
-JOURNAL_LINES = 100_000  # then the file is written anew, from what is remembered
+BLOCK = 8192  # sequences; one kilobyte of bits
+BLOCKS_MAX = 16_384  # 16 MiB, up to 134 million rows
+JOURNAL_LINES = 100_000  # lines after which the file is rewritten from memory
 
 Block = tuple[str, int, int, int]  # run, batch, partition, number
 
 
 class ConsumedRows:
-    """Rows that were consumed, the blocks that were last written to; pure."""
+    """Consumed rows, in the blocks that were written to most recently. Pure."""
 
     def __init__(self, blocks_max: int = BLOCKS_MAX) -> None:
         self._blocks_max = blocks_max
@@ -51,23 +50,24 @@ class ConsumedRows:
 
     def __contains__(self, row: Row) -> bool:
         bits = self._blocks.get((*row[:3], row.sequence // BLOCK))
-        at = row.sequence % BLOCK
-        return bits is not None and bool(bits[at >> 3] & 1 << (at & 7))
+        bit = row.sequence % BLOCK
+        return bits is not None and bool(bits[bit >> 3] & 1 << (bit & 7))
 
     def add(self, row: Row) -> None:
-        block, at = (*row[:3], row.sequence // BLOCK), row.sequence % BLOCK
+        """Add a row; the block that was written to least recently may be forgotten for it."""
+        block, bit = (*row[:3], row.sequence // BLOCK), row.sequence % BLOCK
         bits = self._blocks.setdefault(block, bytearray(BLOCK // 8))
-        bits[at >> 3] |= 1 << (at & 7)
+        bits[bit >> 3] |= 1 << (bit & 7)
         self._blocks.move_to_end(block)
         if len(self._blocks) > self._blocks_max:
             self._blocks.popitem(last=False)
 
     def lines(self) -> list[str]:
-        """All blocks for the file, oldest first."""
+        """Return all blocks as lines of the file, oldest first."""
         return [f"= {text(Row(*block))} {b64encode(bits).decode()}" for block, bits in self._blocks.items()]
 
     def read(self, line: str) -> bool:
-        """Remember what a line of the file says; False when it is none."""
+        """Add what a line of the file states. Return False if the line is invalid."""
         kind, _, rest = line.partition(" ")
         name, _, coded = rest.partition(" ")
         row = parse(name)
@@ -90,13 +90,27 @@ class ConsumedRows:
 
 
 class Idempotent(ListenerMiddleware):
-    """The listener to give to a consumer in place of `listener`. With a `path` the memory outlives the process: a line for each
-    row, handed to the operating system before the consumer is told of success.
+    """A listener that skips rows which were consumed before; give it to a consumer in place of `listener`.
 
-    A file belongs to one `Idempotent` of one process at a time, for two would drop each other's lines: the second is refused.
+    A journal file belongs to one `Idempotent` of one process at a time, because two would lose each other's lines.
 
-    A plain function that takes longer than the consumer waits cannot be stopped: its rows are held until it has ended, and a
-    late success is one."""
+    A plain function that exceeds the consumer's timeout cannot be stopped: its rows are blocked until it has ended, and a late
+    success counts.
+
+    Args:
+        listener: The application's listener.
+        path: Journal file. With it consumed rows survive a restart: a line per row is handed to the operating system before
+            the consumer learns of the success. None: rows are remembered by this process only.
+        blocks_max: Maximum number of blocks of 8,192 rows in memory; the least recently written are forgotten.
+
+    Raises:
+        ConfigError: an argument cannot be used. On entry: the file cannot be read, or belongs to another `Idempotent`.
+
+    Example:
+        async with Idempotent(listener, Path("orders.seen")) as idempotent:
+            async with PushConsumer("stock", namesrv, {"orders": "*"}, idempotent):
+                await stopped.wait()
+    """
 
     def __init__(self, listener: Listener, path: Path | None = None, *, blocks_max: int = BLOCKS_MAX) -> None:
         validation.whole("blocks_max", blocks_max, 1, 2**31 - 1)
@@ -105,11 +119,11 @@ class Idempotent(ListenerMiddleware):
         self._seen = ConsumedRows(blocks_max)
         self._running: dict[Row, asyncio.Event] = {}
         self._file = _Journal(path) if path is not None else None
-        self._late: set[asyncio.Task[None]] = set()  # calls in threads that nobody waits for any more
+        self._late: set[asyncio.Task[None]] = set()  # calls in threads that outlived the consumer's timeout
         self._turn = asyncio.Lock()
         self._writing: asyncio.Future[None] | None = None
         self.skipped = 0
-        """Messages that the listener was not given, because their rows were consumed before."""
+        """Messages that were skipped because their rows were consumed before."""
 
     async def __aenter__(self) -> Self:
         if self._file is not None:
@@ -131,38 +145,38 @@ class Idempotent(ListenerMiddleware):
     async def invoke(self, messages: list[ReceivedMessage], run: CallListener) -> None:
         rows = [parse(message.properties.get(DEDUP, "")) for message in messages]
         while running := [self._running[row] for row in rows if row is not None and row in self._running]:
-            await running[0].wait()  # nothing is held meanwhile, so two calls never wait for each other
-        mine: dict[Row, None] = {}
+            await running[0].wait()  # without holding a row, so two calls cannot wait for each other
+        claimed: dict[Row, None] = {}
         fresh = []
         for message, row in zip(messages, rows, strict=True):
             if row is None:
                 fresh.append(message)
-            elif row not in self._seen and row not in mine:
-                mine[row] = None
+            elif row not in self._seen and row not in claimed:
+                claimed[row] = None
                 fresh.append(message)
         ended = asyncio.Event()
-        self._running.update(dict.fromkeys(mine, ended))
+        self._running.update(dict.fromkeys(claimed, ended))
         in_thread: Future[bool] = Future()
         try:
             if fresh:
                 await run(self.listener if self._is_async else _tracked(self.listener, in_thread), fresh)
         except BaseException:
-            if in_thread.cancel():  # no thread has the call, and none will take it
-                self._end(mine, ended)
+            if in_thread.cancel():  # no thread has taken the call, and none will
+                self._release(claimed, ended)
             else:
-                late = asyncio.ensure_future(self._end_late(mine, ended, in_thread))
+                late = asyncio.ensure_future(self._end_late(claimed, ended, in_thread))
                 self._late.add(late)
                 late.add_done_callback(self._late.discard)
             raise
         self.skipped += len(messages) - len(fresh)
-        await self._remember(mine, ended)
+        await self._remember(claimed, ended)
 
     async def _run(self, listener: Listener, messages: list[ReceivedMessage]) -> None:
-        waiting = listener(messages) if self._is_async else await asyncio.to_thread(listener, messages)
-        if waiting is not None:
-            await waiting
+        result = listener(messages) if self._is_async else await asyncio.to_thread(listener, messages)
+        if result is not None:
+            await result
 
-    def _end(self, rows: Iterable[Row], ended: asyncio.Event) -> None:
+    def _release(self, rows: Iterable[Row], ended: asyncio.Event) -> None:
         for row in rows:
             del self._running[row]
         ended.set()
@@ -171,12 +185,12 @@ class Idempotent(ListenerMiddleware):
         try:
             is_success = await asyncio.wrap_future(in_thread)
         except BaseException:
-            self._end(rows, ended)
+            self._release(rows, ended)
             raise
         if is_success:
             await self._remember(rows, ended)
         else:
-            self._end(rows, ended)
+            self._release(rows, ended)
 
     async def _remember(self, rows: dict[Row, None], ended: asyncio.Event) -> None:
         for row in rows:
@@ -185,7 +199,7 @@ class Idempotent(ListenerMiddleware):
             if rows:
                 await self._store(rows)
         finally:
-            self._end(rows, ended)
+            self._release(rows, ended)
 
     async def _store(self, rows: Iterable[Row]) -> None:
         file = self._file
@@ -193,9 +207,11 @@ class Idempotent(ListenerMiddleware):
             return
         async with self._turn:
             if not file.is_open:
-                log.error("%s: rows were consumed while it was not open, a restart gives them again", file.path)
+                log.error(
+                    "%s: rows were consumed while the journal was closed; a restart delivers them again", file.path
+                )
                 return
-            if self._writing is not None:  # of a call that was cancelled: its thread goes on, with the same file
+            if self._writing is not None:  # of a cancelled call: its thread continues and uses the same file
                 await asyncio.wait([self._writing])
             try:
                 if file.is_long:
@@ -204,31 +220,31 @@ class Idempotent(ListenerMiddleware):
                     self._writing = asyncio.ensure_future(asyncio.to_thread(file.append, rows))
                 await asyncio.shield(self._writing)
             except OSError as error:
-                log.error("%s: rows are remembered by this process only, a restart forgets them: %s", file.path, error)
+                log.error("%s: could not write consumed rows, a restart delivers them again: %s", file.path, error)
 
 
 def _tracked(listener: Listener, in_thread: Future[bool]) -> Listener:
-    """The plain function `listener`; `in_thread` says when its thread is done, and whether that was success."""
+    """Return the plain function `listener`, reporting to `in_thread` when its thread has ended and whether it succeeded."""
 
     def call(messages: list[ReceivedMessage]) -> Awaitable[None] | None:
         if not in_thread.set_running_or_notify_cancel():
-            return None  # nobody waits for it, and the rows are free
+            return None  # the call was cancelled and its rows are released
         try:
-            waiting = listener(messages)
+            result = listener(messages)
         except BaseException:
             in_thread.set_result(False)
             raise
-        in_thread.set_result(waiting is None)
-        return waiting
+        in_thread.set_result(result is None)
+        return result
 
     return call
 
 
 class _Journal:
-    """The memory on disk, and `path`.lock beside it, which says whose it is.
+    """Consumed rows on disk, and `path`.lock alongside, which one process holds.
 
     + run/batch/partition/sequence            a row, appended
-    = run/batch/partition/block base64        8,192 rows as bits, when the file is written anew
+    = run/batch/partition/block base64        8,192 rows as bits, written when the file is rewritten
     """
 
     def __init__(self, path: Path) -> None:
@@ -245,8 +261,10 @@ class _Journal:
         return self._lines >= JOURNAL_LINES
 
     def load(self, seen: ConsumedRows) -> None:
-        """Claim the file, read it, if there is one, and write it anew: what a dying process left half written is gone then.
-        A line without its end does not count: half of a number is another number."""
+        """Lock the file, read it and rewrite it, which removes a line that a crash left incomplete.
+
+        A line without its newline does not count: half of a number is another number.
+        """
         lock = self._claim()
         try:
             self._load(seen)
@@ -256,24 +274,29 @@ class _Journal:
         self._lock = lock
 
     def _claim(self) -> IO[str]:
-        """A file of its own, for `path` is replaced again and again. It stays: another may have it open already."""
+        """Return the locked lock file. It is a separate file because `path` is replaced, and it is never removed, because another
+        process may have opened it."""
         try:
-            import fcntl  # here: clients without a memory on disk run where there are no such locks, too
+            import fcntl  # imported here: a client without a journal also runs on systems without these locks
         except ImportError as error:
-            raise ConfigError("path", str(self.path), f"the memory needs file locks: leave it out ({error})") from error
+            raise ConfigError(
+                "path",
+                str(self.path),
+                f"the journal needs file locks, which this system lacks; omit the path ({error})",
+            ) from error
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             lock = self.path.with_name(f"{self.path.name}.lock").open("w")
         except OSError as error:
-            raise ConfigError("path", str(self.path), f"the memory cannot be written to: {error}") from error
+            raise ConfigError("path", str(self.path), f"the journal cannot be written to: {error}") from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             lock.close()
-            why = f"the memory cannot be locked: {error}"
+            fix = f"the journal cannot be locked: {error}"
             if isinstance(error, BlockingIOError):
-                why = "another Idempotent, of this process or of another, has this memory: give each a path of its own"
-            raise ConfigError("path", str(self.path), why) from error
+                fix = "another Idempotent, of this process or of another, uses this file; give each a path of its own"
+            raise ConfigError("path", str(self.path), fix) from error
         return lock
 
     def _load(self, seen: ConsumedRows) -> None:
@@ -283,19 +306,20 @@ class _Journal:
         except FileNotFoundError:
             bad = 0
         except OSError as error:
-            raise ConfigError("path", str(self.path), f"the memory cannot be read: {error}") from error
+            raise ConfigError("path", str(self.path), f"the journal cannot be read: {error}") from error
         if bad:
-            log.warning("%s: %d lines are none and forgotten; their rows would be consumed again", self.path, bad)
+            log.warning("%s: ignoring %d invalid lines; their rows would be delivered again", self.path, bad)
         self.rewrite(seen.lines())
 
     def append(self, rows: Iterable[Row]) -> None:
+        """Append a line per row."""
         added = [f"+ {text(row)}\n" for row in rows]
         with self.path.open("a", encoding="utf-8") as file:
             file.writelines(added)
         self._lines += len(added)
 
     def close(self) -> None:
-        """What was appended is on the disk, and the file another's to have."""
+        """Write everything to disk and release the lock."""
         lock, self._lock = self._lock, None
         if lock is None:
             return
@@ -303,10 +327,11 @@ class _Journal:
             os.fsync(file.fileno())
 
     def rewrite(self, lines: Iterable[str]) -> None:
-        fresh = self.path.with_name(f"{self.path.name}.tmp")
-        with fresh.open("w", encoding="utf-8") as file:
+        """Replace the file by `lines`, atomically."""
+        temporary = self.path.with_name(f"{self.path.name}.tmp")
+        with temporary.open("w", encoding="utf-8") as file:
             file.writelines(f"{line}\n" for line in lines)
             file.flush()
             os.fsync(file.fileno())
-        fresh.replace(self.path)
+        temporary.replace(self.path)
         self._lines = 0

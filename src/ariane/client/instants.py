@@ -1,7 +1,7 @@
-"""Instants: both clocks of a client, read together.
+"""Instants: the wall clock and the monotonic clock of a client, read together.
 
-A trace record holds a time of the wall clock and a duration. If another reading of the monotonic clock starts the duration, a
-pause of the process between the two readings moves the end that the record states.
+A trace record contains a wall-clock time and a duration. If another reading of the monotonic clock started the duration, a
+pause of the process between the two readings would move the end that the record implies.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Instant(NamedTuple):
 
     @classmethod
     def read(cls, clock: Clock) -> Self:
-        """Read both clocks within `APART_S` of each other, reading again if the process paused in between.
+        """Read both clocks within `TOLERANCE_S` of each other, reading again if the process paused in between.
 
-        If it pauses each time, the monotonic clock was read first: a duration that starts here is too long, never too short.
+        If it pauses every time, the monotonic clock was read first: a duration that starts here is too long, never too short.
         """
         for _ in range(READINGS_MAX):
             monotonic_s = clock.monotonic()
@@ -37,8 +37,8 @@ class Instant(NamedTuple):
     def ms_since(self, start: Instant) -> int:
         """Return the ms from `start` to this instant, so that `start.wall_ms` plus the result is not before this instant.
 
-        The difference of the wall clock's readings, as Java clients write it. If the monotonic clock contradicts it (a pause
-        between two readings, a wall clock that was set), the monotonic difference counts, rounded up.
+        The result is the difference of the wall clock's readings, as in Java clients. If the monotonic clock contradicts it (a
+        pause between two readings, an adjusted wall clock), the monotonic difference counts, rounded up.
         """
         elapsed_ms = (self.monotonic_s - start.monotonic_s) * 1000
         wall_ms = self.wall_ms - start.wall_ms

@@ -65,7 +65,7 @@ class ReconsumeLater(ArianeError):
     Args:
         reason: Text for the log.
         delay_level: Delay level of the redelivery. 0: the broker chooses, rising with each attempt; -1: no redelivery, the
-            messages go to the dead-letter topic at once.
+            messages go to the dead-letter topic immediately.
 
     Example:
         raise ReconsumeLater("the database is restarting", delay_level=1)
@@ -142,7 +142,7 @@ class ListenerInvoker:
         if may_begin():
             outcome = await self._invoke_measured(queue, messages)
         else:
-            outcome = ListenerOutcome(ConsumeReturn.FAILED, reason="the queue is no longer assigned to this member")
+            outcome = ListenerOutcome(ConsumeReturn.FAILED, reason="the queue was revoked before the call")
         ended = Instant.read(self._clock)
         finished_event = ConsumeFinished(
             started=started_event, outcome=outcome.status, ended_ms=ended.wall_ms, cost_ms=ended.ms_since(started)

@@ -8,7 +8,7 @@
 
 With `subscriptions` the members of the group share the queues; without them, `assign` names the queues to read. Polled messages
 count as consumed with the next poll (`auto_commit`) or with `commit`; after a crash before that they are read again.
-There is no retry topic: handling failed messages is up to the application.
+Lite-pull consumers use no retry topic: handling failed messages is up to the application.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ class LitePullConsumer:
 
     Args:
         group: Name of the consumer group.
-        namesrv: Name server addresses, `"host:port;host:port"` or a list. Leave it out if `instance` is given.
-        subscriptions: Tag expression of each topic (`"*"`, or tags joined by `||`). Leave it out to choose queues with
+        namesrv: Name server addresses, `"host:port;host:port"` or a list. Omit it if `instance` is given.
+        subscriptions: Tag expression of each topic (`"*"`, or tags joined by `||`). Omit it to choose queues with
             `assign`.
         start: Where to start while the group has no stored offset of a queue: `"first"`, `"last"`, or milliseconds since the
             epoch.
         auto_commit: Whether each poll acknowledges the messages of the previous one.
         strategy: Rule by which the members share queues; all members must use the same.
         settings: Limits and intervals of the consumer.
-        client: Settings of the client instance. Leave it out if `instance` is given.
+        client: Settings of the client instance. Omit it if `instance` is given.
         instance: An open client instance to share with other producers and consumers.
 
     Raises:
@@ -125,7 +125,7 @@ class LitePullConsumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._membership = None
-        # A waiting poll ends at once, with ClientClosed, instead of after the last requests.
+        # A waiting poll ends immediately, with ClientClosed, instead of after the last requests.
         self._delivery.available.set()
         await self._open.aclose()
 

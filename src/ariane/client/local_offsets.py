@@ -76,7 +76,7 @@ class LocalOffsets(OffsetStore):
 
 
 class DropFailed:
-    """Gives up messages that a broadcasting listener failed on: retry topics belong to groups, not to single members."""
+    """Drops messages that a broadcasting listener failed on: retry topics belong to groups, not to single members."""
 
     def __init__(self, group: str) -> None:
         self._group = group
@@ -84,7 +84,7 @@ class DropFailed:
     async def send_back(self, message: ReceivedMessage, delay_level: int) -> bool:
         """Log the message and return True: it is done."""
         log.error(
-            "Group %s gives up message %s: a broadcasting group has no retry topic", self._group, message.message_id
+            "Group %s drops failed message %s: a broadcasting group has no retry topic", self._group, message.message_id
         )
         return True
 

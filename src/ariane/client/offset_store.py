@@ -65,7 +65,7 @@ class OffsetStore:
         return self._consumed.get(queue)
 
     def forget(self, queue: MessageQueue) -> None:
-        """Discard a queue that is no longer assigned to this member."""
+        """Discard the offsets of a queue that was revoked."""
         self._consumed.pop(queue, None)
         self._committed.pop(queue, None)
 

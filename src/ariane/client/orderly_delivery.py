@@ -32,7 +32,7 @@ log = logging.getLogger("ariane.client")
 
 NO_LOCK_PAUSE_S = 0.1
 REVOKE_WARNING_S = 30.0  # between two warnings about a listener that does not end
-IDLE_S = 1.0  # how often an empty queue is checked, besides each time messages arrive
+IDLE_S = 1.0  # how often an empty queue is checked, in addition to each time messages arrive
 
 
 class OrderlyDelivery:

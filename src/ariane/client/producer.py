@@ -40,9 +40,9 @@ class Producer:
 
     Args:
         group: Name of the producer group.
-        namesrv: Name server addresses, `"host:port;host:port"` or a list. Leave it out if `instance` is given.
+        namesrv: Name server addresses, `"host:port;host:port"` or a list. Omit it if `instance` is given.
         settings: Timeouts, retries and limits of the producer.
-        client: Settings of the client instance. Leave it out if `instance` is given.
+        client: Settings of the client instance. Omit it if `instance` is given.
         trace: True or `TraceSettings` to record when and with what result each message was sent.
         hooks: Functions that receive a `SendEvent` after each attempt that got a response.
         instance: An open client instance to share with other producers and consumers.
@@ -135,12 +135,12 @@ class Producer:
             result = await producer.send(Message(topic="orders", body=b"paid"), order_key="ORDER-17")
         """
         sender = self._running()
-        out = send_codec.prepare(
+        prepared = send_codec.prepare(
             message, send_codec.message_id_of(message, self._instance.new_message_id), self._settings
         )
         if queue is None and (order_key is not None or selector is not None):
             queue = self._select_queue(await sender.publish_queues(message.topic), message, order_key, selector)
-        return await sender.send(out, queue)
+        return await sender.send(prepared, queue)
 
     async def send_batch(
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None, order_key: str | None = None
@@ -162,10 +162,10 @@ class Producer:
             RequestTimeout, ConnectionLost, ReplyError: not acknowledged after all attempts; the batch may be stored.
         """
         sender = self._running()
-        out = send_codec.prepare_batch(messages, self._instance.new_message_id, self._settings)
+        prepared = send_codec.prepare_batch(messages, self._instance.new_message_id, self._settings)
         if queue is None and order_key is not None:
-            queue = send_codec.queue_for_key(await sender.publish_queues(out.topic), order_key)
-        return await sender.send(out, queue)
+            queue = send_codec.queue_for_key(await sender.publish_queues(prepared.topic), order_key)
+        return await sender.send(prepared, queue)
 
     async def send_one_way(self, message: Message, *, queue: MessageQueue | None = None) -> None:
         """Send a message without waiting for a response; a failure at the broker is not reported.
@@ -242,9 +242,11 @@ class Producer:
         """
         sender, instance = self._running(), self._instance
         validation.seconds("timeout_s", timeout_s)
-        out = send_codec.prepare(message, send_codec.message_id_of(message, instance.new_message_id), self._settings)
+        prepared = send_codec.prepare(
+            message, send_codec.message_id_of(message, instance.new_message_id), self._settings
+        )
         correlation_id = str(uuid.uuid4())
-        out = request_reply.prepare_request(out, correlation_id, instance.client_id, round(timeout_s * 1000))
+        prepared = request_reply.prepare_request(prepared, correlation_id, instance.client_id, round(timeout_s * 1000))
         answer = instance.replies.expect(correlation_id)
         try:
             async with asyncio.timeout(timeout_s):
@@ -253,7 +255,7 @@ class Producer:
                     queue = self._select_queue(queues, message, order_key, selector)
                 await self._ensure_registered(sender.master_addresses([queue] if queue else queues))
                 try:
-                    await sender.send(out, queue)
+                    await sender.send(prepared, queue)
                 except ArianeError:
                     if not answer.done():  # the reply may arrive although the acknowledgement of the send was lost
                         raise
@@ -294,9 +296,11 @@ class Producer:
         """
         sender = self._running()
         answer = request_reply.build_reply(request, body, tags=tags, keys=keys, properties=properties or {})
-        out = request_reply.prepare_reply(request, answer, self._instance.new_message_id(), self._settings)
-        queues = await sender.publish_queues(out.topic)
-        return await sender.send(out, next((one for one in queues if one.broker == request.queue.broker), None))
+        prepared = request_reply.prepare_reply(request, answer, self._instance.new_message_id(), self._settings)
+        queues = await sender.publish_queues(prepared.topic)
+        return await sender.send(
+            prepared, next((queue for queue in queues if queue.broker == request.queue.broker), None)
+        )
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the queues of `topic` that can be written to.
@@ -314,8 +318,8 @@ class Producer:
 
     async def _ensure_registered(self, addresses: Sequence[str]) -> None:
         """Send these brokers a heartbeat, so that they can push the reply to this client."""
-        met = await asyncio.gather(*map(self._instance.send_initial_heartbeat, addresses), return_exceptions=True)
-        for addr, error in zip(addresses, met, strict=True):
+        results = await asyncio.gather(*map(self._instance.send_initial_heartbeat, addresses), return_exceptions=True)
+        for addr, error in zip(addresses, results, strict=True):
             if isinstance(error, ArianeError):
                 log.warning(
                     "Producer %s: broker %s cannot push replies to this client yet: %s", self.group, addr, error

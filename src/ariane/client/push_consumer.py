@@ -67,7 +67,7 @@ class PushConsumer:
 
     Args:
         group: Name of the consumer group. All members must use the same subscriptions.
-        namesrv: Name server addresses, `"host:port;host:port"` or a list. Leave it out if `instance` is given.
+        namesrv: Name server addresses, `"host:port;host:port"` or a list. Omit it if `instance` is given.
         subscriptions: Tag expression of each topic (`"*"`, or tags joined by `||`), or `Sql(…)`.
         listener: Called with a list of messages, at most `consume_batch_max`. A coroutine function runs in the event loop,
             any other function in a pool of threads. Returning acknowledges the messages; raising delivers them again later
@@ -77,7 +77,7 @@ class PushConsumer:
         orderly: Consume each queue in order, one call at a time, under the broker's lock.
         strategy: Rule by which the members share queues; all members must use the same.
         settings: Limits and intervals of the consumer.
-        client: Settings of the client instance. Leave it out if `instance` is given.
+        client: Settings of the client instance. Omit it if `instance` is given.
         trace: True or `TraceSettings` to record when and with what result each message was consumed.
         hooks: Functions that receive `ConsumeStarted` and `ConsumeFinished` events.
         instance: An open client instance to share with other producers and consumers.

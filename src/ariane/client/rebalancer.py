@@ -1,6 +1,6 @@
 """Rebalancing: which queues this member reads, and the fetch loop of each. [RebalanceImpl, RebalancePushImpl]
 
-    every `rebalance_ms`, and at once after a change:
+    every `rebalance_ms`, and immediately after a change:
     for each topic: queues of the route, members from a broker ─ strategy ─→ assigned queues
         revoked    fetching stops, the offset is committed, the lock is released
         assigned   (orderly: once locked) start offset ─→ ProcessQueue ─→ fetch loop
@@ -103,7 +103,7 @@ class Rebalancer:
         return len(assigned)
 
     def seek(self, queue: MessageQueue, offset: int) -> bool:
-        """Continue an assigned queue at another offset, at once and without a request.
+        """Continue an assigned queue at another offset, immediately and without a request.
 
         Returns:
             False if the queue is not assigned to this member.
@@ -124,7 +124,7 @@ class Rebalancer:
             self._revoke_tasks.repeat(LOCK_RENEWAL_S, self._renew_locks_until_answered, "renew locks")
 
     def wake(self) -> None:
-        """Rebalance at once."""
+        """Rebalance immediately."""
         self._woken.set()
 
     async def stop(self) -> None:
@@ -160,7 +160,7 @@ class Rebalancer:
                     is_complete &= await self._rebalance(topic)
                 except ArianeError as error:
                     self._warn_once(topic, error)
-                    # The retry topic is created with the first failed message; its absence is no reason to hurry.
+                    # The retry topic is created with the first failed message; until then its absence needs no fast retry.
                     is_complete &= topic.startswith(RETRY_PREFIX) and isinstance(error, RouteNotFound)
                 except Exception:
                     log.exception("Rebalancing topic %s failed for group %s", topic, self._context.options.group)

@@ -75,14 +75,14 @@ class PendingReplies:
         return Reply()
 
 
-def prepare_request(out: PreparedMessage, correlation_id: str, client_id: str, timeout_ms: int) -> PreparedMessage:
+def prepare_request(prepared: PreparedMessage, correlation_id: str, client_id: str, timeout_ms: int) -> PreparedMessage:
     """Return a prepared message as a request of `client_id`."""
     added = {
         names.CORRELATION_ID: correlation_id,
         names.REPLY_TO_CLIENT: client_id,
         names.TTL: str(timeout_ms),
     }
-    return send_codec.with_properties(out, added)
+    return send_codec.with_properties(prepared, added)
 
 
 def build_reply(
@@ -105,7 +105,7 @@ def prepare_reply(
     request: ReceivedMessage, answer: Message, message_id: str, settings: ProducerSettings
 ) -> PreparedMessage:
     """Return a message of `build_reply`, prepared as the reply to `request`."""
-    out = send_codec.prepare(answer, message_id, settings)
+    prepared = send_codec.prepare(answer, message_id, settings)
     added = {
         names.MSG_TYPE: REPLY,
         names.CORRELATION_ID: request.properties[names.CORRELATION_ID],
@@ -113,7 +113,7 @@ def prepare_reply(
     }
     if ttl := request.properties.get(names.TTL):
         added[names.TTL] = ttl
-    return send_codec.with_properties(out, added)._replace(is_reply=True)
+    return send_codec.with_properties(prepared, added)._replace(is_reply=True)
 
 
 def parse_pushed_reply(header: PushReply, body: bytes, now_ms: int) -> ReceivedMessage:

@@ -1,10 +1,10 @@
-"""Where topics live: routes asked of the name servers and kept, and the rules from a route to queues and addresses.
+"""Routes of topics: cached from the name servers, and the rules from a route to queues and addresses.
 
     topic's own route ─ missing ─→ route of TBW102, its queues capped ─ missing ─→ RouteNotFound
     publish queues     order configuration, else writable brokers that have a master
     subscribe queues   readable brokers
 
-The rules are functions of a TopicRoute; `Routes` keeps what was fetched. [MQClientInstance, TopicPublishInfo]
+The rules are functions of a TopicRoute; `RouteCache` stores fetched routes. [MQClientInstance, TopicPublishInfo]
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from ariane.protocol.transient import NO_RESPONSE
 
 log = logging.getLogger("ariane.client")
 
-
+# Broker name → broker id → address.
 Addresses = Mapping[str, Mapping[int, str]]
 
 
 class Peers(Protocol):
-    """What clients ask others through: `net.client.Connections`, or a script in tests."""
+    """Sends requests to servers: `ConnectionPool`, or a script in tests."""
 
     async def request(
         self, addr: str, code: int, header: msgspec.Struct | None = None, body: bytes = b"", *, timeout_ms: float = 3000
@@ -49,7 +49,7 @@ class Peers(Protocol):
 
 
 def publish_queues(topic: str, route: TopicRoute) -> tuple[MessageQueue, ...]:
-    """Queues of `topic` that may be written to, in the order in which they take turns."""
+    """Return the writable queues of `topic`, in the order in which they take turns."""
     if route.order_topic_conf:
         return tuple(
             MessageQueue(topic, broker, queue_id)
@@ -66,7 +66,7 @@ def publish_queues(topic: str, route: TopicRoute) -> tuple[MessageQueue, ...]:
 
 
 def subscribe_queues(topic: str, route: TopicRoute) -> tuple[MessageQueue, ...]:
-    """Queues of `topic` that may be read, sorted as every member of a group sorts them."""
+    """Return the readable queues of `topic`, sorted as every member of a group sorts them."""
     return tuple(
         sorted(
             MessageQueue(topic, data.broker_name, queue_id)
@@ -78,7 +78,7 @@ def subscribe_queues(topic: str, route: TopicRoute) -> tuple[MessageQueue, ...]:
 
 
 def cap_queues(route: TopicRoute, queue_nums: int) -> TopicRoute:
-    """The route that a topic will have when the first send creates it from `route`, the default topic's."""
+    """Return the route that a topic gets when the first send creates it from `route`, the default topic's."""
     queues = []
     for data in route.queue_datas:
         count = min(queue_nums, data.read_queue_nums)
@@ -87,7 +87,7 @@ def cap_queues(route: TopicRoute, queue_nums: int) -> TopicRoute:
 
 
 def addresses(routes: Iterable[TopicRoute]) -> dict[str, dict[int, str]]:
-    """Broker name → broker id → address."""
+    """Return a table from broker name to broker id to address."""
     table: dict[str, dict[int, str]] = {}
     for route in routes:
         for data in route.broker_datas:
@@ -96,18 +96,20 @@ def addresses(routes: Iterable[TopicRoute]) -> dict[str, dict[int, str]]:
 
 
 class BrokerAddress(NamedTuple):
+    """Address of a server, and whether it is a slave."""
+
     addr: str
     is_slave: bool
 
 
-def read_address(table: Addresses, broker: str, wanted: int) -> BrokerAddress | None:
-    """Where to pull from: the broker id that was suggested, the slave after it, or whatever the broker has."""
+def select_pull_address(table: Addresses, broker: str, suggested: int) -> BrokerAddress | None:
+    """Return where to pull from: the suggested broker id, the slave after it, or the lowest id of the broker."""
     ids = table.get(broker)
     if not ids:
         return None
-    broker_id = wanted
-    if broker_id not in ids and wanted != MASTER_ID:
-        broker_id = wanted + 1
+    broker_id = suggested
+    if broker_id not in ids and suggested != MASTER_ID:
+        broker_id = suggested + 1
     if broker_id not in ids:
         broker_id = min(ids)
     return BrokerAddress(ids[broker_id], broker_id != MASTER_ID)
@@ -118,68 +120,86 @@ def _order_configuration(topic: str, text: str) -> list[tuple[str, int]]:
     for part in filter(None, text.split(";")):
         broker, colon, count = part.rpartition(":")
         if not colon or not count.isdigit():
-            raise RouteNotFound(topic, f"its order configuration {text!r} is not broker:queues;broker:queues")
+            raise RouteNotFound(topic, f"invalid order configuration {text!r}: expected broker:queues;broker:queues")
         pairs.append((broker, int(count)))
     return pairs
 
 
-# --- what was fetched --------------------------------------------------------------------------------------------------
+# --- cached routes -----------------------------------------------------------------------------------------------------
 
 
 class RouteCache:
-    """Routes of the topics in use. `changed` topics are returned by `refresh`; nobody is called back."""
+    """Routes of the topics in use. `refresh` returns the topics that changed; nothing is called back."""
 
     def __init__(self, peers: Peers, name_servers: tuple[str, ...], *, timeout_ms: int, rng: Random) -> None:
         self._name_servers = NameServerClient(
             peers, name_servers, first=rng.randrange(len(name_servers)), timeout_ms=timeout_ms, is_first_final=True
         )
         self._rng = rng
+        # Route of each topic in use.
         self._routes: dict[str, TopicRoute] = {}
+        # Writable queues of each topic that was sent to.
         self._publish: dict[str, tuple[MessageQueue, ...]] = {}
+        # Topics that do not exist yet: the default topic and the queue count that their routes were derived from.
         self._from_default: dict[str, tuple[str, int]] = {}
+        # Look-ups in flight, by topic: concurrent sends of a new topic share one.
         self._fetching: dict[str, asyncio.Task[tuple[MessageQueue, ...]]] = {}
         self.addresses: dict[str, dict[int, str]] = {}
+        """Addresses of the brokers in the cached routes, by broker name and broker id."""
 
     def cached_publish_queues(self, topic: str) -> tuple[MessageQueue, ...] | None:
-        """What `find_queues_to_send` gave, while it is known."""
+        """Return the cached result of `publish_queues`; None if there is none."""
         return self._publish.get(topic)
 
     async def publish_queues(self, topic: str, default_topic: str, queue_nums: int) -> tuple[MessageQueue, ...]:
-        """Queues that `topic` may be sent to; RouteNotFound when there are none. All who ask at once wait for one
-        answer."""
+        """Return the writable queues of `topic`, of its own route or of the default topic's. Concurrent calls share one request.
+
+        Raises:
+            RouteNotFound: no broker accepts messages of the topic.
+        """
         task = self._fetching.get(topic)
         if task is None:
-            task = asyncio.ensure_future(self._find(topic, default_topic, queue_nums))
+            task = asyncio.ensure_future(self._fetch_publish_queues(topic, default_topic, queue_nums))
             self._fetching[topic] = task
             task.add_done_callback(lambda done: self._fetching.pop(topic, None))
         return await asyncio.shield(task)
 
     async def subscribe_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Queues that `topic` may be read from; RouteNotFound when no name server knows the topic."""
+        """Return the readable queues of `topic`.
+
+        Raises:
+            RouteNotFound: no name server has a route of the topic.
+        """
         route = self._routes.get(topic)
         if route is None or topic in self._from_default:
             route = await self.fetch(topic)
             self._from_default.pop(topic, None)
-            self._keep(topic, route)
+            self._store(topic, route)
         return subscribe_queues(topic, route)
 
     async def refresh(self, topics: Iterable[str]) -> list[str]:
-        """Ask for all topics in use again; those whose queues or brokers changed. What cannot be asked stays as it is."""
+        """Fetch the routes of `topics` and of all topics that were sent to. Routes that cannot be fetched stay cached.
+
+        Returns:
+            The topics whose queues or brokers changed.
+        """
         changed = []
-        wanted = {*topics, *self._publish}
-        for number, topic in enumerate(wanted):
+        all_topics = {*topics, *self._publish}
+        for number, topic in enumerate(all_topics):
             before = self._routes.get(topic)
             try:
                 if topic in self._publish:
                     default = self._from_default.get(topic)
-                    await self._find(topic, *default) if default else self._keep(topic, await self.fetch(topic))
+                    await self._fetch_publish_queues(topic, *default) if default else self._store(
+                        topic, await self.fetch(topic)
+                    )
                 else:
-                    self._keep(topic, await self.fetch(topic))
+                    self._store(topic, await self.fetch(topic))
             except RouteNotFound as error:
                 log.debug("%s", error)
             except NO_RESPONSE as error:
-                # No name server responds. The other topics would wait for the same timeouts, a thousand of them for an hour.
-                count = len(wanted) - number
+                # No name server responds. Every further topic would wait for the same timeouts: an hour for a thousand topics.
+                count = len(all_topics) - number
                 log.warning("Could not refresh the routes of %d topics, keeping the cached ones: %s", count, error)
                 break
             except (ReplyError, ProtocolError) as error:
@@ -190,23 +210,25 @@ class RouteCache:
         return changed
 
     async def fetch(self, topic: str) -> TopicRoute:
-        """The route of `topic` as a name server tells it now; the next name server is asked when one is silent."""
+        """Fetch the route of `topic` from a name server; if one does not respond, from the next."""
         return await self._name_servers.fetch_route(topic)
 
     def master_address(self, broker: str) -> str | None:
-        """Address of the master of `broker`."""
+        """Return the address of the broker's master; None if it has none."""
         return self.addresses.get(broker, {}).get(MASTER_ID)
 
-    def pull_address(self, broker: str, wanted: int) -> BrokerAddress | None:
-        return read_address(self.addresses, broker, wanted)
+    def pull_address(self, broker: str, broker_id: int) -> BrokerAddress | None:
+        """Return where to pull from, preferably from the server `broker_id`; None if the broker has no address."""
+        return select_pull_address(self.addresses, broker, broker_id)
 
     def random_broker(self, topic: str) -> str | None:
-        """Address of one broker of the topic, at random."""
+        """Return the address of a random broker of the topic; None if the topic has no cached route."""
         route = self._routes.get(topic)
-        found = [addr for data in route.broker_datas for addr in data.broker_addrs.values()] if route else []
-        return self._rng.choice(found) if found else None
+        addrs = [addr for data in route.broker_datas for addr in data.broker_addrs.values()] if route else []
+        return self._rng.choice(addrs) if addrs else None
 
     def all_addresses(self, *, masters_only: bool) -> list[str]:
+        """Return the addresses of all brokers in the cached routes."""
         return [
             addr
             for ids in self.addresses.values()
@@ -214,26 +236,28 @@ class RouteCache:
             if number == MASTER_ID or not masters_only
         ]
 
-    async def _find(self, topic: str, default_topic: str, queue_nums: int) -> tuple[MessageQueue, ...]:
+    async def _fetch_publish_queues(self, topic: str, default_topic: str, queue_nums: int) -> tuple[MessageQueue, ...]:
         try:
             route = await self.fetch(topic)
             self._from_default.pop(topic, None)
-        except RouteNotFound as unknown:
+        except RouteNotFound as not_found:
+            # The broker creates the topic with the first send, by the default topic's permissions and queue count.
             try:
                 route = cap_queues(await self.fetch(default_topic), queue_nums)
             except RouteNotFound:
-                raise unknown from None
+                raise not_found from None
             self._from_default[topic] = (default_topic, queue_nums)
         queues = publish_queues(topic, route)
         if not queues:
             raise RouteNotFound(topic, "none of its brokers has a master and writable queues")
         self._publish[topic] = queues
-        self._keep(topic, route)
+        self._store(topic, route)
         return queues
 
-    def _keep(self, topic: str, route: TopicRoute) -> None:
+    def _store(self, topic: str, route: TopicRoute) -> None:
         self._routes[topic] = route
         if topic in self._publish:
+            # A route without writable queues is usually a restart of the master: the former queues are retried.
             self._publish[topic] = publish_queues(topic, route) or self._publish[topic]
         for broker, ids in addresses([route]).items():
             self.addresses[broker] = ids

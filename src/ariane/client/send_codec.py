@@ -1,9 +1,9 @@
-"""From a message to a request, and from the answer to a result: pure. [DefaultMQProducerImpl.sendKernelImpl, Validators]
+"""Send codec: from messages to requests, and from responses to results. Pure. [DefaultMQProducerImpl.sendKernelImpl, Validators]
 
-    Message ─ outgoing() ─→ Outgoing ─ header() ─→ SEND_MESSAGE_V2 (310) ─→ answer ─ result() ─→ SendResult
-    Messages ─ outgoing_batch() ─↗            SEND_BATCH_MESSAGE (320)
+    Message ─ prepare() ─→ PreparedMessage ─ request_fields() ─→ SEND_MESSAGE_V2 (310) ─→ response ─ parse_result() ─→ SendResult
+    Messages ─ prepare_batch() ─↗                                SEND_BATCH_MESSAGE (320)
 
-A message that brokers would refuse, or silently cripple (a property with an empty value vanishes), is refused here.
+Messages that brokers would refuse or silently change (a property with an empty value disappears) are refused here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ariane.protocol.transient import NO_RESPONSE, RETRY_ELSEWHERE_CODES
 
 
 class SendStatus(Enum):
-    """How safely a message is stored. All four mean: it is stored."""
+    """How safely a message is stored. In all four states it is stored."""
 
     SEND_OK = ResponseCode.SUCCESS
     FLUSH_DISK_TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT
@@ -43,38 +43,65 @@ _STATUS = {status.value: status for status in SendStatus}
 
 
 class SendResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a message was stored. For a batch, `message_id` and `offset_message_id` are joined by commas and
-    `queue_offset` is the first message's."""
+    """Where a message was stored.
+
+    For a batch, `message_id` and `offset_message_id` contain the ids of all messages, joined by commas, and `queue_offset` is
+    the first message's.
+    """
 
     status: SendStatus
+    """Whether flush and replication were in time."""
     message_id: str
+    """Id that the producer gave the message."""
     offset_message_id: str
+    """Id that the broker gave it: store address and commit log offset."""
     queue: MessageQueue
+    """Queue of the message."""
     queue_offset: int
+    """Offset of the message in its queue."""
     transaction_id: str | None
+    """Id of the transaction, for a half message."""
     region: str
+    """Region of the broker, for traces."""
     trace_on: bool
-    recall_handle: str | None = None  # takes back a message that waits for its time
+    """Whether the broker wants traces of the message."""
+    recall_handle: str | None = None
+    """Identifies a delayed message to `Producer.recall`."""
 
 
 class PreparedMessage(NamedTuple):
-    """A message or a batch, ready for any queue of its topic. `messages` and `ids` are what it was made from."""
+    """A message or a batch, ready for any queue of its topic."""
 
     topic: str
+    """Topic of all its messages."""
     body: bytes
+    """Body as sent: compressed if it is large, encoded messages for a batch."""
     properties: str
+    """Encoded properties."""
     sys_flag: int
+    """Bits for compression and transactions."""
     flag: int
+    """The application's flag."""
     is_batch: bool
+    """True for a batch."""
     messages: Sequence[Message]
+    """The application's messages."""
     ids: Sequence[str]
+    """Message ids, in the order of `messages`."""
     reconsume_times: int = 0
+    """Redeliveries so far, for a copy in a retry topic."""
     max_reconsume_times: int | None = None
+    """Maximum number of redeliveries, for a copy in a retry topic."""
     is_reply: bool = False
+    """True for the reply to a request."""
 
 
 def prepare(message: Message, message_id: str, settings: ProducerSettings) -> PreparedMessage:
-    """`message` checked, its body compressed when it is large. MessageRefused says what to change."""
+    """Validate a message and compress a large body.
+
+    Raises:
+        MessageRefused: the message cannot be sent as it is; the text says what to change.
+    """
     _check_types(message)
     body = _checked_body(message, settings)
     _check_topic(message.topic)
@@ -88,9 +115,13 @@ def prepare(message: Message, message_id: str, settings: ProducerSettings) -> Pr
 def prepare_batch(
     messages: Sequence[Message], make_id: Callable[[], str], settings: ProducerSettings
 ) -> PreparedMessage:
-    """`messages` as one request: stored together or not at all, in one queue, next to each other."""
+    """Prepare several messages as one request: stored together or not at all, next to each other in one queue.
+
+    Raises:
+        MessageRefused: the batch cannot be sent as it is; the text says what to change.
+    """
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
-        raise MessageRefused(f"a batch is a list of messages, not {type(messages).__name__}")
+        raise MessageRefused(f"a batch of type {type(messages).__name__}: expected a list of messages")
     if not messages:
         raise MessageRefused("a batch needs at least one message")
     for message in messages:
@@ -98,12 +129,14 @@ def prepare_batch(
     first = messages[0]
     _check_topic(first.topic)
     if first.topic.startswith(RETRY_PREFIX):
-        raise MessageRefused(f"{first.topic}: retry topics take no batches")
+        raise MessageRefused(f"{first.topic}: brokers accept no batches in retry topics; send the messages one by one")
     ids = [message.message_id or make_id() for message in messages]
     entries = []
     for message, message_id in zip(messages, ids, strict=True):
         if message.topic != first.topic:
-            raise MessageRefused(f"a batch goes to one topic, and this one names {first.topic} and {message.topic}")
+            raise MessageRefused(
+                f"the batch contains messages of {first.topic} and {message.topic}: expected one topic per batch"
+            )
         if message.wait_stored != first.wait_stored:
             raise MessageRefused("wait_stored differs within the batch: send those messages in two batches")
         if message.delay_level or message.deliver_at_ms:
@@ -113,53 +146,65 @@ def prepare_batch(
     body = batch.encode(entries)
     if len(body) > settings.message_max:
         raise MessageRefused(
-            f"the batch has {len(body)} bytes, at most {settings.message_max} are allowed: split it into smaller ones"
+            f"the batch has {len(body)} bytes, allowed are {settings.message_max}: split it into smaller batches"
         )
     outer = properties.encode({names.WAIT: "true" if first.wait_stored else "false"})
     return PreparedMessage(first.topic, body, outer, 0, 0, True, tuple(messages), ids)
 
 
-def with_properties(out: PreparedMessage, own: Mapping[str, str]) -> PreparedMessage:
-    """`out` with properties that only the client itself sets."""
-    text = f"{out.properties}{properties.PAIR_END}{properties.encode(own)}"
+def with_properties(message: PreparedMessage, added: Mapping[str, str]) -> PreparedMessage:
+    """Add properties that only the client itself sets.
+
+    Raises:
+        MessageRefused: all properties together are too large.
+    """
+    text = f"{message.properties}{properties.PAIR_END}{properties.encode(added)}"
     if len(text.encode()) > properties.SIZE_MAX:
         raise MessageRefused(
             f"the properties have {len(text.encode())} bytes, at most {properties.SIZE_MAX} are allowed"
         )
-    return out._replace(properties=text)
+    return message._replace(properties=text)
 
 
-def request_code(out: PreparedMessage) -> RequestCode:
-    if out.is_reply:
+def request_code(message: PreparedMessage) -> RequestCode:
+    """Return the request code of a message, batch or reply."""
+    if message.is_reply:
         return RequestCode.SEND_REPLY_MESSAGE_V2
-    return RequestCode.SEND_BATCH_MESSAGE if out.is_batch else RequestCode.SEND_MESSAGE_V2
+    return RequestCode.SEND_BATCH_MESSAGE if message.is_batch else RequestCode.SEND_MESSAGE_V2
 
 
 def request_fields(
-    out: PreparedMessage, group: str, queue_id: int, born_ms: int, settings: ProducerSettings
+    message: PreparedMessage, group: str, queue_id: int, born_ms: int, settings: ProducerSettings
 ) -> dict[str, str]:
-    """extFields of the request: those of `requests.messaging.SendMessage`, written at once because every message pays."""
+    """Return the extFields of a send request.
+
+    They are those of `requests.messaging.SendMessage`, built without that class: its cost would be paid by every message.
+    """
     names_and_values = {
         "a": group,
-        "b": out.topic,
+        "b": message.topic,
         "c": settings.create_topic_key,
         "d": str(settings.default_topic_queue_nums),
         "e": str(queue_id),
-        "f": str(out.sys_flag),
+        "f": str(message.sys_flag),
         "g": str(born_ms),
-        "h": str(out.flag),
-        "i": out.properties,
-        "j": str(out.reconsume_times),
+        "h": str(message.flag),
+        "i": message.properties,
+        "j": str(message.reconsume_times),
         "k": "false",
-        "m": "true" if out.is_batch else "false",
+        "m": "true" if message.is_batch else "false",
     }
-    if out.max_reconsume_times is not None:
-        names_and_values["l"] = str(out.max_reconsume_times)
+    if message.max_reconsume_times is not None:
+        names_and_values["l"] = str(message.max_reconsume_times)
     return names_and_values
 
 
-def parse_result(out: PreparedMessage, answer: Command, queue: MessageQueue, addr: str) -> SendResult:
-    """What a broker's answer says; ReplyError when the message is not stored."""
+def parse_result(message: PreparedMessage, answer: Command, queue: MessageQueue, addr: str) -> SendResult:
+    """Return what a broker's response reports.
+
+    Raises:
+        ReplyError: the message is not stored.
+    """
     status = _STATUS.get(answer.code)  # type: ignore[call-overload]
     if status is None:
         raise ReplyError(answer.code, answer.remark, addr)
@@ -168,7 +213,7 @@ def parse_result(out: PreparedMessage, answer: Command, queue: MessageQueue, add
         queue = MessageQueue(queue.topic, queue.broker, stored.queue_id)
     return SendResult(
         status=status,
-        message_id=",".join(out.ids),
+        message_id=",".join(message.ids),
         offset_message_id=stored.message_id,
         queue=queue,
         queue_offset=stored.queue_offset,
@@ -180,14 +225,14 @@ def parse_result(out: PreparedMessage, answer: Command, queue: MessageQueue, add
 
 
 def can_retry_elsewhere(error: Exception) -> bool:
-    """Whether another attempt makes sense after `error`."""
+    """Return True if another attempt, at another broker, may succeed after `error`."""
     if isinstance(error, ReplyError):
         return error.code in RETRY_ELSEWHERE_CODES
     return isinstance(error, NO_RESPONSE)
 
 
 def select_queue(queues: Sequence[MessageQueue], turn: int, avoid: str | None) -> MessageQueue:
-    """The queue whose turn it is; not one of broker `avoid` while another broker has queues."""
+    """Return the queue of this turn; not one of broker `avoid` as long as another broker has queues."""
     count = len(queues)
     if avoid is not None:
         for step in range(count):
@@ -198,7 +243,7 @@ def select_queue(queues: Sequence[MessageQueue], turn: int, avoid: str | None) -
 
 
 def queue_for_key(queues: Sequence[MessageQueue], key: str) -> MessageQueue:
-    """The queue that all messages with this ordering key go to: Java's SelectMessageQueueByHash for a String."""
+    """Return the queue of all messages with this ordering key, as Java's SelectMessageQueueByHash does for a String."""
     size = abs(java_hash(key))
     return queues[0 if size == 2**31 else size % len(queues)]
 
@@ -206,7 +251,7 @@ def queue_for_key(queues: Sequence[MessageQueue], key: str) -> MessageQueue:
 @lru_cache(maxsize=4096)
 def _topic_fault(topic: str) -> str | None:
     if topic in SEND_FORBIDDEN:
-        return f"{topic} belongs to the broker; nobody else writes to it"
+        return f"{topic} belongs to the broker: clients cannot write to it"
     return topic_name_fault(topic)
 
 
@@ -216,7 +261,7 @@ def _check_topic(topic: str) -> None:
         raise MessageRefused(fault)
 
 
-# field of a message → type
+# Fields of a message and their types. Without the check, the text of a wrong value would be sent.
 _TYPES = {"topic": str, "tags": str, "flag": int, "wait_stored": bool, "message_id": str}
 FLAG_MAX = 2**31
 
@@ -233,7 +278,7 @@ def _check_class(message: object) -> None:
 
 
 def _check_types(message: Message) -> None:
-    """Raise MessageRefused if a field has another type: its text would be sent in place of a value."""
+    """Raise MessageRefused if a field has the wrong type."""
     _check_class(message)
     for name, kind in _TYPES.items():
         value = getattr(message, name)
@@ -269,7 +314,7 @@ def _property_text(message: Message, message_id: str) -> str:
             raise MessageRefused("a message has either a delay_level or deliver_at_ms, not both")
         if fault := validation.time_fault(message.deliver_at_ms):
             raise MessageRefused(f"deliver_at_ms = {message.deliver_at_ms!r}: {fault}")
-        # What Alibaba Cloud's brokers and Ariane read, and what 5.x reads.
+        # The first name is read by Alibaba Cloud's brokers and Ariane, the second by 5.x.
         table[names.START_DELIVER_TIME] = table[names.TIMER_DELIVER_MS] = str(message.deliver_at_ms)
     if message.properties:
         _check_properties(message)
@@ -278,7 +323,7 @@ def _property_text(message: Message, message_id: str) -> str:
         text = properties.encode(table)
     except ProtocolError as error:
         raise MessageRefused(str(error)) from None
-    # a character takes at most four bytes, so most texts need not be encoded to be measured
+    # A character takes at most four bytes, so most texts need not be encoded to be measured.
     if len(text) * 4 > properties.SIZE_MAX and len(text.encode()) > properties.SIZE_MAX:
         raise MessageRefused(
             f"the properties have {len(text.encode())} bytes, at most {properties.SIZE_MAX} are allowed"

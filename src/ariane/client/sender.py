@@ -39,27 +39,30 @@ class MessageSender:
         self._group = group
         self.settings = settings
         self._hooks = hooks
+        # One slot per send in flight.
         self._in_flight = asyncio.Semaphore(settings.in_flight_max)
+        # Open connections by address: a look-up here is cheaper than in the pool, and every send pays for it.
         self._connections: dict[str, Connection] = {}
+        # Producers start at different queues, so that few of them do not load the first queue only.
         self._next_index = instance.rng.randrange(65536)
 
     async def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the queues of `topic` that can be written to, from the cache if possible."""
-        known = self._instance.routes.cached_publish_queues(topic)
-        if known is not None:
-            return known
-        found = await self._instance.routes.publish_queues(
+        cached = self._instance.routes.cached_publish_queues(topic)
+        if cached is not None:
+            return cached
+        queues = await self._instance.routes.publish_queues(
             topic, self.settings.create_topic_key, self.settings.default_topic_queue_nums
         )
         self._instance.register_with_new_brokers()
-        return found
+        return queues
 
     def master_addresses(self, queues: Iterable[MessageQueue]) -> list[str]:
         """Return the addresses of the masters of `queues`, as far as the routes contain them."""
-        found = {self._instance.routes.master_address(queue.broker) for queue in queues}
-        return sorted(addr for addr in found if addr is not None)
+        addrs = {self._instance.routes.master_address(queue.broker) for queue in queues}
+        return sorted(addr for addr in addrs if addr is not None)
 
-    async def send(self, out: PreparedMessage, queue: MessageQueue | None = None) -> SendResult:
+    async def send(self, message: PreparedMessage, queue: MessageQueue | None = None) -> SendResult:
         """Send to `queue`, or to the next queue in turn, within `send_timeout_ms`.
 
         Raises:
@@ -68,72 +71,73 @@ class MessageSender:
         async with self._in_flight:
             deadline = self._instance.clock.monotonic() + self.settings.send_timeout_ms / 1000
             if queue is not None:
-                return await self._attempt(out, queue, self.settings.send_timeout_ms)
-            return await self._attempts(out, deadline)
+                return await self._attempt(message, queue, self.settings.send_timeout_ms)
+            return await self._attempts(message, deadline)
 
-    async def send_one_way(self, out: PreparedMessage, queue: MessageQueue | None = None) -> None:
+    async def send_one_way(self, message: PreparedMessage, queue: MessageQueue | None = None) -> None:
         """Send without waiting for a response.
 
         Raises:
             ConnectionLost: the broker cannot be reached.
         """
         if queue is None:
-            queue = send_codec.select_queue(await self.publish_queues(out.topic), self._advance_index(), None)
+            queue = send_codec.select_queue(await self.publish_queues(message.topic), self._advance_index(), None)
         header = send_codec.request_fields(
-            out, self._group, queue.queue_id, self._instance.clock.now_ms(), self.settings
+            message, self._group, queue.queue_id, self._instance.clock.now_ms(), self.settings
         )
         connection = await self._instance.peers.connect(self._address(queue))
-        connection.one_way(send_codec.request_code(out), header, out.body)
+        connection.one_way(send_codec.request_code(message), header, message.body)
 
-    async def _attempts(self, out: PreparedMessage, deadline: float) -> SendResult:
-        queues = await self.publish_queues(out.topic)
+    async def _attempts(self, message: PreparedMessage, deadline: float) -> SendResult:
+        queues = await self.publish_queues(message.topic)
         avoid: str | None = None
-        failed: Exception | None = None
+        last_error: Exception | None = None
+        # A result whose flush or replication was late (retry_not_stored): returned unless a further attempt does better.
         late: SendResult | None = None
         for _ in range(1 + self.settings.retries):
-            left_ms = (deadline - self._instance.clock.monotonic()) * 1000
-            if left_ms <= 0:
+            remaining_ms = (deadline - self._instance.clock.monotonic()) * 1000
+            if remaining_ms <= 0:
                 break
             queue = send_codec.select_queue(queues, self._advance_index(), avoid)
             avoid = queue.broker
             try:
-                stored = await self._attempt(out, queue, left_ms)
+                stored = await self._attempt(message, queue, remaining_ms)
             except (ConnectionLost, RequestTimeout, ReplyError) as error:
                 if not send_codec.can_retry_elsewhere(error):
                     if late is not None:
                         return late
                     raise
-                failed = error
+                last_error = error
                 continue
             if stored.status is SendStatus.SEND_OK or not self.settings.retry_not_stored:
                 return stored
             late = stored
         if late is not None:
             return late
-        raise failed or RequestTimeout(f"a broker of {out.topic}", self.settings.send_timeout_ms)
+        raise last_error or RequestTimeout(f"a broker of {message.topic}", self.settings.send_timeout_ms)
 
-    async def _attempt(self, out: PreparedMessage, queue: MessageQueue, timeout_ms: float) -> SendResult:
+    async def _attempt(self, message: PreparedMessage, queue: MessageQueue, timeout_ms: float) -> SendResult:
         addr = self._address(queue)
         clock = self._instance.clock
         connection = await self._connection(addr, timeout_ms)
-        header = send_codec.request_fields(out, self._group, queue.queue_id, clock.now_ms(), self.settings)
-        code = send_codec.request_code(out)
+        header = send_codec.request_fields(message, self._group, queue.queue_id, clock.now_ms(), self.settings)
+        code = send_codec.request_code(message)
         if not self._hooks:
             return send_codec.parse_result(
-                out, await connection.request_nowait(code, header, out.body, timeout_ms=timeout_ms), queue, addr
+                message, await connection.request_nowait(code, header, message.body, timeout_ms=timeout_ms), queue, addr
             )
         refusal = stored = None
         # Only the request is between the two readings, so the broker's store time is between them, too.
         started = Instant.read(clock)
-        answer = await connection.request_nowait(code, header, out.body, timeout_ms=timeout_ms)
+        answer = await connection.request_nowait(code, header, message.body, timeout_ms=timeout_ms)
         answered = Instant.read(clock)
         try:
-            stored = send_codec.parse_result(out, answer, queue, addr)
+            stored = send_codec.parse_result(message, answer, queue, addr)
         except ReplyError as error:
             refusal = error
         event = SendEvent(
             group=self._group,
-            prepared=out,
+            prepared=message,
             queue=queue,
             broker_addr=addr,
             started_ms=started.wall_ms,

@@ -109,7 +109,7 @@ class ConsumerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     message_model: Literal["clustering", "broadcasting"] = "clustering"
     """clustering: the members of the group share the queues, so each message reaches one of them. broadcasting: each member
-    receives every message, stores its offsets in its own file (`offsets_dir`), and failed messages are given up."""
+    receives every message, stores its offsets in its own file (`offsets_dir`), and failed messages are dropped."""
     offsets_dir: str = ""
     """Directory for the offsets of broadcasting consumers; empty: ~/.rocketmq_offsets, as in Java. The file is found by
     `ClientSettings.instance_name`, which broadcasting requires."""
@@ -144,7 +144,7 @@ class ConsumerSettings(msgspec.Struct, frozen=True, kw_only=True):
     commit_ms: int = 5_000
     """Interval in ms at which consumed offsets are committed."""
     rebalance_ms: int = 20_000
-    """Interval in ms of rebalances, besides those that a broker's notification triggers."""
+    """Interval in ms of rebalances, in addition to those that a broker's notification triggers."""
     close_wait_ms: int = 10_000
     """How long in ms closing waits for running calls of the listener. Java's default is not to wait."""
 

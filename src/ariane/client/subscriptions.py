@@ -10,7 +10,7 @@ from ariane.protocol.requests.clients import SubscriptionData
 
 
 def check_topic(topic: str) -> str:
-    """Return `topic`, or raise ConfigError if it is no valid topic name."""
+    """Return `topic`, or raise ConfigError if it is not a valid topic name."""
     of_kind("subscriptions", topic, str)
     if fault := topic_name_fault(topic):
         raise ConfigError("subscriptions", topic, fault)

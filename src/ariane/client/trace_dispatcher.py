@@ -1,12 +1,12 @@
-"""Traces: what a client did with each message, as records on a trace topic. [AsyncTraceDispatcher, *TraceHookImpl]
+"""Message traces: what a client did with each message, as records in a trace topic. [AsyncTraceDispatcher, *TraceHookImpl]
 
-    Sent, Consuming, Consumed, Ending ─ records ─→ text and keys ─ queue (`queue_max`) ─→ batch ─→ one message to the trace topic
-                                             full: drop and count, or wait        bounded by body bytes, by key bytes,
-                                                                                  and by the age of its oldest record
+    hook events ─→ records ─→ text and keys ─→ queue (`queue_max`) ─→ batch ─→ one message to the trace topic
+                                      full: drop and count, or wait     bounded by body bytes, by key bytes,
+                                                                        and by the age of its oldest record
 
-Nothing is thrown away in silence: `sent`, `dropped` (queue full) and `failed` (could not be sent) count every record, and
-a line a minute says so. Each message of a batch gets a record of its own id; a send that was refused leaves one, too.
-A send that got no answer leaves none: nobody knows whether it was stored.
+No record is lost silently: `sent`, `dropped` (queue full) and `failed` (could not be sent) count all of them, and a warning is
+logged at most once a minute. Each message of a batch has a record of its own, and so has a refused send. A send without a
+response has none, because its message may or may not be stored.
 """
 
 from __future__ import annotations
@@ -47,61 +47,61 @@ DEFAULT_REGION = "DefaultRegion"
 STATES = {
     LocalState.COMMIT: "COMMIT_MESSAGE",
     LocalState.ROLLBACK: "ROLLBACK_MESSAGE",
-    LocalState.UNKNOWN: "UNKNOW",  # so spelled in 4.9.4
+    LocalState.UNKNOWN: "UNKNOW",  # spelled like this in 4.9.4
 }
 
 _counter = itertools.count()
 
 
 def trace_settings(trace: TraceSettings | bool) -> TraceSettings | None:
-    """What `trace=…` of a client means."""
+    """Return the settings that the `trace` argument of a client stands for; None: no traces."""
     if isinstance(trace, TraceSettings):
         return trace
     if not isinstance(trace, bool):
-        raise ConfigError("trace", trace, "choose True, False, or TraceSettings(…)")
+        raise ConfigError("trace", trace, "expected True, False or TraceSettings(…)")
     return TraceSettings() if trace else None
 
 
-# --- from events to records --------------------------------------------------------------------------------------------
+# --- from hook events to records ---------------------------------------------------------------------------------------
 
 
 def events_of_send(event: SendEvent, trace_topic: str) -> list[TraceEvent]:
-    """One Pub per message. Nothing for trace messages, and when the broker has traces switched off."""
-    out, result = event.prepared, event.result
-    if out.topic.startswith(trace_topic) or (result is not None and not result.trace_on):
+    """Return one Pub record per message; none for trace messages, or if the broker has traces switched off."""
+    prepared, result = event.prepared, event.result
+    if prepared.topic.startswith(trace_topic) or (result is not None and not result.trace_on):
         return []
     offset_ids = result.offset_message_id.split(",") if result is not None else []
-    if len(offset_ids) != len(out.messages):
-        offset_ids = [""] * len(out.messages)
+    if len(offset_ids) != len(prepared.messages):
+        offset_ids = [""] * len(prepared.messages)
     is_stored = result is not None and result.status is send_codec.SendStatus.SEND_OK
     return [
         PublishEvent(
             timestamp_ms=event.started_ms,
             region=result.region if result is not None else DEFAULT_REGION,
             group=event.group,
-            topic=out.topic,
+            topic=prepared.topic,
             message_id=message_id,
             tags=message.tags,
             keys=" ".join(message.keys),
             store_host=event.broker_addr,
-            body_length=len(message.body) if out.is_batch else len(out.body),
+            body_length=len(message.body) if prepared.is_batch else len(prepared.body),
             cost_ms=event.cost_ms,
-            message_type=_type(out, message),
+            message_type=_type(prepared, message),
             offset_message_id=offset_id,
             success=is_stored,
         )
-        for message, message_id, offset_id in zip(out.messages, out.ids, offset_ids, strict=True)
+        for message, message_id, offset_id in zip(prepared.messages, prepared.ids, offset_ids, strict=True)
     ]
 
 
-def _type(out: PreparedMessage, message: Message) -> MessageType:
-    if out.sys_flag & names.TRANSACTION_MASK == names.TRANSACTION_PREPARED:
+def _type(prepared: PreparedMessage, message: Message) -> MessageType:
+    if prepared.sys_flag & names.TRANSACTION_MASK == names.TRANSACTION_PREPARED:
         return MessageType.HALF
     return MessageType.DELAY if message.delay_level or message.deliver_at_ms else MessageType.NORMAL
 
 
 def events_of_transaction_end(event: TransactionEnd, trace_topic: str) -> list[TraceEvent]:
-    """One EndTransaction; nothing for trace messages. Its type is COMMIT whatever the state, as in 4.9.4."""
+    """Return one EndTransaction record; none for trace messages. Its type is COMMIT in every state, as in 4.9.4."""
     if event.topic.startswith(trace_topic):
         return []
     return [
@@ -123,18 +123,18 @@ def events_of_transaction_end(event: TransactionEnd, trace_topic: str) -> list[T
 
 
 def events_of_consume(event: ConsumeStarted | ConsumeFinished) -> list[TraceEvent]:
-    """One SubBefore or SubAfter per message, but for messages whose own switch is off."""
-    consuming = event.started if isinstance(event, ConsumeFinished) else event
-    messages = [one for one in consuming.messages if one.properties.get(names.TRACE_ON) != "false"]
+    """Return one SubBefore or SubAfter record per message, except for messages whose own trace switch is off."""
+    call = event.started if isinstance(event, ConsumeFinished) else event
+    messages = [message for message in call.messages if message.properties.get(names.TRACE_ON) != "false"]
     if isinstance(event, ConsumeFinished):
-        return [_after(event, consuming, message) for message in messages]
-    region = consuming.messages[-1].properties.get(names.MSG_REGION, "")
+        return [_consume_end(event, call, message) for message in messages]
+    region = call.messages[-1].properties.get(names.MSG_REGION, "")
     return [
         ConsumeStartEvent(
-            timestamp_ms=consuming.started_ms,
+            timestamp_ms=call.started_ms,
             region=region,
-            group=consuming.group,
-            request_id=consuming.request_id,
+            group=call.group,
+            request_id=call.request_id,
             message_id=message.message_id,
             retry_times=message.reconsume_times,
             keys=message.properties.get(names.KEYS, ""),
@@ -143,16 +143,16 @@ def events_of_consume(event: ConsumeStarted | ConsumeFinished) -> list[TraceEven
     ]
 
 
-def _after(event: ConsumeFinished, consuming: ConsumeStarted, message: ReceivedMessage) -> ConsumeEndEvent:
+def _consume_end(event: ConsumeFinished, call: ConsumeStarted, message: ReceivedMessage) -> ConsumeEndEvent:
     return ConsumeEndEvent(
-        request_id=consuming.request_id,
+        request_id=call.request_id,
         message_id=message.message_id,
-        cost_ms=event.cost_ms // len(consuming.messages),
+        cost_ms=event.cost_ms // len(call.messages),
         success=event.outcome is ConsumeReturn.SUCCESS,
         keys=message.properties.get(names.KEYS, ""),
         context_code=int(event.outcome),
         timestamp_ms=event.ended_ms,
-        group=consuming.group,
+        group=call.group,
     )
 
 
@@ -160,7 +160,7 @@ def _after(event: ConsumeFinished, consuming: ConsumeStarted, message: ReceivedM
 
 
 class TraceEntry(NamedTuple):
-    """A record as it waits: its text and the keys that its trace message is to be found by."""
+    """A pending record: its text, the keys by which its trace message can be found, and when it was queued."""
 
     text: bytes
     keys: tuple[str, ...]
@@ -169,7 +169,7 @@ class TraceEntry(NamedTuple):
 
 
 class TraceBatch(NamedTuple):
-    """What one trace message takes: the first `records` entries that wait, and their keys."""
+    """Contents of one trace message: the first `records` pending entries and their keys."""
 
     records: int
     body: bytes
@@ -178,53 +178,56 @@ class TraceBatch(NamedTuple):
 
 
 def to_entry(event: TraceEvent, now: float) -> TraceEntry:
+    """Encode a record that is queued at monotonic time `now`."""
     keys = trace_text.keys(event)
     return TraceEntry(trace_text.encode(event).encode(), keys, sum(len(key.encode()) + 1 for key in keys), now)
 
 
 def next_batch(entries: Iterable[TraceEntry], body_max: int, keys_max: int) -> TraceBatch:
-    """As many of the first entries as fit into both bounds, at least one.
+    """Return as many of the first entries as fit into both limits, at least one.
 
-    Keys that make a single record pass `keys_max` are left out; its ids come first among them.
+    If a single record has more keys than `keys_max`, the last ones are dropped; its ids come first.
     """
     texts: list[bytes] = []
-    body_bytes = key_bytes = left_out = 0
+    body_bytes = key_bytes = dropped_keys = 0
     keys: dict[str, None] = {}
-    for one in entries:
-        new = [key for key in dict.fromkeys(one.keys) if key not in keys]
+    for entry in entries:
+        new = [key for key in dict.fromkeys(entry.keys) if key not in keys]
         new_bytes = sum(len(key.encode()) + 1 for key in new)
-        if texts and (body_bytes + len(one.text) > body_max or key_bytes + new_bytes > keys_max):
+        if texts and (body_bytes + len(entry.text) > body_max or key_bytes + new_bytes > keys_max):
             break
-        texts.append(one.text)
-        body_bytes += len(one.text)
+        texts.append(entry.text)
+        body_bytes += len(entry.text)
         for key in new:
             size = len(key.encode()) + 1
             if key_bytes + size > keys_max:
-                left_out += 1
+                dropped_keys += 1
                 continue
             keys[key] = None
             key_bytes += size
-    return TraceBatch(len(texts), b"".join(texts), tuple(keys), left_out)
+    return TraceBatch(len(texts), b"".join(texts), tuple(keys), dropped_keys)
 
 
 class TraceDispatcher:
-    """`async with Tracer(send, settings, clock)`: leaving it sends what waits, within a bounded time."""
+    """Queues trace records and sends them in batches. Leaving `async with` sends pending records, within a limited time."""
 
     def __init__(self, send: Callable[[Message], Awaitable[object]], settings: TraceSettings, clock: Clock) -> None:
         self.sent = 0
-        """Records that a broker has stored."""
+        """Number of records that a broker has stored."""
         self.dropped = 0
-        """Records that found the queue full."""
+        """Number of records for which the queue had no room."""
         self.failed = 0
-        """Records that could not be sent, after all retries or when the client closed."""
+        """Number of records that could not be sent, after all retries or when the client closed."""
         self.dropped_keys = 0
-        """Keys that records cannot be found by, because one message had more than fit."""
+        """Number of keys dropped because one trace message had too many; records cannot be found by them."""
         self._send = send
         self._settings = settings
         self._clock = clock
+        # Pending records, with the bytes of their texts and of their keys.
         self._entries: deque[TraceEntry] = deque()
         self._bytes = 0
         self._key_bytes = 0
+        # Set while records are pending, when a batch must be sent immediately, when the queue has room again, and when it is empty.
         self._arrived = asyncio.Event()
         self._due = asyncio.Event()
         self._room = asyncio.Event()
@@ -232,16 +235,17 @@ class TraceDispatcher:
         self._empty.set()
         self._is_closing = False
         self._tasks = BackgroundTasks("trace")
+        # Monotonic time of the last warning of each kind.
         self._last_warning: dict[str, float] = {}
 
     @classmethod
     def of_client(cls, instance: ClientInstance, group: str, kind: str, settings: TraceSettings) -> Self:
-        """A tracer that sends through `instance`, as a group of its own; what it sends is not traced."""
-        own = ProducerSettings(send_timeout_ms=settings.send_timeout_ms)
-        sender = MessageSender(instance, f"_INNER_TRACE_PRODUCER-{group}-{kind}-{next(_counter)}", own)
+        """Return a dispatcher that sends through `instance`, as a producer group of its own without traces."""
+        producer_settings = ProducerSettings(send_timeout_ms=settings.send_timeout_ms)
+        sender = MessageSender(instance, f"_INNER_TRACE_PRODUCER-{group}-{kind}-{next(_counter)}", producer_settings)
 
         async def send(message: Message) -> object:
-            return await sender.send(send_codec.prepare(message, instance.new_message_id(), own))
+            return await sender.send(send_codec.prepare(message, instance.new_message_id(), producer_settings))
 
         return cls(send, settings, instance.clock)
 
@@ -259,10 +263,10 @@ class TraceDispatcher:
             async with asyncio.timeout(self._settings.close_wait_ms / 1000):
                 await self._empty.wait()
         except TimeoutError:
-            left = len(self._entries)
-            self.failed += left
+            unsent = len(self._entries)
+            self.failed += unsent
             log.warning(
-                "%d trace records are lost: not sent within %d ms of closing", left, self._settings.close_wait_ms
+                "%d trace records are lost: not sent within %d ms of closing", unsent, self._settings.close_wait_ms
             )
         self._entries.clear()
         await self._tasks.close()
@@ -270,16 +274,23 @@ class TraceDispatcher:
     # --- hooks ---
 
     def on_send(self, event: SendEvent) -> Awaitable[None] | None:
+        """Queue the records of a send."""
         return self.record(events_of_send(event, self._settings.topic))
 
     def on_transaction_end(self, event: TransactionEnd) -> Awaitable[None] | None:
+        """Queue the record of the end of a transaction."""
         return self.record(events_of_transaction_end(event, self._settings.topic))
 
     def on_consume(self, event: ConsumeStarted | ConsumeFinished) -> Awaitable[None] | None:
+        """Queue the records of a listener call."""
         return self.record(events_of_consume(event))
 
     def record(self, events: Sequence[TraceEvent]) -> Awaitable[None] | None:
-        """Queue `events`. When the queue is full they are dropped, or what is returned waits until there is room."""
+        """Queue records.
+
+        Returns:
+            None, or an awaitable that waits for room if the queue is full and `when_full` is "block".
+        """
         room = self._settings.queue_max - len(self._entries)
         for event in events[:room]:
             self._put(event)
@@ -301,10 +312,10 @@ class TraceDispatcher:
             self._put(event)
 
     def _put(self, event: TraceEvent) -> None:
-        one = to_entry(event, self._clock.monotonic())
-        self._entries.append(one)
-        self._bytes += len(one.text)
-        self._key_bytes += one.key_bytes
+        entry = to_entry(event, self._clock.monotonic())
+        self._entries.append(entry)
+        self._bytes += len(entry.text)
+        self._key_bytes += entry.key_bytes
         self._empty.clear()
         self._arrived.set()
         if self._bytes >= self._settings.body_max or self._key_bytes >= self._settings.keys_max:
@@ -312,7 +323,7 @@ class TraceDispatcher:
 
     def _drop(self, count: int) -> None:
         self.dropped += count
-        self._warn("dropped", "%d trace records dropped so far: more arise than are sent", self.dropped)
+        self._warn("dropped", "Trace queue full: %d records dropped so far", self.dropped)
 
     # --- sending ---
 
@@ -322,14 +333,14 @@ class TraceDispatcher:
             await self._wait_until_due()
             batch = next_batch(self._entries, self._settings.body_max, self._settings.keys_max)
             self.dropped_keys += batch.dropped_keys
-            # The records stay in the queue until their fate is known: closing counts what it finds there.
+            # Records stay in the queue until the send has ended, so that closing can count the ones that were not sent.
             is_sent = await self._send_with_retries(
                 Message(topic=self._settings.topic, body=batch.body, keys=batch.keys)
             )
             for _ in range(batch.records):
-                gone = self._entries.popleft()
-                self._bytes -= len(gone.text)
-                self._key_bytes -= gone.key_bytes
+                entry = self._entries.popleft()
+                self._bytes -= len(entry.text)
+                self._key_bytes -= entry.key_bytes
             if is_sent:
                 self.sent += batch.records
             else:
@@ -341,13 +352,13 @@ class TraceDispatcher:
                 self._empty.set()
 
     async def _wait_until_due(self) -> None:
-        """Return when a whole batch waits, when the oldest record is `flush_ms` old, or when the client closes."""
+        """Return when a whole batch is pending, the oldest record is `flush_ms` old, or the client closes."""
         if self._is_closing or self._bytes >= self._settings.body_max or self._key_bytes >= self._settings.keys_max:
             return
         self._due.clear()
-        left_s = self._entries[0].since + self._settings.flush_ms / 1000 - self._clock.monotonic()
+        remaining_s = self._entries[0].since + self._settings.flush_ms / 1000 - self._clock.monotonic()
         try:
-            async with asyncio.timeout(max(left_s, 0)):
+            async with asyncio.timeout(max(remaining_s, 0)):
                 await self._due.wait()
         except TimeoutError:
             return
@@ -357,17 +368,18 @@ class TraceDispatcher:
             try:
                 await self._send(message)
             except MessageRefused as error:
-                self._warn("error", "trace records cannot be sent: %s", error)
+                self._warn("error", "Trace records cannot be sent: %s", error)
                 return False
             except ArianeError as error:
-                self._warn("error", "trace records are not sent yet: %s", error)
+                self._warn("error", "Could not send trace records, retrying: %s", error)
                 await self._clock.sleep(self._settings.retry_ms / 1000)
             else:
                 return True
         return False
 
-    def _warn(self, what: str, text: str, *facts: object) -> None:
+    def _warn(self, kind: str, text: str, *facts: object) -> None:
+        """Log a warning, at most one of its kind per minute."""
         now = self._clock.monotonic()
-        if now - self._last_warning.get(what, -WARNING_INTERVAL_S) >= WARNING_INTERVAL_S:
-            self._last_warning[what] = now
+        if now - self._last_warning.get(kind, -WARNING_INTERVAL_S) >= WARNING_INTERVAL_S:
+            self._last_warning[kind] = now
             log.warning(text, *facts)

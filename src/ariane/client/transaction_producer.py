@@ -43,7 +43,7 @@ from ariane.model import message as names
 from ariane.model.message import Message, MessageQueue, ReceivedMessage
 from ariane.net.connection import Peer
 from ariane.net.tasks import BackgroundTasks
-from ariane.protocol import properties, record
+from ariane.protocol import record
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import fields, typed
@@ -75,11 +75,11 @@ class TransactionProducer(Producer):
 
     Args:
         group: Name of the producer group.
-        namesrv: Name server addresses, `"host:port;host:port"` or a list. Leave it out if `instance` is given.
+        namesrv: Name server addresses, `"host:port;host:port"` or a list. Leave it prepared if `instance` is given.
         check: Function of the half message that returns the state of its transaction; a coroutine function or a plain one.
         checks_at_once: Maximum number of concurrent calls of `check`.
         settings: Timeouts, retries and limits of the producer.
-        client: Settings of the client instance. Leave it out if `instance` is given.
+        client: Settings of the client instance. Leave it prepared if `instance` is given.
         trace: True or `TraceSettings` to record sends and ends of transactions.
         hooks: Functions that receive a `SendEvent` after each attempt that got a response.
         end_hooks: Functions that receive a `TransactionEnd` before a state is sent to the broker.
@@ -161,14 +161,14 @@ class TransactionProducer(Producer):
             result = await producer.send_in_transaction(Message(topic="paid", body=b"ORDER-17"), pay)
         """
         sender = self._running()
-        out = prepare_half_message(
+        prepared = prepare_half_message(
             message,
             send_codec.message_id_of(message, self._instance.new_message_id),
             self.group,
             self._settings,
             immunity_s,
         )
-        sent = await sender.send(out)
+        sent = await sender.send(prepared)
         state, error = LocalState.ROLLBACK, None
         if sent.status is SendStatus.SEND_OK:
             state, error = await _local_state(execute, sent, f"the transaction of {sent.message_id}")
@@ -251,21 +251,21 @@ class TransactionProducer(Producer):
                 log.warning("Group %s could not answer a transaction check from %s: %s", self.group, peer.addr, error)
 
     async def _process_check_request(self, command: Command, peer: Peer) -> None:
-        question = typed(command, CheckTransactionState)
+        check = typed(command, CheckTransactionState)
         stored = record.decode(command.body)
-        table = stored.property_map()
-        message = to_received_message(stored, table, MessageQueue(stored.topic, "", stored.queue_id))
+        properties_by_name = stored.property_map()
+        message = to_received_message(stored, properties_by_name, MessageQueue(stored.topic, "", stored.queue_id))
         state, error = await _local_state(self._check, message, f"the check of {message.message_id}")
         end = EndTransactionHeader(
             producer_group=self.group,
-            tran_state_table_offset=question.tran_state_table_offset,
-            commit_log_offset=question.commit_log_offset,
+            tran_state_table_offset=check.tran_state_table_offset,
+            commit_log_offset=check.commit_log_offset,
             commit_or_rollback=state,
             from_transaction_check=True,
             msg_id=message.message_id,
-            transaction_id=question.transaction_id,
+            transaction_id=check.transaction_id,
         )
-        region = table.get(names.MSG_REGION, DEFAULT_REGION)
+        region = properties_by_name.get(names.MSG_REGION, DEFAULT_REGION)
         await self._send_end(
             peer.addr, end, (message.topic, message.tags, " ".join(message.keys), region), state, error
         )
@@ -281,35 +281,33 @@ def prepare_half_message(
     """
     if message.delay_level or message.deliver_at_ms:
         raise MessageRefused("a transactional message cannot be delayed: remove delay_level and deliver_at_ms")
-    own = {names.TRAN_MSG: "true", names.PGROUP: group}
+    added = {names.TRAN_MSG: "true", names.PGROUP: group}
     if immunity_s is not None:
         if immunity_s < 0:
             raise MessageRefused(
                 f"immunity_s = {immunity_s}: expected seconds from 0 on, or None for the broker's transactionTimeOut"
             )
-        own[names.CHECK_IMMUNITY_TIME] = str(immunity_s)
-    out = send_codec.prepare(message, message_id, settings)
-    text = out.properties + properties.PAIR_END + properties.encode(own)
-    if len(text.encode()) > properties.SIZE_MAX:
-        raise MessageRefused(
-            f"the properties have {len(text.encode())} bytes, at most {properties.SIZE_MAX} are allowed"
-        )
-    return out._replace(properties=text, sys_flag=out.sys_flag | names.TRANSACTION_PREPARED)
+        added[names.CHECK_IMMUNITY_TIME] = str(immunity_s)
+    prepared = send_codec.prepare(message, message_id, settings)
+    prepared = send_codec.with_properties(prepared, added)
+    return prepared._replace(sys_flag=prepared.sys_flag | names.TRANSACTION_PREPARED)
 
 
-async def _local_state(ask: Callable[[Any], Any], about: object, what: str) -> tuple[LocalState, Exception | None]:
+async def _local_state(
+    function: Callable[[Any], Any], argument: object, name: str
+) -> tuple[LocalState, Exception | None]:
     """Call `execute` or `check`. Return the state, and the exception if it raised one.
 
     The state is UNKNOWN if the function raised, or returned anything but a LocalState.
     """
     try:
-        state = ask(about)
+        state = function(argument)
         if inspect.isawaitable(state):
             state = await state
     except Exception as error:
-        log.exception("%s failed; the state is UNKNOWN", what)
+        log.exception("%s failed; the state is UNKNOWN", name)
         return LocalState.UNKNOWN, error
     if not isinstance(state, LocalState):
-        log.warning("%s returned %r instead of a LocalState; the state is UNKNOWN", what, state)
+        log.warning("%s returned %r instead of a LocalState; the state is UNKNOWN", name, state)
         return LocalState.UNKNOWN, None
     return state, None

@@ -1,7 +1,7 @@
-"""Checks of what applications give to clients: every constructor uses these. [Validators]
+"""Validation of what applications pass to clients; every constructor uses these checks. [Validators]
 
-A check returns the value in the form that the client uses, or raises ConfigError with the name, the value and the fix. It runs
-when the client is constructed, so that a mistake is an error there and no traceback, or silence, while messages arrive.
+A check returns the value in the form that the client uses, or raises ConfigError with the name, the value and the fix. Checks
+run when a client is constructed, so a mistake is an error there and not a traceback, or silence, while messages arrive.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ariane.model.topic import group_name_fault
 NAMESRV_PORT = 9876
 NAMESRV_FIX = "give host:port; several as a list, or joined by ';'"
 
-# Names that the Java clients refuse because forgetting to choose one would mix programs into one group.
+# Names that the Java clients refuse: a forgotten group name would mix several programs into one group.
 REFUSED_GROUPS = frozenset({"DEFAULT_PRODUCER", "DEFAULT_CONSUMER"})
 
 # Times in ms since the epoch from 1973 to 5138. Seconds are below until 5138, microseconds are above since 1973.
@@ -67,10 +67,10 @@ def _address_fault(address: str) -> str | None:
 
 
 def group_name(value: str) -> str:
-    """Return the name of a group, if a client may use it."""
+    """Return the name of a group, if clients may use it."""
     fault = group_name_fault(value) if isinstance(value, str) else f"expected a text, not {_kind(value)}"
     if fault is None and value in REFUSED_GROUPS:
-        fault = f"{value} is nobody's group: choose a name of your own"
+        fault = f"{value} is reserved as Java's default; choose a name of your own"
     if fault:
         raise ConfigError("group", value, fault)
     return value
@@ -99,14 +99,14 @@ def start(value: Start) -> Start:
 
 
 def time_ms(key: str, value: int) -> int:
-    """Return a time in ms since the epoch."""
+    """Return a time in ms since the epoch, if it is one."""
     if fault := time_fault(value):
         raise ConfigError(key, value, fault)
     return value
 
 
 def time_fault(value: object) -> str | None:
-    """Why `value` is no time in ms since the epoch, or None. 0 is the epoch itself: the beginning of everything."""
+    """Return why `value` is not a time in ms since the epoch, or None. 0 is allowed: the epoch, before every message."""
     if isinstance(value, bool) or not isinstance(value, int):
         return f"expected a whole number of ms since the epoch, not {_kind(value)}"
     if value == 0 or MS_MIN <= value < MS_MAX:
@@ -136,9 +136,9 @@ def _utc(ms: int) -> str:
 def callback(key: str, value: Any, *arguments: str) -> Any:
     """Return a function that the client calls with as many positional arguments as `arguments` names.
 
-    Functions, coroutine functions, bound methods, partials and objects with `__call__`. What has no signature (some
-    built-in functions, annotations that cannot be evaluated) is taken as it is. Of a decorated function the decorator's
-    signature counts, because the decorator may pass other arguments on.
+    Accepts functions, coroutine functions, bound methods, partials and objects with `__call__`. A callable without a signature
+    (some built-in functions, annotations that cannot be evaluated) is accepted unchecked. For a decorated function the
+    decorator's signature counts, because the decorator may pass other arguments on.
     """
     expected = f"a function of {len(arguments)} argument{'s' * (len(arguments) != 1)}: ({', '.join(arguments)})"
     if not callable(value):
@@ -160,38 +160,38 @@ def callback(key: str, value: Any, *arguments: str) -> Any:
 
 
 def callbacks(key: str, values: Iterable[Any], *arguments: str) -> tuple[Any, ...]:
-    """Return several functions of the same arguments."""
+    """Return functions that are called with the same arguments."""
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise ConfigError(key, values, f"expected a list of functions, not {_kind(values)}")
     return tuple(callback(key, value, *arguments) for value in values)
 
 
 def of_kind(key: str, value: Any, kind: type[Value]) -> Value:
-    """Return a value of a class."""
+    """Return a value that must be an instance of `kind`."""
     if not isinstance(value, kind):
         raise ConfigError(key, value, f"expected {kind.__name__}, not {_kind(value)}")
     return value
 
 
 def optional(key: str, value: Any, kind: type[Value]) -> Value | None:
-    """Return a value of a class, or None."""
+    """Return a value that must be an instance of `kind` or None."""
     return None if value is None else of_kind(key, value, kind)
 
 
 def seconds(key: str, value: float) -> float:
-    """Return a time to wait, in seconds, which is not negative."""
+    """Return a duration in seconds, which must not be negative."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-        raise ConfigError(key, value, "choose a number of seconds from 0 on")
+        raise ConfigError(key, value, "expected a number of seconds, 0 or more")
     return value
 
 
 def within(settings: msgspec.Struct, key: str, low: int, high: int) -> None:
-    """Check a whole number of a settings object."""
+    """Check an integer field of a settings object."""
     whole(key, getattr(settings, key), low, high)
 
 
 def whole(key: str, value: int, low: int, high: int) -> int:
-    """Return a whole number from `low` to `high`."""
+    """Return an integer from `low` to `high`."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise ConfigError(key, value, f"choose a whole number from {low} to {high}")
     return value
