@@ -1,6 +1,6 @@
-"""`format("rocketmq")` without a register call: Spark looks for `DefaultSource` in every installed module `pyspark_*`.
+"""Makes Spark find `format("rocketmq")`: it looks for `DefaultSource` in every installed module named `pyspark_*`.
 
-Spark imports all such modules whenever it looks one up, so this one costs nothing until it is asked.
+Spark imports all such modules to resolve any format, so the source itself is loaded on first access only.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""`format("rocketmq")` and `format("rocketmq-store")`: messages as DataFrames, and back. It runs on executors, and loads no server.
+"""Spark connector: `format("rocketmq")` and `format("rocketmq-store")`. Runs on executors and imports no server code.
 
-    brokers ─ wire ─→ read ──→ records ─→ rows        the way of what is read
+    brokers ─ wire ─→ read ──→ records ─→ rows        reading
        files ───────→ store ─↗
-    brokers ←─ wire ─ write ←──────────── rows        the way of what is written
+    brokers ←─ wire ─ write ←──────────── rows        writing
 
-What an application uses is imported from here, and is loaded (with pyspark) when it is first used. The import itself sets
-PYSPARK_PYTHON where Spark would run another Python than this one (`interpreter`).
+Applications import everything from this module; names are loaded (with pyspark) on first use. The import itself sets
+PYSPARK_PYTHON if Spark would otherwise run another Python than this one (`interpreter`).
 """
 
 from __future__ import annotations

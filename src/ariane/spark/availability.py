@@ -1,11 +1,12 @@
-"""Where the connector runs: versions of Spark, and what is installed for the Python that Spark starts.
+"""Checks of the environment: the version of Spark, and the packages installed for the Python that Spark starts.
 
                                     batches, writing streams    reading streams
     Spark 4.2 and later             yes                         yes
-    Spark 4.1                       yes                         no: a Python source is given no start and no limit
+    Spark 4.1                       yes                         no: Python sources get no start offset and no limit
     Spark 4.0                       no: no filters, no Arrow writer for streams
 
-Spark looks at all sources at once, and one that cannot be imported hides the others. So each is replaced by one that says why.
+Spark imports all sources at once, and one that fails to import hides the others. A source that cannot be imported is therefore
+replaced by one that raises the reason when it is used.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ MIN_SPARK_FOR_STREAM_READS = (4, 2)
 
 
 def require_spark(minimum: tuple[int, int], feature: str, version: str = spark_version) -> None:
-    """Raise ConfigError when Spark is older than `least`, which `what` needs."""
+    """Raise ConfigError if Spark is older than `minimum`, which `feature` needs."""
     match = re.match(r"(\d+)\.(\d+)", version)
     if match is None or (int(match[1]), int(match[2])) < minimum:
         needed = ".".join(map(str, minimum))
@@ -32,17 +33,17 @@ def require_spark(minimum: tuple[int, int], feature: str, version: str = spark_v
 
 
 def require_connector(version: str = spark_version) -> None:
-    """Raise ConfigError when no part of the connector runs on this Spark."""
+    """Raise ConfigError if this Spark is too old for the connector."""
     require_spark(MIN_SPARK, "the RocketMQ connector", version)
 
 
 def require_stream_reads(version: str = spark_version) -> None:
-    """Raise ConfigError when this Spark cannot read streams from the connector."""
-    require_spark(MIN_SPARK_FOR_STREAM_READS, "reading a stream of RocketMQ", version)
+    """Raise ConfigError if this Spark is too old to read streams from the connector."""
+    require_spark(MIN_SPARK_FOR_STREAM_READS, "reading a RocketMQ stream", version)
 
 
 def load_source(name: str, module: str, class_name: str) -> type[DataSource]:
-    """Return the source `class_name` of `module`, or a source of the same name that raises ConfigError when it is used."""
+    """Return the source `class_name` of `module`, or a substitute of the same name that raises ConfigError when it is used."""
     try:
         require_connector()
         source_class: type[DataSource] = getattr(import_module(module), class_name)
@@ -57,7 +58,7 @@ def load_source(name: str, module: str, class_name: str) -> type[DataSource]:
 
 
 def _unavailable_source(source_name: str, error: ConfigError) -> type[DataSource]:
-    # Spark sends the class to other processes: it holds texts only.
+    # Spark pickles the class, so it captures plain texts only.
     key, value, fix = error.key, str(error.value), error.fix
 
     class UnavailableSource(DataSource):

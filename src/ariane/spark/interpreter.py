@@ -1,8 +1,8 @@
-"""Which Python Spark runs: by default `python3` of the PATH, which is not that of a virtual environment that is not activated.
+"""Selects the Python that Spark runs: by default `python3` of the PATH, which ignores a venv that is not activated.
 
-`choose` runs when `ariane.spark` is imported, and loads nothing. It sets PYSPARK_PYTHON to this interpreter if Spark would run
-another one, and if nothing else decides: no variable is set, and there are no signs of spark-submit, Spark Connect or a cluster.
-Once Spark runs it is too late, and a warning says so.
+`choose_python` runs on import of `ariane.spark` and loads nothing. It sets PYSPARK_PYTHON to this interpreter if Spark would
+run another one and nothing else decides: no variable is set, and there is no sign of spark-submit, Spark Connect or a cluster.
+If a session is already running it logs a warning, because the setting comes too late.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 log = logging.getLogger("ariane.spark")
 
-# Where one of these is set, somebody has decided how Spark runs, mostly for executors on other machines.
+# If one of these is set, the user has configured how Spark runs, mostly for executors on other machines.
 EXPLICIT_SETTINGS = (
     "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON",
     "PYSPARK_GATEWAY_PORT",  # spark-submit and pyspark
@@ -25,7 +25,7 @@ EXPLICIT_SETTINGS = (
     "SPARK_HOME", "SPARK_CONF_DIR", "MASTER", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "KUBERNETES_SERVICE_HOST",
     "DATABRICKS_RUNTIME_VERSION",
 )  # fmt: skip
-WORKER_PREFIX = "PYTHON_WORKER_FACTORY_"  # of variables that Spark sets in the Python processes that it starts
+WORKER_PREFIX = "PYTHON_WORKER_FACTORY_"  # prefix of variables that Spark sets in its Python processes
 
 
 def choose_python(
@@ -34,7 +34,7 @@ def choose_python(
     executable: str = sys.executable,
     which: Callable[[str], str | None] = shutil.which,
 ) -> None:
-    """Let Spark run this interpreter, or warn when it already runs with another one."""
+    """Set PYSPARK_PYTHON to this interpreter, or log a warning if Spark already runs another one."""
     if not executable or is_worker(environ):
         return
     context = getattr(modules.get("pyspark.core.context"), "SparkContext", None)
@@ -44,16 +44,16 @@ def choose_python(
         "python3", executable, which
     ):
         environ["PYSPARK_PYTHON"] = executable
-        log.info("Setting PYSPARK_PYTHON to %s: python3 of the PATH is another one", executable)
+        log.info("Setting PYSPARK_PYTHON to %s: python3 of the PATH is another interpreter", executable)
 
 
 def is_worker(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether Spark started this process, as a planner or a worker."""
+    """Return whether Spark started this process, as a planner or a worker."""
     return any(name.startswith(WORKER_PREFIX) for name in environ)
 
 
 def _warn_if_different(context: Any, executable: str, which: Callable[[str], str | None]) -> None:
-    """Only of local masters: executors on other machines have a Python of their own."""
+    """Log a warning if a local master runs another interpreter. Executors on other machines have their own Python."""
     if (
         context is None
         or not str(context.master).startswith("local")
@@ -61,16 +61,16 @@ def _warn_if_different(context: Any, executable: str, which: Callable[[str], str
     ):
         return
     log.warning(
-        'Spark runs %s (%s) and not %s, and may not find format("rocketmq") there: import ariane.spark before the first '
+        'Spark runs %s (%s) instead of %s, and may not find format("rocketmq") there: import ariane.spark before the first '
         "SparkSession, activate the virtual environment, or set PYSPARK_PYTHON=%s",
         context.pythonExec, which(context.pythonExec) or "not found", executable, executable,
     )  # fmt: skip
 
 
 def _is_same_environment(name: str, executable: str, which: Callable[[str], str | None]) -> bool:
-    """Whether `name` is an interpreter of the same environment, and of the same version.
+    """Return whether `name` is an interpreter of the same environment and version.
 
-    Environments link to one interpreter, so the directory tells them apart; /usr/bin has several interpreters.
+    Environments link to one interpreter, so their directories are compared; /usr/bin contains several interpreters.
     """
     path, own_path = which(name), Path(executable)
     if path is None or Path(path).parent != own_path.parent:

@@ -1,8 +1,8 @@
-"""Options as Spark gives them, to values: texts whose names know no case, read by a table of readers.
+"""Parses Spark's options: texts with case-insensitive names, converted by a table of readers.
 
-    values(options, "rocketmq source", SourceOptions, READ, ALIASES)  → {member: value}, for the struct that has the defaults
+    parse_options(options, "rocketmq source", SourceOptions, READERS, ALIASES)  → {member: value} for the struct
 
-A reader gets the option's name, as people write it, and its text; its ConfigError says what to write instead.
+A reader gets the option's name, in its documented spelling, and its text; it raises ConfigError with what to write instead.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _UNITS_MS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400
 
 
 class Secret(str):
-    """A text that shows itself to nobody who prints it."""
+    """A text whose repr hides it."""
 
     def __repr__(self) -> str:
         return "..." if self else "''"
@@ -40,9 +40,18 @@ def parse_options(
     aliases: Mapping[str, str] | None = None,
     ignored: Collection[str] = (),
 ) -> dict[str, Any]:
-    """The members of `kind` that are given. Unknown options are refused, as they are mistyped ones, but for `passed_over`.
+    """Return the struct members that `options` sets.
 
-    `readers` has the options in lower case that are no plain texts, `aliases` other names, in lower case both.
+    Args:
+        options: Option names (case-insensitive) and texts.
+        format_name: Name of the source or sink, for messages.
+        option_struct: Struct whose members are the options.
+        readers: Readers by lower-case option name; others are plain texts.
+        aliases: Alternative names → names, both in lower case.
+        ignored: Lower-case names of options that are not ours.
+
+    Raises:
+        ConfigError: an option is unknown (probably a typing error), empty, set twice by an alias, or invalid.
     """
     members = {name.replace("_", ""): name for name in option_struct.__struct_fields__}
     parsed: dict[str, Any] = {}
@@ -52,21 +61,23 @@ def parse_options(
             continue
         name = (aliases or {}).get(lower, lower)
         if name not in members:
-            # Its value is not shown: an unknown option may hold a secret.
-            options_there = f"it has {', '.join(map(camel_case, members.values()))}"
+            # The value is not shown, because an unknown option may hold a secret.
+            options_there = f"expected one of {', '.join(map(camel_case, members.values()))}"
             raise ConfigError(
-                given, Secret("..."), f"is no option of the {format_name}; {_suggestion(lower, members)}{options_there}"
+                given,
+                Secret("..."),
+                f"is not an option of the {format_name}; {_suggestion(lower, members)}{options_there}",
             )
         member = members[name]
         if not text.strip():
             raise ConfigError(
                 camel_case(member) if name == lower else given,
                 "",
-                "is empty: give it a value, or leave it out if it is optional",
+                "is empty: set a value, or remove the option if it is optional",
             )
         if member in parsed:
             shown = "" if "secret" in name or "token" in name else text
-            raise ConfigError(given, shown, f"is another name of {camel_case(member)}, which is given too: keep one")
+            raise ConfigError(given, shown, f"is an alias of {camel_case(member)}, which is set, too: keep one")
         parsed[member] = readers.get(name, text_option)(camel_case(member) if name == lower else given, text.strip())
     return parsed
 
@@ -76,7 +87,7 @@ def reject_changed(values: msgspec.Struct, reasons: Mapping[str, str]) -> None:
 
     Args:
         values: Parsed options.
-        reasons: For each member that has no effect here: why, and what to do instead.
+        reasons: Members that have no effect in this context → why, and what to do instead.
     """
     for field in msgspec.structs.fields(values):
         value = getattr(values, field.name)
@@ -110,7 +121,7 @@ def list_option(separator: str) -> Callable[[str, str], tuple[str, ...]]:
     def read(name: str, text: str) -> tuple[str, ...]:
         values = tuple(one.strip() for one in text.split(separator) if one.strip())
         if not values:
-            raise ConfigError(name, text, f"names nothing: give values, joined by {separator!r}")
+            raise ConfigError(name, text, f"expected values separated by {separator!r}")
         return values
 
     return read
@@ -118,17 +129,17 @@ def list_option(separator: str) -> Callable[[str, str], tuple[str, ...]]:
 
 def boolean_option(name: str, text: str) -> bool:
     if text.lower() not in ("true", "false"):
-        raise ConfigError(name, text, "use true or false")
+        raise ConfigError(name, text, "expected true or false")
     return text.lower() == "true"
 
 
 def integer_option(minimum: int, maximum: int = INT_MAX, alternatives: str = "") -> Callable[[str, str], int]:
-    """A whole number; `or_else` says what might stand there instead."""
+    """Return a reader of integers; `alternatives` names other accepted values in the error message."""
 
     def read(name: str, text: str) -> int:
         is_one = text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
         if not is_one or not minimum <= int(text) <= maximum:
-            raise ConfigError(name, text, f"it has to be {alternatives}a whole number from {minimum} to {maximum}")
+            raise ConfigError(name, text, f"expected {alternatives}an integer from {minimum} to {maximum}")
         return int(text)
 
     return read
@@ -137,14 +148,14 @@ def integer_option(minimum: int, maximum: int = INT_MAX, alternatives: str = "")
 def duration_option(name: str, text: str) -> int:
     found = re.fullmatch(r"([0-9]{1,12})\s*(ms|s|m|h|d|)", text)
     if found is None:
-        raise ConfigError(name, text, "use a number of ms, or 30s, 15m, 1h")
+        raise ConfigError(name, text, "expected a number of ms, or a duration such as 30s, 15m, 1h")
     return int(found[1]) * _UNITS_MS[found[2]]
 
 
 def size_option(name: str, text: str) -> int:
-    """Bytes, with k, m, g for powers of 1024 as Spark has them."""
+    """Parse a number of bytes; suffixes k, m, g are powers of 1024, as in Spark."""
     found = re.fullmatch(r"([0-9]{1,15})\s*([kmg]?)b?", text.lower())
     count = int(found[1]) << 10 * " kmg".index(found[2] or " ") if found else 0
     if not 1 <= count <= LONG_MAX:
-        raise ConfigError(name, text, "use a number of bytes, or 64m, 1g")
+        raise ConfigError(name, text, "expected a number of bytes, or a size such as 64m, 1g")
     return count

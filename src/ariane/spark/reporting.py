@@ -1,9 +1,9 @@
-"""How an error of the connector reaches the user: Spark shows what a Python process raised as a traceback.
+"""How errors of the connector reach the user. Spark shows an exception of a Python process as a traceback.
 
     ConfigError in a planner or task ─→ traceback as text ─→ JVM ─→ AnalysisException of the driver
 
-An ArianeError says in its message what is wrong and what to do, so its traceback is left out by the switch that Spark has for it
-(`spark.sql.execution.pyspark.udf.hideTraceback.enabled`), set in this process only: Spark ends it after an error.
+The message of an ArianeError states what is wrong and what to do, so its traceback is suppressed with Spark's own switch
+(`spark.sql.execution.pyspark.udf.hideTraceback.enabled`), in this process only: Spark ends the process after an error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ P = ParamSpec("P")
 
 @contextmanager
 def message_only() -> Iterator[None]:
-    """Let Spark show an ArianeError that is raised within by its message alone."""
+    """Make Spark show an ArianeError raised in this context without a traceback."""
     try:
         yield
     except ArianeError:
@@ -37,7 +37,7 @@ def message_only() -> Iterator[None]:
 
 
 def hide_traceback(method: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a method that Spark calls: Spark shows its ArianeErrors by their message alone."""
+    """Decorate a method that Spark calls so that its ArianeErrors are shown without a traceback."""
 
     @functools.wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -48,9 +48,9 @@ def hide_traceback(method: Callable[P, T]) -> Callable[P, T]:
 
 
 def reader_or_error(factory: Callable[[], DataSourceStreamReader]) -> DataSourceStreamReader:
-    """Return what `make` returns, or a reader whose first call raises the ArianeError of `make`.
+    """Return the result of `factory`, or a reader whose first call raises the ArianeError of `factory`.
 
-    Spark hides an error of streamReader() behind an UnboundLocalError of its own; those of the reader's methods it shows.
+    Spark hides an exception of streamReader() behind its own UnboundLocalError, but shows those of the reader's methods.
     """
     try:
         return factory()
@@ -59,7 +59,7 @@ def reader_or_error(factory: Callable[[], DataSourceStreamReader]) -> DataSource
 
 
 class ErrorReader(DataSourceStreamReader):
-    """Raises an error as soon as Spark wants to know anything."""
+    """Stream reader whose methods all raise the same error."""
 
     def __init__(self, error: ArianeError) -> None:
         self._error = error

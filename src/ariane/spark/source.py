@@ -1,4 +1,4 @@
-"""`format("rocketmq")` as Spark knows it: topics as rows, a task or more per queue, and rows as messages.
+"""Spark data source of `format("rocketmq")`: reads topics as rows, and writes rows as messages.
 
     spark.dataSource.register(RocketMQSource)
     spark.readStream.format("rocketmq").option("namesrv", "127.0.0.1:9876").option("topic", "T").load()
@@ -6,9 +6,9 @@
     read, readStream      `read.batch`, `read.micro_batches`
     write, writeStream    `write.sink`
 
-Exactly once by the checkpoint alone: the offsets of a batch stand in it before the batch runs, with their start, so a replay
-reads the same rows (`read.micro_batches`, `read.offsets`). A schema given by the user (`.schema("body BINARY")`) leaves the other
-columns undecoded.
+Streams are exactly once by the checkpoint alone: it stores the start and end offsets of a batch before the batch runs, so a
+replay reads the same rows (`read.micro_batches`, `read.offset_ranges`). If the user passes a schema (`.schema("body BINARY")`),
+other columns are not decoded.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ariane.spark.reporting import hide_traceback, reader_or_error
 
 
 class RocketMQSource(DataSource):
-    """The source as Spark registers it."""
+    """Spark data source of the format `rocketmq`."""
 
     @classmethod
     def name(cls) -> str:
@@ -39,15 +39,13 @@ class RocketMQSource(DataSource):
 
     @hide_traceback
     def schema(self) -> str:
-        parse(
-            self.options
-        )  # Spark asks for the schema when a frame is made: mistakes are reported there, not when it is used
+        parse(self.options)  # validated here because Spark requests the schema in load(): mistakes are reported early
         return arrow_decoder.DDL
 
     @hide_traceback
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse(self.options)
-        # Spark refuses a reader that has pushFilters unless its setting allows it: so it is one of two classes.
+        # Spark rejects a reader with pushFilters unless its setting allows it, so there are two classes.
         kind = FilteredReader if options.push_down_predicate else BatchReader
         return kind(options, requested_columns(schema, arrow_decoder.COLUMNS))
 

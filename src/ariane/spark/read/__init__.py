@@ -1,4 +1,5 @@
-"""From queues to rows: what is there (`pull`, `ends`), what of it a task reads (`offsets`), and the rows (`tasks`).
+"""From queues to rows: queue bounds, the offset ranges of a batch or micro-batch, and the tasks that pull them.
 
-options ─→ batch, micro_batches ─→ partitions ─→ tasks ─→ records.decode          progress: how far a query is
+options ─→ batch, micro_batches ─→ partitions ─→ read_task ─→ records.arrow_decoder          progress: lag of a query
+                └─ queue_bounds, pull_client
 """

@@ -1,4 +1,7 @@
-"""Batch reads: what is between the starting and the ending offsets or times, less what filters leave out."""
+"""Batch reader: plans the queue ranges between the starting and ending offsets or times, reduced by pushed filters.
+
+select topics → fetch queue bounds → resolve start and end → apply filters → split into tasks
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ log = logging.getLogger("ariane.spark")
 
 
 class BatchReader(DataSourceReader):
-    """What is between the starting and ending offsets or times."""
+    """Reads once what is stored between the starting and ending offsets or times."""
 
     def __init__(self, options: SourceOptions, columns: list[str]) -> None:
         reject_stream_options(options)
@@ -45,14 +48,15 @@ class BatchReader(DataSourceReader):
         queues = cluster.retry(f"routes of {', '.join(chosen[:3])}", cluster.queues, *chosen) if chosen else []
         missing = sorted(set(listed_topics(options)) - {queue.topic for queue in queues})
         if missing:
-            raise RouteNotFound(missing[0], f"none of {', '.join(options.namesrv)} knows it")
+            raise RouteNotFound(missing[0], f"not found on any of {', '.join(options.namesrv)}")
         if not chosen:
             log.warning("topicsPattern %r matches no topic: the batch has no rows", options.topics_pattern)
         self._reject_unknown_queues(queues)
         ends = queue_ends.fetch_bounds(cluster, [queue for queue in queues if self._filters.matches(queue)])
         if ends.from_slaves:
             log.warning(
-                "slaves answered for %d queues: what they have not copied yet is not read", len(ends.from_slaves)
+                "Reading %d queues from slaves: messages that are not replicated yet are not read",
+                len(ends.from_slaves),
             )
         begin = start_positions(cluster, options, queues, ends)
         end = self._end_positions(cluster, ends)
@@ -66,7 +70,7 @@ class BatchReader(DataSourceReader):
             yield from read_partition(partition, self._options, self._columns)
 
     def _reject_unknown_queues(self, queues: list[MessageQueue]) -> None:
-        """Raise ConfigError when an option names a queue that is not read. A stream waits for it, a batch cannot."""
+        """Raise ConfigError if an option names a queue that does not exist. (A stream waits for such a queue, a batch cannot.)"""
         options = self._options
         for name, wanted in (
             ("startingOffsets", options.starting_offsets),
@@ -77,14 +81,14 @@ class BatchReader(DataSourceReader):
             reject_unknown_queues(name, wanted, queues)
             topics = {queue.topic for queue in wanted} if isinstance(wanted, dict) else set()
             if missing := sorted(topics - {queue.topic for queue in queues}):
-                raise ConfigError(name, missing[0], "no such topic: leave it out, or create it")
+                raise ConfigError(name, missing[0], "no such topic: remove it from the option, or create it")
 
     def _check_bounds(self, begin: Positions, end: Positions, bounds: QueueBounds) -> None:
-        """Compare what the options name with what the queues hold.
+        """Compare the offsets that options name with the offsets that the queues hold.
 
         Raises:
             ConfigError: a queue ends before it starts.
-            DataLoss: offsets that were asked for are not there, and failOnDataLoss is true.
+            DataLoss: requested offsets are not available, and failOnDataLoss is true.
         """
         options = self._options
         starting, ending = options.starting_offsets, options.ending_offsets
@@ -92,16 +96,16 @@ class BatchReader(DataSourceReader):
         high = {queue: end[queue] for queue in bounds.end if isinstance(ending, dict) and queue in ending}
         for fault in offset_ranges.find_out_of_range(low, high, bounds.first, bounds.end):
             if options.fail_on_data_loss:
-                slave = "" if not bounds.from_slaves else " (slaves answered, and may lack the newest messages)"
-                raise DataLoss(f"{fault}{slave}; set failOnDataLoss to false to read what there is")
-            log.warning("%s; reading what there is", fault)
+                slave = "" if not bounds.from_slaves else " (read from slaves, which may lack the newest messages)"
+                raise DataLoss(f"{fault}{slave}; set failOnDataLoss to false to read the available offsets")
+            log.warning("%s; reading the available offsets", fault)
         for queue in sorted(high):
             if (queue in low or starting == "latest") and high[queue] < begin[queue]:
-                why = f"{offset_ranges.describe_queue(queue)}: lies before the start, {begin[queue]}"
+                why = f"{offset_ranges.describe_queue(queue)}: ends before its start, {begin[queue]}"
                 raise ConfigError("endingOffsets", high[queue], why)
 
     def _end_positions(self, cluster: pull_client.BlockingCluster, bounds: QueueBounds) -> Positions:
-        """Where to stop, of the queues in `ends`; those that an option does not name are read to their last."""
+        """Return the end offset of each queue in `bounds`; queues that no option names are read to their end."""
         options = self._options
         if options.ending_timestamp is not None:
             times = {queue: time_for_queue(options.ending_timestamp, queue) for queue in bounds.end}
@@ -114,7 +118,7 @@ class BatchReader(DataSourceReader):
     def _apply_filters(
         self, cluster: pull_client.BlockingCluster, parts: list[offset_ranges.OffsetRange]
     ) -> list[offset_ranges.OffsetRange]:
-        """What pushed filters leave of the ranges."""
+        """Return the ranges reduced to what the pushed filters can match."""
         wanted = self._filters
         cut = [wanted.clip(part) for part in parts]
         cut = [part for part in cut if part.start < part.end]
@@ -128,7 +132,7 @@ class BatchReader(DataSourceReader):
 
 
 class FilteredReader(BatchReader):
-    """The same, for sessions that push filters down. Spark applies all of them again."""
+    """A batch reader that accepts pushed filters. Spark applies every filter again, so filtering here is an optimisation only."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         self._filters = pushdown.parse_filters(filters)

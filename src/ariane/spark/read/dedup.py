@@ -1,10 +1,11 @@
-"""The reader's side of at-least-once writing: one row of those that the sink wrote twice. DataFrame → DataFrame.
+"""Deduplication on the reading side of at-least-once writes: keeps one row of those that the sink wrote twice.
 
     drop_duplicates(spark.read.format("rocketmq")…load())                       the whole frame
     drop_duplicates(spark.readStream.format("rocketmq")…load(), "1 hour")       copies read within an hour of each other
 
-Two rows are copies when their property ARIANE_DEDUP is the same: run, batch, partition and sequence of the row that was
-written. Messages without it (other producers') all stay, except that the same stored message, read twice, is one.
+Two rows are copies if they have the same ARIANE_DEDUP property: run, batch, partition and sequence of the row that was
+written. Messages of other producers lack the property and are all retained, except that the same stored message read twice
+counts as one.
 """
 
 from __future__ import annotations
@@ -16,23 +17,36 @@ from ariane.errors import ConfigError
 from ariane.model.dedup import DEDUP
 
 REQUIRED_COLUMNS = ("topic", "broker", "queue_id", "queue_offset", "properties")
-DEDUP_COLUMN, READ_AT_COLUMN = "_ariane_row", "_ariane_read_at"  # columns that live only within
+DEDUP_COLUMN, READ_AT_COLUMN = "_ariane_row", "_ariane_read_at"  # temporary columns, dropped from the result
 
 
 def drop_duplicates(frame: DataFrame, within: str = "") -> DataFrame:
-    """`frame` with one of all copies of a row. `within`, for streams, is how long a row is remembered after it was read: copies
-    that are read later come through.
+    """Return `frame` with one row of each group of copies.
 
-    The time is that of the reading. By the time of storing, rows of a queue that lags behind another would be late for Spark,
-    and it drops late rows whether they are copies or not.
+    Args:
+        frame: A batch or streaming frame with the columns topic, broker, queue_id, queue_offset and properties.
+        within: For streams only, and required there: how long a row is remembered after it was read, for example "1 hour".
+            Copies that are read later than that are not recognised.
+
+    Raises:
+        ConfigError: a required column is missing, or `within` does not fit the kind of frame.
+
+    Example:
+        >>> drop_duplicates(spark.read.format("rocketmq").options(namesrv="127.0.0.1:9876", topic="orders").load())
     """
     if missing := [name for name in REQUIRED_COLUMNS if name not in frame.columns]:
-        fix = f"are needed to tell messages apart; the frame has {', '.join(frame.columns)}"
+        fix = f"required to identify messages; the frame has only {', '.join(frame.columns)}"
         raise ConfigError("columns", ", ".join(missing), fix)
     if within and not frame.isStreaming:
-        raise ConfigError("within", within, "is for streams: a batch leaves out all copies in the frame")
+        raise ConfigError(
+            "within",
+            within,
+            "only for streaming frames: a batch is always deduplicated completely; remove the argument",
+        )
     if frame.isStreaming and not within.strip():
-        raise ConfigError("within", within, 'a stream cannot remember for ever: give a time, such as "1 hour"')
+        raise ConfigError(
+            "within", within, 'required for streaming frames, to bound the state: pass a duration such as "1 hour"'
+        )
     stored_position = F.to_json(F.struct("topic", "broker", "queue_id", "queue_offset"))
     dedup_key = F.coalesce(F.concat(F.lit(f"{DEDUP} "), F.col("properties")[DEDUP]), stored_position)
     keyed = frame.withColumn(DEDUP_COLUMN, dedup_key)

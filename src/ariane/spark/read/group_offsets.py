@@ -1,9 +1,9 @@
-"""How far a query is, told to the brokers as the offsets of a consumer group, for tools that show lag by group.
+"""Commits a query's progress as the offsets of a consumer group, for tools that show lag by group.
 
-Nothing is read from there: a query goes on from its checkpoint. Java's tools find the brokers of a group by its retry topic,
-which a broker makes when a consumer of the group says hello. So for a group that has none, a consumer of it is introduced
-and taken back once. A group that has one is left alone: it may have consumers, which would share out their queues anew.
-[RemoteBrokerOffsetStore]
+The connector never reads these offsets: a query resumes from its checkpoint. Java's tools find the brokers of a group by its
+retry topic, which a broker creates on the first heartbeat of a consumer of that group. For a group without a retry topic, a
+consumer is therefore registered and unregistered once. A group that has one is left alone: it may have live consumers, and a
+heartbeat would make them rebalance. [RemoteBrokerOffsetStore]
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CLIENT_ID = "127.0.0.1@ariane-spark"
 
 
 class GroupOffsets:
-    """The offsets of one group, as far as this process committed them."""
+    """The offsets of one consumer group, as committed by this process."""
 
     def __init__(self, group: str) -> None:
         self._group = group
@@ -36,7 +36,7 @@ class GroupOffsets:
         self._is_registered = False
 
     def commit(self, cluster: BlockingCluster, positions: Positions) -> dict[MessageQueue, ArianeError]:
-        """Commit what has changed since the last time; what failed, which is tried again with the next call."""
+        """Commit the positions that changed since the last call; return the failures, which the next call retries."""
         changed = {queue: at for queue, at in positions.items() if self._committed.get(queue) != at}
         if changed and not self._is_registered:
             self._register_group(cluster, list(changed))
@@ -73,5 +73,9 @@ class GroupOffsets:
                         raise one
             self._is_registered = True
         except ArianeError as error:
-            self._is_registered = isinstance(error, ReplyError)  # a refusal stays one
-            log.warning("group %s: tools that look for its retry topic may not find it: %s", self._group, error)
+            self._is_registered = isinstance(error, ReplyError)  # a broker that refused will refuse again
+            log.warning(
+                "Could not register group %s; tools that look for its retry topic may not list it: %s",
+                self._group,
+                error,
+            )

@@ -1,12 +1,12 @@
-"""Reading in micro-batches: which entries the next one has. [KafkaMicroBatchStream]
+"""Streaming reader: plans the entries of each micro-batch. [KafkaMicroBatchStream]
 
-    Spark asks        initialOffset() → latestOffset(start, limit) → reportLatestOffset() → partitions(start, end) → tasks
-    with the answers  {"initial": …}    {"from": …, "to": …}         {"latest": …}            from → to of `end` alone
+    Spark calls       initialOffset() → latestOffset(start, limit) → reportLatestOffset() → partitions(start, end) → tasks
+    and gets          {"initial": …}    {"from": …, "to": …}         {"latest": …}          from → to of `end` alone
 
-Topics, queues and brokers are looked up for each micro-batch: what appears is read from its beginning, what is away keeps its
-position. Spark does not keep the initial offset and asks for it again, and its commit() comes late and never for the last
-batch; neither matters here, as every end carries its start, and Spark asks for what follows `start` only when the batch
-before has been finished: that is when the group's offsets are committed.
+Topics, queues and brokers are looked up for each micro-batch: new queues are read from their beginning, and queues of
+unavailable brokers keep their position. Spark does not store the initial offset and asks for it again, and it calls commit()
+late, never for the last batch. Neither matters: every end offset carries its start, and Spark asks for what follows `start`
+only after the previous batch has finished, which is when the group's offsets are committed.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from ariane.spark.reporting import hide_traceback, message_only
 
 log = logging.getLogger("ariane.spark")
 
-UNREGISTERED = "no name server knows it"
+UNREGISTERED = "not registered with any name server"
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Micro-batches of one query."""
+    """Plans and reads the micro-batches of one query."""
 
     def __init__(
         self, options: SourceOptions, columns: list[str], monotonic: Callable[[], float] = time.monotonic
@@ -54,16 +54,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = columns
         self._monotonic = monotonic
         self._initial: dict[str, Any] | None = None
-        self._stop_bounds: QueueBounds | None = None  # AvailableNow: the ends when it began
-        self._latest: Positions = {}  # the ends that were told last, of the queues that were told
-        self._unavailable: dict[str, str] = {}  # who did not answer when asked last, and why
-        self._missing_topics: set[str] = set()  # topics that were read, and that are not there any more
+        self._stop_bounds: QueueBounds | None = None  # AvailableNow: the bounds when the query started
+        self._latest: Positions = {}  # end offsets seen by the last latestOffset(), for reportLatestOffset()
+        self._unavailable: dict[str, str] = {}  # servers that did not respond last time → reason
+        self._missing_topics: set[str] = set()  # topics read before that no longer exist
         self._group = GroupOffsets(options.group_id)
-        self._planned_s = monotonic()  # when a batch was planned last
+        self._planned_s = monotonic()  # when the last non-empty batch was planned, for maxTriggerDelay
 
     @hide_traceback
     def initialOffset(self) -> dict[str, Any]:
-        # Spark asks again in the first batch: the answer has to be the same.
+        # Spark calls this again in the first batch, and the result has to be the same.
         if self._initial is None:
             cluster, queues = self._wait_for_queues()
             ends = queue_ends.fetch_bounds(cluster, queues)
@@ -80,12 +80,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._stop_bounds is None
             else self._bounds_at_stop(self._stop_bounds, reached)
         )
-        # A slave lags: an end behind what was read is no loss when a slave told it.
+        # A slave lags behind its master, so an end below the position read so far is no data loss if a slave reported it.
         last = {**last, **{queue: at for queue, at in reached.items() if queue in by_slave and last[queue] < at}}
         for loss in offset_ranges.find_losses(start, first, last):
             if self._options.fail_on_data_loss:
-                raise read_task.DataLoss(f"{loss}; set failOnDataLoss to false to go on at {loss.resume}")
-            log.warning("%s; going on at %d", loss, loss.resume)
+                raise read_task.DataLoss(f"{loss}; set failOnDataLoss to false to resume at {loss.resume}")
+            log.warning("%s; resuming at %d", loss, loss.resume)
         self._latest = last
         if self._should_wait(offset_ranges.pending_counts(start, first, last), limit):
             return start
@@ -93,7 +93,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offset_ranges.next_offset(start, first, last, self._limits(start, first, last, limit))
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Spark knows one limit at a time; with any of them all options count (`_limits`)."""
+        """Return one of the configured limits. Spark passes a single limit back; `_limits` then applies all options."""
         options = self._options
         if options.max_offsets_per_trigger is not None:
             return ReadMaxRows(options.max_offsets_per_trigger)
@@ -104,7 +104,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """What there is to read: with the end of a batch it tells the lag (`progress.lags`); and what is away."""
+        """Return the end offsets and the unavailable servers; `progress.lags` computes the lag from it."""
         ends = {"latest": offset_ranges.positions_to_json(self._latest)} if self._latest else {}
         return {**ends, **({"unavailable": self._unavailable} if self._unavailable else {})} or None
 
@@ -122,16 +122,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from read_partition(partition, self._options, self._columns)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: offsets live in the checkpoint, and those for others to see are committed earlier than this comes."""
+        """Do nothing: offsets are stored in the checkpoint, and `latestOffset` commits the group's offsets earlier."""
 
     def _wait_for_queues(self) -> tuple[pull_client.BlockingCluster, list[MessageQueue]]:
-        """The queues there are; absent servers are waited for."""
+        """Return the current queues, retrying while servers are unavailable."""
         cluster = pull_client.shared_cluster(self._options)
         chosen = cluster.retry("topics", queue_ends.select_topics, cluster, self._options)
         return cluster, cluster.retry("routes", cluster.queues, *chosen)
 
     def _current_bounds(self, positions: Positions) -> QueueBounds:
-        """The ends of all queues that can be asked now. What cannot be keeps its positions, and the next micro-batch asks again."""
+        """Return the bounds of all queues that can be reached now. Other queues keep their positions until the next micro-batch."""
         cluster = pull_client.shared_cluster(self._options)
         try:
             queues = cluster.queues(*queue_ends.select_topics(cluster, self._options))
@@ -139,7 +139,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             brokers = cluster.brokers().broker_addr_table if missing else {}
         except pull_client.RETRYABLE_ERRORS as error:
             pull_client.raise_unless_transient(error)
-            self._log_availability({**self._unavailable, "every name server": str(error)})
+            self._log_availability({**self._unavailable, "all name servers": str(error)})
             return QueueBounds({}, {})
         ends, away = queue_ends.fetch_available_bounds(cluster, queues)
         dropped = {queue.broker: UNREGISTERED for queue in missing if queue.broker not in brokers}
@@ -147,11 +147,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._add_missing_queues(ends, {queue: positions[queue] for queue in missing if queue.broker in brokers})
 
     def _bounds_at_stop(self, at_stop: QueueBounds, positions: Positions) -> QueueBounds:
-        """The ends when AvailableNow began. Brokers that were read from, and that name servers have dropped, are waited for."""
+        """Return the bounds when AvailableNow started. Waits for brokers that were read before but lost their registration."""
         missing = sorted(positions.keys() - at_stop.end.keys())
         if missing:
             cluster = pull_client.shared_cluster(self._options)
-            cluster.retry("what was read before", _require_brokers, cluster, missing)
+            cluster.retry("queues read before", _require_brokers, cluster, missing)
             ends = queue_ends.fetch_bounds(cluster, sorted({*self._wait_for_queues()[1]} & {*missing}))
             both = QueueBounds(
                 {**at_stop.first, **ends.first}, {**at_stop.end, **ends.end}, at_stop.from_slaves | ends.from_slaves
@@ -164,22 +164,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return at_stop
 
     def _add_missing_queues(self, ends: QueueBounds, gone: Positions) -> QueueBounds:
-        """With queues that brokers do not have any more, or that are not chosen any more: nothing is left of them."""
+        """Add queues that were deleted or are no longer selected, as empty ranges at their current positions."""
         for topic in sorted({queue.topic for queue in gone} - self._missing_topics):
-            log.warning("queues of %s are not there any more: what was not read of them is not known", topic)
+            log.warning("Queues of %s no longer exist; their unread messages, if any, are lost", topic)
         self._missing_topics = {queue.topic for queue in gone}
         return ends._replace(first={**ends.first, **gone}, end={**ends.end, **gone}) if gone else ends
 
     def _log_availability(self, away: dict[str, str]) -> None:
-        """Say who has gone away and who is back, once each."""
+        """Log which servers became unavailable or available again, once for each change."""
         for name in sorted(away.keys() - self._unavailable.keys()):
-            log.warning("%s is away: %s", name, away[name])
+            log.warning("Unavailable: %s: %s", name, away[name])
         for name in sorted(self._unavailable.keys() - away.keys()):
-            log.warning("%s is back", name)
+            log.warning("Available again: %s", name)
         self._unavailable = away
 
     def _should_wait(self, waiting: Positions, limit: ReadLimit) -> bool:
-        """Whether to wait for more. With AvailableNow no more will come."""
+        """Return whether minOffsetsPerTrigger is not reached yet. AvailableNow never waits: no more messages will be added."""
         least = self._options.min_offsets_per_trigger
         if least is None or self._stop_bounds is not None or isinstance(limit, ReadAllAvailable):
             return False
@@ -198,20 +198,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadLimits(options.max_offsets_per_trigger, options.max_bytes_per_trigger, sizes)
 
     def _commit(self, positions: Positions) -> None:
-        """Tell the brokers how far the query is. What fails is tried with the next batch, and fails no query."""
+        """Commit the query's positions to its group. A failure is retried with the next batch and never fails the query."""
         for queue, error in self._group.commit(pull_client.shared_cluster(self._options), positions).items():
             log.warning(
-                "%s: offset %d is not committed: %s", offset_ranges.describe_queue(queue), positions[queue], error
+                "%s: could not commit offset %d: %s", offset_ranges.describe_queue(queue), positions[queue], error
             )
 
 
 def _unavailable_masters(ends: QueueBounds) -> dict[str, str]:
-    return {f"the master of {queue.broker}": "a slave answers, and may lack the newest" for queue in ends.from_slaves}
+    return {
+        f"master of {queue.broker}": "reading from a slave, which may lack the newest messages"
+        for queue in ends.from_slaves
+    }
 
 
 def _require_brokers(cluster: pull_client.BlockingCluster, queues: Sequence[MessageQueue]) -> None:
-    """RouteNotFound when no name server knows the broker of one of the queues."""
+    """Raise RouteNotFound if the broker of one of the queues is not registered with any name server."""
     brokers = cluster.brokers().broker_addr_table
     for queue in queues:
         if queue.broker not in brokers:
-            raise RouteNotFound(queue.topic, f"{queue.broker} was read from, and {UNREGISTERED}")
+            raise RouteNotFound(queue.topic, f"{queue.broker} was read before, and is {UNREGISTERED}")

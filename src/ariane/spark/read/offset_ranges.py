@@ -1,9 +1,9 @@
-"""Positions in queues: what is planned, checkpointed and compared. Pure.
+"""Positions in queues: planned, checkpointed and compared. Pure.
 
-An offset of the stream carries its own start, because Spark does not keep the first one and calls `initialOffset` again:
+An offset of the stream carries its own start, because Spark does not store the first one and calls `initialOffset` again:
 
     {"initial": positions}                    before the first batch
-    {"from": positions, "to": positions}      a batch; the next one begins at its "to"
+    {"from": positions, "to": positions}      a batch; the next one starts at its "to"
 
     positions = {topic: {broker: {queue id: offset}}}, keys sorted (Spark compares offsets as text)
 """
@@ -18,7 +18,7 @@ from ariane.model.message import MessageQueue
 
 Positions = dict[MessageQueue, int]
 
-EARLIEST = -2  # in place of an offset given by the user, as in rocketmq-spark and Kafka
+EARLIEST = -2  # special offsets in options, with the values of rocketmq-spark and Kafka
 LATEST = -1
 
 
@@ -31,7 +31,7 @@ class OffsetRange(NamedTuple):
 
 
 class ReadLimits(NamedTuple):
-    """How much a micro-batch may take: entries, and bytes by the mean size of the entries of each queue."""
+    """Limits of a micro-batch. `max_bytes` is converted to entries by the mean entry size of each queue."""
 
     max_entries: int | None = None
     max_bytes: int | None = None
@@ -39,7 +39,7 @@ class ReadLimits(NamedTuple):
 
 
 class OffsetLoss(NamedTuple):
-    """A position that its queue no longer allows: reading goes on at `resume`, if it may."""
+    """A position outside the range that its queue holds, and the offset at which reading can resume."""
 
     queue: MessageQueue
     position: int
@@ -51,13 +51,13 @@ class OffsetLoss(NamedTuple):
         gone = (
             f"{self.position} to {self.resume - 1} are gone"
             if self.resume > self.position
-            else f"{self.end} to {self.position - 1}, which were there or were asked for, are gone"
+            else f"{self.end} to {self.position - 1}, which were read or requested before, are gone"
         )
         return f"{describe_queue(self.queue)}: offsets {gone} (the queue holds {describe_bounds(self.first, self.end)})"
 
 
 def describe_queue(queue: MessageQueue) -> str:
-    """A queue in messages for people."""
+    """Return a text for messages that identifies a queue."""
     return f"{queue.topic} queue {queue.queue_id} of {queue.broker}"
 
 
@@ -91,15 +91,21 @@ def initial_offset(positions: Positions) -> dict[str, Any]:
 
 
 def end_positions(offset: Mapping[str, Any]) -> Positions:
-    """Where the batch after `offset` begins."""
+    """Return where the batch after `offset` starts."""
     return positions_from_json(offset["to"] if "to" in offset else offset["initial"])
 
 
 def resolve_offsets(option: str | Positions, first: Positions, last: Positions) -> Positions:
-    """Positions that an option means, for every queue there is; `wanted` is earliest, latest, or positions of some queues.
+    """Resolve an offset option to the position of every existing queue.
 
-    A queue that `wanted` names and that is not there (yet) keeps its offset, but for EARLIEST and LATEST: a queue that
-    comes later is read from its beginning anyway.
+    Args:
+        option: earliest, latest, or positions of some queues, which may be EARLIEST or LATEST.
+        first: The first offset of each queue; used for queues that `option` does not name.
+        last: The end offset of each queue.
+
+    Returns:
+        Positions of all queues in `first`, and of named queues that do not exist yet. A new queue named with EARLIEST or
+        LATEST is omitted, because new queues are read from their beginning anyway.
     """
     if not isinstance(option, dict):
         return dict(last if option == "latest" else first)
@@ -111,9 +117,9 @@ def resolve_offsets(option: str | Positions, first: Positions, last: Positions) 
 
 
 def find_losses(offset: Mapping[str, Any], first: Positions, ends: Positions) -> list[OffsetLoss]:
-    """Positions before the beginning of their queue (retention), and beyond its end (a broker lost its last entries).
+    """Return the positions below the beginning of their queue (retention) or beyond its end (a broker lost its last entries).
 
-    The first go on at the beginning; the others at the end, since what is before it was read.
+    The former resume at the beginning; the latter at the end, because everything before it was read.
     """
     result = []
     for queue, position in sorted(end_positions(offset).items()):
@@ -124,27 +130,27 @@ def find_losses(offset: Mapping[str, Any], first: Positions, ends: Positions) ->
 
 
 def find_out_of_range(begin: Positions, until: Positions, first: Positions, last: Positions) -> list[str]:
-    """Describe what a batch from `begin` to `until` names that its queues do not hold; queues missing in `last` are omitted.
+    """Describe requested offsets that the queues do not hold; queues that are missing in `last` are skipped.
 
-    `begin` and `until` hold the queues that options name; the others begin at `first` and end at `last`.
+    `begin` and `until` hold the queues that options name; other queues are read from `first` to `last`.
     """
     faults = []
     for queue in sorted(last):
         low, high = begin.get(queue, first[queue]), until.get(queue, last[queue])
         bounds = f"{describe_queue(queue)} holds {_describe_offsets(first[queue], last[queue])}"
         if low < first[queue]:
-            faults.append(f"{bounds}: startingOffsets {low} lies before its first offset {first[queue]}")
+            faults.append(f"{bounds}: startingOffsets {low} is before its first offset {first[queue]}")
         if low > last[queue]:
-            faults.append(f"{bounds}: startingOffsets {low} lies beyond its end {last[queue]}")
+            faults.append(f"{bounds}: startingOffsets {low} is beyond its end {last[queue]}")
         if high > last[queue]:
-            faults.append(f"{bounds}: endingOffsets {high} lies beyond its end {last[queue]}")
+            faults.append(f"{bounds}: endingOffsets {high} is beyond its end {last[queue]}")
         if high < first[queue]:
-            faults.append(f"{bounds}: endingOffsets {high} lies before its first offset {first[queue]}")
+            faults.append(f"{bounds}: endingOffsets {high} is before its first offset {first[queue]}")
     return faults
 
 
 def pending_counts(offset: Mapping[str, Any], first: Positions, ends: Positions) -> Positions:
-    """How many entries of each queue are there to be read after `offset`; queues without any are left out."""
+    """Return the number of unread entries of each queue after `offset`; queues without any are omitted."""
     begin = _start_positions(offset, first, ends)
     return {queue: end - begin[queue] for queue, end in ends.items() if end > begin[queue]}
 
@@ -155,11 +161,15 @@ def next_offset(
     ends: Positions,
     limits: ReadLimits = ReadLimits(),  # noqa: B008 - frozen
 ) -> dict[str, Any]:
-    """The end of the next batch after `offset`, or `offset` itself when there is nothing new.
+    """Return the end of the next batch after `offset`, or `offset` itself if there is nothing new.
 
-    `first` is where queues begin, those too that were not known so far; `ends` what is there now. A queue that is missing
-    in `ends` (its broker is away) keeps its position. What `losses` tells of is left out, and queues that were not known have a
-    position from now on: a batch, if need be one without rows, sees to both.
+    Args:
+        offset: The end of the previous batch, or the initial offset.
+        first: The first offset of each queue, including queues seen for the first time.
+        ends: The current end of each queue. A queue missing here (its broker is unavailable) keeps its position.
+        limits: How much the batch may read.
+
+    Lost offsets are skipped, and new queues get a position, in both cases even if the batch then has no rows.
     """
     pending = pending_counts(offset, first, ends)
     if not pending and not find_losses(offset, first, ends) and end_positions(offset).keys() >= ends.keys():
@@ -175,7 +185,7 @@ def _start_positions(offset: Mapping[str, Any], first: Positions, ends: Position
 
 
 def ranges_between(begin: Positions, end: Positions) -> list[OffsetRange]:
-    """What lies between two positions, one range per queue with something to read."""
+    """Return the ranges between two positions, one for each queue with entries to read."""
     return [
         OffsetRange(queue, begin[queue], end[queue])
         for queue in sorted(end)
@@ -184,7 +194,7 @@ def ranges_between(begin: Positions, end: Positions) -> list[OffsetRange]:
 
 
 def batch_ranges(offset: Mapping[str, Any]) -> list[OffsetRange]:
-    """The ranges of a batch that ends at `offset`."""
+    """Return the ranges of the batch that ends at `offset`."""
     if "from" not in offset:
         return []
     return ranges_between(positions_from_json(offset["from"]), positions_from_json(offset["to"]))
@@ -193,14 +203,13 @@ def batch_ranges(offset: Mapping[str, Any]) -> list[OffsetRange]:
 def split_ranges(
     offset_ranges: list[OffsetRange], min_count: int = 1, max_entries: int | None = None
 ) -> list[OffsetRange]:
-    """The same entries in at least `at_least` ranges (as far as there are so many entries), none of more than `most`.
+    """Split ranges into at least `min_count` ranges, as far as there are enough entries, none of more than `max_entries`.
 
-    Larger ranges are split into more, all pieces of one range are of nearly the same length, and the same parts always
-    give the same pieces.
+    The pieces of one range have nearly the same length, and the same input always gives the same pieces.
     """
     total = sum(part.end - part.start for part in offset_ranges)
     low, high = 1, min(max_entries or total, total)
-    while low < high:  # the largest length that gives enough pieces: fewer entries in each never give fewer pieces
+    while low < high:  # binary search for the largest length that gives enough pieces: shorter pieces never give fewer
         middle = (low + high + 1) // 2
         low, high = (
             (middle, high)
@@ -221,7 +230,7 @@ def _split_evenly(offset_range: OffsetRange, piece_count: int) -> list[OffsetRan
 
 
 def _apportion(pending: Positions, limits: ReadLimits) -> Positions:
-    """How much of each queue to take: all, or within the limits, after what each has waiting and at least 1."""
+    """Return how many entries of each queue to read: all, or a share in proportion to the unread entries, at least 1."""
     shares = _scale_to_limit(pending, limits.max_entries, {})
     return shares if limits.max_bytes is None else _scale_to_limit(shares, limits.max_bytes, limits.entry_sizes)
 

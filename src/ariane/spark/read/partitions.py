@@ -1,4 +1,4 @@
-"""Partitions of the source, for batches and micro-batches alike: where reading begins, and the ranges of the tasks."""
+"""Partitions of the source, shared by batches and micro-batches: starting positions, and the ranges of the tasks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ariane.spark.read.source_options import SourceOptions, TimeOption, time_for
 
 
 class QueuePartition(InputPartition):
-    """A range of one queue: one task."""
+    """A range of one queue, read by one task."""
 
     def __init__(self, offset_range: OffsetRange, *, by_time: bool = False) -> None:
         super().__init__(offset_range)
@@ -26,21 +26,21 @@ class QueuePartition(InputPartition):
 
 
 def read_partition(partition: InputPartition, options: SourceOptions, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """The rows of a task. Spark makes one task of its own when there is nothing to read: it has none."""
+    """Return the rows of a task. Spark runs one task with a partition of its own if there is nothing to read: it has no rows."""
     if isinstance(partition, QueuePartition):
         cluster = pull_client.shared_cluster(options)
         yield from read_task.read_range(cluster, partition.offset_range, options, columns, by_time=partition.by_time)
 
 
 def split_for_tasks(offset_ranges_to_read: list[OffsetRange], options: SourceOptions) -> list[OffsetRange]:
-    """The ranges of the tasks."""
+    """Split ranges as minPartitions and maxRecordsPerPartition require."""
     return offset_ranges.split_ranges(offset_ranges_to_read, options.min_partitions, options.max_records_per_partition)
 
 
 def start_positions(
     cluster: pull_client.BlockingCluster, options: SourceOptions, queues: Sequence[MessageQueue], bounds: QueueBounds
 ) -> Positions:
-    """Where to begin, of the queues in `ends` and those that an option names."""
+    """Return the starting position of the queues in `bounds` and of those that an option names."""
     if options.starting_timestamp is not None:
         reject_unknown_queues("startingTimestamp", options.starting_timestamp, queues)
         times = {queue: time_for_queue(options.starting_timestamp, queue) for queue in bounds.first}
@@ -53,7 +53,7 @@ def start_positions(
 def reject_unknown_queues(
     option: str, positions: str | Positions | TimeOption | None, queues: Sequence[MessageQueue]
 ) -> None:
-    """ConfigError when an option names a queue that an existing topic does not have."""
+    """Raise ConfigError if an option names a queue that an existing topic does not have."""
     if not isinstance(positions, dict):
         return
     topics = {queue.topic for queue in queues}

@@ -1,12 +1,12 @@
-"""What a running query says of itself, made use of: its lag, and its offsets committed to a consumer group.
+"""Lag and group offsets of a running query, computed from its progress reports.
 
-    lags(query.lastProgress)                                     → {topic: {broker: {queue id: entries behind}}}
-    spark.streams.addListener(Lag(print_it))                     the same after each micro-batch
-    spark.streams.addListener(CommitOffsets({"namesrv": …, "groupId": …}))
+    lags(query.lastProgress)                                     → {topic: {broker: {queue id: unread entries}}}
+    spark.streams.addListener(LagListener(print))                the same after each micro-batch
+    spark.streams.addListener(OffsetCommitter({"namesrv": …, "groupId": …}))
 
-Spark's progress holds the offset at which a batch of this source ended, and what there was to read (`reportLatestOffset`).
-What is not known — a broker was away — is None, never zero. The option commitOffsets does without a listener, and with
-the beginning of the next batch; the listener commits when a batch ends, from the driver.
+Spark's progress holds the offset at which a batch of this source ended, and the latest offsets (`reportLatestOffset`).
+Unknown lags (the broker was unavailable) are None, never zero. The option commitOffsets needs no listener but commits at the
+start of the next batch; the listener commits when a batch ends, from the driver.
 """
 
 from __future__ import annotations
@@ -38,8 +38,22 @@ LagTree = dict[str, dict[str, dict[str, int | None]]]
 
 
 def lags(progress: Mapping[str, Any] | str | None) -> LagTree:
-    """How many entries each queue has that were not read yet, by a query's progress (`lastProgress`, or its JSON). Where several
-    sources of a query read a queue, the one that is furthest behind counts. Empty before the first micro-batch (None)."""
+    """Return the lag of each queue: how many of its entries a streaming query has not read yet.
+
+    Args:
+        progress: `query.lastProgress`, or its JSON text. None (no micro-batch has finished yet) gives an empty result.
+
+    Returns:
+        {topic: {broker: {queue id: unread entries}}}; None for a queue whose broker was unavailable. If several sources of
+        the query read a queue, the largest lag counts.
+
+    Raises:
+        ConfigError: `progress` is not a progress report.
+
+    Example:
+        >>> lags(query.lastProgress)
+        {'orders': {'broker-a': {'0': 17, '1': 0}}}
+    """
     behind: dict[MessageQueue, int | None] = {}
     for reached, ends in _sources(progress):
         for queue in {*reached, *ends}:
@@ -54,13 +68,13 @@ def lags(progress: Mapping[str, Any] | str | None) -> LagTree:
 
 
 def total_lag(behind: LagTree) -> int | None:
-    """All queues together; None when one is not known."""
+    """Return the sum of all lags, or None if one of them is unknown."""
     every = [one for brokers in behind.values() for queues in brokers.values() for one in queues.values()]
     return None if None in every else sum(one for one in every if one is not None)
 
 
 def unavailable_servers(progress: Mapping[str, Any] | str | None) -> dict[str, str]:
-    """Brokers, topics and name servers that did not answer when the last batch was planned, and why."""
+    """Return the brokers and name servers that did not respond when the last batch was planned, with the reasons."""
     return {
         name: why
         for source in _parse_progress(progress).get("sources", ())
@@ -69,7 +83,7 @@ def unavailable_servers(progress: Mapping[str, Any] | str | None) -> dict[str, s
 
 
 def processed_positions(progress: Mapping[str, Any] | str | None) -> Positions:
-    """Where a query's next batch begins, for all queues of its sources; where several read one, the least."""
+    """Return where the query's next batch starts in each queue; if several sources read a queue, the lowest position."""
     found: Positions = {}
     for positions, _ in _sources(progress):
         found |= {queue: min(at, found.get(queue, at)) for queue, at in positions.items()}
@@ -77,15 +91,15 @@ def processed_positions(progress: Mapping[str, Any] | str | None) -> Positions:
 
 
 def _sources(progress: Mapping[str, Any] | str | None) -> Iterator[tuple[Positions, Positions]]:
-    """Positions reached and ends seen of each source of this kind; other sources are passed over."""
+    """Yield the end positions and the latest offsets of each RocketMQ source; other sources are skipped."""
     for source in _parse_progress(progress).get("sources", ()):
         end, latest = _parse_offset(source.get("endOffset")), _parse_offset(source.get("latestOffset"))
-        if isinstance(end.get("to", end.get("initial")), dict):  # those of store files are numbers
+        if isinstance(end.get("to", end.get("initial")), dict):  # numbers instead are offsets of store files
             yield offset_ranges.end_positions(end), offset_ranges.positions_from_json(latest.get("latest", {}))
 
 
 def _parse_progress(progress: Mapping[str, Any] | str | None) -> Mapping[str, Any]:
-    """The progress as a tree; ConfigError for anything that is none."""
+    """Return the progress as a mapping, or raise ConfigError."""
     tree: Any = progress
     if isinstance(progress, str):
         try:
@@ -95,12 +109,12 @@ def _parse_progress(progress: Mapping[str, Any] | str | None) -> Mapping[str, An
     if tree is None:
         return {}
     if not isinstance(tree, Mapping):
-        raise ConfigError("progress", str(progress)[:80], "expected query.lastProgress, or its JSON")
+        raise ConfigError("progress", str(progress)[:80], "expected query.lastProgress or its JSON text")
     return tree
 
 
 def _parse_offset(value: Any) -> dict[str, Any]:
-    """An offset in a progress: JSON, its text, or nothing; another source's may be anything."""
+    """Return an offset of a progress report as a dict. It may be JSON text, or anything if it is another source's."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -110,13 +124,13 @@ def _parse_offset(value: Any) -> dict[str, Any]:
 
 
 class _Listener(StreamingQueryListener):
-    """Looks at the progress of one query, by its name, or of all."""
+    """Passes the progress of one query, selected by name, or of all queries to `on_progress`."""
 
     def __init__(self, query: str | None) -> None:
         self._query = query
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Nothing is known yet."""
+        """Do nothing: there is no progress yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         progress = event.progress
@@ -125,21 +139,29 @@ class _Listener(StreamingQueryListener):
         try:
             self.on_progress(json.loads(progress.json))
         except (ArianeError, ValueError) as error:
-            # Spark takes a listener's error for nothing, and a query does not depend on who looks at it.
-            log.warning("progress of query %s: %s", progress.name or progress.id, error)
+            # Spark ignores exceptions of listeners, so a failure is logged; it must not affect the query.
+            log.warning("Could not process the progress of query %s: %s", progress.name or progress.id, error)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Nothing has changed."""
+        """Do nothing: nothing has changed."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """The last batch was told of."""
+        """Do nothing: the last batch was reported before."""
 
     def on_progress(self, progress: Mapping[str, Any]) -> None:
         raise NotImplementedError
 
 
 class LagListener(_Listener):
-    """Calls `tell` with the lags after each micro-batch."""
+    """Streaming query listener that calls a function with the lags after each micro-batch.
+
+    Args:
+        callback: Called with the result of `lags`.
+        query: Name of the query to observe; None: all queries of the session.
+
+    Example:
+        >>> spark.streams.addListener(LagListener(print))
+    """
 
     def __init__(self, callback: Callable[[LagTree], None], query: str | None = None) -> None:
         super().__init__(query)
@@ -152,10 +174,18 @@ class LagListener(_Listener):
 
 
 class OffsetCommitter(_Listener):
-    """Commits the end of each finished micro-batch to a group, so that tools show how far the query is.
+    """Streaming query listener that commits the end of each finished micro-batch to a consumer group, for tools that show lag.
 
-    `options` are those of the source that reach servers: namesrv, groupId, and accounts and TLS where they are needed (a source's
-    own options will do). One listener for each query that has a group of its own: name the query.
+    Args:
+        options: The source's options that concern servers: namesrv, groupId, and credentials and TLS if needed. A source's
+            complete options are accepted, too.
+        query: Name of the query to observe; None: all queries. Use one listener and one group for each query.
+
+    Raises:
+        ConfigError: an option is invalid, or groupId is missing.
+
+    Example:
+        >>> spark.streams.addListener(OffsetCommitter({"namesrv": "127.0.0.1:9876", "groupId": "orders-report"}))
     """
 
     def __init__(self, options: Mapping[str, str], query: str | None = None) -> None:
@@ -164,7 +194,7 @@ class OffsetCommitter(_Listener):
         every_topic = {} if names & {"topic", "topics", "topicspattern"} else {"topicsPattern": ".*"}
         parsed = parse({**options, **every_topic})
         if parsed.group_id == DEFAULT_GROUP:
-            raise ConfigError("groupId", parsed.group_id, "says which group, one of this query's own")
+            raise ConfigError("groupId", parsed.group_id, "expected a group that only this query uses: set groupId")
         self._cluster = pull_client.BlockingCluster(pull_access(parsed))
         self._group = GroupOffsets(parsed.group_id)
 
@@ -172,8 +202,8 @@ class OffsetCommitter(_Listener):
         failed = self._group.commit(self._cluster, processed_positions(progress))
         if failed:
             queue, error = next(iter(failed.items()))
-            raise ArianeError(f"{_describe_queues(queue, len(failed))} not committed: {error}")
+            raise ArianeError(f"could not commit {_describe_queues(queue, len(failed))}: {error}")
 
 
 def _describe_queues(queue: MessageQueue, count: int) -> str:
-    return offset_ranges.describe_queue(queue) + (f" and {count - 1} queues more" if count > 1 else "")
+    return offset_ranges.describe_queue(queue) + (f" and {count - 1} more queues" if count > 1 else "")

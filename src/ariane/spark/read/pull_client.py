@@ -1,12 +1,12 @@
-"""A blocking client for executors and planners: topics, routes, ends of queues, pulls.
+"""Blocking client of planners and tasks: topics, routes, queue bounds, pulls.
 
-    topics() ─→ routes(topics) ─→ queues ─→ ends(queues), pulls({queue: offset})    many at once (`wire.connection`)
-                                       └──→ pull(queue, offsets)                                   what a task does
+    topics() ─→ routes ─→ queues(topics) ─→ queue_bounds(queues), pull_each({queue: offset})    pipelined, for planning
+                                       └──→ pull(queue, offsets)                                for tasks
 
-Connections are kept by the process and used again by its later tasks; servers close those that were idle for two minutes, so
-a kept one that turns out to be closed is replaced at once. A request that fails is tried again, a second apart, on a new
-connection and with a new route: a broker that restarts is waited for, one that stays away is an error. A server that could
-not be reached is passed over for a few seconds where another has the same queues: slaves answer for a master that is gone.
+Connections belong to the process, and its later tasks use them again. Servers close connections that were idle for two minutes,
+so a connection that turns out to be closed is replaced at once. A failed request is retried every second on a new connection
+with a new route: a broker that restarts is waited for, one that stays unavailable is an error. A server that could not be
+reached is avoided for a few seconds if another server has the same queues, so slaves take over for a failed master.
 """
 
 from __future__ import annotations
@@ -55,31 +55,31 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 RETRY_S = 1.0
-AVOID_SERVER_S = 5.0  # so long a server that could not be reached is passed over, where another has the same queues
+AVOID_SERVER_S = 5.0  # how long a server that could not be reached is avoided if another has the same queues
 PULL_CODES = (
     ResponseCode.SUCCESS,
     ResponseCode.PULL_NOT_FOUND,
     ResponseCode.PULL_RETRY_IMMEDIATELY,
     ResponseCode.PULL_OFFSET_MOVED,
 )
-REMARK_REMOVING = "MESSAGE_WAS_REMOVING"  # the store's status, which brokers put into the remark
+REMARK_REMOVING = "MESSAGE_WAS_REMOVING"  # status of the store, copied to the remark by brokers
 
 
 class OffsetNotAvailable(ServerUnavailable):
-    """A broker, mostly a slave, has not the entries that the master told of: to be asked again."""
+    """A broker, usually a slave, does not have entries yet that the master has announced; a retry may find them."""
 
 
 RETRYABLE_ERRORS = (*UNAVAILABLE, ReplyError)  # what `retry` catches; of ReplyError only transient ones are retried
 
 
 def raise_unless_transient(error: ArianeError) -> None:
-    """A refusal that asking again does not change is raised."""
+    """Raise a permanent error; return if a retry may succeed."""
     if not is_transient(error):
         raise error
 
 
 class PulledRecords(NamedTuple):
-    """An answer to a pull: `body` holds records when `code` is 0."""
+    """The response to a pull: `body` holds records if `code` is 0."""
 
     code: int
     body: bytes
@@ -88,11 +88,11 @@ class PulledRecords(NamedTuple):
     max_offset: int
     from_master: bool = True
     removed: bool = False
-    """Whether the entries up to `next_offset` were passed because their records are gone, not because of a filter."""
+    """Whether the broker skipped the entries up to `next_offset` because their records are deleted, not because of a filter."""
 
 
 class OffsetBounds(NamedTuple):
-    """What a queue holds: from `first` up to but not including `last`. A slave may lag behind the master's."""
+    """The offsets that a queue holds: from `first` up to but not including `end`. A slave's end may be lower than its master's."""
 
     first: int
     end: int
@@ -100,18 +100,24 @@ class OffsetBounds(NamedTuple):
 
 
 class BrokerResponse(NamedTuple):
-    """What a broker answered, and whether it was the master: a slave may lag behind it."""
+    """A broker's response and whether the master sent it: a slave may lag behind."""
 
     response: Command
     from_master: bool
 
 
 class EmptyHeader(msgspec.Struct, frozen=True):
-    """The header of requests without members."""
+    """Header of requests without fields."""
 
 
 class BlockingCluster:
-    """Name servers and the brokers that they know, for one way to reach them."""
+    """Name servers and brokers of one cluster, accessed with one set of access options.
+
+    Args:
+        access: Addresses, credentials, TLS, time limits.
+        sleep: Waits between retries; replaced in tests.
+        monotonic: Clock in seconds; replaced in tests.
+    """
 
     def __init__(
         self,
@@ -127,21 +133,21 @@ class BlockingCluster:
         self._connections: dict[str, BlockingConnection] = {}
         self._name_servers = BlockingNameServerClient(self._call_server, access.namesrv)
         self._routes: dict[str, TopicRoute] = {}
-        self._avoid_until: dict[str, float] = {}  # address → until when (monotonic) another is asked first
+        self._avoid_until: dict[str, float] = {}  # address → monotonic time until which other servers are preferred
 
-    # --- what there is ---
+    # --- metadata ---
 
     def topics(self) -> list[str]:
-        """All topics that the name servers know."""
+        """Return all topics registered with the name servers."""
         answer = self._request_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         return sorted(set(fastjson.decode(answer.body, TopicList).topic_list))
 
     def brokers(self) -> ClusterInfo:
-        """Brokers and clusters that the name servers know."""
+        """Return the brokers and clusters registered with the name servers."""
         return fastjson.decode(self._request_name_server(RequestCode.GET_BROKER_CLUSTER_INFO).body, ClusterInfo)
 
     def queues(self, *topics: str) -> list[MessageQueue]:
-        """Readable queues of `topics` now; none for a topic that no name server knows."""
+        """Return the current readable queues of `topics`; none for a topic without a route."""
         routes = self._fetch_routes(topics)
         return sorted(
             MessageQueue(topic, data.broker_name, queue_id)
@@ -152,14 +158,14 @@ class BlockingCluster:
         )
 
     def forget_routes(self, *topics: str) -> None:
-        """The routes of these topics are asked for anew before they are used again."""
+        """Drop the cached routes of `topics`."""
         for topic in topics:
             self._routes.pop(topic, None)
 
-    # --- many queues at once: an answer or an error for each ---
+    # --- many queues, pipelined: a result or an error for each ---
 
     def queue_bounds(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, OffsetBounds | ArianeError]:
-        """First offset of each queue, and the one that its next message will have."""
+        """Return the first offset of each queue and the offset of its next message."""
         codes = (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET)
         asked = [(queue, Request(code, QueueRef(queue.topic, queue.queue_id))) for queue in queues for code in codes]
         answers = self.request_all(asked)
@@ -173,7 +179,7 @@ class BlockingCluster:
         return found
 
     def search_offsets(self, times: Mapping[MessageQueue, int]) -> dict[MessageQueue, int | ArianeError]:
-        """About the entry that was stored at a time (ms), as the broker says: of the nearest ones, before or after."""
+        """Return an offset near each time (ms). Brokers pick one of the nearest entries, before or after the time."""
         code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
         asked = [(queue, Request(code, SearchOffset(queue.topic, queue.queue_id, ms))) for queue, ms in times.items()]
         return {
@@ -184,7 +190,7 @@ class BlockingCluster:
     def pull_each(
         self, offsets: Mapping[MessageQueue, int], max_messages: int
     ) -> dict[MessageQueue, PulledRecords | ArianeError]:
-        """Up to `most` messages of each queue, whatever their tags."""
+        """Pull up to `max_messages` messages of each queue, with any tags."""
         code = RequestCode.PULL_MESSAGE
         asked = [
             (queue, Request(code, self._pull_header(queue, offset, max_messages, "*")))
@@ -199,8 +205,14 @@ class BlockingCluster:
     # --- one queue ---
 
     def pull(self, queue: MessageQueue, offsets: Sequence[int], tags: str = "*") -> list[PulledRecords]:
-        """Messages of a queue from each of the offsets on, all asked at once, up to the first that is refused; the refusal of
-        the first offset is raised."""
+        """Pull messages of a queue from several offsets, pipelined.
+
+        Returns:
+            The results up to the first request that failed.
+
+        Raises:
+            ArianeError: the pull at the first offset failed.
+        """
         most, code = self._access.pull_batch_size, RequestCode.PULL_MESSAGE
         asked = [(queue, Request(code, self._pull_header(queue, offset, most, tags))) for offset in offsets]
         found: list[PulledRecords] = []
@@ -213,7 +225,12 @@ class BlockingCluster:
         return found
 
     def retry(self, description: str, operation: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What `work` returns; tried again while servers are away. The last error, with `what`, when they stay away."""
+        """Call `operation`, and repeat it every second while it raises transient errors.
+
+        Raises:
+            ServerUnavailable: the last attempt failed, too; the message starts with `description`.
+            ArianeError: a broker sent a permanent error.
+        """
         for left in range(self._access.retries, -1, -1):
             try:
                 return operation(*args, **kwargs)
@@ -224,7 +241,7 @@ class BlockingCluster:
                     raise ServerUnavailable(
                         f"{description}: {error} (tried {self._access.retries + 1} times)"
                     ) from error
-                log.warning("%s: %s; trying again", description, error)
+                log.warning("%s: %s; retrying", description, error)
                 self._routes.clear()
                 self._sleep(RETRY_S)
         raise AssertionError("unreachable")
@@ -234,7 +251,7 @@ class BlockingCluster:
             wire.close()
         self._connections.clear()
 
-    # --- asking brokers ---
+    # --- requests to brokers ---
 
     def _pull_header(self, queue: MessageQueue, offset: int, max_messages: int, tags: str) -> PullMessage:
         return PullMessage(
@@ -245,7 +262,10 @@ class BlockingCluster:
     def request_all(
         self, requests: Sequence[tuple[MessageQueue, Request]], accepted: tuple[int, ...] = (0,)
     ) -> list[BrokerResponse | ArianeError]:
-        """An answer or an error for each question, in their order; those to one server go over its connection together."""
+        """Send requests to the brokers of their queues; return a response or an error for each, in their order.
+
+        Requests to the same server are pipelined on its connection.
+        """
         responses: list[BrokerResponse | ArianeError | None] = [None] * len(requests)
         by_server: dict[tuple[int, str], list[int]] = {}
         for number, (queue, _) in enumerate(requests):
@@ -270,12 +290,12 @@ class BlockingCluster:
         return [one for one in responses if one is not None]
 
     def _server_of(self, queue: MessageQueue) -> tuple[int, str]:
-        """Id and address of the broker's master, else of the slave with the lowest id; one that can be reached, if any."""
+        """Return broker id and address of the master, otherwise of the slave with the lowest id; prefer reachable servers."""
         route = self._routes.get(queue.topic) or self._fetch_routes([queue.topic]).get(queue.topic)
         for data in route.broker_datas if route else ():
             if data.broker_name == queue.broker and data.broker_addrs:
                 return self._pick_server(data)
-        raise RouteNotFound(queue.topic, f"no address of broker {queue.broker} is known")
+        raise RouteNotFound(queue.topic, f"broker {queue.broker} has no address in the route")
 
     def _pick_server(self, data: BrokerData) -> tuple[int, str]:
         servers = sorted(data.broker_addrs.items())
@@ -284,7 +304,7 @@ class BlockingCluster:
         now_s = self._monotonic()
         return next((one for one in servers if self._avoid_until.get(one[1], 0.0) <= now_s), servers[0])
 
-    # --- asking name servers ---
+    # --- requests to name servers ---
 
     def _request_name_server(self, code: int) -> Command:
         return self._name_servers.request(Request(code, EmptyHeader()))
@@ -307,8 +327,10 @@ class BlockingCluster:
         return found
 
     def _fetch_routes_from_brokers(self, registered: Mapping[str, TopicRoute]) -> dict[str, TopicRoute]:
-        """Routes of topics that brokers keep for themselves: these need not tell the name servers, so each broker is asked.
-        `told` is what the name servers say, which stands for a broker that is away."""
+        """Build the routes of system topics from the topic configuration of each broker, as brokers need not register them.
+
+        `registered` holds the routes of the name servers, which are used for a broker that is unavailable.
+        """
         datas = {data.broker_name: data for data in self.brokers().broker_addr_table.values() if data.broker_addrs}
         queues: dict[str, dict[str, QueueData]] = {
             topic: {one.broker_name: one for one in route.queue_datas} for topic, route in registered.items()
@@ -320,9 +342,7 @@ class BlockingCluster:
             except (ConnectionLost, RequestTimeout) as error:
                 if all(name in of_topic for of_topic in queues.values()):
                     continue
-                why = (
-                    f"broker {name} is away, and it alone knows its queues of {', '.join(sorted(registered))}: {error}"
-                )
+                why = f"broker {name} is unavailable, and no name server has its queues of {', '.join(sorted(registered))}: {error}"
                 raise ConnectionLost(addr, why) from error
             table = fastjson.decode(answer.body, TopicTable).topic_config_table
             for topic in registered:
@@ -345,7 +365,7 @@ class BlockingCluster:
                 try:
                     return self._call_connection(connection, addr, requests)
                 except ConnectionLost:
-                    log.debug("the connection to %s was closed while idle; connecting again", addr)
+                    log.debug("Connection to %s was closed while idle; reconnecting", addr)
             connection = self._connections[addr] = BlockingConnection(
                 addr, self._access.timeout_ms, self._credentials, self._tls
             )
@@ -357,7 +377,7 @@ class BlockingCluster:
         return answers
 
     def _call_connection(self, connection: BlockingConnection, addr: str, requests: Sequence[Request]) -> list[Command]:
-        """The answers on `wire`, which is closed and forgotten when one is missing."""
+        """Send requests on `connection` and return the responses; drop the connection if one is missing."""
         try:
             return connection.call_all(requests)
         except ArianeError:
@@ -378,7 +398,7 @@ _shared_clusters: dict[PullAccess, BlockingCluster] = {}
 
 
 def shared_cluster(options: PullAccess) -> BlockingCluster:
-    """The cluster of `options`, kept while this process lives."""
+    """Return the cluster for the access options, created once for each process."""
     key = pull_access(options)
     found = _shared_clusters.get(key)
     if found is None:

@@ -1,8 +1,8 @@
-"""Filters that Spark pushes down, as what they leave to be read. Pure, but for the classes of Spark's filters.
+"""Translates filters pushed down by Spark into topics, queues, offset ranges and time ranges to read.
 
-Equality and In of topic, broker and queue_id leave whole queues out; ranges of queue_offset cut them; ranges of
-store_timestamp become times, which the planner looks up. Spark is given all filters back and applies them again, so what is
-not understood here costs reading, never a row.
+Pure, except for Spark's filter classes. Equality and In on topic, broker and queue_id exclude whole queues; comparisons of
+queue_offset shorten them; comparisons of store_timestamp become times, which the planner resolves to offsets. Spark gets all
+filters back and applies them again, so a filter that is not understood costs time but never a row.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ONE_MS = timedelta(milliseconds=1)
 
 
 class PushedFilters(NamedTuple):
-    """What filters leave. None: everything."""
+    """The combined restrictions of the pushed filters. None: unrestricted."""
 
     topics: frozenset[Any] | None = None
     brokers: frozenset[Any] | None = None
@@ -38,9 +38,9 @@ class PushedFilters(NamedTuple):
     first_offset: int | None = None
     end_offset: int | None = None
     first_ms: int | None = None
-    """Store times from here on …"""
+    """Inclusive lower bound of the store time."""
     end_ms: int | None = None
-    """… and before this."""
+    """Exclusive upper bound of the store time."""
 
     def matches(self, queue: MessageQueue) -> bool:
         return (
@@ -50,7 +50,7 @@ class PushedFilters(NamedTuple):
         )
 
     def clip(self, offset_range: OffsetRange) -> OffsetRange:
-        """What of a range is wanted; it may be empty."""
+        """Return the part of a range that the filters can match; it may be empty."""
         queue, start, end = offset_range
         if self.first_offset is not None:
             start = min(max(start, self.first_offset), end)
@@ -60,7 +60,7 @@ class PushedFilters(NamedTuple):
 
 
 def parse_filters(filters: Iterable[Filter]) -> PushedFilters:
-    """What all `filters` leave together."""
+    """Return the conjunction of all `filters`."""
     pushed = PushedFilters()
     for filter_ in filters:
         attribute: tuple[str, ...] = getattr(filter_, "attribute", ())
@@ -90,7 +90,7 @@ Bound = Callable[[Any, bool], int | None]
 
 
 def _add_range(pushed: PushedFilters, low_field: str, high_field: str, filter_: Any, bound: Bound) -> PushedFilters:
-    """`bound(value, beyond)` is the first whole number that is at the value, or beyond it."""
+    """Add a comparison. `bound(value, beyond)` returns the first integer that is ≥ the value, or > it if `beyond`."""
     lows, highs = [], []
     if isinstance(filter_, EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual):
         lows = [getattr(pushed, low_field), bound(filter_.value, isinstance(filter_, GreaterThan))]
@@ -113,7 +113,7 @@ def _integer_bound(value: Any, beyond: bool) -> int | None:
 
 
 def _time_bound_ms(value: Any, beyond: bool) -> int | None:
-    """Store times are whole ms: the first at `value`, or the first beyond it."""
+    """Return the first store time (whole ms) that is ≥ `value`, or > it if `beyond`."""
     if not isinstance(value, datetime) or value.tzinfo is None:
         return None
     since = value - EPOCH

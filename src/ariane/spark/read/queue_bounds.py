@@ -1,7 +1,7 @@
-"""What the source reads from: the topics that the options choose, their queues, and where these begin and end now.
+"""Selects topics, and finds the first and end offset of their queues, and offsets by time.
 
-topics ─→ queues ─→ first and last offset of each          (all brokers' queues in a few round trips: `pull`)
-                └─→ the offset of a time, found exactly     (the broker's nearest one is looked at: `first_at`)
+topics ─→ queues ─→ first and end offset of each            (all brokers' queues in a few round trips: `pull_client`)
+                └─→ first offset stored at or after a time   (searched around the broker's guess: `find_offsets_by_time`)
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from ariane.spark.read.source_options import SourceOptions, listed_topics
 
 log = logging.getLogger("ariane.spark")
 
-PROBE_MESSAGES = 8  # messages that are looked at for their store time at once
-SAMPLE_MESSAGES = 8  # messages that an estimate of a queue's entries is made of
-SAMPLED_QUEUES_MAX = 256  # queues that are asked for it; the others have the mean of these
+PROBE_MESSAGES = 8  # messages whose store times are compared in one step of the search
+SAMPLE_MESSAGES = 8  # messages from which the mean entry size of a queue is estimated
+SAMPLED_QUEUES_MAX = 256  # queues that are sampled at most; the others get the mean of these
 
 
 class QueueBounds(NamedTuple):
-    """First and last offsets of the queues that could be asked, and those of them for which a slave answered."""
+    """First and end offsets of the queues that responded, and those among them that a slave reported."""
 
     first: Positions
     end: Positions
@@ -37,7 +37,7 @@ class QueueBounds(NamedTuple):
 
 
 def select_topics(cluster: pull_client.BlockingCluster, options: SourceOptions) -> list[str]:
-    """The topics that are read: those that were listed, or those there are now that match the pattern."""
+    """Return the topics to read: those that options list, or the existing ones that match the pattern."""
     listed = listed_topics(options)
     if listed:
         return list(listed)
@@ -47,8 +47,11 @@ def select_topics(cluster: pull_client.BlockingCluster, options: SourceOptions) 
 def matching_topics(
     pattern: str, include_system_topics: bool, topics: Sequence[str], brokers: ClusterInfo
 ) -> list[str]:
-    """Those of the `known` topics that match. System topics are left out unless they are asked for; with them belong those
-    that every broker and cluster has under its own name, for retries, dead letters and replies."""
+    """Return the topics that match `pattern`.
+
+    System topics match only with `include_system_topics`. They include the topics named like a broker or cluster, and those
+    for retries, dead letters and replies.
+    """
     matches = re.compile(pattern).fullmatch
     if include_system_topics:
         return sorted(topic for topic in {*topics, *SEND_FORBIDDEN} if matches(topic))
@@ -58,12 +61,12 @@ def matching_topics(
 
 
 def is_internal(topic: str) -> bool:
-    """Whether brokers or clients write to this topic by themselves."""
+    """Return whether brokers or clients write to this topic on their own."""
     return is_system_topic(topic.lower()) or is_system_topic(topic) or topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
 
 
 def fetch_bounds(cluster: pull_client.BlockingCluster, queues: Sequence[MessageQueue]) -> QueueBounds:
-    """The ends of all `queues`; servers that are away are waited for."""
+    """Return the bounds of all `queues`; retries while servers are unavailable."""
     fetched: dict[MessageQueue, pull_client.OffsetBounds] = {}
 
     def fetch_missing() -> None:
@@ -71,14 +74,14 @@ def fetch_bounds(cluster: pull_client.BlockingCluster, queues: Sequence[MessageQ
         fetched.update({queue: one for queue, one in answers.items() if isinstance(one, pull_client.OffsetBounds)})
         raise_first_error(answers)
 
-    cluster.retry(f"ends of {_describe_topics(queues)}", fetch_missing)
+    cluster.retry(f"queue bounds of {_describe_topics(queues)}", fetch_missing)
     return _to_bounds(fetched)
 
 
 def fetch_available_bounds(
     cluster: pull_client.BlockingCluster, queues: Sequence[MessageQueue]
 ) -> tuple[QueueBounds, dict[str, str]]:
-    """The ends of those queues whose broker answers, and why the other brokers do not."""
+    """Return the bounds of the queues that can be reached now, and the reason for each broker that cannot."""
     fetched: dict[MessageQueue, pull_client.OffsetBounds] = {}
     unavailable: dict[str, str] = {}
     for queue, bounds in cluster.queue_bounds(queues).items():
@@ -101,14 +104,14 @@ def _to_bounds(fetched: Mapping[MessageQueue, pull_client.OffsetBounds]) -> Queu
 def find_offsets_by_time(
     cluster: pull_client.BlockingCluster, times: Mapping[MessageQueue, int], bounds: QueueBounds
 ) -> Positions:
-    """The first entry of each queue that was stored at its time (ms) or later, else the end of the queue.
+    """Return the offset of the first entry of each queue that was stored at its time (ms) or later, otherwise its end.
 
-    Brokers answer with an entry near the time, before or after it, and in a row of equal times with any of them. So they are
-    asked for the time just before, and the store times around their answer are looked at, nearer and nearer. Where a
-    broker's clock went back, store times do not ascend, and it is one of the places where they pass the time.
+    Brokers return an entry near the time, before or after it, and any of several entries with equal times. The search therefore
+    starts at the broker's result for the preceding ms and narrows an interval by the store times around it. If a broker's clock
+    was set back, store times do not ascend, and the result is one of the offsets at which they pass the time.
     """
-    low = {queue: bounds.first[queue] for queue in times}  # every entry before is earlier
-    high = {queue: bounds.end[queue] for queue in times}  # every entry from here on is not
+    low = {queue: bounds.first[queue] for queue in times}  # invariant: every entry below is earlier
+    high = {queue: bounds.end[queue] for queue in times}  # invariant: this entry and the following ones are not earlier
     description = f"offsets by time of {_describe_topics(list(times))}"
 
     def search() -> Positions:
@@ -140,10 +143,10 @@ def _pull_probes(
     raise_first_error(answers)
     probed = {queue: one for queue, one in answers.items() if isinstance(one, pull_client.PulledRecords)}
     for queue, one in probed.items():
-        if not one.from_master and offsets[queue] >= one.max_offset:  # it is behind, which is no hole
+        if not one.from_master and offsets[queue] >= one.max_offset:  # the slave lags, so the entry is not lost
             held = describe_bounds(one.min_offset, one.max_offset)
             raise pull_client.OffsetNotAvailable(
-                f"{queue.broker} has nothing at {offsets[queue]} yet (it holds {held})"
+                f"{queue.broker} does not have offset {offsets[queue]} yet (it holds {held})"
             )
     return probed
 
@@ -151,7 +154,7 @@ def _pull_probes(
 def _narrow(
     queue: MessageQueue, ms: int, probe: int, pulled: pull_client.PulledRecords, low: Positions, high: Positions
 ) -> None:
-    """Take over what the entries from `probe` on say."""
+    """Narrow the interval of a queue by the store times of the entries pulled at `probe`."""
     before = low[queue], high[queue]
     for offset, stored_ms in _store_times(pulled):
         if not low[queue] <= offset < high[queue]:
@@ -161,14 +164,14 @@ def _narrow(
         else:
             high[queue] = offset
             break
-    if pulled.min_offset > low[queue]:  # deleted meanwhile
+    if pulled.min_offset > low[queue]:  # deleted in the meantime
         low[queue] = min(pulled.min_offset, high[queue])
     if (low[queue], high[queue]) == before:
-        high[queue] = probe  # a hole: rather too early than too late
+        high[queue] = probe  # no entry there: continue below, because reading too early loses nothing
 
 
 def _next_probe(low: int, high: int, previous: int, reach: int) -> int:
-    """Near the side where it went on, further with each time, at most in the middle."""
+    """Return the next offset to probe: at growing distance from the previous one, at most in the middle of the interval."""
     step = min(reach, (high - low) // 2)
     return low + step if previous < low else high - max(step, 1)
 
@@ -180,8 +183,10 @@ def _store_times(pulled: pull_client.PulledRecords) -> list[tuple[int, int]]:
 
 
 def estimate_entry_sizes(cluster: pull_client.BlockingCluster, positions: Positions) -> dict[MessageQueue, float]:
-    """About how many bytes an entry of each queue has, by a few from `at` on: of the first queues in their order, and the
-    mean of these for the others and for those that do not answer."""
+    """Estimate the mean entry size in bytes of each queue from a few messages at its position.
+
+    At most SAMPLED_QUEUES_MAX queues are sampled; the others, and those that do not respond, get the mean of these.
+    """
     queues = sorted(positions)
     stride = max(1, -(-len(queues) // SAMPLED_QUEUES_MAX))
     sizes_by_queue: dict[MessageQueue, float] = {}
@@ -194,13 +199,13 @@ def estimate_entry_sizes(cluster: pull_client.BlockingCluster, positions: Positi
             try:
                 sizes_by_queue[queue] = len(pulled.body) / len(list(record.decode_all(pulled.body)))
             except ProtocolError as error:
-                log.warning("%s: its entries cannot be measured: %s", queue, error)
+                log.warning("%s: could not estimate the entry size: %s", queue, error)
     mean = sum(sizes_by_queue.values()) / len(sizes_by_queue) if sizes_by_queue else 1.0
     return {queue: sizes_by_queue.get(queue, mean) for queue in queues}
 
 
 def raise_first_error(answers: Mapping[MessageQueue, object]) -> None:
-    """The first error among the answers, if there is one."""
+    """Raise the first error among the results, if any."""
     for one in answers.values():
         if isinstance(one, ArianeError):
             raise one
@@ -208,4 +213,4 @@ def raise_first_error(answers: Mapping[MessageQueue, object]) -> None:
 
 def _describe_topics(queues: Sequence[MessageQueue]) -> str:
     names = sorted({queue.topic for queue in queues})
-    return ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:3])} and {len(names) - 3} topics more"
+    return ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:3])} and {len(names) - 3} more topics"

@@ -1,1 +1,1 @@
-"""Records as brokers store them to Arrow columns, for those who pull them and those who find them in files. No I/O."""
+"""Decoding of stored records to Arrow columns, for pulled messages and for store files. No I/O."""

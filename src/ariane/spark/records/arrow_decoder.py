@@ -1,9 +1,9 @@
-"""Records to Arrow: the columns of the sources, decoded for many records at once.
+"""Decodes stored records to Arrow columns, many records at once.
 
-Records with IPv4 hosts (nearly all) are read with numpy (`layout`): a gather for each fixed field, and the variable parts as
-slices of the buffer itself; compressed bodies are then expanded one by one. A chunk that holds an IPv6 host goes one record
-after another (`plain`); both give the same table. A column costs only when it is asked for: `MADE` says how each is made, and
-the text of the properties is searched once for all that come from it.
+Records with IPv4 hosts (nearly all) are read with numpy (`layout`): one gather for each fixed field, and slices of the buffer
+for the variable parts; compressed bodies are then expanded one by one. A buffer that contains an IPv6 host is decoded record by
+record (`row_decoder`); both give the same table. Only requested columns are decoded: `DECODERS` maps each column to its
+decoder, and the property texts are parsed once for all columns that need them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from ariane.spark.records.property_texts import PropertyTexts
 
 _TIME = pa.timestamp("us", tz="UTC")
 
-# name → Arrow type, Spark DDL
+# column → Arrow type, Spark DDL
 COLUMNS: dict[str, tuple[pa.DataType, str]] = {
     "topic": (pa.string(), "STRING"),
     "broker": (pa.string(), "STRING"),
@@ -77,16 +77,16 @@ COLUMNS: dict[str, tuple[pa.DataType, str]] = {
     bodies.ERROR_COLUMN: (pa.string(), "STRING"),
 }
 
-# A body that cannot be expanded is an error unless a schema asks for the reason: nobody gets a null who does not look for it.
+# A body that cannot be expanded is an error unless the schema contains `body_error`: no user gets an unexplained null.
 DDL = ", ".join(f"{name} {ddl}" for name, (_, ddl) in COLUMNS.items() if name != bodies.ERROR_COLUMN)
 
 _HEX = np.frombuffer("".join(f"{octet:02X}" for octet in range(256)).encode(), np.uint16)
-HEAP_RETAINED_BYTES = 60 * 1024 * 1024  # glibc knows 64 MiB at most
+HEAP_RETAINED_BYTES = 60 * 1024 * 1024  # glibc's threshold is 64 MiB at most
 _STATES = pa.array(row_decoder.TRANSACTION_STATES, pa.string())
 
 
 class RecordScan(NamedTuple):
-    """Records back to back: where they begin, and their queue offsets."""
+    """Concatenated records: their start positions and queue offsets."""
 
     data: bytes
     starts: Any
@@ -94,7 +94,7 @@ class RecordScan(NamedTuple):
 
 
 def scan(data: bytes) -> RecordScan:
-    """The records of `data`, found but not yet decoded. ProtocolError when it holds anything else."""
+    """Find the records in `data` without decoding them; raise ProtocolError if it contains anything else."""
     retain_heap()
     starts = find_records(data)
     if not len(starts):
@@ -103,9 +103,16 @@ def scan(data: bytes) -> RecordScan:
 
 
 def decode(data: bytes, broker: str | None, columns: Sequence[str], end: int | None = None) -> pa.RecordBatch:
-    """Records back to back as a batch with `columns`; those at queue offset `end` and beyond are left out.
+    """Decode concatenated records to a batch with `columns`.
 
-    ProtocolError when the bytes are no records, or a compressed body is broken: nothing is skipped.
+    Args:
+        data: Stored records, without a gap between them.
+        broker: Value of the column `broker`.
+        columns: Names of the columns to decode.
+        end: Omit records at this queue offset and beyond.
+
+    Raises:
+        ProtocolError: the bytes are no records, or a compressed body is corrupt; nothing is skipped.
     """
     return decode_scan(scan(data), broker, columns, end)
 
@@ -113,7 +120,7 @@ def decode(data: bytes, broker: str | None, columns: Sequence[str], end: int | N
 def decode_in_batches(
     scanned: RecordScan, broker: str | None, columns: Sequence[str], end: int | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """As `columns_of`, in several batches where compressed bodies expand to more than one may hold."""
+    """Decode scanned records to several batches if their compressed bodies expand to more than one batch may hold."""
     with suppress(bodies.BatchTooLarge):
         yield decode_scan(scanned, broker, columns, end)
         return
@@ -126,7 +133,7 @@ def decode_in_batches(
 def decode_scan(
     scanned: RecordScan, broker: str | None, columns: Sequence[str], end: int | None = None
 ) -> pa.RecordBatch:
-    """As `batch`, of records that were found. TooMuch when their bodies have no room in one batch."""
+    """Decode scanned records to one batch; raise BatchTooLarge if their expanded bodies exceed the limit of a batch."""
     data, starts, _ = scanned
     if end is not None:
         starts = starts[scanned.queue_offsets < end]
@@ -135,8 +142,8 @@ def decode_scan(
         bounds, fits = layout.find_parts(data, starts, header)
         if not fits.all():
             at = int(starts[np.argmin(fits)])
-            record.decode(data, at)  # says what is wrong
-            raise ProtocolError(f"the lengths of the record at {at} do not fit")
+            record.decode(data, at)  # raises an error that names the faulty field
+            raise ProtocolError(f"inconsistent lengths in the record at {at}")
         if not header.has_ipv6:
             records = RecordColumns(data, header, bounds, broker, tolerant=bodies.ERROR_COLUMN in columns)
             return records.batch(columns)
@@ -144,7 +151,7 @@ def decode_scan(
 
 
 def find_records(data: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Where the records of `data` begin."""
+    """Return the positions of the records in `data`."""
     found = layout.find_candidates(data)
     if len(found) and not found[0]:
         ends = found + layout.gather(data, ">i4", record.SIZE_AT, found)
@@ -154,12 +161,12 @@ def find_records(data: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 def _find_records_one_by_one(data: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """As `positions` where the magic also stands elsewhere, in a body; it names what is no record."""
+    """Return the positions of the records if the magic also occurs in a body; raise ProtocolError at the first non-record."""
     starts = []
     at, end = 0, len(data)
     while at < end:
         if end - at < record.FIXED_SIZE:
-            raise ProtocolError(f"{end - at} bytes at {at} are no record")
+            raise ProtocolError(f"{end - at} bytes at {at} are not a record")
         size, magic = record.SIZE_AND_MAGIC.unpack_from(data, at)
         if magic != record.MAGIC or not record.FIXED_SIZE <= size <= end - at:
             raise ProtocolError(f"no record at {at}: magic {magic & 0xFFFFFFFF:#x}, size {size}")
@@ -170,25 +177,25 @@ def _find_records_one_by_one(data: bytes) -> np.ndarray[Any, np.dtype[np.int64]]
 
 @cache
 def retain_heap() -> None:
-    """Let glibc keep freed memory of this process, up to twice what is freed here at once.
+    """Make glibc retain freed memory of this process, up to twice the size freed here.
 
-    It gives buffers of a chunk's size back to the kernel each time and gets them anew, a page fault for every 4 KiB: a
-    quarter of the time that a task takes. Its limit for that follows the largest block that was freed.
+    By default it returns buffers of a chunk's size to the kernel and requests them again, with a page fault for every 4 KiB: a
+    quarter of a task's time. Its threshold follows the largest block freed so far, so freeing one large block raises it.
     """
     np.empty(HEAP_RETAINED_BYTES // 2, np.uint8)
 
 
 class RecordColumns:
-    """Records whose parts are known (`layout.edges`), made into columns as far as they are asked for.
+    """Decodes located records (`layout.find_parts`) column by column, on demand.
 
-    With an IPv6 host among them the variable parts alone are right.
+    If one of them has an IPv6 host, only the variable parts are valid.
     """
 
     def __init__(self, data: bytes, header: RecordHeader, bounds: Any, broker: str | None, *, tolerant: bool) -> None:
         self.header = header
         self.broker = broker
         self.tolerant = tolerant
-        # Every boundary in ascending order: all parts are slices of one buffer, and what lies between them is skipped by `take`.
+        # All boundaries in ascending order: every part is a slice of one buffer, and `take` skips the bytes between the parts.
         packed = pa.py_buffer(np.ascontiguousarray(bounds).ravel())
         self._parts = pa.Array.from_buffers(pa.binary(), max(bounds.size - 1, 0), [None, packed, pa.py_buffer(data)])
         self._rows = np.arange(0, bounds.size, 6)
@@ -209,7 +216,7 @@ class RecordColumns:
 
     @cached_property
     def stored_bodies(self) -> pa.Array:
-        """As they lie there: their CRCs are of these."""
+        """The bodies as stored, which is what their CRCs cover."""
         return self._parts.take(pa.array(self._rows))
 
     @cached_property
@@ -236,7 +243,7 @@ def _property(name: str) -> Callable[[RecordColumns], pa.Array]:
 
 
 def _integer_property(name: str) -> Callable[[RecordColumns], pa.Array]:
-    """A property that says a number; null where it says none."""
+    """Return a decoder for an integer property; null if the property is missing or not an integer."""
 
     def made(records: RecordColumns) -> pa.Array:
         texts = records.properties.values(name)
@@ -252,7 +259,7 @@ def _broker(records: RecordColumns) -> pa.Array:
 
 
 def _offset_ids(records: RecordColumns) -> pa.Array:
-    """Address and offset as hexadecimal digits: they lie in the records as the id writes them."""
+    """Format offset message ids: the hexadecimal digits of address and offset, whose bytes are stored in this order."""
     header = records.header
     raw = np.empty((len(header), 16), np.uint8)
     raw[:, :8] = header["store_host"].view(np.uint8).reshape(-1, 8)
@@ -288,7 +295,7 @@ def _transaction_ids(records: RecordColumns) -> pa.Array:
     return pc.if_else(is_one, records.unique_keys, pa.scalar(None, pa.string()))
 
 
-# column → how it is made
+# column → decoder
 DECODERS: dict[str, Callable[[RecordColumns], pa.Array]] = {
     "topic": lambda records: records.topics,
     "broker": _broker,
@@ -326,7 +333,7 @@ DECODERS: dict[str, Callable[[RecordColumns], pa.Array]] = {
 
 
 def _to_strings(packed: pa.Array, header: RecordHeader) -> pa.Array:
-    """UTF-8 as strings; ProtocolError names the record whose text is none."""
+    """Cast UTF-8 to strings; raise ProtocolError naming the first record with invalid text."""
     try:
         return packed.cast(pa.string())
     except pa.ArrowInvalid:
@@ -347,7 +354,7 @@ def _timestamps(ms: Any) -> pa.Array:
 
 
 def _hosts(packed: Any) -> pa.Array:
-    """Few hosts send many messages: each is written once."""
+    """Format hosts. Few hosts send many messages, so each distinct host is formatted once."""
     distinct, which = np.unique(packed.view(np.uint64), return_inverse=True)
     texts = pa.array([host.text(one.tobytes()) for one in distinct], pa.string())
     return texts.take(pa.array(which.ravel()))

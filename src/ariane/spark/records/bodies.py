@@ -1,6 +1,6 @@
-"""Bodies as producers gave them: stored compressed with zlib, LZ4 or ZSTD, expanded by `protocol.compression`.
+"""Decompression of message bodies (zlib, LZ4, ZSTD) by `protocol.compression`.
 
-What a body expands to is bounded there. What the bodies of one batch expand to is bounded here: a few hundred KB may hold GBs.
+That module limits the size of one body. This one limits the total of a batch, because a few hundred KB may expand to GBs.
 """
 
 from __future__ import annotations
@@ -13,21 +13,25 @@ from ariane.protocol import compression
 from ariane.spark.records.layout import RecordHeader
 
 ERROR_COLUMN = "body_error"
-EXPANDED_BYTES_MAX = (
-    compression.DECOMPRESSED_MAX
-)  # bytes that compressed bodies of a batch expand to; one body has room in any case
-_ADVICE = (
-    f"leave body out of the schema, or add `{ERROR_COLUMN} STRING` to it: then such a body is null and this says why"
-)
+EXPANDED_BYTES_MAX = compression.DECOMPRESSED_MAX  # total size of the expanded bodies of a batch; a single body always fits
+_ADVICE = f"remove body from the schema, or add `{ERROR_COLUMN} STRING` to it to get a null body and the reason"
 
 
 class BatchTooLarge(ArianeError):
-    """The compressed bodies expand to more than a batch may hold: to be decoded in two halves."""
+    """The bodies expand to more than a batch may hold; the caller decodes the records in two halves."""
 
 
 def expand_bodies(stored: pa.Array, header: RecordHeader, *, tolerant: bool) -> tuple[pa.Array, pa.Array]:
-    """All bodies, and why one is null: only so with `tolerant`; else the first that cannot be expanded is a ProtocolError.
-    TooMuch when those that are compressed have no room in a batch."""
+    """Return all bodies, expanded, and the reason for each null body.
+
+    Args:
+        stored: Bodies as stored.
+        header: Fixed fields of their records.
+        tolerant: Whether a body that cannot be expanded becomes null; otherwise it raises ProtocolError.
+
+    Raises:
+        BatchTooLarge: the expanded bodies exceed the limit of a batch.
+    """
     if not (header["sys_flag"] & COMPRESSED).any():
         return stored, pa.nulls(len(stored), pa.string())
     expanded: list[bytes | None] = stored.to_pylist()
@@ -46,11 +50,11 @@ def expand_bodies(stored: pa.Array, header: RecordHeader, *, tolerant: bool) -> 
 
 
 def check_size(size: int) -> None:
-    """TooMuch when bodies that expand to `size` bytes have no room in a batch."""
+    """Raise BatchTooLarge if `size` bytes of expanded bodies exceed the limit of a batch."""
     if size > EXPANDED_BYTES_MAX:
         raise BatchTooLarge(f"the bodies expand to more than {EXPANDED_BYTES_MAX} bytes")
 
 
 def locate_error(error: ProtocolError, queue_id: int, queue_offset: int) -> ProtocolError:
-    """`error` with the record it is about, and the way out."""
+    """Return `error` with the position of its record and what to do."""
     return ProtocolError(f"queue {queue_id} offset {queue_offset}: {error}; {_ADVICE}")

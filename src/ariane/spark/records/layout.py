@@ -1,10 +1,10 @@
-"""Where the records of a buffer and their parts lie, found for many records at once.
+"""Locates the records of a buffer and their parts, many records at once.
 
-    candidates(data)   → where a magic stands
-    Header             → the fixed fields of records, each gathered from the buffer when it is asked for
-    edges(...)         → where body, topic and properties begin and end
+    find_candidates(data)   → positions 4 bytes before a magic
+    RecordHeader            → fixed fields of the records, each gathered on first access
+    find_parts(...)         → bounds of body, topic and properties
 
-A field of all records is one strided view that begins anew at every byte of the buffer, and one gather from it.
+To read a field of all records, the buffer is viewed as overlapping values, one starting at every byte, and indexed once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from ariane.model.message import BORN_HOST_V6, STORE_HOST_V6
 from ariane.protocol import record
 
-# Field -> type and offset within a record; those after `born_host` only if neither host is an IPv6 address.
+# field → type and offset in a record; those after `born_host` are valid only if neither host is an IPv6 address.
 _FIELDS = {
     "size": (">i4", record.SIZE_AT),
     "crc": (">i4", record.BODY_CRC_AT),
@@ -37,7 +37,7 @@ _MAGIC = np.frombuffer(record.MAGIC.to_bytes(4, "big", signed=True), np.uint8)
 
 
 class RecordHeader:
-    """Fixed fields of the records of `data` that begin at `starts`, each of which has at least FIXED_SIZE bytes there."""
+    """Fixed fields of the records at `starts` in `data`, each of which has at least FIXED_SIZE bytes there."""
 
     __slots__ = ("_data", "_fields", "_starts")
 
@@ -50,7 +50,7 @@ class RecordHeader:
         return len(self._starts)
 
     def __getitem__(self, name: str) -> Any:
-        """The field `name` of all, integers in the machine's order of bytes."""
+        """Return the field `name` of all records, integers in native byte order."""
         found = self._fields.get(name)
         if found is None:
             kind, at = _FIELDS[name]
@@ -65,17 +65,17 @@ class RecordHeader:
 
     @property
     def has_ipv6(self) -> bool:
-        """Whether a record among them has an IPv6 host."""
+        """Whether one of the records has an IPv6 host."""
         return bool((self["sys_flag"] & record.V6_HOSTS).any())
 
 
 def gather(data: bytes, kind: str, at: int, starts: Any) -> Any:
-    """What lies `at` bytes behind each of `starts`."""
+    """Return the values of type `kind` at `at` bytes after each of `starts`."""
     return np.ndarray((len(data) - at - np.dtype(kind).itemsize + 1,), kind, data, at, (1,))[starts]
 
 
 def find_candidates(data: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Where records may begin: the magic stands 4 bytes behind each of these places."""
+    """Return the positions at which records may start: those followed by the magic after 4 bytes."""
     octets = np.frombuffer(data, np.uint8)
     hits = (
         np.flatnonzero(octets[record.MAGIC_AT : -3] == _MAGIC[0])
@@ -88,9 +88,9 @@ def find_candidates(data: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 def find_parts(data: bytes, starts: Any, header: RecordHeader) -> tuple[Any, Any]:
-    """Where body, topic and properties begin and end in `data`: six columns; and which records these lengths fit.
+    """Return the bounds of body, topic and properties in `data` (six columns), and which records have consistent lengths.
 
-    Each record has to lie within `data` by its size. IPv6 hosts are reckoned with.
+    Each record has to be within `data` according to its size. IPv6 hosts are supported.
     """
     octets = np.frombuffer(data, np.uint8)
     stops = starts + header["size"]
@@ -113,7 +113,7 @@ def find_parts(data: bytes, starts: Any, header: RecordHeader) -> tuple[Any, Any
     fits &= topic_end + record.PROPERTIES_LENGTH_SIZE <= stops
     if not fits.all():
         topic_end = np.where(fits, topic_end, body_start)
-    # The length is signed: from 128 on, the first octet says a negative one, which ends no record.
+    # The length is signed. From 0x80 in the first byte on it is negative, so such a record fails the comparison.
     text_start = topic_end + record.PROPERTIES_LENGTH_SIZE
     fits &= text_start + gather(data, ">i2", 0, topic_end) == stops
     parts = np.empty((len(starts), 6), np.int32)

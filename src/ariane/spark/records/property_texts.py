@@ -1,9 +1,9 @@
-"""Properties of many records at once: the text of all is searched for separators, and names and values are slices of it.
+"""Parses the properties of many records at once: finds all separators, and slices names and values out of one buffer.
 
     texts   KEYS 1 a 2 TAGS 1 b | TAGS 1 c | ...        1 and 2 are the characters U+0001 and U+0002, | the border of records
     pairs   KEYS=a     TAGS=b     TAGS=c
 
-What counts as a pair, and which of two equal names wins, is as in `protocol.properties.decode`.
+What counts as a pair, and which of two equal names wins, is defined by `protocol.properties.decode`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ariane.protocol import properties
 
 _NAME_END, _PAIR_END = ord(properties.NAME_END), ord(properties.PAIR_END)
 _MAP = pa.map_(pa.string(), pa.string())
-# Names of a batch that are told apart by one bit each when equal ones within a record are looked for; their sums fit 64 bits.
+# Up to this many distinct names, duplicates in a record are detected with one bit for each name; the sums fit into 64 bits.
 _BITMASK_NAMES_MAX = 40
 
 
 class PropertyTexts:
-    """The properties' texts of some records: valid UTF-8, one for each."""
+    """The property texts of some records, one for each, in valid UTF-8."""
 
     def __init__(self, texts: pa.Array) -> None:
         count = len(texts)
@@ -35,7 +35,7 @@ class PropertyTexts:
         marks = np.flatnonzero(self._octets <= max(_NAME_END, _PAIR_END))
         kinds = self._octets[marks]
         parted, self._name_ends = marks[kinds == _PAIR_END], marks[kinds == _NAME_END]
-        # A segment ends at a separator of pairs or with its record, which comes before a separator that the next begins with.
+        # A segment ends at a pair separator or at the end of its record, whichever comes first.
         before = np.searchsorted(parted, ends[1:])
         stops = np.insert(parted, before, ends[1:])
         last = np.zeros(len(stops), bool)
@@ -49,7 +49,7 @@ class PropertyTexts:
         self._count = count
 
     def _keep_pairs(self, starts: Any, stops: Any, rows: Any) -> None:
-        """Keep the segments that are pairs."""
+        """Store the segments that are name-value pairs."""
         cut = self._name_ends
         if len(cut) != len(starts) or not ((starts < cut) & (cut + 1 < stops)).all():
             at = np.searchsorted(cut, starts)
@@ -60,7 +60,7 @@ class PropertyTexts:
         self._lengths = cut - starts
 
     def values(self, name: str) -> pa.Array:
-        """The property `name` of each record, null where it has none."""
+        """Return the property `name` of each record, null if missing."""
         wanted = name.encode()
         found = np.flatnonzero(self._lengths == len(wanted))
         if len(found):
@@ -82,7 +82,7 @@ class PropertyTexts:
         return slices.take(pa.array(which, mask=absent))
 
     def maps(self) -> pa.Array:
-        """All properties of each record."""
+        """Return all properties of each record."""
         every = np.arange(0, 4 * len(self._starts), 4)
         slices = self._slices(np.stack([self._starts, self._name_stops, self._name_stops + 1, self._stops], 1))
         names = slices.take(pa.array(every))
@@ -93,7 +93,7 @@ class PropertyTexts:
         return pa.MapArray.from_arrays(pa.array(offsets), names, slices.take(pa.array(every + 2)))
 
     def _may_repeat(self, names: pa.Array) -> bool:
-        """Whether a record may have a name twice: then the sum of its names' bits is not their union."""
+        """Return whether a record may contain a name twice: then the sum of its names' bits differs from their union."""
         if not len(names):
             return False
         encoded = names.dictionary_encode()
@@ -105,7 +105,7 @@ class PropertyTexts:
         return bool((np.add.reduceat(bits, firsts) != np.bitwise_or.reduceat(bits, firsts)).any())
 
     def _slices(self, bounds: Any) -> pa.Array:
-        """The text cut at ascending `bounds`; every second slice is what lies between two that are wanted."""
+        """Cut the text at ascending `bounds`; every second slice is a gap that the caller skips."""
         edges = bounds.astype(np.int32).ravel()
         if not len(edges):
             return pa.array([], pa.string())

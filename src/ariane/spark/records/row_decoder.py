@@ -1,4 +1,4 @@
-"""Records to columns, one record after another: for chunks that hold IPv6 hosts, and what `decode` is checked against."""
+"""Decodes records to columns one by one: for buffers with IPv6 hosts, and as the reference for `arrow_decoder` in tests."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ from ariane.spark.records import bodies
 
 _TIME = pa.timestamp("us", tz="UTC")
 
-# A producer may claim any i64 as its time; what µs cannot say becomes NULL instead of another time.
+# A producer may send any 64-bit time; one that µs cannot represent becomes null instead of a wrong time.
 MS_MAX = (2**63 - 1) // 1000
 _INT_MAX = 2**31 - 1
 
-# By bits 2 and 3 of the sysFlag. Brokers clear them in what they keep in the half topic, which is prepared all the same.
+# By bits 2 and 3 of sysFlag. Brokers clear them in the half topic, whose messages are prepared nevertheless.
 TRANSACTION_STATES = ("none", "prepared", "commit", "rollback")
 PREPARED = TRANSACTION_STATES.index("prepared")
 
-# Properties that say a time of delivery, and how many ms their unit has when it counts from the time the message was stored;
-# None: ms since the epoch. Earlier ones win: a broker writes down TIMER_OUT_MS, the others are what a producer asked for.
+# Properties with a delivery time → ms per unit if relative to the store time, None if ms since the epoch. The first one present
+# wins: TIMER_OUT_MS is the broker's decision, the others are requests of a producer.
 DELIVERY_PROPERTIES = {
     TIMER_OUT_MS: None,
     START_DELIVER_TIME: None,
@@ -56,8 +56,12 @@ _DIGITS_MAX = 15
 
 
 def decode_columns(records: list[Record], broker: str | None, kinds: Mapping[str, pa.DataType]) -> list[pa.Array]:
-    """The columns named in `kinds`. ProtocolError for a body that cannot be expanded, unless `body_error` is among them;
-    TooMuch as `bodies.bodies`."""
+    """Decode the columns of `kinds` (name → Arrow type).
+
+    Raises:
+        ProtocolError: a body cannot be expanded, and `body_error` is not among the columns.
+        BatchTooLarge: the expanded bodies exceed the limit of a batch.
+    """
     maps = [one.property_map() for one in records]
     made = []
     for name, kind in kinds.items():
@@ -74,7 +78,7 @@ def decode_columns(records: list[Record], broker: str | None, kinds: Mapping[str
 
 
 def parse_integer(text: str | None) -> int | None:
-    """A whole number ≥ 0 that an INT can say, else None."""
+    """Return a non-negative 32-bit integer, or None if the text is anything else."""
     if text is None or not (text.isascii() and text.isdecimal() and len(text) <= 10):
         return None
     value = int(text)
@@ -82,7 +86,7 @@ def parse_integer(text: str | None) -> int | None:
 
 
 def delivery_time_ms(properties: Mapping[str, str | None], store_ms: int) -> int | None:
-    """When a message is to be delivered, by the properties that say a time; None when none does."""
+    """Return the delivery time in ms since the epoch according to the properties, or None."""
     for name, unit in DELIVERY_PROPERTIES.items():
         text = properties.get(name)
         if text is not None and text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX:

@@ -1,1 +1,1 @@
-"""From the files of a broker's commit log to rows: the log and its records (`commit_log`), a part of it to rows (`tasks`)."""
+"""From a broker's store files to rows: the commit log and its records (`commit_log`), and the tasks (`log_task`)."""

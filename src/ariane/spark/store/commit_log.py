@@ -1,15 +1,15 @@
-"""A commit log found in a directory, and its records found in its bytes, many at once and from any place on.
+"""Locates a commit log in a directory, and scans it for records, many at once and from any offset.
 
-    find(path)     → Log: files, and where the log ends (behind the last whole record; below a checkpoint nothing is an end)
-    pieces(...)    → Run of records | Damage, in order, of what begins between two places
-    boundary(...)  → the first place at or behind another where a record begins
+    find_log(path)     → StoredLog: files, and the end of the log (after the last complete record, not below the checkpoint)
+    scan_range(...)    → RecordRun | LogDamage, in order, for everything that starts between two offsets
+    next_boundary(...) → the first offset at or after another at which a record starts
 
-Records are found by their magic at the place that they themselves name, with lengths that fit, each behind the one before; where
-none follows, the next one that is right in all its parts (CRC too) is searched for, and what lies before it is damage
-(docs/decisions/0005). Who begins in the middle of a file looks back as far as a record may be long, so that a record copied into
-the body of another is never taken for one: the chain that reaches the place began before any body that reaches it.
+A record is recognised by its magic, by the log offset stored in it, and by consistent lengths, and it has to follow its
+predecessor. Otherwise the next record that is valid in all parts (including the CRC) is searched for, and everything before it is
+damage (docs/decisions/0005). A scan from the middle of a file starts earlier by the maximum length of a record, so that a record
+copied into the body of another is not mistaken for one: the chain of records started before any body that reaches the offset.
 
-Reads only, by pread in pieces of `chunk` bytes: a file may grow meanwhile.
+Read-only, by pread in chunks of `chunk` bytes: a file may grow in the meantime.
 """
 
 from __future__ import annotations
@@ -40,16 +40,17 @@ from ariane.store.segments import NAME_DIGITS, Segments
 log = logging.getLogger("ariane.spark")
 
 COMMITLOG = "commitlog"
-CHUNK_BYTES = 1536 * 1024  # bytes read at once: what is decoded of them stays in the processor's cache
-LOOK_BACK_BYTES = 8 * 1024 * 1024  # a record is no longer: maxMessageSize is 4 MiB
-RECORD_BYTES_MAX = (
-    64 * 1024 * 1024
-)  # problem that claims more is damage: a broken size must not make a task read a whole file
-_CUT_OFF = "the file is cut off here"
+CHUNK_BYTES = 1536 * 1024  # bytes per read: the columns decoded from them fit into the processor's cache
+LOOK_BACK_BYTES = 8 * 1024 * 1024  # no record is longer: maxMessageSize is 4 MiB
+RECORD_BYTES_MAX = 64 * 1024 * 1024  # a larger size is damage: it must not make a task read a whole file
+_CUT_OFF = "the file is truncated here"
 
 
 class StoredLog(NamedTuple):
-    """Files of `size` bytes that begin at `bases`; records lie below `end`. `floor_ms`: none behind it was stored earlier."""
+    """Commit-log files of `file_size` bytes that start at `bases`; the last record ends at `end`.
+
+    `floor_ms` is a lower bound for the store time of records after `end`.
+    """
 
     directory: str
     file_size: int
@@ -63,7 +64,7 @@ class StoredLog(NamedTuple):
 
 
 class LogDamage(NamedTuple):
-    """Bytes of the log that are no record, and why."""
+    """A range of the log that is not a record, and the reason."""
 
     offset: int
     size: int
@@ -71,7 +72,7 @@ class LogDamage(NamedTuple):
 
 
 class RecordRun(NamedTuple):
-    """Records in `data`, whose first byte lies at log offset `at`."""
+    """Adjacent records in `data`, whose first byte is at log offset `offset`."""
 
     data: bytes
     offset: int
@@ -84,9 +85,15 @@ class RecordRun(NamedTuple):
 
 
 def find_log(path: str, previous: StoredLog | None = None, chunk: int = CHUNK_BYTES) -> StoredLog:
-    """The log below the store directory `path`, or in it. `known`: what an earlier call gave, to look only at what came since.
+    """Locate the commit log in the store directory `path`, or in `path` itself, and find its end.
 
-    StoreError when there is none, or one that cannot be read.
+    Args:
+        path: Store directory, or its commitlog directory.
+        previous: Result of an earlier call; only what was appended since is scanned.
+        chunk: Bytes per read.
+
+    Raises:
+        StoreError: there is no commit log, or it cannot be read.
     """
     directory, root = _locate(path)
     files = OpenFiles(ReadOnlyDisk())
@@ -95,14 +102,14 @@ def find_log(path: str, previous: StoredLog | None = None, chunk: int = CHUNK_BY
         for name in files.disk.listdir(directory):
             if len(name) == NAME_DIGITS and name.isdigit() and int(name) % segments.size:
                 fault = f"{name} does not begin at a multiple of {segments.size}, the length of most files"
-                raise StoreError(f"{directory}: {fault}: copy the files anew, in full length")
+                raise StoreError(f"{directory}: {fault}: copy the files again, completely")
         for problem in problems:
             log.warning("%s %s", problem.file, problem.message)
         if not segments.bases:
-            raise StoreError(f"{directory} holds no commit-log file: no broker has stored a message there")
+            raise StoreError(f"{directory} contains no commit-log file: no broker has stored a message there")
         kept = f"{root}/checkpoint"
         safe = 0
-        if Path(kept).is_file():  # a directory of that name is Spark's, beside a copied commit log
+        if Path(kept).is_file():  # a directory named checkpoint is Spark's, next to a copied commit log
             safe = checkpoints.decode(read_whole(files.disk, kept) or b"").safe_offset or 0
         end, floor_ms = _find_end(segments, safe, previous, chunk)
         return StoredLog(directory, segments.size, tuple(segments.bases), end, floor_ms)
@@ -115,7 +122,10 @@ def find_log(path: str, previous: StoredLog | None = None, chunk: int = CHUNK_BY
 def scan_range(
     segments: Segments, begin: int, end: int, limit: int, chunk: int = CHUNK_BYTES, *, exact: bool = False
 ) -> Iterator[RecordRun | LogDamage]:
-    """What begins in [begin, end), all of one file, in which records lie below `limit`. `exact`: a record begins at `begin`."""
+    """Yield the records and damage that start in [begin, end).
+
+    The range is part of one file, whose records end at `limit`. `exact`: a record starts at `begin`, so no search is needed.
+    """
     offset = begin if exact else _chain_start(segments, begin, limit)
     wanted = window = chunk
     while offset < end:
@@ -140,23 +150,23 @@ def scan_range(
         if following is None:
             following = limit
         if offset >= begin:
-            if is_cut:  # a reason is told by all that is there of it
+            if is_cut:  # determine the reason from all bytes that are present
                 data = segments.read(offset, min(following - offset, chunk))
             yield LogDamage(offset, following - offset, _damage_reason(data, following - offset, offset, segments.size))
-        # Where there is damage there may be much of it: what is read again of what follows stays small until records follow.
+        # Damage is often followed by more damage, so the next reads stay small until records follow.
         window = min(SMALL_READ_BYTES, chunk)
         offset, wanted = following, window
 
 
 def next_boundary(segments: Segments, offset: int, limit: int, chunk: int = CHUNK_BYTES) -> int:
-    """The first place at or behind `place` where a record begins; `limit`, the end of what its file holds, when none does."""
+    """Return the first offset at or after `offset` at which a record starts, or `limit` if none does."""
     for piece in scan_range(segments, offset, limit, limit, chunk):
         return piece.offset if isinstance(piece, LogDamage) else piece.offset + int(piece.starts[0])
     return limit
 
 
 def read_chain(data: bytes, offset: int, file_size: int) -> tuple[RecordRun, int]:
-    """The records at the beginning of `data`, each behind the one before, and their length together."""
+    """Return the chain of adjacent records at the start of `data`, and its length in bytes."""
     starts = layout.find_candidates(data)
     starts = starts[starts + record.FIXED_SIZE <= len(data)]
     if not len(starts) or starts[0]:
@@ -178,7 +188,7 @@ def read_chain(data: bytes, offset: int, file_size: int) -> tuple[RecordRun, int
 
 
 def _linked(starts: Any, stops: Any, fits: Any) -> list[int]:
-    """Which of the candidates follow one another from 0 on; those within another are parts of its body."""
+    """Return the indexes of the candidates that form a chain from 0 on; candidates inside another record belong to its body."""
     keep = []
     at = 0
     for index, (start, stop, is_right) in enumerate(zip(starts.tolist(), stops.tolist(), fits.tolist(), strict=True)):
@@ -191,8 +201,11 @@ def _linked(starts: Any, stops: Any, fits: Any) -> list[int]:
 
 
 def _chain_start(segments: Segments, begin: int, limit: int) -> int:
-    """A place, not behind `begin` if records reach it, from which records lead to it: the beginning of its file, or the first
-    record within LOOK_BACK."""
+    """Return an offset from which a chain of records leads to `begin`.
+
+    That is the start of the file, or the first valid record within LOOK_BACK_BYTES, which is after `begin` if no record
+    reaches it.
+    """
     base = begin - begin % segments.size
     place = max(base, begin - LOOK_BACK_BYTES)
     if place == base:
@@ -202,13 +215,13 @@ def _chain_start(segments: Segments, begin: int, limit: int) -> int:
 
 
 def _claimed_size(data: bytes, place: int, file_size: int) -> tuple[int, bool]:
-    """The size that a record at the beginning of `data` claims to have, 0 without its magic; whether it is the filler."""
+    """Return the size in the header of a record at the start of `data` (0 without magic), and whether it is the filler record."""
     size, magic = record.SIZE_AND_MAGIC.unpack_from(data) if len(data) >= record.SIZE_AND_MAGIC.size else (0, 0)
     return size if magic == record.MAGIC else 0, magic == record.FILLER_MAGIC and size == file_size - place % file_size
 
 
 def _damage_reason(data: bytes, size: int, place: int, file_size: int) -> str:
-    """Why the first `size` bytes at `place`, of which `data` are those that were read, hold no record."""
+    """Return why the `size` bytes at `place`, of which `data` was read, are not a record."""
     if not data:
         return _CUT_OFF
     if not data[:size].strip(b"\0"):
@@ -217,15 +230,16 @@ def _damage_reason(data: bytes, size: int, place: int, file_size: int) -> str:
         parse_record(data, 0, place, file_size - place % file_size, check_crc=False)
     except NotARecord as fault:
         return str(fault)
-    # Both judge alike, so the bytes are others now: not a thing that damage does.
-    raise StoreError(f"the record at {place} changed while it was read: read again")
+    # Both parsers apply the same rules, so the bytes must have changed between the two reads, which damage does not do.
+    raise StoreError(f"the record at {place} changed during the read: read again")
 
 
 def _find_end(segments: Segments, safe_offset: int, previous: StoredLog | None, chunk: int) -> tuple[int, int]:
-    """Where the log ends, and the store time that nothing behind it undercuts."""
+    """Return the end of the log, and a lower bound for the store time of records after it."""
     floor_ms = 0
     if previous is None and safe_offset and segments.has(safe_offset):
-        # Our store flushed all below and clears what it cuts: what lies before needs no look, when a record or nothing is there.
+        # Ariane's store flushed everything below the checkpoint and clears what it truncates, so a record or zeros there prove that
+        # nothing before it has to be scanned.
         base, data = safe_offset - safe_offset % segments.size, segments.read(safe_offset, SMALL_READ_BYTES)
         if safe_offset > base and (not data.strip(b"\0") or read_chain(data, safe_offset, segments.size)[1]):
             previous = StoredLog("", segments.size, (), safe_offset)
@@ -237,14 +251,14 @@ def _find_end(segments: Segments, safe_offset: int, previous: StoredLog | None, 
             place, floor_ms = previous.end, previous.floor_ms
         end, floor_ms = _find_end_in_file(segments, place, floor_ms, chunk)
         end = max(end, min(safe_offset, base + segments.size))
-        # Files are made before they are needed: an empty one says nothing of where the one before it ends.
+        # Files are created in advance: an empty one does not prove that the previous one is full.
         if end > base or place > base or base == segments.bases[0] or not segments.has(base - 1):
             return end, floor_ms
     return segments.start, floor_ms
 
 
 def _find_end_in_file(segments: Segments, place: int, floor_ms: int, chunk: int) -> tuple[int, int]:
-    """As `_end`, of the file that holds `place`, where a record begins or may begin."""
+    """Find the end within one file; `place` is an offset at which a record starts or may start."""
     stop = place - place % segments.size + segments.size
     wanted = window = chunk
     last = again = -1
@@ -269,7 +283,7 @@ def _find_end_in_file(segments: Segments, place: int, floor_ms: int, chunk: int)
         if following is None:
             break
         if again != place:
-            again = place  # it may have been written since it was read, and what follows after it
+            again = place  # try once more: the broker may have written it, and what follows, since the read
             continue
         window = min(SMALL_READ_BYTES, chunk)
         place, last, wanted = following, -1, window
@@ -279,7 +293,7 @@ def _find_end_in_file(segments: Segments, place: int, floor_ms: int, chunk: int)
 
 
 def _is_complete(segments: Segments, place: int, stop: int) -> bool:
-    """Whether the last record is written to its end: nothing tells it of one whose lengths came first but its CRC."""
+    """Return whether the last record is complete. Only its CRC can show that, as the lengths are written first."""
     try:
         parse_record(
             segments.read(place, stop - place), 0, place, segments.size - place % segments.size, check_crc=True
@@ -295,14 +309,14 @@ def _store_ms(run: RecordRun, index: int) -> int:
 
 
 def _locate(path: str) -> tuple[str, str]:
-    """The directory of the commit log that `path` means, and that of its store."""
+    """Return the commit-log directory for `path`, and its store directory."""
     given = Path(path)
     if (given / COMMITLOG).is_dir():
         return str(given / COMMITLOG), str(given)
     if not given.is_dir():
         raise StoreError(
-            f"{path} is no directory: give the one that holds {COMMITLOG}, as the driver and executors see it"
+            f"{path} is not a directory: expected the directory that contains {COMMITLOG}, visible to the driver and all executors"
         )
     if given.name == COMMITLOG or any(len(one.name) == NAME_DIGITS and one.name.isdigit() for one in given.iterdir()):
         return str(given), str(given.absolute().parent)
-    raise StoreError(f"{path} is no store directory: it has no {COMMITLOG}")
+    raise StoreError(f"{path} is not a store directory: it contains no {COMMITLOG}")

@@ -1,9 +1,9 @@
-"""A part of a commit log to rows: what a task of `format("rocketmq-store")` does.
+"""Task of `format("rocketmq-store")`: reads a range of a commit log and returns its rows.
 
-    Part → pieces of the log (`commit_log`) → Arrow batches: records with `valid` true, and what is damaged as rows of its own
+    LogRange → RecordRun | LogDamage (`commit_log`) → Arrow batches: records with `valid` true, damage as rows of its own
 
-A record whose body has a wrong CRC, or cannot be expanded, keeps its other columns and has no body. What is no record at all has
-only its place, its size and the reason; so has a record by which a broker's start closed a hole (`store.holes`).
+A record whose body has a wrong CRC, or cannot be expanded, keeps its other columns and has no body. A range without a record has
+only position, size and reason, and so has a record with which a broker replaced a corrupt range (`store.corrupt_ranges`).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from ariane.store.files import OpenFiles, ReadOnlyDisk
 from ariane.store.record_scanner import parse_record
 from ariane.store.segments import NAME_DIGITS, Segments
 
-# A batch of Arrow rows: enough to share its cost, little enough to stay in the processor's cache.
+# Rows in an Arrow batch: enough to amortise its overhead, few enough for the processor's cache.
 BATCH_ROWS = 8192
-CRC_ROWS = 512  # bodies that are objects at a time: they stay in the cache, and their memory is used again
+CRC_ROWS = 512  # bodies converted to objects at once: they stay in the cache, and their memory is reused
 
-# What store files have besides the columns of a record: name → Arrow type, Spark DDL
+# columns in addition to those of a record → Arrow type, Spark DDL
 STORE_COLUMNS: dict[str, tuple[pa.DataType, str]] = {
     "segment": (pa.string(), "STRING"),
     "position": (pa.int64(), "BIGINT"),
@@ -46,7 +46,7 @@ DDL = ", ".join(f"{name} {ddl}" for name, (_, ddl) in COLUMNS.items())
 
 
 class LogRange(NamedTuple):
-    """What begins in [begin, end) of one file, whose records lie below `limit`. `exact`: a record begins at `begin`."""
+    """The part [begin, end) of a file whose records end at `limit`. `exact`: a record starts at `begin`."""
 
     directory: str
     file_size: int
@@ -57,7 +57,7 @@ class LogRange(NamedTuple):
 
 
 def plan_ranges(stored_log: StoredLog, begin: int, end: int, split_bytes: int) -> list[LogRange | LogDamage]:
-    """The log from `begin`, where a record or a file begins, to `end`, in parts; missing files are damage."""
+    """Split the log from `begin` (the start of a record or file) to `end` into ranges; missing files are damage."""
     parts: list[LogRange | LogDamage] = []
     existing = set(stored_log.bases)
     base = begin - begin % stored_log.file_size
@@ -67,7 +67,7 @@ def plan_ranges(stored_log: StoredLog, begin: int, end: int, split_bytes: int) -
             parts.append(LogDamage(max(base, begin), limit - max(base, begin), "this file is missing"))
         else:
             edges = [*range(max(base, begin), limit, split_bytes), limit]
-            # A rest that is not worth a task goes with the part before it.
+            # A remainder that is too small for a task is added to the previous range.
             if len(edges) > 2 and edges[-1] - edges[-2] < split_bytes // 4:
                 del edges[-2]
             parts += [
@@ -81,7 +81,7 @@ def plan_ranges(stored_log: StoredLog, begin: int, end: int, split_bytes: int) -
 def read_rows(
     log_range: LogRange | LogDamage, options: StoreOptions, columns: Sequence[str], file_size: int
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a part, in the order of the log. `size`: that of its files."""
+    """Yield the rows of a range in log order. `file_size` is the size of the log's files."""
     builder = _RowBuilder(options, columns, file_size)
     if isinstance(log_range, LogDamage):
         yield builder.damage_row(log_range)
@@ -101,7 +101,9 @@ def read_rows(
                 yield from builder.rows(piece)
     except FileNotFoundError:
         name = Path(segments.path(base)).name
-        gone = f"{log_range.directory}/{name} was removed after this read was planned (retention?): read again"
+        gone = (
+            f"{log_range.directory}/{name} was removed after this read was planned, probably by retention: read again"
+        )
         raise StoreError(gone) from None
     except OSError as error:
         raise StoreError(f"cannot read {error.filename or log_range.directory}: {error.strerror or error}") from error
@@ -110,7 +112,7 @@ def read_rows(
 
 
 class _RowBuilder:
-    """How the rows of a task look."""
+    """Builds the Arrow batches of a task."""
 
     def __init__(self, options: StoreOptions, columns: Sequence[str], file_size: int) -> None:
         self._options = options
@@ -127,7 +129,7 @@ class _RowBuilder:
             yield from self._batches(run.select(slice(at, at + BATCH_ROWS)))
 
     def _batches(self, run: RecordRun) -> Iterator[pa.RecordBatch]:
-        """Records as batches, those that close a hole apart."""
+        """Yield records as batches; replacements of corrupt ranges become damage rows."""
         header = run.header
         closing = (header["sys_flag"] == TRANSACTION_ROLLBACK) & (header["flag"] == corrupt_ranges.FLAG)
         at = 0
@@ -138,7 +140,7 @@ class _RowBuilder:
                 continue
             yield from self._intact_rows(run.select(slice(at, index)))
             why = found.properties.decode("utf-8", "replace").partition("\x01")[2] or "unknown"
-            yield self.damage_row(LogDamage(place, found.size, f"a start of the broker closed a hole here: {why}"))
+            yield self.damage_row(LogDamage(place, found.size, f"a broker replaced a corrupt range here: {why}"))
             at = index + 1
         yield from self._intact_rows(run.select(slice(at, None)) if at else run)
 
@@ -152,7 +154,9 @@ class _RowBuilder:
             with suppress(bodies.BatchTooLarge):
                 yield self._batch(run)
                 return
-        except ProtocolError as error:  # a text that is no UTF-8, or a host that is none: nothing checked them
+        except (
+            ProtocolError
+        ) as error:  # invalid UTF-8 or an invalid host, which no checksum covers: halve the run to isolate the record
             if count == 1:
                 yield self.damage_row(
                     LogDamage(run.offset + int(run.starts[0]), int(run.header["size"][0]), str(error))
@@ -195,14 +199,14 @@ class _RowBuilder:
         return pa.record_batch(arrays, schema=self._schema)
 
     def damage_row(self, damage: LogDamage) -> pa.RecordBatch:
-        """The row of what is no record."""
+        """Return the row for a range that is not a record."""
         row: dict[str, Any] = {
             "broker": self._options.broker,
             "store_size": damage.size if damage.size < 2**31 else None,
             "segment": self._segment_name(damage.offset),
             "position": damage.offset,
             "valid": False,
-            "damage": f"{damage.size} bytes are no record: {damage.why}",
+            "damage": f"{damage.size} bytes are not a record: {damage.why}",
         }
         arrays = [pa.array([row.get(field.name)], field.type) for field in self._schema]
         return pa.record_batch(arrays, schema=self._schema)
@@ -212,22 +216,22 @@ class _RowBuilder:
 
 
 def _find_damaged(run: RecordRun, records: arrow_decoder.RecordColumns) -> dict[int, str]:
-    """Which records of a run are damaged within, and how."""
+    """Return the damaged records of a run by index, with the reason."""
     stored = records.stored_bodies
     crcs = np.empty(len(stored), np.int64)
     for at in range(0, len(stored), CRC_ROWS):
         some = stored.slice(at, CRC_ROWS)
         crcs[at : at + len(some)] = np.fromiter(map(zlib.crc32, some.to_pylist()), np.int64, len(some))
     differ = ((crcs & 0x7FFFFFFF) != run.header["crc"]) & (run.bounds[:, 1] > run.bounds[:, 0])
-    damaged = dict.fromkeys(np.flatnonzero(differ).tolist(), "the body's CRC is wrong")
-    # No checksum covers properties, and no text ends so: the write was torn in them, the file held zeros before.
+    damaged = dict.fromkeys(np.flatnonzero(differ).tolist(), "the CRC of the body is wrong")
+    # No checksum covers the properties, but no valid text ends in zeros: the write was interrupted, and the file contained zeros.
     text_start, text_end = run.bounds[:, 4], run.bounds[:, 5]
     torn = (np.frombuffer(run.data, np.uint8)[text_end - 1] == 0) & (text_end > text_start)
-    return damaged | dict.fromkeys(np.flatnonzero(torn).tolist(), "its properties end in zeros")
+    return damaged | dict.fromkeys(np.flatnonzero(torn).tolist(), "the properties end in zeros")
 
 
 def _topic_mask(run: RecordRun, topics: list[bytes]) -> Any:
-    """Which records are of one of the topics."""
+    """Return which records are stored in one of the topics."""
     start, lengths = run.bounds[:, 2].astype(np.int64), run.bounds[:, 3] - run.bounds[:, 2]
     is_match = np.zeros(len(start), bool)
     for topic in topics:

@@ -1,4 +1,4 @@
-"""Reading store files in micro-batches: ranges of log offsets. Needs Spark 4.2.
+"""Streaming reader of store files. Needs Spark 4.2.
 
 {"from": log offset, "to": log offset}      each offset carries its own start, so a replay reads the same range
 """
@@ -23,18 +23,18 @@ from ariane.store.segments import Segments
 
 
 class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What is appended to the log."""
+    """Reads what is appended to a log, in micro-batches."""
 
     def __init__(self, options: StoreOptions, columns: list[str]) -> None:
         self._options = options
         self._columns = columns
-        self._log: StoredLog | None = None  # as far as it was looked at
+        self._log: StoredLog | None = None  # state of the last scan; the next one continues from there
         self._initial: int | None = None
-        self._stop_offset: int | None = None  # AvailableNow: the end when it began
+        self._stop_offset: int | None = None  # AvailableNow: the end when the query started
 
     @hide_traceback
     def initialOffset(self) -> dict[str, int]:
-        # Spark asks again in the first batch: the answer has to be the same.
+        # Spark calls this again in the first batch, and the result has to be the same.
         if self._initial is None:
             found, wanted = self._refresh_log(), self._options.starting_position
             if wanted == "earliest":
@@ -46,12 +46,12 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"from": self._initial, "to": self._initial}
 
     def _resolve_start(self, found: StoredLog, position: int) -> int:
-        """The option startingPosition, as far as the log holds it."""
+        """Check the option startingPosition against the offsets that the log holds."""
         held = f"the log holds {found.start} to {found.end}"
         if position > found.end:
-            raise ConfigError("startingPosition", position, f"lies beyond the end: {held}; use latest to begin there")
+            raise ConfigError("startingPosition", position, f"is beyond the end: {held}; use latest to start there")
         if position < found.start and self._options.fail_on_data_loss:
-            fix = f"was removed: {held}; use earliest, or set failOnDataLoss to false to begin there"
+            fix = f"was removed: {held}; use earliest, or set failOnDataLoss to false to start there"
             raise ConfigError("startingPosition", position, fix)
         return max(position, found.start)
 
@@ -59,13 +59,13 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         found, begin = self._refresh_log(), start["to"]
         if begin > found.end:
-            lost = f"{self._options.path} ends at {found.end}, and {begin} was read before: it is another store, or an older copy"
+            lost = f"{self._options.path} ends at {found.end}, but {begin} was read before: it is another store, or an older copy"
             raise StoreError(f"{lost}; start a new query with a new checkpoint")
         if begin < found.start and self._options.fail_on_data_loss:
             lost = (
-                f"{self._options.path} begins at {found.start}, what lay from {begin} on was removed before it was read"
+                f"{self._options.path} starts at {found.start}: the log from {begin} on was removed before it was read"
             )
-            raise StoreError(f"{lost}; set failOnDataLoss to false to go on, with a row for it")
+            raise StoreError(f"{lost}; set failOnDataLoss to false to continue with a row for it")
         end = found.end if self._stop_offset is None else min(found.end, self._stop_offset)
         if isinstance(limit, ReadMaxBytes) and end - begin > limit.max_bytes:
             end = min(end, _align_offset(found, begin + limit.max_bytes))
@@ -88,7 +88,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from read_partition(partition, self._options, self._columns)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: offsets live in the checkpoint."""
+        """Do nothing: offsets are stored in the checkpoint."""
 
     def _refresh_log(self) -> StoredLog:
         self._log = commit_log.find_log(self._options.path, self._log)
@@ -96,7 +96,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _align_offset(stored_log: StoredLog, offset: int) -> int:
-    """The first place at or behind `place` where a record begins or a file does."""
+    """Return the first offset at or after `offset` at which a record or a file starts."""
     base = offset - offset % stored_log.file_size
     limit = min(base + stored_log.file_size, stored_log.end)
     if base not in stored_log.bases:

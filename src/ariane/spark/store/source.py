@@ -3,8 +3,8 @@
     spark.dataSource.register(StoreSource)
     spark.read.format("rocketmq-store").load("/path/of/store").where("keys = 'order-17'")
 
-The files are Java's or ours, of a broker that runs or of a copy. What is read is the log as it ends when a read is planned: each
-task has a part of one file (`tasks`), and needs to see the directory. `micro_batches` reads it as a stream.
+Reads files of Java brokers and of Ariane, of a running broker or of a copy. The end of the log is determined when a read is
+planned. Each task reads a part of one file (`log_task`) and needs access to the directory. `micro_batches` reads it as a stream.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ariane.spark.store.store_options import StoreOptions, parse, reject_stream_
 
 
 class LogPartition(InputPartition):
-    """A part of the log: one task. `size` is that of the log's files."""
+    """A part of the log, read by one task. `file_size` is the size of the log's files."""
 
     def __init__(self, log_range: LogRange | LogDamage, file_size: int) -> None:
         super().__init__(log_range)
@@ -34,7 +34,7 @@ class LogPartition(InputPartition):
 
 
 class StoreSource(DataSource):
-    """The source as Spark registers it."""
+    """Spark data source of the format `rocketmq-store`."""
 
     @classmethod
     def name(cls) -> str:
@@ -42,9 +42,7 @@ class StoreSource(DataSource):
 
     @hide_traceback
     def schema(self) -> str:
-        parse(
-            self.options
-        )  # Spark asks for the schema when a frame is made: mistakes are reported there, not when it is used
+        parse(self.options)  # validated here because Spark requests the schema in load(): mistakes are reported early
         return log_task.DDL
 
     @hide_traceback
@@ -62,7 +60,7 @@ class StoreSource(DataSource):
 
 
 class StoreReader(DataSourceReader):
-    """The whole log."""
+    """Reads the whole log."""
 
     def __init__(self, options: StoreOptions, columns: list[str]) -> None:
         reject_stream_options(options)
@@ -85,6 +83,6 @@ def plan_partitions(stored_log: StoredLog, begin: int, end: int, options: StoreO
 
 
 def read_partition(partition: InputPartition, options: StoreOptions, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """The rows of a task. Spark makes one task of its own when there is nothing to read: it has none."""
+    """Yield the rows of a task. Spark runs one task with a partition of its own if there is nothing to read: it has no rows."""
     if isinstance(partition, LogPartition):
         yield from log_task.read_rows(partition.log_range, options, columns, partition.file_size)

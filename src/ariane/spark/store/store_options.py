@@ -1,4 +1,4 @@
-"""Options of `format("rocketmq-store")`, as texts and as values."""
+"""Options of `format("rocketmq-store")`: parsing and validation."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ from ariane.spark.option_parsing import (
 CHUNK_MIN = 64 * 1024
 STREAM_ONLY = dict.fromkeys(
     ("max_bytes_per_trigger", "starting_position", "fail_on_data_loss"),
-    "works in streams only (spark.readStream): a batch reads the whole log, and shows what is missing as rows",
+    "only for spark.readStream: a batch reads the whole log, with rows for missing files; remove it",
 )
 
 
 class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a read of store files was asked for."""
+    """Validated options of the store source."""
 
     path: str = ""
-    """A broker's store directory, or its commitlog: a path that the driver and all executors see. Needed."""
+    """Required. A broker's store directory, or its commitlog directory, visible to the driver and all executors."""
     broker: str | None = None
-    """What the column broker says: no file of a store holds the broker's name."""
+    """Value of the column broker; store files do not contain the broker's name."""
     topic: tuple[str, ...] = ()
-    """Topics to read, joined by commas; empty: all. Damage is told whatever the topic."""
+    """Topics to read, separated by commas; empty: all. Damage is reported for any topic."""
     check_crc: bool = True
-    """Whether the CRC of every body is computed."""
+    """Whether to check the CRC of every body."""
     max_partition_bytes: int = 128 * 1024 * 1024
-    """Bytes of the log that one task reads."""
+    """Maximum number of bytes of the log that one task reads."""
     chunk_bytes: int = 1536 * 1024
-    """Bytes that a task has in memory undecoded; a larger record is read whole."""
+    """Bytes that a task reads at once; a larger record is read completely."""
     max_bytes_per_trigger: int | None = None
-    """Streaming: about how many bytes of the log one micro-batch reads; without it, all there are."""
+    """Streaming: approximate number of bytes of the log in a micro-batch; default: all available."""
     starting_position: str | int = "earliest"
-    """Streaming: earliest, latest, or an offset of the log; it begins with the first record from there on."""
+    """Streaming: earliest, latest, or a log offset; reading starts with the first record at or after it."""
     fail_on_data_loss: bool = True
-    """Streaming: whether a part of the log that was removed before it was read ends the query, or becomes a row."""
+    """Streaming: whether a part of the log that was removed before it was read fails the query; otherwise it becomes a row."""
 
 
 def parse(options: Mapping[str, str]) -> StoreOptions:
-    """ConfigError names the option and what to write instead. Unknown options are refused: they are mistyped ones."""
+    """Parse and validate options; raise ConfigError with the option's name and the remedy."""
     parsed = StoreOptions(**parse_options(options, "rocketmq-store source", StoreOptions, READERS))
     if not parsed.path:
-        raise ConfigError("path", "", 'is needed: .load("/path/of/the/store")')
+        raise ConfigError("path", "", 'is required: .load("/path/of/the/store")')
     return parsed
 
 
@@ -64,12 +64,12 @@ def reject_stream_options(options: StoreOptions) -> None:
 
 
 def _local_path(name: str, text: str) -> str:
-    """A path of this machine's file system; `file:` URIs are such."""
+    """Return a local path; `file:` URIs are converted."""
     if "://" not in text and not text.startswith("file:"):
         return text
     parts = urlsplit(text)
     if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
-        raise ConfigError("path", text, "store files are read as files: mount that file system and give the local path")
+        raise ConfigError("path", text, "expected a local path: mount other file systems on every machine")
     return unquote(parts.path)
 
 
@@ -92,7 +92,7 @@ READERS: Readers = {
     "topic": _topics,
     "checkcrc": boolean_option,
     "maxpartitionbytes": integer_option(CHUNK_MIN, LONG_MAX),
-    "chunkbytes": integer_option(CHUNK_MIN, INT_MAX),  # a chunk is addressed with 32 bits
+    "chunkbytes": integer_option(CHUNK_MIN, INT_MAX),  # positions in a chunk are 32-bit
     "maxbytespertrigger": integer_option(CHUNK_MIN, LONG_MAX),
     "startingposition": _position,
     "failondataloss": boolean_option,

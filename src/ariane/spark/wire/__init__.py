@@ -1,1 +1,1 @@
-"""Connections of executors and planners to servers: blocking, without a loop. Who may ask and how is an `access.Access`."""
+"""Blocking connections of planners and tasks to servers, without an event loop. `access.ClusterAccess` holds their options."""

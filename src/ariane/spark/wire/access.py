@@ -1,4 +1,4 @@
-"""How servers are reached, for reading and for writing alike: the options that say it, and what connections make of them."""
+"""Options for access to servers, shared by source and sink, and the credentials and TLS contexts created from them."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ DEFAULT_GROUP = "ariane-spark"
 
 
 class ClusterAccess(msgspec.Struct, frozen=True, kw_only=True):
-    """Who asks, how, and for how long."""
+    """Addresses, credentials, encryption and time limits of requests."""
 
     namesrv: tuple[str, ...] = ()
-    """Name servers, `host:port` joined by `;`. Needed."""
+    """Required. Name servers, `host:port` separated by `;`."""
     group_id: str = DEFAULT_GROUP
-    """Group that the brokers see: in pulls, whose offsets `commitOffsets` commits; the producer group in what is sent."""
+    """Group that brokers see: the consumer group of pulls and of `commitOffsets`, the producer group of sent messages."""
     timeout_ms: int = 10_000
-    """ms to wait for an answer."""
+    """Time limit for a response, in ms."""
     retries: int = 30
-    """How often a request is tried again, at most a second apart, while a broker is away."""
+    """Maximum number of retries of a request, at most a second apart, while a server is unavailable."""
     access_key: str = ""
-    """Account that signs requests, for brokers with aclEnable; empty: they are not signed."""
+    """Account for brokers with aclEnable; empty: requests are not signed."""
     secret_key: Secret = Secret()
-    """Its key. It is in no text made of the options."""
+    """Key of the account; never part of a message or log line."""
     security_token: Secret = Secret()
-    """Its token, if it is a temporary account."""
+    """Token of a temporary account."""
     use_tls: bool = False
-    """Whether connections are encrypted, to name servers and brokers alike."""
+    """Whether to encrypt connections to name servers and brokers."""
     tls_ca_file: str = ""
-    """PEM file of the authorities to trust, on every machine; empty: those of the machine."""
+    """PEM file of trusted authorities, at the same path on every machine; empty: the machine's defaults."""
     tls_cert_file: str = ""
-    """PEM file of the certificate to show to servers that ask for one (with its key, or `tlsKeyFile` has it)."""
+    """PEM file of the client certificate; may contain its key, too."""
     tls_key_file: str = ""
-    """PEM file of its key, not encrypted."""
+    """PEM file of the client certificate's key, not encrypted."""
     tls_verify: Literal["true", "ca", "false"] = "true"
-    """`true`: the server's certificate and host name are checked; `ca`: its certificate alone, as brokers register by
-    address; `false`: neither."""
+    """`true`: check the server's certificate and host name; `ca`: check the certificate only, because brokers register by address;
+    `false`: check neither."""
 
 
 def _verify(name: str, text: str) -> str:
     if text.lower() not in ("true", "ca", "false"):
-        raise ConfigError(name, text, "use true, ca (the certificate, not the host name) or false")
+        raise ConfigError(name, text, "expected true, ca (certificate without host name) or false")
     return text.lower()
 
 
@@ -65,9 +65,9 @@ READERS: Readers = {
 
 
 def validate(access: ClusterAccess) -> None:
-    """ConfigError for what does not go together, or cannot be."""
+    """Raise ConfigError for a missing or invalid value, or a contradiction."""
     if not access.namesrv:
-        raise ConfigError("namesrv", "", 'is needed: .option("namesrv", "host:port")')
+        raise ConfigError("namesrv", "", 'is required: .option("namesrv", "host:port")')
     for addr in access.namesrv:
         try:
             host.parse(addr)
@@ -77,31 +77,35 @@ def validate(access: ClusterAccess) -> None:
         raise ConfigError("groupId", access.group_id, fault)
     if bool(access.access_key) != bool(access.secret_key):
         missing = "secretKey" if access.access_key else "accessKey"
-        raise ConfigError(missing, "", "accessKey and secretKey are given together or not at all")
+        raise ConfigError(missing, "", "accessKey and secretKey are required together: set both, or neither")
     if access.security_token and not access.access_key:
-        raise ConfigError(
-            "securityToken", "", "signs nothing without accessKey and secretKey: give them, or leave it out"
-        )
+        raise ConfigError("securityToken", "", "has no effect without accessKey and secretKey: set them, or remove it")
     for name, file in (("tlsCaFile", access.tls_ca_file), ("tlsCertFile", access.tls_cert_file)):
         if file and not access.use_tls:
-            raise ConfigError(name, file, "connections are encrypted with useTls = true only")
+            raise ConfigError(name, file, "has no effect without useTls = true: set it, or remove this option")
     if access.tls_verify != "true" and not access.use_tls:
-        raise ConfigError("tlsVerify", access.tls_verify, "connections are encrypted with useTls = true only")
+        raise ConfigError(
+            "tlsVerify", access.tls_verify, "has no effect without useTls = true: set it, or remove this option"
+        )
     if access.tls_ca_file and access.tls_verify == "false":
-        raise ConfigError("tlsCaFile", access.tls_ca_file, "is not used with tlsVerify = false: leave one of them out")
+        raise ConfigError("tlsCaFile", access.tls_ca_file, "has no effect with tlsVerify = false: remove one of them")
     if access.tls_key_file and not access.tls_cert_file:
-        raise ConfigError("tlsKeyFile", access.tls_key_file, "tlsCertFile is missing")
+        raise ConfigError("tlsKeyFile", access.tls_key_file, "has no effect without tlsCertFile: set both, or neither")
 
 
 def credentials(access: ClusterAccess) -> Credentials | None:
-    """What requests are signed with; None when they are not."""
-    # As plain texts: what encodes headers knows no others.
+    """Return the credentials for signing requests, or None without an account."""
+    # Converted to plain str: the header encoder accepts no subclass.
     account = (access.access_key, str(access.secret_key), str(access.security_token))
     return Credentials(*account) if access.access_key else None
 
 
 def tls_context(access: ClusterAccess) -> ssl.SSLContext | None:
-    """How connections are encrypted; None when they are not. ConfigError when a file cannot be used."""
+    """Return the TLS context, or None without TLS.
+
+    Raises:
+        ConfigError: a certificate or key file cannot be used.
+    """
     if not access.use_tls:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -116,9 +120,9 @@ def tls_context(access: ClusterAccess) -> ssl.SSLContext | None:
                 context.load_default_certs()
         if access.tls_cert_file:
             key, file = "tlsCertFile", access.tls_cert_file
-            # Without a password of its own, ssl would ask for one at the terminal.
+            # An empty password, because ssl would prompt for one on the terminal.
             context.load_cert_chain(file, access.tls_key_file or None, password=lambda: "")
-    except OSError as error:  # ssl.SSLError is one
-        fix = f"cannot be used on this machine ({error.strerror or error}); it has to be PEM, its key not encrypted"
+    except OSError as error:  # includes ssl.SSLError
+        fix = f"cannot be used on this machine ({error.strerror or error}): expected PEM, with an unencrypted key"
         raise ConfigError(key, file, fix) from None
     return context

@@ -1,12 +1,12 @@
-"""One connection to a server, plain or TLS: framing, signing, and whose answer it is.
+"""A blocking connection to a server, plain or TLS: framing, signing, and matching of responses to requests.
 
-    calls([question, …]) → answers in the same order       waits; many requests are under way at once
-    ask, write, read                                        for who waits for several connections (`connections`)
+    call_all([request, …]) → responses in the same order    blocks; pipelines many requests
+    enqueue, write, read                                     non-blocking, for `PipelinedConnectionPool`
 
-    ask ─→ unsent ─→ socket ─→ FrameReader ─→ Session (whose answer is it) ─→ answers
+    enqueue ─→ unsent ─→ socket ─→ FrameReader ─→ Session (matches responses) ─→ responses
 
-Planning asks two questions about each queue. One after another they cost a round trip each; `calls` keeps some hundred of
-them under way, so that 20,000 cost little more than their bytes.
+Planning sends two requests for each queue. One after another they would cost a round trip each; `call_all` keeps a few hundred
+in flight, so that 20,000 requests take little more time than the transfer of their bytes.
 """
 
 from __future__ import annotations
@@ -31,15 +31,17 @@ from ariane.protocol.session import Session
 from ariane.protocol.signing import Credentials, sign
 
 CONNECT_TIMEOUT_S = 3.0
-READ_SIZE = 262_144  # more than a TLS record: none is left in part within the socket's own memory, where nobody sees it
-IN_FLIGHT_MAX = 256  # of some 250 bytes each: they fit into the buffers of both kernels, so neither side waits to write
-WRITE_LOT = 128  # requests are written in lots of this size
+READ_SIZE = 262_144  # larger than a TLS record, so that no decrypted rest stays inside the SSL object, where select() cannot see it
+IN_FLIGHT_MAX = (
+    256  # about 250 bytes each: they fit into both kernels' socket buffers, so neither side blocks while writing
+)
+WRITE_LOT = 128  # requests per write
 NEVER = float("inf")
-_WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)  # of a socket that does not wait
+_WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)  # raised by non-blocking sockets
 
 
 class Request(NamedTuple):
-    """A request."""
+    """A request to send."""
 
     code: int
     header: msgspec.Struct
@@ -47,7 +49,10 @@ class Request(NamedTuple):
 
 
 class BlockingConnection:
-    """One connection, made at once; `session` has those of its requests that have no answer yet, by number."""
+    """An open connection; the constructor connects.
+
+    `session` holds the requests without a response, by number; `unsent` the bytes that `write` has to send.
+    """
 
     def __init__(
         self, addr: str, timeout_ms: int, credentials: Credentials | None = None, tls: ssl.SSLContext | None = None
@@ -61,7 +66,12 @@ class BlockingConnection:
         self.socket = _connect(addr, tls)
 
     def call_all(self, requests: Sequence[Request]) -> list[Command]:
-        """The answers in the order of the questions. RequestTimeout when for its time none of them comes."""
+        """Send requests, pipelined, and return their responses in the same order.
+
+        Raises:
+            RequestTimeout: no response arrived within the time limit.
+            ConnectionLost: the connection failed.
+        """
         responses: dict[int, Command] = {}
         sent = 0
         try:
@@ -81,7 +91,7 @@ class BlockingConnection:
         return [responses[number] for number in range(len(requests))]
 
     def enqueue(self, number: int, code: int, fields: dict[str, str], body: bytes, deadline_s: float = NEVER) -> None:
-        """Put a request where `write` finds it; its answer will have `number`."""
+        """Append a request to `unsent`; `read` returns its response with `number`."""
         if self._credentials is not None:
             fields = sign(self._credentials, fields, body)
         opaque = self.session.register(number, deadline_s)
@@ -89,23 +99,27 @@ class BlockingConnection:
             pieces = commands.encode(code, opaque=opaque, flag=0, fields=fields, body=body)
         except ProtocolError as error:
             self.session.resolve(opaque)
-            raise ProtocolError(f"request {code_name(code)} cannot be sent to {self.addr}: {error}") from None
+            raise ProtocolError(f"cannot send request {code_name(code)} to {self.addr}: {error}") from None
         for piece in pieces:
             self.unsent += piece
 
     def write(self) -> None:
-        """As much as the socket takes."""
+        """Write as many unsent bytes as the socket accepts."""
         with contextlib.suppress(*_WOULD_BLOCK):
             del self.unsent[: self.socket.send(self.unsent)]
 
     def read(self) -> list[tuple[int, Command]]:
-        """Numbers and answers in what the socket has; ConnectionLost when it has ended. What nobody waits for is dropped."""
+        """Return the responses that are readable now, with their numbers; late and unknown ones are dropped.
+
+        Raises:
+            ConnectionLost: the server closed the connection.
+        """
         try:
             data = self.socket.recv(READ_SIZE)
         except _WOULD_BLOCK:
             return []
         if not data:
-            raise ConnectionLost(self.addr, "was closed by the other side")
+            raise ConnectionLost(self.addr, "was closed by the server")
         responses = []
         for frame in self._frames.feed(data):
             response = commands.decode(frame)
@@ -118,7 +132,7 @@ class BlockingConnection:
         self.socket.close()
 
     def _receive(self) -> list[tuple[int, Command]]:
-        """At least one answer."""
+        """Wait for at least one response; raise TimeoutError if none arrives in time."""
         deadline_s = time.monotonic() + self._timeout_ms / 1000
         while (remaining_s := deadline_s - time.monotonic()) > 0:
             self.socket.settimeout(remaining_s)
@@ -137,7 +151,7 @@ def _connect(addr: str, tls: ssl.SSLContext | None) -> socket.socket:
                 connection = tls.wrap_socket(connection, server_hostname=name)
             stack.pop_all()
     except ssl.SSLError as error:
-        fix = "check useTls, tlsCaFile and tlsVerify, and that the server speaks TLS"
+        fix = "check useTls, tlsCaFile and tlsVerify, and that the server accepts TLS"
         raise ConnectionLost(addr, f"TLS: {error.strerror or error}; {fix}") from error
     except OSError as error:
         raise ConnectionLost(addr, error.strerror or str(error)) from error

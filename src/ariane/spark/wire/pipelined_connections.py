@@ -1,7 +1,7 @@
-"""Connections of a task that sends: requests go out without waiting, answers come back as they arrive. Blocking, no loop.
+"""Connections of a task that sends messages: requests do not wait for responses. Blocking, no event loop.
 
-One connection per address, made when first asked and again after it broke. A request has one answer: the peer's, or the error
-of its connection, or RequestTimeout. A connection on which nothing came for as long as a request may take is given up.
+One connection per address, opened on first use and again after a failure. Each request gets exactly one response: the server's,
+the error of its connection, or RequestTimeout. A connection that received nothing for the time limit of a request is closed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ POLL_MAX_S = 1.0
 
 
 class PipelinedResponse(NamedTuple):
-    """How a request ended: with an answer, or with an error."""
+    """Outcome of a request: the server's response, or an error."""
 
     token: int
     command: Command | None
@@ -29,7 +29,7 @@ class PipelinedResponse(NamedTuple):
 
 
 class PipelinedConnectionPool:
-    """All connections of one task; `close` ends them."""
+    """All connections of one task."""
 
     def __init__(
         self,
@@ -43,12 +43,16 @@ class PipelinedConnectionPool:
         self._tls = tls
         self._monotonic = monotonic
         self._connections: dict[str, BlockingConnection] = {}
-        self._read_at: dict[str, float] = {}  # address → when something last came
+        self._read_at: dict[str, float] = {}  # address → time of the last received bytes
         self._selector = selectors.DefaultSelector()
         self._last_token = 0
 
     def send(self, addr: str, code: int, fields: dict[str, str], body: bytes = b"") -> int:
-        """Number of the request, which its Answer names; ConnectionLost when there is no connection."""
+        """Send a request without waiting; return its token, which the response repeats.
+
+        Raises:
+            ConnectionLost: the connection cannot be opened.
+        """
         connection = self._connections.get(addr)
         if connection is None:
             connection = self._connections[addr] = BlockingConnection(
@@ -63,7 +67,7 @@ class PipelinedConnectionPool:
         return self._last_token
 
     def poll(self, wait_s: float) -> list[PipelinedResponse]:
-        """What was answered by now, or failed; waits for something at most `wait_s`."""
+        """Return the requests that completed or failed; wait at most `wait_s` seconds for one."""
         deadlines = [
             at for connection in self._connections.values() if (at := connection.session.next_deadline()) is not None
         ]
@@ -95,7 +99,7 @@ class PipelinedConnectionPool:
         self._selector.close()
 
     def _expire(self) -> list[PipelinedResponse]:
-        """Requests whose time is up."""
+        """Return the requests that exceeded their time limit; close connections that received nothing in the meantime."""
         responses: list[PipelinedResponse] = []
         now = self._monotonic()
         for connection in list(self._connections.values()):
@@ -104,7 +108,7 @@ class PipelinedConnectionPool:
                 PipelinedResponse(token, None, RequestTimeout(connection.addr, self._timeout_ms)) for token in late
             ]
             if late and self._read_at[connection.addr] <= now - self._timeout_ms / 1000:
-                responses += self._close_connection(connection, f"nothing came for {self._timeout_ms} ms")
+                responses += self._close_connection(connection, f"received nothing for {self._timeout_ms} ms")
         return responses
 
     def _close_connection(self, connection: BlockingConnection, why: str) -> list[PipelinedResponse]:

@@ -1,1 +1,1 @@
-"""From rows to queues: messages (`encode`), the queue of each (`spread`), requests and their answers (`send`); `sink` has all."""
+"""From rows to queues: encoded messages, their queues and requests, and the client that sends them; `sink` combines these."""

@@ -1,16 +1,16 @@
-"""Rows to messages: the property text and the batch entry of every row, by column and not by row.
+"""Encodes rows as messages: the properties and the batch entry of every row, column by column.
 
     UNIQ_KEY 1 id 2 WAIT 1 true 2 ARIANE_DEDUP 1 run/batch/partition/sequence [2 TAGS …] [2 KEYS …] [2 DELAY …]
     [2 __STARTDELIVERTIME … 2 TIMER_DELIVER_MS …] [2 name 1 value]…              (1 and 2: U+0001, U+0002)
 
-The bytes are those of `protocol.properties` and `protocol.batch`; a test holds them against each other. Each piece of a text
-is an Arrow array, and one join makes all texts: some 20 times as fast as a loop over rows.
+The bytes are those of `protocol.properties` and `protocol.batch`; a test compares them. Each piece of the text is an Arrow array,
+and a single join builds all texts: about 20 times as fast as a loop over rows.
 
-A unique id has the form of Java's, and is the same when a row is written again on the same day:
+A unique id has the format of Java's, and is the same if a row is written again on the same day:
 
-    hash of run, batch and partition (10 bytes) | ms from the month's begin to the day's, and sequence (6 bytes)
+    hash of run, batch and partition (10 bytes) | ms from the start of the month to that of the day, plus sequence (6 bytes)
 
-so who knows messages by their unique ids knows the second copy, and who looks one up by its id begins at that day.
+Consumers that identify messages by unique id therefore recognise a copy, and a look-up by id starts at the right day.
 """
 
 from __future__ import annotations
@@ -35,10 +35,12 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 DAY_MS = 86_400_000
-DELIVER_AT_MIN_US = 10**13  # 1970-04-26: where seconds of today end up that were read as ms
-ENCODE_BYTES_MAX = 32 * 1024 * 1024  # of a record batch; what is encoded at once, several times as much in memory
+DELIVER_AT_MIN_US = 10**13  # 1970-04-26: today's time in seconds, interpreted as ms, is earlier
+ENCODE_BYTES_MAX = (
+    32 * 1024 * 1024
+)  # of a record batch that is encoded at once; encoding needs several times as much memory
 
-# What `properties` may not say: columns, the client or the broker do.
+# Properties that applications must not set: columns, the client or the broker set them.
 RESERVED_PROPERTIES = names.RESERVED | {
     dedup.DEDUP, names.START_DELIVER_TIME, names.TIMER_DELIVER_MS, names.TIMER_DELAY_MS, names.TIMER_DELAY_SEC,
     names.TIMER_DEL_UNIQKEY, names.TIMER_OUT_MS, names.TIMER_CANCELS, names.PREPARED_QUEUE_OFFSET, names.CHECK_TIMES,
@@ -47,11 +49,11 @@ RESERVED_PROPERTIES = names.RESERVED | {
 
 ENTRY_START = np.dtype([("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">i4"), ("body", ">i4")])
 HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
-SHIFTS = np.arange(44, -1, -4, dtype=np.int64)  # of the twelve hex digits that differ within a partition
+SHIFTS = np.arange(44, -1, -4, dtype=np.int64)  # bit positions of the twelve hex digits that differ within a partition
 
 
 class RowIds(NamedTuple):
-    """What the rows of a partition are called: the dedup property without its sequence, and the parts of unique ids."""
+    """Identifiers of the rows of a partition: the dedup property without its sequence, and the parts of unique ids."""
 
     prefix: str
     id_prefix: str
@@ -62,16 +64,16 @@ class RowIds(NamedTuple):
 
 
 class EncodedMessages(NamedTuple):
-    """The rows of a record batch as messages. `alone`: those that no batch request may hold."""
+    """The rows of a record batch as messages."""
 
     bodies: pa.BinaryArray
     properties: pa.BinaryArray
     flags: Ints
     sizes: Ints
-    """Bytes of the batch entry."""
+    """Size of each batch entry in bytes."""
     single: Bools
     first_sequence: int
-    """Sequence of the first row."""
+    """Sequence number of the first row in its partition."""
 
 
 def row_ids(run: str, batch: int, partition: int, now_ms: int) -> RowIds:
@@ -82,7 +84,7 @@ def row_ids(run: str, batch: int, partition: int, now_ms: int) -> RowIds:
 
 
 def split_batch(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """`batch` in parts of SLICE_BYTES, as far as rows can be parted."""
+    """Split `batch` into parts of at most ENCODE_BYTES_MAX, as far as row boundaries allow."""
     if batch.num_rows > 1 and batch.nbytes > ENCODE_BYTES_MAX:
         half = batch.num_rows // 2
         yield from split_batch(batch.slice(0, half))
@@ -92,7 +94,17 @@ def split_batch(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def encode(batch: pa.RecordBatch, ids: RowIds, first_sequence: int, options: SinkOptions) -> EncodedMessages:
-    """The rows of `batch`, the first of which has the sequence `first`. MessageRefused names a row and what to change."""
+    """Encode the rows of `batch`.
+
+    Args:
+        batch: Rows with the columns of the sink.
+        ids: Identifiers of the partition's rows.
+        first_sequence: Sequence number of the first row.
+        options: Options of the sink.
+
+    Raises:
+        MessageRefused: a row cannot be sent; the message names the row and what to change.
+    """
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     count = batch.num_rows
 
@@ -104,10 +116,10 @@ def encode(batch: pa.RecordBatch, ids: RowIds, first_sequence: int, options: Sin
 
     bodies = columns["body"].cast(pa.binary())
     body_sizes = ints(pc.binary_length(bodies), 0)
-    reject(body_sizes == 0, "the body is null or empty, which brokers refuse")
+    reject(body_sizes == 0, "the body is null or empty, which brokers reject")
     reject(
         body_sizes > options.max_message_size,
-        f"the body has more than maxMessageSize, {options.max_message_size} bytes",
+        f"the body is larger than maxMessageSize, {options.max_message_size} bytes",
     )
     pieces, delayed = _delay_pieces(columns, count, reject)
     own = _application_pieces(columns.get("properties"), count, reject, options)
@@ -118,7 +130,7 @@ def encode(batch: pa.RecordBatch, ids: RowIds, first_sequence: int, options: Sin
         *pieces, *own,
     )  # fmt: skip
     text_sizes = ints(pc.binary_length(encoded), 0)
-    reject(text_sizes > SIZE_MAX, f"the properties have more than {SIZE_MAX} bytes")
+    reject(text_sizes > SIZE_MAX, f"the properties are larger than {SIZE_MAX} bytes")
     sizes = body_sizes + text_sizes + batch_form.OVERHEAD
     alone = delayed | (body_sizes >= options.compression_threshold)
     flags = ints(columns["flag"], 0) if "flag" in columns else np.zeros(count, np.int64)
@@ -126,7 +138,7 @@ def encode(batch: pa.RecordBatch, ids: RowIds, first_sequence: int, options: Sin
 
 
 def batch_entries(messages: EncodedMessages, order: Ints) -> pa.BinaryArray:
-    """Batch entries of the rows in `order`; entries that follow each other follow each other in the buffer too."""
+    """Return the batch entries of the rows in `order`, adjacent in one buffer."""
     bodies, texts = messages.bodies.take(pa.array(order)), messages.properties.take(pa.array(order))
     starts = np.zeros(len(order), ENTRY_START)
     starts["size"] = messages.sizes[order]
@@ -140,14 +152,14 @@ Reject = Callable[[Any, str], None]
 
 
 def _unique_ids(ids: RowIds, first: int, count: int) -> pa.BinaryArray:
-    """Twenty hex digits for the partition, twelve for the row: 65,536 rows, then the next ms."""
+    """Return ids of twenty hex digits for the partition and twelve for the row. After 65,536 rows the digits of the ms change."""
     numbers = ids.id_base + first + np.arange(count, dtype=np.int64)
     digits = HEX[(numbers[:, None] >> SHIFTS) & 15]
     return _join(ids.id_prefix.encode(), _fixed_width(np.ascontiguousarray(digits), len(SHIFTS)))
 
 
 def _property_piece(name: str, column: pa.Array | None, refuse: Reject) -> list[pa.Array]:
-    """The piece of a property that a column gives; empty for rows without."""
+    """Return the encoded property that a column sets; empty for rows without a value."""
     if column is None:
         return []
     _reject_separators(column, name.lower(), refuse)
@@ -157,20 +169,20 @@ def _property_piece(name: str, column: pa.Array | None, refuse: Reject) -> list[
 
 
 def _delay_pieces(columns: dict[str, pa.Array], count: int, refuse: Reject) -> tuple[list[pa.Array], Bools]:
-    """Pieces of delay_level and deliver_at, and which rows have one."""
+    """Return the encoded delay properties, and which rows are delayed."""
     pieces: list[pa.Array] = []
     levels, due_ms = np.zeros(count, np.int64), np.zeros(count, np.int64)
     if "delay_level" in columns:
         levels = ints(columns["delay_level"], 0)
-        refuse(levels < 0, "delay_level is negative: 0 or null is at once, 1 the broker's first level")
+        refuse(levels < 0, "delay_level is negative: expected 0 or null (no delay), or a level of the broker, from 1")
         text = _join(f"\x02{names.DELAY}\x01".encode(), _decimals(levels))
         pieces.append(_or_empty(pa.array(levels > 0), text))
     if "deliver_at" in columns:
         column = columns["deliver_at"].cast(pa.timestamp("us", "UTC")).cast(pa.int64())
         due_ms = ints(column, 0) // 1000
-        too_early = "deliver_at lies before 1970-04-26: a time in seconds or ms was taken for another unit"
+        too_early = "deliver_at is before 1970-04-26: check the unit, a time in seconds was probably interpreted as ms"
         refuse(bools(pc.fill_null(pc.less(column, DELIVER_AT_MIN_US), False)), too_early)
-        refuse((levels > 0) & (due_ms > 0), "has a delay_level and deliver_at: keep one of them")
+        refuse((levels > 0) & (due_ms > 0), "delay_level and deliver_at are both set: keep one of them")
         at = _decimals(due_ms)
         first, second = f"\x02{names.START_DELIVER_TIME}\x01", f"\x02{names.TIMER_DELIVER_MS}\x01"
         pieces.append(_or_empty(pa.array(due_ms > 0), _join(first.encode(), at, second.encode(), at)))
@@ -178,7 +190,7 @@ def _delay_pieces(columns: dict[str, pa.Array], count: int, refuse: Reject) -> t
 
 
 def _application_pieces(column: pa.MapArray | None, count: int, refuse: Reject, options: SinkOptions) -> list[pa.Array]:
-    """The piece of the application's properties: pairs with a value, in the order of the map."""
+    """Return the encoded application properties: pairs with a value, in the order of the map."""
     if column is None:
         return []
     offsets = column.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
@@ -196,14 +208,14 @@ def _application_pieces(column: pa.MapArray | None, count: int, refuse: Reject, 
     keys, values, row = keys.filter(pa.array(keep)), values.filter(pa.array(keep)), row[keep]
     for what, texts in (("name", keys), ("value", values)):
         empty = bools(pc.equal(pc.binary_length(texts), 0))
-        refuse(_mask(count, row[empty]), f"a property has an empty {what}, which does not arrive: leave it out")
+        refuse(_mask(count, row[empty]), f"a property has an empty {what}, which would be lost: remove the property")
         refuse(_mask(count, row[_separators(texts)]), f"the {what} of a property {SEPARATED}")
     pairs = _join(b"\x02", keys.cast(pa.binary()), b"\x01", values.cast(pa.binary()))
     bounds = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=count))]).astype(np.int32)
     return [pc.binary_join(pa.ListArray.from_arrays(pa.array(bounds), pairs), b"")]
 
 
-SEPARATED = "holds U+0001 or U+0002, which separate properties on the wire"
+SEPARATED = "contains U+0001 or U+0002, which separate properties in the protocol: remove them"
 
 
 def _reject_separators(column: pa.Array, name: str, refuse: Reject) -> None:
@@ -221,7 +233,7 @@ def _mask(count: int, rows: Ints) -> Bools:
 
 
 def _join(*pieces: pa.Array | bytes) -> pa.BinaryArray:
-    """The pieces of each row one after another."""
+    """Concatenate the pieces of each row."""
     arrays = [pa.scalar(piece, pa.binary()) if isinstance(piece, bytes) else piece for piece in pieces]
     return pc.binary_join_element_wise(*arrays, pa.scalar(b"", pa.binary()))
 
@@ -235,7 +247,7 @@ def _decimals(numbers: Ints) -> pa.Array:
 
 
 def _fixed_width(data: npt.NDArray[Any], size: int) -> pa.BinaryArray:
-    """Values of `size` bytes that lie one after another, without a copy."""
+    """Return adjacent values of `size` bytes as an array, without a copy."""
     count = data.nbytes // size
     ends = np.arange(0, (count + 1) * size, size, dtype=np.int32)
     return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(ends), pa.py_buffer(data)])

@@ -1,12 +1,12 @@
-"""Which queue each row of a partition goes to, and how rows are put together into requests: pure.
+"""Assigns the rows of a partition to queues and groups them into requests. Pure.
 
     queue_id (and broker)   that queue                                                  in order
     ordering_key            Java's hash of it over the topic's writable queues          in order
-    neither                 each `batch_size` rows the next queue                       any order; another broker may take it
+    neither                 the next queue after each `batch_size` rows                 any order; another broker may take it
 
-"In order": rows of one partition for one queue arrive in the order of the partition. The hash is that of our producers and of
-Java's SelectMessageQueueByHash, so a key has the same queue whoever sends. Where a row goes depends on nothing but its
-columns, its sequence, its partition and the topic's queues: a partition that is written again goes where it went.
+"In order": the rows of a partition for one queue are stored in the order of the partition. The hash is that of Ariane's producers
+and of Java's SelectMessageQueueByHash, so all producers send a key to the same queue. The queue of a row depends only on its
+columns, its sequence, its partition and the topic's queues, so a partition that is written again goes to the same queues.
 """
 
 from __future__ import annotations
@@ -31,32 +31,39 @@ Queues = Callable[[str], Sequence[MessageQueue]]
 
 
 class QueueLane(NamedTuple):
-    """Where rows go; those of an ordered lane one request after another."""
+    """Destination of rows. An ordered lane has at most one request in flight."""
 
     queue: MessageQueue
     is_ordered: bool
 
 
 class SendRequest(NamedTuple):
-    """One request's worth of messages."""
+    """The messages of one request."""
 
     lane: QueueLane
     body: bytes
     properties: str
-    """Of the message; of a batch, what the request says about all of it."""
+    """Properties of the message; for a batch, those of the request."""
     message_count: int
     is_batch: bool
     flag: int
     sys_flag: int
     first_row: str
-    """The dedup name of its first row, for messages to people."""
+    """Dedup id of the first row, for error messages."""
 
 
 BATCH_PROPERTIES = "WAIT\x01true"
 
 
 class Partitioner:
-    """The rows of one partition. `queues` gives the writable queues of a topic, the same for as long as it is asked."""
+    """Turns the rows of one partition into requests.
+
+    Args:
+        options: Options of the sink.
+        ids: Identifiers of the partition's rows.
+        partition: Number of the partition; partitions start at different queues.
+        queues: Returns the writable queues of a topic; the result must not change during the task.
+    """
 
     def __init__(self, options: SinkOptions, ids: RowIds, partition: int, queues: Queues) -> None:
         self._options = options
@@ -67,7 +74,7 @@ class Partitioner:
         self._lanes: list[QueueLane] = []
 
     def requests(self, batch: pa.RecordBatch, messages: EncodedMessages) -> Iterator[SendRequest]:
-        """Requests for the rows of `batch`, which `rows` are; those of a lane in the order of the rows."""
+        """Yield the requests for the rows of `batch` (encoded in `messages`); those of a lane in the order of the rows."""
         lanes = self._assign_lanes(batch, messages)
         order = np.argsort(lanes, kind="stable").astype(np.int64)
         alone = self._is_single(lanes, messages)
@@ -104,7 +111,7 @@ class Partitioner:
             at = stop
 
     def _is_single(self, lanes: Ints, messages: EncodedMessages) -> Bools:
-        """Rows that get a request of their own, by what they are, where they go, or because all do."""
+        """Return which rows need a request of their own: because of the message, its topic, its size, or batchSize 1."""
         lanes_alone = np.array([lane.queue.topic.startswith(RETRY_PREFIX) for lane in self._lanes], np.bool_)
         too_large = messages.sizes > min(self._options.batch_bytes, self._options.max_message_size)
         return messages.single | too_large | lanes_alone[lanes] | (self._options.batch_size == 1)
@@ -121,7 +128,7 @@ class Partitioner:
     # --- lanes ---
 
     def _assign_lanes(self, batch: pa.RecordBatch, messages: EncodedMessages) -> Ints:
-        """Number of each row's lane."""
+        """Return the number of each row's lane."""
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         lanes = np.zeros(batch.num_rows, np.int64)
         for topic, mine in self._rows_by_topic(columns.get("topic"), messages):
@@ -134,7 +141,7 @@ class Partitioner:
         return lanes
 
     def _rows_by_topic(self, column: pa.Array | None, rows: EncodedMessages) -> Iterator[tuple[str, Ints]]:
-        """Each topic with its rows."""
+        """Yield each topic with the indexes of its rows."""
         everything = np.arange(len(rows.sizes), dtype=np.int64)
         if column is None:
             yield self._options.topic, everything
@@ -144,12 +151,12 @@ class Partitioner:
         for number, topic in enumerate(given.dictionary.to_pylist()):
             mine = np.flatnonzero(numbers == number)
             if fault := topic_fault(topic):
-                fix = "" if topic else "; give the column topic a value, or set the option topic for rows without"
+                fix = "" if topic else "; set the column topic for every row, or the option topic as the default"
                 raise MessageRefused(f"row {self._ids.dedup_id(rows.first_sequence + int(mine[0]))}: {fault}{fix}")
             yield topic, mine
 
     def _assign_by_key(self, column: pa.Array | None, mine: Ints, where: Ints, queues: Sequence[MessageQueue]) -> Ints:
-        """Puts rows with an ordering key into its lane; gives those rows."""
+        """Assign rows with an ordering key to the lane of its queue; return these rows."""
         if column is None:
             return np.empty(0, np.int64)
         given = column.take(pa.array(mine)).dictionary_encode()
@@ -162,7 +169,7 @@ class Partitioner:
         self, columns: dict[str, pa.Array], mine: Ints, where: Ints, queues: Sequence[MessageQueue], rows: EncodedMessages,
         keyed: Ints,
     ) -> None:  # fmt: skip
-        """Puts rows with a queue id into that queue's lane."""
+        """Assign rows with a queue id to that queue's lane."""
         if "queue_id" not in columns:
             return
         queue_ids = columns["queue_id"].to_pylist()
@@ -174,13 +181,11 @@ class Partitioner:
             if wanted[1] is None:
                 if wanted[0] is not None:
                     name = self._ids.dedup_id(rows.first_sequence + row)
-                    raise MessageRefused(
-                        f"row {name}: has a broker and no queue_id, which names no queue: set both or none"
-                    )
+                    raise MessageRefused(f"row {name}: broker is set without queue_id: set both or neither")
                 continue
             if row in has_key:
                 raise MessageRefused(
-                    f"row {self._ids.dedup_id(rows.first_sequence + row)}: has a queue_id and an ordering_key: keep one"
+                    f"row {self._ids.dedup_id(rows.first_sequence + row)}: queue_id and ordering_key are both set: keep one of them"
                 )
             if wanted not in known:
                 try:
@@ -197,7 +202,7 @@ class Partitioner:
 
 
 class _BatchEntries:
-    """Batch entries of rows, handed out in their order."""
+    """Encoded batch entries of rows, taken in their order."""
 
     def __init__(self, rows: EncodedMessages, order: Ints) -> None:
         self._ends = [0]
@@ -217,7 +222,7 @@ class _BatchEntries:
 
 
 def _resolve_queue(queues: Sequence[MessageQueue], broker: str | None, queue_id: int) -> MessageQueue:
-    """The queue that is meant; MessageRefused when there is none, or more than one."""
+    """Return the queue of a row; raise MessageRefused if there is none, or if several brokers have one with this id."""
     found = [queue for queue in queues if queue.queue_id == queue_id and broker in (None, queue.broker)]
     if len(found) == 1:
         return found[0]
@@ -227,5 +232,5 @@ def _resolve_queue(queues: Sequence[MessageQueue], broker: str | None, queue_id:
     named = f"queue_id {queue_id}" + (f" of {broker}" if broker is not None else "")
     has = ", ".join(f"{name} {min(numbers)} to {max(numbers)}" for name, numbers in sorted(there.items()))
     if found:
-        raise MessageRefused(f"{named} is there on several brokers ({has}): add a column broker")
-    raise MessageRefused(f"{named} is no writable queue of {queues[0].topic}; it has {has}")
+        raise MessageRefused(f"{named} exists on several brokers ({has}): add a column broker")
+    raise MessageRefused(f"{named} is not a writable queue of {queues[0].topic}; expected one of {has}")

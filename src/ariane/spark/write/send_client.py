@@ -1,14 +1,14 @@
-"""Chunks to brokers: pipelined, in order where that was asked for, tried again while a broker is away.
+"""Sends requests to brokers: pipelined, in order per ordered lane, with retries while a broker is unavailable.
 
-    put ─→ free lane ───────────────────────────→ ready ─→ at most maxInFlight requests ─→ answers ─→ stored
-        └→ ordered lane ─ one at a time per queue ↗                ↑                          │
-                                                                   └── after a wait ── retry ─┘ else the task fails
+    put ─→ free lane ───────────────────────────→ ready ─→ at most maxInFlight requests ─→ responses ─→ stored
+        └→ ordered lane ─ one at a time per queue ↗                ↑                           │
+                                                                   └── after a back-off ─ retry ┘ else the task fails
 
-    stored codes 0 10 11 12                      counted; 10 to 12 as `unsafe`: flush or replica did not answer in time
-    no connection, no answer, 1 2 14 16 17 204 205   tried again, `retries` times; a free chunk at another broker, if there is one
-    any other answer, or a denial                the task fails, with the topic, the broker and its remark
+    codes 0 10 11 12                                  stored; 10 to 12 count as `not_durable`: flush or replica timed out
+    no connection, no response, 1 2 14 16 17 204 205  retried up to `retries` times; on a free lane at another broker, if any
+    other codes, or access denied                     the task fails with topic, broker and remark
 
-A chunk of an ordered lane goes out when the one before it is stored, so rows arrive in order also when some are sent again.
+The next request of an ordered lane is sent after the previous one is stored, so retries do not change the order of rows.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from ariane.spark.write.sink_options import SinkOptions
 
 log = logging.getLogger("ariane.spark")
 
-PENDING_BYTES_MAX = 32 * 1024 * 1024  # of bodies that wait for their answers or their turn, per task
-BACKOFF = Backoff(first_s=0.1, longest_s=1.0)  # before a chunk is sent again
-REFRESH_S = 1.0  # routes are not asked for more often than this
+PENDING_BYTES_MAX = 32 * 1024 * 1024  # bodies of a task that are queued or in flight
+BACKOFF = Backoff(first_s=0.1, longest_s=1.0)  # before a request is retried
+REFRESH_S = 1.0  # minimum interval between route refreshes
 
 
 class SendConnections(Protocol):
-    """What requests go through: `wire.connections.Wires`, or a script in tests."""
+    """The connections that requests use: `PipelinedConnectionPool`, or a scripted fake in tests."""
 
     def send(self, addr: str, code: int, fields: dict[str, str], body: bytes = b"") -> int: ...
 
@@ -58,19 +58,19 @@ class SendConnections(Protocol):
 
 @dataclass
 class SendStats:
-    """What a task stored."""
+    """Counts of what a task stored."""
 
     messages: int = 0
     requests: int = 0
     bytes: int = 0
     retried: int = 0
-    """Requests that were sent again: each may have stored its messages twice."""
+    """Requests that were repeated; each may have stored its messages twice."""
     not_durable: int = 0
-    """Messages that were stored before a flush or a replica answered."""
+    """Messages stored before the flush or replication was confirmed."""
 
 
 class WriteRoutes:
-    """Queues and addresses of topics. A topic's queues stay as they were first seen: keys keep their queues within a task."""
+    """Routes of the topics that a task writes. The queues of a topic are fixed for the task, so that keys keep their queues."""
 
     def __init__(
         self, options: SinkOptions, connections: SendConnections, monotonic: Callable[[], float] = time.monotonic
@@ -84,7 +84,7 @@ class WriteRoutes:
         self._refreshed_at = float("-inf")
 
     def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Writable queues of `topic`. Name servers that are away, and a topic that none of them knows, are waited for."""
+        """Return the writable queues of `topic`; retries while name servers are unavailable or do not have the topic."""
         if topic not in self._queues:
             for attempt in range(self._options.retries + 1):
                 try:
@@ -93,28 +93,28 @@ class WriteRoutes:
                 except (ConnectionLost, RequestTimeout, RouteNotFound) as error:
                     if attempt == self._options.retries:
                         raise
-                    log.warning("%s; trying again", error)
+                    log.warning("%s; retrying", error)
                     _sleep(self._connections, BACKOFF.delay_s(attempt + 1), self._monotonic)
         return self._queues[topic]
 
     def find_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Writable queues of `topic` now; RouteNotFound when there are none."""
+        """Return the current writable queues of `topic`; raise RouteNotFound if there are none."""
         route = self._fetch(topic)
         queues = publish_queues(topic, route) if route else ()
         if not queues:
             why = (
-                "none of its brokers may be written to"
+                "none of its brokers is writable"
                 if route
-                else f"none of {', '.join(self._options.namesrv)} knows it"
+                else f"not found on any of {', '.join(self._options.namesrv)}"
             )
-            raise RouteNotFound(topic, f"{why}; the sink creates no topics: mqadmin updateTopic does")
+            raise RouteNotFound(topic, f"{why}; the sink creates no topics: create it with `mqadmin updateTopic`")
         return queues
 
     def master(self, broker: str) -> str | None:
         return self._masters.get(broker)
 
     def refresh(self, topic: str) -> None:
-        """Look for moved brokers; what cannot be asked stays as it is."""
+        """Look up the brokers of `topic` again; keep the cached addresses if that fails."""
         now = self._monotonic()
         if now - self._refreshed_at < REFRESH_S:
             return
@@ -122,10 +122,10 @@ class WriteRoutes:
         try:
             self._fetch(topic)
         except ArianeError as error:
-            log.warning("the route of %s stays as it was known: %s", topic, error)
+            log.warning("Could not refresh the route of %s, keeping the cached one: %s", topic, error)
 
     def _fetch(self, topic: str) -> TopicRoute | None:
-        """The route from the first name server that has one; None when those that answer know no such topic."""
+        """Return the route, and cache the addresses of its masters; None if no name server has the topic."""
         route = self._name_servers.fetch_routes([topic]).get(topic)
         for data in route.broker_datas if route else ():
             if data.master:
@@ -147,7 +147,7 @@ class WriteRoutes:
 
 @dataclass
 class _PendingRequest:
-    """A chunk on its way."""
+    """A request that is queued, in flight, or due for a retry."""
 
     request: SendRequest
     queue: MessageQueue
@@ -155,7 +155,7 @@ class _PendingRequest:
 
 
 class RequestSender:
-    """The requests of one task. `put` chunks, then `finish`."""
+    """Sends the requests of one task: call `put` for each, then `finish`."""
 
     def __init__(
         self,
@@ -172,7 +172,9 @@ class RequestSender:
         self._now_ms = now_ms
         self._monotonic = monotonic
         self._ready: deque[_PendingRequest] = deque()
-        self._blocked: dict[MessageQueue, deque[_PendingRequest]] = {}  # ordered lanes that are busy: what has to wait
+        self._blocked: dict[
+            MessageQueue, deque[_PendingRequest]
+        ] = {}  # ordered lanes with a request in flight → requests blocked by it
         self._retries: list[tuple[float, int, _PendingRequest]] = []
         self._in_flight: dict[int, _PendingRequest] = {}
         self._pending_bytes = 0
@@ -180,8 +182,12 @@ class RequestSender:
         self.stats = SendStats()
 
     def put(self, request: SendRequest) -> None:
-        """Take a chunk; waits while PENDING_BYTES are under way. ArianeError when one that was taken before cannot be sent."""
-        if not self._in_flight:  # a connection that was closed while it was idle is noticed before it is used
+        """Queue a request; blocks while more than PENDING_BYTES_MAX are queued or in flight.
+
+        Raises:
+            ArianeError: this or an earlier request failed permanently.
+        """
+        if not self._in_flight:  # notice connections that were closed while idle before using them
             self._connections.poll(0.0)
         pending = _PendingRequest(request, request.lane.queue)
         self._pending_bytes += len(request.body)
@@ -197,7 +203,7 @@ class RequestSender:
             self._process(BACKOFF.longest_s)
 
     def finish(self) -> SendStats:
-        """What was sent, when all of it is stored."""
+        """Wait until all requests are stored; return the counts."""
         while self._ready or self._retries or self._in_flight:
             self._process(BACKOFF.longest_s)
         return self.stats
@@ -225,7 +231,7 @@ class RequestSender:
         self.stats.requests += 1
         try:
             if addr is None:
-                raise ConnectionLost(pending.queue.broker, "has no master in the routes that are known")
+                raise ConnectionLost(pending.queue.broker, "has no master in its route")
             self._in_flight[self._connections.send(addr, code, fields(header), request.body)] = pending
         except ConnectionLost as error:
             self._on_error(pending, error)
@@ -255,7 +261,7 @@ class RequestSender:
                 del self._blocked[request.lane.queue]
 
     def _on_error(self, pending: _PendingRequest, error: ArianeError) -> None:
-        """Another attempt later, or the end of the task."""
+        """Schedule a retry, or raise the error if it is permanent or the retries are exhausted."""
         pending.attempts += 1
         queue, request = pending.queue, pending.request
         target = f"{queue.topic} queue {queue.queue_id} of {queue.broker}"
@@ -264,7 +270,7 @@ class RequestSender:
             raise ArianeError(f"{description}: {error}") from error
         if pending.attempts > self._options.retries:
             raise ArianeError(f"{description}: {error} (tried {pending.attempts} times)") from error
-        log.warning("%s: %s; trying again", description, error)
+        log.warning("%s: %s; retrying", description, error)
         self.stats.retried += 1
         self._routes.refresh(queue.topic)
         if not request.lane.is_ordered:

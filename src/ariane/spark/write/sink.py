@@ -3,10 +3,10 @@
     df.selectExpr("to_json(struct(*)) AS body", "id AS ordering_key") \\
       .write.format("rocketmq").option("namesrv", "127.0.0.1:9876").option("topic", "T").mode("append").save()
 
-    record batch ─ encode.messages ─→ property texts ─ spread.chunks ─→ requests ─ send.Sender ─→ brokers
+    record batch ─ message_encoder ─→ messages ─ Partitioner ─→ requests ─ RequestSender ─→ brokers
 
-What is stored stays stored: a task that fails, and runs again, writes its rows again. Each message says which row of which run
-it is (ARIANE_DEDUP), and `drop_duplicates` (`read.dedup`) and `client.idempotent` know the second copy by that.
+Stored messages cannot be removed: a task that fails and runs again writes its rows again. Each message identifies its row and run
+(ARIANE_DEDUP), by which `drop_duplicates` (`read.dedup`) and `client.idempotent` recognise copies.
 """
 
 from __future__ import annotations
@@ -39,17 +39,22 @@ QUERY_ID = "sql.streaming.queryId"
 
 @dataclass
 class TaskCommit(SendStats, WriterCommitMessage):
-    """What one task stored."""
+    """Counts of what one task stored."""
 
     partition: int = 0
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
-    """The writer of a batch job; ConfigError, or RouteNotFound, says why it cannot begin."""
+    """Return the writer of a batch job.
+
+    Raises:
+        ConfigError: an option or column is invalid.
+        RouteNotFound: the topic does not exist.
+    """
     checked = _parse_and_check(
-        options, schema, overwrite, 'a topic cannot be overwritten: .mode("append")', is_stream=False
+        options, schema, overwrite, 'expected .mode("append"): a topic cannot be overwritten', is_stream=False
     )
-    if checked.topic:  # a mistyped one is told now, and not by each task after its retries
+    if checked.topic:  # fail once here for a mistyped topic, not in each task after its retries
         wires = _connect(checked)
         try:
             send_client.WriteRoutes(checked, wires).find_queues(checked.topic)
@@ -59,16 +64,18 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
-    """The writer of a micro-batch."""
-    fix = 'a topic cannot be overwritten: .outputMode("append") or "update"'
+    """Return the writer of a micro-batch; raise ConfigError if an option or column is invalid."""
+    fix = 'expected .outputMode("append") or "update": a topic cannot be overwritten'
     checked = _parse_and_check(options, schema, overwrite, fix, is_stream=True)
     if checked.run_id:
-        raise ConfigError("runId", checked.run_id, "is for batch writes: a streaming query is named by its query id")
+        raise ConfigError(
+            "runId", checked.run_id, "only for batch writes: a streaming query is identified by its query id; remove it"
+        )
     return StreamWriter(checked)
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Tasks of one job. `run` is the same for all of them, and for those that run again."""
+    """Writes a batch job. All its tasks, including repeated ones, have the same `run_id`."""
 
     def __init__(self, options: SinkOptions, run_id: str) -> None:
         self._options = options
@@ -79,14 +86,14 @@ class BatchWriter(DataSourceArrowWriter):
         return write_partition(iterator, self._options, self._run_id, 0, _task_context().partitionId())
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        log.info("run %s: %s", self._run_id, summarize(messages))
+        log.info("Run %s committed: %s", self._run_id, summarize(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        log.error("run %s failed: %s; %s", self._run_id, summarize(messages), NOT_ROLLED_BACK)
+        log.error("Run %s failed: %s; %s", self._run_id, summarize(messages), NOT_ROLLED_BACK)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Tasks of the micro-batches of one query."""
+    """Writes the micro-batches of one query."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -97,15 +104,15 @@ class StreamWriter(DataSourceStreamArrowWriter):
         query, batch = task.getLocalProperty(QUERY_ID), task.getLocalProperty(BATCH_ID)
         if query is None or batch is None:
             raise ConfigError(
-                "query", query, f"Spark tells the task neither {QUERY_ID} nor {BATCH_ID}: use Spark 4.2 or later"
+                "query", query, f"Spark sets neither {QUERY_ID} nor {BATCH_ID} for the task: use Spark 4.2 or newer"
             )
         return write_partition(iterator, self._options, query, int(batch), task.partitionId())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        log.info("batch %d: %s", batchId, summarize(messages))
+        log.info("Batch %d committed: %s", batchId, summarize(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        log.error("batch %d failed: %s; %s", batchId, summarize(messages), NOT_ROLLED_BACK)
+        log.error("Batch %d failed: %s; %s", batchId, summarize(messages), NOT_ROLLED_BACK)
 
 
 def write_partition(
@@ -116,7 +123,7 @@ def write_partition(
     partition: int,
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
 ) -> TaskCommit:
-    """Send the rows of a partition; returns when all of them are stored."""
+    """Send the rows of a partition; return when all of them are stored."""
     ids = message_encoder.row_ids(run_id, batch_id, partition, now_ms())
     route_connections, connections = _connect(options), _connect(options)
     try:
@@ -137,20 +144,20 @@ def write_partition(
     return TaskCommit(**{field.name: getattr(sent, field.name) for field in fields(SendStats)}, partition=partition)
 
 
-NOT_ROLLED_BACK = "what was sent stays in its topics: no message is taken back, and a run again sends it again"
+NOT_ROLLED_BACK = "messages already sent cannot be removed from their topics, and a retry sends them again"
 
 
 def summarize(messages: list[WriterCommitMessage | None]) -> str:
-    """The counts of a job for people. A task that failed has no counts."""
+    """Summarise the counts of a job for log lines. A failed task has no counts."""
     commits = [one for one in messages if isinstance(one, TaskCommit)]
     text = (
         f"{sum(one.messages for one in commits)} messages, {sum(one.bytes for one in commits)} bytes "
         f"in {sum(one.requests for one in commits)} requests by {len(commits)} of {len(messages)} tasks"
     )
     if retried := sum(one.retried for one in commits):
-        text += f", {retried} requests sent again (their messages may be there twice)"
+        text += f", {retried} requests retried (their messages may be stored twice)"
     if unsafe := sum(one.not_durable for one in commits):
-        text += f", {unsafe} messages stored before flush or replica answered"
+        text += f", {unsafe} messages stored without confirmation of flush or replication"
     return text
 
 

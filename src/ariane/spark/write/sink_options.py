@@ -1,7 +1,4 @@
-"""Options and columns of the sink: what a write may say, checked before a task starts.
-
-The names that the source has too mean the same there.
-"""
+"""Options and columns of the sink, validated before a task starts. Options that the source has, too, mean the same there."""
 
 from __future__ import annotations
 
@@ -17,10 +14,10 @@ from ariane.spark.option_parsing import Readers, boolean_option, integer_option,
 from ariane.spark.wire import access
 from ariane.spark.wire.access import ClusterAccess
 
-MAX_MESSAGE_SIZE = 4 * 1024 * 1024  # maxMessageSize of a broker that nobody configured
+MAX_MESSAGE_SIZE = 4 * 1024 * 1024  # default maxMessageSize of brokers
 BATCH_BYTES = 256 * 1024
 
-# column → types that it may have
+# column → accepted types
 COLUMNS = {
     "body": ("binary", "string"),
     "topic": ("string",),
@@ -35,32 +32,31 @@ COLUMNS = {
     "flag": ("int",),
 }
 
-# Spark gives the sink of a stream the options that are its own, too.
+# Spark passes its own options to the sink of a stream, too.
 SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname"})
 
 
 class SinkOptions(ClusterAccess, frozen=True, kw_only=True):
-    """What a write was asked for."""
+    """Validated options of the sink."""
 
     topic: str = ""
-    """Topic of the rows that have none in a column `topic`."""
+    """Topic of rows without a value in the column `topic`."""
     max_in_flight: int = 32
-    """Requests of a task that wait for their answers at a time."""
+    """Maximum number of requests in flight for a task."""
     batch_size: int = 1000
-    """Most messages of one request; 1: each message has a request of its own."""
+    """Maximum number of messages in a request; 1: each message has its own request."""
     batch_bytes: int = BATCH_BYTES
-    """Most bytes of one request with several messages; never more than max_message_size, which brokers hold against it too."""
+    """Maximum size of a batch request in bytes; at most max_message_size, which brokers apply to requests, too."""
     compression_threshold: int = compression.COMPRESS_MIN_BYTES
-    """Bodies of so many bytes and more are compressed (zlib), each in a request of its own; brokers take no compressed bodies in
-    a batch."""
+    """Minimum body size in bytes for compression (zlib). Each compressed message has its own request, because brokers accept no
+    compressed bodies in a batch."""
     max_message_size: int = MAX_MESSAGE_SIZE
-    """Most bytes of a body, as the brokers' maxMessageSize."""
+    """Maximum size of a body in bytes; the brokers' maxMessageSize."""
     run_id: str = ""
-    """Batch only: names the run in ARIANE_DEDUP, so that the same job under the same name can be recognised; empty: a new
-    name for each write."""
+    """Batch only: identifies the run in ARIANE_DEDUP. A job that is repeated with the same id writes recognisable copies. Empty: a
+    new id for each write."""
     drop_reserved_properties: bool = False
-    """Whether names in `properties` that belong to the protocol are left out (a frame that was read from a topic has them)
-    rather than refused."""
+    """Whether to drop reserved names from `properties` (a frame read from a topic contains them) instead of rejecting them."""
 
 
 READERS: Readers = {
@@ -75,16 +71,16 @@ READERS: Readers = {
 
 
 def parse(options: Mapping[str, str], *, is_stream: bool = True) -> SinkOptions:
-    """ConfigError names the option and what to write instead. Unknown options are refused: they are mistyped ones."""
+    """Parse and validate options; raise ConfigError with the option's name and the remedy."""
     for name in options:
         if name.lower() == "path":
-            raise ConfigError("path", options[name], 'a sink of messages has no path: .option("topic", …) and .save()')
+            raise ConfigError("path", options[name], 'not supported by the sink: use .option("topic", …) and .save()')
         if not is_stream and name.lower() in SPARK_OPTIONS:
-            raise ConfigError(name, options[name], "is for streams (writeStream): leave it out")
+            raise ConfigError(name, options[name], "only for streams (writeStream): remove it")
     parsed = SinkOptions(**parse_options(options, "rocketmq sink", SinkOptions, READERS, access.ALIASES, SPARK_OPTIONS))
     access.validate(parsed)
     if parsed.batch_bytes > parsed.max_message_size and "batchbytes" in {name.lower() for name in options}:
-        fix = f"is more than maxMessageSize, {parsed.max_message_size}, which brokers hold against a request too"
+        fix = f"expected at most maxMessageSize, {parsed.max_message_size}, which brokers apply to requests, too"
         raise ConfigError("batchBytes", parsed.batch_bytes, fix)
     if parsed.topic and (fault := topic_fault(parsed.topic)):
         raise ConfigError("topic", parsed.topic, fault)
@@ -94,27 +90,27 @@ def parse(options: Mapping[str, str], *, is_stream: bool = True) -> SinkOptions:
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:
-    """ConfigError names a column that the sink cannot take, and how to mend the frame."""
+    """Raise ConfigError for a missing column, or one that the sink does not accept, with the expression that fixes it."""
     names = [field.name for field in schema.fields]
     for field in schema.fields:
         types = COLUMNS.get(field.name)
         if types is None:
-            fix = f'is no column of the sink: .drop("{field.name}"), or .select() some of {", ".join(COLUMNS)}'
+            fix = f'is not a column of the sink: .drop("{field.name}"), or .select() some of {", ".join(COLUMNS)}'
             raise ConfigError("column", field.name, fix)
         if names.count(field.name) > 1:
-            raise ConfigError("column", field.name, "is there twice: keep one")
+            raise ConfigError("column", field.name, "occurs twice: keep one")
         given = field.dataType.simpleString()
         if given not in types:
-            fix = f'has to be {" or ".join(types)}: .withColumn("{field.name}", {_cast_hint(field.name, types[0])})'
+            fix = f'expected {" or ".join(types)}: .withColumn("{field.name}", {_cast_hint(field.name, types[0])})'
             raise ConfigError("column", f"{field.name} {given}", fix)
     if "body" not in names:
         raise ConfigError(
-            "column", "body", 'is needed (binary or string), e.g. .selectExpr("to_json(struct(*)) AS body")'
+            "column", "body", 'is required (binary or string), for example .selectExpr("to_json(struct(*)) AS body")'
         )
     if "topic" not in names and not options.topic:
-        raise ConfigError("topic", "", 'is needed: .option("topic", …), or a column topic')
+        raise ConfigError("topic", "", 'is required: .option("topic", …), or a column topic')
     if "broker" in names and "queue_id" not in names:
-        raise ConfigError("column", "broker", 'names no queue without a column queue_id: .drop("broker"), or add it')
+        raise ConfigError("column", "broker", 'requires a column queue_id: add it, or .drop("broker")')
 
 
 def _cast_hint(name: str, wanted: str) -> str:
@@ -122,7 +118,7 @@ def _cast_hint(name: str, wanted: str) -> str:
 
 
 def topic_fault(topic: str) -> str | None:
-    """Why nobody may send to `topic`, or None."""
+    """Return why applications must not send to `topic`, or None."""
     if topic in SEND_FORBIDDEN:
-        return f"{topic} belongs to the broker; nobody else writes to it"
+        return f"{topic} is reserved for the broker"
     return topic_name_fault(topic)
