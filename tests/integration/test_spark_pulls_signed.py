@@ -25,7 +25,7 @@ def parsed(namesrv: str, **more: str) -> source_options.SourceOptions:
     return source_options.parse({"namesrv": namesrv, "topic": "orders", "retries": "5", **more})
 
 
-def test_signed_pulls_are_answered_and_others_are_refused_at_once(tmp_path: Path) -> None:
+def test_signed_pulls_succeed_and_others_fail_without_retries(tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "plain_acl.yml").write_text(FILE)
 
@@ -58,7 +58,7 @@ def test_signed_pulls_are_answered_and_others_are_refused_at_once(tmp_path: Path
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_secrets_are_in_no_text() -> None:
+def test_secrets_appear_in_no_text() -> None:
     made = parsed("127.0.0.1:1", accessKey="reader-account", secretKey="a-secret", securityToken="a-token")
     assert made.secret_key == "a-secret"
     assert "a-secret" not in repr(made)

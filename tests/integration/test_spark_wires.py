@@ -90,7 +90,7 @@ def gather(wires: PipelinedConnectionPool, count: int) -> list[PipelinedResponse
     return found
 
 
-def test_answers_find_their_requests_whatever_their_order(peer: Any) -> None:
+def test_responses_match_their_requests_in_any_order(peer: Any) -> None:
     def backwards(connection: socket.socket, found: list[commands.Command]) -> None:
         for asked in reversed(found):
             answer(connection, asked)
@@ -104,7 +104,7 @@ def test_answers_find_their_requests_whatever_their_order(peer: Any) -> None:
     wires.close()
 
 
-def test_a_connection_that_ends_fails_its_requests_and_the_next_has_a_new_one(peer: Any) -> None:
+def test_a_lost_connection_fails_its_requests_and_is_replaced(peer: Any) -> None:
     calls: list[int] = []
 
     def first_closes(connection: socket.socket, found: list[commands.Command]) -> None:
@@ -123,7 +123,7 @@ def test_a_connection_that_ends_fails_its_requests_and_the_next_has_a_new_one(pe
     wires.close()
 
 
-def test_a_connection_that_was_closed_while_idle_is_noticed_before_it_is_used(peer: Any) -> None:
+def test_a_connection_closed_while_idle_is_noticed_before_use(peer: Any) -> None:
     wires = PipelinedConnectionPool(5000)
     addr = peer(1, lambda connection, found: answer(connection, found[0]))  # and closes
     wires.send(addr, 310, {})
@@ -138,7 +138,7 @@ def test_a_connection_that_was_closed_while_idle_is_noticed_before_it_is_used(pe
     wires.close()
 
 
-def test_a_silent_peer_is_given_up(peer: Any) -> None:
+def test_the_connection_to_a_silent_server_is_closed(peer: Any) -> None:
     wires = PipelinedConnectionPool(200)
     done = threading.Event()
     addr = peer(1, lambda connection, found: done.wait(10) and None)
@@ -162,7 +162,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return home / "cert.pem", home / "key.pem"
 
 
-def test_requests_and_answers_are_encrypted(peer: Any, certificate: tuple[Path, Path]) -> None:
+def test_requests_and_responses_are_encrypted(peer: Any, certificate: tuple[Path, Path]) -> None:
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(*certificate)
 
@@ -181,7 +181,7 @@ def test_requests_and_answers_are_encrypted(peer: Any, certificate: tuple[Path, 
     wires.close()
 
 
-def test_a_server_that_is_not_trusted_or_speaks_no_tls_is_told(peer: Any, certificate: tuple[Path, Path]) -> None:
+def test_an_untrusted_or_plain_server_is_reported(peer: Any, certificate: tuple[Path, Path]) -> None:
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(*certificate)
     wires = PipelinedConnectionPool(5000, tls=tls_context(parse({"namesrv": "h:1", "topic": "T", "useTls": "true"})))
@@ -193,7 +193,7 @@ def test_a_server_that_is_not_trusted_or_speaks_no_tls_is_told(peer: Any, certif
     wires.close()
 
 
-def test_nobody_there() -> None:
+def test_a_refused_connection_raises_connection_lost() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         addr = f"127.0.0.1:{server.getsockname()[1]}"
     wires = PipelinedConnectionPool(200)
@@ -275,7 +275,7 @@ accounts:
 """
 
 
-def test_requests_are_signed_and_a_denial_fails_the_task_at_once(tmp_path: Path) -> None:
+def test_requests_are_signed_and_a_denial_fails_the_task_without_retries(tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "plain_acl.yml").write_text(ACCOUNTS)
 

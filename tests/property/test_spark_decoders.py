@@ -187,7 +187,7 @@ def test_a_file_becomes_rows_that_cover_it_once(data: bytes, chunk: int) -> None
 
 @settings(max_examples=80, deadline=None)
 @given(st.binary(max_size=300) | spoilt(placed()), st.booleans())
-def test_what_is_found_is_the_same_however_much_is_read_at_once(data: bytes, exact: bool) -> None:
+def test_results_do_not_depend_on_the_chunk_size(data: bytes, exact: bool) -> None:
     def places(chunk: int) -> Iterator[tuple[int, str]]:
         for piece in pieces_of(data, chunk, exact)[0]:
             if isinstance(piece, LogDamage):

@@ -79,21 +79,21 @@ def test_every_block_of_code_runs(spark: SparkSession, tmp_path: Path) -> None:
     assert "ORDER-17" in shown[-1], "found in the store"
 
 
-def test_each_table_of_options_is_whole() -> None:
+def test_each_table_of_options_is_complete() -> None:
     aliases = {"nameServer", "subExpression", "group", "pullTimeoutMs"}
     assert first_cells("Reading", "option") - aliases == written(SourceOptions.__struct_fields__)
     assert first_cells("Writing", "option") - aliases == written(SinkOptions.__struct_fields__)
     assert first_cells("Store files", "option") - {"load"} == written(StoreOptions.__struct_fields__)
 
 
-def test_each_table_of_columns_is_whole() -> None:
+def test_each_table_of_columns_is_complete() -> None:
     assert first_cells("Reading", "column") == set(arrow_decoder.COLUMNS)
     assert first_cells("Writing", "column") == set(sink_options.COLUMNS)
     more = set(store_tasks.COLUMNS) - set(arrow_decoder.COLUMNS)
     assert first_cells("Store files", "column") == more
 
 
-def test_what_the_page_refers_to_exists() -> None:
+def test_references_of_the_page_exist() -> None:
     names = set(re.findall(r"`((?:tests|benches)/[\w/.]+)`", PAGE)) | {
         f"docs/{link}" for link in re.findall(r"\]\(([\w/.-]+)\)", PAGE)
     }

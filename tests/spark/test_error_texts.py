@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 WRONG = {"namesrv": "127.0.0.1:1", "topic": "T", "startingOffset": "latest"}
-SAID = "ariane.errors.ConfigError: startingoffset = ...: is no option of the rocketmq"
+SAID = "ariane.errors.ConfigError: startingoffset = ...: is not an option of the rocketmq"
 
 
 def check(error: pytest.ExceptionInfo[Exception]) -> None:

@@ -60,7 +60,7 @@ async def run(text: str, names: dict[str, Any]) -> tuple[str, object]:
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_every_cell_runs_and_gives_what_is_stored(
+def test_every_cell_runs_and_gives_the_stored_output(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def run_all() -> None:
@@ -84,7 +84,7 @@ def test_every_cell_runs_and_gives_what_is_stored(
     assert names["spark"].range(3).count() == 3, "the notebook leaves the session to the reader"
 
 
-def test_stored_outputs_hold_no_error_and_no_place() -> None:
+def test_stored_outputs_contain_no_error_and_no_path() -> None:
     code = [cell for cell in cells() if cell["cell_type"] == "code"]
     assert len(code) >= 20
     assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1)), "run from top to bottom"
@@ -97,6 +97,6 @@ def test_stored_outputs_hold_no_error_and_no_place() -> None:
     assert any(stored(cell) for cell in code)
 
 
-def test_places_are_seen() -> None:
+def test_paths_are_detected() -> None:
     assert PLACE.search("a file /srv/rows/part-0.parquet") and PLACE.search("at 10.0.0.17:10911")
     assert not PLACE.search("127.0.0.1:9876, 1/2, {'a': 1}, /data/rocketmq/store")

@@ -70,7 +70,7 @@ def read(spark: SparkSession, servers: LocalCluster, topic: str) -> DataFrame:
     return spark.read.format("rocketmq").options(namesrv=servers.namesrv, topic=topic).load()
 
 
-def test_a_batch_comes_back_with_all_it_said(spark: SparkSession, servers: LocalCluster) -> None:
+def test_a_written_batch_is_read_back_with_all_columns(spark: SparkSession, servers: LocalCluster) -> None:
     make_topic(servers, 3, "All")
     large = "large " * 2000
     frame = spark.range(500).selectExpr(
@@ -131,7 +131,7 @@ def test_rows_of_a_key_keep_their_order(spark: SparkSession, servers: LocalClust
         assert len({row.queue_id for row in stored if row["properties"]["k"] == str(key)}) == 1
 
 
-def test_what_cannot_be_written_is_named_before_a_task_starts(spark: SparkSession, servers: LocalCluster) -> None:
+def test_unsupported_columns_are_named_before_a_task_starts(spark: SparkSession, servers: LocalCluster) -> None:
     frame = spark.range(1).selectExpr("CAST(id AS STRING) AS body", "id AS queue_id")
     with pytest.raises(Exception, match=r"queue_id bigint.*col\(.*queue_id.*\).cast\(.*int"):
         write(frame, servers, topic="All")
@@ -140,12 +140,12 @@ def test_what_cannot_be_written_is_named_before_a_task_starts(spark: SparkSessio
         write(good, servers, topic="Nowhere")
     with pytest.raises(Exception, match="cannot be overwritten"):
         good.write.format("rocketmq").options(namesrv=servers.namesrv, topic="All").mode("overwrite").save()
-    with pytest.raises(Exception, match="is no column of the sink") as caught:
+    with pytest.raises(Exception, match="is not a column of the sink") as caught:
         write(good.selectExpr("body", "1 AS nothing"), servers, topic="All", accessKey="me", secretKey="hidden-key")
     assert "hidden-key" not in str(caught.value)
 
 
-def test_a_bad_row_fails_the_job_and_says_which(spark: SparkSession, servers: LocalCluster) -> None:
+def test_an_invalid_row_fails_the_job_and_is_named(spark: SparkSession, servers: LocalCluster) -> None:
     make_topic(servers, 1, "Bad")
     frame = spark.range(0, 10, 1, 1).selectExpr("CASE WHEN id <> 6 THEN CAST(id AS STRING) END AS body")
     with pytest.raises(Exception, match="row bad-run/0/0/6: the body is null or empty"):
@@ -173,7 +173,7 @@ class Copy:
         query.awaitTermination(120)
 
 
-def test_a_stream_that_is_killed_and_goes_on_writes_duplicates_which_are_known(
+def test_a_killed_stream_writes_copies_that_are_recognised(
     spark: SparkSession, servers: LocalCluster, tmp_path: Path
 ) -> None:
     from ariane.spark import drop_duplicates
@@ -218,7 +218,7 @@ def test_a_stream_that_is_killed_and_goes_on_writes_duplicates_which_are_known(
     assert numbers(spark.read.parquet(str(target))) == [*range(100), *range(1000, 1005)]
 
 
-def test_a_stream_drops_copies_and_never_a_row_that_comes_late(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_stream_drops_copies_and_never_a_late_row(spark: SparkSession, tmp_path: Path) -> None:
     from ariane.spark import drop_duplicates
 
     ids = "topic STRING, broker STRING, queue_id INT, queue_offset BIGINT"
@@ -256,7 +256,7 @@ def test_a_stream_drops_copies_and_never_a_row_that_comes_late(spark: SparkSessi
     assert run() == ["none", "none", "none", "q/0/0/0", "q/0/0/0", "q/0/0/1", "q/0/0/2", "q/0/0/3"]
 
 
-def test_what_was_read_can_be_written_back(spark: SparkSession, servers: LocalCluster) -> None:
+def test_a_frame_read_from_a_topic_can_be_written(spark: SparkSession, servers: LocalCluster) -> None:
     make_topic(servers, 1, "From")
     make_topic(servers, 1, "To")
     send(servers, 0, 5, "From")

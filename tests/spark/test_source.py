@@ -111,7 +111,7 @@ def test_a_batch_between_offsets_and_by_tag(spark: SparkSession, servers: LocalC
     assert numbers(read(spark, servers, startingOffsets="latest")) == []
 
 
-def test_a_stream_goes_on_from_its_checkpoint_and_finds_new_queues(
+def test_a_stream_resumes_from_its_checkpoint_and_finds_new_queues(
     spark: SparkSession, servers: LocalCluster, tmp_path: Path
 ) -> None:
     make_topic(servers, 2)
@@ -134,7 +134,7 @@ def test_a_limit_makes_several_batches(spark: SparkSession, servers: LocalCluste
     assert stream.rows() == list(range(60))
 
 
-def test_a_batch_that_was_not_committed_is_read_again_as_it_was(
+def test_an_uncommitted_batch_is_replayed_with_the_same_rows(
     spark: SparkSession, servers: LocalCluster, tmp_path: Path
 ) -> None:
     send(servers, 0, 30)
@@ -150,11 +150,11 @@ def test_a_batch_that_was_not_committed_is_read_again_as_it_was(
     assert stream.rows() == list(range(60))
 
 
-def test_offsets_that_are_gone_end_the_query_or_are_skipped(spark: SparkSession, servers: LocalCluster) -> None:
+def test_lost_offsets_fail_the_query_or_are_skipped(spark: SparkSession, servers: LocalCluster) -> None:
     make_topic(servers, 1)
     send(servers, 0, 10)
     beyond = json.dumps({"T": {"broker-a": {"0": 25}}})
-    with pytest.raises(Exception, match="endingOffsets 25 lies beyond its end 10.*failOnDataLoss"):
+    with pytest.raises(Exception, match="endingOffsets 25 is beyond its end 10.*failOnDataLoss"):
         read(spark, servers, endingOffsets=beyond).collect()
     assert numbers(read(spark, servers, endingOffsets=beyond, failOnDataLoss="false")) == list(range(10))
 
@@ -187,7 +187,7 @@ def test_a_stream_from_the_end_reads_what_comes(spark: SparkSession, servers: Lo
     assert stream.rows() == list(range(20, 40))
 
 
-def test_a_stream_beyond_the_end_of_a_queue_fails_or_goes_on(
+def test_a_stream_beyond_the_end_of_a_queue_fails_or_resumes(
     spark: SparkSession, servers: LocalCluster, tmp_path: Path
 ) -> None:
     make_topic(servers, 1)
@@ -215,13 +215,13 @@ def test_json_offsets_may_say_earliest_and_latest_and_name_queues_that_exist(
     assert numbers(read(spark, servers, startingOffsets=queue_0(-2), endingOffsets=queue_0(4))) == [0, 1, 2, 3]
     assert numbers(read(spark, servers, startingOffsets=queue_0(8), endingOffsets=queue_0(-1))) == [8, 9]
     assert numbers(read(spark, servers, startingOffsets=queue_0(-1))) == []
-    with pytest.raises(Exception, match="endingOffsets = '-2': a queue that ends at the beginning is empty"):
+    with pytest.raises(Exception, match="endingOffsets = '-2': a queue that ends at its earliest offset is empty"):
         read(spark, servers, endingOffsets=queue_0(-2)).collect()
     with pytest.raises(Exception, match="endingOffsets.*queue 5 of broker-a.*no such queue"):
         read(spark, servers, endingOffsets=json.dumps({"T": {"broker-a": {"5": 1}}})).collect()
 
 
-def test_tags_are_compared_themselves(spark: SparkSession, servers: LocalCluster) -> None:
+def test_tags_are_compared_not_only_their_hash_codes(spark: SparkSession, servers: LocalCluster) -> None:
     async def work() -> None:
         async with Producer("P", servers.namesrv) as producer:
             for number, tag in enumerate(["Aa", "BB", "Aa", "BB"]):  # the broker holds equal hashes
@@ -233,7 +233,7 @@ def test_tags_are_compared_themselves(spark: SparkSession, servers: LocalCluster
     assert [row.tags for row in rows] == ["BB", "BB"]
 
 
-def test_large_bodies_come_as_they_were_sent(spark: SparkSession, servers: LocalCluster) -> None:
+def test_large_bodies_are_read_as_sent(spark: SparkSession, servers: LocalCluster) -> None:
     body = b"large and repeated " * 1000
 
     async def work() -> None:

@@ -78,7 +78,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def test_the_lag_is_in_the_progress_and_told_to_a_listener(
+def test_the_lag_is_in_the_progress_and_passed_to_a_listener(
     spark: SparkSession, servers: LocalCluster, tmp_path: Path
 ) -> None:
     from ariane.spark.read import progress
@@ -128,7 +128,7 @@ accounts:
 """
 
 
-def test_secrets_are_in_no_plan_progress_or_error(
+def test_secrets_appear_in_no_plan_progress_or_error(
     spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "conf").mkdir()
@@ -178,7 +178,7 @@ def test_the_format_is_found_without_a_register_call(servers: LocalCluster) -> N
     assert "rows 7" in done.stdout, done.stderr[-3000:]
 
 
-def test_the_packages_that_spark_looks_at_name_their_source_and_load_nothing_before() -> None:
+def test_discovery_packages_load_their_source_lazily() -> None:
     looked = (
         "import sys, pyspark_rocketmq, pyspark_rocketmq_store; assert 'ariane.spark.source' not in sys.modules; "
         "assert pyspark_rocketmq.DefaultSource.name() == 'rocketmq'; "
@@ -188,7 +188,7 @@ def test_the_packages_that_spark_looks_at_name_their_source_and_load_nothing_bef
     assert done.returncode == 0, done.stderr
 
 
-def test_the_zip_for_executors_holds_them() -> None:
+def test_the_zip_for_executors_contains_the_connector() -> None:
     import zipfile
 
     from ariane.pipeline.spark_session import package_zip

@@ -137,7 +137,7 @@ def test_readable_queues_ends_and_a_pull_over_one_connection(fake: Fake) -> None
     assert len(fake.connections) == 1
 
 
-def test_the_next_name_server_is_asked_when_one_is_away_in_trouble_or_knows_no_such_topic(fake: Fake) -> None:
+def test_the_next_name_server_is_tried_if_one_fails_or_lacks_the_topic(fake: Fake) -> None:
     with contextlib.closing(cluster_at(refused(), fake.addr)) as cluster:
         assert len(cluster.queues("T")) == 2
     for code in (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SYSTEM_BUSY):
@@ -147,7 +147,7 @@ def test_the_next_name_server_is_asked_when_one_is_away_in_trouble_or_knows_no_s
                 assert len(cluster.queues("T")) == 2
 
 
-def test_a_topic_that_no_name_server_knows_has_no_queues_and_silence_is_no_such_answer(fake: Fake) -> None:
+def test_an_unknown_topic_has_no_queues_and_a_timeout_is_an_error(fake: Fake) -> None:
     fake.answers[RequestCode.GET_ROUTEINFO_BY_TOPIC] = Reply(ResponseCode.TOPIC_NOT_EXIST, {}, "no")
     with contextlib.closing(cluster_at(refused(), fake.addr)) as cluster:
         assert cluster.queues("T") == []
@@ -158,7 +158,7 @@ def test_a_topic_that_no_name_server_knows_has_no_queues_and_silence_is_no_such_
         cluster.queues("T")
 
 
-def test_a_connection_that_the_server_closed_while_idle_is_replaced_at_once() -> None:
+def test_a_connection_closed_while_idle_is_replaced_immediately() -> None:
     with serving(Fake(), idle_s=0.05) as fake:
         waits: list[float] = []
         with contextlib.closing(cluster_at(fake.addr, waits=waits)) as cluster:
@@ -171,7 +171,7 @@ def test_a_connection_that_the_server_closed_while_idle_is_replaced_at_once() ->
         assert len(fake.connections) == 2
 
 
-def test_a_server_that_comes_back_is_found_again_and_one_that_stays_away_is_named() -> None:
+def test_a_restarted_server_is_used_again_and_an_unavailable_one_is_named() -> None:
     fake = Fake()
     with serving(fake):
         cluster = cluster_at(fake.addr, retries="2")
@@ -183,7 +183,7 @@ def test_a_server_that_comes_back_is_found_again_and_one_that_stays_away_is_name
         cluster.close()
 
 
-def test_an_answer_that_does_not_come_ends_with_the_timeout(fake: Fake) -> None:
+def test_a_missing_response_ends_with_a_timeout(fake: Fake) -> None:
     async def never() -> Reply:
         await asyncio.sleep(60)
         raise AssertionError
@@ -196,7 +196,7 @@ def test_an_answer_that_does_not_come_ends_with_the_timeout(fake: Fake) -> None:
         assert end_of(cluster) == 30  # on a new connection: a late answer to the first meets nobody
 
 
-def test_who_answers_for_a_queue_is_known(fake: Fake) -> None:
+def test_results_name_whether_the_master_responded(fake: Fake) -> None:
     fake.broker_id = 1
     with contextlib.closing(cluster_at(fake.addr)) as cluster:
         assert not asked(cluster).from_master

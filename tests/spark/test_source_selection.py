@@ -159,7 +159,7 @@ def test_keys(spark: SparkSession, servers: LocalCluster) -> None:
     assert len(only.load().collect()) == 1
 
 
-def test_more_tasks_than_queues(spark: SparkSession, servers: LocalCluster) -> None:
+def test_min_partitions_gives_more_tasks_than_queues(spark: SparkSession, servers: LocalCluster) -> None:
     make(servers, 1, "split")
     send(servers, "split", *range(40))
     frame = read(spark, servers, topic="split", minPartitions=5)
@@ -196,7 +196,7 @@ def test_bytes_limit_a_batch_with_available_now(spark: SparkSession, servers: Lo
     assert all(4096 // 400 <= one["numInputRows"] <= 4096 // 150 for one in batches[:-1])
 
 
-def test_a_batch_waits_for_its_least_but_not_with_available_now(
+def test_min_offsets_delay_a_batch_but_not_with_available_now(
     spark: SparkSession, servers: LocalCluster, tmp_path: Path
 ) -> None:
     make(servers, 1, "least")

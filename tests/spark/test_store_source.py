@@ -81,11 +81,11 @@ def test_damage_is_a_row_and_columns_are_pruned(reader: Any, java_store: Path) -
     assert few.where("damage is null").count() == whole.where("valid").count()
 
 
-def test_what_is_no_store_is_told(reader: Any, tmp_path: Path) -> None:
-    for path, told in ((tmp_path, "no commitlog"), (tmp_path / "none", "is no directory")):
+def test_a_directory_without_a_store_is_reported(reader: Any, tmp_path: Path) -> None:
+    for path, told in ((tmp_path, "no commitlog"), (tmp_path / "none", "is not a directory")):
         with pytest.raises(Exception, match=told):
             reader.read.format("rocketmq-store").load(str(path)).count()
-    with pytest.raises(Exception, match="is no column of the source"):
+    with pytest.raises(Exception, match="is not a column of the source"):
         reader.read.format("rocketmq-store").schema("payload BINARY").load(str(tmp_path)).count()
 
 
@@ -116,7 +116,7 @@ def test_a_stream_reads_what_is_appended_once(reader: Any, tmp_path: Path) -> No
     assert sorted(keys) == sorted(f"k{n}" for n in range(3500))
 
 
-def test_a_stream_whose_log_lost_its_beginning_stops_or_says_so(reader: Any, tmp_path: Path) -> None:
+def test_a_stream_whose_log_lost_its_beginning_fails_or_adds_a_row(reader: Any, tmp_path: Path) -> None:
     store = opened(tmp_path / "store")
     put(store, 0, 6000)
     store.close()

@@ -34,14 +34,14 @@ def test_an_old_spark_is_named_with_the_one_that_is_needed() -> None:
     for module, name in (("pyspark_rocketmq", "rocketmq"), ("pyspark_rocketmq_store", "rocketmq-store")):
         code = f"import {module}; s = {module}.DefaultSource; assert s.name() == '{name}'; s(options={{}})"
         assert said in run(OLD + code)
-    with pytest.raises(ConfigError, match=r"Spark = '4.1.4': reading a stream of RocketMQ needs Spark 4.2 or newer"):
+    with pytest.raises(ConfigError, match=r"Spark = '4.1.4': reading a RocketMQ stream needs Spark 4.2 or newer"):
         availability.require_stream_reads("4.1.4")
     for version in ("4.1.0", "4.10.0", "5.0.0.dev1"):
         availability.require_connector(version)
     availability.require_connector(pyspark.__version__)
 
 
-def test_batches_and_writing_need_nothing_of_spark_4_2() -> None:
+def test_batches_and_writing_work_on_spark_4_1() -> None:
     """The modules that Spark 4.1 does not have are hidden."""
     code = """
 import pyspark.sql.datasource
@@ -60,7 +60,7 @@ for reader in (source.streamReader(schema), store.streamReader(schema)):
         except ConfigError as error:
             print(error)
 """
-    said = "Spark = '4.1.4': reading a stream of RocketMQ needs Spark 4.2 or newer: pip install 'pyspark>=4.2'"
+    said = "Spark = '4.1.4': reading a RocketMQ stream needs Spark 4.2 or newer: pip install 'pyspark>=4.2'"
     assert run("import sys, pyspark\n" + code).splitlines() == [said] * 6
 
 
@@ -71,7 +71,7 @@ def test_a_package_that_is_missing_is_named_and_hides_no_other_source() -> None:
     assert "is not installed for the Python that Spark runs: pip install 'ariane[spark]' there" in told
 
 
-def test_a_source_that_says_why_goes_to_other_processes() -> None:
+def test_a_substitute_source_can_be_pickled() -> None:
     found = availability.load_source("rocketmq", "no_such_module", "Source")
     again = cloudpickle.loads(cloudpickle.dumps(found))
     assert again.name() == "rocketmq"
@@ -89,7 +89,7 @@ def chosen(on_path: str | None, environ: dict[str, str], modules: dict[str, Any]
     return environ
 
 
-def test_an_environment_that_is_not_activated_is_what_spark_runs() -> None:
+def test_import_sets_the_interpreter_of_a_venv_that_is_not_activated() -> None:
     assert chosen("/usr/bin/python3", {}) == {"PYSPARK_PYTHON": VENV}
     assert chosen(None, {}) == {"PYSPARK_PYTHON": VENV}
     assert chosen("/srv/venv/bin/python3", {}) == {}, "activated: nothing changes"
@@ -113,7 +113,7 @@ def test_another_version_in_the_same_directory_is_another_python(tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", [*interpreter.EXPLICIT_SETTINGS, "PYTHON_WORKER_FACTORY_PORT"])
-def test_what_somebody_decided_stays(name: str) -> None:
+def test_existing_settings_are_not_overridden(name: str) -> None:
     assert chosen("/usr/bin/python3", {name: "x"}) == {name: "x"}
 
 
@@ -121,13 +121,13 @@ def test_what_somebody_decided_stays(name: str) -> None:
     ("master", "python", "is_told"),
     [("local[2]", "python3", True), ("local[2]", VENV, False), ("spark://h:7077", "python3", False)],
 )
-def test_a_session_with_another_python_is_told_of(
+def test_a_session_with_another_python_logs_a_warning(
     caplog: pytest.LogCaptureFixture, master: str, python: str, is_told: bool
 ) -> None:
     context = SimpleNamespace(_gateway=1, _active_spark_context=SimpleNamespace(master=master, pythonExec=python))
     with caplog.at_level(logging.WARNING, "ariane.spark"):
         assert chosen("/usr/bin/python3", {}, {"pyspark.core.context": SimpleNamespace(SparkContext=context)}) == {}
-    told = f"Spark runs python3 (/usr/bin/python3) and not {VENV}"
+    told = f"Spark runs python3 (/usr/bin/python3) instead of {VENV}"
     assert (told in caplog.text, f"set PYSPARK_PYTHON={VENV}" in caplog.text) == (is_told, is_told)
 
 

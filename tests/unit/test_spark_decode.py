@@ -49,7 +49,7 @@ def encoded(row: dict, *, born: bytes | None = None, sys_flag: int = 0, body: by
 
 
 @given(st.lists(ROWS, max_size=12))
-def test_both_ways_give_the_same_table(rows: list[dict]) -> None:  # type: ignore[type-arg]
+def test_both_decoders_give_the_same_table(rows: list[dict]) -> None:  # type: ignore[type-arg]
     data = b"".join(map(as_asked, rows))
     columns = list(arrow_decoder.COLUMNS)
     fast = arrow_decoder.decode(data, "broker-a", columns)
@@ -61,7 +61,7 @@ def test_both_ways_give_the_same_table(rows: list[dict]) -> None:  # type: ignor
 
 
 @given(st.lists(ROWS, max_size=6), st.lists(st.sampled_from(list(arrow_decoder.COLUMNS)), min_size=1, unique=True))
-def test_some_columns_are_those_of_all(rows: list[dict], columns: list[str]) -> None:  # type: ignore[type-arg]
+def test_a_subset_of_columns_equals_those_of_a_full_decode(rows: list[dict], columns: list[str]) -> None:  # type: ignore[type-arg]
     data = b"".join(map(as_asked, rows))
     every = arrow_decoder.decode(data, "b", list(arrow_decoder.COLUMNS))
     assert arrow_decoder.decode(data, "b", columns).equals(every.select(columns))
@@ -88,7 +88,7 @@ def one(**more: object) -> dict:  # type: ignore[type-arg]
     return {"body": b"body", "topic": "T", "own": {}, "number": 1, "offset": 7, "ms": 5, "born": V4, **more}
 
 
-def test_odd_records_go_the_plain_way_and_stay_in_order() -> None:
+def test_records_with_ipv6_hosts_are_decoded_row_by_row_in_order() -> None:
     packed = encoded(one(offset=8), sys_flag=compression.ZLIB_FLAGS, body=compression.compress(b"large" * 1000))
     data = encoded(one(offset=7)) + packed + encoded(one(offset=9), born=V6)
     rows = arrow_decoder.decode(data, "b", ["queue_offset", "body", "born_host"]).to_pylist()
@@ -108,7 +108,7 @@ def test_ids_keys_and_what_is_absent() -> None:
     assert rows[1]["properties"] == []
 
 
-def test_what_lies_behind_the_end_is_left_out() -> None:
+def test_records_at_the_end_offset_and_beyond_are_omitted() -> None:
     data = b"".join(encoded(one(offset=n)) for n in range(5))
     assert arrow_decoder.decode(data, "b", ["queue_offset"], end=3)["queue_offset"].to_pylist() == [0, 1, 2]
     assert arrow_decoder.decode(data, "b", ["queue_offset"], end=0).num_rows == 0
@@ -129,7 +129,7 @@ def test_broken_bytes_are_an_error_and_never_fewer_rows() -> None:
         )  # a body that nobody wants breaks nothing
 
 
-def test_text_that_is_none_names_its_record() -> None:
+def test_invalid_utf8_names_its_record() -> None:
     bad = encoded(one(topic="Txx")).replace(b"Txx", b"T\xff\xff")
     with pytest.raises(ProtocolError, match="queue 1 offset 7: .*UTF-8"):
         arrow_decoder.decode(encoded(one(offset=6)) + bad, "b", ["topic"])
@@ -145,7 +145,7 @@ def test_a_negative_length_of_properties_ends_no_record() -> None:
         arrow_decoder.decode(broken, "b", ["queue_offset"])
 
 
-def test_a_time_that_no_timestamp_can_say_is_null() -> None:
+def test_a_time_out_of_range_is_null() -> None:
     data = b"".join(encoded(one(ms=ms)) for ms in (5, 2**62, -(2**63), 2**63 - 1))
     times = arrow_decoder.decode(data, "b", ["born_timestamp"])["born_timestamp"]
     assert times.cast(pa.int64()).to_pylist() == [5000, None, None, None]
@@ -175,7 +175,7 @@ def test_more_names_than_bits_and_one_of_them_twice() -> None:
 
 
 @given(st.lists(st.tuples(ROWS, st.booleans()), max_size=6), st.integers(0, 200))
-def test_records_are_found_though_a_body_holds_records(rows: list[tuple[dict, bool]], cut: int) -> None:  # type: ignore[type-arg]
+def test_records_are_found_although_a_body_contains_records(rows: list[tuple[dict, bool]], cut: int) -> None:  # type: ignore[type-arg]
     inner = encoded(one())
     whole = [encoded(row, body=row["body"] + inner if nested else None) for row, nested in rows]
     data = b"".join(whole)
@@ -199,7 +199,7 @@ def test_a_body_that_cannot_be_expanded_names_its_record_or_is_null_with_the_rea
     assert "body_error" not in arrow_decoder.DDL
 
 
-def test_what_a_delay_or_a_transaction_left_in_a_record() -> None:
+def test_columns_of_delayed_and_transactional_records() -> None:
     def row(own: dict[str, str], topic: str = "T", sys_flag: int = 0) -> dict:  # type: ignore[type-arg]
         columns = [
             "delay_level", "deliver_at", "real_topic", "real_queue_id", "transaction_state", "transaction_id", "check_times",

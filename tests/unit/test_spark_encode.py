@@ -99,7 +99,7 @@ def test_a_text_column_is_a_body_and_large_bodies_go_alone() -> None:
     assert found.single.tolist() == [False, True]
 
 
-def test_ids_are_the_same_again_on_a_day_and_other_for_other_partitions() -> None:
+def test_unique_ids_repeat_within_a_day_and_differ_between_partitions() -> None:
     assert message_encoder.row_ids("run-1", 7, 3, NOW_MS + 3_600_000) == NAMES
     others = [message_encoder.row_ids(*where, NOW_MS) for where in (("run-2", 7, 3), ("run-1", 8, 3), ("run-1", 7, 4))]
     assert len({one.id_prefix for one in [NAMES, *others]}) == 4
@@ -115,21 +115,21 @@ def refused(column: str, value: Any, **given: str) -> str:
     return str(caught.value)
 
 
-def test_what_a_broker_would_refuse_or_change_is_refused_with_its_row() -> None:
-    assert refused("body", None) == "row run-1/7/3/41: the body is null or empty, which brokers refuse"
+def test_rows_that_a_broker_would_reject_or_change_are_rejected() -> None:
+    assert refused("body", None) == "row run-1/7/3/41: the body is null or empty, which brokers reject"
     assert "maxMessageSize, 9 bytes" in refused("body", b"x" * 10, maxMessageSize="9")
-    assert "row run-1/7/3/41: tags holds U+0001" in refused("tags", "a\x01b")
-    assert "keys holds U+0001" in refused("keys", "a\x02b")
+    assert "row run-1/7/3/41: tags contains U+0001" in refused("tags", "a\x01b")
+    assert "keys contains U+0001" in refused("keys", "a\x02b")
     assert "the property UNIQ_KEY: reserved by the protocol" in refused("properties", [("UNIQ_KEY", "1")])
     assert "the property ARIANE_DEDUP" in refused("properties", [("a", "1"), ("ARIANE_DEDUP", "1")])
     assert "empty value" in refused("properties", [("a", "")])
-    assert "the name of a property holds" in refused("properties", [("a\x01", "b")])
-    assert "more than 32767 bytes" in refused("properties", [("a", "b" * 40_000)])
+    assert "the name of a property contains" in refused("properties", [("a\x01", "b")])
+    assert "larger than 32767 bytes" in refused("properties", [("a", "b" * 40_000)])
     assert "delay_level is negative" in refused("delay_level", -1)
     assert "before 1970" in refused("deliver_at", EPOCH)
 
 
-def test_reserved_names_are_left_out_on_request() -> None:
+def test_reserved_properties_are_dropped_on_request() -> None:
     table = pa.RecordBatch.from_pylist(
         [{"body": b"x", "properties": [("WAIT", "false"), ("a", "1"), ("UNIQ_KEY", "2")]}],
         schema=pa.schema([SCHEMA.field("body"), SCHEMA.field("properties")]),
@@ -139,7 +139,7 @@ def test_reserved_names_are_left_out_on_request() -> None:
     assert (found["WAIT"], found["a"], found["UNIQ_KEY"][:20]) == ("true", "1", NAMES.id_prefix)
 
 
-def test_a_large_record_batch_is_parted_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_record_batch_is_split_without_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(message_encoder, "ENCODE_BYTES_MAX", 100)
     table = pa.RecordBatch.from_pydict({"body": [b"%d" % number * 20 for number in range(50)]})
     parts = list(message_encoder.split_batch(table))

@@ -16,11 +16,11 @@ def test_importing_the_package_loads_no_spark() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_every_name_is_there() -> None:
+def test_every_exported_name_exists() -> None:
     pytest.importorskip("pyspark", reason="the extra spark is not installed")
     assert [getattr(ariane.spark, name).__name__ for name in ariane.spark.__all__] == ariane.spark.__all__
 
 
-def test_other_names_are_refused() -> None:
+def test_unknown_names_raise_attribute_error() -> None:
     with pytest.raises(AttributeError, match="'ariane.spark' has no attribute 'Source'"):
         ariane.spark.Source  # noqa: B018

@@ -75,7 +75,7 @@ def next_batch(one: StreamReader, start: dict[str, Any]) -> dict[str, Any]:
     return one.latestOffset(start, one.getDefaultReadLimit())
 
 
-def test_a_broker_that_is_away_keeps_its_position_and_its_lag_is_not_known(servers: Servers) -> None:
+def test_an_unavailable_broker_keeps_its_position_and_its_lag_is_unknown(servers: Servers) -> None:
     one = reader()
     start = next_batch(one, one.initialOffset())
     servers.held |= {A: ConnectionLost("h:2", "refused"), B: OffsetBounds(0, 40, True)}
@@ -89,10 +89,10 @@ def test_a_broker_that_is_away_keeps_its_position_and_its_lag_is_not_known(serve
     }
     servers.names = ConnectionLost("h:1", "refused")
     assert next_batch(one, after) is after
-    assert one.reportLatestOffset() == {"unavailable": {"a": why, "every name server": "connection to h:1: refused"}}
+    assert one.reportLatestOffset() == {"unavailable": {"a": why, "all name servers": "connection to h:1: refused"}}
 
 
-def test_what_goes_away_and_comes_back_is_told_of_once(servers: Servers, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_change_of_availability_is_logged_once(servers: Servers, caplog: pytest.LogCaptureFixture) -> None:
     one = reader()
     start = next_batch(one, one.initialOffset())
     servers.held[A] = ConnectionLost("h:2", "refused")
@@ -101,7 +101,7 @@ def test_what_goes_away_and_comes_back_is_told_of_once(servers: Servers, caplog:
     servers.held[A] = OffsetBounds(0, 10, True)
     for _ in range(2):
         assert next_batch(one, start) is start
-    assert caplog.messages == ["a is away: connection to h:2: refused", "a is back"]
+    assert caplog.messages == ["a unavailable: connection to h:2: refused", "a available again"]
     caplog.clear()
     servers.held[A], servers.names = ConnectionLost("h:2", "refused"), None
     assert next_batch(one, start) is start
@@ -109,12 +109,12 @@ def test_what_goes_away_and_comes_back_is_told_of_once(servers: Servers, caplog:
     assert next_batch(one, start) is start
     servers.held[A], servers.names = OffsetBounds(0, 10, True), None
     assert next_batch(one, start) is start
-    away = ["a is away: connection to h:2: refused", "every name server is away: connection to h:1: refused"]
-    assert caplog.messages == [*away, "a is back", "every name server is back"]
+    lost = ["a unavailable: connection to h:2: refused", "all name servers unavailable: connection to h:1: refused"]
+    assert caplog.messages == [*lost, "a available again", "all name servers available again"]
     assert one.reportLatestOffset() == {"latest": {"T": {"a": {"0": 10}, "b": {"0": 30}}}}
 
 
-def test_a_broker_that_refuses_ends_the_query(servers: Servers) -> None:
+def test_a_permanent_error_fails_the_query(servers: Servers) -> None:
     one = reader()
     start = one.initialOffset()
     servers.held[A] = ReplyError(ResponseCode.NO_PERMISSION, "no", "h:2")
@@ -127,7 +127,7 @@ def lag_of(one: StreamReader, offset: dict[str, Any]) -> int | None:
     return progress.total_lag(progress.lags(told))
 
 
-def test_a_broker_that_name_servers_have_dropped_is_away(servers: Servers, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unregistered_broker_is_unavailable(servers: Servers, caplog: pytest.LogCaptureFixture) -> None:
     """They drop the routes of a broker with its connection: its queues are only known from what was read."""
     one = reader()
     start = next_batch(one, one.initialOffset())
@@ -138,39 +138,37 @@ def test_a_broker_that_name_servers_have_dropped_is_away(servers: Servers, caplo
         assert next_batch(one, start) is start
     assert one.reportLatestOffset() == {
         "latest": {"T": {"b": {"0": 30}}},
-        "unavailable": {"a": "no name server knows it"},
+        "unavailable": {"a": "not registered with any name server"},
     }
     assert lag_of(one, start) is None
     servers.registered.add("a")
     servers.held[A] = OffsetBounds(0, 12, True)
     assert offset_ranges.batch_ranges(next_batch(one, start)) == [offset_ranges.OffsetRange(A, 10, 12)]
-    assert caplog.messages == ["a is away: no answer from h:2 within 1000 ms", "a is back"]
+    assert caplog.messages == ["a unavailable: no answer from h:2 within 1000 ms", "a available again"]
 
 
 @pytest.mark.parametrize("left", [{"b"}, set()])
-def test_available_now_waits_for_brokers_that_were_dropped_and_then_fails(servers: Servers, left: set[str]) -> None:
+def test_available_now_waits_for_unregistered_brokers_and_then_fails(servers: Servers, left: set[str]) -> None:
     one = reader()
     start = next_batch(one, one.initialOffset())
     servers.registered = left
     again = reader()
     again.prepareForTriggerAvailableNow()
-    with pytest.raises(ArianeError, match=r"what was read before: no route .* was read from.*tried 2 times"):
+    with pytest.raises(ArianeError, match=r"queues read before: no route .* was read before.*tried 2 times"):
         next_batch(again, start)
     servers.registered = {"a", "b"}
     servers.held[A] = OffsetBounds(0, 12, True)
     assert offset_ranges.batch_ranges(next_batch(again, start)) == [offset_ranges.OffsetRange(A, 10, 12)]
 
 
-def test_a_topic_that_vanishes_is_told_of_once_and_leaves_nothing_to_read(
-    servers: Servers, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_deleted_topic_is_logged_once_and_has_no_lag(servers: Servers, caplog: pytest.LogCaptureFixture) -> None:
     one = reader()
     start = next_batch(one, one.initialOffset())
     held, servers.held = servers.held, {}
     with caplog.at_level(logging.WARNING):
         assert next_batch(one, start) is start
         assert next_batch(one, start) is start
-    assert caplog.text.count("queues of T are not there any more") == 1
+    assert caplog.text.count("Queues of T no longer exist") == 1
     assert progress.unavailable_servers({"sources": [{"latestOffset": one.reportLatestOffset()}]}) == {}
     assert lag_of(one, start) == 0
     again = reader()
@@ -193,17 +191,17 @@ def test_a_new_queue_without_messages_has_a_position_and_nothing_to_read(servers
     assert next_batch(one, after) is after
 
 
-def test_a_slave_that_answers_for_its_master_is_told(servers: Servers) -> None:
+def test_a_slave_that_responds_for_its_master_is_reported(servers: Servers) -> None:
     one = reader()
     start = next_batch(one, one.initialOffset())
     servers.held[A] = OffsetBounds(0, 10, False)
     assert next_batch(one, start) is start
     report = one.reportLatestOffset()
     assert report is not None
-    assert report["unavailable"] == {"the master of a": "a slave answers, and may lack the newest"}
+    assert report["unavailable"] == {"master of a": "reading from a slave, which may lack the newest messages"}
 
 
-def test_a_slave_behind_what_was_read_is_no_loss(servers: Servers) -> None:
+def test_a_slave_behind_the_current_position_is_not_a_data_loss(servers: Servers) -> None:
     one = reader()
     start = next_batch(one, one.initialOffset())
     servers.held[A] = OffsetBounds(0, 7, False)
@@ -213,7 +211,7 @@ def test_a_slave_behind_what_was_read_is_no_loss(servers: Servers) -> None:
         next_batch(one, start)
 
 
-def test_the_initial_offset_is_asked_once(servers: Servers) -> None:
+def test_the_initial_offset_is_computed_once(servers: Servers) -> None:
     one = reader(startingOffsets="latest")
     first = one.initialOffset()
     servers.held[A] = OffsetBounds(0, 99, True)
@@ -221,7 +219,7 @@ def test_the_initial_offset_is_asked_once(servers: Servers) -> None:
     assert offset_ranges.batch_ranges(next_batch(one, first)) == [offset_ranges.OffsetRange(A, 10, 99)]
 
 
-def test_a_batch_waits_for_its_least_or_its_time(servers: Servers) -> None:
+def test_a_batch_waits_for_min_offsets_or_the_trigger_delay(servers: Servers) -> None:
     clock = FakeClock(0)
     one = reader(clock, minOffsetsPerTrigger="50", maxTriggerDelay="10s")
     start = one.initialOffset()
@@ -238,14 +236,14 @@ def test_a_batch_waits_for_its_least_or_its_time(servers: Servers) -> None:
     assert offset_ranges.end_positions(next_batch(one, start))[A] == 100  # as it was when the query began
 
 
-def test_the_limit_that_spark_is_told() -> None:
+def test_the_default_read_limit_follows_the_options() -> None:
     assert reader().getDefaultReadLimit() == ReadAllAvailable()
     assert reader(maxBytesPerTrigger="1k").getDefaultReadLimit() == ReadMaxBytes(1024)
     assert reader(minOffsetsPerTrigger="3").getDefaultReadLimit() == ReadMinRows(3)
     assert reader(minOffsetsPerTrigger="3", maxOffsetsPerTrigger="9").getDefaultReadLimit() == ReadMaxRows(9)
 
 
-def test_finished_batches_are_committed_when_the_next_is_asked_for(servers: Servers) -> None:
+def test_a_finished_batch_is_committed_when_the_next_is_planned(servers: Servers) -> None:
     one = reader(commitOffsets="true", groupId="own", maxOffsetsPerTrigger="8")
     start = one.initialOffset()
     after = next_batch(one, start)
@@ -256,7 +254,7 @@ def test_finished_batches_are_committed_when_the_next_is_asked_for(servers: Serv
     assert servers.committed == {A: 2, B: 6}
 
 
-def test_a_reader_that_was_used_goes_to_executors(servers: Servers) -> None:
+def test_a_used_reader_can_be_pickled(servers: Servers) -> None:
     one = StreamReader(parse({"namesrv": "h:1", "topic": "T", "commitOffsets": "true", "groupId": "g"}), ["body"])
     next_batch(one, next_batch(one, one.initialOffset()))
     assert pickle.loads(pickle.dumps(one)).initialOffset() == one.initialOffset()

@@ -17,7 +17,7 @@ A, B, NEW = MessageQueue("T", "a", 0), MessageQueue("T", "b", 1), MessageQueue("
 MINIMAL = {"namesrv": "h:9876", "topic": "T"}
 
 
-def test_a_batch_carries_its_start_and_is_planned_from_its_end_alone() -> None:
+def test_an_offset_carries_the_start_of_its_batch() -> None:
     start = offset_ranges.initial_offset({A: 5, B: 0})
     end = offset_ranges.next_offset(start, {A: 0, B: 0}, {A: 9, B: 0})
     assert offset_ranges.batch_ranges(end) == [offset_ranges.OffsetRange(A, 5, 9)]
@@ -25,13 +25,13 @@ def test_a_batch_carries_its_start_and_is_planned_from_its_end_alone() -> None:
     assert offset_ranges.batch_ranges(start) == []
 
 
-def test_nothing_new_is_the_very_same_offset() -> None:
+def test_without_new_messages_the_same_offset_is_returned() -> None:
     start = offset_ranges.initial_offset({A: 5})
     assert offset_ranges.next_offset(start, {A: 0}, {A: 5}) is start
     assert offset_ranges.next_offset(start, {}, {}) is start
 
 
-def test_a_new_queue_is_read_from_its_beginning_and_an_absent_one_keeps_its_place() -> None:
+def test_a_new_queue_starts_at_its_beginning_and_a_missing_one_keeps_its_position() -> None:
     start = offset_ranges.initial_offset({A: 5, B: 7})
     end = offset_ranges.next_offset(start, {A: 0, NEW: 2}, {A: 6, NEW: 4})
     assert offset_ranges.batch_ranges(end) == [offset_ranges.OffsetRange(A, 5, 6), offset_ranges.OffsetRange(NEW, 2, 4)]
@@ -44,7 +44,7 @@ def test_the_text_of_an_offset_does_not_depend_on_the_order_of_queues() -> None:
     assert json.dumps(one) == json.dumps(other)
 
 
-def test_positions_that_their_queue_no_longer_has_are_told_of_and_put_right() -> None:
+def test_positions_outside_their_queue_are_reported_and_corrected() -> None:
     start = offset_ranges.initial_offset({A: 5, B: 40, NEW: 3})
     first, ends = {A: 8, B: 0, NEW: 0}, {A: 8, B: 30, NEW: 4}
     below, beyond = offset_ranges.find_losses(start, first, ends)
@@ -59,11 +59,11 @@ def test_positions_that_their_queue_no_longer_has_are_told_of_and_put_right() ->
     assert offset_ranges.next_offset(after, first, ends) is after
 
 
-def test_a_queue_that_nothing_is_known_of_is_no_loss() -> None:
+def test_a_queue_without_bounds_is_not_a_data_loss() -> None:
     assert offset_ranges.find_losses(offset_ranges.initial_offset({A: 5}), {}, {}) == []
 
 
-def test_what_the_options_ask_for() -> None:
+def test_offset_options_are_resolved_to_positions() -> None:
     first, last = {A: 2, B: 3}, {A: 20, B: 30}
     assert offset_ranges.resolve_offsets("earliest", first, last) == first
     assert offset_ranges.resolve_offsets("latest", first, last) == last
@@ -101,7 +101,7 @@ def test_options_are_values() -> None:
     assert (options.max_offsets_per_trigger, options.tags, options.namesrv) == (5, "x", ("h:9876",))
 
 
-def test_queues_in_json_may_say_earliest_and_latest() -> None:
+def test_json_offsets_accept_earliest_and_latest() -> None:
     options = parse({**MINIMAL, "startingOffsets": '{"T":{"a":{"0":-2},"b":{"1":-1}}}'})
     assert options.starting_offsets == {A: offset_ranges.EARLIEST, B: offset_ranges.LATEST}
 
@@ -143,17 +143,17 @@ def test_topics_by_list_and_times() -> None:
 
 
 @pytest.mark.parametrize("text", ["20260131", "1700000000", '{"T":{"a":{"0":20260131}}}', '{"T":{"a":{"0":"1"}}}'])
-def test_a_day_or_seconds_are_not_taken_for_ms(text: str) -> None:
-    with pytest.raises(ConfigError, match="startingTimestamp = .*write a day as 2026-01-31, seconds with 000 added"):
+def test_a_date_or_seconds_are_not_interpreted_as_ms(text: str) -> None:
+    with pytest.raises(ConfigError, match="startingTimestamp = .*or a date, 2026-01-31; append 000 to seconds"):
         parse({**MINIMAL, "startingTimestamp": text})
     assert parse({**MINIMAL, "startingTimestamp": "0"}).starting_timestamp == 0
     assert parse({**MINIMAL, "startingTimestamp": "10000000000"}).starting_timestamp == 10_000_000_000
     assert parse({**MINIMAL, "startingTimestamp": "2026-01-31"}).starting_timestamp == 1_769_817_600_000
 
 
-def test_an_option_has_one_value_whatever_it_is_called() -> None:
+def test_an_option_and_its_alias_cannot_both_be_set() -> None:
     assert parse({**MINIMAL, "pullTimeoutMs": "7"}).timeout_ms == parse({**MINIMAL, "timeoutMs": "7"}).timeout_ms == 7
-    with pytest.raises(ConfigError, match="pullTimeoutMs = '7': is another name of timeoutMs, .* keep one"):
+    with pytest.raises(ConfigError, match="pullTimeoutMs = '7': is an alias of timeoutMs, .* keep one"):
         parse({**MINIMAL, "timeoutMs": "7", "pullTimeoutMs": "7"})
 
 
@@ -194,7 +194,7 @@ def test_sources_that_differ_in_what_they_read_share_connections() -> None:
         {"tlsKeyFile": "key.pem"},
     ],
 )
-def test_a_wrong_option_of_the_newer_ones_is_named(wrong: dict[str, str]) -> None:
+def test_an_invalid_selection_option_is_named(wrong: dict[str, str]) -> None:
     name = next(iter(wrong))
     one_topic = {} if name.startswith("topics") else {"topic": "T"}
     with pytest.raises(ConfigError) as caught:
@@ -202,8 +202,8 @@ def test_a_wrong_option_of_the_newer_ones_is_named(wrong: dict[str, str]) -> Non
     assert name.lower() in str(caught.value).lower()
 
 
-def test_topics_are_chosen_in_one_way_and_an_end_too() -> None:
-    with pytest.raises(ConfigError, match="exactly one of topic, topics, topicsPattern"):
+def test_topic_and_end_options_exclude_each_other() -> None:
+    with pytest.raises(ConfigError, match="exactly one of the options topic, topics, topicsPattern"):
         parse({**MINIMAL, "topics": "a,b"})
-    with pytest.raises(ConfigError, match="startingOffsets is given too"):
+    with pytest.raises(ConfigError, match="cannot be combined with startingOffsets"):
         parse({**MINIMAL, "startingOffsets": "latest", "startingTimestamp": "0"})

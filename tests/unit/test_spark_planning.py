@@ -43,19 +43,19 @@ KNOWN = [
 ]  # fmt: skip
 
 
-def test_a_pattern_matches_whole_names_of_topics_that_are_no_systems() -> None:
+def test_a_pattern_matches_whole_names_and_no_system_topics() -> None:
     assert matching_topics("orders.*", False, KNOWN, BROKERS) == ["orders", "orders-eu"]
     assert matching_topics(".*", False, KNOWN, BROKERS) == ["orders", "orders-eu", "xorders"]
     assert matching_topics("order", False, KNOWN, BROKERS) == []
 
 
-def test_system_topics_are_matched_when_they_are_asked_for() -> None:
+def test_system_topics_match_on_request() -> None:
     assert matching_topics("%(RETRY|DLQ)%.*", True, KNOWN, BROKERS) == ["%DLQ%g", "%RETRY%g"]
     assert set(matching_topics(".*", True, KNOWN, BROKERS)) >= {*KNOWN, "RMQ_SYS_TRANS_HALF_TOPIC"}
 
 
 @pytest.mark.parametrize("error", [ConnectionLost("h:1", "refused"), RequestTimeout("h:1", 5)])
-def test_a_broker_that_is_away_is_named_when_it_alone_knows_its_queues(error: ArianeError) -> None:
+def test_an_unavailable_broker_is_named_if_no_name_server_has_its_queues(error: ArianeError) -> None:
     class Servers(BlockingCluster):
         def _call_server(self, addr: str, requests: Sequence[Request]) -> list[Command]:
             if addr == "h:1":
@@ -66,7 +66,7 @@ def test_a_broker_that_is_away_is_named_when_it_alone_knows_its_queues(error: Ar
 
     cluster = Servers(parse({"namesrv": "h:9876", "topic": "SCHEDULE_TOPIC_XXXX"}))
     with pytest.raises(
-        ConnectionLost, match=r"broker broker-a is away.* its queues of SCHEDULE_TOPIC_XXXX: .*h:1"
+        ConnectionLost, match=r"broker broker-a is unavailable.* its queues of SCHEDULE_TOPIC_XXXX: .*h:1"
     ) as told:
         cluster.queues("SCHEDULE_TOPIC_XXXX")
     assert told.value.addr == "h:1"
@@ -76,7 +76,7 @@ PARTS = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 300)), max_size=8)
 
 
 @given(PARTS, st.integers(1, 60), st.none() | st.integers(1, 100))
-def test_pieces_are_the_same_entries_in_as_many_ranges_as_asked(
+def test_split_ranges_cover_the_same_entries_in_the_requested_number(
     spans: list[tuple[int, int]], at_least: int, most: int | None
 ) -> None:
     parts = [OffsetRange(MessageQueue("T", "a", n), start, start + count) for n, (start, count) in enumerate(spans)]
@@ -89,7 +89,7 @@ def test_pieces_are_the_same_entries_in_as_many_ranges_as_asked(
     assert offset_ranges.split_ranges(parts, at_least, most) == pieces
 
 
-def test_ranges_that_are_enough_stay_whole() -> None:
+def test_enough_ranges_are_not_split() -> None:
     parts = [OffsetRange(A, 0, 100), OffsetRange(B, 5, 6)]
     assert offset_ranges.split_ranges(parts) == parts
     assert offset_ranges.split_ranges(parts, 2) == parts
@@ -107,7 +107,7 @@ def taken(limits: ReadLimits) -> dict[MessageQueue, int]:
     return {part.queue: part.end - part.start for part in offset_ranges.batch_ranges(after)}
 
 
-def test_bytes_are_shared_by_what_waits_and_both_limits_count() -> None:
+def test_bytes_are_shared_by_pending_entries_and_both_limits_apply() -> None:
     sizes = {A: 1000.0, B: 100.0}  # 100,000 and 30,000 bytes wait
     assert taken(ReadLimits(max_bytes=13_000, entry_sizes=sizes)) == {A: 10, B: 30}
     assert taken(ReadLimits(max_bytes=130_000, entry_sizes=sizes)) == {A: 100, B: 300}
@@ -115,12 +115,12 @@ def test_bytes_are_shared_by_what_waits_and_both_limits_count() -> None:
     assert taken(ReadLimits(max_bytes=1, entry_sizes=sizes)) == {A: 1, B: 1}
 
 
-def test_what_waits_is_counted_from_where_the_next_batch_begins() -> None:
+def test_pending_entries_are_counted_from_the_next_batch() -> None:
     start = offset_ranges.initial_offset({A: 5, B: 40})
     assert offset_ranges.pending_counts(start, {A: 8, B: 0, C: 2}, {A: 10, B: 40, C: 4}) == {A: 2, C: 2}
 
 
-def test_filters_leave_queues_and_offsets() -> None:
+def test_filters_select_queues_and_offsets() -> None:
     wanted = pushdown.parse_filters(
         [
             IsNotNull(("topic",)), EqualTo(("topic",), "T"), In(("queue_id",), (0, 1)), In(("queue_id",), (1, 2)),
@@ -160,6 +160,6 @@ def test_store_times_of_whole_ms(one: type, bounds: tuple[int | None, int | None
     assert (wanted.first_ms, wanted.end_ms) == bounds
 
 
-def test_a_time_without_zone_and_a_part_of_a_column_are_not_understood() -> None:
+def test_times_without_zone_and_nested_columns_are_ignored() -> None:
     naive = LessThan(("store_timestamp",), datetime(2026, 1, 1))
     assert pushdown.parse_filters([naive, EqualTo(("properties", "topic"), "T")]) == pushdown.PushedFilters()

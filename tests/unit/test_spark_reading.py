@@ -87,7 +87,7 @@ def reading_of(start: int, end: int, answers: dict[int, Any], **options: str) ->
     return [offset for batch in batches for offset in batch["queue_offset"].to_pylist()], cluster
 
 
-def test_answers_are_joined_and_cut_at_the_end() -> None:
+def test_responses_are_joined_and_cut_at_the_end() -> None:
     answers = {
         5: PulledRecords(FOUND, records(5, 6), 7, 0, 12),
         7: PulledRecords(FOUND, records(7, 8, 9, 10), 11, 0, 12),
@@ -106,7 +106,7 @@ def of_two(start: int, end: int) -> dict[int, Any]:
     return {at: PulledRecords(FOUND, records(at, at + 1), at + 2, 0, end) for at in range(start, end, 2)}
 
 
-def test_pulls_are_sent_ahead_while_answers_go_equally_far() -> None:
+def test_pulls_are_sent_ahead_while_responses_have_equal_length() -> None:
     offsets, cluster = reading_of(0, 100, of_two(0, 100))
     assert offsets == list(range(100))
     assert [len(asked) for asked in cluster.asked] == [1, 1, 1, 1, 1, 2, 2, 3, 3, 4, 5, 6, 8, 8, 4]
@@ -114,7 +114,7 @@ def test_pulls_are_sent_ahead_while_answers_go_equally_far() -> None:
     assert max(max(asked) for asked in cluster.asked) < 100, "nothing beyond the range is asked for"
 
 
-def test_an_answer_that_goes_less_far_ends_the_guess() -> None:
+def test_a_shorter_response_stops_sending_ahead() -> None:
     answers = of_two(0, 40) | {20: PulledRecords(FOUND, records(20), 21, 0, 40)}
     answers |= {at: PulledRecords(FOUND, records(at), at + 1, 0, 40) for at in range(21, 40)}
     offsets, cluster = reading_of(0, 40, answers)
@@ -133,7 +133,7 @@ def test_an_answer_that_goes_less_far_ends_the_guess() -> None:
         ReplyError(ResponseCode.SYSTEM_BUSY, "busy", "h:1"),
     ],
 )
-def test_an_odd_answer_to_a_guess_is_asked_for_again(odd: Any) -> None:
+def test_an_unexpected_response_to_a_predicted_pull_is_requested_again(odd: Any) -> None:
     answers = of_two(0, 40)
     offsets, cluster = reading_of(0, 40, answers | {12: [odd, answers[12]]})
     assert offsets == list(range(40))
@@ -141,7 +141,7 @@ def test_an_odd_answer_to_a_guess_is_asked_for_again(odd: Any) -> None:
     assert [12 in asked for asked in cluster.asked].count(True) == 2
 
 
-def test_what_other_tags_leave_out_is_passed_over_ahead_and_nothing_is_asked_twice() -> None:
+def test_entries_of_other_tags_are_skipped_without_repeated_pulls() -> None:
     answers: dict[int, Any] = {at: PulledRecords(PASSED, b"", at + 800, 0, 80_000) for at in range(0, 80_000, 800)}
     answers[40_000] = PulledRecords(FOUND, records(40_100), 40_800, 0, 80_000)
     offsets, cluster = reading_of(0, 80_000, answers, tags="a")
@@ -149,12 +149,12 @@ def test_what_other_tags_leave_out_is_passed_over_ahead_and_nothing_is_asked_twi
     assert sum(map(len, cluster.asked)) == 100
 
 
-def test_entries_that_do_not_ascend_are_refused() -> None:
+def test_entries_that_do_not_ascend_are_rejected() -> None:
     with pytest.raises(ProtocolError, match="do not ascend"):
         read(0, 4, {0: PulledRecords(FOUND, records(0, 1), 2, 0, 4), 2: PulledRecords(FOUND, records(1, 2), 4, 0, 4)})
 
 
-def test_a_loss_met_by_a_guess_is_a_loss() -> None:
+def test_a_loss_seen_by_a_predicted_pull_is_reported() -> None:
     answers = of_two(0, 40) | {12: PulledRecords(MOVED, b"", 20, 20, 40)}
     with pytest.raises(DataLoss, match="12 to 19 are gone"):
         read(0, 40, answers)
@@ -201,7 +201,7 @@ GONE = {
 
 
 @pytest.mark.parametrize("case", GONE)
-def test_what_is_gone_is_told_or_left_out(case: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_lost_entries_fail_the_task_or_are_skipped(case: str, caplog: pytest.LogCaptureFixture) -> None:
     answers, gone, rest = GONE[case]
     with pytest.raises(DataLoss, match=f"T queue 3 of broker-a, offsets 0 to 5: {gone} are gone.*failOnDataLoss"):
         read(0, 6, answers)
@@ -215,7 +215,7 @@ def test_what_is_gone_is_told_or_left_out(case: str, caplog: pytest.LogCaptureFi
     "old",
     [PulledRecords(NOTHING, b"", 2, 0, 2), PulledRecords(MOVED, b"", 4, 4, 4), PulledRecords(MOVED, b"", 0, 0, 0)],
 )
-def test_a_loss_told_by_a_master_that_was_replaced_is_not_believed(old: PulledRecords, keep: str) -> None:
+def test_a_loss_reported_by_a_replaced_master_is_checked_with_a_fresh_route(old: PulledRecords, keep: str) -> None:
     answers = {
         0: PulledRecords(FOUND, records(0, 1), 2, 0, 2),
         2: [old, PulledRecords(FOUND, records(2, 3, 4, 5), 6, 0, 6)],
@@ -225,7 +225,7 @@ def test_a_loss_told_by_a_master_that_was_replaced_is_not_believed(old: PulledRe
     assert cluster.forgotten == ["T"]
 
 
-def test_each_loss_is_asked_for_once_more() -> None:
+def test_each_loss_is_confirmed_by_a_second_pull() -> None:
     answers = {
         0: PulledRecords(MOVED, b"", 2, 2, 8),
         2: PulledRecords(FOUND, records(2, 3), 4, 2, 8),
@@ -238,11 +238,11 @@ def test_each_loss_is_asked_for_once_more() -> None:
     assert cluster.waits == 0
 
 
-def test_a_gap_beyond_the_range_is_no_loss() -> None:
+def test_a_gap_beyond_the_range_is_not_a_loss() -> None:
     assert read(0, 2, {0: PulledRecords(FOUND, records(0, 1, 5), 6, 0, 6)}) == [0, 1]
 
 
-def test_other_tags_are_passed_over_and_equal_hashes_are_no_equal_tags() -> None:
+def test_other_tags_are_skipped_even_with_equal_hash_codes() -> None:
     answers = {
         0: PulledRecords(PASSED, b"", 800, 0, 1000),
         # "Aa" and "BB" have the same hash: a broker that was asked for one sends both
@@ -252,7 +252,7 @@ def test_other_tags_are_passed_over_and_equal_hashes_are_no_equal_tags() -> None
     assert read(0, 1000, answers, tags="BB || Aa") == [801, 803]
 
 
-def test_with_tags_what_is_being_deleted_is_still_a_loss() -> None:
+def test_with_tags_deleted_entries_are_still_a_loss() -> None:
     with pytest.raises(DataLoss, match="0 to 3 are gone"):
         read(0, 6, {0: PulledRecords(PASSED, b"", 4, 0, 6, removed=True)}, tags="a")
 
@@ -261,7 +261,7 @@ def test_with_tags_what_is_being_deleted_is_still_a_loss() -> None:
 @pytest.mark.parametrize(
     "behind", [PulledRecords(PASSED, b"", 2, 0, 2, False), PulledRecords(NOTHING, b"", 2, 0, 2, False)]
 )
-def test_a_slave_that_is_behind_is_waited_for(tags: str, behind: PulledRecords) -> None:
+def test_a_lagging_slave_is_retried(tags: str, behind: PulledRecords) -> None:
     rest = PulledRecords(FOUND, records(2, 3), 4, 0, 4, False)
     offsets, cluster = reading_of(2, 4, {2: [behind, behind, rest]}, tags=tags)
     assert offsets == [2, 3]
@@ -269,13 +269,13 @@ def test_a_slave_that_is_behind_is_waited_for(tags: str, behind: PulledRecords) 
 
 
 @pytest.mark.parametrize("code", [FOUND, PASSED])
-def test_an_answer_that_gets_no_further_is_no_end_and_no_endless_loop(code: int) -> None:
+def test_a_response_without_progress_is_retried_a_limited_number_of_times(code: int) -> None:
     body = records(1) if code == FOUND else b""
-    with pytest.raises(ArianeError, match=r"offsets 1 to 2: broker-a has nothing at 1 yet.*tried 3 times"):
+    with pytest.raises(ArianeError, match=r"offsets 1 to 2: broker-a does not have offset 1 yet.*tried 3 times"):
         read(1, 3, {1: PulledRecords(code, body, 1, 0, 3)}, tags="a")
 
 
-def test_a_broker_in_trouble_is_asked_again_and_a_refusal_is_not() -> None:
+def test_transient_errors_are_retried_and_permanent_ones_are_not() -> None:
     busy = ReplyError(ResponseCode.SYSTEM_BUSY, "busy", "h:2")
     offsets, cluster = reading_of(0, 1, {0: [busy, PulledRecords(FOUND, records(0), 1, 0, 1)]})
     assert (offsets, cluster.waits) == ([0], 1)
@@ -288,7 +288,7 @@ def test_a_broker_in_trouble_is_asked_again_and_a_refusal_is_not() -> None:
     assert "tried" not in str(caught.value)
 
 
-def test_a_broken_body_names_the_broker_the_queue_and_the_offset() -> None:
+def test_a_corrupt_body_names_broker_queue_and_offset() -> None:
     parsed = parse({"namesrv": "h:1", "topic": "T"})
     cluster = Script(parsed, {4: PulledRecords(FOUND, records(4, sys_flag=COMPRESSED), 5, 0, 5)})
     with pytest.raises(ProtocolError, match="T queue 3 of broker-a, .*offset 4: the body compressed with zlib ends"):

@@ -144,7 +144,7 @@ def first_copies(bodies: list[bytes]) -> list[bytes]:
     return list(dict.fromkeys(bodies))
 
 
-def test_rows_go_round_the_queues_and_each_is_stored_once() -> None:
+def test_rows_rotate_over_the_queues_and_each_is_stored_once() -> None:
     cluster = Cluster()
     sent = write(cluster, {"body": numbers(100)}, batchSize="10")
     assert sorted(cluster.everything()) == sorted(numbers(100))
@@ -155,7 +155,7 @@ def test_rows_go_round_the_queues_and_each_is_stored_once() -> None:
     assert {fields["i"] for _, _, fields in cluster.requests} == {"WAIT\x01true"}
 
 
-def test_keys_have_the_queue_that_producers_give_them() -> None:
+def test_keys_go_to_the_queue_that_producers_select() -> None:
     cluster = Cluster()
     keys = [f"key {number % 7}" for number in range(60)]
     write(cluster, {"body": numbers(60), "ordering_key": keys}, batchSize="3")
@@ -166,7 +166,7 @@ def test_keys_have_the_queue_that_producers_give_them() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_order_holds_when_brokers_refuse_vanish_and_do_not_answer(seed: int) -> None:
+def test_order_is_retained_when_brokers_fail_and_time_out(seed: int) -> None:
     chance = random.Random(seed)
 
     def behave(number: int, addr: str) -> Any:
@@ -188,7 +188,7 @@ def test_order_holds_when_brokers_refuse_vanish_and_do_not_answer(seed: int) -> 
     assert len(set(dedup)) == 120  # a copy has the name of the first
 
 
-def test_only_so_many_requests_wait_at_a_time_and_one_per_ordered_queue() -> None:
+def test_requests_in_flight_are_limited_and_one_per_ordered_queue() -> None:
     cluster = Cluster()
     write(cluster, {"body": numbers(200)}, batchSize="1", maxInFlight="5")
     assert cluster.most_in_flight <= 5
@@ -198,7 +198,7 @@ def test_only_so_many_requests_wait_at_a_time_and_one_per_ordered_queue() -> Non
     assert cluster.most_in_flight == 1
 
 
-def test_rows_without_a_key_go_elsewhere_when_a_broker_stays_away_and_keys_wait() -> None:
+def test_unordered_rows_fail_over_to_another_broker_and_keyed_rows_wait() -> None:
     def away(number: int, addr: str) -> Any:
         return "refused" if addr == ADDRS["broker-a"] else 0
 
@@ -229,7 +229,7 @@ def test_a_broker_that_moved_is_found() -> None:
 @pytest.mark.parametrize(
     ("code", "remark"), [(ResponseCode.MESSAGE_ILLEGAL, "because"), (ResponseCode.SYSTEM_ERROR, "AclException: no")]
 )
-def test_what_asking_again_does_not_change_is_not_asked_again(code: int, remark: str) -> None:
+def test_permanent_errors_are_not_retried(code: int, remark: str) -> None:
     class Refusing(Cluster):
         def poll(self, wait_s: float) -> list[PipelinedResponse]:
             found = super().poll(wait_s)
@@ -244,12 +244,12 @@ def test_what_asking_again_does_not_change_is_not_asked_again(code: int, remark:
     assert len(cluster.requests) == 1
 
 
-def test_a_message_that_is_stored_but_not_flushed_counts_as_unsafe() -> None:
+def test_a_message_stored_without_flush_counts_as_not_durable() -> None:
     sent = write(Cluster(lambda number, addr: 10), {"body": numbers(3)})
     assert (sent.messages, sent.not_durable, sent.retried) == (3, 3, 0)
 
 
-def test_large_delayed_and_retry_messages_go_alone() -> None:
+def test_large_delayed_and_retry_messages_have_their_own_requests() -> None:
     cluster = Cluster()
     cluster.topics.add("%RETRY%G")
     rows = {
@@ -264,7 +264,7 @@ def test_large_delayed_and_retry_messages_go_alone() -> None:
     assert sorted(cluster.everything()) == sorted(rows["body"])
 
 
-def test_no_request_is_larger_than_it_may_be() -> None:
+def test_no_request_exceeds_the_size_limit() -> None:
     said = options(batchBytes="1000", batchSize="100")
     table = pa.record_batch({"body": pa.array([b"x" * (number * 7 % 900 + 1) for number in range(200)])})
     spread = Partitioner(said, CALLED, 0, lambda topic: [MessageQueue(topic, "broker-a", 0)])
@@ -274,36 +274,40 @@ def test_no_request_is_larger_than_it_may_be() -> None:
     assert max(len(chunk.body) for chunk in chunks if chunk.is_batch) > 700
 
 
-def test_an_unknown_topic_or_queue_is_named_with_what_to_do() -> None:
-    with pytest.raises(RouteNotFound, match="none of 10.0.0.9:9876 knows it; the sink creates no topics"):
+def test_an_unknown_topic_or_queue_is_named_with_the_remedy() -> None:
+    with pytest.raises(RouteNotFound, match="not found on any of 10.0.0.9:9876; the sink creates no topics"):
         write(Cluster(), {"body": [b"x"], "topic": ["U"]})
     cases = [
         (
             {"queue_id": [9]},
-            "row run-1/0/1/0: queue_id 9 is no writable queue of T; it has broker-a 0 to 1, broker-b 0 to 1",
+            "row run-1/0/1/0: queue_id 9 is not a writable queue of T; expected one of broker-a 0 to 1, broker-b 0 to 1",
         ),
-        ({"queue_id": [0]}, "queue_id 0 is there on several brokers .*add a column broker"),
-        ({"queue_id": [0], "broker": ["broker-x"]}, "queue_id 0 of broker-x is no writable queue"),
-        ({"queue_id": [0], "broker": ["broker-a"], "ordering_key": ["k"]}, "a queue_id and an ordering_key: keep one"),
+        ({"queue_id": [0]}, "queue_id 0 exists on several brokers .*add a column broker"),
+        ({"queue_id": [0], "broker": ["broker-x"]}, "queue_id 0 of broker-x is not a writable queue"),
+        (
+            {"queue_id": [0], "broker": ["broker-a"], "ordering_key": ["k"]},
+            "queue_id and ordering_key are both set: keep one",
+        ),
         ({"topic": ["a b"]}, "'a b' holds characters"),
-        ({"topic": ["SCHEDULE_TOPIC_XXXX"]}, "belongs to the broker"),
+        ({"topic": ["SCHEDULE_TOPIC_XXXX"]}, "is reserved for the broker"),
     ]
     for columns, said in cases:
         with pytest.raises(MessageRefused, match=said):
             write(Cluster(), {"body": [b"x"], **columns})
 
 
-def test_a_job_tells_its_counts_and_a_failed_one_that_nothing_is_taken_back(caplog: pytest.LogCaptureFixture) -> None:
+def test_commit_and_abort_log_the_counts_of_a_job(caplog: pytest.LogCaptureFixture) -> None:
     done = [sink.TaskCommit(10, 2, 500, 1, 3, partition=0), None, sink.TaskCommit(5, 1, 100, partition=2)]
     counts = "15 messages, 600 bytes in 3 requests by 2 of 3 tasks"
     assert sink.summarize(done).startswith(counts)
-    assert "1 requests sent again (their messages may be there twice), 3 messages stored before" in sink.summarize(done)
+    assert (
+        "1 requests retried (their messages may be stored twice), 3 messages stored without confirmation of"
+        in sink.summarize(done)
+    )
     with caplog.at_level(logging.INFO, "ariane.spark"):
         sink.BatchWriter(options(), "run-1").abort(done)
         sink.StreamWriter(options()).commit(done[2:], 7)
     failed, fine = (record.getMessage() for record in caplog.records)
-    assert failed.startswith(f"run run-1 failed: {counts}")
-    assert failed.endswith(
-        "what was sent stays in its topics: no message is taken back, and a run again sends it again"
-    )
-    assert fine == "batch 7: 5 messages, 100 bytes in 1 requests by 1 of 1 tasks"
+    assert failed.startswith(f"Run run-1 failed: {counts}")
+    assert failed.endswith("messages already sent cannot be removed from their topics, and a retry sends them again")
+    assert fine == "Batch 7 committed: 5 messages, 100 bytes in 1 requests by 1 of 1 tasks"

@@ -33,30 +33,31 @@ def fault(**given: str) -> str:
     return str(caught.value)
 
 
-def test_options_have_other_names_and_defaults() -> None:
+def test_options_have_aliases_and_defaults() -> None:
     options = parse(
         {"nameServer": "a:1; b:2", "topic": "T", "timeoutms": "5", "checkpointLocation": "/c", "group": "G"}
     )
     assert (options.namesrv, options.timeout_ms, options.group_id, options.batch_size) == (("a:1", "b:2"), 5, "G", 1000)
 
 
-def test_mistakes_are_named() -> None:
-    assert "batch = ...: is no option of the rocketmq sink; did you mean batchSize? it has namesrv, groupId" in fault(
-        batch="5"
+def test_invalid_options_are_named() -> None:
+    assert (
+        "batch = ...: is not an option of the rocketmq sink; did you mean batchSize? expected one of namesrv, groupId"
+        in fault(batch="5")
     )
-    assert fault(batchSize="0").startswith("batchSize = '0': it has to be a whole number from 1 to")
+    assert fault(batchSize="0").startswith("batchSize = '0': expected an integer from 1 to")
     assert "maxInFlight" in fault(maxInFlight="many")
-    assert fault(dropReservedProperties="yes") == "dropReservedProperties = 'yes': use true or false"
-    assert "belongs to the broker" in fault(topic="SCHEDULE_TOPIC_XXXX")
+    assert fault(dropReservedProperties="yes") == "dropReservedProperties = 'yes': expected true or false"
+    assert "is reserved for the broker" in fault(topic="SCHEDULE_TOPIC_XXXX")
     assert "characters other than" in fault(topic="a b")
-    assert fault(namesrv="") == "namesrv = '': is empty: give it a value, or leave it out if it is optional"
+    assert fault(namesrv="") == "namesrv = '': is empty: set a value, or remove the option if it is optional"
     assert "namesrv = 'nowhere'" in fault(namesrv="nowhere")
     assert fault(runId="a/b") == "runId = 'a/b': use 1 to 64 letters, digits, _ and -"
     assert fault(accessKey="me").startswith("secretKey = ''")
-    assert "is given too: keep one" in fault(nameServer="b:1")
+    assert "is set, too: keep one" in fault(nameServer="b:1")
 
 
-def test_servers_are_reached_as_the_source_reaches_them() -> None:
+def test_access_options_are_those_of_the_source() -> None:
     shared = {
         "group": "G", "timeoutMs": "5", "retries": "3", "accessKey": "me", "secretKey": "hidden",
         "securityToken": "t",
@@ -67,12 +68,15 @@ def test_servers_are_reached_as_the_source_reaches_them() -> None:
     sink, source = parse(given), source_options.parse(given)
     for name in ClusterAccess.__struct_fields__:
         assert getattr(sink, name) == getattr(source, name) != getattr(ClusterAccess(), name), name
-    assert "useTls = true only" in fault(tlsCaFile="ca.pem")
-    assert fault(useTls="true", tlsKeyFile="own.key") == "tlsKeyFile = 'own.key': tlsCertFile is missing"
-    assert "use true, ca" in fault(useTls="true", tlsVerify="no")
+    assert "has no effect without useTls = true" in fault(tlsCaFile="ca.pem")
+    assert (
+        fault(useTls="true", tlsKeyFile="own.key")
+        == "tlsKeyFile = 'own.key': has no effect without tlsCertFile: set both, or neither"
+    )
+    assert "expected true, ca" in fault(useTls="true", tlsVerify="no")
 
 
-def test_secrets_are_in_no_text() -> None:
+def test_secrets_appear_in_no_text() -> None:
     options = parse({**NEEDED, "accessKey": "me", "secretKey": "hidden", "securityToken": "hidden"})
     assert "hidden" not in repr(options) + str(options)
     for name in ("secretKeys", "password", "tlsKeyPassword", "sk"):
@@ -82,25 +86,25 @@ def test_secrets_are_in_no_text() -> None:
 @pytest.mark.parametrize(
     ("ddl", "said"),
     [
-        ("body BINARY, id BIGINT", r"column = 'id': is no column of the sink: .drop\(\"id\"\)"),
+        ("body BINARY, id BIGINT", r"column = 'id': is not a column of the sink: .drop\(\"id\"\)"),
         (
             "body BINARY, queue_id BIGINT",
             r"queue_id bigint.*withColumn\(\"queue_id\", col\(\"queue_id\"\).cast\(\"int\"\)\)",
         ),
         ("body BINARY, properties COUNTS", "map<string,string>"),
         ("body INT", "binary or string"),
-        ("keys STRING", "column = 'body': is needed"),
-        ("body STRING, broker STRING", "names no queue without a column queue_id"),
-        ("body STRING, body STRING", "is there twice"),
+        ("keys STRING", "column = 'body': is required"),
+        ("body STRING, broker STRING", "requires a column queue_id"),
+        ("body STRING, body STRING", "occurs twice"),
     ],
 )
-def test_columns_that_cannot_be_sent_are_named_with_the_cure(ddl: str, said: str) -> None:
+def test_unsupported_columns_are_named_with_the_remedy(ddl: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         check_columns(schema(ddl), parse(NEEDED))
 
 
 def test_a_topic_is_an_option_or_a_column() -> None:
     options = parse({"namesrv": "127.0.0.1:9876"})
-    with pytest.raises(ConfigError, match="topic = '': is needed"):
+    with pytest.raises(ConfigError, match="topic = '': is required"):
         check_columns(schema("body BINARY"), options)
     check_columns(schema("topic STRING, body BINARY, properties MAP"), options)

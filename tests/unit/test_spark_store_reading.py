@@ -89,7 +89,7 @@ def told(root: Path) -> list[record.Record]:
 
 
 @pytest.mark.parametrize("split", [1 << 40, 50_000, 9_000, 700, 97])
-def test_every_record_comes_out_once_however_the_log_is_cut(tmp_path: Path, split: int) -> None:
+def test_every_record_is_read_once_for_any_split(tmp_path: Path, split: int) -> None:
     bodies = filled(tmp_path, 300)
     found = rows(tmp_path, split, chunk_bytes=20_000 if split < 50_000 else 1 << 20)
     assert [row["body"] for row in found] == bodies
@@ -107,14 +107,14 @@ def test_every_record_comes_out_once_however_the_log_is_cut(tmp_path: Path, spli
     assert rows(tmp_path / "commitlog") == found
 
 
-def test_chunks_of_any_size_give_the_same(tmp_path: Path) -> None:
+def test_any_chunk_size_gives_the_same_rows(tmp_path: Path) -> None:
     filled(tmp_path, 120)
     expected = rows(tmp_path)
     for chunk in (100, 1000, 3000, 70_000):  # less than a record, too
         assert rows(tmp_path, chunk_bytes=chunk) == expected
 
 
-def test_topics_and_columns_are_chosen(tmp_path: Path) -> None:
+def test_topics_and_columns_are_selected(tmp_path: Path) -> None:
     filled(tmp_path, 100)
     found = rows(tmp_path, columns=["topic", "broker", "keys"], topic=("T1",), broker="broker-a")
     assert found == [{"topic": "T1", "broker": "broker-a", "keys": "k"}] * 33
@@ -123,7 +123,7 @@ def test_topics_and_columns_are_chosen(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_planted_damage_is_rows_and_all_other_records_come_out(tmp_path: Path, seed: int) -> None:
+def test_planted_damage_becomes_rows_and_all_other_records_are_read(tmp_path: Path, seed: int) -> None:
     filled(tmp_path, 600, seed, nested=seed % 2 == 0)
     records, chance = told(tmp_path), random.Random(seed)
     spoiled: set[int] = set()
@@ -156,19 +156,19 @@ def test_planted_damage_is_rows_and_all_other_records_come_out(tmp_path: Path, s
         assert [row["position"] for row in found] == sorted(row["position"] for row in found)
 
 
-def test_a_body_that_rotted_keeps_its_other_columns(tmp_path: Path) -> None:
+def test_a_record_with_a_corrupt_body_keeps_its_other_columns(tmp_path: Path) -> None:
     bodies = filled(tmp_path, 60)
     victim = told(tmp_path)[31]
     flip(tmp_path, victim.offset + 90)
     for row in rows(tmp_path, 2_000)[31], rows(tmp_path)[31]:
-        assert row["damage"] == "the body's CRC is wrong"
+        assert row["damage"] == "the CRC of the body is wrong"
         assert (row["valid"], row["body"], row["queue_offset"]) == (False, None, victim.queue_offset)
     unchecked = rows(tmp_path, check_crc=False)
     assert all(row["valid"] for row in unchecked)
     assert unchecked[31]["body"] != bodies[31]
 
 
-def test_flipped_octets_spoil_their_records_only(tmp_path: Path) -> None:
+def test_flipped_bytes_affect_only_their_records(tmp_path: Path) -> None:
     filled(tmp_path / "whole", 250, nested=False)
     records = told(tmp_path / "whole")
     for seed in range(15):
@@ -195,7 +195,7 @@ def flip(root: Path, place: int) -> None:
         file.write(bytes((octet ^ 0xFF,)))
 
 
-def test_texts_that_are_none_and_bodies_that_do_not_expand_are_damage(tmp_path: Path) -> None:
+def test_invalid_texts_and_bodies_that_do_not_expand_are_damage(tmp_path: Path) -> None:
     store = opened(tmp_path)
     for n in range(20):
         body = compression.compress(b"packed" * 99)
@@ -216,7 +216,7 @@ def test_texts_that_are_none_and_bodies_that_do_not_expand_are_damage(tmp_path: 
     assert found[15]["body"] == b"packed" * 99
 
 
-def test_a_closed_hole_and_a_missing_file_are_rows(tmp_path: Path) -> None:
+def test_a_replaced_corrupt_range_and_a_missing_file_are_rows(tmp_path: Path) -> None:
     filled(tmp_path, 400)
     victim = told(tmp_path)[200]
     base = victim.offset // FILE * FILE
@@ -228,14 +228,14 @@ def test_a_closed_hole_and_a_missing_file_are_rows(tmp_path: Path) -> None:
     opened(tmp_path).close()
     (closed,) = [row for row in rows(tmp_path) if not row["valid"]]
     assert (closed["position"], closed["topic"], closed["body"]) == (victim.offset, None, None)
-    assert "a start of the broker closed a hole here" in closed["damage"]
+    assert "a broker replaced a corrupt range here" in closed["damage"]
     (tmp_path / "commitlog" / f"{base:020d}").unlink()
     (gone,) = [row for row in rows(tmp_path, 10_000) if not row["valid"]]
     assert (gone["position"], gone["store_size"]) == (base, FILE)
     assert "this file is missing" in gone["damage"]
 
 
-def test_a_file_that_was_cut_is_damage_unless_it_is_the_last(tmp_path: Path) -> None:
+def test_a_truncated_file_is_damage_unless_it_is_the_last(tmp_path: Path) -> None:
     filled(tmp_path, 300)
     first, *_, last = sorted((tmp_path / "commitlog").iterdir())
     records = told(tmp_path)
@@ -251,7 +251,7 @@ def test_a_file_that_was_cut_is_damage_unless_it_is_the_last(tmp_path: Path) -> 
     assert rows(tmp_path)[-1]["position"] == records[-4].offset
 
 
-def test_below_a_checkpoint_nothing_is_the_end(tmp_path: Path) -> None:
+def test_the_log_does_not_end_below_its_checkpoint(tmp_path: Path) -> None:
     filled(tmp_path, 100)
     first = told(tmp_path)[-4]
     path = tmp_path / "commitlog" / f"{first.offset // FILE * FILE:020d}"
@@ -278,7 +278,7 @@ def test_a_half_written_record_is_the_tail_of_a_live_log(tmp_path: Path, torn: i
     assert all(row["valid"] for row in found)
 
 
-def test_leftovers_of_a_log_that_java_cut_are_no_records(tmp_path: Path) -> None:
+def test_leftovers_after_a_truncation_by_java_are_not_read(tmp_path: Path) -> None:
     filled(tmp_path / "old", 40, nested=False)
     filled(tmp_path / "new", 10, nested=False)
     old, new = (told(tmp_path / name) for name in ("old", "new"))
@@ -315,7 +315,7 @@ def test_a_log_that_grows_is_read_up_to_its_end_each_time(tmp_path: Path) -> Non
     assert all(row["valid"] for row in seen)
 
 
-def test_boundaries_are_places_of_records(tmp_path: Path) -> None:
+def test_boundaries_are_positions_of_records(tmp_path: Path) -> None:
     filled(tmp_path, 100)
     places = [one.offset for one in told(tmp_path)]
     found = commit_log.find_log(str(tmp_path))
@@ -328,10 +328,10 @@ def test_boundaries_are_places_of_records(tmp_path: Path) -> None:
     files.close()
 
 
-def test_what_is_no_store_says_so(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="is no directory"):
+def test_a_directory_without_a_store_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="is not a directory"):
         commit_log.find_log(str(tmp_path / "none"))
-    with pytest.raises(StoreError, match="it has no commitlog"):
+    with pytest.raises(StoreError, match="it contains no commitlog"):
         commit_log.find_log(str(tmp_path))
     (tmp_path / "commitlog").mkdir()
     with pytest.raises(StoreError, match="no broker has stored a message"):
@@ -352,7 +352,7 @@ def test_a_file_removed_after_planning_is_an_error(tmp_path: Path) -> None:
         list(log_task.read_rows(parts[0], StoreOptions(path=str(tmp_path)), COLUMNS, found.file_size))
 
 
-def test_parts_cover_the_log_without_overlap() -> None:
+def test_planned_ranges_cover_the_log_without_overlap() -> None:
     found = commit_log.StoredLog("d", 1000, (1000, 2000, 4000), 4321)
     parts = log_task.plan_ranges(found, 1000, 4321, 300)
     assert parts[0] == log_task.LogRange("d", 1000, 1000, 1300, 2000, True)
@@ -364,7 +364,7 @@ def test_parts_cover_the_log_without_overlap() -> None:
     assert log_task.plan_ranges(found, 4321, 4321, 300) == []
 
 
-def test_options_are_checked() -> None:
+def test_options_are_validated() -> None:
     parsed = parse({"path": "file:///a%20b", "TOPIC": "T, U", "maxPartitionBytes": "65536", "checkcrc": "False"})
     assert (parsed.path, parsed.topic, parsed.max_partition_bytes, parsed.check_crc) == (
         "/a b",
@@ -381,7 +381,7 @@ def test_options_are_checked() -> None:
             parse(wrong)
 
 
-def test_a_store_of_java_gives_what_a_java_consumer_got(tmp_path: Path) -> None:
+def test_a_java_store_gives_what_a_java_consumer_received(tmp_path: Path) -> None:
     data = Path(__file__).parents[1] / "data"
     with tarfile.open(data / "store.tar.gz") as archive:
         archive.extractall(tmp_path, filter="data")
@@ -404,7 +404,7 @@ def test_a_store_of_java_gives_what_a_java_consumer_got(tmp_path: Path) -> None:
         assert all(row["valid"] for row in rows(tmp_path / "store", split))
 
 
-def test_a_log_that_is_written_while_it_is_read_shows_whole_records_only(tmp_path: Path) -> None:
+def test_a_log_written_during_the_read_shows_complete_records_only(tmp_path: Path) -> None:
     store, done = opened(tmp_path), threading.Event()
 
     def write() -> None:

@@ -93,14 +93,14 @@ def test_the_first_entry_at_a_time_is_found_among_equal_times_and_gaps(first: in
             assert found[OTHER] == first + (0 if ms <= 130 else 30)
 
 
-def test_a_long_row_of_equal_times_costs_few_pulls() -> None:
+def test_many_equal_times_need_few_pulls() -> None:
     stored = [1000] * 20_000 + [1001] * 20_000
     cluster = Stored({QUEUE: stored})
     assert queue_bounds.find_offsets_by_time(cluster, {QUEUE: 1001}, cluster.ends()) == {QUEUE: 20_000}
     assert cluster.pulled <= 24
 
 
-def test_a_broker_that_is_away_is_asked_again() -> None:
+def test_an_unavailable_broker_is_retried() -> None:
     cluster = Stored({QUEUE: [1, 2, 3]})
     cluster.faults = [RequestTimeout("h:2", 5)]
     assert queue_bounds.find_offsets_by_time(cluster, {QUEUE: 2}, cluster.ends()) == {QUEUE: 1}
@@ -110,12 +110,12 @@ def test_a_broker_that_is_away_is_asked_again() -> None:
 
 
 @pytest.mark.parametrize("first", [0, 40])
-def test_a_slave_that_is_behind_is_no_end(first: int) -> None:
+def test_a_lagging_slave_does_not_end_the_search(first: int) -> None:
     cluster = Stored({QUEUE: list(range(100, 160))}, first)
     cluster.behind = [3]
     assert queue_bounds.find_offsets_by_time(cluster, {QUEUE: 130}, cluster.ends()) == {QUEUE: first + 30}
     cluster.behind = [3, 3]
-    with pytest.raises(ArianeError, match=f"a has nothing at {first + 28} yet .it holds {first} to {first + 2}"):
+    with pytest.raises(ArianeError, match=f"a does not have offset {first + 28} yet .it holds {first} to {first + 2}"):
         queue_bounds.find_offsets_by_time(cluster, {QUEUE: 130}, cluster.ends())
     cluster.behind = [50, 50]
     assert queue_bounds.find_offsets_by_time(cluster, {QUEUE: 130}, cluster.ends()) == {QUEUE: first + 30}, (
@@ -123,7 +123,7 @@ def test_a_slave_that_is_behind_is_no_end(first: int) -> None:
     )
 
 
-def test_sizes_are_those_of_a_few_entries() -> None:
+def test_entry_sizes_are_estimated_from_a_few_entries() -> None:
     size = len(record.encode(b"T", b"y" * 500, b"", queue_id=0, queue_offset=0, offset=0, born_ms=1, born_host=HOST,
                              store_ms=1, store_host=HOST))  # fmt: skip
     many = {MessageQueue("T", "a", number): [1] * 20 for number in range(600)}
@@ -142,7 +142,7 @@ def progressed(reached: dict[MessageQueue, int], there: dict[MessageQueue, int])
     }
 
 
-def test_the_lag_of_a_query_and_what_is_not_known_is_none() -> None:
+def test_the_lag_of_a_query_is_none_where_unknown() -> None:
     told = progressed({QUEUE: 5, OTHER: 9}, {QUEUE: 12})
     assert progress.lags(told) == {"T": {"a": {"0": 7}, "b": {"0": None}}}
     assert progress.lags(json.dumps(told)) == progress.lags(told)

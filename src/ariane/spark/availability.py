@@ -5,7 +5,7 @@
     Spark 4.1                       yes                         no: Python sources get no start offset and no limit
     Spark 4.0                       no: no filters, no Arrow writer for streams
 
-Spark imports all sources at once, and one that fails to import hides the others. A source that cannot be imported is therefore
+Spark imports all sources in one step, and one that fails to import hides the others. A source that cannot be imported is therefore
 replaced by one that raises the reason when it is used.
 """
 

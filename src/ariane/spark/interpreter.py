@@ -1,7 +1,7 @@
 """Selects the Python that Spark runs: by default `python3` of the PATH, which ignores a venv that is not activated.
 
 `choose_python` runs on import of `ariane.spark` and loads nothing. It sets PYSPARK_PYTHON to this interpreter if Spark would
-run another one and nothing else decides: no variable is set, and there is no sign of spark-submit, Spark Connect or a cluster.
+run another one and nothing else decides: no variable is set, and neither spark-submit, Spark Connect nor a cluster is used.
 If a session is already running it logs a warning, because the setting comes too late.
 """
 

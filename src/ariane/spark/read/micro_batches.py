@@ -80,7 +80,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._stop_bounds is None
             else self._bounds_at_stop(self._stop_bounds, reached)
         )
-        # A slave lags behind its master, so an end below the position read so far is no data loss if a slave reported it.
+        # A slave lags behind its master, so an end below the position read so far is not a data loss if a slave reported it.
         last = {**last, **{queue: at for queue, at in reached.items() if queue in by_slave and last[queue] < at}}
         for loss in offset_ranges.find_losses(start, first, last):
             if self._options.fail_on_data_loss:
@@ -164,7 +164,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return at_stop
 
     def _add_missing_queues(self, ends: QueueBounds, gone: Positions) -> QueueBounds:
-        """Add queues that were deleted or are no longer selected, as empty ranges at their current positions."""
+        """Add queues that were deleted or deselected, as empty ranges at their current positions."""
         for topic in sorted({queue.topic for queue in gone} - self._missing_topics):
             log.warning("Queues of %s no longer exist; their unread messages, if any, are lost", topic)
         self._missing_topics = {queue.topic for queue in gone}
@@ -173,9 +173,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _log_availability(self, away: dict[str, str]) -> None:
         """Log which servers became unavailable or available again, once for each change."""
         for name in sorted(away.keys() - self._unavailable.keys()):
-            log.warning("Unavailable: %s: %s", name, away[name])
+            log.warning("%s unavailable: %s", name, away[name])
         for name in sorted(self._unavailable.keys() - away.keys()):
-            log.warning("Available again: %s", name)
+            log.warning("%s available again", name)
         self._unavailable = away
 
     def _should_wait(self, waiting: Positions, limit: ReadLimit) -> bool:

@@ -130,7 +130,7 @@ class _Listener(StreamingQueryListener):
         self._query = query
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Do nothing: there is no progress yet."""
+        """Do nothing: the first progress report follows."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         progress = event.progress

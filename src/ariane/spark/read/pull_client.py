@@ -4,7 +4,7 @@
                                        └──→ pull(queue, offsets)                                for tasks
 
 Connections belong to the process, and its later tasks use them again. Servers close connections that were idle for two minutes,
-so a connection that turns out to be closed is replaced at once. A failed request is retried every second on a new connection
+so a connection that turns out to be closed is replaced immediately. A failed request is retried every second on a new connection
 with a new route: a broker that restarts is waited for, one that stays unavailable is an error. A server that could not be
 reached is avoided for a few seconds if another server has the same queues, so slaves take over for a failed master.
 """

@@ -1,13 +1,14 @@
-"""A range of a queue to rows: what a task does. Every entry of the range comes out, or DataLoss tells which are gone.
+"""Task that reads a range of a queue. Every entry of the range is returned, or DataLoss names the missing ones.
 
-    pulls until the end of the range → chunks of whole answers, without a gap → Arrow batches (`records.decode`)
+    pulls until the end of the range → chunks of complete responses, without a gap → Arrow batches (`records.arrow_decoder`)
 
-Brokers answer with 32 messages at most, so one pull after another would be a round trip for 32 rows. Where an answer ends is where
-the next pull begins; while answers all go equally far, that is known before they come, and several pulls are under way (`_Pace`).
+Brokers return 32 messages at most, so sequential pulls would cost a round trip for 32 rows. The next pull starts where the
+previous response ends. While all responses cover the same number of entries, that offset can be predicted, and several pulls are
+in flight (`_PrefetchWindow`).
 
-A broker says 21 or 19 when nothing is at an offset, 20 when it passed over entries (other tags, or records just deleted),
-and passes over deleted records in the middle of an answer without a word: so a chunk is also checked for gaps.
-A loss is believed when it is told again by a new route: a master that was replaced still answers, and lacks what came since.
+A broker responds with 21 or 19 if it has nothing at an offset, and with 20 if it skipped entries (other tags, or records just
+deleted). It skips deleted records in the middle of a response silently, so each chunk is also checked for gaps. A loss counts
+only if a second response with a fresh route confirms it: a master that was replaced still responds, but lacks newer messages.
 """
 
 from __future__ import annotations
@@ -32,19 +33,19 @@ from ariane.spark.records import arrow_decoder
 
 log = logging.getLogger("ariane.spark")
 
-# A batch of Arrow rows: enough to share its cost, little enough to stay in the processor's cache.
+# Size of an Arrow batch: large enough to amortise its overhead, small enough for the processor's cache.
 BATCH_ROWS = 8192
 BATCH_BYTES = 8 * 1024 * 1024
-EQUAL_STEPS_PER_PULL = 4  # answers that went equally far, for each pull more that is sent ahead
-PULLS_IN_FLIGHT_MAX = 8  # pulls of a task; an answer has 256 KB at most unless brokers are told otherwise
+EQUAL_STEPS_PER_PULL = 4  # responses of equal length before one more pull is sent ahead
+PULLS_IN_FLIGHT_MAX = 8  # per task; by default a response has 256 KB at most
 
 
 class DataLoss(ArianeError):
-    """Entries that were to be read are gone. Set failOnDataLoss to false to go on without them."""
+    """Requested entries are no longer available. Set failOnDataLoss to false to continue without them."""
 
 
 class RowSelection(NamedTuple):
-    """Which rows of a range come out, and with which columns."""
+    """Columns and filters of the rows that a task returns."""
 
     columns: list[str]
     tags: list[str] | None
@@ -54,25 +55,28 @@ class RowSelection(NamedTuple):
 
     @property
     def filter_columns(self) -> list[str]:
-        """The columns that say it."""
+        """The columns that the filters read."""
         by_time = self.first_ms is not None or self.end_ms is not None
-        wanted = {"tags": self.tags is not None, "keys": bool(self.keys), "store_timestamp": by_time}
-        return [name for name, needed in wanted.items() if needed]
+        needed = {"tags": self.tags is not None, "keys": bool(self.keys), "store_timestamp": by_time}
+        return [name for name, is_needed in needed.items() if is_needed]
 
     def batches(self, scanned: arrow_decoder.RecordScan, broker: str, end: int) -> Iterator[pa.RecordBatch]:
+        """Decode and filter records; those at queue offset `end` and beyond are omitted."""
         decoded = list(dict.fromkeys([*self.columns, *self.filter_columns]))
-        for every in arrow_decoder.decode_in_batches(scanned, broker, decoded, end):
-            rows = every
+        for batch in arrow_decoder.decode_in_batches(scanned, broker, decoded, end):
+            rows = batch
             for name in self.filter_columns:
                 rows = rows.filter(self._mask(name, rows.column(decoded.index(name))))
             yield rows.select(self.columns)
 
     def _mask(self, name: str, values: pa.Array) -> pa.Array:
-        if name == "tags":  # brokers compare hashes, which may collide
+        if name == "tags":
+            # Brokers compare hash codes only, and these may collide.
             return pc.is_in(values, pa.array(sorted(self.tags or ()), pa.string()))
         if name == "keys":
-            one_of = "|".join(re.escape(key) for key in self.keys)
-            return pc.match_substring_regex(values, f"(?:^| )(?:{one_of})(?: |$)")
+            alternatives = "|".join(re.escape(key) for key in self.keys)
+            return pc.match_substring_regex(values, f"(?:^| )(?:{alternatives})(?: |$)")
+        # Offsets by time are exact only if store times ascend, so every row is compared.
         ms = values.cast(pa.int64())
         mask = pc.is_valid(ms)
         if self.first_ms is not None:
@@ -84,136 +88,164 @@ class RowSelection(NamedTuple):
 
 def read_range(
     cluster: pull_client.BlockingCluster,
-    part: OffsetRange,
+    offset_range: OffsetRange,
     options: SourceOptions,
     columns: list[str],
     *,
     by_time: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a range, in order; with `by_time` those alone whose store time is between the options' times.
-    DataLoss when some are gone and failOnDataLoss is true."""
-    what = f"{offset_ranges.describe_queue(part.queue)}, offsets {part.start} to {part.end - 1}"
+    """Return the rows of a range in order.
+
+    Args:
+        cluster: Client of the brokers.
+        offset_range: Entries to read.
+        options: Options of the source.
+        columns: Columns of the rows.
+        by_time: Whether to return only rows whose store time is between the starting and the ending timestamp.
+
+    Raises:
+        DataLoss: entries are no longer available, and failOnDataLoss is true.
+        ServerUnavailable: the broker did not respond to any attempt.
+    """
     wanted = tags.parse(options.tags)
-    first_ms = time_for_queue(options.starting_timestamp, part.queue) if by_time else None
-    end_ms = time_for_queue(options.ending_timestamp, part.queue) if by_time else None
-    rows = RowSelection(columns, None if wanted is None else sorted(wanted), options.keys, first_ms, end_ms)
-    begin = offset = part.start  # of the chunk that is gathered, and of the next pull
-    bodies: list[bytes] = []
-    size = 0
-    doubted: int | None = None  # where a loss was told, by a broker that the route may name no more
-    pace = _PrefetchWindow()
-    while offset < part.end:
-        at = pace.offsets(offset, part.end)
-        for pulled in cluster.retry(what, _pull_ahead, cluster, part.queue, at, options.tags, wanted is not None):
-            pace.record_step(pulled.next_offset - offset)
-            if pulled.code == ResponseCode.SUCCESS:
-                bodies.append(pulled.body)
-                size += len(pulled.body)
-                offset = pulled.next_offset
-            elif pulled.next_offset > offset and _is_expected(pulled, wanted is not None):
-                offset = pulled.next_offset
-            elif doubted != offset:
-                cluster.forget_routes(part.queue.topic)
-                doubted = offset
-                break
-            else:
-                resume = _resume_offset(pulled, offset, part.end)
-                _report_loss(
-                    f"{what}: {offset} to {resume - 1} are gone (the queue holds {_describe_held(pulled)})",
-                    resume,
-                    options,
-                )
-                yield from _rows(bodies, begin, offset, part, what, options, rows)
-                begin = offset = resume
-                bodies, size = [], 0
-        if offset - begin >= BATCH_ROWS or size >= BATCH_BYTES:
-            yield from _rows(bodies, begin, offset, part, what, options, rows)
-            begin, bodies, size = offset, [], 0
-    yield from _rows(bodies, begin, offset, part, what, options, rows)
+    first_ms = time_for_queue(options.starting_timestamp, offset_range.queue) if by_time else None
+    end_ms = time_for_queue(options.ending_timestamp, offset_range.queue) if by_time else None
+    selection = RowSelection(columns, None if wanted is None else sorted(wanted), options.keys, first_ms, end_ms)
+    return _RangeReader(cluster, offset_range, options, selection).read()
 
 
 class _PrefetchWindow:
-    """How far answers go, and so where pulls can begin before the ones before them are answered."""
+    """Predicts the offsets of the next pulls from the number of entries that recent responses covered."""
 
     def __init__(self) -> None:
         self._step = 0
-        self._equal_steps = 0  # answers in a row that went so far
+        self._equal_steps = 0
 
     def offsets(self, offset: int, end: int) -> range:
-        """Where to pull from: `offset`, and what lies ahead if it goes on like this."""
-        ahead = min(1 + self._equal_steps // EQUAL_STEPS_PER_PULL, PULLS_IN_FLIGHT_MAX)
-        return range(offset, end, self._step)[:ahead] if ahead > 1 else range(offset, offset + 1)
+        """Return the offsets to pull from: `offset`, and the following ones while all responses have the same length."""
+        count = min(1 + self._equal_steps // EQUAL_STEPS_PER_PULL, PULLS_IN_FLIGHT_MAX)
+        return range(offset, end, self._step)[:count] if count > 1 else range(offset, offset + 1)
 
     def record_step(self, step: int) -> None:
         self._equal_steps = self._equal_steps + 1 if step == self._step > 0 else 0
         self._step = step
 
 
-def _pull_ahead(
-    cluster: pull_client.BlockingCluster, queue: MessageQueue, offsets: range, tags_wanted: str, is_filtered: bool
-) -> list[pull_client.PulledRecords]:
-    """Pulls that each go on where the one before ended; NotYetThere when the first got nowhere and does not say why."""
-    first, *others = cluster.pull(queue, offsets, tags_wanted)
-    _check_progress(queue, offsets[0], first)
-    found = [first]
-    for offset, pulled in zip(offsets[1:], others, strict=False):
-        goes_on = found[-1].next_offset == offset < pulled.next_offset
-        if not (goes_on and _is_expected(found[-1], is_filtered) and _is_expected(pulled, is_filtered)):
-            break  # what it is about is seen when it comes first
-        found.append(pulled)
-    return found
+class _RangeReader:
+    """Pulls a range and decodes it chunk by chunk."""
 
+    def __init__(
+        self,
+        cluster: pull_client.BlockingCluster,
+        offset_range: OffsetRange,
+        options: SourceOptions,
+        selection: RowSelection,
+    ) -> None:
+        self._cluster = cluster
+        self._range = offset_range
+        self._options = options
+        self._selection = selection
+        queue, start, end = offset_range
+        self._description = f"{offset_ranges.describe_queue(queue)}, offsets {start} to {end - 1}"
+        self._is_filtered = selection.tags is not None
+        self._window = _PrefetchWindow()
+        # The chunk that is being gathered: the entries from `_chunk_start` up to `_offset`, where the next pull starts.
+        self._chunk_start = self._offset = start
+        self._bodies: list[bytes] = []
+        self._bytes = 0
+        self._suspected_loss: int | None = None  # offset of a loss that a fresh route has not confirmed yet
 
-def _is_expected(pulled: pull_client.PulledRecords, is_filtered: bool) -> bool:
-    """Whether nothing is to be said of an answer that went on."""
-    is_other_tags = pulled.code == ResponseCode.PULL_RETRY_IMMEDIATELY and not pulled.removed
-    return pulled.code == ResponseCode.SUCCESS or (is_filtered and is_other_tags)
+    def read(self) -> Iterator[pa.RecordBatch]:
+        while self._offset < self._range.end:
+            offsets = self._window.offsets(self._offset, self._range.end)
+            for pulled in self._cluster.retry(self._description, self._pull_ahead, offsets):
+                self._window.record_step(pulled.next_offset - self._offset)
+                if pulled.code == ResponseCode.SUCCESS:
+                    self._bodies.append(pulled.body)
+                    self._bytes += len(pulled.body)
+                    self._offset = pulled.next_offset
+                elif pulled.next_offset > self._offset and self._is_expected(pulled):
+                    self._offset = pulled.next_offset
+                elif self._suspected_loss != self._offset:
+                    # The broker may have been replaced; ask again with a fresh route before the loss is reported.
+                    self._cluster.forget_routes(self._range.queue.topic)
+                    self._suspected_loss = self._offset
+                    break
+                else:
+                    resume = _resume_offset(pulled, self._offset, self._range.end)
+                    held = f"the queue holds {_describe_held(pulled)}"
+                    self._report_loss(f"{self._offset} to {resume - 1} are gone ({held})", resume)
+                    yield from self._flush()
+                    self._chunk_start = self._offset = resume
+            if self._offset - self._chunk_start >= BATCH_ROWS or self._bytes >= BATCH_BYTES:
+                yield from self._flush()
+        yield from self._flush()
+
+    def _pull_ahead(self, offsets: range) -> list[pull_client.PulledRecords]:
+        """Pull at several offsets; return the responses that continue one another.
+
+        Raises:
+            OffsetNotAvailable: the first response did not advance and does not say why.
+        """
+        queue = self._range.queue
+        first, *others = self._cluster.pull(queue, offsets, self._options.tags)
+        _check_progress(queue, offsets[0], first)
+        responses = [first]
+        for offset, pulled in zip(offsets[1:], others, strict=False):
+            continues = responses[-1].next_offset == offset < pulled.next_offset
+            if not (continues and self._is_expected(responses[-1]) and self._is_expected(pulled)):
+                break  # handled when it is the first response of a later call
+            responses.append(pulled)
+        return responses
+
+    def _is_expected(self, pulled: pull_client.PulledRecords) -> bool:
+        """Return whether a response that advanced needs no further check."""
+        is_filtered_out = pulled.code == ResponseCode.PULL_RETRY_IMMEDIATELY and not pulled.removed
+        return pulled.code == ResponseCode.SUCCESS or (self._is_filtered and is_filtered_out)
+
+    def _flush(self) -> Iterator[pa.RecordBatch]:
+        """Decode the gathered chunk and start the next one."""
+        bodies, start, end = self._bodies, self._chunk_start, self._offset
+        self._bodies, self._bytes, self._chunk_start = [], 0, end
+        if not bodies:
+            return
+        try:
+            scanned = arrow_decoder.scan(b"".join(bodies))
+            if (np.diff(scanned.queue_offsets) <= 0).any():
+                raise ProtocolError("the broker returned entries whose offsets do not ascend")
+            if not self._is_filtered:
+                # Without tags every entry has a record, so a gap shows deleted ones, which a broker skips silently.
+                for low, high in _missing_ranges(scanned.queue_offsets, start, min(end, self._range.end)):
+                    self._report_loss(f"{low} to {high - 1} are gone", high)
+            yield from self._selection.batches(scanned, self._range.queue.broker, self._range.end)
+        except ProtocolError as error:
+            raise ProtocolError(f"{self._description}: {error}") from error
+
+    def _report_loss(self, loss: str, resume: int) -> None:
+        if self._options.fail_on_data_loss:
+            raise DataLoss(f"{self._description}: {loss}; set failOnDataLoss to false to continue without them")
+        log.warning("%s: %s; resuming at %d", self._description, loss, resume)
 
 
 def _check_progress(queue: MessageQueue, offset: int, pulled: pull_client.PulledRecords) -> None:
+    """Raise OffsetNotAvailable if the broker may have the entry at `offset` later."""
     if pulled.code == ResponseCode.SUCCESS:
-        stuck = pulled.next_offset <= offset
+        is_stuck = pulled.next_offset <= offset
     elif offset < pulled.min_offset:
-        stuck = False  # deleted: that stays so
+        is_stuck = False  # deleted for good
     elif pulled.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
-        stuck = pulled.next_offset <= offset
+        is_stuck = pulled.next_offset <= offset
     else:
-        stuck = not pulled.from_master  # a master knows its own queue, a slave may be behind
-    if stuck:
-        raise pull_client.OffsetNotAvailable(
-            f"{queue.broker} has nothing at {offset} yet (it holds {_describe_held(pulled)})"
-        )
-
-
-def _rows(
-    bodies: list[bytes], begin: int, end: int, part: OffsetRange, what: str, options: SourceOptions, rows: RowSelection
-) -> Iterator[pa.RecordBatch]:
-    """The rows of pulled `bodies`, which cover the entries from `begin` to `end`."""
-    if not bodies:
-        return
-    try:
-        found = arrow_decoder.scan(b"".join(bodies))
-        if (np.diff(found.queue_offsets) <= 0).any():
-            raise ProtocolError("the broker answered with entries that do not ascend")
-        if rows.tags is None:
-            # Without tags every entry has a record: a broker that passes over deleted ones does not say so.
-            for low, high in _missing_ranges(found.queue_offsets, begin, min(end, part.end)):
-                _report_loss(f"{what}: {low} to {high - 1} are gone", high, options)
-        yield from rows.batches(found, part.queue.broker, part.end)
-    except ProtocolError as error:
-        raise ProtocolError(f"{what}: {error}") from error
+        is_stuck = not pulled.from_master  # a slave may lag behind; the master's response is final
+    if is_stuck:
+        held = _describe_held(pulled)
+        raise pull_client.OffsetNotAvailable(f"{queue.broker} does not have offset {offset} yet (it holds {held})")
 
 
 def _missing_ranges(offsets: Any, begin: int, end: int) -> list[tuple[int, int]]:
-    """What of `begin` to `end` is not among the ascending offsets `there`."""
+    """Return the ranges within [begin, end) that the ascending `offsets` do not contain."""
     edges = np.concatenate(([begin - 1], offsets[offsets < end], [end]))
     return [(int(edges[at]) + 1, int(edges[at + 1])) for at in np.flatnonzero(np.diff(edges) > 1)]
-
-
-def _report_loss(description: str, resume: int, options: SourceOptions) -> None:
-    if options.fail_on_data_loss:
-        raise DataLoss(f"{description}; set failOnDataLoss to false to go on without them")
-    log.warning("%s; going on at %d", description, resume)
 
 
 def _describe_held(pulled: pull_client.PulledRecords) -> str:
@@ -221,6 +253,6 @@ def _describe_held(pulled: pull_client.PulledRecords) -> str:
 
 
 def _resume_offset(pulled: pull_client.PulledRecords, offset: int, end: int) -> int:
-    """Where to go on when nothing is at `offset`: at the queue's beginning or where the broker says, when that lies ahead."""
-    ahead = [at for at in (pulled.min_offset, pulled.next_offset) if offset < at]
-    return min(*ahead, end) if ahead else end
+    """Return where to continue if nothing is at `offset`: the queue's first offset or the broker's suggestion, if beyond it."""
+    candidates = [candidate for candidate in (pulled.min_offset, pulled.next_offset) if offset < candidate]
+    return min(*candidates, end) if candidates else end

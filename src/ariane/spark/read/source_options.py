@@ -58,7 +58,7 @@ ALIASES = reaching.ALIASES | {"subexpression": "tags", "pulltimeoutms": "timeout
 
 
 class PullAccess(ClusterAccess, frozen=True, kw_only=True):
-    """How to reach servers, and how much to request at once."""
+    """How to reach servers, and how many messages to request by a pull."""
 
     pull_batch_size: int = 32
     """Messages requested by a pull; brokers return 32 at most unless configured otherwise."""
@@ -191,7 +191,7 @@ def _times(name: str, text: str) -> TimeOption:
 def _time_ms(name: str, text: str) -> int:
     if text.isascii() and text.isdigit():
         if len(text) < TIME_DIGITS_MIN and text != "0":
-            fix = f"expected ms since 1970 ({TIME_DIGITS_MIN} digits or more, or 0): write a date as 2026-01-31, append 000 to seconds"
+            fix = f"expected ms since 1970 ({TIME_DIGITS_MIN} digits or more, or 0), or a date, 2026-01-31; append 000 to seconds"
             raise ConfigError(name, text, fix)
         if len(text) > len(str(TIME_MS_MAX)) or int(text) > TIME_MS_MAX:
             fix = "is after the year 9999 as ms since 1970, which have 13 digits today: divide µs by 1,000, ns by 1,000,000"

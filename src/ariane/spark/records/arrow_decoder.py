@@ -1,4 +1,4 @@
-"""Decodes stored records to Arrow columns, many records at once.
+"""Decodes stored records to Arrow columns, vectorised over many records.
 
 Records with IPv4 hosts (nearly all) are read with numpy (`layout`): one gather for each fixed field, and slices of the buffer
 for the variable parts; compressed bodies are then expanded one by one. A buffer that contains an IPv6 host is decoded record by
@@ -112,7 +112,7 @@ def decode(data: bytes, broker: str | None, columns: Sequence[str], end: int | N
         end: Omit records at this queue offset and beyond.
 
     Raises:
-        ProtocolError: the bytes are no records, or a compressed body is corrupt; nothing is skipped.
+        ProtocolError: the bytes are not records, or a compressed body is corrupt; nothing is skipped.
     """
     return decode_scan(scan(data), broker, columns, end)
 

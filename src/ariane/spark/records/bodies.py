@@ -18,7 +18,7 @@ _ADVICE = f"remove body from the schema, or add `{ERROR_COLUMN} STRING` to it to
 
 
 class BatchTooLarge(ArianeError):
-    """The bodies expand to more than a batch may hold; the caller decodes the records in two halves."""
+    """The bodies expand to more than a batch may hold; the caller decodes the records in two parts."""
 
 
 def expand_bodies(stored: pa.Array, header: RecordHeader, *, tolerant: bool) -> tuple[pa.Array, pa.Array]:

@@ -1,4 +1,4 @@
-"""Locates the records of a buffer and their parts, many records at once.
+"""Locates the records of a buffer and their parts, vectorised over many records.
 
     find_candidates(data)   → positions 4 bytes before a magic
     RecordHeader            → fixed fields of the records, each gathered on first access
@@ -37,7 +37,7 @@ _MAGIC = np.frombuffer(record.MAGIC.to_bytes(4, "big", signed=True), np.uint8)
 
 
 class RecordHeader:
-    """Fixed fields of the records at `starts` in `data`, each of which has at least FIXED_SIZE bytes there."""
+    """Fixed fields of the records at `starts` in `data`; at least FIXED_SIZE bytes follow each start."""
 
     __slots__ = ("_data", "_fields", "_starts")
 

@@ -1,4 +1,4 @@
-"""Parses the properties of many records at once: finds all separators, and slices names and values out of one buffer.
+"""Parses the properties of many records in one pass: finds all separators, and slices names and values out of one buffer.
 
     texts   KEYS 1 a 2 TAGS 1 b | TAGS 1 c | ...        1 and 2 are the characters U+0001 and U+0002, | the border of records
     pairs   KEYS=a     TAGS=b     TAGS=c

@@ -1,4 +1,4 @@
-"""Locates a commit log in a directory, and scans it for records, many at once and from any offset.
+"""Locates a commit log in a directory, and scans it for records, vectorised and from any offset.
 
     find_log(path)     → StoredLog: files, and the end of the log (after the last complete record, not below the checkpoint)
     scan_range(...)    → RecordRun | LogDamage, in order, for everything that starts between two offsets
@@ -93,7 +93,7 @@ def find_log(path: str, previous: StoredLog | None = None, chunk: int = CHUNK_BY
         chunk: Bytes per read.
 
     Raises:
-        StoreError: there is no commit log, or it cannot be read.
+        StoreError: no commit log exists, or it cannot be read.
     """
     directory, root = _locate(path)
     files = OpenFiles(ReadOnlyDisk())
@@ -221,7 +221,7 @@ def _claimed_size(data: bytes, place: int, file_size: int) -> tuple[int, bool]:
 
 
 def _damage_reason(data: bytes, size: int, place: int, file_size: int) -> str:
-    """Return why the `size` bytes at `place`, of which `data` was read, are not a record."""
+    """Return why the `size` bytes at `place`, starting with `data`, are not a record."""
     if not data:
         return _CUT_OFF
     if not data[:size].strip(b"\0"):

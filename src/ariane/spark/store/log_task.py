@@ -32,7 +32,7 @@ from ariane.store.segments import NAME_DIGITS, Segments
 
 # Rows in an Arrow batch: enough to amortise its overhead, few enough for the processor's cache.
 BATCH_ROWS = 8192
-CRC_ROWS = 512  # bodies converted to objects at once: they stay in the cache, and their memory is reused
+CRC_ROWS = 512  # bodies converted to objects in one step: they stay in the cache, and their memory is reused
 
 # columns in addition to those of a record → Arrow type, Spark DDL
 STORE_COLUMNS: dict[str, tuple[pa.DataType, str]] = {

@@ -41,7 +41,7 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_partition_bytes: int = 128 * 1024 * 1024
     """Maximum number of bytes of the log that one task reads."""
     chunk_bytes: int = 1536 * 1024
-    """Bytes that a task reads at once; a larger record is read completely."""
+    """Bytes per read of a task; a larger record is read completely."""
     max_bytes_per_trigger: int | None = None
     """Streaming: approximate number of bytes of the log in a micro-batch; default: all available."""
     starting_position: str | int = "earliest"

@@ -38,7 +38,7 @@ DAY_MS = 86_400_000
 DELIVER_AT_MIN_US = 10**13  # 1970-04-26: today's time in seconds, interpreted as ms, is earlier
 ENCODE_BYTES_MAX = (
     32 * 1024 * 1024
-)  # of a record batch that is encoded at once; encoding needs several times as much memory
+)  # of a record batch that is encoded in one step; encoding needs several times as much memory
 
 # Properties that applications must not set: columns, the client or the broker set them.
 RESERVED_PROPERTIES = names.RESERVED | {

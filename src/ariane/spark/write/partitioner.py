@@ -77,53 +77,54 @@ class Partitioner:
         """Yield the requests for the rows of `batch` (encoded in `messages`); those of a lane in the order of the rows."""
         lanes = self._assign_lanes(batch, messages)
         order = np.argsort(lanes, kind="stable").astype(np.int64)
-        alone = self._is_single(lanes, messages)
-        encoded = _BatchEntries(messages, order[~alone[order]])
+        is_single = self._is_single(lanes, messages)
+        entries = _BatchEntries(messages, order[~is_single[order]])
         starts = np.flatnonzero(np.diff(lanes[order], prepend=-1))
         for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True):
             indexes = order[start:stop]
-            yield from self._lane_requests(
-                self._lanes[int(lanes[indexes[0]])], indexes, alone[indexes], messages, encoded
-            )
+            lane = self._lanes[int(lanes[indexes[0]])]
+            yield from self._lane_requests(lane, indexes, is_single[indexes], messages, entries)
 
     def _lane_requests(
-        self, lane: QueueLane, indexes: Ints, alone: Bools, messages: EncodedMessages, entries: _BatchEntries
+        self, lane: QueueLane, indexes: Ints, is_single: Bools, messages: EncodedMessages, entries: _BatchEntries
     ) -> Iterator[SendRequest]:
+        """Group the rows of a lane into requests within batchSize and batchBytes; single rows separate batches."""
         options = self._options
-        ends = np.cumsum(np.where(alone, 0, messages.sizes[indexes]))
-        borders = np.flatnonzero(alone)
-        most_bytes = min(options.batch_bytes, options.max_message_size)
-        at = 0
-        while at < len(indexes):
-            if alone[at]:
-                yield self._single_request(lane, int(indexes[at]), messages)
-                at += 1
+        ends = np.cumsum(np.where(is_single, 0, messages.sizes[indexes]))
+        single_rows = np.flatnonzero(is_single)
+        max_bytes = min(options.batch_bytes, options.max_message_size)
+        start = 0
+        while start < len(indexes):
+            if is_single[start]:
+                yield self._single_request(lane, int(indexes[start]), messages)
+                start += 1
                 continue
-            before = int(ends[at - 1]) if at else 0
-            stop = min(at + options.batch_size, int(np.searchsorted(ends, before + most_bytes, "right")))
-            next_alone = np.searchsorted(borders, at)
-            if next_alone < len(borders):
-                stop = min(stop, int(borders[next_alone]))
-            stop = max(stop, at + 1)
-            body = entries.next(stop - at)
-            first = self._ids.dedup_id(messages.first_sequence + int(indexes[at]))
-            yield SendRequest(lane, body, BATCH_PROPERTIES, stop - at, True, 0, 0, first)
-            at = stop
+            bytes_before = int(ends[start - 1]) if start else 0
+            stop = min(start + options.batch_size, int(np.searchsorted(ends, bytes_before + max_bytes, "right")))
+            next_single = np.searchsorted(single_rows, start)
+            if next_single < len(single_rows):
+                stop = min(stop, int(single_rows[next_single]))
+            stop = max(stop, start + 1)
+            body = entries.take(stop - start)
+            first_row = self._ids.dedup_id(messages.first_sequence + int(indexes[start]))
+            yield SendRequest(lane, body, BATCH_PROPERTIES, stop - start, True, 0, 0, first_row)
+            start = stop
 
     def _is_single(self, lanes: Ints, messages: EncodedMessages) -> Bools:
         """Return which rows need a request of their own: because of the message, its topic, its size, or batchSize 1."""
-        lanes_alone = np.array([lane.queue.topic.startswith(RETRY_PREFIX) for lane in self._lanes], np.bool_)
-        too_large = messages.sizes > min(self._options.batch_bytes, self._options.max_message_size)
-        return messages.single | too_large | lanes_alone[lanes] | (self._options.batch_size == 1)
+        # Brokers reject batches to retry topics.
+        is_single_lane = np.array([lane.queue.topic.startswith(RETRY_PREFIX) for lane in self._lanes], np.bool_)
+        is_too_large = messages.sizes > min(self._options.batch_bytes, self._options.max_message_size)
+        return messages.single | is_too_large | is_single_lane[lanes] | (self._options.batch_size == 1)
 
     def _single_request(self, lane: QueueLane, row: int, messages: EncodedMessages) -> SendRequest:
         body: bytes = messages.bodies[row].as_py()
         sys_flag = 0
         if len(body) >= self._options.compression_threshold:
             body, sys_flag = compression.compress(body), compression.ZLIB_FLAGS
-        text = messages.properties[row].as_py().decode()
-        first = self._ids.dedup_id(messages.first_sequence + row)
-        return SendRequest(lane, body, text, 1, False, int(messages.flags[row]), sys_flag, first)
+        properties = messages.properties[row].as_py().decode()
+        first_row = self._ids.dedup_id(messages.first_sequence + row)
+        return SendRequest(lane, body, properties, 1, False, int(messages.flags[row]), sys_flag, first_row)
 
     # --- lanes ---
 
@@ -131,68 +132,72 @@ class Partitioner:
         """Return the number of each row's lane."""
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         lanes = np.zeros(batch.num_rows, np.int64)
-        for topic, mine in self._rows_by_topic(columns.get("topic"), messages):
-            queues = self._queues(topic)
-            turns = ((messages.first_sequence + mine) // self._options.batch_size + self._partition) % len(queues)
-            free = np.array([self._lane_number(QueueLane(queue, False)) for queue in queues], np.int64)
-            lanes[mine] = free[turns]
-            keyed = self._assign_by_key(columns.get("ordering_key"), mine, lanes, queues)
-            self._assign_by_queue(columns, mine, lanes, queues, messages, keyed)
+        for topic, indexes in self._rows_by_topic(columns.get("topic"), messages):
+            rows = _TopicRows(indexes, self._queues(topic), messages.first_sequence)
+            # Rows without key and queue change the queue after each batch; partitions start at different queues.
+            turns = (rows.first_sequence + indexes) // self._options.batch_size + self._partition
+            free = np.array([self._lane_number(QueueLane(queue, False)) for queue in rows.queues], np.int64)
+            lanes[indexes] = free[turns % len(rows.queues)]
+            keyed = self._assign_by_key(columns.get("ordering_key"), rows, lanes)
+            self._assign_by_queue(columns, rows, lanes, keyed)
         return lanes
 
-    def _rows_by_topic(self, column: pa.Array | None, rows: EncodedMessages) -> Iterator[tuple[str, Ints]]:
+    def _rows_by_topic(self, column: pa.Array | None, messages: EncodedMessages) -> Iterator[tuple[str, Ints]]:
         """Yield each topic with the indexes of its rows."""
-        everything = np.arange(len(rows.sizes), dtype=np.int64)
         if column is None:
-            yield self._options.topic, everything
+            yield self._options.topic, np.arange(len(messages.sizes), dtype=np.int64)
             return
-        given = pc.fill_null(column, self._options.topic).dictionary_encode()
-        numbers = message_encoder.ints(given.indices, 0)
-        for number, topic in enumerate(given.dictionary.to_pylist()):
-            mine = np.flatnonzero(numbers == number)
+        topics = pc.fill_null(column, self._options.topic).dictionary_encode()
+        numbers = message_encoder.ints(topics.indices, 0)
+        for number, topic in enumerate(topics.dictionary.to_pylist()):
+            indexes = np.flatnonzero(numbers == number)
             if fault := topic_fault(topic):
                 fix = "" if topic else "; set the column topic for every row, or the option topic as the default"
-                raise MessageRefused(f"row {self._ids.dedup_id(rows.first_sequence + int(mine[0]))}: {fault}{fix}")
-            yield topic, mine
+                row = self._ids.dedup_id(messages.first_sequence + int(indexes[0]))
+                raise MessageRefused(f"row {row}: {fault}{fix}")
+            yield topic, indexes
 
-    def _assign_by_key(self, column: pa.Array | None, mine: Ints, where: Ints, queues: Sequence[MessageQueue]) -> Ints:
+    def _assign_by_key(self, column: pa.Array | None, rows: _TopicRows, lanes: Ints) -> Ints:
         """Assign rows with an ordering key to the lane of its queue; return these rows."""
         if column is None:
             return np.empty(0, np.int64)
-        given = column.take(pa.array(mine)).dictionary_encode()
-        lanes = [self._lane_number(QueueLane(queue_for_key(queues, key), True)) for key in given.dictionary.to_pylist()]
-        has = message_encoder.bools(given.is_valid())
-        where[mine[has]] = np.array(lanes, np.int64)[message_encoder.ints(given.indices, 0)[has]]
-        return mine[has]
+        # Each distinct key is hashed once.
+        keys = column.take(pa.array(rows.indexes)).dictionary_encode()
+        key_lanes = [
+            self._lane_number(QueueLane(queue_for_key(rows.queues, key), True)) for key in keys.dictionary.to_pylist()
+        ]
+        has_key = message_encoder.bools(keys.is_valid())
+        keyed: Ints = rows.indexes[has_key]
+        lanes[keyed] = np.array(key_lanes, np.int64)[message_encoder.ints(keys.indices, 0)[has_key]]
+        return keyed
 
-    def _assign_by_queue(
-        self, columns: dict[str, pa.Array], mine: Ints, where: Ints, queues: Sequence[MessageQueue], rows: EncodedMessages,
-        keyed: Ints,
-    ) -> None:  # fmt: skip
-        """Assign rows with a queue id to that queue's lane."""
+    def _assign_by_queue(self, columns: dict[str, pa.Array], rows: _TopicRows, lanes: Ints, keyed: Ints) -> None:
+        """Assign rows with a queue id to that queue's lane.
+
+        Raises:
+            MessageRefused: the queue does not exist or is ambiguous, or the row has an ordering key, too.
+        """
         if "queue_id" not in columns:
             return
         queue_ids = columns["queue_id"].to_pylist()
         brokers = columns["broker"].to_pylist() if "broker" in columns else [None] * len(queue_ids)
-        known: dict[tuple[str | None, int], int] = {}
+        lane_by_queue: dict[tuple[str | None, int], int] = {}
         has_key = set(keyed.tolist())
-        for row in mine.tolist():
-            wanted = (brokers[row], queue_ids[row])
-            if wanted[1] is None:
-                if wanted[0] is not None:
-                    name = self._ids.dedup_id(rows.first_sequence + row)
-                    raise MessageRefused(f"row {name}: broker is set without queue_id: set both or neither")
+        for row in rows.indexes.tolist():
+            broker, queue_id = brokers[row], queue_ids[row]
+            if broker is None and queue_id is None:
                 continue
-            if row in has_key:
-                raise MessageRefused(
-                    f"row {self._ids.dedup_id(rows.first_sequence + row)}: queue_id and ordering_key are both set: keep one of them"
-                )
-            if wanted not in known:
-                try:
-                    known[wanted] = self._lane_number(QueueLane(_resolve_queue(queues, *wanted), True))
-                except MessageRefused as error:
-                    raise MessageRefused(f"row {self._ids.dedup_id(rows.first_sequence + row)}: {error}") from None
-            where[row] = known[wanted]
+            try:
+                if queue_id is None:
+                    raise MessageRefused("broker is set without queue_id: set both or neither")
+                if row in has_key:
+                    raise MessageRefused("queue_id and ordering_key are both set: keep one of them")
+                if (broker, queue_id) not in lane_by_queue:
+                    queue = _resolve_queue(rows.queues, broker, queue_id)
+                    lane_by_queue[broker, queue_id] = self._lane_number(QueueLane(queue, True))
+            except MessageRefused as error:
+                raise MessageRefused(f"row {self._ids.dedup_id(rows.first_sequence + row)}: {error}") from None
+            lanes[row] = lane_by_queue[broker, queue_id]
 
     def _lane_number(self, lane: QueueLane) -> int:
         number = self._lane_numbers.setdefault(lane, len(self._lanes))
@@ -201,21 +206,31 @@ class Partitioner:
         return number
 
 
+class _TopicRows(NamedTuple):
+    """The rows of a record batch for one topic, and the topic's writable queues."""
+
+    indexes: Ints
+    queues: Sequence[MessageQueue]
+    first_sequence: int
+    """Sequence number of the record batch's first row."""
+
+
 class _BatchEntries:
     """Encoded batch entries of rows, taken in their order."""
 
-    def __init__(self, rows: EncodedMessages, order: Ints) -> None:
+    def __init__(self, messages: EncodedMessages, order: Ints) -> None:
         self._ends = [0]
         self._buffer: pa.Buffer | None = None
-        self._at = 0
+        self._taken = 0
         if len(order):
-            found = message_encoder.batch_entries(rows, order)
-            self._ends = np.frombuffer(found.buffers()[1], np.int32)[: len(order) + 1].tolist()
-            self._buffer = found.buffers()[2]
+            entries = message_encoder.batch_entries(messages, order)
+            self._ends = np.frombuffer(entries.buffers()[1], np.int32)[: len(order) + 1].tolist()
+            self._buffer = entries.buffers()[2]
 
-    def next(self, count: int) -> bytes:
-        start, stop = self._ends[self._at], self._ends[self._at + count]
-        self._at += count
+    def take(self, count: int) -> bytes:
+        """Return the next `count` entries."""
+        start, stop = self._ends[self._taken], self._ends[self._taken + count]
+        self._taken += count
         assert self._buffer is not None
         data: bytes = self._buffer[start:stop].to_pybytes()
         return data
@@ -223,14 +238,14 @@ class _BatchEntries:
 
 def _resolve_queue(queues: Sequence[MessageQueue], broker: str | None, queue_id: int) -> MessageQueue:
     """Return the queue of a row; raise MessageRefused if there is none, or if several brokers have one with this id."""
-    found = [queue for queue in queues if queue.queue_id == queue_id and broker in (None, queue.broker)]
-    if len(found) == 1:
-        return found[0]
-    there: dict[str, list[int]] = {}
+    matches = [queue for queue in queues if queue.queue_id == queue_id and broker in (None, queue.broker)]
+    if len(matches) == 1:
+        return matches[0]
+    ids_by_broker: dict[str, list[int]] = {}
     for queue in queues:
-        there.setdefault(queue.broker, []).append(queue.queue_id)
-    named = f"queue_id {queue_id}" + (f" of {broker}" if broker is not None else "")
-    has = ", ".join(f"{name} {min(numbers)} to {max(numbers)}" for name, numbers in sorted(there.items()))
-    if found:
-        raise MessageRefused(f"{named} exists on several brokers ({has}): add a column broker")
-    raise MessageRefused(f"{named} is not a writable queue of {queues[0].topic}; expected one of {has}")
+        ids_by_broker.setdefault(queue.broker, []).append(queue.queue_id)
+    target = f"queue_id {queue_id}" + (f" of {broker}" if broker is not None else "")
+    existing = ", ".join(f"{name} {min(ids)} to {max(ids)}" for name, ids in sorted(ids_by_broker.items()))
+    if matches:
+        raise MessageRefused(f"{target} exists on several brokers ({existing}): add a column broker")
+    raise MessageRefused(f"{target} is not a writable queue of {queues[0].topic}; expected one of {existing}")
