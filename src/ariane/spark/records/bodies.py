@@ -13,7 +13,9 @@ from ariane.protocol import compression
 from ariane.spark.records.layout import RecordHeader
 
 ERROR_COLUMN = "body_error"
-EXPANDED_BYTES_MAX = compression.DECOMPRESSED_MAX  # total size of the expanded bodies of a batch; a single body always fits
+EXPANDED_BYTES_MAX = (
+    compression.DECOMPRESSED_MAX
+)  # total size of the expanded bodies of a batch; a single body always fits
 _ADVICE = f"remove body from the schema, or add `{ERROR_COLUMN} STRING` to it to get a null body and the reason"
 
 
