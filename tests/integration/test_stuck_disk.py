@@ -84,7 +84,7 @@ def test_a_flush_that_is_stuck_refuses_sends_until_it_ends(tmp_path: Path) -> No
             if answer.code:
                 break
             await asyncio.sleep(0.005)
-        assert (answer.code, "wait for the disk" in str(answer.remark)) == (2, True)
+        assert (answer.code, "are not flushed yet" in str(answer.remark)) == (2, True)
         assert (await call(False)).code == 0
         disk.may_flush.set()
         while (await call(True)).code:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import msgspec
 
@@ -25,9 +26,19 @@ class Scene:
         self.takes_s = 0.0
         self.unflushed = 0
         self.settings = DynamicConfig(BrokerConfig(broker_name="b", flush_behind_max=1_000), 0)
-        self.protection = WriteProtection(self.settings, lambda: self.unflushed, lambda: self.now)
+        self.protection = WriteProtection(
+            settings=self.settings,
+            store=self,  # type: ignore[arg-type]
+            clock=SimpleNamespace(monotonic=lambda: self.now),  # type: ignore[arg-type]
+        )
         codes = (RequestCode.SEND_MESSAGE_V2, RequestCode.PULL_MESSAGE)
         self.handlers = self.protection.with_checks(dict.fromkeys(codes, self._serve))
+
+    flushed = 0
+
+    @property
+    def commit_log_max(self) -> int:
+        return self.unflushed
 
     def _serve(self, command: Command, peer: Peer) -> HandlerResult:
         self.now += self.takes_s

@@ -36,7 +36,7 @@ def session_handler(*stored: str) -> ClientSessionHandler:
         settings=settings,
         topics=TopicRegistry(TopicTable(), settings.current, now_ms=lambda: 0),
         groups=GroupRegistry(groups, auto_create=True, now_ms=lambda: 0),
-        clients=ClientRegistry(settings, lambda: 0.0),
+        clients=ClientRegistry(settings=settings, clock=SYSTEM_CLOCK),
         filters=ConsumerFilters(FilterTable(), Bloom.sized(20, 32), keep_ms=1, now_ms=lambda: 0),
         locks=QueueLocks(),
         lock_durability=SimpleNamespace(wait_locks_durable=lambda: None),

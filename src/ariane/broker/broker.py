@@ -87,7 +87,7 @@ class Broker:
         self._state_thread = ThreadPoolExecutor(max_workers=2, thread_name_prefix="ariane-state")
         self._derived_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ariane-derived")
         self._open = contextlib.AsyncExitStack()
-        self._clients = ClientRegistry(self._settings, self._monotonic_ms)
+        self._clients = ClientRegistry(settings=self._settings, clock=clock)
 
     @property
     def config(self) -> BrokerConfig:
@@ -215,9 +215,7 @@ class Broker:
         self._build_statistics()
         self._remover = TopicRemover(tables=self._state, store=store, stats=self._stats)
         self._access = AccessControl(Path(config.rocketmq_home), self._thread, now_ms) if config.acl_enable else None
-        self._protection = WriteProtection(
-            self._settings, lambda: store.commit_log_max - store.flushed, self._clock.monotonic
-        )
+        self._protection = WriteProtection(settings=self._settings, store=store, clock=self._clock)
         self._feed = ReplicationFeed(config, store)
         self._dispatcher = PostStoreDispatcher(
             settings=self._settings, store=store, stats=self._stats, feed=self._feed, clock=self._clock

@@ -1,4 +1,4 @@
-"""Who is there: clients that come, leave or fall silent, and what the others of their groups are told.
+"""Connected clients: eviction of idle ones, and notification of consumer groups about membership changes.
 
 [ClientHousekeepingService]
 """
@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 from ariane.broker.dynamic_config import DynamicConfig
 from ariane.broker.state.filter_servers import FilterServers
 from ariane.broker.state.group_members import GroupMembers
+from ariane.clock import Clock
 from ariane.errors import ConnectionLost
 from ariane.net.connection import Peer
 from ariane.net.server import RemotingServer
@@ -22,17 +22,17 @@ log = logging.getLogger("ariane.broker")
 
 
 class ClientRegistry:
-    """The members of all groups, and the filter servers. `server` reaches their connections."""
+    """The members of all groups, and the filter servers."""
 
-    def __init__(self, settings: DynamicConfig, monotonic_ms: Callable[[], float]) -> None:
+    def __init__(self, *, settings: DynamicConfig, clock: Clock) -> None:
         self.members = GroupMembers()
         self.filter_servers = FilterServers()
-        self.server: RemotingServer | None = None
+        self.server: RemotingServer | None = None  # reaches the clients; set once the port is bound
         self._settings = settings
-        self._monotonic_ms = monotonic_ms
+        self._clock = clock
 
     def notify_group_changed(self, group: str) -> None:
-        """Tell the members of a consumer group to share its queues out again."""
+        """Notify the members of a consumer group that they have to rebalance."""
         if self.server is None or not self._settings.current.notify_consumer_ids_changed_enable:
             return
         header = fields(GroupRef(group))
@@ -40,16 +40,17 @@ class ClientRegistry:
             try:
                 self.server.one_way(peer_id, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header)
             except ConnectionLost as error:
-                log.info("%s of group %s is not told of the change: %s", peer_id, group, error)
+                log.info("Could not notify client %s of group %s of the change: %s", peer_id, group, error)
 
     def on_connection_lost(self, peer: Peer) -> None:
-        """A connection is over."""
+        """Remove the client of a closed connection from its groups."""
         self.filter_servers.remove_peer(peer.id)
         for group in self.members.remove_peer(peer.id):
             self.notify_group_changed(group)
 
     async def evict_idle(self) -> None:
-        for peer_id in self.members.expired_peers(self._monotonic_ms()):
+        """Remove clients without recent heartbeats, and close their connections."""
+        for peer_id in self.members.expired_peers(self._clock.monotonic() * 1000):
             for group in self.members.remove_peer(peer_id):
                 self.notify_group_changed(group)
             if self.server is not None:

@@ -1,9 +1,10 @@
-"""Delayed messages: what makes a message one, and the loop that delivers what is due.
+"""Delayed messages: their redirection to delay topics, and the loop that delivers the due ones.
 
-    send → `delayed` → SCHEDULE_TOPIC_XXXX (a level) or rmq_sys_wheel_timer (a time) → store.delayed → `Deliveries` → real topic
+    send → `schedule` → SCHEDULE_TOPIC_XXXX (a level) or rmq_sys_wheel_timer (a time)
+         → store.delayed → `DeliveryLoop` → original topic
 
-Never before its time, by this machine's clock; never lost: what was delivered is known from the log itself. A message that
-cannot be delivered is reported and passed over, a store that takes no writes is waited for.
+A message is never delivered early, by this machine's clock, and never lost: the log itself records deliveries. A message that
+cannot be delivered is logged and skipped; a store that rejects writes is retried.
 [ScheduleMessageService, TimerMessageStore of 5.x]
 """
 
@@ -39,106 +40,118 @@ from ariane.store.message_store import AppendResult, MessageStore, RecordDraft
 
 log = logging.getLogger("ariane.broker.delayed_delivery")
 
-SLICE = 64  # deliveries between two looks at the sockets
-IDLE_S = 1.0  # longest sleep: the wall clock may be set meanwhile
-RETRY_S = 1.0  # after the store took no write
+SLICE = 64  # deliveries without a pause for other tasks
+IDLE_S = 1.0  # longest sleep: the wall clock may be set in the meantime
+RETRY_S = 1.0  # after the store rejected a write
 LATE_MS = 1000  # a delivery this late counts as late
 
-# Properties that ask for a time, and how many ms their unit has; None: an absolute time in ms. Earlier ones win, as in 5.x.
+# Properties with a delivery time, and their unit in ms; None: an absolute time in ms. Earlier ones win, as in 5.x.
 DELIVERY_TIME_UNITS_MS = {START_DELIVER_TIME: None, TIMER_DELAY_SEC: 1000, TIMER_DELAY_MS: 1, TIMER_DELIVER_MS: None}
 DELAY_PROPERTIES = frozenset({DELAY, *DELIVERY_TIME_UNITS_MS})
 
 
 class DelayTarget(NamedTuple):
-    """Where a delayed message is kept until it is due."""
+    """Queue that stores a delayed message until it is due."""
 
     topic: str
     queue_id: int
-    tags_code: int | None  # due time of a timer; a level's is known when it is stored
+    tags_code: int | None  # due time in ms of a timer; that of a level is computed when it is stored
 
 
 class DelayLimits(NamedTuple):
-    """`levels`: how many there are. `floor_ms`: a timer must be due after it. `longest_ms`: how far ahead it may be."""
+    """Limits of delays."""
 
-    levels: int
-    floor_ms: int
-    max_delay_ms: int
+    levels: int  # number of delay levels
+    floor_ms: int  # timers must be due after this time: earlier ones may be marked as delivered already
+    max_delay_ms: int  # longest delay of a timer
 
 
 def delay_target(
-    own: dict[str, str], topic: str, queue_id: int, now_ms: int, limits: DelayLimits
+    property_map: dict[str, str], topic: str, queue_id: int, now_ms: int, limits: DelayLimits
 ) -> DelayTarget | None:
-    """Where a message with these properties has to be kept, or None when it is for now. `own` is changed to what is stored.
+    """Return the queue that a message with these properties is stored in until it is due; None if it is not delayed.
 
-    ProtocolError names a property that says no time. A delay level wins over a time, and removes it.
+    Changes `property_map` to the properties to store. A delay level wins over a delivery time and removes it.
+
+    Raises:
+        ProtocolError: the delivery time is malformed or too far ahead.
     """
-    level = _number(own, DELAY) if DELAY in own else 0
+    level = _number(property_map, DELAY) if DELAY in property_map else 0
     if level > 0:
         for name in DELIVERY_TIME_UNITS_MS:
-            own.pop(name, None)
-        own[DELAY] = str(min(level, limits.levels))
-        own[REAL_TOPIC], own[REAL_QID] = topic, str(queue_id)
+            property_map.pop(name, None)
+        property_map[DELAY] = str(min(level, limits.levels))
+        property_map[REAL_TOPIC], property_map[REAL_QID] = topic, str(queue_id)
         return DelayTarget(SCHEDULE_TOPIC, min(level, limits.levels) - 1, None)
-    name = next((name for name in DELIVERY_TIME_UNITS_MS if name in own), "")
+    name = next((name for name in DELIVERY_TIME_UNITS_MS if name in property_map), "")
     if not name:
         return None
-    unit, asked = DELIVERY_TIME_UNITS_MS[name], _number(own, name)
-    due_ms = asked if unit is None else now_ms + asked * unit
+    unit_ms, value = DELIVERY_TIME_UNITS_MS[name], _number(property_map, name)
+    due_ms = value if unit_ms is None else now_ms + value * unit_ms
     for other in DELIVERY_TIME_UNITS_MS:
         if other != START_DELIVER_TIME:
-            own.pop(other, None)
+            property_map.pop(other, None)
     if name != START_DELIVER_TIME:
-        own[TIMER_DELIVER_MS] = str(due_ms)  # a delay, sent again with its properties, would begin anew
+        property_map[TIMER_DELIVER_MS] = str(
+            due_ms
+        )  # absolute: a relative delay would restart if the message is sent again
     if due_ms <= now_ms:
         return None
     if due_ms - now_ms > limits.max_delay_ms:
         days = limits.max_delay_ms / 86_400_000
         raise ProtocolError(
-            f"{name}={asked} is {(due_ms - now_ms) / 86_400_000:.1f} days ahead, at most {days:g} are allowed (timerMaxDelaySec)"
+            f"{name}={value} is {(due_ms - now_ms) / 86_400_000:.1f} days ahead, at most {days:g} are allowed (timerMaxDelaySec)"
         )
     due_ms = max(due_ms, limits.floor_ms + 1)
-    own[REAL_TOPIC], own[REAL_QID], own[TIMER_OUT_MS] = topic, str(queue_id), str(due_ms)
+    property_map[REAL_TOPIC], property_map[REAL_QID], property_map[TIMER_OUT_MS] = topic, str(queue_id), str(due_ms)
     return DelayTarget(TIMER_TOPIC, TIMER_QUEUE, due_ms)
 
 
 def schedule(draft: RecordDraft, property_map: dict[str, str], now_ms: int, limits: DelayLimits) -> RecordDraft:
-    """`draft`, whose properties are `own`, as it has to be stored now: itself, or kept until it is due."""
+    """Return the draft to append: redirected if its properties ask for a delay, otherwise unchanged.
+
+    Args:
+        property_map: The decoded properties of `draft`.
+    """
     if DELAY_PROPERTIES.isdisjoint(property_map):
         return draft
-    where = delay_target(property_map, draft.topic, draft.queue_id, now_ms, limits)
+    target = delay_target(property_map, draft.topic, draft.queue_id, now_ms, limits)
     text = properties.join(property_map)
-    if where is None:
+    if target is None:
         return msgspec.structs.replace(draft, properties=text)
     return msgspec.structs.replace(
-        draft, topic=where.topic, queue_id=where.queue_id, properties=text, tags_code=where.tags_code
+        draft, topic=target.topic, queue_id=target.queue_id, properties=text, tags_code=target.tags_code
     )
 
 
-def delay_properties(own: dict[str, str]) -> set[str]:
-    """Which properties ask for a delay. Level 0, which Java clients write down when they are told it, asks for none."""
-    return DELIVERY_TIME_UNITS_MS.keys() & own.keys() | ({DELAY} if own.get(DELAY, "0") != "0" else set())
+def delay_properties(property_map: dict[str, str]) -> set[str]:
+    """Return the names of the properties that ask for a delay. Level 0, which Java clients may write, asks for none."""
+    return DELIVERY_TIME_UNITS_MS.keys() & property_map.keys() | (
+        {DELAY} if property_map.get(DELAY, "0") != "0" else set()
+    )
 
 
-def remove_delay(own: dict[str, str]) -> None:
-    """Let a message go at once, whatever it was asked for (dead letters)."""
+def remove_delay(property_map: dict[str, str]) -> None:
+    """Remove all properties that ask for a delay."""
     for name in DELAY_PROPERTIES:
-        own.pop(name, None)
+        property_map.pop(name, None)
 
 
-def _number(own: dict[str, str], name: str) -> int:
-    text = own[name]
+def _number(property_map: dict[str, str], name: str) -> int:
+    text = property_map[name]
     if not (text.isascii() and text.isdecimal() and len(text) < 16):
-        raise ProtocolError(f"{name}={text!r} is not a whole number of {'levels' if name == DELAY else 'time'} ≥ 0")
+        unit = "a delay level" if name == DELAY else "a time"
+        raise ProtocolError(f"invalid {name}={text!r}: expected {unit} as a whole number ≥ 0")
     return int(text)
 
 
 class DelayCounters(msgspec.Struct):
-    """What was delivered since the start, for operators."""
+    """Deliveries since the start, for operators."""
 
     delivered: int = 0
-    late: int = 0
+    late: int = 0  # by LATE_MS or more
     max_late_ms: int = 0
-    failed: int = 0
+    failed: int = 0  # could not be delivered, skipped
     cancelled: int = 0
 
 
@@ -165,10 +178,11 @@ class DeliveryLoop:
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
+        """Look for due messages now instead of at the end of the current sleep."""
         self._woken.set()
 
     async def run(self) -> None:
-        """Deliver for ever."""
+        """Deliver due messages until cancelled."""
         fault = ""
         while True:
             self._woken.clear()
@@ -196,17 +210,27 @@ class DeliveryLoop:
             timer.cancel()
 
     def deliver(self, count: int) -> int:
-        """Deliver up to `count` messages that are due; how many entries were done. StoreError: the store takes no write."""
-        store, waiting = self._store, self._store.delayed
-        for at in range(count):
+        """Deliver due messages.
+
+        Args:
+            count: The maximum number.
+
+        Returns:
+            The number of processed entries.
+
+        Raises:
+            StoreError: the store rejects writes.
+        """
+        store, delayed = self._store, self._store.delayed
+        for done in range(count):
             now_ms = self._clock.now_ms()
-            due = waiting.next_due(now_ms)
+            due = delayed.next_due(now_ms)
             if due is None:
-                if at:
+                if done:
                     self._listener.on_stored()
-                return at
+                return done
             self._deliver(due, now_ms)
-            waiting.mark_delivered(due, store.commit_log_max)
+            delayed.mark_delivered(due, store.commit_log_max)
         self._listener.on_stored()
         return count
 
@@ -215,35 +239,40 @@ class DeliveryLoop:
         data = self._store.read_queue_record(due.topic, due.queue_id, due.number)
         try:
             if data is None:
-                raise ProtocolError("its record is gone or damaged")
+                raise ProtocolError("its record is missing or corrupt")
             draft = restore_original(data, due)
-            placed = self._store.put(draft)
-        except (ProtocolError, MessageRefused) as fault:
+            result = self._store.put(draft)
+        except (ProtocolError, MessageRefused) as error:
             counts.failed += 1
             log.error(
-                "%s queue %d entry %d, due at %d ms, is not delivered: %s",
+                "Skipping entry %d of %s queue %d, due at %d ms: %s",
+                due.number,
                 due.topic,
                 due.queue_id,
-                due.number,
                 due.due_ms,
-                fault,
+                error,
             )
             return
         late_ms = now_ms - due.due_ms
         counts.delivered += 1
         counts.late += late_ms >= LATE_MS
         counts.max_late_ms = max(counts.max_late_ms, late_ms)
-        self._listener.on_delivered(due, draft, placed.size)
+        self._listener.on_delivered(due, draft, result.size)
 
     def cancel(self, number: int, due_ms: int, born_host: bytes) -> AppendResult:
-        """Write down that a pending timer is not to be delivered; where that note lies.
+        """Append the cancellation of a pending timer.
 
-        ReplyError when it is no longer pending.
+        Args:
+            number: Entry of the timer in its queue.
+            born_host: Packed address of the client.
+
+        Raises:
+            ReplyError: the timer is not pending.
         """
         if not self._store.delayed.is_pending(number, due_ms):
-            raise ReplyError(ResponseCode.SYSTEM_ERROR, "it was delivered or cancelled before")
+            raise ReplyError(ResponseCode.SYSTEM_ERROR, "the message was delivered or cancelled before")
         now_ms = self._clock.now_ms()
-        placed = self._store.put(
+        result = self._store.put(
             RecordDraft(
                 topic=TIMER_TOPIC,
                 queue_id=CANCEL_QUEUE,
@@ -254,88 +283,94 @@ class DeliveryLoop:
                 tags_code=number,
             )
         )
-        self._store.delayed.cancel(number, placed.queue_offset, self._store.commit_log_max)
+        self._store.delayed.cancel(number, result.queue_offset, self._store.commit_log_max)
         self.counts.cancelled += 1
         self._listener.on_stored()
-        return placed
+        return result
 
 
 def move_timers(store: MessageStore, log_offset: int) -> int:
-    """Store the pending timers below `log_offset` once more, before the log begins there; where the last one ends.
+    """Append the pending timers below `log_offset` again, before the files up to there are removed.
 
-    Each names the record that it stands for, as a delivery does: whatever happens, it is delivered once.
+    Each copy names the record that it replaces, as a delivery does, so that it is delivered once even after a crash.
+
+    Returns:
+        The end of the last copy; 0 if there were no timers.
     """
     end = 0
     for due_ms, number in store.delayed.timers_before(log_offset):
         data = store.read_queue_record(TIMER_TOPIC, TIMER_QUEUE, number)
         if data is None:
-            log.error("timer %d, due at %d, cannot be read: it is lost with the file that is removed", number, due_ms)
+            log.error("Lost timer %d, due at %d: it cannot be read and its file is being removed", number, due_ms)
             continue
-        kept = record.decode(data)
+        stored = record.decode(data)
         draft = RecordDraft(
             topic=TIMER_TOPIC,
             queue_id=TIMER_QUEUE,
-            body=kept.body,
-            properties=kept.properties,
-            flag=kept.flag,
-            sys_flag=kept.sys_flag,
-            born_ms=kept.born_ms,
-            born_host=kept.born_host,
-            reconsume_times=kept.reconsume_times,
-            prepared_offset=~kept.offset,
+            body=stored.body,
+            properties=stored.properties,
+            flag=stored.flag,
+            sys_flag=stored.sys_flag,
+            born_ms=stored.born_ms,
+            born_host=stored.born_host,
+            reconsume_times=stored.reconsume_times,
+            prepared_offset=~stored.offset,
             tags_code=due_ms,
         )
-        placed = store.put(draft)
-        end = placed.offset + placed.size
+        result = store.put(draft)
+        end = result.offset + result.size
         store.delayed.mark_restored(number, end)
     return end
 
 
 def restore_original(data: bytes, due: DueMessage) -> RecordDraft:
-    """The message that a delayed record stands for. ProtocolError when it stands for none.
+    """Return the message to deliver for a delayed record.
 
-    A level's message keeps DELAY, REAL_TOPIC and REAL_QID, as in 4.9.4; a timer's keeps what it was asked for.
+    The message of a level keeps DELAY, REAL_TOPIC and REAL_QID, as in 4.9.4; that of a timer keeps the requested time.
+
+    Raises:
+        ProtocolError: the record names no topic that it can be delivered to.
     """
-    kept = record.decode(data)
-    own = kept.property_map()
-    topic, queue_text = own.get(REAL_TOPIC, ""), own.get(REAL_QID, "")
+    stored = record.decode(data)
+    property_map = stored.property_map()
+    topic, queue_text = property_map.get(REAL_TOPIC, ""), property_map.get(REAL_QID, "")
     fault = topic_name_fault(topic)
     if fault or not queue_text.isdecimal() or topic in (HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC):
-        raise ProtocolError(f"it was for {topic or 'no topic'!r}, queue {queue_text!r}: {fault or 'not deliverable'}")
-    text = kept.properties
+        raise ProtocolError(f"cannot deliver to topic {topic!r}, queue {queue_text!r}: {fault or 'invalid target'}")
+    text = stored.properties
     if due.topic == TIMER_TOPIC:
-        del own[REAL_TOPIC], own[REAL_QID]
-        own.pop(TIMER_OUT_MS, None)
-        text = properties.join(own)
+        del property_map[REAL_TOPIC], property_map[REAL_QID]
+        property_map.pop(TIMER_OUT_MS, None)
+        text = properties.join(property_map)
     return RecordDraft(
         topic=topic,
         queue_id=int(queue_text),
-        body=kept.body,
+        body=stored.body,
         properties=text,
-        tags=own.get(TAGS, ""),
-        flag=kept.flag,
-        sys_flag=kept.sys_flag,
-        born_ms=kept.born_ms,
-        born_host=kept.born_host,
-        reconsume_times=kept.reconsume_times,
-        prepared_offset=~kept.offset,
+        tags=property_map.get(TAGS, ""),
+        flag=stored.flag,
+        sys_flag=stored.sys_flag,
+        born_ms=stored.born_ms,
+        born_host=stored.born_host,
+        reconsume_times=stored.reconsume_times,
+        prepared_offset=~stored.offset,
     )
 
 
 class DeliveryTimer(NamedTuple):
-    """A message that waits in the timer topic."""
+    """A message stored in the timer topic."""
 
-    number: int
+    number: int  # entry in its queue
     due_ms: int
     unique_key: str
 
 
 def decode_timer(data: bytes | None) -> DeliveryTimer | None:
-    """The timer that a record of the log is; None when it is none."""
+    """Return the timer that a record stores; None for other records."""
     if data is None:
         return None
-    kept = record.decode(data)
-    due = kept.property_map().get(TIMER_OUT_MS, "")
-    if kept.topic != TIMER_TOPIC or kept.queue_id != TIMER_QUEUE or not due.isdecimal():
+    stored = record.decode(data)
+    due = stored.property_map().get(TIMER_OUT_MS, "")
+    if stored.topic != TIMER_TOPIC or stored.queue_id != TIMER_QUEUE or not due.isdecimal():
         return None
-    return DeliveryTimer(kept.queue_offset, int(due), kept.property_map().get(UNIQ_KEY, ""))
+    return DeliveryTimer(stored.queue_offset, int(due), stored.property_map().get(UNIQ_KEY, ""))

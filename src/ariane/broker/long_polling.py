@@ -1,7 +1,7 @@
-"""Held pulls: who waits for which queue, and is woken when a message that it wants arrives. [PullRequestHoldService]
+"""Held pulls: futures that resolve when a matching message arrives. [PullRequestHoldService]
 
-A held pull is an await: the handler asks for a waiter and awaits it. A waiter is resolved by a matching arrival or by its
-time, whichever comes first, and leaves the table by itself.
+A handler requests a waiter and awaits it. The waiter is resolved by a matching arrival or by its timeout, whichever comes first,
+and is then removed from the table.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from ariane.store.message_store import Arrival
 
 Waiter = asyncio.Future[None]
 
-SUBSCRIPTION_CHARS_MAX = 8 * 1024 * 1024  # of all held pulls; parsed, a subscription takes up to 80 times its length
+# Of all held pulls together. A parsed subscription takes up to 80 times its length in memory.
+SUBSCRIPTION_CHARS_MAX = 8 * 1024 * 1024
 
 
 class PullWaiters:
-    """Waiters by topic and queue."""
+    """The held pulls of a broker, by topic and queue."""
 
     def __init__(self) -> None:
-        self._chars = 0
+        self._chars = 0  # of the subscriptions of all held pulls
+        # By topic and queue: each waiter with the offset it waits for and the tag hashes it accepts (None: all).
         self._waiting: dict[tuple[str, int], dict[Waiter, tuple[int, frozenset[int] | None]]] = {}
 
     def __len__(self) -> int:
@@ -31,10 +33,19 @@ class PullWaiters:
     def wait(
         self, topic: str, queue_id: int, offset: int, codes: frozenset[int] | None, hold_ms: float, chars: int = 0
     ) -> Waiter:
-        """Resolved when a message at `offset` or later, with a tag of `codes` (None: any), has arrived, or after
-        `hold_ms`. Registered before this returns, so that no arrival is missed.
+        """Register a held pull.
 
-        `chars` is the length of the pull's subscription. ReplyError when those of all held pulls take too much memory.
+        It is registered before this method returns, so that no arrival is missed.
+
+        Args:
+            codes: Accepted tag hashes; None for all.
+            chars: Length of the pull's subscription.
+
+        Returns:
+            A future that is resolved when a message at `offset` or later with an accepted tag arrives, or after `hold_ms`.
+
+        Raises:
+            ReplyError: the subscriptions of all held pulls take too much memory.
         """
         if self._chars + chars > SUBSCRIPTION_CHARS_MAX:
             remark = (
@@ -48,18 +59,18 @@ class PullWaiters:
         self._waiting.setdefault(key, {})[waiter] = (offset, codes)
         timer = loop.call_later(hold_ms / 1000, _resolve, waiter)
 
-        def leave(_: Waiter) -> None:
+        def remove(_: Waiter) -> None:
             timer.cancel()
             self._chars -= chars
             queue = self._waiting.get(key)
             if queue is not None and queue.pop(waiter, None) is not None and not queue:
                 del self._waiting[key]
 
-        waiter.add_done_callback(leave)
+        waiter.add_done_callback(remove)
         return waiter
 
     def notify(self, arrivals: Iterable[Arrival]) -> None:
-        """Wake those whom one of `arrivals` concerns."""
+        """Resolve the waiters that one of the arrivals matches."""
         if not self._waiting:
             return
         for arrival in arrivals:
@@ -77,6 +88,6 @@ def _resolve(waiter: Waiter) -> None:
 
 
 def _low32(code: int) -> int:
-    """A tags code as the 32-bit hash that subscriptions hold."""
+    """Return a 64-bit tags code as the signed 32-bit hash that subscriptions contain."""
     code &= 0xFFFFFFFF
     return code - 0x1_0000_0000 if code & 0x8000_0000 else code

@@ -1,4 +1,7 @@
-"""Whom to ask: the connected producers of a group, in turn. [ProducerManager.getAvailableChannel, Broker2Client]"""
+"""Selection of the producer that a check is sent to: the connected ones of a group, round robin.
+
+[ProducerManager.getAvailableChannel, Broker2Client]
+"""
 
 from __future__ import annotations
 
@@ -15,19 +18,23 @@ from ariane.protocol.requests.messaging import CheckTransactionState
 log = logging.getLogger("ariane.broker.transaction_service")
 
 BUSY: Final = -1
-GROUPS_MAX = 10_000  # whose turns are remembered; forgetting them costs nothing but some fairness
+GROUPS_MAX = 10_000  # groups whose last producer is remembered; forgetting it only costs some fairness
 
 
 class ProducerSelector:
-    """The producers among `members`, reached through `server`."""
+    """Selects producers among `members`, and sends requests to them through `server`."""
 
     def __init__(self, members: GroupMembers, server: RemotingServer) -> None:
         self._members = members
         self._server = server
-        self._turns: dict[str, int] = {}
+        self._turns: dict[str, int] = {}  # number of the last turn by group
 
     def pick(self, group: str) -> int | None:
-        """A connection of the group whose turn it is; None when nobody is online, BUSY when nobody reads what is sent."""
+        """Return the connection of the group's next producer.
+
+        Returns:
+            None if no producer is online, BUSY if none of them reads what it is sent.
+        """
         online = [peer_id for peer_id in self._members.producers.get(group, ()) if self._server.is_connected(peer_id)]
         if not online:
             return None
@@ -41,8 +48,8 @@ class ProducerSelector:
         return BUSY
 
     def send_check(self, peer_id: int, header: CheckTransactionState, body: bytes) -> None:
-        """CHECK_TRANSACTION_STATE, one-way. Who left meanwhile is not asked: the next round asks another."""
+        """Send CHECK_TRANSACTION_STATE, one-way. If the producer has disconnected, the next round selects another."""
         try:
             self._server.one_way(peer_id, RequestCode.CHECK_TRANSACTION_STATE, fields(header), body)
         except ConnectionLost as error:
-            log.info("half message %d is not asked about: %s", header.tran_state_table_offset, error)
+            log.info("Could not send the check of half message %d: %s", header.tran_state_table_offset, error)

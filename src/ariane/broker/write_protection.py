@@ -1,27 +1,29 @@
-"""Sends are refused while the disk does not keep up: answer 2 `[REJECTREQUEST]`. [isOSPageCacheBusy, rejectRequest]
+"""Rejection of sends while the disk does not keep up: response 2 `[REJECTREQUEST]`. [isOSPageCacheBusy, rejectRequest]
 
                  a send took longer than osPageCacheBusyTimeOutMills
-    open  ──────────────────────────────────────────────────────────▶  refusing, for as long as that send took
+    open  ──────────────────────────────────────────────────────────▶  rejecting, for the time that this send took
       ▲                                                                   │
       └── the next send is let through, and was stored in time ◀──────────┘
 
-A write of the log holds up the whole loop, so a slow one is known when it is over: whoever sent meanwhile would wait in
-vain for the same, and is told to try another broker. Besides, no more than flushBehindMax bytes of the log may wait for the
-disk: what a loss of power takes has a bound, and so has the time that closing the store takes.
+A write to the log blocks the whole loop, so a slow one is noticed when it is over: requests that arrived in the meantime would
+probably wait again, and their clients should try another broker. In addition, at most flushBehindMax bytes of the log may be
+unflushed: this bounds the loss at a power failure, and the time needed to close the store.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from ariane.broker.config import BrokerConfig
 from ariane.broker.dynamic_config import DynamicConfig
+from ariane.clock import Clock
 from ariane.net.connection import Handler, HandlerResult, Peer, Reply
 from ariane.net.flow_limits import ServerLimits
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
+from ariane.store.message_store import MessageStore
 
-# What puts messages into the log for clients.
+# Requests that append messages of clients.
 SEND_CODES = frozenset(
     {
         RequestCode.SEND_MESSAGE,
@@ -31,8 +33,8 @@ SEND_CODES = frozenset(
     }
 )
 
-# Answered at once, and so also while as many requests are under way as are allowed: clients keep their membership and
-# offsets, and an operator gets in.
+# Answered without waiting, so they are served even if the maximum number of requests is in flight: clients keep their
+# membership and offsets, and an operator can still connect.
 EXEMPT_CODES = frozenset(
     {
         RequestCode.HEART_BEAT,
@@ -46,30 +48,30 @@ EXEMPT_CODES = frozenset(
     }
 )
 
-REJECT_MAX_S = 10.0  # a disk that hung for minutes is tried again after so long
+REJECT_MAX_S = 10.0  # after this time even a disk that blocked for minutes is tried again
 
 
 class WriteProtection:
-    """Watches how long sends take. `unflushed` are the bytes of the log that wait for the disk; `monotonic` is in seconds."""
+    """Measures how long sends take, and rejects them while the disk is too slow."""
 
-    def __init__(self, settings: DynamicConfig, unflushed: Callable[[], int], monotonic: Callable[[], float]) -> None:
+    def __init__(self, *, settings: DynamicConfig, store: MessageStore, clock: Clock) -> None:
         self._settings = settings
-        self._unflushed = unflushed
-        self._monotonic = monotonic
-        self._reject_until = 0.0
-        self._took_s = 0.0
-        self._is_backlog_full = False
+        self._store = store
+        self._clock = clock
+        self._reject_until = 0.0  # by the monotonic clock
+        self._took_s = 0.0  # duration of the last slow send
+        self._is_backlog_full = False  # too many bytes of the log are unflushed
 
     def with_checks(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
-        """The same handlers, those of sends under this protection."""
+        """Return the handlers, with a check before each send."""
         return {code: self._with_check(serve) if code in SEND_CODES else serve for code, serve in handlers.items()}
 
     async def update_backlog(self) -> None:
-        """See how much waits for the disk; to be called a few times a second."""
-        self._is_backlog_full = self._unflushed() > self._settings.current.flush_behind_max
+        """Measure the unflushed part of the log. Call this a few times per second."""
+        self._is_backlog_full = self._unflushed_bytes() > self._settings.current.flush_behind_max
 
     def refusal(self, now: float) -> str | None:
-        """Why no message is taken at this time; None: it is."""
+        """Return why sends are rejected at a time of the monotonic clock; None if they are accepted."""
         if now < self._reject_until:
             limit_ms = self._settings.current.os_page_cache_busy_time_out_mills
             return (
@@ -77,37 +79,40 @@ class WriteProtection:
                 f"(osPageCacheBusyTimeOutMills is {limit_ms}); try again in {(self._reject_until - now) * 1000:.0f} ms"
             )
         if self._is_backlog_full:
-            most = self._settings.current.flush_behind_max
+            limit = self._settings.current.flush_behind_max
             return (
-                f"[REJECTREQUEST]system busy, {self._unflushed()} bytes of the log wait for the disk "
-                f"(flushBehindMax is {most}); try again later"
+                f"[REJECTREQUEST]system busy, {self._unflushed_bytes()} bytes of the log are not flushed yet "
+                f"(flushBehindMax is {limit}); try again later"
             )
         return None
 
-    def on_stored_within(self, began: float, ended: float) -> None:
-        """A send was stored within this time."""
-        self._took_s = ended - began
+    def on_slow_send(self, started: float, ended: float) -> None:
+        """Reject further sends if this one took longer than allowed."""
+        self._took_s = ended - started
         if self._took_s * 1000 > self._settings.current.os_page_cache_busy_time_out_mills:
             self._reject_until = ended + min(self._took_s, REJECT_MAX_S)
 
+    def _unflushed_bytes(self) -> int:
+        return self._store.commit_log_max - self._store.flushed
+
     def _with_check(self, serve: Handler) -> Handler:
-        monotonic = self._monotonic
+        monotonic = self._clock.monotonic
 
         def checked(command: Command, peer: Peer) -> HandlerResult:
-            began = monotonic()
-            if self._is_backlog_full or began < self._reject_until:
-                return Reply(ResponseCode.SYSTEM_BUSY, remark=self.refusal(began))
+            started = monotonic()
+            if self._is_backlog_full or started < self._reject_until:
+                return Reply(ResponseCode.SYSTEM_BUSY, remark=self.refusal(started))
             handled = serve(command, peer)
             ended = monotonic()
-            if ended - began > 0.001:  # far below any limit: spares the hot path a look at the settings
-                self.on_stored_within(began, ended)
+            if ended - started > 0.001:  # far below any limit: keeps the settings out of the hot path
+                self.on_slow_send(started, ended)
             return handled
 
         return checked
 
 
 def set_limits(limits: ServerLimits, config: BrokerConfig) -> None:
-    """Bound what a server takes on, as the settings say."""
+    """Set the limits of a server from the settings."""
     limits.connections_max = config.server_connections_max
     limits.requests_max = config.server_requests_max
     limits.connection_requests_max = config.connection_requests_max
