@@ -143,7 +143,7 @@ def judge(disk: FakeDisk, sent: Sent, config: StoreConfig = CONFIG, *, is_damage
 
 def _is_allowed(one: check.CheckFinding) -> bool:
     """What a store may keep of a crash: closed holes, and empty entries of queues that lost a record in them."""
-    return one.severity == check.NOTE or "passed over by a start" in one.message or "are empty" in one.message
+    return one.severity == check.NOTE or "overwritten by a start" in one.message or "are empty" in one.message
 
 
 def power_lost_at_every_change(kept: SurvivingData, seed: int) -> int:

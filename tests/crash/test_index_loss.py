@@ -277,7 +277,7 @@ def test_any_lost_file_is_made_again(is_clean: bool) -> None:
         for path in lost:
             left.remove(path)
         store = opened(left)
-        assert "made anew" in "".join(store.recovery_report.notes)
+        assert "rebuilding" in "".join(store.recovery_report.notes)
         check_index(store)
         store.close()
         check(left, acknowledged)
@@ -362,7 +362,7 @@ def test_an_index_that_stays_damaged_is_an_error_of_queries_alone() -> None:
         return b"\x7f" * len(data) if "/index/" in disk._handles[handle][0] else data
 
     disk.pread = noise  # type: ignore[method-assign]
-    with pytest.raises(StoreError, match="damaged again and again"):
+    with pytest.raises(StoreError, match="damaged repeatedly"):
         store.index.query(KeyQuery("T", "all", 10))
     placed = store.put(draft("ID0406"))
     store.flush()

@@ -95,7 +95,7 @@ def made(path: str, data: bytes) -> Callable[[FakeDisk], None]:
 @pytest.mark.parametrize(
     ("change", "severity", "file", "offset", "what"),
     [
-        (overwritten(LOG, SIZE + 4, b"\0"), ERROR, LOG, SIZE, f"{SIZE} bytes at {SIZE} are no record: magic"),
+        (overwritten(LOG, SIZE + 4, b"\0"), ERROR, LOG, SIZE, f"{SIZE} bytes at {SIZE} are not a record: magic"),
         (overwritten(LOG, BODY_AT, b"x"), ERROR, LOG, 0, "CRC"),
         (overwritten(QUEUE, 3 * 20, b"\1"), ERROR, QUEUE, 60, "T-0 entry 3 points to"),
         (overwritten(QUEUE, 3 * 20 + 11, b"\1"), ERROR, QUEUE, 60, "T-0 entry 3 points to"),
@@ -108,7 +108,7 @@ def made(path: str, data: bytes) -> Callable[[FakeDisk], None]:
         (made("/store/consumequeue/T/x/0", b""), ERROR, "/store/consumequeue/T/x", 0, "is not a queue id"),
         (made("/store/config/topics.json", b"{"), ERROR, "/store/config/topics.json", 0, "cannot be parsed"),
         (made("/store/index/20261121055052982", b"\x7f" * 60), WARNING, "/store/index/20261121055052982", 0, "header"),
-        (overwritten(LAST, 1015, b"x"), WARNING, LAST, 0, "behind the last record"),
+        (overwritten(LAST, 1015, b"x"), WARNING, LAST, 0, "after the last record"),
     ],
 )
 def test_one_thing_wrong(
@@ -169,17 +169,17 @@ def test_a_sound_key_index_has_no_finding() -> None:
     assert len([path for path in disk.paths() if "/index/" in path]) == 4
     found = list(check("/store", disk))
     assert [one.severity for one in found] == [NOTE] * 4
-    assert "its entries were not looked at" in found[0].message
+    assert "its entries were not checked" in found[0].message
 
 
 @pytest.mark.parametrize(
     ("at", "data", "offset", "what"),
     [
-        (ENTRIES_AT + 20 * 3 + 4, pack(">q", 5), ENTRIES_AT + 60, "entry 3 is for a record at 5, where none is"),
-        (ENTRIES_AT + 20 * 5 + 4, pack(">q", 5), ENTRIES_AT + 100, "entry 5 is for a record at 5, the one before it"),
+        (ENTRIES_AT + 20 * 3 + 4, pack(">q", 5), ENTRIES_AT + 60, "entry 3 is for 5, where no record begins"),
+        (ENTRIES_AT + 20 * 5 + 4, pack(">q", 5), ENTRIES_AT + 100, "entry 5 is for a record at 5, the previous one"),
         (ENTRIES_AT + 20 * 3 + 4, pack(">q", 1 << 40), ENTRIES_AT + 60, "entry 3 is for a record at 1099511627776"),
-        (ENTRIES_AT + 20 * 3 + 16, pack(">i", 77), ENTRIES_AT + 60, "entry 3 says that 77 is the next older one"),
-        (ENTRIES_AT + 20 * 3, pack(">i", -1), ENTRIES_AT + 60, "entry 3 says"),
+        (ENTRIES_AT + 20 * 3 + 16, pack(">i", 77), ENTRIES_AT + 60, "entry 3 names 77 as the next older entry"),
+        (ENTRIES_AT + 20 * 3, pack(">i", -1), ENTRIES_AT + 60, "entry 3 names"),
         (24, pack(">q", 1000), 0, "its header ends at offset 1000, its last entry is for"),
         (36, pack(">i", 13), 0, "its header counts 12 entries, it has room for 11"),
     ],
@@ -218,7 +218,7 @@ def test_an_entry_for_a_key_that_its_record_has_not_is_found() -> None:
     content[at : at + 4] = pack(">i", unpack_from(">i", content, at)[0] % 5)
     (found,) = index_faults(disk)
     assert (found.severity, found.file, found.offset) == (WARNING, path, at)
-    assert "has none such" in found.message
+    assert "does not have" in found.message
 
 
 def test_a_closed_hole_stays_known(disk: FakeDisk) -> None:
@@ -231,7 +231,7 @@ def test_a_closed_hole_stays_known(disk: FakeDisk) -> None:
     store.close()
     found = faults(disk)
     assert [one.severity for one in found] == [WARNING, WARNING]
-    assert f"{SIZE} bytes at {SIZE} were no record and were passed over by a start: magic" in found[0].message
+    assert f"{SIZE} bytes at {SIZE} were not a record and were overwritten by a start: magic" in found[0].message
     assert "1 entries, the first of them 1, are empty" in found[1].message
     kept = bytes(disk.contents(f"/store/damaged/{SIZE:020d}"))
     assert kept[BODY_AT : BODY_AT + 6] == b"body 1"

@@ -211,7 +211,7 @@ def test_a_full_disk_refuses_a_topic_and_takes_it_when_there_is_room() -> None:
     async def scenario(world: VirtualCluster) -> None:
         await world.start()
         world.disk.fail = full
-        with pytest.raises(ReplyError, match="no room to write"):
+        with pytest.raises(ReplyError, match="No room to write"):
             await create(world, "A")
         world.disk.fail = lambda kind, path: None
         await create(world, "A")
@@ -518,7 +518,7 @@ def test_a_file_in_place_of_a_directory_is_a_refusal_that_names_it_and_the_fix(p
         world.disk.make_dirs(place.rpartition("/")[0])
         world.disk.put_file(place)
         await world.name_server.start()
-        with pytest.raises(StoreError, match=rf"{place}: .*in the place of a directory: move it away"):
+        with pytest.raises(StoreError, match=rf"{place}: .*in place of a directory: move it away"):
             await world.broker.start()
 
     in_broker(scenario)

@@ -299,7 +299,7 @@ def test_a_position_in_a_file_that_is_gone_goes_on_by_offset() -> None:
     for path in index_files(disk):
         disk.remove(path)
     again = opened(disk)
-    assert "made anew" in again.recovery_report.notes[-1]
+    assert "rebuilding" in again.recovery_report.notes[-1]
     gone = first.position._replace(file="20010101000000000", number=99)
     rest = again.index.query(KeyQuery("T", "many", 64, position=gone))
     assert [record.decode(data).offset for data in rest.records] == offsets[:15]

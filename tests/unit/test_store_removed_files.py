@@ -74,7 +74,7 @@ def test_a_removed_queue_whose_file_is_not_open_stops_writes_at_the_first_entry(
     store._files.drop("/s/consumequeue/T/0/" + "0" * 20)
     store.put(draft(5))
     for _ in range(3):
-        with pytest.raises(StoreError, match="cannot write"):
+        with pytest.raises(StoreError, match="Cannot write"):
             store.dispatch_pending()
     with pytest.raises(StoreError, match="was removed"):
         store.put(draft(6))
@@ -198,7 +198,7 @@ def test_a_full_disk_is_reported_once_until_it_is_cleared(caplog: pytest.LogCapt
     for _ in range(2):
         disk.room = 10
         for number in range(5):
-            with pytest.raises(StoreError, match="no room"):
+            with pytest.raises(StoreError, match="No room"):
                 store.put(draft(number))
         disk.room = None
         put(store, 1)

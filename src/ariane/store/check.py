@@ -1,14 +1,14 @@
-"""Every invariant of a store directory, looked at without changing anything: findings for people and machines.
+"""Checks every invariant of a store directory without changing anything.
 
-    check(root) ->  files       names, lengths, what does not belong there
-                    commitlog   each record in full (CRC too), holes, what lies behind the end
+    check(root) ->  files       names, lengths, files that do not belong there
+                    commitlog   each record in full (CRC too), corrupt ranges, bytes after the end
                     queues      each record has its entry (offset, size, tags code) at its number; each entry has its record
                     index       names, headers, chains and slots of the files; of a sample of entries, the keys of their records
                     checkpoint, abort, config/*.json
 
-It may be run on a directory that a broker (ours or Java's) is writing to: what is newer than the checkpoint is not expected to be
-complete then. The log is read once, in order; of a queue a window of entries is in memory, so that only the number of queues
-counts, not that of messages; of an index file its slots. [no counterpart in Java]
+A broker (ours or Java's) may be writing to the directory: data after the checkpoint may then be incomplete. The log is read once,
+in order. Memory holds a window of entries per queue and the slots of one index file, so it depends on the number of queues, not
+of messages. [no counterpart in Java]
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DEFAULT_SIZES = IndexSizes(_DEFAULTS.index_slots, _DEFAULTS.index_entries)
 
 
 class CheckSummary(msgspec.Struct):
-    """What was looked at; complete once `check` has ended."""
+    """Numbers of checked items; complete once `check` has ended."""
 
     files: int = 0
     records: int = 0
@@ -55,9 +55,15 @@ def check(
     index_sizes: IndexSizes = DEFAULT_SIZES,
     commit_log: str | None = None,
 ) -> Iterator[CheckFinding]:
-    """Findings, as they are met. StoreError when `root` is no store that can be read. `index_sizes` is how the files of the
-    key index are laid out; those of another length are looked at in part. `commit_log` is the directory of the log when it is
-    not `root`/commitlog."""
+    """Yield the findings of a store directory.
+
+    Args:
+        index_sizes: layout of the key index files; files of another length are checked in part.
+        commit_log: directory of the log if it is not `root`/commitlog.
+
+    Raises:
+        StoreError: `root` is not a store directory, or cannot be read.
+    """
     commit_log = commit_log or f"{root}/commitlog"
     disk = disk or ReadOnlyDisk()
     summary = summary or CheckSummary()
@@ -84,7 +90,7 @@ def check(
         summary.files += len(log.bases) + queues.files + index_files_of(disk, root)
         summary.queues, summary.entries = queues.count, queues.entries
     except OSError as error:
-        raise StoreError(f"cannot read {error.filename or root}: {error.strerror or error}") from error
+        raise StoreError(f"Cannot read {error.filename or root}: {error.strerror or error}") from error
     finally:
         files.close()
 
@@ -94,19 +100,23 @@ def _checkpoint(disk: Disk, root: str) -> tuple[Checkpoint, list[CheckFinding]]:
     data = read_whole(disk, path)
     if data is None:
         return Checkpoint(), [
-            CheckFinding(WARNING, path, 0, "is missing", "start a broker: it reads all and makes it again")
+            CheckFinding(WARNING, path, 0, "is missing", "start a broker: it scans the log and writes a new one")
         ]
     found = []
     if len(data) != checkpoints.SIZE:
         found.append(
             CheckFinding(
-                WARNING, path, 0, f"has {len(data)} bytes, not {checkpoints.SIZE}", "start a broker: it is made again"
+                WARNING,
+                path,
+                0,
+                f"has {len(data)} bytes, not {checkpoints.SIZE}",
+                "start a broker: it writes a new one",
             )
         )
     made = checkpoints.decode(data)
     if made.safe_offset is None and any(data):
         found.append(
-            CheckFinding(NOTE, path, 0, "Java wrote it last, or a write of it was torn: no safe offset is known", "")
+            CheckFinding(NOTE, path, 0, "Java wrote it last, or a write of it was torn: the safe offset is unknown", "")
         )
     return made, found
 
@@ -114,7 +124,7 @@ def _checkpoint(disk: Disk, root: str) -> tuple[Checkpoint, list[CheckFinding]]:
 def _log(
     root: str, log: Segments, queues: QueueChecks, checkpoint: Checkpoint, summary: CheckSummary, *, is_running: bool
 ) -> Iterator[CheckFinding]:
-    """Walk over all records, from file to file, and over files that are missing."""
+    """Check all records, file by file, and files that are missing between others."""
     safe = checkpoint.safe_offset
     complete_to = (safe or 0) if is_running else NOTHING
     end = log.start
@@ -153,27 +163,27 @@ def _log(
         yield CheckFinding(NOTE, log.directory, 0, f"{times_back} records are older than the one before them", "")
     if safe is not None and end < safe:
         what = f"the log ends at {end}, but everything below {safe} was on the disk"
-        yield CheckFinding(ERROR, log.path(end - end % log.size), end % log.size, what, "take the files from a copy")
+        yield CheckFinding(ERROR, log.path(end - end % log.size), end % log.size, what, "restore the files from a copy")
     yield from _behind(log, end, walk.stop_reason, is_running=is_running)
 
 
 def _hole(log: Segments, offset: int, size: int, why: str) -> CheckFinding:
-    what = f"{size} bytes at {offset} are no record: {why}"
-    fix = "good records follow and are served; a start that reads over it closes it (Java would cut the log here)"
+    what = f"{size} bytes at {offset} are not a record: {why}"
+    fix = "consumers get the valid records after it; a start that scans this range overwrites it (Java would cut the log here)"
     return CheckFinding(ERROR, log.path(offset - offset % log.size), offset % log.size, what, fix)
 
 
 def _closed(log: Segments, record: ScannedRecord, root: str) -> CheckFinding:
     why = record.properties.decode("utf-8", "replace").partition("\x01")[2] or "unknown"
-    what = f"{record.size} bytes at {record.offset} were no record and were passed over by a start: {why}"
-    fix = f"what was there, if anything, is kept below {corrupt_ranges.backup_directory(root)}"
+    what = f"{record.size} bytes at {record.offset} were not a record and were overwritten by a start: {why}"
+    fix = f"the former bytes, if there were any, are below {corrupt_ranges.backup_directory(root)}"
     return CheckFinding(
         WARNING, log.path(record.offset - record.offset % log.size), record.offset % log.size, what, fix
     )
 
 
 def _behind(log: Segments, end: int, why: str, *, is_running: bool) -> Iterator[CheckFinding]:
-    """What was written behind the last record: of a crash, or of a broker that is just writing."""
+    """Check the bytes after the last record: left by a crash, or just being written by a broker."""
     at: int | None = end
     rest = 0
     while at is not None and log.has(at):
@@ -186,8 +196,8 @@ def _behind(log: Segments, end: int, why: str, *, is_running: bool) -> Iterator[
         rest += len(data) - data.count(0)
         at += len(data)
     if rest:
-        what = f"{rest} bytes that are not zero lie behind the last record at {end}: {why}"
-        fix = "a start cuts them off"
+        what = f"{rest} bytes after the last record at {end} are not zero: {why}"
+        fix = "a start removes them"
         yield CheckFinding(NOTE if is_running else WARNING, log.path(end - end % log.size), end % log.size, what, fix)
 
 
@@ -203,8 +213,16 @@ def _config(disk: Disk, root: str) -> Iterator[CheckFinding]:
             fastjson.read(read_whole(disk, path) or b"")
         except ProtocolError as error:
             spare = name.endswith(".bak") or disk.size(f"{path}.bak") is None
-            fix = "put back a copy, or remove it to go on without" if spare else f"a broker goes on with {name}.bak"
+            fix = (
+                "restore it from a copy, or remove it to start without"
+                if spare
+                else f"a broker uses {name}.bak instead"
+            )
             yield CheckFinding(ERROR, path, 0, f"cannot be parsed: {error}", fix)
         except OSError as error:
-            fix = "move it away: no broker starts with it" if isinstance(error, IsADirectoryError) else "let it be read"
+            fix = (
+                "move it away: no broker starts with it"
+                if isinstance(error, IsADirectoryError)
+                else "give read access to it"
+            )
             yield CheckFinding(ERROR, path, 0, f"cannot be read: {error.strerror or error}", fix)

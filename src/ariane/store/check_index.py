@@ -1,7 +1,7 @@
-"""The key index's part of `check`: names, headers, chains, and whether the records have the keys the entries say.
+"""The key index's part of `check`: names, headers, chains, and whether the records have the keys of their entries.
 
-All entries of a file are read in order, so that the chain of each slot can be followed as it grew: memory is that of the slots of
-one file. Records are looked up for a sample of the entries only. [no counterpart in Java]
+All entries of a file are read in order, so the chain of each slot can be followed as it grew: the memory of one file's slots is
+enough. Records are read for a sample of the entries only. [no counterpart in Java]
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from ariane.store.index_file import (
 from ariane.store.record_scanner import NotARecord, read_record
 from ariane.store.segments import Segments
 
-SAMPLE = 1000  # entries of a file whose records are looked up
+SAMPLE = 1000  # entries of a file whose records are read
 SLOTS_AT_ONCE = 1 << 18
-_FIX = "remove the file while no broker runs: it is made again from the log"
+_FIX = "remove the file while no broker runs: it is rebuilt from the log"
 
 
 def check_index(
     files: OpenFiles, root: str, log: Segments, log_end: int, sizes: IndexSizes, *, is_running: bool
 ) -> Iterator[CheckFinding]:
-    """Findings about the files in `root`/index; of each file the first only, since the others mostly follow from it."""
+    """Yield findings about the files in `root`/index; only the first of each file, since the others mostly follow from it."""
     directory, disk = f"{root}/index", files.disk
     if disk.size(directory) is None:
         return
@@ -45,7 +45,7 @@ def check_index(
     for name in names:
         path = f"{directory}/{name}"
         if len(name) != NAME_DIGITS or not name.isdigit():
-            yield CheckFinding(WARNING, path, 0, "is no index file", "move it out of the store directory")
+            yield CheckFinding(WARNING, path, 0, "is not an index file", "move it out of the store directory")
             continue
         data, size = disk.pread(files.get(path), HEADER_SIZE, 0), disk.size(path) or 0
         fault = _header_fault(data, size, behind)
@@ -59,7 +59,7 @@ def check_index(
         if size != sizes.file_size:
             what = (
                 f"has {size} bytes, not the {sizes.file_size} of {sizes.slots} slots and {sizes.entries} entries:"
-                " its entries were not looked at"
+                " its entries were not checked"
             )
             yield CheckFinding(NOTE, path, 0, what, "")
             continue
@@ -71,7 +71,7 @@ def check_index(
 
 
 def index_files_of(disk: Disk, root: str) -> int:
-    """How many index files there are."""
+    """Return the number of index files."""
     directory = f"{root}/index"
     names = [] if disk.size(directory) is None else disk.listdir(directory)
     return sum(len(name) == NAME_DIGITS and name.isdigit() for name in names)
@@ -82,13 +82,13 @@ def _header_fault(data: bytes, size: int, behind: int) -> str:
         return f"has {len(data)} bytes, less than a header"
     begin_ms, end_ms, begin, end, slots, count = HEADER.unpack(data)
     if not any(data):
-        return ""  # just made
+        return ""  # just created
     if begin_ms > end_ms or begin > end:
         return f"its header ends ({end_ms} ms, offset {end}) before it begins ({begin_ms} ms, offset {begin})"
     if count < 1 or slots < 0 or slots >= max(count, 1) or (count - 1) * ENTRY_SIZE > size:
         return f"its header counts {count - 1} entries in {slots} slots, in a file of {size} bytes"
     if begin < behind:
-        return f"it begins at offset {begin}, before the one made before it ({behind})"
+        return f"it begins at offset {begin}, before the previous file ({behind})"
     return ""
 
 
@@ -112,7 +112,7 @@ class _FileCheck:
         self._slots = array("i", bytes(SLOT_SIZE * sizes.slots))
 
     def fault(self, *, with_slots: bool) -> tuple[int, str] | None:
-        """The first thing that is wrong, and at which byte."""
+        """Return the byte and the description of the first fault; None if there is none."""
         if self._header.next_entry > self._sizes.entries:
             return (
                 0,
@@ -131,9 +131,9 @@ class _FileCheck:
                 slot = value % slot_count
                 what = ""
                 if not last <= offset <= end:
-                    what = f"is for a record at {offset}, the one before it for {last}, the last one for {end}"
+                    what = f"is for a record at {offset}, the previous one for {last}, the last one for {end}"
                 elif value < 0 or older != slots[slot]:
-                    what = f"says that {older} is the next older one of slot {slot}, that is {slots[slot]}"
+                    what = f"names {older} as the next older entry of slot {slot}, expected {slots[slot]}"
                 elif number % every == 0 or number == count - 1:
                     what = self._record_fault(value, offset)
                 if what:
@@ -143,16 +143,16 @@ class _FileCheck:
 
     def _record_fault(self, value: int, offset: int) -> str:
         if offset < self._log.start:
-            return ""  # the log has lost it
-        if offset >= self._log_end:  # of a log that grows, more is there by now
+            return ""  # removed from the log
+        if offset >= self._log_end:  # a growing log contains it by now
             return "" if self._is_running else f"is for a record at {offset}, the log ends at {self._log_end}"
         try:
             found, _ = read_record(self._log, offset)
         except NotARecord as fault:
-            return f"is for a record at {offset}, where none is: {fault}"
+            return f"is for {offset}, where no record begins: {fault}"
         if value in hash_record_keys(found) or is_replacement(found):
             return ""
-        return f"is for a key with the hash {value}, the record at {offset} has none such"
+        return f"is for a key with the hash {value}, which the record at {offset} does not have"
 
     def _slot_fault(self) -> tuple[int, str] | None:
         for first in range(0, self._sizes.slots, SLOTS_AT_ONCE):
@@ -161,6 +161,6 @@ class _FileCheck:
             there = array("i", swap_byte_order(self._disk.pread(self._handle, SLOT_SIZE * len(expected), at)))
             if there != expected:
                 number = next(number for number, one in enumerate(expected) if there[number] != one)
-                what = f"slot {first + number} names entry {there[number]}, its newest is {expected[number]}"
+                what = f"slot {first + number} names entry {there[number]}, the newest is {expected[number]}"
                 return at + SLOT_SIZE * number, what
         return None

@@ -1,7 +1,7 @@
 """The queues' part of `check`: each record has its entry, each entry its record.
 
-Records are given one after another as the log is walked; the entry each of them must have is compared, read through a window that
-moves with the numbers. In the end the entries of each queue that no record has claimed are looked at one by one.
+Records arrive in log order; the entry of each is compared, read through a window that moves with the numbers. At the end the
+entries that belong to no record are checked one by one.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from ariane.store.segments import Segments
 
 WINDOW = 256  # entries of a queue in memory
 WINDOWS_MAX = 4096  # queues with a window: 20 MB
-FINDINGS_MAX = 20  # findings of one queue that are told one by one; how many more there are is told, too
+FINDINGS_MAX = 20  # findings reported per queue; the number of further ones is reported, too
 EXT_ADDRESS_MAX = -2147483649  # a tags code up to here is the address of an extended entry of Java's
 _SCHEDULE = SCHEDULE_TOPIC.encode()
 
 
 class _Queue:
-    """One queue as the check sees it."""
+    """State of the check of one queue."""
 
     __slots__ = (
         "at",
@@ -49,7 +49,7 @@ class _Queue:
         self.claimed = 0  # entries that belong to a record
         self.reported = 0
         self.first, self.first_offset = _first(segments)
-        self.newest = -1  # highest number a record had
+        self.newest = -1  # highest number of a record
         self.end = segments.stop // ENTRY_SIZE
 
     @property
@@ -57,7 +57,7 @@ class _Queue:
         return f"{self.topic}-{self.queue_id}"
 
     def entry(self, number: int) -> tuple[int, int, int] | None:
-        """Offset, size, tags code; None when there is none, (0, BLANK_SIZE, 0) when it is blank."""
+        """Return offset, size and tags code; None if there is no entry, (0, BLANK_SIZE, 0) if it is blank."""
         within = number - self.at
         if not 0 <= within < len(self.window) // ENTRY_SIZE:
             if not self.segments.start // ENTRY_SIZE <= number < self.end:
@@ -70,13 +70,13 @@ class _Queue:
         return (offset, size, code) if size else None
 
     def locate(self, number: int) -> tuple[str, int]:
-        """File and byte of an entry."""
+        """Return the file and the byte of an entry."""
         at = number * ENTRY_SIZE
         return self.segments.path(at - at % self.segments.size), at % self.segments.size
 
 
 def _first(segments: Segments) -> tuple[int, int]:
-    """Number and commit log offset of the first entry that is not blank; -1 when there is none."""
+    """Return number and commit log offset of the first entry that is not blank; -1 if there is none."""
     for base in segments.bases:
         for at in range(base, base + segments.size, WINDOW * ENTRY_SIZE):
             data = segments.read(at, WINDOW * ENTRY_SIZE)
@@ -89,14 +89,14 @@ def _first(segments: Segments) -> tuple[int, int]:
 
 
 class QueueChecks:
-    """All queues of a store. `load`, then `take` each record, then `end`."""
+    """All queues of a store. Call `load`, `check_record` with each record, then `finish`."""
 
     def __init__(self, files: OpenFiles, root: str) -> None:
         self._files = files
         self._root = root
         self._table: dict[tuple[str, int], _Queue] = {}
         self._windows: dict[_Queue, None] = {}
-        self._without: dict[str, int] = {}  # records by topic that has no queues
+        self._without: dict[str, int] = {}  # records of topics without queues, by topic
         self._former = 0
         self._log_start: int | None = None
         self._pending = 0
@@ -110,9 +110,7 @@ class QueueChecks:
     def load(self) -> Iterator[CheckFinding]:
         disk = self._files.disk
         if disk.size(self._root) is None:
-            yield CheckFinding(
-                WARNING, self._root, 0, "is missing", "start a broker: queues are made again from the log"
-            )
+            yield CheckFinding(WARNING, self._root, 0, "is missing", "start a broker: queues are rebuilt from the log")
             return
         for topic in disk.listdir(self._root):
             try:
@@ -132,19 +130,19 @@ class QueueChecks:
         segments, found = inspect_files(self._files, directory, "mappedFileSizeConsumeQueue")
         yield from found
         if segments.size % ENTRY_SIZE and segments.bases:
-            what = f"files of {segments.size} bytes do not hold whole entries"
-            yield CheckFinding(ERROR, directory, 0, what, "remove the queue's directory: it is made again from the log")
+            what = f"a file of {segments.size} bytes does not consist of whole entries"
+            yield CheckFinding(ERROR, directory, 0, what, "remove the queue's directory: it is rebuilt from the log")
             return
         for before, base in zip(segments.bases, segments.bases[1:], strict=False):
             if base != before + segments.size:
-                fix = "remove the queue's directory: it is made again from the log"
+                fix = "remove the queue's directory: it is rebuilt from the log"
                 what = "this file is missing between others"
                 yield CheckFinding(ERROR, segments.path(before + segments.size), 0, what, fix)
         self.files += len(segments.bases)
         self._table[topic, int(name)] = _Queue(topic, int(name), segments)
 
     def check_record(self, record: ScannedRecord, *, must_have: bool) -> Iterator[CheckFinding]:
-        """Look for the entry of `record`. Without `must_have` it may still come."""
+        """Check the entry of `record`. Without `must_have` the entry may not be written yet."""
         if self._log_start is None:
             self._log_start = record.offset
         if not has_entry(record.sys_flag):
@@ -159,7 +157,7 @@ class QueueChecks:
             return
         number = record.queue_offset
         if record.offset < queue.first_offset and number >= queue.first:
-            self._former += 1  # the topic was deleted after it, and made again
+            self._former += 1  # its topic was deleted later, and created again
             return
         queue.newest = max(queue.newest, number)
         self._remember(queue)
@@ -195,19 +193,17 @@ class QueueChecks:
         queue.reported += 1
         if queue.reported <= FINDINGS_MAX:
             file, at = queue.locate(number)
-            fix = "remove the queue's directory while no broker runs: it is made again from the log"
+            fix = "remove the queue's directory while no broker runs: it is rebuilt from the log"
             yield CheckFinding(severity, file, at, f"{queue.name} {what}", fix)
 
     def finish(self) -> Iterator[CheckFinding]:
-        """What the records did not claim."""
+        """Yield findings about entries without a record, and records without a queue."""
         for topic, count in sorted(self._without.items()):
             what = f"{count} records of {topic} have no queue: the topic was deleted, or its queues are lost"
-            fix = (
-                "if it was not deleted: remove the checkpoint and all of consumequeue, they are made again from the log"
-            )
+            fix = "if it was not deleted: remove the checkpoint and all of consumequeue, they are rebuilt from the log"
             yield CheckFinding(NOTE, f"{self._root}/{topic}", 0, what, fix)
         if self._former:
-            what = f"{self._former} records are of topics that were deleted and made again"
+            what = f"{self._former} records belong to topics that were deleted and created again"
             yield CheckFinding(NOTE, self._root, 0, what, "")
         if self._pending:
             yield CheckFinding(NOTE, self._root, 0, f"{self._pending} new records have no entry yet", "")
@@ -218,8 +214,8 @@ class QueueChecks:
                 yield CheckFinding(ERROR, queue.segments.directory, 0, what, "as above")
 
     def _check_unclaimed(self, queue: _Queue) -> Iterator[CheckFinding]:
-        """Empty and stale entries, and those whose record is not there."""
-        lost: list[int] = []  # number of the first, how many
+        """Check for empty and stale entries, and entries whose record does not exist."""
+        lost: list[int] = []  # number of the first, count
         here = stale = 0
         before = -1
         ended = False
@@ -245,27 +241,25 @@ class QueueChecks:
             self.entries += 1
             here += offset >= (self._log_start or 0)
             if offset <= before:
-                yield from self._report(
-                    queue, number, ERROR, f"entry {number} points back, to {offset} behind {before}"
-                )
+                yield from self._report(queue, number, ERROR, f"entry {number} points back, to {offset} after {before}")
             before = max(before, offset)
         if lost:
-            what = f"{lost[1]} entries, the first of them {lost[0]}, are empty: their records were lost in a hole of the log"
+            what = f"{lost[1]} entries, the first of them {lost[0]}, are empty: their records were in a corrupt range of the log"
             file, at = queue.locate(lost[0])
-            yield CheckFinding(WARNING, file, at, f"{queue.name}: {what}", "consumers are led past them; nothing to do")
+            yield CheckFinding(WARNING, file, at, f"{queue.name}: {what}", "consumers skip them; nothing to do")
         if stale:
             file, at = queue.locate(queue.newest + 1)
-            what = f"{queue.name}: {stale} entries lie behind unwritten ones"
+            what = f"{queue.name}: {stale} entries follow unwritten ones"
             yield CheckFinding(WARNING, file, at, what, "left by a crash or by Java; a start clears them")
         if here > queue.claimed and not queue.topic.startswith(LMQ_PREFIX):
             file, at = queue.locate(queue.newest)
-            what = f"{queue.name}: {here - queue.claimed} of {here} entries point to no good record of this queue"
-            fix = "consumers are led past what cannot be read; a start clears entries behind the end of the log"
+            what = f"{queue.name}: {here - queue.claimed} of {here} entries point to no valid record of this queue"
+            fix = "consumers skip corrupt records; a start clears entries after the end of the log"
             yield CheckFinding(ERROR, file, at, what, fix)
 
     @staticmethod
     def _only_zeros(queue: _Queue, number: int) -> bool:
-        """Whether nothing is written in the queue from `number` on."""
+        """Return whether nothing is written in the queue from `number` on."""
         at = number * ENTRY_SIZE
         while queue.segments.has(at):
             within_file = at - at % queue.segments.size + queue.segments.size

@@ -1,4 +1,4 @@
-"""What a check of a store directory finds, and the files of one of its directories as they are. See `check`."""
+"""Findings of a check of a store directory, and the files of one directory, valid or not. See `check`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ariane.store.files import OpenFiles
 from ariane.store.segments import NAME_DIGITS, Segments
 
 ERROR = "error"  # a message is lost or unreadable, or a broker will not start
-WARNING = "warning"  # something is not as it has to be, and nothing is lost by it
-NOTE = "note"  # worth knowing, not a fault
+WARNING = "warning"  # something is wrong, but nothing is lost by it
+NOTE = "note"  # information, not a fault
 
 
 class CheckFinding(msgspec.Struct, frozen=True):
-    """One of them; `offset` is a byte of `file`, `fix` may be empty."""
+    """One finding: `offset` is a byte of `file`, `fix` may be empty."""
 
     severity: str
     file: str
@@ -25,9 +25,9 @@ class CheckFinding(msgspec.Struct, frozen=True):
 
 
 def inspect_files(files: OpenFiles, directory: str, setting: str) -> tuple[Segments, list[CheckFinding]]:
-    """The files in `directory` as they lie there, and what is wrong with their names and lengths.
+    """Return the files in `directory`, and findings about their names and lengths.
 
-    Their size is that of most of them. Gaps are the caller's to find.
+    Their size is assumed to be that of most of them. The caller looks for gaps.
     """
     found = []
     sizes: dict[int, int] = {}
@@ -44,10 +44,12 @@ def inspect_files(files: OpenFiles, directory: str, setting: str) -> tuple[Segme
     for base, length in sizes.items():
         path = f"{directory}/{base:0{NAME_DIGITS}d}"
         if length != size:
-            fix = f"a start after a crash brings it to its length; else set {setting} to what it was made with"
+            fix = f"a start after a crash corrects its length; else set {setting} to the size of the files"
             found.append(CheckFinding(WARNING, path, 0, f"has {length} bytes, the others {size}", fix))
         if base % size:
             found.append(
-                CheckFinding(ERROR, path, 0, f"does not begin at a multiple of {size}", f"set {setting} right")
+                CheckFinding(
+                    ERROR, path, 0, f"does not begin at a multiple of {size}", f"set {setting} to the size of the files"
+                )
             )
     return Segments(files, directory, size, sorted(base for base in sizes if base % size == 0)), found

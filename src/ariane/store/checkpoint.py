@@ -1,23 +1,23 @@
-"""The checkpoint: how far the log and what is derived from it had reached the disk when it was last written.
+"""The checkpoint: up to where the log and the derived files are durable.
 
     0   i64  physic msg timestamp    store time of the last flushed record
     8   i64  logics msg timestamp    store time of the last record whose consume queue entry is flushed
     16  i64  index msg timestamp     store time of the last record in the newest full index file that is flushed
-    24  8 B  b"ariane01"             from here on our own; Java reads 24 bytes and leaves the rest alone
-    32  i64  safe offset             a record boundary; all below is flushed, in the log and in the queues
-    40  i64  queue files             how many files all consume queues had together: with fewer, some were lost
-    48  u32  CRC-32 of bytes 0..47   covers Java's part too: when Java has moved a timestamp on, ours no longer counts
+    24  8 B  b"ariane01"             our own part from here on; Java reads 24 bytes and leaves the rest as it is
+    32  i64  safe offset             a record boundary; everything below is flushed, in the log and in the queues
+    40  i64  queue files             number of files of all consume queues: with fewer, some were lost
+    48  u32  CRC-32 of bytes 0..47   covers Java's part too: once Java has changed a timestamp, our part does not count
     52  4 B  b"aix1"                 with a key index only:
-    56  i64  indexed offset          a record boundary; the keys of all below are flushed
-    64  i64  index files             how many there were: with fewer, some were lost
+    56  i64  indexed offset          a record boundary; the keys of all records below are flushed
+    64  i64  index files             number of index files: with fewer, some were lost
     72  u32  CRC-32 of bytes 0..71
-    76  4 B  b"alog"             where the log begins; not there in checkpoints of earlier versions
+    76  4 B  b"alog"             start of the log; missing in checkpoints of earlier versions
     80  i64  log start           offset of the first commit log file; a later one than this was not removed by the broker
     88  u32  CRC-32 of bytes 0..87
     92..4095 zeros
 
-With the safe offset a start reads the log from there on, and not from the beginning of a file. Without it (a directory that
-Java wrote last, a torn write) Java's own rules for the start position apply, see `recovery`. [StoreCheckpoint]
+With the safe offset a start scans the log from there on, and not from the beginning of a file. Without it (a directory that
+Java wrote last, a torn write) Java's own rules for the start of the scan apply, see `recovery`. [StoreCheckpoint]
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ class Checkpoint(NamedTuple):
     index_ms: int = 0
     safe_offset: int | None = None  # None: not written by this store, or torn
     queue_files: int = 0
-    indexed_offset: int | None = None  # None: no key index was kept
+    indexed_offset: int | None = None  # None: there was no key index
     index_files: int = 0
     log_start: int | None = None  # None: not recorded
 
     def min_ms(self) -> int:
-        """Records stored up to here were flushed in both forms, by Java's rule."""
+        """Return the store time up to which records are flushed in the log and in the queues, by Java's rule."""
         return max(0, min(self.physic_ms, self.logics_ms) - MARGIN_MS)
 
 
@@ -75,7 +75,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
 
 
 def decode(data: bytes) -> Checkpoint:
-    """Any content is accepted: a checkpoint can only save time, never be the reason not to start."""
+    """Decode a checkpoint. Any content is accepted: a checkpoint can only save time, never prevent a start."""
     if len(data) < _TIMES.size:
         return Checkpoint()
     physic_ms, logics_ms, index_ms = _TIMES.unpack_from(data)
@@ -109,7 +109,7 @@ def _with_log(found: Checkpoint, data: bytes) -> Checkpoint:
 
 
 def reserve(files: OpenFiles, path: str) -> None:
-    """Let the file be there in its full size, so that a full disk keeps no checkpoint from being written."""
+    """Create the file at its full size, so that a checkpoint can be written on a full disk."""
     size = files.disk.size(path)
     if size is None:
         files.disk.close(files.disk.create(path, SIZE))
@@ -126,7 +126,7 @@ class CheckpointFile:
         self._files = files
         # Passed to the last flush, or read at start: a flush that would write the same again is not needed.
         self.latest = decode(read_whole(files.disk, path) or b"")
-        # Known to be on the disk: only this one allows files to be removed.
+        # On the disk for certain: only this one allows files to be removed.
         self.durable = self.latest
 
     def lower(self, checkpoint: Checkpoint) -> None:

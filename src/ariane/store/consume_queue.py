@@ -1,14 +1,14 @@
 """A consume queue: the records of one topic and queue id in order, as entries of 20 bytes in files of equal size.
 
-    commit log offset i64 | record size i32 | tags code i64          entry n lies at byte 20 * n of the queue
+    commit log offset i64 | record size i32 | tags code i64          entry n is stored at byte 20 * n of the queue
 
-An entry whose record was lost in a hole of the log points to the record of the entry after it, with the tags code LOST_CODE: it
-is passed over here, and Java hands that record out once more (a blank one would make it pass over all that follow in the same
-read). In the schedule topic, where the code is a time, it has that of the entry after it, and that message comes twice.
+The entry of a record that was lost in a corrupt range points to the record of the entry after it, with the tags code LOST_CODE.
+It is skipped here; Java delivers that record twice (a blank entry would make Java skip all later entries of the same read). In
+the schedule topic, where the code is a time, it has the code of the entry after it, and that message is delivered twice.
 
-Blank entries (0, 2147483647, 0) fill the first file up to its first real entry when that one has not number 0: the older
-records are gone. The newest entries also stay in memory, so that a consumer at the tail costs no read. All of it is derived
-from the commit log and can be made again. [ConsumeQueue]
+Blank entries (0, 2147483647, 0) fill the first file up to its first real entry if that one has not number 0: the older
+records are removed. The newest entries also stay in memory, so that a consumer at the tail costs no read. A queue can be rebuilt
+from the commit log. [ConsumeQueue]
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ ENTRY = Struct(">qiq")
 ENTRY_SIZE = 20
 BLANK_SIZE = 2147483647
 BLANK = ENTRY.pack(0, BLANK_SIZE, 0)
-LOST_CODE = int.from_bytes(b"LOST", "big") << 32  # no tag's hash, no extended address; its low half is no tag's, either
-TAIL_ENTRIES = 256  # kept in memory per queue after trimming; grows to twice that before it is trimmed
-LMQ_PREFIX = "%LMQ%"  # Java's light queues hold entries of records of other topics
+LOST_CODE = (
+    int.from_bytes(b"LOST", "big") << 32
+)  # not the hash of a tag or an extended address, and neither is its low half
+TAIL_ENTRIES = 256  # entries in memory per queue after trimming; up to twice as many before
+LMQ_PREFIX = "%LMQ%"  # Java's light queues contain entries of records of other topics
 
 Read = Callable[[int, int], bytes]  # reads the commit log: (offset, length)
 
@@ -42,7 +44,7 @@ class QueueFilesChanged(NamedTuple):
 
 
 class ConsumeQueue:
-    """One queue. `open` before anything else; `max` is the number of its next entry, `next_offset` that of the next put."""
+    """One queue. Call `open` first; `max` is the number of the next entry, `next_offset` that of the next put."""
 
     __slots__ = (
         "_disk",
@@ -76,21 +78,21 @@ class ConsumeQueue:
         self.opened = False
         self.max = 0
         self.next_offset = 0
-        self.last_end = 0  # commit log offset behind the record of the last entry
+        self.last_end = 0  # commit log offset after the record of the last entry
         self.tail = bytearray()
         self.tail_at = 0
         self._min = 0
         self._min_for = -1
 
     def open(self, limit: int, read: Read, *, trusted: bool = False) -> None:
-        """Find the end: entries of records that end at or below `limit` stay, all behind is zeroed.
+        """Find the end of the queue: entries of records that end at or before `limit` stay, all later ones are zeroed.
 
-        The last entry must agree with its record; one that names another record is stale (Java cuts a queue without clearing
-        it), and one where no record can be read, too. Unless the queue is `trusted`: then that record may be what is damaged.
+        The last entry must agree with its record. An entry that names another record, or no readable one, is stale: Java cuts a
+        queue without clearing it. In a `trusted` queue no entry is stale, so an unreadable record is a corrupt one.
         """
         segments = self.segments
         low = self._find_first(segments.stop // ENTRY_SIZE, lambda offset, size: size <= 0 or offset + size > limit)
-        # What was not flushed may be lost or torn entry by entry: the search can end behind such entries, never before good ones.
+        # Unflushed entries may be lost or torn one by one: the search can end after such entries, never before good ones.
         first = segments.start // ENTRY_SIZE
         while True:
             last = self.find_last_used(first, low)
@@ -117,23 +119,23 @@ class ConsumeQueue:
         last = self.find_last_used(segments.start // ENTRY_SIZE, low)
         return 0 if last is None else sum(self._entry(last)[:2])
 
-    def _find_first(self, high: int, is_behind: Callable[[int, int], bool]) -> int:
-        """Number of the first entry below `high` whose (offset, size) is `is_behind`, which holds for all after it.
+    def _find_first(self, high: int, is_after: Callable[[int, int], bool]) -> int:
+        """Return the number of the first entry below `high` whose (offset, size) `is_after`, like all later ones.
 
-        Blank entries name no place: one counts as the entry before it does.
+        Blank entries have no offset: each counts like the entry before it.
         """
         low = self.segments.start // ENTRY_SIZE
         while low < high:
             middle = (low + high) // 2
-            known = self.find_last_used(low, middle + 1)
-            if known is None or not is_behind(*self._entry(known)[:2]):
+            last = self.find_last_used(low, middle + 1)
+            if last is None or not is_after(*self._entry(last)[:2]):
                 low = middle + 1
             else:
-                high = known
+                high = last
         return low
 
     def find_last_used(self, low: int, high: int) -> int | None:
-        """Number of the last entry in [low, high) that is not blank."""
+        """Return the number of the last entry in [low, high) that is not blank; None if there is none."""
         step = 1
         while high > low:
             per_file = self.segments.size // ENTRY_SIZE
@@ -151,7 +153,7 @@ class ConsumeQueue:
         return ENTRY.unpack(data) if len(data) == ENTRY_SIZE else (0, 0, 0)
 
     def _is_valid(self, number: int, limit: int, read: Read, *, trusted: bool) -> bool:
-        """Whether entry `number` points to its record, below `limit`."""
+        """Return whether entry `number` points to its record, below `limit`."""
         offset, size, _ = self._entry(number)
         if size <= 0 or offset < 0 or offset + size > limit:
             return False
@@ -159,14 +161,14 @@ class ConsumeQueue:
         if not data:
             return True  # the record is older than the log's first file
         try:
-            found = parse_record(data, 0, offset, size + FILLER_SIZE, check_crc=False)
+            record = parse_record(data, 0, offset, size + FILLER_SIZE, check_crc=False)
         except NotARecord:
             return trusted and self._fits_neighbours(number, offset + size, limit, read)
-        same = (found.topic, found.queue_id, found.queue_offset) == (self.topic_bytes, self.queue_id, number)
-        return found.size == size and (same or self.topic.startswith(LMQ_PREFIX))
+        same = (record.topic, record.queue_id, record.queue_offset) == (self.topic_bytes, self.queue_id, number)
+        return record.size == size and (same or self.topic.startswith(LMQ_PREFIX))
 
     def _fits_neighbours(self, number: int, end: int, limit: int, read: Read) -> bool:
-        """Whether the record that cannot be read was one: it begins behind the one before, and the next begins where it ends."""
+        """Return whether an unreadable record fits between its neighbours in the log."""
         offset = self._entry(number)[0]
         before = self.find_last_used(self.segments.start // ENTRY_SIZE, number)
         if before is not None and sum(self._entry(before)[:2]) > offset:
@@ -186,7 +188,7 @@ class ConsumeQueue:
         return True
 
     def entries(self, number: int, count: int) -> bytes:
-        """Up to `count` entries from `number` on, not beyond `max` or the end of a file."""
+        """Return up to `count` entries from `number` on, not beyond `max` or the end of a file."""
         count = min(count, self.max - number)
         if number >= self.tail_at:
             at = (number - self.tail_at) * ENTRY_SIZE
@@ -194,14 +196,14 @@ class ConsumeQueue:
         return self.segments.read(number * ENTRY_SIZE, count * ENTRY_SIZE)
 
     def min_offset(self, log_start: int) -> int:
-        """Number of the first entry whose record is still in a log that starts at `log_start`."""
+        """Return the number of the first entry whose record is still in a log that starts at `log_start`."""
         if self._min_for != log_start:
             self._min = self._find_first(self.max, lambda offset, size: offset >= log_start)
             self._min_for = log_start
         return self._min
 
     def write(self, data: bytes) -> None:
-        """Write entries behind `max` without counting them yet; after an OSError it can simply be done again."""
+        """Write entries at `max` without counting them yet; after an OSError the call can be repeated."""
         segments = self.segments
         if path := segments.write_if_contained(self.max * ENTRY_SIZE, data):
             self.changed.files.add(path)
@@ -216,7 +218,7 @@ class ConsumeQueue:
             self.changed.files.add(segments.path(offset - offset % segments.size))
 
     def commit_written(self, data: bytes, last_end: int) -> None:
-        """Count the entries that were written; the last one's record ends at `last_end`."""
+        """Count the written entries `data`; the last one's record ends at `last_end`."""
         self.max += len(data) // ENTRY_SIZE
         self.last_end = last_end
         self.tail += data
@@ -225,14 +227,14 @@ class ConsumeQueue:
             self.tail_at = self.max - TAIL_ENTRIES
 
     def fill_lost(self, number: int, offset: int, size: int, code: int) -> None:
-        """Entries up to `number` whose records are lost; that of `number` has `size` bytes at `offset`."""
+        """Write entries for the lost records before `number`, whose own record has `size` bytes at `offset`."""
         data = ENTRY.pack(offset, size, code if self.topic == SCHEDULE_TOPIC else LOST_CODE) * (number - self.max)
         self.write(data)
         self.max = self.next_offset = number
         self.clear_tail()
 
     def restart(self, number: int) -> None:
-        """Drop everything and let the first entry be `number`: the topic was deleted and made again at this place."""
+        """Remove all entries and make `number` the next one: the topic was deleted and created again."""
         for base in list(self.segments.bases):
             self.segments.remove_file(base)
         self.changed.directories.add(self.segments.directory)
@@ -245,7 +247,7 @@ class ConsumeQueue:
         self.tail_at = self.max
 
     def _create_first_file(self) -> None:
-        """Make the directory and the first file, blank up to `max`."""
+        """Create the directory and the first file, with blank entries up to `max`."""
         segments = self.segments
         self.changed.directories.update(self._disk.make_dirs(segments.directory))
         offset = self.max * ENTRY_SIZE

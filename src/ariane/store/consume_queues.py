@@ -1,4 +1,4 @@
-"""All consume queues of a store: which there are is read at start, what is in one only when it is first used.
+"""All consume queues of a store: the table is read at start, each queue is opened when it is first used.
 
     consumequeue/<topic>/<queue id>/<20 digits>
 
@@ -21,10 +21,14 @@ TAILS_MAX = 2048  # queues with entries in memory: 2048 × 10 KB = 20 MB at most
 
 
 class ConsumeQueues:
-    """The table of queues. `limit` and `read` must be set before a queue is opened: see `use`."""
+    """The table of queues. Call `allow_opening` before a queue is opened."""
 
     def __init__(self, files: OpenFiles, root: str, size: int, *, counted: bool) -> None:
-        """`counted`: the checkpoint says how many files there were, so a missing one is noticed by `recovery`."""
+        """List the queues below `root`.
+
+        Args:
+            counted: the checkpoint has the number of files, so `recovery` notices a missing one.
+        """
         self._files = files
         self._disk = files.disk
         self._root = root
@@ -37,8 +41,10 @@ class ConsumeQueues:
         self._trusted = False
         self._read: Read = _not_yet
         self.changed = QueueFilesChanged(set(), set())
-        self.rebuild_reasons: list[str] = []  # why queues have to be rebuilt: a file was missing or had a wrong length
-        self._unusable_files: list[Segments] = []  # what is stored of them, until `drop_broken`
+        self.rebuild_reasons: list[
+            str
+        ] = []  # a line for each queue whose files are unusable: one is missing or has a wrong length
+        self._unusable_files: list[Segments] = []  # files of these queues, until `drop_unusable`
         self.get = self._table.get
         self._load(counted=counted)
 
@@ -59,7 +65,7 @@ class ConsumeQueues:
             self._take(topic, queue_id, queue, counted=counted)
 
     def _take(self, topic: str, queue_id: int, loaded: LoadedFiles, *, counted: bool) -> None:
-        """Put a queue into the table; without its files, to be built again from the log, if one is not as it has to be."""
+        """Add a queue to the table; without files if one of them is unusable, so that it is rebuilt from the log."""
         segments, wrong = loaded.segments, loaded.wrong_lengths()
         if counted and wrong and wrong == {segments.bases[-1]: 0}:
             # A crash came between the creation of the file and its first entry: it was not counted yet.
@@ -68,14 +74,16 @@ class ConsumeQueues:
             wrong = {}
         elif fault := self._fault(loaded, wrong):
             if topic.startswith(LMQ_PREFIX):
-                raise StoreCorrupt(segments.directory, 0, f"{fault}; a light queue is restored from a copy, or by Java")
+                raise StoreCorrupt(
+                    segments.directory, 0, f"{fault}: restore this light queue from a copy, or let Java rebuild it"
+                )
             self.rebuild_reasons.append(fault)
             self._unusable_files.append(segments)
             segments = Segments(self._files, segments.directory, self._size, [])
         self._register(ConsumeQueue(self._files, topic, queue_id, segments, self.changed))
 
     def drop_unusable(self) -> None:
-        """Remove the files of broken queues, once the checkpoint says that the queues have to be rebuilt."""
+        """Remove the files of unusable queues, once the checkpoint says that the queues must be rebuilt."""
         for segments in self._unusable_files:
             for base in list(segments.bases):
                 segments.remove_file(base)
@@ -100,23 +108,30 @@ class ConsumeQueues:
             ) from None
 
     def allow_opening(self, limit: int, read: Read, *, trusted: bool = False) -> None:
-        """From now on queues may be opened: entries of records behind `limit` are cut, `read` reads the log.
+        """Let queues be opened from now on.
 
-        `trusted`: no stale entry can lie below `limit`, for this store wrote them and has always cleared what it cut.
+        Args:
+            limit: entries of records after this log offset are cut.
+            read: reads the log.
+            trusted: no entry below `limit` is stale, because this store wrote them and cleared all that it cut.
         """
         self._limit = limit
         self._trusted = trusted
         self._read = read
 
     def get_opened(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The queue, opened; None when nothing was ever put into it."""
+        """Return the queue, opened; None if it does not exist."""
         queue = self._table.get((topic, queue_id))
         if queue is not None and not queue.opened:
             queue.open(self._limit, self._read, trusted=self._trusted)
         return queue
 
     def get_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue, opened, and made if there is none (its files come with its first entry)."""
+        """Return the queue, opened; create it if needed (its files are created with its first entry).
+
+        Raises:
+            MessageRefused: the topic or the queue id is invalid.
+        """
         queue = self.get_opened(topic, queue_id)
         if queue is None:
             fault = topic_name_fault(topic)
@@ -141,10 +156,10 @@ class ConsumeQueues:
                 del self._of_topic[queue.topic]
         queue.segments.set_counter(None)
 
-    def queue_for_record(self, found: ScannedRecord) -> tuple[str, ConsumeQueue | None]:
-        """The queue a record belongs to, or why it cannot have one."""
+    def queue_for_record(self, entries: ScannedRecord) -> tuple[str, ConsumeQueue | None]:
+        """Return the queue of a record, or the reason why it cannot have one."""
         try:
-            return "", self.get_or_create(found.topic.decode("utf-8", "replace"), found.queue_id)
+            return "", self.get_or_create(entries.topic.decode("utf-8", "replace"), entries.queue_id)
         except MessageRefused as fault:
             return str(fault), None
 
@@ -155,14 +170,14 @@ class ConsumeQueues:
         return list(self._of_topic.get(topic, {}).values())
 
     def has_file(self, path: str) -> bool:
-        """Whether `path` is a file that a queue is stored in."""
+        """Return whether `path` is a file of a queue."""
         directory, _, name = path.rpartition("/")
         topic, _, queue_id = directory.removeprefix(f"{self._root}/").rpartition("/")
         queue = self._table.get((topic, int(queue_id))) if queue_id.isdecimal() and name.isdecimal() else None
         return queue is not None and queue.segments.directory == directory and int(name) in queue.segments.bases
 
     def file_count(self) -> int:
-        """Return the number of files of all queues. Asked for at each flush, so it is counted as files come and go."""
+        """Return the number of files of all queues: a counter, because every flush needs it."""
         return self._count.files
 
     def has_files(self, topic: str, queue_id: int) -> bool:
@@ -175,14 +190,14 @@ class ConsumeQueues:
         return max((queue.end_by_entries() for queue in self._table.values() if queue.segments.bases), default=0)
 
     def topics(self) -> dict[str, list[int]]:
-        found: dict[str, list[int]] = {}
+        entries: dict[str, list[int]] = {}
         for topic, queues in self._of_topic.items():
             if ids := sorted(queue_id for queue_id, queue in queues.items() if queue.segments.bases):
-                found[topic] = ids
-        return found
+                entries[topic] = ids
+        return entries
 
     def remember_tail(self, queue: ConsumeQueue) -> None:
-        """Bound how many queues keep entries in memory; the one that began first forgets."""
+        """Bound the number of queues with entries in memory: the one that was added first drops its entries."""
         if queue not in self._tails:
             self._tails[queue] = None
             if len(self._tails) > TAILS_MAX:
@@ -191,19 +206,19 @@ class ConsumeQueues:
                 oldest.clear_tail()
 
     def take_changed(self) -> tuple[list[str], list[str]]:
-        """Files, and directories (inner ones first), that the flush which begins now has to fsync."""
-        taken = sorted(self.changed.files), sorted(self.changed.directories, reverse=True)
+        """Return the files and directories (inner ones first) that the flush which begins now has to fsync."""
+        changed = sorted(self.changed.files), sorted(self.changed.directories, reverse=True)
         self.changed.files.clear()
         self.changed.directories.clear()
-        return taken
+        return changed
 
     def entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
-        """Entries of a queue from `offset` on: commit log offset, record size, tags code. Fewer at the queue's end."""
+        """Return entries of a queue from `offset` on: commit log offset, record size, tags code. Fewer at the queue's end."""
         queue = self.get_opened(topic, queue_id)
-        found: list[tuple[int, int, int]] = []
-        while queue is not None and len(found) < count and offset + len(found) < queue.max:
-            found += ENTRY.iter_unpack(queue.entries(offset + len(found), count - len(found)))
-        return found
+        entries: list[tuple[int, int, int]] = []
+        while queue is not None and len(entries) < count and offset + len(entries) < queue.max:
+            entries += ENTRY.iter_unpack(queue.entries(offset + len(entries), count - len(entries)))
+        return entries
 
     def last_store_ms(self, queue: ConsumeQueue) -> int | None:
         """Return the store time of the last record of an opened queue; None if there is none, or it cannot be read."""
@@ -217,7 +232,7 @@ class ConsumeQueues:
             return None
 
     def find_expired(self, queues: list[ConsumeQueue], log_start: int) -> list[ConsumeQueue]:
-        """Those whose records all lie before the log's start, and that no put has been promised a place in."""
+        """Return the queues whose records are all removed from the log, unless a put is pending for them."""
         opened = [self.get_opened(queue.topic, queue.queue_id) for queue in queues]
         return [q for q in opened if q is not None and 0 < q.last_end <= log_start and q.next_offset == q.max]
 

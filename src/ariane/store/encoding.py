@@ -1,4 +1,4 @@
-"""From a draft to the record's bytes: what the format cannot hold is refused here. [CommitLog.MessageExtEncoder]"""
+"""Encodes drafts as records, and refuses those that the format cannot hold. [CommitLog.MessageExtEncoder]"""
 
 from __future__ import annotations
 
@@ -14,19 +14,23 @@ from ariane.store.types import RecordDraft
 
 
 def encode_properties(draft: RecordDraft, body_max: int) -> bytes:
-    """Properties as bytes. Only what the format cannot hold is refused here; a topic that has a queue fits."""
+    """Return the encoded properties of a draft.
+
+    Raises:
+        MessageRefused: properties or body are too long. The topic was checked when its queue was created.
+    """
     properties = draft.properties.encode()
     if len(properties) > properties_text.SIZE_MAX:
         raise MessageRefused(
-            f"the properties have {len(properties)} bytes, at most {properties_text.SIZE_MAX} can be stored"
+            f"Invalid properties: {len(properties)} bytes, expected at most {properties_text.SIZE_MAX}"
         )
     if len(draft.body) > body_max:
-        raise MessageRefused(f"the body has {len(draft.body)} bytes, at most {body_max} can be stored")
+        raise MessageRefused(f"Invalid body: {len(draft.body)} bytes, expected at most {body_max} (maxMessageSize)")
     return properties
 
 
 def delay_tags_code(draft: RecordDraft, store_ms: int, delays_ms: Sequence[int]) -> int:
-    """The tags code of a queue entry in a topic where it is a time: that of the draft, or when its delay level is over."""
+    """Return the tags code of an entry in a delay topic: the draft's, or the end of its delay level."""
     if draft.tags_code is not None:
         return draft.tags_code
     due = compute_delivery_ms(draft.properties, store_ms, delays_ms)
@@ -42,7 +46,7 @@ def encode_record(
     store_ms: int,
     store_host: bytes,
 ) -> bytes:
-    """The record, as it lies at `offset` of the log."""
+    """Return the record as it is stored at `offset` of the log."""
     born_host = draft.born_host
     if len(born_host) == PACKED_V4 and len(store_host) == PACKED_V4:
         return encode_v4(
@@ -70,7 +74,7 @@ def encode_record(
 def encode_batch(
     parts: Sequence[tuple[RecordDraft, object, bool, bytes, bytes, int]], offset: int, store_ms: int, store_host: bytes
 ) -> list[bytes]:
-    """The records of a batch, one after another from `offset` on."""
+    """Return the records of a batch, stored one after another from `offset` on."""
     records = []
     for draft, _, _, topic, properties, queue_offset in parts:
         data = encode_record(draft, topic, properties, queue_offset, offset, store_ms, store_host)

@@ -1,10 +1,10 @@
-"""Files of a directory at start: their names, and which of them do not have the configured length.
+"""Lists the files of a directory at start, and finds those that do not have the configured length.
 
-    commit log     cannot be rebuilt: a file of another length is a refusal that says what happened to it. Only the last file
-                   may be short, after a crash, and only above what is known to be on the disk
-    consume queue  can be rebuilt: the queue of such a file is dropped and dispatched again from the log (`queues`)
+    commit log     cannot be rebuilt: a file of another length is a refusal that explains its cause. Only the last file may be
+                   short, after a crash, and only above the flushed offset
+    consume queue  can be rebuilt: the queue of such a file is dropped and dispatched again from the log (`consume_queues`)
 
-A store whose files all have one other length is configured with another size than it was written with: nothing is changed then.
+If all files have one other length, the configuration differs from the one the store was written with: nothing is changed then.
 [MappedFileQueue.load]
 """
 
@@ -20,7 +20,7 @@ LOG_SETTING = "mappedFileSizeCommitLog"
 
 
 class LoadedFiles(NamedTuple):
-    """The files of one directory, as they are."""
+    """The files of one directory, with their lengths."""
 
     segments: Segments
     lengths: dict[int, int]
@@ -66,8 +66,8 @@ def load_log(files: OpenFiles, directory: str, size: int, *, clean: bool, flushe
     """Return the files of the commit log, all of the configured length.
 
     Args:
-        clean: the last process stopped in order, so a short file is no trace of a crash.
-        flushed: everything below this offset is known to have been on the disk.
+        clean: the last process stopped in order, so a short file is not caused by a crash.
+        flushed: everything below this offset was on the disk.
 
     Raises:
         ConfigError: the files were written with another size.
@@ -106,7 +106,7 @@ def _log_fault(loaded: LoadedFiles, wrong: dict[int, int]) -> ConfigError | Stor
         return ConfigError(LOG_SETTING, size, fix)
     base, length = next(iter(wrong.items()))
     path = loaded.segments.path(base)
-    more = f"; {len(wrong) - 1} more files have another length, too" if len(wrong) > 1 else ""
+    more = f"; {len(wrong) - 1} more files have another length" if len(wrong) > 1 else ""
     if len(lengths) == 1 and length:
         fix = (
             f"{path}, the only file, has {length} bytes. If the store was written with files of that size, set"
@@ -116,7 +116,7 @@ def _log_fault(loaded: LoadedFiles, wrong: dict[int, int]) -> ConfigError | Stor
     if length < size:
         what = (
             f"the file has {length} bytes instead of {size}: it was truncated. Restore it from a copy. To start without"
-            f" the lost messages, run `truncate -s {size} {path}`: consumers are then led past the corrupt range{more}"
+            f" the lost messages, run `truncate -s {size} {path}`: consumers then skip the corrupt range{more}"
         )
     else:
         what = (

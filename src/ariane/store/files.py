@@ -1,8 +1,8 @@
-"""The one door to the disk. Everything of the store goes through a `Disk`, so that tests can fail it at any point.
+"""The disk interface. All file access of the store goes through a `Disk`, so that tests can fail it at any point.
 
-`SystemDisk` is the machine's (POSIX: pread, pwrite, fcntl locks). `ariane.testing.disk.FakeDisk` keeps all in memory and can
+`SystemDisk` is the machine's disk (POSIX: pread, pwrite, fcntl locks). `ariane.testing.disk.FakeDisk` stores all in memory and can
 lose power, fail an fsync or run full. Files are written with pwrite and never mapped: a full disk is then an OSError at the
-write that met it, not a SIGBUS anywhere later. [MappedFile, MappedFileQueue, MixAll.string2File]
+write that met it, not a later SIGBUS. [MappedFile, MappedFileQueue, MixAll.string2File]
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import ClassVar, NamedTuple, Protocol
 
 from ariane.errors import StoreError, StoreFull
 
-OPEN_FILES_MAX = 512  # descriptors the store keeps for reading; a usual process limit is 1024
+OPEN_FILES_MAX = 512  # open descriptors of the store; a usual process limit is 1024
 PARALLEL = 16  # threads that fsync many files
 PARALLEL_MIN = 4
 _OPEN_FIXES = {
@@ -25,19 +25,22 @@ _OPEN_FIXES = {
     errno.EROFS: "Mount its file system writable, or set storePathRootDir to another directory",
     **dict.fromkeys(
         (errno.ENOTDIR, errno.EEXIST),
-        "A file or a broken link (a missing mount?) is in the place of a directory: move it away, or correct storePathRootDir",
+        "A file or a broken link (a missing mount?) exists in place of a directory: move it away, or correct storePathRootDir",
     ),
-    errno.EISDIR: "A directory is in the place of a file: move it away",
+    errno.EISDIR: "A directory exists in place of a file: move it away",
     errno.ENOENT: "Part of the path is missing, or is a broken link: mount its disk, or correct storePathRootDir",
 }
-# A file system that locks files only, as NFS does: the lock of the root is all there is then.
+# A file system that locks only files, such as NFS: then only the lock of the root protects the store.
 _NO_DIRECTORY_LOCKS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class Usage(NamedTuple):
-    """Bytes of a disk, as `df` counts them: `total` is what is used and what may still be used by this process (`free`).
-    `reserved` bytes are neither: only root may use them. The file system has `total + reserved`."""
+    """Bytes of a disk, as `df` counts them.
+
+    `total` is used or available to this process; `free` is available. `reserved` bytes are neither: only root may use them. The
+    file system has `total + reserved`.
+    """
 
     total: int
     free: int
@@ -45,62 +48,62 @@ class Usage(NamedTuple):
 
 
 class Disk(Protocol):
-    """What the store asks of a disk. Every failure is an OSError; a handle is an int."""
+    """The operations that the store needs of a disk. Every failure is an OSError; a handle is an int."""
 
     def open(self, path: str) -> int: ...
     def create(self, path: str, size: int) -> int:
-        """A new file of `size` zero bytes (sparse). FileExistsError when there is one."""
+        """Create a file of `size` zero bytes (sparse). FileExistsError if it exists."""
         ...
 
     def close(self, handle: int) -> None: ...
     def pread(self, handle: int, size: int, offset: int) -> bytes:
-        """Up to `size` bytes; fewer only at the end of the file."""
+        """Return up to `size` bytes; fewer only at the end of the file."""
         ...
 
     def next_data(self, handle: int, offset: int) -> int | None:
-        """Where at or behind `offset` the file holds data; None when only zeros that were never written follow."""
+        """Return the first offset from `offset` on that contains data; None if only unwritten zeros follow."""
         ...
 
     def pwrite(self, handle: int, data: bytes, offset: int) -> None:
-        """All of `data`, or an OSError and an unknown part of it."""
+        """Write all of `data`; after an OSError an unknown part of it is written."""
         ...
 
     def truncate(self, handle: int, size: int) -> None: ...
     def fsync(self, handle: int) -> None: ...
     def fsync_dir(self, path: str) -> None: ...
     def for_each(self, work: Callable[[str], None], paths: Sequence[str]) -> None:
-        """Call `work` for each path, several at a time where that is faster. Raises the first error that it meets."""
+        """Call `work` for each path, concurrently where that is faster. Raises the first error."""
         ...
 
     def size(self, path: str) -> int | None:
-        """Length of a file; None when it is not there."""
+        """Return the length of a file; None if it does not exist."""
         ...
 
     def is_at(self, handle: int, path: str) -> bool:
-        """Whether `path` is the file that is open as `handle`; False when it was removed or replaced."""
+        """Return whether `path` is the file open as `handle`; False if it was removed or replaced."""
         ...
 
     def modified_ms(self, path: str) -> int | None:
-        """When a file was last written; None when it is not there."""
+        """Return when a file was last written; None if it does not exist."""
         ...
 
     def listdir(self, path: str) -> list[str]:
-        """Names in a directory, sorted. NotADirectoryError for a file."""
+        """Return the names in a directory, sorted. NotADirectoryError for a file."""
         ...
 
     def make_dirs(self, path: str) -> list[str]:
-        """Create `path` and what is missing above it; the directories in which an entry was made."""
+        """Create `path` and missing parents; return the directories that got a new entry, to be fsynced."""
         ...
 
     def rename(self, source: str, target: str) -> None: ...
     def remove(self, path: str) -> None: ...
     def remove_dir(self, path: str) -> None: ...
     def lock(self, path: str, content: bytes) -> int:
-        """Lock the first byte of a file that is made with `content`. BlockingIOError when another holder lives."""
+        """Lock the first byte of a file, created with `content`. BlockingIOError if another process or store holds the lock."""
         ...
 
     def lock_dir(self, path: str) -> int:
-        """Lock a directory, where the file system can. BlockingIOError when another holder lives."""
+        """Lock a directory, if the file system supports it. BlockingIOError if another process or store holds the lock."""
         ...
 
     def unlock(self, handle: int) -> None: ...
@@ -110,8 +113,8 @@ class Disk(Protocol):
 class SystemDisk:
     """The machine's disk."""
 
-    # fcntl locks are per process, and closing any descriptor of the file drops them: two stores of one process are told
-    # apart here.
+    # fcntl locks are per process, and closing any descriptor of the file drops them, so two stores of one process are
+    # distinguished here.
     _locked: ClassVar[dict[int, tuple[int, int]]] = {}
 
     open_flags = os.O_RDWR | os.O_CLOEXEC
@@ -204,9 +207,9 @@ class SystemDisk:
         while not os.path.isdir(path):  # noqa: PTH112
             missing.append(path)
             path = os.path.dirname(path)  # noqa: PTH120
-        for one in reversed(missing):
-            os.mkdir(one)  # noqa: PTH102
-        return [os.path.dirname(one) for one in missing]  # noqa: PTH120
+        for directory in reversed(missing):
+            os.mkdir(directory)  # noqa: PTH102
+        return [os.path.dirname(directory) for directory in missing]  # noqa: PTH120
 
     def rename(self, source: str, target: str) -> None:
         os.replace(source, target)  # noqa: PTH105
@@ -218,7 +221,7 @@ class SystemDisk:
         os.rmdir(path)  # noqa: PTH106
 
     def lock(self, path: str, content: bytes) -> int:
-        # Looked up before the file is opened: closing it again would drop the lock that the other store of this process holds.
+        # Before the file is opened: closing it again would drop the lock that the other store of this process holds.
         if self._identity(path) in self._locked.values():
             raise BlockingIOError(errno.EAGAIN, "held by another store of this process", path)
         handle = os.open(path, self.open_flags | os.O_CREAT, 0o644)
@@ -261,13 +264,13 @@ class SystemDisk:
 
 
 class ReadOnlyDisk(SystemDisk):
-    """The machine's disk for those who only look: what they open cannot be written to."""
+    """The machine's disk for read-only access: files that it opens cannot be written."""
 
     open_flags = os.O_RDONLY | os.O_CLOEXEC
 
 
 class OpenFiles:
-    """Handles by path, the least recently used closed first. One thread only."""
+    """Handles by path; the least recently used one is closed first. One thread only."""
 
     def __init__(self, disk: Disk, files_max: int = OPEN_FILES_MAX) -> None:
         self.disk = disk
@@ -295,14 +298,14 @@ class OpenFiles:
 
 
 def write_error(error: OSError, path: str) -> StoreError:
-    """What a failed write of `path` is to the caller of the store."""
+    """Return the error for a failed write of `path`: StoreFull if the disk has no room."""
     if error.errno in NO_ROOM:
-        return StoreFull(f"no room to write {path}: {error.strerror}; free space on that disk, reads go on meanwhile")
-    return StoreError(f"cannot write {path}: {error}")
+        return StoreFull(f"No room to write {path}: {error.strerror}. Free space on that disk; reads still work")
+    return StoreError(f"Cannot write {path}: {error}")
 
 
 def open_error(error: OSError, path: str) -> StoreError:
-    """Return the refusal of a start because of `error`, which says what to do; `path` is used if the error names none."""
+    """Return the refusal of a start because of `error`, with advice; `path` is used if the error names none."""
     path = str(error.filename or path)
     if error.errno in NO_ROOM:
         return StoreFull(f"Cannot open the store: no room to write {path} ({error.strerror}). Free space on that disk")
@@ -311,9 +314,9 @@ def open_error(error: OSError, path: str) -> StoreError:
 
 
 def read_error(disk: Disk, error: OSError, path: str) -> StoreError:
-    """Return the refusal of a start that cannot read `path`. If a file is in the place of a directory above, it names that."""
+    """Return the refusal of a start that cannot read `path`. Names the parent that is a file, if there is one."""
     if not isinstance(error, NotADirectoryError):
-        return StoreError(f"cannot read {path}: {error.strerror or error}")
+        return StoreError(f"Cannot read {path}: {error.strerror or error}")
     for parent in reversed(PurePath(path).parents):
         try:
             disk.listdir(str(parent))
@@ -325,7 +328,7 @@ def read_error(disk: Disk, error: OSError, path: str) -> StoreError:
 
 
 def exists(disk: Disk, path: str) -> bool:
-    """Whether there is a file; False, too, if a file is in the place of a directory above it."""
+    """Return whether a file exists; False also if a parent directory is a file."""
     try:
         return disk.size(path) is not None
     except NotADirectoryError:
@@ -333,7 +336,7 @@ def exists(disk: Disk, path: str) -> bool:
 
 
 def read_whole(disk: Disk, path: str) -> bytes | None:
-    """Content of a small file; None when it is not there."""
+    """Return the content of a small file; None if it does not exist."""
     size = disk.size(path)
     if size is None:
         return None
@@ -345,15 +348,15 @@ def read_whole(disk: Disk, path: str) -> bytes | None:
 
 
 def write_atomic(disk: Disk, path: str, data: bytes) -> None:
-    """Replace `path` by `data`: after a crash at any point it holds the old content or the new one."""
-    beside = path + ".tmp"
-    if disk.size(beside) is not None:
-        disk.remove(beside)
-    handle = disk.create(beside, 0)
+    """Replace the content of `path`: after a crash at any point it has the old content or the new one."""
+    temporary = path + ".tmp"
+    if disk.size(temporary) is not None:
+        disk.remove(temporary)
+    handle = disk.create(temporary, 0)
     try:
         disk.pwrite(handle, data, 0)
         disk.fsync(handle)
     finally:
         disk.close(handle)
-    disk.rename(beside, path)
+    disk.rename(temporary, path)
     disk.fsync_dir(path.rpartition("/")[0] or "/")

@@ -1,7 +1,8 @@
-"""What one fsync round has to do, as a value that a worker thread can run while the loop goes on writing.
+"""One round of fsyncs, as a value that a worker thread can run while the event loop goes on writing.
 
-A Flush holds handles and paths that were picked by the loop thread; `run` touches nothing else of the store. The order inside
-is what makes it safe: files, then the directories that name them, and only then the checkpoint that speaks about both.
+    log files -> derived files -> directories that name them -> small files -> checkpoint that covers all of them
+
+A `FlushRound` has handles and paths that the loop thread chose; `run` touches nothing else of the store. The order makes it safe.
 [CommitLog.GroupCommitService, FlushRealTimeService, DefaultMessageStore.FlushConsumeQueueService]
 """
 
@@ -13,26 +14,28 @@ from ariane.store.files import NO_ROOM, Disk, write_atomic
 
 
 class FlushPostponed(Exception):
-    """The disk had no room for a derived file; all that was there before is as it was, and a later flush may try again."""
+    """The disk had no room for a derived file. All files are as before, and a later flush may try again."""
 
 
 class FlushRound(NamedTuple):
-    """Make durable everything below `up_to`."""
+    """The work that makes everything below `up_to` durable."""
 
     disk: Disk
     up_to: int  # commit log offset
     store_ms: int  # store time of the last record below `up_to`
-    handles: tuple[tuple[str, int], ...] = ()  # open files of the commit log, kept open until the flush has ended
-    paths: tuple[str, ...] = ()  # derived files, opened here; one that was deleted meanwhile needs no flush
+    handles: tuple[tuple[str, int], ...] = ()  # open files of the commit log, not closed until the flush has ended
+    paths: tuple[str, ...] = ()  # derived files, opened by `run`; one that was deleted since needs no flush
     directories: tuple[str, ...] = ()
-    replaced: tuple[tuple[str, bytes], ...] = ()  # small derived files, written whole
+    replaced: tuple[tuple[str, bytes], ...] = ()  # small derived files, replaced as a whole
     checkpoint: tuple[str, bytes] | None = None
-    missing: list[str] | None = None  # collects the `paths` that were deleted meanwhile
+    missing: list[str] | None = None  # receives the `paths` that were deleted since
 
     def run(self) -> None:
-        """Do it. An OSError carries the path as `filename`; then nothing above the last good flush counts as stored.
+        """Do the work.
 
-        Postponed is no such failure: the log is not touched by it.
+        Raises:
+            OSError: with the path as `filename`; nothing after the last successful flush counts as durable.
+            FlushPostponed: a derived file was not written; the log is not affected.
         """
         for path, handle in self.handles:
             with _naming(path):
@@ -59,15 +62,15 @@ class FlushRound(NamedTuple):
             write_atomic(self.disk, path, content)
         except OSError as error:
             if error.errno in NO_ROOM:
-                raise FlushPostponed(f"no room to write {path}: free space on that disk") from error
+                raise FlushPostponed(f"No room to write {path}: free space on that disk") from error
             raise
 
     def _fsync_path(self, path: str) -> None:
-        # A new descriptor reports a write-back error nobody has seen yet, so nothing is lost by not keeping the writer's.
+        # A new descriptor reports a write-back error that nobody has seen yet, so the writer's descriptor is not needed.
         with _naming(path):
             try:
                 handle = self.disk.open(path)
-            except FileNotFoundError:  # its topic was deleted after the flush began; `end_flush` knows whether it was
+            except FileNotFoundError:  # its topic may have been deleted after the flush began; `end_flush` checks that
                 if self.missing is not None:
                     self.missing.append(path)
                 return
@@ -85,7 +88,7 @@ class FlushRound(NamedTuple):
 
 
 class _naming:
-    """Put the path into an OSError that has none."""
+    """Adds the path to an OSError that has none."""
 
     def __init__(self, path: str) -> None:
         self.path = path

@@ -1,10 +1,9 @@
-"""The key index: which records of a topic have a key. Made from the commit log, after the queue entries and in batches.
+"""The key index: finds the records of a topic by key. Built from the commit log, after the queue entries and in batches.
 
     root/index/20261121055052982    files named by the local time of their creation, the newest last
 
-Every key of a message lies in one file, and files follow each other in the order of the log, so a file that is lost or damaged
-is made again from where the one before it ends; whatever comes after it is made again with it. `position` is how far the log
-has been indexed. [IndexService]
+All keys of a message are in one file, and files follow each other in log order, so a file that is lost or damaged is rebuilt from
+the end of the one before it, and all later files with it. The log is indexed up to `position`. [IndexService]
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ NAME_DIGITS = 17
 
 
 class IndexProgress(NamedTuple):
-    """What the last process said about the index when it was last flushed."""
+    """State of the index when it was last flushed, as the checkpoint has it."""
 
-    clean: bool  # it stopped in order
+    clean: bool  # the last process stopped in order
     position: (
         int | None
-    )  # everything below is indexed and flushed; None: a Java broker wrote last, or no index was kept
-    files: int  # how many files there were
-    full_ms: int  # the end of the newest full file, as Java keeps it
+    )  # everything below is indexed and flushed; None: a Java broker wrote last, or there was no index
+    files: int  # number of files
+    full_ms: int  # end of the newest full file, as in Java's checkpoint
 
 
 class KeyIndex:
-    """All index files of a store. `open` first; what it had to do is in `notes`."""
+    """All index files of a store. Call `open` first; `notes` has its repairs."""
 
     def __init__(
         self, files: OpenFiles, root: str, sizes: IndexSizes, *, now_ms: Callable[[], int], log: LogView
@@ -49,11 +48,11 @@ class KeyIndex:
         self.position = 0
         self.full_ms = 0
         self.notes: list[str] = []
-        self._is_recovered = False  # the last file was, after a crash
-        self._is_broken = False  # and not everything that seemed to be flushed could be kept
+        self._is_recovered = False  # after a crash: the last file was recovered
+        self._is_broken = False  # ... and entries that seemed to be flushed were dropped
         self._changed: set[str] = set()
         self._names_changed = False
-        self._remove_after_next: list[IndexFile] = []  # to be removed after the next flush
+        self._remove_after_next: list[IndexFile] = []  # removed after the next flush
         self._to_remove: list[IndexFile] = []
 
     def __len__(self) -> int:
@@ -61,14 +60,16 @@ class KeyIndex:
 
     @property
     def last_update(self) -> tuple[int, int]:
-        """Store time and offset of the last record that was indexed; zeros when none was."""
+        """Store time and offset of the last indexed record; zeros if there is none."""
         return (self._files[-1].header.end_ms, self._files[-1].header.end_offset) if self._files else (0, 0)
 
-    # ------------------------------------------------------------------------------------------------------------ opening
+    # --- opening ---
 
     def open(self, known: IndexProgress, log_end: int) -> None:
-        """Take over the files that can be trusted, remove the others; `position` is where to go on from. If that is less than
-        what was known, the checkpoint has to say so before `settle`, which has to follow."""
+        """Take over valid files and remove the others; indexing continues at `position`.
+
+        If that is below `known.position`, the checkpoint must be lowered before `write_recovered`, which must follow.
+        """
         log_start = self._log.start
         self.full_ms = known.full_ms
         crashed = known.position is not None and not known.clean
@@ -82,26 +83,26 @@ class KeyIndex:
         elif crashed:
             why = self._remove_unflushed(limit)
         elif not known.clean:
-            # Java flushes a file when it is full, and says so; it may have crashed with others half on the disk.
+            # Java flushes a file when it is full, and records that; after a crash later files may be incomplete.
             self._remove_from(self._find_first(lambda file: file.last_ms() > known.full_ms or file.room > 0))
         why = self._verify(limit, recover=crashed) or why
         if known.position is not None and not why and not self._is_broken:
             self.position = max(log_start, min(log_end, known.position))
         else:
-            # The last record there may have had more keys than its file took (Java splits them): it comes again.
+            # The last record may have had more keys than fitted (Java splits them), so it is indexed again.
             self.position = max(log_start, self._files[-1].header.end_offset) if self._files else log_start
             self.full_ms = min(self.full_ms, self._files[-2].header.end_ms if len(self._files) > 1 else 0)
         if why:
-            self.notes.append(f"{why}: the key index is made anew from {self.position} of the log")
+            self.notes.append(f"{why}: rebuilding the key index from {self.position} of the log")
 
     def write_recovered(self) -> None:
-        """Bring to the disk how much of the last file counts after a crash."""
+        """After a crash, write how many entries of the last file are valid."""
         if self._is_recovered and self._files:
             self._files[-1].write_recovered()
             self._changed.add(self._files[-1].path)
 
     def _remove_unflushed(self, limit: int) -> str:
-        """After a crash: remove the files from the first on in which nothing was flushed; why, if that should not be."""
+        """After a crash, remove the files from the first without flushed entries on; return why, if flushed entries are damaged."""
         for number, file in enumerate(self._files):
             try:
                 if file.has_flushed_entries(limit, self._log):
@@ -114,7 +115,7 @@ class KeyIndex:
         return ""
 
     def _find_first(self, ends: Callable[[IndexFile], bool]) -> int:
-        """Number of the first file for which `ends`; damaged ones are left to `_check`."""
+        """Return the number of the first file that `ends` accepts; damaged files are left to `_verify`."""
         for number, file in enumerate(self._files):
             try:
                 if ends(file):
@@ -124,7 +125,7 @@ class KeyIndex:
         return len(self._files)
 
     def _verify(self, limit: int, *, recover: bool) -> str:
-        """Have every file looked at, and the last one recovered; what was removed for what reason, or ""."""
+        """Verify all files, and recover the last one; return why files were removed, or ""."""
         why = ""
         self._is_recovered = recover
         while self._files:
@@ -148,13 +149,15 @@ class KeyIndex:
         end = -1
         for file in self._files:
             if file.header.next_entry > 1 and file.header.begin_offset < end:
-                raise IndexCorrupt(file.path, f"it begins at {file.header.begin_offset} before the one before it ends")
+                raise IndexCorrupt(
+                    file.path, f"it begins at {file.header.begin_offset}, before the end of the file before it"
+                )
             end = max(end, file.header.end_offset)
             if file.header.next_entry > 1 and end >= limit:
-                raise IndexCorrupt(file.path, f"it knows a record at {end}, where the log has none")
+                raise IndexCorrupt(file.path, f"it has an entry for a record at {end}, after the end of the log")
 
     def remove_damaged(self, path: str) -> None:
-        """Remove the file at `path`, in which damage was found, and those behind it; `position` goes back with them."""
+        """Remove the damaged file at `path` and all later ones; `position` goes back to the end of the one before."""
         self._remove_from([file.path for file in self._files].index(path))
         self.position = min(self.position, self._files[-1].header.end_offset) if self._files else 0
 
@@ -170,11 +173,13 @@ class KeyIndex:
         self._changed.discard(file.path)
         self._names_changed = True
 
-    # ------------------------------------------------------------------------------------------------------------ writing
+    # --- writing ---
 
     def add(self, hashed: Sequence[Hashed], position: int) -> None:
-        """Index these keys; then everything below `position` is indexed. After an OSError it can be done again (what was
-        written of it then comes twice, which no query shows)."""
+        """Index these keys; then everything below `position` is indexed.
+
+        After an OSError the call can be repeated: entries that were already written appear twice, which no query shows.
+        """
         at = 0
         while at < len(hashed):
             file = self._files[-1] if self._files else self._create_next()
@@ -186,14 +191,16 @@ class KeyIndex:
                     if file.header.next_entry > 1:
                         self._create_next()
                         continue
-                    stop = at + file.room  # one message has more keys than a file: the only one that is split
+                    stop = (
+                        at + file.room
+                    )  # one message has more keys than a file: the only case in which they are split
             file.append(hashed[at:stop])
             self._changed.add(file.path)
             at = stop
         self.position = position
 
     def _create_next(self) -> IndexFile:
-        """Close the last file and make the next."""
+        """Close the last file and create the next."""
         name = datetime.fromtimestamp(self._now_ms() / 1000).strftime("%Y%m%d%H%M%S%f")[:NAME_DIGITS]
         if self._files:
             full = self._files[-1]
@@ -209,13 +216,13 @@ class KeyIndex:
         return file
 
     def write_slots(self) -> None:
-        """Complete the last file, as one has to be that another process opens."""
+        """Complete the last file, so that another process can open it."""
         if self._files and not self._files[-1].slots_on_disk:
             self._files[-1].write_slots()
             self._changed.add(self._files[-1].path)
 
     def take_changed(self) -> QueueFilesChanged:
-        """Files, and directories, that the flush which begins now has to fsync."""
+        """Return the files and directories that the flush which begins now has to fsync."""
         for file in self._to_remove:
             self._remove(file)
         self._to_remove, self._remove_after_next = self._remove_after_next, []
@@ -223,14 +230,14 @@ class KeyIndex:
         self._changed, self._names_changed = set(), False
         return taken
 
-    # ------------------------------------------------------------------------------------------------------------ reading
+    # --- reading and removing ---
 
     def has_file(self, path: str) -> bool:
-        """Whether `path` is a file of this index."""
+        """Return whether `path` is a file of this index."""
         return any(file.path == path for file in self._files)
 
     def reset(self) -> None:
-        """Give up all files, which may be gone, and create the directory if it is; `position` goes back to the log's start."""
+        """Drop all files, which may be missing, and create the directory if needed; `position` goes back to the log's start."""
         for directory in self._disk.make_dirs(self.root):
             self._disk.fsync_dir(directory)
         self._remove_from(0)
@@ -238,13 +245,13 @@ class KeyIndex:
         self.position = self._log.start
 
     def files(self) -> list[IndexFile]:
-        """All files, newest first."""
+        """Return all files, newest first."""
         return self._files[::-1]
 
     def drop_before(self, min_offset: int) -> int:
-        """Give up the files whose records are all below `min_offset`, save the last one; how many.
+        """Drop the files whose records are all below `min_offset`, except the last one; return how many.
 
-        A start that misses files makes all of them anew, so these are removed one flush later, when the checkpoint knows.
+        A start that misses files rebuilds all of them, so these are removed one flush later, when the checkpoint has the new count.
         """
         count = 0
         while count < len(self._files) - 1 and self._files[count].header.end_offset < min_offset:

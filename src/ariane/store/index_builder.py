@@ -1,10 +1,10 @@
-"""Keeping the key index up with the log, at its own pace: a put leaves the place of its keys, and many are indexed at once.
+"""Builds the key index after the log, in batches: a put only adds its record to a list.
 
-    put -> note -> ... a thousand of them, a flush, or a query -> hashes -> one write of entries
+    put -> pending -> ... a thousand of them, a flush, or a query -> hashes -> one write of entries
 
-What was noted is indexed once its queue entries are made, so in synchronous mode nothing above the flushed position is. A query
-brings the index up first: it never knows less than consumers do. When a batch cannot be written, its notes are given up and the
-log is read again from where the index ends. [DefaultMessageStore.CommitLogDispatcherBuildIndex]
+Pending records are indexed once they are dispatched, so in synchronous mode nothing after the flushed position is. A query first
+indexes all that consumers can see. If a batch cannot be written, its records are dropped from the list and read again from the
+log. [DefaultMessageStore.CommitLogDispatcherBuildIndex]
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ T = TypeVar("T")
 log = logging.getLogger("ariane.store")
 
 BATCH_RECORDS = 1024  # records whose keys are indexed together: some 1.5 ms
-REBUILDS_MAX = 8  # times that one call finds damage and makes the index anew before it gives up
+REBUILDS_MAX = 8  # rebuilds of a damaged index in one call before it fails
 
 
 def open_index(
@@ -76,59 +76,61 @@ def open_index(
 
 
 class IndexBuilder:
-    """The index of a store, and what waits to get into it. `note` takes a Keyed for each record that `is_indexed`."""
+    """The index of a store and its pending records. Call `add_pending` with each record that `is_indexed`."""
 
     def __init__(self, index: KeyIndex | None, log: Segments, deletions: Deletions | None = None) -> None:
-        """Without an index nothing is done, and queries are refused. Records in `deletions` are in no answer."""
+        """Without an `index` nothing is indexed and queries are refused. Records in `deletions` are omitted from answers."""
         self._deletions = deletions
         self._index = index
         self._log = log
         self._hashes = KeyHashes()
         self._pending: deque[Keyed] = deque()
-        self._is_reading_log = False  # the index is behind what was noted: the log is read
-        self._dispatched = 0  # what has its queue entries, and may be indexed
+        self._is_reading_log = False  # pending records are incomplete: read the log instead
+        self._dispatched = 0  # records below this offset have their queue entries and may be indexed
         self.add_pending: Callable[[Keyed], None] = self._pending.append if index is not None else _discard
 
     @property
     def notes(self) -> list[str]:
-        """What had to be made anew and why, in words."""
+        """Repairs of the index, in words."""
         return [] if self._index is None else self._index.notes
 
     def index_log(self, derived: int) -> None:
-        """Index the log from where the index ends. A disk that does not let it keeps no broker from its start: only queries
-        are refused until it does."""
+        """Index the log from `position` on. A failing disk does not stop the start: queries are refused until it works."""
         self._is_reading_log, self._dispatched = True, derived
         self._try_catch_up()
 
     def on_dispatched(self, derived: int) -> None:
-        """Everything below `derived` may be indexed now; it is if it is much. A failure is left to the next query."""
+        """Index the records below `derived` if they are many. A failure is left to the next query."""
         self._dispatched = derived
         if len(self._pending) >= BATCH_RECORDS:
             self._try_catch_up()
 
     def _try_catch_up(self) -> None:
-        """Index what may be, unless the disk does not let it: puts and consumers do not need the index."""
+        """Index pending records if the disk allows it: puts and consumers do not need the index."""
         try:
             self._run_repairing(lambda index: None)
         except StoreError:
             self._is_reading_log = True
 
     def query(self, wanted: KeyQuery) -> KeyQueryResult:
-        """Records by key, among all that consumers can see. StoreError when there is no index, or it cannot be brought up to
-        that; the next call tries again."""
+        """Return records by key, of all that consumers can see.
+
+        Raises:
+            StoreError: there is no index, or it cannot be brought up to date; the next call tries again.
+        """
         return self._run_repairing(lambda index: key_query.find_records(index, self._log, wanted, self._deletions))
 
     def complete(self, derived: int) -> None:
-        """Index the rest and complete the files; they are the caller's to flush."""
+        """Index all pending records and complete the files; the caller flushes them."""
         self._dispatched = derived
         if self._index is not None:
             self._run_repairing(KeyIndex.write_slots)
 
     def _run_repairing(self, work: Callable[[KeyIndex], T]) -> T:
-        """Bring the index up and do `work` with it; a file that is found damaged is made anew first."""
+        """Bring the index up to date and call `work` with it; rebuild it first if a file is found damaged."""
         index = self._index
         if index is None:
-            raise StoreError("this store keeps no key index: set messageIndexEnable to true")
+            raise StoreError("This store has no key index: set messageIndexEnable to true")
         fault: IndexCorrupt | None = None
         for _ in range(REBUILDS_MAX):
             try:
@@ -138,18 +140,18 @@ class IndexBuilder:
                 fault = damage
                 index.remove_damaged(damage.path)
                 self._is_reading_log = True
-                index.notes.append(f"{damage}: the key index is made anew from {index.position} of the log")
+                index.notes.append(f"{damage}: rebuilding the key index from {index.position} of the log")
             except FileNotFoundError as error:
                 self._restart(index, error)
             except OSError as error:
                 self._is_reading_log = True
                 raise write_error(error, index.root) from error
         if fault is None:
-            raise StoreError(f"{index.root} is removed again and again: look for what removes it")
-        raise StoreCorrupt(fault.path, 0, f"damaged again and again: {fault}")
+            raise StoreError(f"{index.root} is removed repeatedly: find the process that removes it")
+        raise StoreCorrupt(fault.path, 0, f"damaged repeatedly: {fault}")
 
     def check_missing(self, paths: Iterable[str]) -> None:
-        """Rebuild the index if one of `paths`, which are gone from the disk, is one of its files."""
+        """Rebuild the index if one of `paths`, which are missing on the disk, is one of its files."""
         index = self._index
         missing = [] if index is None else [path for path in paths if index.has_file(path)]
         if index is not None and missing:
@@ -161,7 +163,7 @@ class IndexBuilder:
             self._try_catch_up()
 
     def _restart(self, index: KeyIndex, error: FileNotFoundError) -> None:
-        """Begin with an empty index, because its files were removed while the store is open."""
+        """Restart with an empty index, because its files were removed while the store is open."""
         self._is_reading_log = True
         log.error("%s was removed while the broker runs: the key index is rebuilt from the log", error.filename)
         try:
@@ -191,7 +193,7 @@ class IndexBuilder:
     # --- for the flush ---
 
     def take_changed(self, derived: int) -> QueueFilesChanged:
-        """Index what waits; files, and directories, that the flush which begins now has to fsync."""
+        """Index pending records; return the files and directories that the flush which begins now has to fsync."""
         if self._index is None:
             return QueueFilesChanged(set(), set())
         self._dispatched = derived
@@ -199,7 +201,7 @@ class IndexBuilder:
         return self._index.take_changed()
 
     def add_to_checkpoint(self, checkpoint: Checkpoint, flushed: int) -> Checkpoint:
-        """The checkpoint with what it says about the index, once what `take_changed` gave is flushed."""
+        """Return the checkpoint with the index's part, true once the files of `take_changed` are flushed."""
         index = self._index
         if index is None:
             return checkpoint
@@ -209,25 +211,25 @@ class IndexBuilder:
     # --- for retention ---
 
     def drop_before(self, min_offset: int) -> int:
-        """Give up the index files that know only records below `min_offset`, which the log lost; how many. The newest stays.
+        """Drop the index files that have only records below `min_offset`; return how many. The newest file stays.
 
-        They are removed once the checkpoint says that there are fewer, that is, after the next flush of the derived files.
+        They are removed after the next flush of the derived files, once the checkpoint has the new count.
         """
         return 0 if self._index is None else self._index.drop_before(min_offset)
 
 
 def _discard(_: Keyed) -> None:
-    """What a store without an index notes."""
+    """Ignore a record: this store has no index."""
 
 
 def to_keyed(found: ScannedRecord) -> Keyed:
-    """What a put would have noted of a record; one that is not indexed has no properties."""
+    """Return a record as a put would have added it; one that is not indexed has no properties."""
     properties = found.properties.decode("utf-8", "replace") if is_indexed(found.sys_flag) else ""
     return found.topic.decode("utf-8", "replace"), properties, found.offset, found.store_ms
 
 
 def _hashes_at(log: Segments, offset: int) -> list[int]:
-    """Hashes of the keys of the record at `offset`, in the order of their entries; none when no record lies there."""
+    """Return the key hashes of the record at `offset`, in the order of their entries; none if there is no record."""
     try:
         found, _ = read_record(log, offset)
     except NotARecord:
@@ -236,7 +238,7 @@ def _hashes_at(log: Segments, offset: int) -> list[int]:
 
 
 def hash_record_keys(found: ScannedRecord) -> list[int]:
-    """Hashes of the keys of a record, in the order of their entries."""
+    """Return the hashes of a record's keys, in the order of their entries."""
     return [value for value, _, _ in KeyHashes().hash_keys([to_keyed(found)])]
 
 

@@ -4,10 +4,10 @@
     slots         i32 each: number of the newest entry whose hash belongs to the slot, 0 for none
     entries       hash i32 | commit log offset i64 | seconds since begin time i32 | number of the next older entry i32
 
-Entry 0 is never used, so a file without entries has 1 as its next. Times are store times in ms, offsets those of records.
+Entry 0 is never used, so the next entry of an empty file is 1. Times are store times in ms, offsets those of records.
 
-Entries and header are written as they come. The slots say nothing that the entries do not: they are kept in memory while a
-file grows, and written when it is full or the store is closed; after a crash they are made again from the entries. [IndexFile]
+Entries and header are written at once. The slots can be computed from the entries: they stay in memory while a file grows, and are
+written when it is full or the store is closed; after a crash they are rebuilt from the entries. [IndexFile]
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ HEADER = Struct(">qqqqii")
 SLOT = Struct(">i")
 ENTRY = Struct(">iqii")
 HEADER_SIZE, SLOT_SIZE, ENTRY_SIZE = 40, 4, 20
-PAGE = 4096  # slots are written by pages, and pages of zeros are not
+PAGE = 4096  # slots are written by pages, except pages of zeros
 _READ_AT_ONCE = 1 << 20
-CHUNK_ENTRIES = 50_000  # entries read at once when slots are made again
+CHUNK_ENTRIES = 50_000  # entries read at once when slots are rebuilt
 SECONDS_MAX = 2147483647
 
 
 class IndexSizes(NamedTuple):
-    """How the files of an index are laid out; the files themselves do not say."""
+    """Layout of the files of an index, which the files do not contain."""
 
     slots: int  # maxHashSlotNum
-    entries: int  # maxIndexNum, with the unused entry 0
+    entries: int  # maxIndexNum, including the unused entry 0
 
     @property
     def entries_at(self) -> int:
@@ -56,7 +56,7 @@ class IndexHeader(NamedTuple):
 
 
 class IndexEntry(NamedTuple):
-    """An entry of a chain: where the record lies, and when it was stored, without the part of a second."""
+    """An entry of a chain: offset and store time of a record, the latter in whole seconds."""
 
     number: int
     hashed: int
@@ -65,14 +65,14 @@ class IndexEntry(NamedTuple):
 
 
 class LogView(NamedTuple):
-    """What a file asks the log for."""
+    """The log, as far as an index file needs it."""
 
     start: int
-    store_ms: Callable[[int], int | None]  # store time of the record at an offset; None when it is not there
-    hashes: Callable[[int], list[int]]  # of all keys of the record at an offset; none when it is not there
+    store_ms: Callable[[int], int | None]  # store time of the record at an offset; None if there is none
+    hashes: Callable[[int], list[int]]  # of all keys of the record at an offset; empty if there is none
 
     def confirms(self, offset: int, hashes: list[int], *, all_of_them: bool = False) -> bool:
-        """Whether the record at `offset` has keys of these hashes; of what the log has lost, nobody will ask."""
+        """Return whether the record at `offset` has keys with these hashes; a removed record counts as confirmed."""
         if offset < self.start:
             return True
         found = self.hashes(offset)
@@ -80,7 +80,7 @@ class LogView(NamedTuple):
 
 
 class IndexCorrupt(Exception):
-    """An index file holds what no rule allows; says what. Never leaves the store."""
+    """An index file is damaged; the message says how. Stays inside the store."""
 
     def __init__(self, path: str, why: str) -> None:
         super().__init__(f"{path}: {why}")
@@ -88,7 +88,7 @@ class IndexCorrupt(Exception):
 
 
 class IndexFile:
-    """One file. It exists on the disk; `header` says what of it counts."""
+    """One existing file; `header` says how many entries are valid."""
 
     def __init__(self, files: OpenFiles, path: str, sizes: IndexSizes) -> None:
         self._files = files
@@ -97,7 +97,7 @@ class IndexFile:
         self.name = path.rpartition("/")[2]
         self.sizes = sizes
         self.header = IndexHeader(0, 0, 0, 0, 0, 1)
-        self._slots: memoryview | None = None  # native i32; None: on the disk, or to be made from the entries
+        self._slots: memoryview | None = None  # native i32; None: on the disk, or to be rebuilt from the entries
         self.slots_on_disk = True
         self._slots_are_stale = False
 
@@ -105,10 +105,10 @@ class IndexFile:
     def room(self) -> int:
         return self.sizes.entries - self.header.next_entry
 
-    # ------------------------------------------------------------------------------------------------------------ writing
+    # --- writing ---
 
     def append(self, hashed: Sequence[Hashed]) -> None:
-        """Add entries, at most `room`. After an OSError none counts, and it can be done again."""
+        """Add entries, at most `room`. After an OSError none of them counts, and the call can be repeated."""
         begin_ms, end_ms, begin_offset, _, used, count = self.header
         if count <= 1:
             _, begin_offset, begin_ms = hashed[0]
@@ -144,7 +144,7 @@ class IndexFile:
         self.header = header
 
     def write_slots(self) -> None:
-        """Bring the slots to the disk, if they are not there."""
+        """Write the slots, unless they are on the disk."""
         if self.slots_on_disk:
             return
         data = self.slots().cast("B")
@@ -156,17 +156,17 @@ class IndexFile:
         self.slots_on_disk, self._slots_are_stale = True, False
 
     def _has_slots(self, handle: int, at: int, size: int) -> bool:
-        """Whether the disk holds slots of before a crash where there are none now."""
+        """Return whether the disk has slots from before a crash where there are none now."""
         return self._slots_are_stale and bool(self._disk.pread(handle, size, HEADER_SIZE + at).strip(b"\0"))
 
     def forget_slots(self) -> None:
-        """Give their memory back; they must be on the disk."""
+        """Free the memory of the slots, which must be on the disk."""
         self._slots = None
 
     def slots(self) -> memoryview:
-        """The slots in memory: read from the disk, or made from the entries when the disk does not have them."""
+        """Return the slots in memory: read from the disk, or rebuilt from the entries if the disk does not have them."""
         if self._slots is None:
-            # Taken from the system as zeros, so that what is never touched takes no memory.
+            # Zeros from the operating system, so that untouched pages take no memory.
             slots = memoryview(bytearray(SLOT_SIZE * self.sizes.slots)).cast("i")
             if not self.slots_on_disk:
                 self._fill_from_entries(slots)
@@ -195,31 +195,31 @@ class IndexFile:
                 raise IndexCorrupt(self.path, f"it ends before entry {number + wanted}")
             for value, _, _, older in ENTRY.iter_unpack(data):
                 if value < 0 or slots[value % slot_count] != older:
-                    raise IndexCorrupt(self.path, f"entry {number} is not the newest of its slot when it comes")
+                    raise IndexCorrupt(self.path, f"entry {number} does not continue the chain of its slot")
                 slots[value % slot_count] = number
                 number += 1
                 if not older:
                     used += 1
         self.header = self.header._replace(slots_used=used)
 
-    # ------------------------------------------------------------------------------------------------------------ reading
+    # --- reading ---
 
     def entry(self, number: int) -> tuple[int, int, int, int]:
-        """Hash, offset, seconds, number of the next older one."""
+        """Return the hash, offset, seconds and next older number of an entry."""
         data = self._disk.pread(self._files.get(self.path), ENTRY_SIZE, self.sizes.entries_at + ENTRY_SIZE * number)
         if len(data) < ENTRY_SIZE:
             raise IndexCorrupt(self.path, f"it ends before entry {number}")
         return ENTRY.unpack(data)
 
     def has_entry(self, value: int, number: int, offset: int) -> bool:
-        """Whether entry `number` belongs to the chain of a hash and is for the record at `offset`."""
+        """Return whether entry `number` belongs to the chain of a hash and to the record at `offset`."""
         if not 0 < number < self.header.next_entry:
             return False
         found, at, _, _ = self.entry(number)
         return at == offset and found % self.sizes.slots == value % self.sizes.slots
 
     def newest(self, value: int) -> int:
-        """Number of the newest entry in the chain of a hash, 0 for none."""
+        """Return the number of the newest entry in the chain of a hash, 0 for none."""
         slot = value % self.sizes.slots
         if self._slots is not None or not self.slots_on_disk:
             number = int(self.slots()[slot])
@@ -233,25 +233,29 @@ class IndexFile:
         return number
 
     def chain(self, value: int, number: int) -> Iterator[IndexEntry]:
-        """The chain of a hash from entry `number` on, newest first, with the entries of other hashes that share it."""
+        """Yield the chain of a hash from entry `number` on, newest first, including entries of other hashes that share it."""
         begin_ms, _, begin_offset, end_offset, _, _ = self.header
         slot = value % self.sizes.slots
         while number:
             found, offset, seconds, older = self.entry(number)
             if found % self.sizes.slots != slot or found < 0 or not begin_offset <= offset <= end_offset:
                 raise IndexCorrupt(self.path, f"entry {number} does not belong to slot {slot}")
-            # Java counts the first entry's seconds from the end of the file before: it was stored when this one begins.
+            # Java counts the seconds of the first entry from the end of the previous file; its record was stored at `begin_ms`.
             yield IndexEntry(number, found, offset, begin_ms + (1000 * seconds if number > 1 else 0))
             if not 0 <= older < number:
                 raise IndexCorrupt(self.path, f"entry {number} says that {older} is older")
             number = older
 
-    # ------------------------------------------------------------------------------------------------------------ opening
+    # --- opening ---
 
     def open(self, store_ms: Callable[[int], int | None]) -> None:
-        """Read the header of a file whose writer stopped in order; Damaged when it does not agree with the entries.
+        """Read the header of a file whose writer stopped in order.
 
-        `store_ms` gives the store time of a record, None when the log does not have it any more.
+        Args:
+            store_ms: returns the store time of a record, None if the log no longer has it.
+
+        Raises:
+            IndexCorrupt: the header does not match the entries.
         """
         self._read_header()
         _, _, begin_offset, end_offset, used, count = self.header
@@ -265,11 +269,10 @@ class IndexFile:
                 raise IndexCorrupt(self.path, f"its last entry is not for the record at {end_offset}")
 
     def recover(self, limit: int, log: LogView) -> bool:
-        """After a crash: let the entries of records below `limit` count, which were flushed, and nothing else; whether among
-        them, or behind, is what no write has left whole. Nothing is written before `settle`.
+        """After a crash, accept the entries of records below `limit`, which were flushed; return whether some of them are damaged.
 
-        A write that was torn leaves any mix of old and new bytes, so that an entry may name a place below `limit` that is not
-        its own. Only the beginning of the header is taken from the disk.
+        A torn write leaves any mix of old and new bytes, so an entry may name an offset below `limit` that is not its own. Of the
+        header only the beginning is used. Nothing is written before `write_recovered`.
         """
         self._read_header()
         self._slots = memoryview(bytearray(SLOT_SIZE * self.sizes.slots)).cast("i")
@@ -294,7 +297,7 @@ class IndexFile:
         return is_broken
 
     def write_recovered(self) -> None:
-        """Bring what `recover` found to the disk. What lies behind would pass for entries at the next recovery."""
+        """Write the result of `recover`, and clear the rest, which could pass for entries at the next recovery."""
         handle = self._files.get(self.path)
         self._disk.truncate(handle, self.sizes.entries_at + ENTRY_SIZE * self.header.next_entry)
         self._disk.truncate(handle, self.sizes.file_size)
@@ -302,8 +305,11 @@ class IndexFile:
         self._disk.fsync(handle)
 
     def _scan_valid_entries(self, slots: memoryview, limit: int, log: LogView) -> tuple[int, bool]:
-        """Number of the first entry that cannot be one of a record below `limit`, and whether it, or one behind it that is
-        read with it, claims to be. `slots` are filled on the way, and counted."""
+        """Find the first entry that cannot belong to a record below `limit`; fill `slots` with the entries before it.
+
+        Returns:
+            Its number, and whether it, or an entry after it in the same chunk, claims to be flushed.
+        """
         slot_count, number, last, used = self.sizes.slots, 1, 0, 0
         handle = self._files.get(self.path)
         while number < self.sizes.entries:
@@ -325,27 +331,30 @@ class IndexFile:
         return number, False
 
     def _first_of_record(self, stop: int) -> int:
-        """Number of the first of the entries that are for the same record as the one before `stop`."""
+        """Return the number of the first entry of the record that the entry before `stop` belongs to."""
         start, offset = stop - 1, self.entry(stop - 1)[1]
         while start > 1 and self.entry(start - 1)[1] == offset:
             start -= 1
         return start
 
     def has_flushed_entries(self, limit: int, log: LogView) -> bool:
-        """After a crash: whether this file has entries of records below `limit`, so that it and all before it were flushed.
-        Damaged when it only seems so."""
+        """After a crash, return whether this file has entries of records below `limit`: then it and all older files were flushed.
+
+        Raises:
+            IndexCorrupt: it seems to have some, but they are damaged.
+        """
         self._verify_size()
         value, offset, seconds, older = self.entry(1)
         if offset >= limit or (not (value or offset or seconds or older) and not log.confirms(0, [0])):
             return False
         if offset < 0 or not log.confirms(offset, [value]):
             raise IndexCorrupt(
-                self.path, f"its first entry is for a record at {offset} that is not there, or has not its key"
+                self.path, f"its first entry is for a record at {offset} that does not exist, or does not have its key"
             )
         return True
 
     def last_ms(self) -> int:
-        """Store time of the newest record, by the header."""
+        """Return the store time of the newest record, as the header has it."""
         self._read_header()
         return self.header.end_ms
 
@@ -374,14 +383,14 @@ class IndexFile:
 
 
 def _has_flushed_entry(data: bytes, limit: int) -> bool:
-    """Whether among these entries, from the first that is not whole on, is one that says it was flushed."""
+    """Return whether one of these entries, which begin with an invalid one, claims to be flushed."""
     if not data.strip(b"\0"):
         return False
     return any(one[1] < limit and any(one) for one in ENTRY.iter_unpack(data))
 
 
 def swap_byte_order(data: bytes) -> bytes:
-    """Slots from the order of the machine to that of the file, or back."""
+    """Convert slots between the byte order of the machine and that of the file."""
     numbers = array("i")
     numbers.frombytes(data)
     if sys.byteorder == "little":

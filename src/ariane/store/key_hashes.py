@@ -1,9 +1,9 @@
-"""The keys a record is found by, and their hashes as the index holds them.
+"""Keys of a record and their hashes in the index.
 
     properties  ->  UNIQ_KEY, then each word of KEYS  ->  |hash of "<topic>#<key>"|
 
-A broker hashes one unique id for each message, so this is the way that must cost nearly nothing: ids of one client differ in
-their last characters for as long as its clock shows the same millisecond, so the hash of what stands before is kept.
+A broker hashes one unique id per message, so this must cost nearly nothing. The ids of one client differ only in their last
+characters while its clock shows the same millisecond, so the hash of the prefix is cached.
 [IndexService.buildIndex, IndexFile.indexKeyHashMethod]
 """
 
@@ -15,11 +15,11 @@ from ariane.model.hashes import string_hash
 from ariane.model.message import KEYS, TRANSACTION_MASK, TRANSACTION_ROLLBACK, UNIQ_KEY
 from ariane.protocol import properties as properties_text
 
-Keyed = tuple[str, str, int, int]  # topic, properties, commit log offset, store time: of a record that may have keys
+Keyed = tuple[str, str, int, int]  # topic, properties, commit log offset, store time of a record that may have keys
 Hashed = tuple[int, int, int]  # hash of a key, commit log offset, store time
 
 KEY_SEPARATOR = " "
-PREFIXES_MAX = 4096  # beginnings of ids whose hash is kept, for each topic, and topics with such
+PREFIXES_MAX = 4096  # cached prefixes per topic, and topics with cached prefixes
 _UNIQUE = f"{UNIQ_KEY}{properties_text.NAME_END}"
 _UNIQUE_SIZE = len(_UNIQUE)
 _KEYS = f"{KEYS}{properties_text.NAME_END}"
@@ -32,31 +32,31 @@ _HIGH = {pair: value * _31_2 for pair, value in _LOW.items()}
 
 
 def is_indexed(sys_flag: int) -> bool:
-    """Whether a record with these flags can be found by its keys: all can but what was rolled back."""
+    """Return whether a record with these flags can be found by its keys: all except rolled-back ones."""
     return sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK
 
 
 def parse_keys(properties: str) -> list[str]:
-    """The keys in a stored properties text, each once: the unique id first."""
+    """Return the keys in a stored properties text without duplicates, the unique id first."""
     found = properties_text.decode(properties)
     unique, words = found.get(UNIQ_KEY, ""), found.get(KEYS, "").split(KEY_SEPARATOR)
     return [key for key in dict.fromkeys((unique, *words)) if key]
 
 
 def key_hash(topic: str, key: str) -> int:
-    """Hash of a key, without its sign; of the one number that has no positive counterpart, 0."""
+    """Return the absolute value of a key's hash; 0 for the one number without a positive counterpart."""
     value = abs(string_hash(f"{topic}#{key}"))
     return 0 if value > 0x7FFF_FFFF else value
 
 
 class KeyHashes:
-    """Hashes of the keys of many records at once."""
+    """Hashes the keys of many records at once."""
 
     def __init__(self) -> None:
         self._topics: dict[str, dict[str, int]] = {}
 
     def hash_keys(self, records: Sequence[Keyed]) -> list[Hashed]:
-        """What `key_hash` gives for all `keys_of` all records, in their order."""
+        """Return `key_hash` of all `parse_keys` of all records, in their order."""
         topics = self._topics
         if len(topics) > PREFIXES_MAX:
             topics.clear()
@@ -77,10 +77,10 @@ class KeyHashes:
                 head = self._prefix_hash(heads, topic, key)
             try:
                 value = head + _HIGH[key[-4:-2]] + _LOW[key[-2:]] & 0xFFFFFFFF
-            except KeyError:  # no unique id as clients make them
+            except KeyError:  # not a unique id of a known client
                 hashed += [(key_hash(topic, key), offset, store_ms) for key in parse_keys(properties)]
                 continue
-            if at and properties[at - 1] != _PAIR_END:  # the end of another name
+            if at and properties[at - 1] != _PAIR_END:  # the end of another property name
                 hashed += [(key_hash(topic, key), offset, store_ms) for key in parse_keys(properties)]
                 continue
             if value >= 0x8000_0000:
@@ -92,7 +92,7 @@ class KeyHashes:
 
     @staticmethod
     def _prefix_hash(heads: dict[str, int], topic: str, key: str) -> int:
-        """Hash of topic and all of `key` but its tail, as it counts for the whole."""
+        """Return the hash of topic and `key` without its tail, scaled to its part of the whole hash."""
         if len(heads) >= PREFIXES_MAX:
             heads.clear()
         start = key[:-_TAIL]
@@ -101,10 +101,10 @@ class KeyHashes:
 
 
 def _words(properties: str) -> Iterable[str]:
-    """The words of KEYS, each once."""
+    """Return the words of KEYS without duplicates."""
     at = properties.rfind(_KEYS)
     end = properties.find(_PAIR_END, at)
     text = properties[at + _KEYS_SIZE :] if end < 0 else properties[at + _KEYS_SIZE : end]
-    if not text or (at and properties[at - 1] != _PAIR_END):  # empty, or the end of another name
+    if not text or (at and properties[at - 1] != _PAIR_END):  # empty, or the end of another property name
         text = properties_text.decode(properties).get(KEYS, "")
     return filter(None, dict.fromkeys(text.split(KEY_SEPARATOR)))

@@ -1,7 +1,7 @@
-"""Finding records by key: the index names candidates by hash, the records themselves decide.
+"""Finds records by key: the index returns candidates by hash, the records themselves decide.
 
-Files and chains are walked from the newest entry to the oldest, as in Java. What does not fit into one answer is not lost: the
-answer says where to go on. [IndexService.queryOffset, DefaultMessageStore.queryMessage]
+Files and chains are read from the newest entry to the oldest, as in Java. A result that does not fit into one response has the
+position at which the next query continues. [IndexService.queryOffset, DefaultMessageStore.queryMessage]
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from ariane.store.key_hashes import key_hash, parse_keys
 from ariane.store.record_scanner import NotARecord, read_record
 from ariane.store.segments import Segments
 
-BYTES_MAX = 8 << 20  # of one answer; a frame may have 16 MiB
-ENTRIES_SCANNED_MAX = 50_000  # entries looked at for one answer, which holds up everything else: some 0.1 s
+BYTES_MAX = 8 << 20  # of one response; a frame may have 16 MiB
+ENTRIES_SCANNED_MAX = 50_000  # entries examined for one response, which blocks the event loop: some 0.1 s
 NO_LIMIT = (1 << 63) - 1
 _SECOND = 999  # an entry's time may be that much earlier than its record's
 
 
 class QueryPosition(NamedTuple):
-    """Where a query goes on: at an entry of an index file, or if that is gone, at the record it was for."""
+    """Where a query continues: at an entry of an index file, or if that is removed, at the record of that entry."""
 
     offset: int
     file: str
     number: int
 
     def text(self) -> str:
-        """As it travels, `<offset>-<file>-<entry>`."""
+        """Return the position as it is sent, `<offset>-<file>-<entry>`."""
         return f"{self.offset}-{self.file}-{self.number}"
 
     @classmethod
     def parse(cls, text: str) -> QueryPosition:
         parts = text.split("-")
         if len(parts) != 3 or not all(part.isdecimal() and part.isascii() and len(part) < 20 for part in parts):
-            raise ProtocolError(f"{text!r} is no position of a query: give one as it came in an answer")
+            raise ProtocolError(f"Invalid query position {text!r}: expected the position of an earlier response")
         return cls(int(parts[0]), parts[1], int(parts[2]))
 
 
 class KeyQuery(NamedTuple):
-    """A query. Store times count from `begin_ms` to `end_ms`, both included."""
+    """A query by key. Store times from `begin_ms` to `end_ms`, both included."""
 
     topic: str
     key: str
@@ -53,8 +53,10 @@ class KeyQuery(NamedTuple):
 
 
 class KeyQueryResult(NamedTuple):
-    """What a query found: records in the order of the log, the newest `max_count` that match; `position` of what comes next,
-    None when that was all; time and offset of the last record that the index knows."""
+    """Result of a query: the newest `max_count` matching records in log order.
+
+    `position` is where the next query continues, None at the end; `last_ms` and `last_offset` are those of the last indexed record.
+    """
 
     records: list[bytes]
     position: QueryPosition | None
@@ -63,7 +65,7 @@ class KeyQueryResult(NamedTuple):
 
 
 class _Full(Exception):
-    """The answer is full, or enough was looked at; the query goes on at `position`."""
+    """The response is full, or enough was examined; the query continues at `position`."""
 
     def __init__(self, position: QueryPosition) -> None:
         super().__init__()
@@ -73,7 +75,11 @@ class _Full(Exception):
 def find_records(
     index: KeyIndex, log: Segments, wanted: KeyQuery, deletions: Deletions | None = None
 ) -> KeyQueryResult:
-    """Records of a topic whose UNIQ_KEY, or a word of whose KEYS, is the key. Damaged when an index file is."""
+    """Return the records of a topic whose UNIQ_KEY, or a word of whose KEYS, is the key.
+
+    Raises:
+        IndexCorrupt: an index file is damaged.
+    """
     search = _Search(log, wanted, deletions or Deletions())
     files = index.files()
     position = wanted.position
@@ -92,7 +98,7 @@ def find_records(
 
 
 class _Search:
-    """One query under way; `taken` are its records by offset."""
+    """A running query; `taken` are its records by offset."""
 
     def __init__(self, log: Segments, wanted: KeyQuery, deletions: Deletions) -> None:
         self._log = log
@@ -105,7 +111,7 @@ class _Search:
         self.taken: dict[int, bytes] = {}
 
     def search_file(self, file: IndexFile) -> None:
-        """Take what matches in one file."""
+        """Take the matching records of one file."""
         begin_ms, end_ms = self._wanted.begin_ms, self._wanted.end_ms
         if file.header.begin_ms > end_ms or file.header.end_ms < begin_ms:
             return

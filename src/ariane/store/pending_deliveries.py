@@ -1,6 +1,6 @@
-"""Deliveries that are pending, in the order they are due: the newest in memory, the others in sorted runs on the disk.
+"""Pending deliveries in order of their due times: the newest in memory, the others in sorted runs on the disk.
 
-    timers/<20 digits>   a run, written once, removed when it is used up:
+    timers/<20 digits>   a run, written once, removed when it is exhausted:
 
     0   8 B  b"ariane01"
     8   u32  entries
@@ -8,9 +8,9 @@
     16  i64  smallest number among them
     24  entries of 16 bytes, ascending:  due ms i64 | number i64
 
-`number` is the entry's place in the timer queue; record and properties are found through it. A run is read in blocks as its
-entries come due, so a million pending deliveries cost a few hundred KB of memory. An entry may stand in two runs after a crash:
-equal entries meet at the head and count once. [TimerWheel, TimerLog of 5.x]
+`number` is the number of the entry in the timer queue; the record is found through it. A run is read in blocks as its entries come
+due, so a million pending deliveries cost a few hundred KB of memory. An entry may be in two runs after a crash: equal entries meet
+at the head and count once. [TimerWheel, TimerLog of 5.x]
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from ariane.store.files import OpenFiles, read_whole
 
 Key = tuple[int, int]  # due ms, number
 
-RUN_MIN = 16_384  # young entries that make a run: few enough to be sorted in a few ms
-RUN_MAX = 65_536  # in one run; more wait for the next flush
-BLOCK = 256  # entries read from a run at once
-MERGE_THRESHOLD = 64  # from here on, runs that are nearly used up are taken into a new one
+RUN_MIN = 16_384  # entries in memory that make a run: few enough to be sorted in a few ms
+RUN_MAX = 65_536  # entries of one run; more wait for the next flush
+BLOCK = 256  # entries per read of a run
+MERGE_THRESHOLD = 64  # with this many runs, nearly exhausted ones are merged into a new one
 MERGE_ENTRIES_MAX = RUN_MIN // 4
 
 _MARK = b"ariane01"
@@ -40,18 +40,18 @@ LOWEST_KEY: Key = (-(1 << 62), -1)
 
 
 class CorruptRun(Exception):
-    """A run cannot be read as one; says why. Never leaves the store: the timer queue tells the same."""
+    """A run is missing or damaged. Stays inside the store: the pending entries are read from the queue again."""
 
 
 class DeliveryRun:
-    """A file of entries and how far it was read."""
+    """A file of entries, read up to some position."""
 
     def __init__(self, files: OpenFiles, path: str, count: int, lowest: int) -> None:
         self.path = path
         self.count = count
         self.lowest = lowest
         self._files = files
-        self._at = 0  # entries before it are used
+        self._at = 0  # entries before it are delivered
         self._block: list[Key] = []
         self._block_at = 0
 
@@ -72,7 +72,7 @@ class DeliveryRun:
         self._at += 1
 
     def skip_to(self, done: Key) -> None:
-        """Use up everything at or before `done`."""
+        """Skip all entries at or before `done`."""
         low, high = 0, self.count
         while low < high:
             middle = (low + high) // 2
@@ -94,23 +94,23 @@ class DeliveryRun:
         handle = self._files.get(self.path)
         data = self._files.disk.pread(handle, count * _ENTRY_SIZE, _HEAD.size + at * _ENTRY_SIZE)
         if len(data) < count * _ENTRY_SIZE:
-            raise OSError(5, "a run of timers became shorter", self.path)
+            raise OSError(5, "a run of timers was truncated", self.path)
         return _decode_entries(data)
 
 
 class WrittenRun(NamedTuple):
-    """A run on its way to the disk."""
+    """A run that is being written."""
 
     number: int
     path: str
     content: bytes
     keys: list[Key]
-    merged: list[int]  # runs whose rest is in it
-    up_to: int  # young entries below this number are in it
+    merged: list[int]  # runs whose remaining entries it contains
+    up_to: int  # it contains the entries in memory below this number
 
 
 class PendingDeliveries:
-    """All pending entries. `head` and `use` go through them in order; `begin_write`/`end_write` move them to the disk."""
+    """All pending entries. `head` and `advance` go through them in order; `begin_write` and `end_write` move them to the disk."""
 
     def __init__(self, files: OpenFiles, directory: str) -> None:
         self.directory = directory
@@ -124,7 +124,7 @@ class PendingDeliveries:
         self._writing: WrittenRun | None = None
 
     def __len__(self) -> int:
-        """How many, entries that stand in two runs counted twice."""
+        """Return the number of entries; those in two runs count twice."""
         return len(self._in_memory) + sum(run.remaining for run in self.runs.values())
 
     # --- in order ---
@@ -133,7 +133,7 @@ class PendingDeliveries:
         heappush(self._in_memory, key)
 
     def head(self) -> Key | None:
-        """The entry that is due first."""
+        """Return the entry that is due first; None if there is none."""
         while True:
             young = self._in_memory[0] if self._in_memory else None
             old = self._heads[0][0] if self._heads else None
@@ -143,13 +143,13 @@ class PendingDeliveries:
             self._drop(key)
 
     def advance(self, key: Key) -> None:
-        """Take `key`, which is the head, away."""
+        """Remove `key`, which is the head."""
         self._drop(key)
         self._last = max(self._last, key)
 
     @property
     def last(self) -> Key:
-        """The greatest entry that was used."""
+        """Greatest entry that was removed by `advance`."""
         return self._last
 
     def _drop(self, key: Key) -> None:
@@ -164,7 +164,7 @@ class PendingDeliveries:
             heappush(self._heads, (head, number))
 
     def below(self, number: int) -> Iterator[Key]:
-        """Entries with a lower number, in no order; runs that have none are not read."""
+        """Yield the entries with a lower number, in no order; runs without such entries are not read."""
         yield from [key for key in self._in_memory if key[1] < number]
         for run in list(self.runs.values()):
             if run.lowest < number:
@@ -173,7 +173,11 @@ class PendingDeliveries:
     # --- to the disk and back ---
 
     def load(self, numbers: list[int], next_run: int, done: Key) -> None:
-        """Open these runs; what is at or before `done` in them is used. DamagedRun when one is not as it was written."""
+        """Open these runs and skip the entries at or before `done`.
+
+        Raises:
+            CorruptRun: a run is missing or damaged.
+        """
         for number in numbers:
             run = self._open_run(number)
             run.skip_to(done)
@@ -188,7 +192,7 @@ class PendingDeliveries:
         self.runs, self._in_memory, self._heads, self._last = {}, [], [], LOWEST_KEY
 
     def begin_write(self, up_to: int) -> WrittenRun | None:
-        """The next run, of young entries below `up_to`; None while there are too few of them."""
+        """Return the next run to write, of entries in memory below `up_to`; None while there are too few of them."""
         if self._writing is not None or len(self._in_memory) < RUN_MIN:
             return None
         keys = sorted(key for key in self._in_memory if key[1] < up_to)
@@ -206,7 +210,7 @@ class PendingDeliveries:
         return self._writing
 
     def _runs_to_merge(self) -> list[int]:
-        """Runs with few entries left, the emptiest first, as many as make one fuller run together."""
+        """Return runs with few remaining entries, as many as fit into one new run, the emptiest first."""
         taken: list[int] = []
         total = 0
         for number, run in sorted(self.runs.items(), key=lambda item: item[1].remaining):
@@ -217,7 +221,7 @@ class PendingDeliveries:
         return taken
 
     def end_write(self, *, written: bool) -> None:
-        """The run is durable, and so is the state that lists it: use it. Or it was not written."""
+        """Use the run of `begin_write` if it and the state that lists it are durable; otherwise forget it."""
         writing, self._writing = self._writing, None
         if writing is not None and written:
             number, path, _, keys, absorbed, up_to = writing
@@ -233,7 +237,7 @@ class PendingDeliveries:
             heapify(self._heads)
 
     def drop_exhausted(self) -> None:
-        """Forget the runs of which nothing is left."""
+        """Forget the runs without remaining entries."""
         for number in [number for number, run in self.runs.items() if run.head() is None]:
             del self.runs[number]
 

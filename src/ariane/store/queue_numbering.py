@@ -1,17 +1,17 @@
-"""Which records of a queue to believe when they are read again from the log and their numbers do not follow one another.
+"""Decides which records of a queue are valid if they are read again from the log and their numbers are not consecutive.
 
-    5 6 7 9 10      7 was followed by 9: 8 was lost in a hole; it gets an entry that is passed over, 9 keeps its number
-    5 6 900 8 9     900 stands where 7 should be: its number is damaged (nothing in a record protects it); 7 counts as lost
-    5 6 3 7 8       3 does not belong here (a damaged queue id or topic): it gets no entry
-    5 6 0 1 2       the topic was deleted and created again: the queue starts again, if `Restarts` allows it here
-    5 6 0           a torn write that lost its number, or the first record of a topic that was created again: see `Restarts`
+    5 6 7 9 10      9 follows 7: 8 was lost in a corrupt range; it gets an entry that is skipped, 9 keeps its number
+    5 6 900 8 9     900 instead of 7: its number is damaged (nothing in a record protects it); 7 counts as lost
+    5 6 3 7 8       3 belongs elsewhere (a damaged queue id or topic): it gets no entry
+    5 6 0 1 2       the topic was deleted and created again: the queue restarts, if `NumberingRestarts` allows it
+    5 6 0           a torn write that lost its number, or the first record of a topic that was created again: as above
 
-A record out of order is held until the next one of its queue tells which of these it is, or none follows. One damaged number
-must neither empty a queue nor fill it with empty entries; and a lost one must not shift those behind it.
+A record out of order is held until the next record of its queue decides which case it is, or none follows. One damaged number
+must neither empty a queue nor fill it with empty entries; and a lost one must not shift the later ones.
 
 A restart empties the queue, so it drops acknowledged records if the number was damaged. This broker records its deletions
-(`deletions`), Java does not: only where Java, or a master, may have deleted a topic can a number restart.
-[no counterpart in Java, which appends what is ahead wherever it says and drops what is behind]
+(`deletions`), Java does not: a number can restart only where Java, or a master, may have deleted a topic.
+[no counterpart in Java, which appends a higher number as it is and drops a lower one]
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
-SMALL_GAP = 16  # missing records that need no explanation: so few empty entries harm nobody, a record left out would
+SMALL_GAP = 16  # missing records that need no explanation: a few empty entries are harmless, a dropped record is not
 
 
 class NumberingRestarts(enum.Enum):
@@ -34,17 +34,23 @@ class NumberingRestarts(enum.Enum):
 
 
 class NumberingDecision(NamedTuple):
-    """What becomes of a held record and of the one that follows it."""
+    """Outcome for a held record and the new one that follows it."""
 
-    place_held: bool  # the held record is placed, at its number
-    next_number: int  # where the numbers go on when it is not
-    place_new: bool  # the new one is placed, else it is held in turn
+    place_held: bool  # the held record gets an entry, at its number
+    next_number: int  # expected number if it does not
+    place_new: bool  # the new record gets an entry; otherwise it is held in turn
 
 
 def decide(due: int, held: int, number: int, *, restarts: NumberingRestarts) -> NumberingDecision:
-    """Decide about a record numbered `held`, which came where `due` was expected, now that one numbered `number` comes."""
+    """Decide about a record out of order.
+
+    Args:
+        due: number that was expected.
+        held: number of the record that came instead.
+        number: number of the next record of the queue.
+    """
     is_likely = restarts is NumberingRestarts.LIKELY
-    # 0 (0) 1: the second 0 may be the torn record 1, whose number was then given again.
+    # 0 (0) 1: the second 0 may be the torn record 1, whose number was then assigned again.
     backward = (is_likely and held == 0) or (restarts is not NumberingRestarts.NEVER and number != due)
     if number == held + 1 and (held > due or backward):
         return NumberingDecision(True, held, True)
@@ -56,10 +62,10 @@ def decide(due: int, held: int, number: int, *, restarts: NumberingRestarts) -> 
 
 
 def is_last_placed(due: int, held: int, missing_max: int, *, restarts: NumberingRestarts, is_new: bool) -> bool:
-    """Return whether to place a record out of order that none of its queue follows.
+    """Return whether a record out of order gets an entry if no record of its queue follows.
 
     Args:
-        missing_max: how many records may have been lost.
+        missing_max: number of records that may have been lost.
         is_new: the queue is built from nothing, so any number may be its first.
     """
     if held > due:

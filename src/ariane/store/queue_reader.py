@@ -1,10 +1,9 @@
-"""Reading a queue: which records a consumer gets, and where it reads on.
+"""Reads a queue: the records that a consumer gets, and the offset where it continues.
 
-Entries are read first (from memory at the tail), filtered by tags code, and counted against the limits of one answer; the records
-of those taken are then read in spans, one pread for neighbours. Positions and statuses are those of Java.
+    entries -> filter by tags code -> limits of one response -> records, one pread per span of neighbours
 
-A filter that has to see the record (SQL92) is given each one before it counts; records are read ahead for it in spans, and one read
-looks at a bounded number of bytes.
+Entries are read first, from memory at the tail. Offsets and statuses are Java's. A filter that needs the record (SQL92) gets each
+one before it counts; records are read ahead for it in spans, and one read examines a bounded number of bytes.
 [DefaultMessageStore.getMessage, ConsumeQueue.getOffsetInQueueByTime]
 """
 
@@ -27,17 +26,15 @@ from ariane.store.commit_log import CommitLog
 from ariane.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, LOST_CODE, ConsumeQueue
 from ariane.store.types import GetResult, GetStatus, StoreConfig
 
-SCAN_BYTES = (
-    16_000  # of entries looked at in one read when few are asked for: a rare tag must not need a pull per entry
-)
-ENTRIES_MAX = 4_096  # looked at in one read, however many are asked for
+SCAN_BYTES = 16_000  # of entries examined by one read of few records: a rare tag must not need a pull per entry
+ENTRIES_MAX = 4_096  # examined by one read, whatever the requested count
 SPAN_GAP = 4096  # unwanted bytes between two records that are still cheaper to read than to skip
 SPAN_MAX = 1 << 20
-SCAN_RECORD_BYTES = 4 << 20  # of records that a filter looks at in one read: the event loop waits meanwhile
+SCAN_RECORD_BYTES = 4 << 20  # of records that a filter examines in one read, which blocks the event loop
 AHEAD_COUNT, AHEAD_BYTES = 32, 256 * 1024  # records read at once for a filter
-EXT_ADDRESS_MAX = -(2**31) - 1  # a tags code up to here is an address in a file of Java's: the tag is not known
-_TAKEN, _REFUSED = 1, 0
-_ACCEPTED = frozenset((_TAKEN,))
+EXT_ADDRESS_MAX = -(2**31) - 1  # a tags code up to here is an address in a file of Java's: the tag is unknown
+_MATCHED, _REJECTED = 1, 0
+_ACCEPTED = frozenset((_MATCHED,))
 _STORE_MS_END = STORE_MS_AT + V6_EXTRA + I64.size  # bytes to read for the store time, whatever the born host
 
 
@@ -51,8 +48,13 @@ def read_messages(
     max_bytes: int | None,
     accept: Callable[[bytes], bool] | None = None,
 ) -> GetResult:
-    """Records of `queue` from entry `offset` on. The first match is always taken, whatever its size. `accept` is asked about
-    each record that `codes` lets pass."""
+    """Return records of `queue` from entry `offset` on. The first match is always returned, whatever its size.
+
+    Args:
+        codes: tags codes to accept; None accepts all.
+        max_bytes: most bytes of records.
+        accept: decides about each record whose tags code is accepted.
+    """
     low, high = queue.min_offset(log.start), queue.max
     if high == 0:
         return _nothing(GetStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
@@ -75,7 +77,7 @@ def read_messages(
     status = GetStatus.NO_MATCHED_MESSAGE
     candidates = ENTRY.iter_unpack(entries)
     if accept is not None:
-        candidates, codes = _judged(log, entries, codes, accept), _ACCEPTED
+        candidates, codes = _filter_records(log, entries, codes, accept), _ACCEPTED
     for at, size, code in candidates:
         if at < log_start or size == BLANK_SIZE or code == LOST_CODE:
             status = GetStatus.MESSAGE_WAS_REMOVING
@@ -99,17 +101,17 @@ def read_messages(
     if records:
         status = GetStatus.FOUND
     elif taken:
-        status = GetStatus.MESSAGE_WAS_REMOVING  # all were damaged: the consumer goes on behind them
+        status = GetStatus.MESSAGE_WAS_REMOVING  # all were corrupt: the consumer continues after them
     suggest_slave = log.end - last > config.memory_bytes
     behind = log.end - last if last or taken else None
     return GetResult(status, records, offset + scanned, low, high, suggest_slave, behind)
 
 
 def _entry_count(max_count: int, codes: frozenset[int] | None, accept: Callable[[bytes], bool] | None) -> int:
-    """How many entries a read looks at: the event loop waits meanwhile, and `max_count` is the client's."""
+    """Return how many entries a read examines: it blocks the event loop, and the client chooses `max_count`."""
     scanned = SCAN_BYTES // ENTRY_SIZE
     if accept is not None:
-        return scanned  # records are read and judged, which costs far more than an entry
+        return scanned  # records are read and filtered, which costs far more than an entry
     return max(1, min(max_count, ENTRIES_MAX) if codes is None else max(scanned, min(max_count, ENTRIES_MAX)))
 
 
@@ -121,11 +123,13 @@ def _low_32(code: int) -> int:
     return ((code + 0x8000_0000) & 0xFFFF_FFFF) - 0x8000_0000
 
 
-def _judged(
+def _filter_records(
     log: CommitLog, entries: bytes, codes: frozenset[int] | None, accept: Callable[[bytes], bool]
 ) -> Iterator[tuple[int, int, int]]:
-    """`entries` with a verdict in the place of the tags code; records are read some at a time, up to SCAN_RECORD_BYTES in all
-    (the entry that passes it is the last)."""
+    """Yield `entries` with the verdict of the filter instead of the tags code.
+
+    Records are read a few at a time, up to SCAN_RECORD_BYTES in all (the entry that exceeds it is the last).
+    """
     log_start, looked_at = log.start, 0
     every = list(ENTRY.iter_unpack(entries))
     first = 0
@@ -142,29 +146,29 @@ def _judged(
             after += 1
         records = iter(_read(log, chunk))
         for at, size, code in every[first:after]:
-            verdict = _REFUSED
+            verdict = _REJECTED
             if at >= log_start and size != BLANK_SIZE and code != LOST_CODE:
                 record = next(records)
                 looked_at += size
                 tag_fits = codes is None or code <= EXT_ADDRESS_MAX or _low_32(code) in codes
-                verdict = _TAKEN if tag_fits and record is not None and accept(record) else _REFUSED
+                verdict = _MATCHED if tag_fits and record is not None and accept(record) else _REJECTED
             yield at, size, verdict
         first = after
 
 
 def _records(log: CommitLog, taken: list[tuple[int, int]]) -> list[bytes]:
-    """The records at these places; what is no record there is passed over and reported."""
+    """Return the records at these offsets; corrupt ones are reported and skipped."""
     return [record for record in _read(log, taken) if record is not None]
 
 
 def _read(log: CommitLog, taken: list[tuple[int, int]]) -> list[bytes | None]:
-    """The records at these places, read in as few spans as pays off; None, and a report, for what is no record there."""
+    """Read records in as few spans as is worthwhile; None, and a report, for each corrupt one."""
     records: list[bytes | None] = []
     first, count, file_size = 0, len(taken), log.size
     while first < count:
         start, size = taken[first]
-        if not FIXED_SIZE <= size <= SPAN_MAX and not _is_there(log, start, size):
-            log.report_corrupt_record(start, size)  # a damaged entry must not make us read a gigabyte
+        if not FIXED_SIZE <= size <= SPAN_MAX and not _is_record(log, start, size):
+            log.report_corrupt_record(start, size)  # a damaged entry must not cause a read of a gigabyte
             records.append(None)
             first += 1
             continue
@@ -189,13 +193,13 @@ def _read(log: CommitLog, taken: list[tuple[int, int]]) -> list[bytes | None]:
     return records
 
 
-def _is_there(log: CommitLog, offset: int, size: int) -> bool:
+def _is_record(log: CommitLog, offset: int, size: int) -> bool:
     data = log.read(offset, IDENTITY.size)
     return len(data) == IDENTITY.size and size >= FIXED_SIZE and IDENTITY.unpack(data) == (size, MAGIC, offset)
 
 
 def read_store_ms(log: CommitLog, offset: int) -> int | None:
-    """Store time of the record at `offset`; None when no record lies there."""
+    """Return the store time of the record at `offset` in ms; None if no record begins there."""
     data = log.read(offset, _STORE_MS_END)
     if len(data) < _STORE_MS_END or IDENTITY.unpack_from(data)[1:] != (MAGIC, offset):
         return None
@@ -205,7 +209,7 @@ def read_store_ms(log: CommitLog, offset: int) -> int | None:
 
 
 def entry_store_ms(queue: ConsumeQueue, log: CommitLog, number: int) -> int | None:
-    """Store time of entry `number`; None when there is no such entry, or its record is gone."""
+    """Return the store time of entry `number` in ms; None if there is no such entry, or its record is removed."""
     if not queue.min_offset(log.start) <= number < queue.max:
         return None
     offset, size, _ = ENTRY.unpack(queue.entries(number, 1))
@@ -213,14 +217,14 @@ def entry_store_ms(queue: ConsumeQueue, log: CommitLog, number: int) -> int | No
 
 
 def find_by_time(queue: ConsumeQueue, log: CommitLog, ms: int) -> int:
-    """Number of the entry whose store time is nearest to `ms`, the earlier of two; of equals the first. Never `max`."""
+    """Return the number of the entry whose store time is nearest to `ms`: the earlier of two, the first of equals, never `max`."""
     low, high = queue.min_offset(log.start), queue.max
     if low >= high:
         return low
     first = low
     while low < high:
         middle = (low + high) // 2
-        known, stored = _known_ms(queue, log, low, middle)
+        known, stored = _last_with_record(queue, log, low, middle)
         if stored < ms:
             low = middle + 1
         else:
@@ -229,16 +233,16 @@ def find_by_time(queue: ConsumeQueue, log: CommitLog, ms: int) -> int:
         return low - 1
     if low == first:
         return low
-    before, behind = entry_store_ms(queue, log, low - 1), entry_store_ms(queue, log, low)
-    if before is None or behind is None:
+    before, after = entry_store_ms(queue, log, low - 1), entry_store_ms(queue, log, low)
+    if before is None or after is None:
         return low
-    if behind == ms or behind - ms < ms - before:
+    if after == ms or after - ms < ms - before:
         return low
     return low - 1
 
 
-def _known_ms(queue: ConsumeQueue, log: CommitLog, low: int, number: int) -> tuple[int, int]:
-    """The last entry in [low, number] that has a record, and its store time; (number, -1) when none has."""
+def _last_with_record(queue: ConsumeQueue, log: CommitLog, low: int, number: int) -> tuple[int, int]:
+    """Return the last entry in [low, number] that has a record, and its store time; (number, -1) if none has."""
     at: int | None = number
     while at is not None and at >= low:
         at = queue.find_last_used(low, at + 1)

@@ -1,4 +1,4 @@
-"""Rebuilds the queue entries that a start misses, and takes records without one out of the way of later rebuilds.
+"""Rebuilds the queue entries that a start misses, and withdraws records without an entry, so that later rebuilds agree.
 
     before   | 0 | 1 | 2 | 0 torn |                  acknowledged, acknowledged, acknowledged, not acknowledged
     after    | 0 | 1 | 2 | -      | 3 | 4 |          the next start reads 0 1 2 3 4, whatever it has to rebuild
@@ -7,7 +7,7 @@ A torn write can lose the queue offset or the queue id of a record and nothing e
 every later rebuild would decide about it again, and read "0 1 2 0" as a topic that was deleted and created again. So it becomes a
 record of a rolled-back transaction, which gets no entry in a queue or an index, here and in Java. Only the transaction bits of
 SYSFLAG change: the record stays readable by its offset.
-[no counterpart in Java, which drops what is behind and leaves a gap before what is ahead]
+[no counterpart in Java, which drops a lower number and leaves a gap before a higher rejected]
 """
 
 from __future__ import annotations
@@ -37,40 +37,41 @@ def rebuild_queues(
 ) -> tuple[DispatchResult, Iterable[int], list[CorruptRange]]:
     """Add the missing queue entries.
 
-    Returns what could not be done; the offsets of the delayed messages that the other records deliver (a refused delivery is
-    repeated, or its message would be lost); all corrupt ranges of what was read, those of `recovered` first.
+    Returns:
+        Rejected records and lost entries; the offsets of the delayed messages that the other records deliver (a rejected
+        delivery is repeated, or its message would be lost); all corrupt ranges of the log, those of `recovered` first.
     """
-    passed = list(recovered.corrupt_ranges)
+    corrupt = list(recovered.corrupt_ranges)
     delivered: dict[int, int] = {}
-    records = collect_deliveries(iter_records_to_dispatch(log, recovered, passed), delivered)
-    derived = dispatch_records(records, queues, delays_ms, passed, recovered=recovered, deletions=deletions)
-    for one in derived.rejected:
-        delivered.pop(one.record.offset, None)
-    return derived, delivered.values(), passed
+    records = collect_deliveries(iter_records_to_dispatch(log, recovered, corrupt), delivered)
+    dispatched = dispatch_records(records, queues, delays_ms, corrupt, recovered=recovered, deletions=deletions)
+    for rejected in dispatched.rejected:
+        delivered.pop(rejected.record.offset, None)
+    return dispatched, delivered.values(), corrupt
 
 
 def withdraw_rejected(
     files: OpenFiles, log: Segments, refused: Sequence[RejectedRecord], recovered: RecoveryReport
 ) -> list[str]:
-    """Withdraw the refused records that a torn write can have left, durably. Returns a line for each refused record.
+    """Withdraw the rejected records that a torn write can have left, durably; return a line for each rejected record.
 
     Records below `recovered.read_from` were flushed as they are, and those of a log that Java or a master wrote stay as they are.
     """
     notes: list[str] = []
     paths: set[str] = set()
-    for one in refused:
-        record = one.record
+    for rejected in refused:
+        record = rejected.record
         if recovered.restarts is not NumberingRestarts.NEVER or record.offset < recovered.read_from:
-            notes.append(str(one))
+            notes.append(str(rejected))
             continue
         sys_flag = record.sys_flag & ~TRANSACTION_MASK | TRANSACTION_ROLLBACK
         try:
             log.write(record.offset + SYS_FLAG_AT, I32.pack(sys_flag))
         except OSError as error:
-            notes.append(f"{one}; it could not be withdrawn: {error}")
+            notes.append(f"{rejected}; it could not be withdrawn: {error}")
             continue
         paths.add(log.path(record.offset - record.offset % log.size))
-        notes.append(f"{one}; it was withdrawn and stays readable by its offset")
+        notes.append(f"{rejected}; it was withdrawn and stays readable by its offset")
     for path in sorted(paths):
         files.disk.fsync(files.get(path))
     return notes

@@ -1,8 +1,8 @@
-"""Files that somebody removes while the store is open: noticed when they are flushed, read or listed, reported once.
+"""Files that are removed from outside while the store is open: noticed by flushes, reads and listings, reported once.
 
-    commit log     no more writes; what is in an open file can still be read. A start explains what is missing
-    consume queue  no more writes, since consumers would not see the messages. A start rebuilds the queue
-    key index      rebuilt at once (`indexing`)
+    commit log     no more writes; open files can still be read. The next start explains what is missing
+    consume queue  no more writes, since consumers would not see the messages. The next start rebuilds the queue
+    key index      rebuilt at once (`index_builder`)
 
 [no counterpart in Java]
 """
@@ -31,7 +31,7 @@ class WritableStore(Protocol):
 
 
 class RemovedFiles:
-    """Notices files of one store that were removed from outside."""
+    """Detects files of one store that were removed from outside."""
 
     def __init__(self, disk: Disk, log: CommitLog, queues: ConsumeQueues, store: WritableStore) -> None:
         self._disk = disk
@@ -41,7 +41,7 @@ class RemovedFiles:
         self._queue_fault: StoreError | None = None
 
     def check_log(self) -> None:
-        """Stop writes if a file of the commit log is not in its directory any more."""
+        """Stop writes if a file of the commit log is no longer in its directory."""
         log = self._log
         if log.failure is not None:
             return
@@ -49,7 +49,7 @@ class RemovedFiles:
             names = set(self._disk.listdir(log.segments.directory))
         except (FileNotFoundError, NotADirectoryError):
             names = set()
-        except OSError:  # no free descriptor, for example: it says nothing about the files
+        except OSError:  # for example no free descriptor: no statement about the files
             return
         for base in log.segments.bases:
             path = log.segments.path(base)
@@ -58,9 +58,9 @@ class RemovedFiles:
                 return
 
     def check_flushed(self, paths: list[str], index: IndexBuilder) -> None:
-        """Stop writes if one of `paths`, which a flush did not find, is a file of a queue and not of a deleted topic.
+        """Stop writes if one of `paths`, which a flush did not find, is a file of a queue whose topic was not deleted.
 
-        If one is a file of the key index, that is rebuilt.
+        If one is a file of the key index, the index is rebuilt.
         """
         # The topic may have been deleted and created again since the flush looked: then the file exists.
         missing = next((path for path in paths if self._queues.has_file(path) and self._disk.size(path) is None), None)
@@ -69,10 +69,10 @@ class RemovedFiles:
         index.check_missing(paths)
 
     def report_removed(self, path: str) -> StoreError:
-        """Stop writes because `path`, a file of a queue or of the log, is gone. Return the error for the caller."""
+        """Stop writes because `path`, a file of a queue or of the log, is removed; return the error for the caller."""
         if path.startswith(f"{self._log.segments.directory}/"):
             self.check_log()
-            return self._log.failure or StoreError(f"{path} was removed and is there again: try again")
+            return self._log.failure or StoreError(f"{path} was removed and exists again: try again")
         if self._queue_fault is None:
             self._queue_fault = _removed(path, QUEUE_FIX)
             self._store.refusal = self._queue_fault

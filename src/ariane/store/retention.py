@@ -1,15 +1,15 @@
-"""Old files: which may go, and their removal in an order that a loss of power cannot turn against the store.
+"""Retention: removes old files, in an order that keeps the store consistent after a power loss at any point.
 
-    commit log   |===old===|===old===|=======|==last==|        oldest first; the last one never
+    commit log   |===old===|===old===|=======|==last==|        oldest first; never the last one
                            ^ start moves here
     queue        |--all below start--|-------|--last--|        files whose last entry points below the log's start
-    index        files that end below the log's start, see broker.cleaning
+    index        files that end below the log's start, see `broker.file_cleaner`
 
-What to remove is decided by pure functions (`trigger`, `due`) from times, disk use and `now`. A log file goes when no later start
-will need it: everything in it is flushed and below the checkpoint's safe offset. It leaves the table of files first, so that no
-reader finds half of it, then the disk, then the directory is made durable; only then the next one, so that a crash never
-leaves a hole between files. Before files of queues go, a checkpoint that no longer counts them is on the disk; a start that
-missed files would make all queues anew. [DefaultMessageStore.CleanCommitLogService, CleanConsumeQueueService]
+Pure functions (`removal_trigger`, `count_removable`) decide what to remove, from times, disk use and the clock. A log file is
+removed when no later start will need it: everything in it is flushed and below the checkpoint's safe offset. It leaves the table of
+files first, so that no reader finds half of it, then the disk, then the directory is made durable; only then the next one, so that
+a crash never leaves a gap between files. Before queue files are removed, a checkpoint that no longer counts them is on the disk; a
+start that missed files would rebuild all queues. [DefaultMessageStore.CleanCommitLogService, CleanConsumeQueueService]
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from ariane.store.consume_queues import ConsumeQueues
 from ariane.store.files import Disk, Usage
 
 FILES_MAX = 10  # commit log files removed in one run
-PLANNED_MAX = 1000  # queue files removed between two flushes: removing one takes some 20 µs, and the loop waits
+PLANNED_MAX = 1000  # queue files removed between two flushes: each takes some 20 µs and blocks the event loop
 
 
 class RetentionTrigger(enum.Enum):
-    """Why a run removes files."""
+    """Reason for removing files."""
 
     HOUR = "the hour of deleteWhen"
     SPACE = "diskMaxUsedSpaceRatio"
@@ -38,16 +38,16 @@ class RetentionTrigger(enum.Enum):
 
 
 class RetentionRule(NamedTuple):
-    """When files go."""
+    """When files are removed."""
 
     reserved_ms: int
-    """Time that a commit log file is kept after its last write (fileReservedTime)."""
+    """Retention of a commit log file after its last write (fileReservedTime)."""
     hours: frozenset[int]
     """Local hours in which expired files are removed (deleteWhen)."""
     used_max: int
-    """Percent of the disk in use above which they are removed at any hour (diskMaxUsedSpaceRatio)."""
+    """Percent of the disk in use above which expired files are removed at any hour (diskMaxUsedSpaceRatio)."""
     forced_above: int | None
-    """Percent above which files go that have not expired, too; None: never (cleanFileForciblyEnable)."""
+    """Percent above which files are removed before they expire; None: never (cleanFileForciblyEnable)."""
 
 
 class RetainedFile(NamedTuple):
@@ -56,14 +56,14 @@ class RetainedFile(NamedTuple):
 
 
 def used_percent(usage: Usage | None) -> int:
-    """How full a disk is, rounded up; -1 when nobody knows."""
+    """Return how full a disk is, rounded up; -1 if unknown."""
     if usage is None or usage.total <= 0:
         return -1
     return -(-(usage.total - usage.free) * 100 // usage.total)
 
 
 def removal_trigger(rule: RetentionRule, percent: int, hour: int, *, manual: bool) -> RetentionTrigger | None:
-    """Why expired files should be removed now; None when it is not the time. An unknown use counts as too much, as in Java."""
+    """Return why expired files should be removed now; None if not. An unknown use counts as too much, as in Java."""
     if hour in rule.hours:
         return RetentionTrigger.HOUR
     if percent < 0 or percent > rule.used_max:
@@ -72,18 +72,18 @@ def removal_trigger(rule: RetentionRule, percent: int, hour: int, *, manual: boo
 
 
 def count_removable(files: Sequence[RetainedFile], rule: RetentionRule, percent: int, now_ms: int) -> int:
-    """How many of `files`, oldest first and without the last, go in this run: up to the first one that has not expired."""
-    at_once = rule.forced_above is not None and percent > rule.forced_above
+    """Return how many of `files` (oldest first, without the last) to remove in this run: up to the first that has not expired."""
+    is_forced = rule.forced_above is not None and percent > rule.forced_above
     count = 0
     for file in files[:FILES_MAX]:
-        if not at_once and now_ms - file.modified_ms < rule.reserved_ms:
+        if not is_forced and now_ms - file.modified_ms < rule.reserved_ms:
             break
         count += 1
     return count
 
 
 class Removal(NamedTuple):
-    """Unlink these files of one directory, in order. `run` touches nothing else of the store: a worker thread may do it."""
+    """Unlinks files of one directory, in order. `run` touches nothing else of the store, so a worker thread may call it."""
 
     disk: Disk
     directory: str
@@ -91,20 +91,20 @@ class Removal(NamedTuple):
 
     def run(self) -> None:
         for path in self.paths:
-            with contextlib.suppress(FileNotFoundError):  # a former run came so far
+            with contextlib.suppress(FileNotFoundError):  # an earlier run removed it
                 self.disk.remove(path)
             self.disk.fsync_dir(self.directory)
 
 
 class Retention:
-    """The removals of one store. `leaving` queue files are still there, and no longer counted by the next checkpoint."""
+    """Removal of one store's files. `planned_count` queue files still exist, but the next checkpoint no longer counts them."""
 
     def __init__(self, disk: Disk, log: CommitLog, queues: ConsumeQueues, checkpoint: CheckpointFile) -> None:
         self._disk = disk
         self._log = log
         self._queues = queues
         self._checkpoint = checkpoint
-        self._unlinked_later: list[str] = []  # log files that are out of the table, and perhaps still on the disk
+        self._unlinked_later: list[str] = []  # log files that left the table and may still be on the disk
         self._planned: list[tuple[ConsumeQueue, int]] = []
 
     @property
@@ -114,7 +114,7 @@ class Retention:
     # --- commit log ---
 
     def log_files(self) -> list[RetainedFile]:
-        """Those that could be removed, oldest first: all but the last, as far as the checkpoint on the disk goes."""
+        """Return the files that could be removed, oldest first: all but the last, as far as the durable checkpoint allows."""
         segments, safe = self._log.segments, self._checkpoint.durable.safe_offset
         if safe is None or self._log.failure is not None:
             return []
@@ -124,12 +124,12 @@ class Retention:
                 break
             modified_ms = self._disk.modified_ms(segments.path(base))
             if modified_ms is None:
-                break  # removed by somebody else: nothing is known, so nothing behind it goes either
+                break  # removed from outside: nothing is known about it, so no later file is removed either
             found.append(RetainedFile(base, modified_ms))
         return found
 
     def begin_log_removal(self, file: RetainedFile | None) -> Removal | None:
-        """Take `file`, the oldest one, out of the log; the work that is left, also that of a former run that failed."""
+        """Detach `file`, the oldest one, from the log; return the work to do, including that of an earlier run that failed."""
         if file is not None:
             if file.base != self._log.segments.start or len(self._log.segments.bases) < 2:
                 raise AssertionError(f"{file} is not the oldest file of the log, or its last")
@@ -139,35 +139,37 @@ class Retention:
         return Removal(self._disk, self._log.segments.directory, tuple(self._unlinked_later))
 
     def end_log_removal(self, removal: Removal) -> None:
-        """It has run. One that failed is not ended: the next one takes its files along."""
+        """Finish a removal that has run. The files of one that failed are part of the next removal."""
         self._unlinked_later = [path for path in self._unlinked_later if path not in removal.paths]
 
     @property
     def is_recorded(self) -> bool:
-        """Whether the checkpoint on the disk says that the log begins where it does now; else no file may be unlinked yet."""
+        """Whether the durable checkpoint has the current start of the log. Before that, no file may be unlinked."""
         start = self._checkpoint.durable.log_start
         return start is not None and start >= self._log.start
 
     # --- queues ---
 
     def plan_queue_files(self) -> int:
-        """Choose the oldest file of each queue that has one below the log's start; how many. The next checkpoint leaves
-        them out, and once it is on the disk `remove_queue_files` may be called."""
+        """Choose the oldest file of each queue that has one below the log's start; return how many.
+
+        The next checkpoint does not count them; once it is on the disk, call `remove_queue_files`.
+        """
         start = self._log.start
         self._planned = [(queue, queue.segments.start) for queue in self._queues.all() if _first_is_old(queue, start)]
         del self._planned[PLANNED_MAX:]
         return len(self._planned)
 
     def remove_queue_files(self) -> int:
-        """Remove what was planned; how many went. Their directories are made durable by the next flush of the queues, before
-        which no other file of the same queue may go."""
+        """Remove the planned files; return how many. The next flush of the queues makes their directories durable; before it, no
+        other file of the same queue may be removed."""
         removed = 0
         left = self._queues.file_count() - self.planned_count
         planned, self._planned = self._planned, []
         if self._checkpoint.durable.queue_files > left:
-            return 0  # another flush was under way; the next run plans again
+            return 0  # another flush was in flight; the next run plans again
         for queue, base in planned:
-            # Its topic may have been deleted since, or begun anew.
+            # Its topic may have been deleted, or created again, since.
             if self._queues.get((queue.topic, queue.queue_id)) is not queue or queue.segments.start != base:
                 continue
             if _first_is_old(queue, self._log.start):
@@ -178,7 +180,7 @@ class Retention:
 
 
 def _first_is_old(queue: ConsumeQueue, log_start: int) -> bool:
-    """Whether the queue has more than one file, and the first one's last record is gone."""
+    """Return whether the queue has more than one file, and the last record of the first one is removed."""
     segments = queue.segments
     if len(segments.bases) < 2:
         return False

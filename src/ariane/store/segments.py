@@ -3,8 +3,8 @@
     00000000000000000000   00000000000000000100   00000000000000000200      with a size of 100
     |------ 0..99 ------|  |----- 100..199 ----|  |----- 200..299 ----|
 
-Files have their full size from the start (sparse); what was never written reads as zeros. Java insists on exact lengths, so a
-file is never left shorter, save by a crash between two system calls (see `loading`). [MappedFileQueue]
+Files have their full size from the start (sparse); unwritten parts read as zeros. Java insists on exact lengths, so a file is
+never shorter, except after a crash between two system calls (see `file_loading`). [MappedFileQueue]
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Segments:
         self._count: FileCount | None = None
 
     def set_counter(self, count: FileCount | None) -> None:
-        """Add these files to a count, which then follows each change; None: to no count any more."""
+        """Add these files to a counter, which follows each change; None removes them from it."""
         if self._count is not None:
             self._count.files -= len(self.bases)
         if count is not None:
@@ -55,16 +55,16 @@ class Segments:
 
     @property
     def start(self) -> int:
-        """Offset of the first byte there is."""
+        """Offset of the first byte."""
         return self.bases[0] if self.bases else 0
 
     @property
     def stop(self) -> int:
-        """Offset behind the last file."""
+        """Offset after the last file."""
         return self.bases[-1] + self.size if self.bases else 0
 
     def read(self, offset: int, length: int) -> bytes:
-        """Up to `length` bytes at `offset`, not beyond the end of its file; b"" where no file is."""
+        """Return up to `length` bytes at `offset`, not beyond the end of its file; b"" if there is no file."""
         within = offset % self.size
         path = self._paths.get(offset - within)
         if path is None:
@@ -72,19 +72,19 @@ class Segments:
         return self._disk.pread(self._files.get(path), min(length, self.size - within), within)
 
     def find_data(self, offset: int) -> int | None:
-        """Where at or behind `offset` the file of `offset` was ever written; None when nowhere."""
+        """Return the first offset from `offset` on at which its file was ever written; None if there is none."""
         within = offset % self.size
         path = self._paths.get(offset - within)
         found = None if path is None else self._disk.next_data(self._files.get(path), within)
         return None if found is None or found >= self.size else offset - within + found
 
     def write(self, offset: int, data: bytes) -> None:
-        """Write `data` into the one file that holds `offset`, which must exist."""
+        """Write `data` into the one file that contains `offset`, which must exist."""
         within = offset % self.size
         self._disk.pwrite(self._files.get(self._paths[offset - within]), data, within)
 
     def write_if_contained(self, offset: int, data: bytes) -> str | None:
-        """Write `data` if it lies within one file that is there; the path of that file."""
+        """Write `data` if one existing file contains all of it; return the path of that file, else None."""
         within = offset % self.size
         path = self._paths.get(offset - within)
         if path is None or within + len(data) > self.size:
@@ -93,7 +93,7 @@ class Segments:
         return path
 
     def split(self, offset: int, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """`data` cut at the ends of files."""
+        """Yield `data` in pieces, split at the ends of files, each with its offset."""
         at = 0
         while at < len(data):
             room = self.size - (offset + at) % self.size
@@ -104,7 +104,7 @@ class Segments:
         return offset - offset % self.size in self._paths
 
     def create_file(self, base: int) -> None:
-        """Create the file at `base`; it must follow the last one. The directory is the caller's to fsync."""
+        """Create the file at `base`, which must follow the last one. The caller fsyncs the directory."""
         path = self._name(base)
         self._disk.close(self._disk.create(path, self.size))
         self.bases.append(base)
@@ -113,9 +113,9 @@ class Segments:
             self._count.files += 1
 
     def truncate(self, end: int) -> None:
-        """Zero everything from `end` on and remove the files behind it; the caller fsyncs what it needs.
+        """Zero everything from `end` on and remove later files; the caller fsyncs what it needs.
 
-        Zeroing matters: an old record that stayed behind the end would come back to life once newer ones reach it.
+        Without zeroing, an old record after the end would be valid again once newer records reach it.
         """
         while self.bases and self.bases[-1] > end:
             self.remove_file(self.bases[-1])
@@ -128,7 +128,7 @@ class Segments:
         self._disk.remove(self.detach(base))
 
     def detach(self, base: int) -> str:
-        """Take a file out of the table, so that nothing here reads or writes it any more; its path, for who removes it."""
+        """Remove a file from the table, so that nothing reads or writes it any more; return its path for the caller to unlink."""
         path = self._paths.pop(base)
         self.bases.remove(base)
         if self._count is not None:

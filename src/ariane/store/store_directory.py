@@ -1,4 +1,4 @@
-"""The directories of a store at its start: created, readable, and claimed by one process. [DefaultMessageStore.start]"""
+"""The directories of a store at its start: created, readable, and locked by one process. [DefaultMessageStore.start]"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ariane.store.types import StoreConfig
 
 
 def claim(config: StoreConfig, disk: Disk) -> tuple[int, ...]:
-    """Create what is missing and lock the store. Return the handles of the locks, for `release`.
+    """Create missing directories and lock the store. Return the handles of the locks, for `release`.
 
     Raises:
         StoreLocked: another process has the store, or the directory of its commit log.
@@ -33,7 +33,7 @@ def claim(config: StoreConfig, disk: Disk) -> tuple[int, ...]:
     except OSError as error:
         raise open_error(error, f"{root}/lock") from error
     try:
-        # A lock file in it would be none of Java's files, and a store with another root may name the same directory.
+        # A lock file would not be one of Java's files there, and a store with another root may name the same directory.
         return lock, disk.lock_dir(config.log_directory)
     except BlockingIOError as error:
         disk.unlock(lock)
@@ -47,7 +47,7 @@ def claim(config: StoreConfig, disk: Disk) -> tuple[int, ...]:
 
 
 def release(disk: Disk, locks: tuple[int, ...]) -> None:
-    """Let another process have the store."""
+    """Unlock the store."""
     for lock in reversed(locks):
         disk.unlock(lock)
 
@@ -69,6 +69,6 @@ def mark_running(files: OpenFiles, root: str) -> None:
     if disk.size(abort) is None:
         disk.close(disk.create(abort, 0))
     else:
-        disk.close(disk.open(abort))  # a directory in its place is noticed now, not at the stop
+        disk.close(disk.open(abort))  # fails now, and not at the stop, if it is a directory
     checkpoint.reserve(files, f"{root}/checkpoint")
     disk.fsync_dir(root)

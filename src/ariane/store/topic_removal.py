@@ -1,4 +1,4 @@
-"""Removes the queues of deleted topics. Their records stay in the log and are skipped by every rebuild (`deletions`).
+"""Removes the queues of deleted topics. Their records stay in the log, and every rebuild skips them (`deletions`).
 
 [DefaultMessageStore.cleanUnusedTopic, cleanExpiredConsumerQueue]
 """
@@ -16,7 +16,7 @@ from ariane.store.files import write_error
 
 
 class DispatchingStore(Protocol):
-    """What a removal needs of a store."""
+    """The part of a store that a removal uses."""
 
     deletions: Deletions
 
@@ -34,24 +34,21 @@ class DispatchingStore(Protocol):
 
 
 class TopicRemoval:
-    """The removals of one store."""
+    """Topic removal of one store."""
 
     def __init__(self, store: DispatchingStore, queues: ConsumeQueues) -> None:
         self._store = store
         self._queues = queues
 
     def deletion_of(self, topic: str) -> TopicDeletion | None:
-        """Return the deletion to store before `delete`; None when the topic has no queue, and so no message to delete."""
+        """Return the deletion to record before `delete`; None if the topic has no queue, and so no message to delete."""
         if not self._queues.of_topic(topic):
             return None
-        self._store.flush()  # else a loss of power could end the log before the end that the deletion names
+        self._store.flush()  # else a power loss could end the log before the end that the deletion names
         return TopicDeletion(below=self._store.commit_log_max, store_ms=self._store.last_ms)
 
     def delete(self, topic: str, *, expired_only: bool = False) -> list[int]:
-        """Remove the queues of a topic, or those without a record. Returns their ids.
-
-        All is flushed first, lest they are derived again.
-        """
+        """Remove the queues of a topic, or those without a record in the log; return their ids."""
         queues = self._queues.of_topic(topic)
         if expired_only:
             queues = self._queues.find_expired(queues, self._store.commit_log_min)
@@ -65,13 +62,13 @@ class TopicRemoval:
         return sorted(queue.queue_id for queue in queues)
 
     def apply(self, topic: str, deletion: TopicDeletion) -> None:
-        """Skip the records of a deletion that another broker (the master) made, and remove the queues that hold only such."""
+        """Record a deletion that another broker (the master) made, and remove the queues that contain only deleted records."""
         self._store.deletions.add(topic, deletion)
         if not self._queues.of_topic(topic):
             return
         self._store.flush()
         self._store.dispatch_and_defer_arrivals()
-        # Queues that reach beyond it began again with the topic that was created again.
+        # Queues with later records belong to the topic that was created again.
         queues = [
             queue for queue in self._queues.of_topic(topic) if _is_deleted(queue, self._queues, self._store.deletions)
         ]
