@@ -27,7 +27,7 @@ def member(servers: LocalCluster, home: Path, name: str, inbox: Inbox, *, orderl
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-def test_each_member_gets_everything_and_goes_on_by_its_own_file(tmp_path: Path, orderly: bool) -> None:
+def test_each_member_receives_everything_and_continues_at_its_own_offsets(tmp_path: Path, orderly: bool) -> None:
     async def work() -> None:
         async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer:
             one, two = Inbox(), Inbox()
@@ -53,7 +53,7 @@ def test_each_member_gets_everything_and_goes_on_by_its_own_file(tmp_path: Path,
     run(work())
 
 
-def test_what_fails_is_given_up(tmp_path: Path) -> None:
+def test_failed_messages_are_dropped(tmp_path: Path) -> None:
     def fail(message: ReceivedMessage) -> None:
         raise ReconsumeLater("no")
 
@@ -71,7 +71,7 @@ def test_what_fails_is_given_up(tmp_path: Path) -> None:
     run(work())
 
 
-def test_a_reset_moves_the_file(tmp_path: Path) -> None:
+def test_a_reset_changes_the_offsets_file(tmp_path: Path) -> None:
     async def work() -> None:
         async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer, ConnectionPool() as peers:
             for number in range(4):
@@ -93,6 +93,6 @@ def test_a_reset_moves_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b"])
-def test_a_broadcasting_consumer_needs_a_name(tmp_path: Path, name: str) -> None:
+def test_a_broadcasting_consumer_needs_an_instance_name(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match="instance_name"):
         member(LocalCluster("127.0.0.1:1", "127.0.0.1:2"), tmp_path, name, Inbox())

@@ -39,7 +39,7 @@ def numbers(messages: list[ReceivedMessage]) -> list[int]:
     return sorted(int(message.body) for message in messages)
 
 
-def test_members_share_the_queues_and_go_on_where_the_group_stopped(tmp_path: Path) -> None:
+def test_members_share_the_queues_and_continue_at_the_committed_offsets(tmp_path: Path) -> None:
     async def work() -> None:
         async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer:
             await fill(producer, 8)
@@ -59,7 +59,7 @@ def test_members_share_the_queues_and_go_on_where_the_group_stopped(tmp_path: Pa
     run(work())
 
 
-def test_what_was_polled_counts_with_the_next_poll_or_the_commit(tmp_path: Path) -> None:
+def test_polled_messages_count_as_consumed_with_the_next_poll_or_commit(tmp_path: Path) -> None:
     async def work() -> None:
         async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer:
             await producer.send(Message(topic="t", body=b"0"))
@@ -125,7 +125,7 @@ def test_assigned_queues_seek_and_pause(tmp_path: Path) -> None:
     run(work())
 
 
-def test_tags_and_what_tools_see(tmp_path: Path) -> None:
+def test_tags_and_admin_requests(tmp_path: Path) -> None:
     async def work() -> None:
         async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer, ConnectionPool() as peers:
             await fill(producer, 4, tags="a")
@@ -155,7 +155,7 @@ def test_tags_and_what_tools_see(tmp_path: Path) -> None:
     run(work())
 
 
-def test_polling_before_queues_are_assigned_is_an_error_and_not_silence() -> None:
+def test_polling_before_assign_is_an_error() -> None:
     async def work() -> None:
         async with cluster() as servers, member(servers) as consumer:
             with pytest.raises(ConfigError, match="call `assign` before `poll`"):
@@ -173,6 +173,6 @@ def test_polling_before_queues_are_assigned_is_an_error_and_not_silence() -> Non
 @pytest.mark.parametrize(
     "more", [{"start": "middle"}, {"settings": ConsumerSettings(message_model="broadcasting")}, {"namesrv": None}]
 )
-def test_what_cannot_be_asked_for(more: dict[str, object]) -> None:
+def test_invalid_poll_arguments_are_refused(more: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
         LitePullConsumer("g", **{"namesrv": "127.0.0.1:1", **more})  # type: ignore[arg-type]

@@ -78,7 +78,7 @@ async def consumer(servers: LocalCluster, listener: Inbox, **settings: object) -
 # --- retries ---
 
 
-def test_what_a_listener_fails_on_comes_again_and_ends_as_a_dead_letter(tmp_path: Path) -> None:
+def test_failed_messages_are_redelivered_and_become_dead_letters(tmp_path: Path) -> None:
     def fail(message: ReceivedMessage) -> None:
         raise ReconsumeLater("not today", delay_level=1)
 
@@ -103,7 +103,7 @@ def test_what_a_listener_fails_on_comes_again_and_ends_as_a_dead_letter(tmp_path
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-def test_a_listener_that_takes_too_long_counts_as_failed(tmp_path: Path, orderly: bool) -> None:
+def test_a_timed_out_listener_counts_as_failed(tmp_path: Path, orderly: bool) -> None:
     calls = []
 
     class Slow(Inbox):
@@ -128,7 +128,7 @@ def test_a_listener_that_takes_too_long_counts_as_failed(tmp_path: Path, orderly
 # --- request and reply ---
 
 
-def test_a_request_is_answered_by_a_consumer(tmp_path: Path) -> None:
+def test_a_consumer_replies_to_a_request(tmp_path: Path) -> None:
     async def work() -> None:
         async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as asker:
             async with Producer("q", servers.namesrv) as replier:
@@ -157,7 +157,7 @@ def test_a_request_is_answered_by_a_consumer(tmp_path: Path) -> None:
     run(work())
 
 
-def test_a_request_that_nobody_answers_ends_and_a_late_reply_is_refused(tmp_path: Path) -> None:
+def test_a_request_times_out_and_its_late_reply_is_refused(tmp_path: Path) -> None:
     async def work() -> None:
         async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer:
             with pytest.raises(RequestTimeout):
@@ -168,7 +168,7 @@ def test_a_request_that_nobody_answers_ends_and_a_late_reply_is_refused(tmp_path
                 got = {one.body: one for one in await inbox.count(2)}
             with pytest.raises(ReplyError, match="no pending request"):
                 await producer.reply(got[b"anybody?"], b"late")
-            with pytest.raises(MessageRefused, match="no request"):
+            with pytest.raises(MessageRefused, match="is not a request"):
                 await producer.reply(got[b"no request"], b"why")
 
     run(work())
@@ -236,7 +236,7 @@ def test_running_info_and_status(tmp_path: Path) -> None:
     ("error", "result"),
     [(None, "CR_SUCCESS"), (ReconsumeLater("busy"), "CR_LATER"), (ValueError("no"), "CR_THROW_EXCEPTION")],
 )
-def test_one_message_is_consumed_directly(tmp_path: Path, error: Exception | None, result: str) -> None:
+def test_a_message_is_consumed_directly(tmp_path: Path, error: Exception | None, result: str) -> None:
     def then(message: ReceivedMessage) -> None:
         if len(inbox.got) > 1 and error is not None:
             raise error

@@ -55,7 +55,7 @@ class Listener:
             self.given.append(-1 if row is None else row.sequence)
 
 
-def test_the_name_of_a_row_is_read_as_it_was_written() -> None:
+def test_row_names_round_trip() -> None:
     row = Row("0d6b3d3c-8a30-4c5e-9c1f-3b6a1f4b8b7e", 12, 0, 5)
     assert dedup.parse(dedup.text(row)) == row
     for strange in (
@@ -73,7 +73,7 @@ def test_the_name_of_a_row_is_read_as_it_was_written() -> None:
         assert dedup.parse(strange) is None
 
 
-def test_copies_are_left_out_in_the_same_call_and_in_later_ones() -> None:
+def test_copies_are_skipped_in_the_same_call_and_in_later_ones() -> None:
     async def work() -> None:
         listener = Listener()
         once = Idempotent(listener)
@@ -87,7 +87,7 @@ def test_copies_are_left_out_in_the_same_call_and_in_later_ones() -> None:
     asyncio.run(work())
 
 
-def test_what_failed_is_given_again() -> None:
+def test_failed_rows_are_delivered_again() -> None:
     async def work() -> None:
         listener = Listener()
         once = Idempotent(listener)
@@ -154,7 +154,7 @@ def listening_to(once: Idempotent, timeout_ms: int = 20, **settings: Any) -> Lis
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_rows_whose_thread_nobody_waits_for_are_held_until_it_has_ended(fails: bool, tmp_path: Path) -> None:
+def test_rows_of_a_timed_out_thread_are_blocked_until_it_has_ended(fails: bool, tmp_path: Path) -> None:
     listener = Held()
     if fails:
         listener.errors.append(ValueError("late"))
@@ -184,7 +184,7 @@ def test_rows_whose_thread_nobody_waits_for_are_held_until_it_has_ended(fails: b
     assert all(Row("q-1", 0, 2, number) in seen for number in (0, 1))
 
 
-def test_a_call_without_a_consumer_that_is_cancelled_holds_its_rows_too() -> None:
+def test_a_cancelled_call_without_a_consumer_blocks_its_rows_too() -> None:
     listener = Held()
 
     async def work() -> None:
@@ -202,7 +202,7 @@ def test_a_call_without_a_consumer_that_is_cancelled_holds_its_rows_too() -> Non
     asyncio.run(work())
 
 
-def test_a_call_that_no_thread_has_taken_is_free_at_once() -> None:
+def test_a_cancelled_call_that_no_thread_has_taken_releases_its_rows() -> None:
     listener = Held()
 
     async def work() -> None:
@@ -225,7 +225,7 @@ def test_a_call_that_no_thread_has_taken_is_free_at_once() -> None:
     asyncio.run(work())
 
 
-def test_the_consumers_rules_for_threads_hold_through_it() -> None:
+def test_the_consumers_rules_for_threads_apply_to_the_wrapped_listener() -> None:
     listener = Held()
 
     async def work() -> None:
@@ -246,7 +246,7 @@ def test_the_consumers_rules_for_threads_hold_through_it() -> None:
     asyncio.run(work())
 
 
-def test_a_file_belongs_to_one_at_a_time(tmp_path: Path) -> None:
+def test_a_journal_file_is_locked_against_a_second_user(tmp_path: Path) -> None:
     async def work() -> None:
         path = tmp_path / "seen"
         async with Idempotent(Listener(), path) as once:
@@ -262,7 +262,7 @@ def test_a_file_belongs_to_one_at_a_time(tmp_path: Path) -> None:
     asyncio.run(work())
 
 
-def test_a_restart_does_not_forget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restart_remembers_consumed_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "deep" / "seen"
     monkeypatch.setattr(idempotent, "JOURNAL_LINES", 7)
 
@@ -283,7 +283,7 @@ def test_a_restart_does_not_forget(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert asyncio.run(run(*range(45))) == [40, 41, 42, 43, 44]
 
 
-def test_a_memory_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+def test_an_unreadable_journal_is_an_error(tmp_path: Path) -> None:
     async def work() -> None:
         async with Idempotent(Listener(), tmp_path):
             pass
@@ -293,7 +293,7 @@ def test_a_memory_that_cannot_be_read_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_bits_say_what_a_set_says_and_forget_only_the_oldest_blocks(seed: int) -> None:
+def test_consumed_rows_match_a_set_and_forget_only_the_oldest_blocks(seed: int) -> None:
     chance = random.Random(seed)
     seen, exact = ConsumedRows(), set()
     for _ in range(3000):
@@ -315,7 +315,7 @@ def test_clients_are_loaded_where_there_are_no_file_locks() -> None:
     subprocess.run([sys.executable, "-c", without], check=True)
 
 
-def test_a_memory_on_disk_needs_file_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_journal_needs_file_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fcntl", None)
 
     async def work() -> None:

@@ -61,7 +61,7 @@ class Group:
         return handler(command) if handler else None
 
 
-def test_producers_beat_to_masters_and_consumers_to_all():
+def test_producers_send_heartbeats_to_masters_and_consumers_to_all():
     peers = script(T=WITH_SLAVE)
 
     async def play():
@@ -87,7 +87,7 @@ def test_producers_beat_to_masters_and_consumers_to_all():
     asyncio.run(play())
 
 
-def test_a_dead_broker_does_not_keep_the_others_from_their_heartbeat():
+def test_a_dead_broker_does_not_prevent_heartbeats_to_the_others():
     peers = script(T=route("a", "b"))
 
     async def play():
@@ -101,7 +101,7 @@ def test_a_dead_broker_does_not_keep_the_others_from_their_heartbeat():
     asyncio.run(play())
 
 
-def test_a_refresh_tells_of_changes_and_meets_new_brokers_once():
+def test_a_refresh_reports_changes_and_registers_with_new_brokers_once():
     topics = {"T": route("a")}
     peers = script()
     peers.answers[RequestCode.GET_ROUTEINFO_BY_TOPIC] = name_server(topics)
@@ -144,12 +144,12 @@ def test_two_instances_of_one_process_have_two_ids():
     assert first.new_message_id() != second.new_message_id()
 
 
-def test_an_instance_that_is_not_open_says_so():
+def test_an_instance_that_is_not_open_raises_client_closed():
     with pytest.raises(ClientClosed):
         _ = ClientInstance("a:1").peers
 
 
-def test_what_a_broker_asks_goes_to_the_group_it_names():
+def test_an_admin_request_reaches_the_group_that_it_names():
     async def play():
         made = instance(script())
         asked = []

@@ -27,14 +27,14 @@ JAVAS = b"""{
 }"""
 
 
-def test_where_java_looks() -> None:
+def test_the_default_path_is_javas() -> None:
     assert (
         offsets_path("", "10.0.0.1@x", "g") == Path.home() / ".rocketmq_offsets" / "10.0.0.1@x" / "g" / "offsets.json"
     )
     assert offsets_path("d", "c", "g") == Path("d/c/g/offsets.json")
 
 
-def test_javas_file_is_read_and_ours_is_read_again(tmp_path: Path) -> None:
+def test_a_java_file_is_read_and_written_files_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "c" / "offsets.json"
     assert read(path) == {}
     write(path, {QUEUE: 1})
@@ -46,7 +46,7 @@ def test_javas_file_is_read_and_ours_is_read_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [None, b"", b'{"offsetTable":{{"brok', b"[]", b'{"offsetTable":{"x":1}}'])
-def test_the_former_file_counts_when_the_newest_is_missing_or_broken(tmp_path: Path, text: bytes | None) -> None:
+def test_the_previous_file_is_read_if_the_newest_is_missing_or_corrupt(tmp_path: Path, text: bytes | None) -> None:
     path = tmp_path / "offsets.json"
     write(path, {QUEUE: 1})
     write(path, {QUEUE: 2})
@@ -56,14 +56,14 @@ def test_the_former_file_counts_when_the_newest_is_missing_or_broken(tmp_path: P
     assert read(path) == {QUEUE: 1}
 
 
-def test_a_file_that_cannot_be_read_is_not_taken_for_none(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "offsets.json"
     path.write_bytes(b"{")
     with pytest.raises(ConfigError, match="start at the start position"):
         read(path)
 
 
-def test_offsets_of_queues_that_are_not_read_now_stay(tmp_path: Path) -> None:
+def test_offsets_of_unassigned_queues_are_retained(tmp_path: Path) -> None:
     path = tmp_path / "offsets.json"
     write(path, {OTHER: 7})
 
@@ -83,7 +83,7 @@ def test_offsets_of_queues_that_are_not_read_now_stay(tmp_path: Path) -> None:
     asyncio.run(play())
 
 
-def test_a_disk_that_refuses_leaves_the_offset_due(tmp_path: Path) -> None:
+def test_a_failed_write_is_repeated_by_the_next_commit(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("no directory")
 

@@ -7,7 +7,7 @@ from ariane.protocol.requests.callbacks import ConsumeStatus
 from ariane.testing.clock import FakeClock
 
 
-def test_a_minute_and_an_hour() -> None:
+def test_rates_cover_a_minute_and_failures_an_hour() -> None:
     clock = FakeClock(is_auto=True)
     rates = ConsumeRates(clock.monotonic)
     assert rates.status("T") == ConsumeStatus()
@@ -26,7 +26,7 @@ def test_a_minute_and_an_hour() -> None:
     assert rates.status("T").consume_failed_msgs == 0
 
 
-def test_what_is_kept_is_an_hour_at_most() -> None:
+def test_at_most_an_hour_is_retained() -> None:
     clock = FakeClock(is_auto=True)
     rates = ConsumeRates(clock.monotonic)
     for _ in range(1_000):

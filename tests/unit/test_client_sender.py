@@ -49,7 +49,7 @@ def brokers_asked(peers: Script) -> list[str]:
     return [one.addr for one in peers.of(SEND)]
 
 
-def test_stored_at_once_is_one_request():
+def test_a_successful_send_is_one_request():
     peers = script(STORED)
     assert send(peers).queue_offset == 1
     assert len(brokers_asked(peers)) == 1
@@ -61,14 +61,14 @@ def test_a_failed_attempt_goes_to_another_broker():
     assert sorted(brokers_asked(peers)) == ["a:1", "b:1"]
 
 
-def test_the_last_error_comes_out_after_all_attempts():
+def test_the_last_error_is_raised_after_all_attempts():
     peers = script(ConnectionLost("x", "1"), Command(14, remark="2"), Command(1, remark="third"))
     with pytest.raises(ReplyError, match="third"):
         send(peers)
     assert len(brokers_asked(peers)) == 3
 
 
-def test_an_answer_that_no_broker_betters_ends_it():
+def test_a_permanent_error_ends_the_attempts():
     peers = script(Command(13, remark="too large"))
     with pytest.raises(ReplyError, match="too large"):
         send(peers)
@@ -100,14 +100,14 @@ def test_late_flush_is_a_result():
     assert send(peers).status is send_codec.SendStatus.FLUSH_DISK_TIMEOUT
 
 
-def test_late_flush_is_retried_when_asked_for_and_is_still_the_result_when_nothing_better_comes():
+def test_a_late_flush_is_retried_if_enabled_and_returned_if_the_retry_fails():
     peers = script(LATE, ReplyError(13, "no"))
     assert send(peers, retry_not_stored=True).status is send_codec.SendStatus.FLUSH_DISK_TIMEOUT
     peers = script(LATE, STORED)
     assert send(peers, retry_not_stored=True).status is send_codec.SendStatus.SEND_OK
 
 
-def test_no_route_is_an_error_at_once():
+def test_a_missing_route_is_an_immediate_error():
     peers = script()
     peers.answers[RequestCode.GET_ROUTEINFO_BY_TOPIC] = name_server({})
     with pytest.raises(RouteNotFound):
@@ -148,7 +148,7 @@ def test_in_flight_sends_are_bounded():
     assert most == 3
 
 
-def test_hooks_are_told_of_answers_and_cannot_break_a_send():
+def test_hooks_receive_responses_and_cannot_break_a_send():
     told = []
 
     def broken(event):
@@ -165,7 +165,7 @@ def test_hooks_are_told_of_answers_and_cannot_break_a_send():
     assert third.refusal is None
 
 
-def test_no_answer_tells_no_hook():
+def test_a_missing_response_causes_no_event():
     told = []
     send(script(ConnectionLost("x", "refused"), STORED), hooks=(told.append,))
     assert len(told) == 1
@@ -215,7 +215,7 @@ def producer_play(peers: Script, play):
     return asyncio.run(run())
 
 
-def test_what_is_no_message_is_refused_with_its_value():
+def test_a_value_that_is_not_a_message_is_refused():
     async def play(producer):
         for send_it in (producer.send, producer.send_one_way, producer.request):
             with pytest.raises(MessageRefused, match="'hello' is of type str: expected a Message"):
@@ -226,7 +226,7 @@ def test_what_is_no_message_is_refused_with_its_value():
     producer_play(script(), play)
 
 
-def test_messages_of_one_key_go_to_one_queue():
+def test_messages_with_one_order_key_go_to_one_queue():
     peers = script(*[STORED] * 6)
 
     async def play(producer):
@@ -253,7 +253,7 @@ def test_a_selector_chooses_and_must_return_a_queue():
     assert [(one.addr, one.fields["e"]) for one in peers.of(SEND)] == [("b:1", "1")]
 
 
-def test_one_way_sends_ask_for_nothing():
+def test_a_one_way_send_waits_for_no_response():
     peers = script()
     peers.answers[SEND] = lambda asked: Command(0)
 
@@ -264,7 +264,7 @@ def test_one_way_sends_ask_for_nothing():
     assert len(peers.of(SEND)) == 1
 
 
-def test_a_group_joins_an_instance_once_and_leaves_it():
+def test_a_producer_group_registers_once_and_unregisters():
     peers = script()
 
     async def play(producer):

@@ -7,7 +7,7 @@ import json
 
 import pytest
 from client_script import QUEUE, Script, fetch_context, instance, name_server, raising, route
-from test_client_fetch import END, PULL, Play, answer, stored
+from test_client_fetcher import END, PULL, Play, answer, stored
 
 from ariane.client import PushConsumer, Sql
 from ariane.client import fetcher as fetching
@@ -39,7 +39,7 @@ def test_a_pull_names_the_kind_of_expression_and_does_not_filter_by_tags():
 
 
 @pytest.mark.parametrize("code", [27, 28])
-def test_a_broker_without_the_filter_is_told(code):
+def test_a_broker_without_the_filter_data_gets_a_heartbeat(code):
     assert SqlPlay(Command(code, remark="which?"), END).heartbeats == ["a:1"]
 
 
@@ -87,13 +87,13 @@ def test_a_refusal_is_raised_and_no_heartbeat_is_sent():
 
 
 @pytest.mark.parametrize("error", [ConnectionLost("a:1", "refused"), RequestTimeout("a:1", 3000)])
-def test_a_broker_that_is_away_does_not_keep_the_consumer_from_starting(error):
+def test_an_unavailable_broker_does_not_prevent_the_start(error):
     peers = script(CHECK_CLIENT_CONFIG=raising(error))
     started(peers, {"T": Sql("a > 5")})
     assert len(peers.of(BEAT)) == 1
 
 
-def test_a_later_subscription_that_is_refused_changes_nothing():
+def test_a_rejected_subscription_leaves_the_others_unchanged():
     peers = script()
 
     async def act(consumer):
@@ -107,23 +107,23 @@ def test_a_later_subscription_that_is_refused_changes_nothing():
     started(peers, {"T": "*"}, act)
 
 
-def test_an_expression_says_something():
+def test_an_empty_expression_is_refused():
     with pytest.raises(ConfigError):
         PushConsumer("g", "a:1", {"T": Sql("  ")}, print)
 
 
-def test_a_broker_too_old_for_sql92_is_not_asked():
+def test_a_broker_too_old_for_sql92_is_not_pulled():
     play = _versioned([SQL_VERSION_MIN - 1])
     assert play.of(PULL) == []
     assert "does not support SQL92" in play.said
 
 
-def test_a_broker_whose_version_is_not_known_is_told_first():
+def test_a_broker_of_unknown_version_gets_a_heartbeat_first():
     play = _versioned([None, SQL_VERSION_MIN])
     assert [one.code for one in play.asked if one.code in (BEAT, PULL)][:2] == [BEAT, PULL]
 
 
-def test_a_broker_that_answers_no_heartbeat_is_not_asked():
+def test_a_broker_without_a_heartbeat_response_is_not_pulled():
     play = _versioned([None, None])
     assert play.of(PULL) == []
     assert "no heartbeat response" in play.said
@@ -149,7 +149,7 @@ def _versioned(versions: list[int | None]) -> Script:
     return peers
 
 
-def test_the_version_is_what_answers_to_heartbeats_carry():
+def test_the_version_comes_from_heartbeat_responses():
     peers = script(HEART_BEAT=lambda asked: Command(0, version=239))
 
     async def play() -> None:

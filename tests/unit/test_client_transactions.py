@@ -29,7 +29,7 @@ def message(**more) -> Message:
     return Message(topic="T", body=b"x", tags="a", **more)
 
 
-def test_a_half_message_says_so_in_properties_and_flags() -> None:
+def test_a_half_message_is_marked_in_properties_and_flags() -> None:
     out = prepare_half_message(message(properties={"mine": "1"}), "ID", "P", SETTINGS, 7)
     assert properties.decode(out.properties) == {
         "UNIQ_KEY": "ID", "WAIT": "true", "TAGS": "a", "mine": "1",
@@ -49,12 +49,12 @@ def test_a_half_message_says_so_in_properties_and_flags() -> None:
         (message(properties={"TRAN_MSG": "false"}), None, "reserved"),
     ],
 )
-def test_what_cannot_be_a_half_message_is_refused(refused: Message, immunity_s: int | None, why: str) -> None:
+def test_an_invalid_half_message_is_refused(refused: Message, immunity_s: int | None, why: str) -> None:
     with pytest.raises(MessageRefused, match=why):
         prepare_half_message(refused, "ID", "P", SETTINGS, immunity_s)
 
 
-def test_an_instance_answers_for_one_producer_of_a_group() -> None:
+def test_an_instance_accepts_one_transaction_producer_per_group() -> None:
     instance = ClientInstance("127.0.0.1:1")
     instance.register_transaction_check("P", lambda command, peer: None)
     with pytest.raises(ConfigError, match="already"):
@@ -63,7 +63,7 @@ def test_an_instance_answers_for_one_producer_of_a_group() -> None:
     instance.register_transaction_check("P", lambda command, peer: None)
 
 
-def test_questions_beyond_the_most_are_dropped_and_said_so(
+def test_checks_beyond_the_limit_are_dropped_and_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "PENDING_CHECKS_MAX", 2)
@@ -84,7 +84,7 @@ def test_questions_beyond_the_most_are_dropped_and_said_so(
         (lambda about: 1 / 0, LocalState.UNKNOWN, True),
     ],
 )
-def test_only_a_state_is_a_state(answer, expected: LocalState, raises: bool) -> None:
+def test_anything_but_a_local_state_is_unknown(answer, expected: LocalState, raises: bool) -> None:
     async def later(about: object) -> object:
         return answer(about)
 

@@ -75,11 +75,11 @@ class TransactionProducer(Producer):
 
     Args:
         group: Name of the producer group.
-        namesrv: Name server addresses, `"host:port;host:port"` or a list. Leave it prepared if `instance` is given.
+        namesrv: Name server addresses, `"host:port;host:port"` or a list. Omit it if `instance` is given.
         check: Function of the half message that returns the state of its transaction; a coroutine function or a plain one.
         checks_at_once: Maximum number of concurrent calls of `check`.
         settings: Timeouts, retries and limits of the producer.
-        client: Settings of the client instance. Leave it prepared if `instance` is given.
+        client: Settings of the client instance. Omit it if `instance` is given.
         trace: True or `TraceSettings` to record sends and ends of transactions.
         hooks: Functions that receive a `SendEvent` after each attempt that got a response.
         end_hooks: Functions that receive a `TransactionEnd` before a state is sent to the broker.

@@ -34,7 +34,7 @@ from ariane.model.message import Message
         (settings.ClientSettings, "heartbeat_ms", 120_000),
     ],
 )
-def test_a_setting_that_cannot_be_used_is_named(kind, key, value):
+def test_an_invalid_setting_is_named(kind, key, value):
     with pytest.raises(ConfigError) as caught:
         kind(**{key: value})
     assert caught.value.key == key
@@ -88,7 +88,7 @@ def test_wrong_name_servers_are_named_with_the_fix(wrong, fix):
 
 
 @pytest.mark.parametrize("group", ["", "DEFAULT_PRODUCER", "DEFAULT_CONSUMER", "a b", "x" * 256])
-def test_groups_that_nobody_may_use(group):
+def test_reserved_and_invalid_group_names_are_refused(group):
     with pytest.raises(ConfigError):
         Producer(group, "a:1")
 
@@ -120,7 +120,7 @@ def test_groups_that_nobody_may_use(group):
         {"instance": ClientInstance("a:1")},
     ],
 )
-def test_a_consumer_that_cannot_work_is_refused_when_it_is_made(wrong):
+def test_invalid_consumer_arguments_are_refused_by_the_constructor(wrong):
     good = {"group": "g", "namesrv": "a:1", "subscriptions": {"T": "*"}, "listener": print}
     with pytest.raises(ConfigError):
         PushConsumer(**(good | wrong))
@@ -209,12 +209,12 @@ WRONG_LISTENERS = [
 
 
 @pytest.mark.parametrize("listener", GOOD_LISTENERS)
-def test_whatever_can_be_called_with_messages_is_a_listener(listener):
+def test_any_callable_of_one_argument_is_a_listener(listener):
     PushConsumer("g", "a:1", {"T": "*"}, listener)
 
 
 @pytest.mark.parametrize("listener", WRONG_LISTENERS)
-def test_a_listener_that_no_call_could_reach_is_refused_before_a_message_is_lost(listener):
+def test_a_listener_with_a_wrong_signature_is_refused(listener):
     with pytest.raises(ConfigError) as caught:
         PushConsumer("g", "a:1", {"T": "*"}, listener)
     assert (caught.value.key, caught.value.value) == ("listener", listener)
@@ -222,7 +222,7 @@ def test_a_listener_that_no_call_could_reach_is_refused_before_a_message_is_lost
         Idempotent(listener)
 
 
-def test_the_error_of_a_listener_says_how_it_is_called_and_what_it_takes():
+def test_the_error_about_a_listener_shows_the_expected_and_the_actual_signature():
     said = (
         r"expected a function of 1 argument: \(messages\); it is called with 1, and takes several\(messages, context\)"
     )
@@ -237,7 +237,7 @@ def test_the_error_of_a_listener_says_how_it_is_called_and_what_it_takes():
         {"hooks": [nothing]}, {"settings": 5}, {"trace": 1}, {"group": 7}, {"client": settings.ClientSettings, "trace": False},
     ],
 )  # fmt: skip
-def test_a_producer_that_cannot_work_is_refused_when_it_is_made(wrong):
+def test_invalid_producer_arguments_are_refused_by_the_constructor(wrong):
     key = next(iter(wrong))
     good = {"group": "g", "namesrv": "a:1", "check": lambda message: None}
     with pytest.raises(ConfigError) as caught:
@@ -245,20 +245,20 @@ def test_a_producer_that_cannot_work_is_refused_when_it_is_made(wrong):
     assert caught.value.key == key
 
 
-def test_settings_of_the_connection_belong_to_the_instance_that_is_shared():
+def test_connection_settings_are_refused_together_with_a_shared_instance():
     with pytest.raises(ConfigError, match="client"):
         Producer("g", instance=ClientInstance("a:1"), client=settings.ClientSettings())
     with pytest.raises(ConfigError, match="instance"):
         Producer("g", instance="a:1")
 
 
-def test_a_lite_pull_consumer_assigns_or_subscribes_but_not_to_nothing():
+def test_a_lite_pull_consumer_refuses_empty_subscriptions():
     with pytest.raises(ConfigError, match="no topic, so no message would ever arrive"):
         LitePullConsumer("g", "a:1", {})
     LitePullConsumer("g", "a:1")  # queues will be assigned
 
 
-def test_use_outside_of_async_with_is_an_error():
+def test_a_client_raises_outside_of_async_with():
     with pytest.raises(ClientClosed):
         Producer("g", "a:1").send(Message(topic="T", body=b"x")).send(None)
     with pytest.raises(ClientClosed):

@@ -72,7 +72,7 @@ async def own_timeout(messages) -> None:
         (own_timeout, ConsumeReturn.EXCEPTION, 0),
     ],
 )
-def test_what_the_end_of_a_call_means(listener, kind, level):
+def test_the_outcome_of_a_call_follows_from_how_it_ends(listener, kind, level):
     assert outcome_of(listener)[:2] == (kind, level)
 
 
@@ -106,7 +106,7 @@ def test_a_plain_function_runs_in_a_thread():
     assert seen[0] is not threading.main_thread()
 
 
-def test_a_call_that_waits_for_a_thread_has_not_failed():
+def test_a_call_pending_for_a_thread_does_not_time_out():
     held = threading.Event()
     called = []
 
@@ -243,7 +243,7 @@ def failing_on(*offsets, times=1):
     return listener, seen
 
 
-def test_concurrent_failures_go_back_to_the_broker_and_are_done_here():
+def test_failed_messages_are_sent_back_and_count_as_consumed():
     listener, _ = failing_on(2)
     stage = Stage(ConcurrentDelivery, listener).play(all_done)
     (asked,) = stage.peers.of(BACK)
@@ -260,7 +260,7 @@ def test_concurrent_failures_go_back_to_the_broker_and_are_done_here():
     assert stage.offset == 5
 
 
-def test_when_the_broker_cannot_take_it_back_a_copy_goes_to_the_retry_topic():
+def test_a_copy_goes_to_the_retry_topic_if_sending_back_fails():
     listener, _ = failing_on(2)
     stage = Stage(ConcurrentDelivery, listener, back=ConnectionLost("a:1", "reset")).play(all_done)
     (copy,) = stage.peers.of(SEND)
@@ -271,7 +271,7 @@ def test_when_the_broker_cannot_take_it_back_a_copy_goes_to_the_retry_topic():
 
 
 @pytest.mark.parametrize("back", [Command(3).code, ConnectionLost("a:1", "reset")])
-def test_what_nobody_takes_stays_here_and_is_tried_again(back):
+def test_a_message_that_no_broker_accepts_is_retried_locally(back):
     listener, seen = failing_on(2)
     stage = Stage(ConcurrentDelivery, listener, back=back, copy=13).play(all_done)
     assert (2, 0) in seen
@@ -281,13 +281,13 @@ def test_what_nobody_takes_stays_here_and_is_tried_again(back):
     assert bool(stage.peers.of(SEND)) == (back != 3)  # code 3: no broker feature, so no copy either
 
 
-def test_while_a_message_stays_here_no_offset_passes_it():
+def test_no_offset_passes_a_locally_retried_message():
     listener, _ = failing_on(2, times=10**6)
     stage = Stage(ConcurrentDelivery, listener, back=3).play(lambda stage: len(stage.peers.of(BACK)) >= 5)
     assert stage.offset == 2
 
 
-def test_what_ends_after_the_queue_was_given_up_counts_no_more():
+def test_a_call_that_ends_after_the_revocation_does_not_count():
     async def play():
         release = asyncio.Event()
         called = asyncio.Event()
@@ -313,7 +313,7 @@ def test_what_ends_after_the_queue_was_given_up_counts_no_more():
     asyncio.run(play())
 
 
-def test_closing_waits_for_calls_under_way_and_begins_none():
+def test_closing_waits_for_running_calls_and_starts_none():
     async def play():
         release, called, ended = asyncio.Event(), asyncio.Event(), []
 
@@ -340,7 +340,7 @@ def test_closing_waits_for_calls_under_way_and_begins_none():
     asyncio.run(play())
 
 
-def test_an_orderly_queue_waits_on_the_message_that_fails():
+def test_an_orderly_queue_repeats_the_failed_message():
     listener, seen = failing_on(2, times=2)
     stage = Stage(OrderlyDelivery, listener, times_max=-1).play(all_done)
     assert seen == [(0, 0), (1, 0), (2, 0), (2, 1), (2, 2), (3, 0), (4, 0)]
@@ -348,7 +348,7 @@ def test_an_orderly_queue_waits_on_the_message_that_fails():
     assert stage.clock.elapsed_ms == 2000  # suspend_queue_ms, twice
 
 
-def test_an_orderly_message_with_no_attempt_left_goes_to_the_retry_topic_with_all_used_up():
+def test_an_orderly_message_goes_to_the_retry_topic_after_its_last_attempt():
     listener, seen = failing_on(2, times=10**6)
     stage = Stage(OrderlyDelivery, listener, times_max=1).play(all_done)
     assert [one for one in seen if one[0] == 2] == [(2, 0), (2, 1)]
@@ -357,7 +357,7 @@ def test_an_orderly_message_with_no_attempt_left_goes_to_the_retry_topic_with_al
     assert stage.offset == 5
 
 
-def test_an_orderly_queue_without_its_lock_calls_nobody():
+def test_an_orderly_queue_without_its_lock_does_not_call_the_listener():
     async def play():
         called = []
 
@@ -384,7 +384,7 @@ def test_an_orderly_queue_without_its_lock_calls_nobody():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_body_that_cannot_be_read_becomes_a_dead_letter_with_the_reason_and_stops_nothing(kind, caplog):
+def test_a_message_with_an_unreadable_body_becomes_a_dead_letter(kind, caplog):
     seen = []
 
     async def listener(messages):
@@ -428,7 +428,7 @@ class Orderly:
         return self
 
 
-def test_an_orderly_queue_is_given_up_when_its_listener_has_ended_however_long_it_takes():
+def test_an_orderly_queue_is_revoked_only_after_its_listener_has_ended():
     ended = []
 
     async def listener(messages):
@@ -444,7 +444,7 @@ def test_an_orderly_queue_is_given_up_when_its_listener_has_ended_however_long_i
     orderly.play(act)
 
 
-def test_what_was_consumed_after_the_lock_ran_out_is_not_committed():
+def test_messages_consumed_after_the_lock_expired_are_not_committed():
     async def listener(messages):
         await asyncio.sleep(31)
 
@@ -453,7 +453,7 @@ def test_what_was_consumed_after_the_lock_ran_out_is_not_committed():
     assert Orderly(good).play(lambda: asyncio.sleep(40)).offsets.consumed(QUEUE) == 1
 
 
-def test_a_hook_that_takes_longer_than_the_lock_keeps_the_listener_from_being_called():
+def test_the_listener_is_not_called_if_the_lock_expires_during_a_hook():
     called, told = [], []
 
     async def listener(messages):
@@ -485,7 +485,7 @@ def test_an_orderly_listener_in_a_thread_is_waited_for():
     asyncio.run(play())
 
 
-def test_a_thread_that_closing_does_not_wait_for_keeps_its_queue():
+def test_a_queue_whose_thread_outlives_closing_is_marked_abandoned():
     held = threading.Event()
 
     async def play():

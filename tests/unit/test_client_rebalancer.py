@@ -98,7 +98,7 @@ def ids(consumer, topic="T") -> list[int]:
     return [queue.queue_id for queue in consumer.queues if queue.topic == topic]
 
 
-def test_alone_it_reads_all_queues_and_the_retry_topic():
+def test_a_single_member_reads_all_queues_and_the_retry_topic():
     cluster = Cluster()
 
     async def act(consumer):
@@ -111,7 +111,7 @@ def test_alone_it_reads_all_queues_and_the_retry_topic():
     assert left.fields == {"clientID": ME, "consumerGroup": "g"}
 
 
-def test_heartbeats_say_what_brokers_filter_by():
+def test_heartbeats_carry_the_subscriptions():
     cluster = Cluster()
 
     async def act(consumer):
@@ -128,7 +128,7 @@ def test_heartbeats_say_what_brokers_filter_by():
     cluster.play(act)
 
 
-def test_a_second_member_takes_half_and_what_it_gave_up_is_stored():
+def test_a_second_member_takes_half_of_the_queues_and_the_offsets_are_committed():
     cluster = Cluster()
     cluster.stored = dict.fromkeys("0123", 7)
 
@@ -144,7 +144,7 @@ def test_a_second_member_takes_half_and_what_it_gave_up_is_stored():
     cluster.play(act)
 
 
-def test_a_broker_that_forgot_this_member_is_told_and_nothing_is_given_up():
+def test_a_broker_that_lost_this_member_gets_a_heartbeat_and_no_queue_is_revoked():
     cluster = Cluster()
 
     async def act(consumer):
@@ -159,7 +159,7 @@ def test_a_broker_that_forgot_this_member_is_told_and_nothing_is_given_up():
     cluster.play(act)
 
 
-def test_a_queue_whose_start_is_unknown_is_not_begun():
+def test_a_queue_without_a_start_offset_is_not_assigned():
     cluster = Cluster()
     cluster.peers.answers[RequestCode.QUERY_CONSUMER_OFFSET] = lambda asked: (
         Command(1, remark="trouble") if asked.fields["queueId"] == "2" else cluster.query(asked)
@@ -171,7 +171,7 @@ def test_a_queue_whose_start_is_unknown_is_not_begun():
     cluster.play(act)
 
 
-def test_an_orderly_member_begins_only_with_queues_that_it_locked():
+def test_an_orderly_member_starts_only_queues_that_it_locked():
     cluster = Cluster()
     cluster.held_by_others = {1, 3}
 
@@ -186,7 +186,7 @@ def test_an_orderly_member_begins_only_with_queues_that_it_locked():
     assert sorted(unlocked) == [0, 0, 1, 2, 3]  # with the retry topic's
 
 
-def test_a_queue_whose_lock_was_lost_begins_anew():
+def test_a_queue_whose_lock_was_lost_is_assigned_again():
     cluster = Cluster()
 
     async def act(consumer):
@@ -198,7 +198,7 @@ def test_a_queue_whose_lock_was_lost_begins_anew():
     cluster.play(act, orderly=True)
 
 
-def test_offsets_are_stored_at_the_end():
+def test_offsets_are_committed_at_close():
     cluster = Cluster()
 
     async def act(consumer):
@@ -221,7 +221,7 @@ def test_offsets_are_stored_at_the_end():
     assert {number: cluster.stored[number] for number in "123"} == {"1": 12, "2": 12, "3": 12}
 
 
-def test_an_unsubscribed_topic_is_given_up():
+def test_queues_of_an_unsubscribed_topic_are_revoked():
     cluster = Cluster()
 
     async def act(consumer):
@@ -257,7 +257,7 @@ def test_two_consumers_of_one_group_need_two_instances():
     cluster.play(act, settings=ConsumerSettings())
 
 
-def test_a_lock_counts_from_when_it_was_asked_for_not_from_the_answer():
+def test_a_lock_counts_from_its_request_not_from_the_response():
     cluster = Cluster()
     granted = cluster.lock
 
@@ -281,7 +281,7 @@ def locked_now(cluster) -> list[int]:
     return sorted(one["queueId"] for one in wanted if one["topic"] == "T")
 
 
-def test_the_lock_of_a_queue_that_is_given_up_is_kept_while_the_listener_works(monkeypatch):
+def test_the_lock_of_a_revoked_queue_is_renewed_while_the_listener_runs(monkeypatch):
     cluster = Cluster()
     at_work = asyncio.Event()
 
@@ -307,7 +307,7 @@ def test_the_lock_of_a_queue_that_is_given_up_is_kept_while_the_listener_works(m
     cluster.play(act, orderly=True)
 
 
-def test_no_offset_is_stored_without_the_lock():
+def test_no_offset_is_committed_without_the_lock():
     cluster = Cluster()
 
     async def act(consumer):

@@ -20,7 +20,7 @@ def ids(found: list[MessageQueue]) -> list[int]:
     return [queue.queue_id for queue in found]
 
 
-def test_average_gives_the_first_members_one_more():
+def test_average_assigns_one_more_queue_to_the_first_members():
     members = ["A", "B", "C"]
     shares = [ids(assignment_strategy.average(me, members, queues(7))) for me in members]
     assert shares == [[0, 1, 2], [3, 4], [5, 6]]
@@ -35,19 +35,19 @@ def test_by_circle_takes_every_mth():
     assert ids(assignment_strategy.by_circle("B", ["A", "B", "C"], queues(7))) == [1, 4]
 
 
-def test_share_sorts_both_sides_first():
+def test_assign_sorts_members_and_queues_first():
     mixed = [MessageQueue("T", "b", 0), MessageQueue("T", "a", 1), MessageQueue("T", "a", 0), MessageQueue("T", "b", 1)]
     mine = assignment_strategy.assign("x", ["y", "x"], mixed, assignment_strategy.average)
     assert mine == [MessageQueue("T", "a", 0), MessageQueue("T", "a", 1)]
 
 
-def test_fixed_gives_only_what_exists():
+def test_fixed_assigns_only_existing_queues():
     chosen = assignment_strategy.fixed([MessageQueue("T", "a", 1), MessageQueue("T", "a", 9)])
     assert ids(chosen("A", ["A"], queues(3))) == [1]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_who_is_no_member_gets_nothing(strategy):
+def test_a_client_that_is_not_a_member_gets_no_queue(strategy):
     assert strategy("Z", ["A", "B"], queues(4)) == []
 
 
@@ -71,7 +71,7 @@ def test_average_is_the_formula_of_the_reference(m, n):
         assert ids(assignment_strategy.average(me, members, queues(n))) == list(range(start, start + count))
 
 
-def test_consistent_hash_moves_only_the_queues_of_who_left():
+def test_consistent_hash_moves_only_the_queues_of_a_member_that_left():
     members = ["A", "B", "C", "D"]
     before = {queue: me for me in members for queue in assignment_strategy.consistent_hash(me, members, queues(64))}
     after = {
@@ -80,7 +80,7 @@ def test_consistent_hash_moves_only_the_queues_of_who_left():
     assert all(after[queue] == owner for queue, owner in before.items() if owner != "D")
 
 
-def test_changes_says_what_to_begin_and_what_to_end():
+def test_assignment_changes_are_the_difference():
     one, two, three = queues(3)
     assert assignment_strategy.assignment_changes([one, two], [two, three]) == assignment_strategy.AssignmentChanges(
         assigned=[three], revoked=[one]

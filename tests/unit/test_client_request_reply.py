@@ -34,7 +34,7 @@ def push(body: bytes = b"yes", sys_flag: int = 0, **own: str) -> Command:
     return Command(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, fields=fields(header), body=body)
 
 
-def test_a_request_is_a_message_that_says_who_waits() -> None:
+def test_a_request_carries_its_correlation_id_and_client() -> None:
     out = send_codec.prepare(Message(topic="T", body=b"b", properties={"mine": "1"}), "ID", SETTINGS)
     asked = request_reply.prepare_request(out, "x", "me", 3000)
     own = properties.decode(asked.properties)
@@ -44,7 +44,7 @@ def test_a_request_is_a_message_that_says_who_waits() -> None:
     assert send_codec.request_code(asked) == RequestCode.SEND_MESSAGE_V2
 
 
-def test_a_reply_goes_to_the_clusters_topic_with_what_the_request_said() -> None:
+def test_a_reply_goes_to_the_clusters_reply_topic_with_the_requests_properties() -> None:
     asked = message(0, properties=ASKED)
     answer = request_reply.build_reply(asked, b"yes", tags="a", keys=["k"], properties={"mine": "1"})
     out = request_reply.prepare_reply(asked, answer, "ID", SETTINGS)
@@ -60,7 +60,7 @@ def test_a_reply_goes_to_the_clusters_topic_with_what_the_request_said() -> None
 
 
 @pytest.mark.parametrize("missing", ["CLUSTER", "CORRELATION_ID", "REPLY_TO_CLIENT"])
-def test_what_is_no_request_has_no_reply(missing: str) -> None:
+def test_only_a_request_can_be_replied_to(missing: str) -> None:
     asked = message(0, properties={name: value for name, value in ASKED.items() if name != missing})
     with pytest.raises(MessageRefused, match=missing):
         request_reply.build_reply(asked, b"yes", tags="", keys=(), properties={})
@@ -72,7 +72,7 @@ def test_properties_that_are_too_long_are_refused() -> None:
         request_reply.prepare_request(out, "x" * 100, "me", 3000)
 
 
-def test_a_pushed_reply_ends_the_waiting_once() -> None:
+def test_a_pushed_reply_completes_its_request_once() -> None:
     async def play() -> None:
         waiting = request_reply.PendingReplies(FakeClock(is_auto=True))
         answer = waiting.expect("x")
@@ -87,7 +87,7 @@ def test_a_pushed_reply_ends_the_waiting_once() -> None:
     asyncio.run(play())
 
 
-def test_who_no_longer_waits_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reply_after_the_timeout_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_reply, "PENDING_MAX", 1)
 
     async def play() -> None:

@@ -49,7 +49,7 @@ def test_pub_of_a_stored_message():
     )
 
 
-def test_pub_of_a_refused_message_says_so():
+def test_pub_of_a_refused_message():
     (record,) = events_of_send(sent(one(), code=13), TOPIC)
     fields = client_trace.trace_text.encode(record).rstrip("\x02").split("\x01")
     assert (fields[5], fields[13]) == ("ID", "false")
@@ -121,7 +121,7 @@ def test_a_batch_is_bounded_by_its_keys_which_count_once():
     assert (same.records, same.keys) == (10, ("same",))
 
 
-def test_keys_of_one_message_that_do_not_fit_are_left_out_and_counted():
+def test_keys_that_do_not_fit_are_dropped_and_counted():
     many = client_trace.TraceEntry(b"t", ("id", "key-1", "key-2"), 20, 0.0)
     batch = next_batch([many], 1000, 9)
     assert (batch.records, batch.keys, batch.dropped_keys) == (1, ("id", "key-1"), 1)
@@ -160,7 +160,7 @@ def records(count: int) -> list:
     return [record for number in range(count) for record in events_of_consume(consuming(message(number)))]
 
 
-def test_closing_sends_what_waits():
+def test_closing_sends_pending_records():
     play = Play()
 
     async def act(tracer):
@@ -185,7 +185,7 @@ def test_many_records_become_messages_within_the_bounds():
     assert all(len(" ".join(one.keys)) <= 256 for one in play.messages)
 
 
-def test_a_whole_batch_leaves_before_its_time():
+def test_a_full_batch_is_sent_immediately():
     play = Play(body_max=1024)
 
     async def act(tracer):
@@ -196,7 +196,7 @@ def test_a_whole_batch_leaves_before_its_time():
     play.run(act)
 
 
-def test_a_full_queue_drops_and_counts_and_says_so_once_a_minute(caplog):
+def test_a_full_queue_drops_and_counts_and_warns_once_a_minute(caplog):
     play = Play(queue_max=10)
 
     async def act(tracer):
@@ -214,7 +214,7 @@ def test_a_full_queue_drops_and_counts_and_says_so_once_a_minute(caplog):
     ]
 
 
-def test_a_full_queue_blocks_when_asked_to():
+def test_a_full_queue_blocks_if_configured():
     play = Play(queue_max=10, when_full="block", body_max=1024)
 
     async def act(tracer):
@@ -253,7 +253,7 @@ def test_a_batch_that_cannot_be_sent_is_counted_and_the_next_one_goes_on():
     assert (tracer.sent, tracer.failed) == (2, 3)
 
 
-def test_what_closing_has_no_time_for_is_counted(caplog):
+def test_records_not_sent_before_closing_are_counted(caplog):
     play = Play(close_wait_ms=1)
 
     async def never(sent_message):
@@ -270,7 +270,7 @@ def test_what_closing_has_no_time_for_is_counted(caplog):
 
 
 @pytest.mark.parametrize(("given", "expected"), [(False, None), (True, TraceSettings())])
-def test_what_the_trace_argument_means(given, expected):
+def test_the_trace_argument(given, expected):
     assert client_trace.trace_settings(given) == expected
     own = TraceSettings(topic="mine")
     assert client_trace.trace_settings(own) is own

@@ -67,12 +67,12 @@ def test_a_large_body_is_compressed_and_says_so():
         (plain(properties={"mine": "ä" * 17_000}), "32767"),
     ],
 )
-def test_what_brokers_would_refuse_or_cripple_is_refused_here(message, says):
+def test_messages_that_brokers_would_refuse_or_change_are_refused(message, says):
     with pytest.raises(MessageRefused, match=says):
         send_codec.prepare(message, "ID", SETTINGS)
 
 
-def test_a_batch_holds_each_message_with_an_id_of_its_own():
+def test_each_message_of_a_batch_has_its_own_id():
     numbers = itertools.count()
     out = send_codec.prepare_batch(
         [plain(body=b"1", keys=["k"]), plain(body=b"2", tags="B", flag=7)], lambda: f"ID{next(numbers)}", SETTINGS
@@ -97,7 +97,7 @@ def test_a_batch_holds_each_message_with_an_id_of_its_own():
         ([plain(), plain(body=b"")], "empty"),
     ],
 )
-def test_batches_that_cannot_be(messages, says):
+def test_invalid_batches_are_refused(messages, says):
     with pytest.raises(MessageRefused, match=says):
         send_codec.prepare_batch(messages, lambda: "ID", SETTINGS)
 
@@ -143,16 +143,16 @@ def test_any_other_answer_is_an_error_with_code_remark_and_address():
 
 
 @pytest.mark.parametrize("code", [1, 14, 16, 17, 204, 205])
-def test_answers_that_another_broker_may_better(code):
+def test_errors_that_are_retried_at_another_broker(code):
     assert send_codec.can_retry_elsewhere(ReplyError(code, None))
 
 
 @pytest.mark.parametrize("code", [2, 13, 26, 3])
-def test_answers_that_no_broker_betters(code):
+def test_errors_that_are_not_retried(code):
     assert not send_codec.can_retry_elsewhere(ReplyError(code, None))
 
 
-def test_lost_connections_and_silence_may_go_elsewhere():
+def test_lost_connections_and_timeouts_are_retried_elsewhere():
     assert send_codec.can_retry_elsewhere(ConnectionLost("a:1", "refused"))
     assert send_codec.can_retry_elsewhere(RequestTimeout("a:1", 3000))
     assert not send_codec.can_retry_elsewhere(ValueError())
@@ -165,7 +165,7 @@ def test_queues_take_turns_and_a_failed_broker_is_avoided():
 
 
 @pytest.mark.parametrize(("key", "queue_id"), [("ORDER-17", 1), ("", 0), ("polygenelubricants", 0)])
-def test_an_ordering_key_chooses_as_java_does(key, queue_id):
+def test_an_order_key_selects_the_queue_as_java_does(key, queue_id):
     # Java: Math.abs("ORDER-17".hashCode()) % 2 = 2050450513 % 2; "polygenelubricants" hashes to the smallest int
     assert send_codec.queue_for_key(QUEUES[:2], key).queue_id == queue_id
 
@@ -189,7 +189,7 @@ def test_codes_that_mean_stored_are_those_of_the_protocol():
         ("1700000000000", "not str"),
     ],
 )
-def test_a_time_of_delivery_in_another_unit_is_refused_and_not_delivered_at_once(deliver_at_ms, said):
+def test_a_delivery_time_in_another_unit_is_refused(deliver_at_ms, said):
     with pytest.raises(MessageRefused) as caught:
         send_codec.prepare(plain(deliver_at_ms=deliver_at_ms), "ID", SETTINGS)
     assert str(caught.value).startswith(f"deliver_at_ms = {deliver_at_ms!r}: ")
@@ -197,13 +197,13 @@ def test_a_time_of_delivery_in_another_unit_is_refused_and_not_delivered_at_once
 
 
 @pytest.mark.parametrize("deliver_at_ms", [0, 10**11, 1_700_000_000_000, 10**14 - 1])
-def test_a_time_of_delivery_in_ms_is_taken(deliver_at_ms):
+def test_a_delivery_time_in_ms_is_accepted(deliver_at_ms):
     text = send_codec.prepare(plain(deliver_at_ms=deliver_at_ms), "ID", SETTINGS).properties
     assert properties.decode(text).get("TIMER_DELIVER_MS") == (str(deliver_at_ms) if deliver_at_ms else None)
 
 
 @pytest.mark.parametrize("level", [-1, "3", 1.5, True])
-def test_a_delay_level_that_is_no_number_from_1_on_is_refused(level):
+def test_an_invalid_delay_level_is_refused(level):
     with pytest.raises(MessageRefused, match="delay_level = "):
         send_codec.prepare(plain(delay_level=level), "ID", SETTINGS)
 
@@ -216,7 +216,7 @@ def test_a_delay_level_that_is_no_number_from_1_on_is_refused(level):
         {"properties": "a"}, {"message_id": 5},
     ],
 )  # fmt: skip
-def test_a_field_of_another_type_is_refused_with_its_value(wrong):
+def test_a_field_of_a_wrong_type_is_refused_with_its_value(wrong):
     ((name, value),) = wrong.items()
     for prepare in (
         lambda message: send_codec.prepare(message, "ID", SETTINGS),
@@ -227,7 +227,7 @@ def test_a_field_of_another_type_is_refused_with_its_value(wrong):
 
 
 @pytest.mark.parametrize("wrong", [None, "x", b"x", 5, ["x"], [b"x"]])
-def test_what_is_no_message_is_refused(wrong):
+def test_only_messages_can_be_sent(wrong):
     with pytest.raises(MessageRefused, match="list of messages|expected a Message"):
         send_codec.prepare_batch(wrong, itertools.count, SETTINGS)
     with pytest.raises(MessageRefused, match="expected a Message"):

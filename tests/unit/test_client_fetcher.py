@@ -103,13 +103,13 @@ class Play:
 END = answer(19, 99)
 
 
-def test_messages_arrive_and_the_next_pull_begins_behind_them():
+def test_messages_arrive_and_the_next_pull_starts_after_them():
     play = Play(answer(0, 7, stored(5), stored(6)), END)
     assert play.arrived == [5, 6]
     assert play.asked == [5, 7]
 
 
-def test_the_request_says_what_the_broker_needs():
+def test_the_pull_request_carries_offset_batch_size_and_subscription():
     play = Play(END)
     sent = play.peers.of(PULL)[0]
     assert sent.fields == {
@@ -127,7 +127,7 @@ def test_the_request_says_what_the_broker_needs():
     assert sent.timeout_ms == 30_000
 
 
-def test_a_consumed_offset_rides_on_the_pull():
+def test_a_pull_request_commits_the_consumed_offset():
     sent = Play(END, consumed=4).peers.of(PULL)[0]
     assert (sent.fields["sysFlag"], sent.fields["commitOffset"]) == ("3", "4")
 
@@ -138,43 +138,43 @@ def test_tags_are_compared_again_because_their_hashes_collide():
     assert play.arrived == [5]
 
 
-def test_what_no_tag_matches_counts_as_consumed():
+def test_skipped_messages_count_as_consumed():
     play = Play(answer(20, 8), answer(0, 10, stored(8, TAGS="x")), answer(19, 12), END, tags=frozenset({"A"}))
     assert play.asked == [5, 8, 10, 12]
     assert play.arrived == []
     assert play.offsets.consumed(QUEUE) == 12
 
 
-def test_nothing_new_does_not_pass_messages_that_wait():
+def test_an_empty_pull_does_not_move_the_offset_past_pending_messages():
     play = Play(answer(0, 6, stored(5)), answer(19, 9), END)
     assert play.offsets.consumed(QUEUE) is None
 
 
-def test_an_offset_that_does_not_exist_moves_the_queue():
+def test_an_invalid_offset_restarts_the_queue_at_the_brokers_offset():
     play = Play(answer(21, 3), END)
     assert play.moved == [3]
     assert play.asked == [5]
 
 
 @pytest.mark.parametrize("failure", [RequestTimeout("a:1", 30_000), ConnectionLost("a:1", "reset"), Command(1)])
-def test_an_error_is_tried_again_a_second_later(failure):
+def test_a_failed_pull_is_repeated_after_a_second(failure):
     play = Play(failure, END)
     assert play.asked == [5, 5]
     assert play.clock.elapsed_ms == 1000
 
 
 @pytest.mark.parametrize("code", [24, 25, 26])
-def test_a_broker_that_forgot_the_group_is_told(code):
+def test_a_broker_that_lost_the_group_gets_a_heartbeat(code):
     play = Play(Command(code, remark="who?"), END)
     assert play.heartbeats == ["a:1"]
 
 
-def test_a_slave_that_is_behind_is_not_asked_in_a_busy_loop():
+def test_a_lagging_slave_is_not_pulled_in_a_busy_loop():
     play = Play(answer(20, 5), answer(20, 5), END)
     assert play.clock.elapsed_ms == 2000
 
 
-def test_bytes_that_are_no_record_are_an_error_and_not_skipped():
+def test_invalid_records_are_an_error_and_not_skipped():
     play = Play(answer(0, 7, stored(5), b"garbage"), END)
     assert play.arrived == []
     assert play.asked == [5, 5]
@@ -210,7 +210,7 @@ def test_compressed_bodies_are_expanded():
 
 
 @pytest.mark.parametrize(("body", "sys_flag"), [(b"broken", 0x301), (b"lz4", 0x101), (b"zstd", 0x201)])
-def test_a_body_that_cannot_be_expanded_is_kept_as_it_is_and_says_why(body, sys_flag, caplog):
+def test_a_body_that_cannot_be_expanded_is_returned_as_stored_with_the_reason(body, sys_flag, caplog):
     pulled = fetching.parse_pull_result(
         answer(0, 1, stored(0, body=body, sys_flag=sys_flag, UNIQ_KEY="ID7")), QUEUE, frozenset()
     )
@@ -231,7 +231,7 @@ def test_bodies_of_5x_producers_are_read(compress, sys_flag):
     assert (got.body, got.sys_flag, got.body_error) == (body, 0, "")
 
 
-def test_a_retried_message_shows_its_first_topic_and_its_first_id():
+def test_a_retried_message_has_its_original_topic_and_id():
     pulled = fetching.parse_pull_result(
         answer(0, 1, stored(0, topic=b"%RETRY%g", RETRY_TOPIC="orders", UNIQ_KEY="ID")), QUEUE, frozenset()
     )
@@ -241,12 +241,12 @@ def test_a_retried_message_shows_its_first_topic_and_its_first_id():
     assert (got.born_host, got.store_ms) == ("127.0.0.1:10911", 2)
 
 
-def test_an_answer_without_its_numbers_is_a_protocol_error():
+def test_a_response_without_required_fields_is_a_protocol_error():
     with pytest.raises(ProtocolError, match="suggestWhichBrokerId"):
         fetching.parse_pull_result(Command(0, fields={}), QUEUE, frozenset())
 
 
-def test_a_full_window_is_not_pulled_until_there_is_room():
+def test_a_full_queue_is_not_pulled_until_messages_are_consumed():
     async def play():
         queue = ProcessQueue(QUEUE, 0)
         queue.tracker.add([message(0), message(1)], 2)

@@ -42,7 +42,7 @@ def test_publish_queues_are_sorted_by_broker_and_need_a_master_and_permission():
     )
 
 
-def test_order_configuration_names_exactly_the_queues():
+def test_an_order_configuration_determines_the_queues():
     found = replace(route("a", "b", queues=4), order_topic_conf="b:2;a:1")
     assert route_cache.publish_queues("T", found) == (
         MessageQueue("T", "b", 0),
@@ -51,7 +51,7 @@ def test_order_configuration_names_exactly_the_queues():
     )
 
 
-def test_an_order_configuration_that_cannot_be_read_is_an_error():
+def test_an_invalid_order_configuration_is_an_error():
     with pytest.raises(RouteNotFound, match="broker:queues"):
         route_cache.publish_queues("T", replace(route("a"), order_topic_conf="b:x"))
 
@@ -61,7 +61,7 @@ def test_subscribe_queues_need_no_master():
     assert route_cache.subscribe_queues("T", found) == (MessageQueue("T", "a", 0), MessageQueue("T", "a", 1))
 
 
-def test_the_default_topic_lends_at_most_so_many_queues():
+def test_the_default_topics_route_is_capped():
     assert [data.write_queue_nums for data in route_cache.cap_queues(route("a", queues=8), 4).queue_datas] == [4]
     assert [data.write_queue_nums for data in route_cache.cap_queues(route("a", queues=3), 4).queue_datas] == [3]
 
@@ -77,7 +77,7 @@ def test_the_default_topic_lends_at_most_so_many_queues():
         ({}, 0, None),
     ],
 )
-def test_where_to_read_from(ids, wanted, expected):
+def test_the_pull_address_follows_the_suggested_broker(ids, wanted, expected):
     assert route_cache.select_pull_address({"a": ids}, "a", wanted) == expected
 
 
@@ -101,7 +101,7 @@ def test_an_unknown_topic_gets_the_queues_of_the_default_topic_until_it_exists()
     asyncio.run(play())
 
 
-def test_no_route_at_all_names_the_topic_that_was_asked_for():
+def test_a_missing_route_names_the_requested_topic():
     async def play():
         with pytest.raises(RouteNotFound, match="topic T:"):
             await instance(Script({ROUTE: name_server({})})).routes.publish_queues("T", "TBW102", 4)
@@ -109,7 +109,7 @@ def test_no_route_at_all_names_the_topic_that_was_asked_for():
     asyncio.run(play())
 
 
-def test_many_who_ask_at_once_cost_one_request():
+def test_concurrent_lookups_share_one_request():
     script = Script({ROUTE: name_server({"T": route("a")})})
 
     async def play():
@@ -120,7 +120,7 @@ def test_many_who_ask_at_once_cost_one_request():
     assert len(script.asked) == 1
 
 
-def test_a_silent_name_server_is_left_for_the_next():
+def test_the_next_name_server_is_tried_if_one_does_not_respond():
     good = name_server({"T": route("a")})
     down = {"one:1"}
 
@@ -145,7 +145,7 @@ def test_a_silent_name_server_is_left_for_the_next():
     assert answered.count("one:1") <= 2  # once at the start at most, once at the end
 
 
-def test_a_route_that_cannot_be_asked_stays_known():
+def test_a_route_that_cannot_be_refreshed_stays_cached():
     script = Script({ROUTE: name_server({"T": route("a")})})
 
     async def play():

@@ -44,7 +44,7 @@ def start(queue, position, **answers):
 NOTHING = {"QUERY_CONSUMER_OFFSET": lambda asked: Command(22, remark="not found")}
 
 
-def test_a_stored_offset_always_counts():
+def test_a_committed_offset_takes_precedence():
     assert start(QUEUE, "last", QUERY_CONSUMER_OFFSET=offset(17)) == 17
     assert start(QUEUE, "first", QUERY_CONSUMER_OFFSET=offset(0)) == 0
 
@@ -60,18 +60,18 @@ def test_a_stored_offset_always_counts():
         (RETRY, 1_700_000_000_000, {"GET_MAX_OFFSET": offset(3)}, 3),
     ],
 )
-def test_without_one_the_start_position_counts(queue, position, answers, expected):
+def test_without_a_committed_offset_the_start_position_counts(queue, position, answers, expected):
     assert start(queue, position, **NOTHING, **answers) == expected
 
 
-def test_an_error_is_not_taken_for_no_offset():
+def test_an_error_does_not_count_as_a_missing_offset():
     with pytest.raises(ReplyError):
         start(QUEUE, "first", QUERY_CONSUMER_OFFSET=lambda asked: Command(1, remark="trouble"))
     with pytest.raises(ConnectionLost):
         start(QUEUE, "first", QUERY_CONSUMER_OFFSET=raising(ConnectionLost("a:1", "reset")))
 
 
-def test_offsets_only_rise_but_for_what_the_broker_said():
+def test_offsets_only_rise_except_by_seek():
     async def act(offsets):
         offsets.update(QUEUE, 5)
         offsets.update(QUEUE, 3)
@@ -82,7 +82,7 @@ def test_offsets_only_rise_but_for_what_the_broker_said():
     play(script(), act)
 
 
-def test_commit_stores_what_changed_and_keeps_due_what_failed():
+def test_a_commit_sends_changed_offsets_and_repeats_failed_ones():
     peers = script(UPDATE_CONSUMER_OFFSET=lambda asked: Command(0))
     update = RequestCode.UPDATE_CONSUMER_OFFSET
 
@@ -101,7 +101,7 @@ def test_commit_stores_what_changed_and_keeps_due_what_failed():
     play(peers, act)
 
 
-def test_a_queue_that_is_anothers_is_forgotten():
+def test_offsets_of_a_revoked_queue_are_discarded():
     async def act(offsets):
         offsets.update(QUEUE, 5)
         offsets.forget(QUEUE)
@@ -111,9 +111,7 @@ def test_a_queue_that_is_anothers_is_forgotten():
     play(script(), act)
 
 
-def test_a_cancelled_write_of_local_offsets_is_waited_for_by_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_waits_for_the_write_of_a_cancelled_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     under_way, most, release = [], [], threading.Event()
 
     def slow(path: Path, table: object) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ariane.client.offset_tracker import OffsetTracker
 
 
-def test_commit_offset_is_the_smallest_that_waits():
+def test_the_commit_offset_is_the_smallest_pending_offset():
     window = OffsetTracker(42)
     window.add([message(offset) for offset in range(42, 48)], 48)
     assert window.mark_consumed([message(43)]) == 42
@@ -27,7 +27,7 @@ def test_filtered_messages_count_as_consumed():
     assert window.mark_consumed([message(3)]) == 10
 
 
-def test_an_offset_that_comes_twice_counts_once():
+def test_an_offset_added_twice_counts_once():
     window = OffsetTracker(0)
     window.add([message(0), message(1)], 2)
     window.mark_consumed([message(0)])
@@ -36,14 +36,14 @@ def test_an_offset_that_comes_twice_counts_once():
     assert window.bytes == 100
 
 
-def test_first_gives_the_order_and_skips_what_is_done():
+def test_first_returns_pending_messages_in_order():
     window = OffsetTracker(0)
     window.add([message(offset) for offset in range(5)], 5)
     window.mark_consumed([message(1)])
     assert [one.queue_offset for one in window.first(3)] == [0, 2, 3]
 
 
-def test_replace_changes_what_first_gives_and_nothing_that_is_done():
+def test_replace_changes_pending_messages_only():
     window = OffsetTracker(0)
     window.add([message(0), message(1)], 2)
     window.mark_consumed([message(0)])
@@ -63,7 +63,7 @@ def test_full_by_count_by_bytes_and_by_span():
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=40), st.randoms())
-def test_no_waiting_message_is_ever_below_the_commit_offset(gaps, chance):
+def test_no_pending_message_is_below_the_commit_offset(gaps, chance):
     window, offset, waiting, committed = OffsetTracker(0), 0, set(), 0
     for gap in gaps:
         offset += gap
