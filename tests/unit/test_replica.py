@@ -268,7 +268,7 @@ class Script:
             raise ConnectionLost("slave", "was closed by the other side")
         return data
 
-    def identified(self) -> None: ...
+    def set_identified(self) -> None: ...
 
     async def write(self, *data: bytes) -> None:
         self.got += self.heard.feed(b"".join(data))

@@ -59,15 +59,8 @@ class Slave:
         self.remover = TopicRemover(tables=self.tables, store=self.store, stats=stats)
 
     def copy(self, master: Master) -> None:
-        tables = self.tables
-        copied = slave_sync.Copied(
-            tables.topics,
-            tables.groups,
-            tables.offsets,
-            tables.save_delay_document,
-            self.remover.apply_master_deletions,
-        )
-        asyncio.run(slave_sync.copy_tables(master, "10.0.0.1:10911", copied))  # type: ignore[arg-type]
+        copier = slave_sync.TableCopier(peers=master, state=self.tables, remover=self.remover)  # type: ignore[arg-type]
+        asyncio.run(copier.copy("10.0.0.1:10911"))
 
     def put(self, topic: str, count: int, queue_id: int = 0) -> None:
         for _ in range(count):

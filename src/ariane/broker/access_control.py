@@ -1,10 +1,10 @@
-"""Access control of a running broker: its files, read and watched, and every handler behind them. [AclFileWatchService]
+"""Access control of a running broker: reads and watches its files, and checks the requests of every handler. [AclFileWatchService]
 
-    rocketmqHome/conf/plain_acl.yml            the default file, made empty when there is none
-    rocketmqHome/conf/acl/**/*.yml, *.yaml     further ones; tools.yml, which tools read, is left out
+    rocketmqHome/conf/plain_acl.yml            the default file, created empty if it does not exist
+    rocketmqHome/conf/acl/**/*.yml, *.yaml     further files, except tools.yml, which tools read
 
-A file that cannot be used stops the start; while the broker runs what was read before stays in force, and the fault is
-logged. Files that hold secrets keep their mode; new ones are for their owner only. No text made here shows a secret.
+An invalid file stops the start. While the broker runs, the last valid contents stay in force and the error is logged. Files
+that hold secrets keep their mode; new ones are readable by their owner only. No message or log line shows a secret.
 """
 
 from __future__ import annotations
@@ -32,20 +32,26 @@ POLL_INTERVAL_S = 5.0
 FILE_BYTES_MAX = 4 * 1024 * 1024
 FILES_MAX = 1_000
 PRIVATE = 0o600
-DENIED = "org.apache.rocketmq.acl.common.AclException: "  # what clients of 4.9.4 look for
+DENIED = "org.apache.rocketmq.acl.common.AclException: "  # clients of 4.9.4 search for this prefix
 
 Edit = Callable[[dict[str, Any]], None]
 
 
 class AclState(NamedTuple):
-    """What one reading of the files brought."""
+    """The contents of the files at one time, and the rules that follow from them."""
 
     acl: Acl
     files: dict[str, AclFile]
 
 
 class AccessControl:
-    """Guards handlers by the files below `home`. `executor` waits for the disk, `now_ms` dates versions."""
+    """Checks requests by the accounts in the files below `home`.
+
+    Args:
+        home: The directory rocketmqHome.
+        executor: Runs what waits for the disk.
+        now_ms: Wall-clock time, for the versions of files.
+    """
 
     def __init__(self, home: Path, executor: Executor, now_ms: Callable[[], int]) -> None:
         self.default = home / "conf" / "plain_acl.yml"
@@ -55,7 +61,7 @@ class AccessControl:
         self._lock = asyncio.Lock()
         self._peer_log = PeerLog(log)
         self._create_default()
-        self._seen = self._stamps()
+        self._seen = self._stamps()  # taken before reading, so that a change in between is read by the next poll
         self._state = self._read()
 
     @property
@@ -63,11 +69,11 @@ class AccessControl:
         return self._state
 
     def with_checks(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
-        """The same handlers, reached only by requests that are permitted."""
+        """Return handlers that only permitted requests reach."""
         return {code: self._guard(serve) for code, serve in handlers.items()}
 
     async def reload_if_changed(self) -> None:
-        """Read the files again when one of them changed."""
+        """Read the files again if one of them changed."""
         async with self._lock:
             stamps = await self._in_thread(self._stamps)
             if stamps == self._seen:
@@ -76,18 +82,21 @@ class AccessControl:
             try:
                 self._state = await self._in_thread(self._read)
             except (ConfigError, OSError) as error:
-                log.error("the access control files changed and cannot be used, what was read before stays: %s", error)
+                log.error("Ignoring changed access control files, the former contents stay in force: %s", error)
                 return
-            log.info("access control was read again: %s", ", ".join(self._state.files))
+            log.info("Reloaded access control files: %s", ", ".join(self._state.files))
 
     async def edit(self, choose: Callable[[dict[str, AclFile]], str], change: Edit) -> None:
-        """Change the file that `choose` names, as it is on the disk now, and take it in force. Nothing is written unless all
-        files together can be used afterwards: else ConfigError."""
+        """Change the file that `choose` returns, and put the change in force.
+
+        Raises:
+            ConfigError: the files would not be valid together afterwards; nothing is written.
+        """
         async with self._lock:
             await self._in_thread(self._edit, choose, change)
 
     def _edit(self, choose: Callable[[dict[str, AclFile]], str], change: Edit) -> None:
-        """In the worker thread from end to end, one at a time: whoever asked may be gone before it is done."""
+        """Change a file in the worker thread, to the end even if the request is cancelled."""
         path = choose(self._read().files)
         document = _document(path)
         version = parse_acl_file(path, document).version.next(self._now_ms())
@@ -95,7 +104,7 @@ class AccessControl:
         document["dataVersion"] = [{"counter": version.counter, "timestamp": version.timestamp}]
         text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, default_flow_style=False)
         if len(text.encode()) > FILE_BYTES_MAX:
-            raise ConfigError("aclEnable", path, f"it would have more than {FILE_BYTES_MAX} bytes")
+            raise ConfigError("aclEnable", path, f"the file would have more than {FILE_BYTES_MAX} bytes")
         state = self._read({path: parse_acl_file(path, document)})
         _replace(path, text.encode())
         self._state, self._seen = state, self._stamps()
@@ -109,7 +118,7 @@ class AccessControl:
             if denial is None:
                 return serve(command, peer)
             now = asyncio.get_running_loop().time()
-            self._peer_log.warning(peer.ip, now, "%s of %s is denied: %s", code_name(command.code), peer.addr, denial)
+            self._peer_log.warning(peer.ip, now, "Denied %s of %s: %s", code_name(command.code), peer.addr, denial)
             return Reply(ResponseCode.SYSTEM_ERROR, remark=DENIED + denial)
 
         return guarded
@@ -123,18 +132,18 @@ class AccessControl:
             self.default.parent.mkdir(parents=True, exist_ok=True)
             _replace(str(self.default), b"globalWhiteRemoteAddresses: []\naccounts: []\n")
         except OSError as error:
-            raise ConfigError("rocketmqHome", str(self.default), f"cannot be written: {error.strerror}") from error
-        log.warning("%s was made, and is empty: nobody is permitted anything until accounts are in it", self.default)
+            raise ConfigError("rocketmqHome", str(self.default), f"cannot write the file: {error.strerror}") from error
+        log.warning("Created %s without accounts: all requests are denied until accounts are added", self.default)
 
     def _paths(self) -> list[str]:
         more = [path for path in self._more.rglob("*") if path.suffix in (".yml", ".yaml")]
         paths = [self.default, *sorted(path for path in more if path.name != "tools.yml")]
         if len(paths) > FILES_MAX:
-            raise ConfigError("aclEnable", str(self._more), f"{len(paths)} files, use at most {FILES_MAX}")
+            raise ConfigError("aclEnable", str(self._more), f"{len(paths)} files: expected at most {FILES_MAX}")
         return [str(path) for path in paths]
 
     def _stamps(self) -> dict[str, object]:
-        """What changes when a file does."""
+        """Return for each file what changes with it: time, size and inode."""
         stamps: dict[str, object] = {}
         for path in self._paths():
             try:
@@ -156,38 +165,38 @@ class AccessControl:
 def _document(path: str) -> dict[str, Any]:
     try:
         if Path(path).stat().st_size > FILE_BYTES_MAX:
-            raise ConfigError("aclEnable", path, f"it has more than {FILE_BYTES_MAX} bytes")
+            raise ConfigError("aclEnable", path, f"the file has more than {FILE_BYTES_MAX} bytes")
         document = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError("aclEnable", path, f"cannot be read: {error.strerror}") from error
+        raise ConfigError("aclEnable", path, f"cannot read the file: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}" if mark is not None else "somewhere"
-        # The error's own text quotes what it met, which may be a secret.
-        raise ConfigError("aclEnable", path, f"it is no YAML: {type(error).__name__} at {where}") from None
+        # The error's own text quotes the file, which may be a secret.
+        raise ConfigError("aclEnable", path, f"invalid YAML: {type(error).__name__} at {where}") from None
     if document is not None and not isinstance(document, dict):
-        raise ConfigError("aclEnable", path, "it has to hold globalWhiteRemoteAddresses and accounts")
+        raise ConfigError("aclEnable", path, "expected a mapping with globalWhiteRemoteAddresses and accounts")
     return document or {}
 
 
 def _replace(path: str, data: bytes) -> None:
-    """Replace a file atomically; it keeps its mode, and nobody else can read it on the way."""
-    beside = f"{path}.tmp"
+    """Replace a file atomically. It keeps its mode, and the temporary file is readable by its owner only."""
+    temporary = f"{path}.tmp"
     try:
         mode = Path(path).stat().st_mode & 0o777
     except FileNotFoundError:
         mode = PRIVATE
-    Path(beside).unlink(missing_ok=True)
-    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE)
+    Path(temporary).unlink(missing_ok=True)
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
             os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
-        Path(beside).replace(path)
+        Path(temporary).replace(path)
     except BaseException:
-        Path(beside).unlink(missing_ok=True)
+        Path(temporary).unlink(missing_ok=True)
         raise
     directory = os.open(Path(path).parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -1,11 +1,11 @@
-"""Who may do what: accounts, their permissions, and the decision about one request. Pure. [PlainPermissionManager]
+"""Accounts, their permissions, and the decision about one request. Pure. [PlainPermissionManager]
 
-    global white list ─▶ account ─▶ its white list ─▶ signature ─▶ trace topic ─▶ admin code ─▶ each topic and group
-         accept          else deny      accept          else deny      accept       else deny     permitted, else deny
+    global allowlist ─▶ account ─▶ its allowlist ─▶ signature ─▶ trace topic ─▶ admin code ─▶ each topic and group
+         accept         else deny      accept         else deny      accept       else deny     permitted, else deny
 
-What a 4.9.4 broker leaves open is closed here: a batch (320) needs PUB on its topic like any send, a send to a retry topic
-needs SUB on that topic's group and not on a group that the sender names, and the codes that show or change accounts (50, 51,
-53, 54) need an admin, for their answers hold secret keys.
+Three gaps of a 4.9.4 broker are closed: a batch (320) needs PUB on its topic like any send; a send to a retry topic needs SUB
+on that topic's group and not on a group that the sender names; and the codes that show or change accounts (50, 51, 53, 54)
+need an admin, because their responses hold secret keys.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ from ariane.protocol.signing import ACCESS_KEY, verify
 
 KEY_CHARACTERS_MIN = 7
 ACCOUNTS_MAX = 10_000
-SHOWN_MAX = 300  # longer than any name that is one
+SHOWN_MAX = 300  # characters of a name in a message; longer than any valid name
 
 
 class Permission(enum.Flag):
+    """What an account may do with a topic or group."""
+
     DENY = 0
     PUB = enum.auto()
     SUB = enum.auto()
@@ -44,7 +46,7 @@ PERMISSIONS = {
     "SUB|PUB": Permission.PUB | Permission.SUB,
 }
 
-# Only an account with `admin: true` may ask for these.
+# Codes that need an account with `admin: true`.
 ADMIN_CODES = frozenset(
     {
         RequestCode.UPDATE_AND_CREATE_TOPIC,
@@ -52,7 +54,7 @@ ADMIN_CODES = frozenset(
         RequestCode.DELETE_TOPIC_IN_BROKER,
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
         RequestCode.DELETE_SUBSCRIPTIONGROUP,
-        # not among those of 4.9.4:
+        # not restricted in 4.9.4:
         RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
         RequestCode.DELETE_ACL_CONFIG,
         RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
@@ -62,7 +64,7 @@ ADMIN_CODES = frozenset(
 
 
 class RequiredPermission(NamedTuple):
-    """A right on a topic, or on a group (`resource` is then its retry topic, as in the file's own terms)."""
+    """A permission on a topic, or on a group: its `resource` is its retry topic, as in the file."""
 
     resource: str
     right: Permission
@@ -77,7 +79,7 @@ class RequiredPermission(NamedTuple):
 
 
 class AccountEntry(msgspec.Struct, frozen=True, rename="camel"):
-    """One of `accounts` of plain_acl.yml."""
+    """One entry of `accounts` in plain_acl.yml."""
 
     access_key: str
     secret_key: str
@@ -93,7 +95,7 @@ class AccountEntry(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class AclFile(msgspec.Struct, frozen=True, rename="camel"):
-    """A plain_acl.yml. `data_version` is a list of one, maintained by the broker."""
+    """A plain_acl.yml. The broker maintains `data_version`, a list with one element."""
 
     global_white_remote_addresses: tuple[str, ...] | None = None
     accounts: tuple[AccountEntry, ...] | None = None
@@ -105,20 +107,26 @@ class AclFile(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def parse_acl_file(path: str, document: Any) -> AclFile:
-    """The content of a YAML file, checked. ConfigError names what cannot be used, and never shows a secret."""
+    """Return the checked contents of a YAML file.
+
+    Raises:
+        ConfigError: an entry is invalid. The message names it and never shows a secret.
+    """
     try:
         file = msgspec.convert(_keys_as_texts(document or {}), AclFile)
     except msgspec.ValidationError as error:
-        raise ConfigError("aclEnable", path, f"{error}; keys and addresses are texts: put them in quotes") from None
+        raise ConfigError(
+            "aclEnable", path, f"{error}; keys and addresses have to be texts: put them in quotes"
+        ) from None
     for entry in file.accounts or ():
         parse_account(path, entry)
-    for one in file.global_white_remote_addresses or ():
-        ip_allowlist.parse_patterns(one)
+    for addresses in file.global_white_remote_addresses or ():
+        ip_allowlist.parse_patterns(addresses)
     return file
 
 
 def _keys_as_texts(document: Any) -> Any:
-    """YAML takes `secretKey: 12345678` for a number."""
+    """Return the document with access keys and secret keys as texts: YAML reads `secretKey: 12345678` as a number."""
     if not isinstance(document, dict) or not isinstance(document.get("accounts"), list):
         return document
 
@@ -127,8 +135,10 @@ def _keys_as_texts(document: Any) -> Any:
 
     names = ("accessKey", "secretKey")
     accounts = [
-        {key: text(value) if key in names else value for key, value in one.items()} if isinstance(one, dict) else one
-        for one in document["accounts"]
+        {key: text(value) if key in names else value for key, value in entry.items()}
+        if isinstance(entry, dict)
+        else entry
+        for entry in document["accounts"]
     ]
     return {**document, "accounts": accounts}
 
@@ -137,7 +147,7 @@ def _keys_as_texts(document: Any) -> Any:
 
 
 class Account(NamedTuple):
-    """An account, ready to be asked."""
+    """An account with its parsed permissions."""
 
     entry: AccountEntry
     white: tuple[Pattern, ...]
@@ -146,22 +156,27 @@ class Account(NamedTuple):
     resources: Mapping[str, Permission]  # groups by their retry topic
 
     def has_permission(self, need: RequiredPermission) -> bool:
+        """Return whether the account has a permission, explicitly or by default."""
         default = self.default_group if need.resource.startswith(RETRY_PREFIX) else self.default_topic
         return bool(self.resources.get(need.resource, default) & need.right)
 
 
 def parse_account(path: str, entry: AccountEntry) -> Account:
-    """ConfigError when the entry cannot be used."""
-    for what, value in (("accessKey", entry.access_key), ("secretKey", entry.secret_key)):
+    """Return the account of an entry.
+
+    Raises:
+        ConfigError: the entry is invalid.
+    """
+    for kind, value in (("accessKey", entry.access_key), ("secretKey", entry.secret_key)):
         if len(value) < KEY_CHARACTERS_MIN:
-            fix = f"{path}: its {what} has {len(value)} characters, use at least {KEY_CHARACTERS_MIN}"
+            fix = f"{path}: the {kind} has {len(value)} characters: expected at least {KEY_CHARACTERS_MIN}"
             raise ConfigError("accounts", entry.access_key, fix)
     resources = {}
     for prefix, perms in (("", entry.topic_perms), (RETRY_PREFIX, entry.group_perms)):
-        for one in perms or ():
-            name, equals, right = one.partition("=")
+        for text in perms or ():
+            name, equals, right = text.partition("=")
             if not name.strip() or not equals or right.strip() not in PERMISSIONS:
-                fix = f"{path}: {one!r} is no permission, use name= and one of {', '.join(PERMISSIONS)}"
+                fix = f"{path}: invalid permission {text!r}: expected name= and one of {', '.join(PERMISSIONS)}"
                 raise ConfigError("accounts", entry.access_key, fix)
             resources[prefix + name.strip()] = PERMISSIONS[right.strip()]
     return Account(
@@ -177,7 +192,7 @@ def parse_account(path: str, entry: AccountEntry) -> Account:
 
 
 class Acl:
-    """What all files say together: of accounts with one access key the first counts."""
+    """The rules of all files. Of several accounts with one access key, the first counts."""
 
     def __init__(self, files: Sequence[tuple[str, AclFile]]) -> None:
         self._accounts: dict[str, Account] = {}
@@ -185,48 +200,48 @@ class Acl:
         for path, file in files:
             for entry in file.accounts or ():
                 self._accounts.setdefault(entry.access_key, parse_account(path, entry))
-            for one in file.global_white_remote_addresses or ():
-                white += ip_allowlist.parse_patterns(one)
+            for addresses in file.global_white_remote_addresses or ():
+                white += ip_allowlist.parse_patterns(addresses)
         if len(self._accounts) > ACCOUNTS_MAX:
-            raise ConfigError("accounts", f"{len(self._accounts)} accounts", f"use at most {ACCOUNTS_MAX}")
+            raise ConfigError("accounts", f"{len(self._accounts)} accounts", f"expected at most {ACCOUNTS_MAX}")
         self._white = tuple(white)
 
     def denial_reason(self, code: int, fields: Mapping[str, str], body: bytes, ip: str) -> str | None:
-        """Why a request is not served; None: it is."""
+        """Return why a request is denied, None if it is permitted."""
         if ip_allowlist.matches(self._white, ip):
             return None
         access_key = fields.get(ACCESS_KEY)
         if not access_key:
             return "No accessKey is configured"
-        known = self._accounts.get(access_key)
-        if known is None:
+        account = self._accounts.get(access_key)
+        if account is None:
             return f"No acl config for {_shown(access_key)}"
-        if ip_allowlist.matches(known.white, ip):
+        if ip_allowlist.matches(account.white, ip):
             return None
-        if not verify(known.entry.secret_key, fields, body):
+        if not verify(account.entry.secret_key, fields, body):
             return f"Check signature failed for accessKey={access_key}"
-        return _missing_permission(known, code, fields, body)
+        return _missing_permission(account, code, fields, body)
 
 
-def _missing_permission(known: Account, code: int, fields: Mapping[str, str], body: bytes) -> str | None:
-    needed = list(required_permissions(code, fields, body))
-    if RequiredPermission(TRACE_TOPIC, Permission.PUB) in needed:
+def _missing_permission(account: Account, code: int, fields: Mapping[str, str], body: bytes) -> str | None:
+    required = list(required_permissions(code, fields, body))
+    if RequiredPermission(TRACE_TOPIC, Permission.PUB) in required:
         return None
-    if code in ADMIN_CODES and not known.entry.admin:
-        return f"Need admin permission for request code={code}, but accessKey={known.entry.access_key} is not"
-    if known.entry.admin and not known.resources:
+    if code in ADMIN_CODES and not account.entry.admin:
+        return f"Need admin permission for request code={code}, but accessKey={account.entry.access_key} is not"
+    if account.entry.admin and not account.resources:
         return None
-    refused = next((need for need in needed if not known.has_permission(need)), None)
+    refused = next((need for need in required if not account.has_permission(need)), None)
     return None if refused is None else f"No default permission for {_shown(str(refused))}"
 
 
 def _shown(text: str) -> str:
-    """What a peer sent, fit for one line of a log."""
+    """Return a text of a peer in a form that fits into one line of a log."""
     return text if len(text) <= SHOWN_MAX and text.isprintable() else repr(text[:SHOWN_MAX])
 
 
 def required_permissions(code: int, fields: Mapping[str, str], body: bytes) -> Iterable[RequiredPermission]:
-    """The rights that a request needs."""
+    """Return the permissions that a request needs."""
     of = _NEEDS.get(code)
     return of(fields, body) if of is not None else ()
 
@@ -240,24 +255,24 @@ def _group(name: str | None) -> list[RequiredPermission]:
 
 
 def _send(topic: str | None) -> list[RequiredPermission]:
-    """A message to a retry topic comes from a consumer of its group."""
+    """Return the permission for a send. Messages to a retry topic come from a consumer of its group."""
     if topic is not None and topic.startswith(RETRY_PREFIX):
         return _group(topic)
     return _topic(topic, Permission.PUB)
 
 
 def _heartbeat(body: bytes) -> list[RequiredPermission]:
-    needed = []
+    required = []
     for consumer in decode_body(RequestCode.HEART_BEAT, body, HeartbeatData).consumers:
-        needed += _group(consumer.group_name)
+        required += _group(consumer.group_name)
         for subscription in consumer.subscription_data_set:
-            needed += _topic(subscription.topic, Permission.SUB)
-    return needed
+            required += _topic(subscription.topic, Permission.SUB)
+    return required
 
 
 _Needs = Callable[[Mapping[str, str], bytes], list[RequiredPermission]]
 
-# Reference remoting-protocol 12.2. Codes that are not here need an account and no more.
+# Reference remoting-protocol 12.2. Other codes need an account, and no further permission.
 _NEEDS: dict[int, _Needs] = {
     RequestCode.SEND_MESSAGE: lambda fields, body: _send(fields.get("topic")),
     RequestCode.SEND_MESSAGE_V2: lambda fields, body: _send(fields.get("b")),

@@ -160,9 +160,8 @@ class Broker:
         await self._registration.start()
         self._open.push_async_callback(self._registration.unregister)
         if self._replica is not None:
-            copied = self._copied()
             slave_sync.start(
-                config, self._registration, peers, self._tasks, copied, self._replica, self._dispatcher.on_stored
+                config, self._registration, self._tasks, self._copier(peers), self._replica, self._dispatcher.on_stored
             )
         log.info("broker %s serves at %s, store %s", config.broker_name, self.addr, config.store_path_root_dir)
         if not is_loopback(config.bind_address):
@@ -183,15 +182,8 @@ class Broker:
             )
         log.warning("%s", text, extra={"notice": True})
 
-    def _copied(self) -> slave_sync.Copied:
-        tables = self._state
-        return slave_sync.Copied(
-            tables.topics,
-            tables.groups,
-            tables.offsets,
-            tables.save_delay_document,
-            self._remover.apply_master_deletions,
-        )
+    def _copier(self, peers: ConnectionPool) -> slave_sync.TableCopier:
+        return slave_sync.TableCopier(peers=peers, state=self._state, remover=self._remover)
 
     def _open_store(self, store_host: bytes) -> None:
         config, now_ms = self.config, self._clock.now_ms
@@ -305,7 +297,7 @@ class Broker:
         if self.config.is_slave:
             table.update(slave_sync.reject_handlers())
             table[RequestCode.DELETE_TOPIC_IN_BROKER] = slave_sync.delete_topic_handler(
-                peers, lambda: self._registration.master.master_addr, self._copied()
+                self._registration, self._copier(peers)
             )
         return self._access.with_checks(table) if self._access else table
 

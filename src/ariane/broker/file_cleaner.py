@@ -1,7 +1,7 @@
-"""When old files are removed, and writes refused because the disk is nearly full. [CleanCommitLogService]
+"""Removes old files, and rejects writes while the disk is nearly full. [CleanCommitLogService]
 
-Rules and removals are `store.retention`; here are their clock, their pauses, and the worker thread that unlinks files of a
-gigabyte while the loop goes on. Reads are served whatever the disk says.
+The rules and removals are in `store.retention`; this module adds their clock, their pauses, and the worker thread that unlinks
+files of a gigabyte while the event loop goes on. Reads are served however full the disk is.
 """
 
 from __future__ import annotations
@@ -24,16 +24,23 @@ log = logging.getLogger("ariane.broker.file_cleaner")
 
 FIRST_RUN_S = 60.0
 FIRST_CHECK_S = 1.0
-CHECK_INTERVAL_S = 10.0  # how soon writes are refused on a disk that fills up, and taken again
-MANUAL_RUNS = 20  # runs that one request for cleaning lasts, as in Java
+CHECK_INTERVAL_S = 10.0  # delay until writes are rejected on a full disk, and accepted again
+MANUAL_RUNS = 20  # runs after one request for cleaning, as in Java
 MOVED_TIMEOUT_S = 30.0
-ROUNDS_MAX = 100  # of removed queue files in one run
+ROUNDS_MAX = 100  # rounds of removed queue files in one run
 HOUR_MS = 3_600_000
-USED_MAX_LIMITS = (10, 95)  # diskMaxUsedSpaceRatio is held within these, as in Java
+USED_MAX_LIMITS = (10, 95)  # diskMaxUsedSpaceRatio is limited to these, as in Java
 
 
 class FileCleaner:
-    """`run` every cleanResourceInterval, `check_room` every CHECK_S. `refuses` False: a slave stores what its master stored."""
+    """Removes files and watches the disk.
+
+    Call `run` every cleanResourceInterval and `check_disk_space` every CHECK_INTERVAL_S.
+
+    Args:
+        on_stored: Called after timers were stored again.
+        reject_writes: Whether to reject writes on a full disk; False on a slave, which stores what its master stored.
+    """
 
     def __init__(
         self,
@@ -56,15 +63,15 @@ class FileCleaner:
         self._now_ms = now_ms
         self._reject_writes = reject_writes
         self._rule = retention_rule(config)
-        self._manual_runs = 0
-        self._trimmed_for = -1  # the log's start when files of queues were last looked at
+        self._manual_runs = 0  # runs left that ignore hour and disk usage
+        self._trimmed_for = -1  # start of the log when derived files were last removed
 
     def request_cleaning(self) -> None:
-        """Remove expired files in the next MANUAL_RUNS runs, whatever the hour and the disk."""
+        """Remove expired files in the next MANUAL_RUNS runs, at any hour and disk usage."""
         self._manual_runs = MANUAL_RUNS
 
     async def run(self) -> None:
-        """Remove what is due now."""
+        """Remove the files that are due."""
         now_ms = self._now_ms()
         manual = self._manual_runs > 0
         self._manual_runs = max(0, self._manual_runs - 1)
@@ -76,20 +83,26 @@ class FileCleaner:
                 if not await self._preserve_timers(file.base + self._store.config.commit_log_size):
                     break
                 await self._remove(self._store.retention.begin_log_removal(file))
-                log.info("removed the commit log file at %d because of %s; %d %% used", file.base, why.value, percent)
+                log.info(
+                    "Removed the commit-log file at %d: %s; %d %% of the disk are used", file.base, why.value, percent
+                )
                 await asyncio.sleep(self._config.delete_commit_log_files_interval / 1000)
         await self._remove(self._store.retention.begin_log_removal(None))
         await self._remove_derived_files()
 
     async def _preserve_timers(self, end: int) -> bool:
-        """Whether no timer is lost when the log below `end` goes: a master stores those once more, a slave waits for that."""
+        """Return whether no timer is lost if the log below `end` is removed.
+
+        A master stores pending timers again at the end of the log; a slave waits until its master has done so.
+        """
         if not self._reject_writes:
             return not self._store.delayed.timers_before(end)
-        refusal, self._store.refusal = self._store.refusal, None  # what frees a gigabyte may take a little
+        # Storing the timers again frees a gigabyte, so it is allowed on a full disk.
+        refusal, self._store.refusal = self._store.refusal, None
         try:
             moved = move_timers(self._store, end)
         except StoreError as error:
-            log.error("no file is removed, for timers in it cannot be stored once more: %s", error)
+            log.error("Not removing the file, because its timers cannot be stored again: %s", error)
             return False
         finally:
             self._store.refusal = refusal
@@ -99,14 +112,14 @@ class FileCleaner:
         return await self._flusher.wait_on_disk(moved, MOVED_TIMEOUT_S)
 
     async def check_disk_space(self) -> None:
-        """Refuse messages while the disk is nearly full."""
+        """Reject messages while the disk is nearly full, and accept them again afterwards."""
         if not self._reject_writes:
             return
         percent = self._used()
         full = percent > self._config.disk_space_warning_level_ratio
         if full and self._store.refusal is None:
             self._store.refusal = StoreFull(_remark(percent, self._config))
-            if not self._store.clear_write_failure():  # else it was reported by the write that met it
+            if not self._store.clear_write_failure():  # otherwise the write that failed has reported it
                 log.error("Messages are refused: %s", self._store.refusal, extra={"notice": True})
         elif not full and isinstance(self._store.refusal, StoreFull):
             self._store.refusal = None
@@ -116,7 +129,7 @@ class FileCleaner:
             log.warning("Messages are accepted again, as long as the disk takes them", extra={"notice": True})
 
     def _used(self) -> int:
-        """Return how full the fuller one of the disks of the root and of the commit log is, -1 if unknown."""
+        """Return the usage in percent of the fuller disk, that of the root or of the commit log; -1 if unknown."""
         directories = (self._config.store_path_root_dir, self._store.config.log_directory)
         try:
             return max(used_percent(self._disk.usage(directory)) for directory in directories)
@@ -127,14 +140,17 @@ class FileCleaner:
     async def _remove(self, removal: Removal | None) -> None:
         if removal is None:
             return
-        # Once the checkpoint says where the log begins, a start can tell this removal from a loss.
+        # The checkpoint has to hold the new start of the log first: otherwise the next start would take the removal for a loss.
         await self._flusher.flush_derived()
         if self._store.retention.is_recorded:
             await asyncio.get_running_loop().run_in_executor(self._executor, removal.run)
             self._store.retention.end_log_removal(removal)
 
     async def _remove_derived_files(self) -> None:
-        """Files of the index and of queues whose messages are gone. Each round removes at most one of a queue, after a flush."""
+        """Remove files of the index and of queues whose messages were removed.
+
+        Each round removes at most one file per queue, after a flush.
+        """
         start = self._store.commit_log_min
         if start == self._trimmed_for:
             return
@@ -145,11 +161,12 @@ class FileCleaner:
                 return
             await self._flusher.flush_derived()
             if not self._store.retention.remove_queue_files():
-                return  # a flush was under way; the next run goes on
+                return  # a flush was in progress; the next run continues
             await asyncio.sleep(self._config.delete_consume_queue_files_interval / 1000)
 
 
 def retention_rule(config: BrokerConfig) -> RetentionRule:
+    """Return the rule by which commit-log files are removed."""
     low, high = USED_MAX_LIMITS
     return RetentionRule(
         reserved_ms=config.file_reserved_time * HOUR_MS,

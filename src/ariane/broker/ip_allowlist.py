@@ -1,14 +1,14 @@
-"""Addresses that need no signature, as plain_acl.yml lists them. [RemoteAddressStrategyFactory]
+"""Addresses whose requests need no signature, as plain_acl.yml lists them. [RemoteAddressStrategyFactory]
 
-    (empty)                         nobody
-    *   *.*.*.*   *:*:*:*:*:*:*:*   everybody
-    1.2.3.4   fe80::1               that address
-    1.2.3.4,1.2.3.5                 any of them
+    (empty)                         no address
+    *   *.*.*.*   *:*:*:*:*:*:*:*   every address
+    1.2.3.4   fe80::1               this address
+    1.2.3.4,1.2.3.5                 any of these
     1.2.3.{4,5,6}                   braces in the last part
-    1.2.3.*   1.2.*.*               all from the first * on
-    1.2.3.1-20   1.2.1-5.*          a range in one part, behind it only *
+    1.2.3.*   1.2.*.*               everything from the first * on
+    1.2.3.1-20   1.2.1-5.*          a range in one part, followed only by *
 
-A pattern becomes one (low, high) for each part of an address: four for IPv4, eight (hexadecimal) for IPv6.
+A pattern is a (low, high) pair for each part of an address: four for IPv4, eight (hexadecimal) for IPv6.
 """
 
 from __future__ import annotations
@@ -30,27 +30,31 @@ PATTERNS_MAX = 10_000
 
 
 def split_patterns(text: str) -> list[str]:
-    """The patterns of a list that is joined by commas; those inside braces join nothing."""
-    return [one.strip() for one in _OUTSIDE_BRACES.split(text) if one.strip()]
+    """Return the patterns of a list that commas separate, except commas within braces."""
+    return [pattern.strip() for pattern in _OUTSIDE_BRACES.split(text) if pattern.strip()]
 
 
 def parse_patterns(text: str) -> tuple[Pattern, ...]:
-    """The patterns of a text. ConfigError says which is none."""
-    found: list[Pattern] = []
-    for one in split_patterns(text):
-        if one in _ALL_FORMS:
-            found += ALL_ADDRESSES
-        elif braces := _BRACES.match(one):
-            found += [_pattern(braces[1] + last.strip(), one) for last in braces[2].split(",")]
+    """Return the parsed patterns of a list.
+
+    Raises:
+        ConfigError: a pattern is invalid, or there are too many.
+    """
+    patterns: list[Pattern] = []
+    for pattern in split_patterns(text):
+        if pattern in _ALL_FORMS:
+            patterns += ALL_ADDRESSES
+        elif braces := _BRACES.match(pattern):
+            patterns += [_pattern(braces[1] + last.strip(), pattern) for last in braces[2].split(",")]
         else:
-            found.append(_pattern(one, one))
-    if len(found) > PATTERNS_MAX:
-        raise ConfigError("whiteRemoteAddress", f"{len(found)} patterns", f"use at most {PATTERNS_MAX}")
-    return tuple(found)
+            patterns.append(_pattern(pattern, pattern))
+    if len(patterns) > PATTERNS_MAX:
+        raise ConfigError("whiteRemoteAddress", f"{len(patterns)} patterns", f"expected at most {PATTERNS_MAX}")
+    return tuple(patterns)
 
 
 def matches(patterns: tuple[Pattern, ...], ip: str) -> bool:
-    """Whether one of the patterns holds the address."""
+    """Return whether one of the patterns matches an address."""
     if not patterns:
         return False
     parts = _parts(ip)
@@ -63,6 +67,7 @@ def matches(patterns: tuple[Pattern, ...], ip: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _parts(ip: str) -> tuple[int, ...]:
+    # Link-local IPv6 addresses carry their interface after a %; a dual-stack socket shows IPv4 as ::ffff:1.2.3.4.
     address = ip_address(ip.partition("%")[0])
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
@@ -74,21 +79,21 @@ def _parts(ip: str) -> tuple[int, ...]:
 
 def _pattern(text: str, shown: str) -> Pattern:
     v6 = ":" in text
-    base, most, count = (16, 0xFFFF, 8) if v6 else (10, 255, 4)
+    base, highest, count = (16, 0xFFFF, 8) if v6 else (10, 255, 4)
     texts = _v6_parts(text) if v6 else text.split(".")
-    ranges = [_range(part, base, most) for part in texts]
+    ranges = [_range(part, base, highest) for part in texts]
     if len(ranges) != count or None in ranges:
         raise ConfigError(
-            "whiteRemoteAddress", shown, "it is no address pattern: use 1.2.3.4, 1.2.3.*, 1.2.3.1-20 or 1.2.3.{4,5}"
+            "whiteRemoteAddress", shown, "invalid address pattern: expected 1.2.3.4, 1.2.3.*, 1.2.3.1-20 or 1.2.3.{4,5}"
         )
-    wide = [number for number, part in enumerate(texts) if part == "*" or "-" in part]
-    if wide and any(part != "*" for part in texts[wide[0] + 1 :]):
-        raise ConfigError("whiteRemoteAddress", shown, "behind a * or a range only * may follow")
-    return tuple(one for one in ranges if one is not None)
+    wildcards = [number for number, part in enumerate(texts) if part == "*" or "-" in part]
+    if wildcards and any(part != "*" for part in texts[wildcards[0] + 1 :]):
+        raise ConfigError("whiteRemoteAddress", shown, "invalid address pattern: only * may follow a * or a range")
+    return tuple(part_range for part_range in ranges if part_range is not None)
 
 
 def _v6_parts(text: str) -> list[str]:
-    """The parts of an IPv6 text, `::` filled up."""
+    """Return the parts of an IPv6 address, with `::` expanded."""
     if "::" not in text:
         return text.split(":")
     left, _, right = text.partition("::")
@@ -96,13 +101,14 @@ def _v6_parts(text: str) -> list[str]:
     return [*before, *["0"] * (8 - len(before) - len(after)), *after]
 
 
-def _range(part: str, base: int, most: int) -> tuple[int, int] | None:
+def _range(part: str, base: int, highest: int) -> tuple[int, int] | None:
+    """Return the bounds of a part, None if it is invalid."""
     if part == "*":
-        return (0, most)
+        return (0, highest)
     low, _, high = part.partition("-")
     digits = re.compile(r"[0-9a-fA-F]{1,4}\Z" if base == 16 else r"[0-9]{1,3}\Z")
     if not digits.match(low) or ("-" in part and not digits.match(high)):
         return None
     first = int(low, base)
     last = int(high, base) if high else first
-    return (first, last) if first <= last <= most else None
+    return (first, last) if first <= last <= highest else None

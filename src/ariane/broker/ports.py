@@ -1,6 +1,6 @@
-"""The three ports of a broker: `listenPort`, and two that lie beside it.
+"""The three ports of a broker: `listenPort` and its two neighbours.
 
-    listenPort - 2    everything but pulls: what may not wait behind them. A slave copies its master's topics there
+    listenPort - 2    all requests but pulls, which so cannot delay the others. A slave copies its master's topics there
     listenPort        all requests
     listenPort + 1    replication
 
@@ -21,8 +21,8 @@ from ariane.protocol.codes import RequestCode
 
 VIP_PORT_OFFSET = 2
 HA_PORT_OFFSET = 1
-PORT_TRIES = 50  # when any port will do, until three are free that lie together
-VIP_EXCLUDED_CODES = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)  # what the fast port does not serve
+PORT_TRIES = 50  # with listenPort 0: attempts to find three free ports in these positions
+VIP_EXCLUDED_CODES = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)  # not served on the VIP port
 
 
 async def bind_ports(
@@ -33,7 +33,11 @@ async def bind_ports(
     serve_slave: Callable[[Stream], Awaitable[None]],
     limits: ServerLimits,
 ) -> tuple[RemotingServer, StreamServer]:
-    """Bind all three, and let nobody in yet. ConfigError names one that is taken; with listenPort 0 others are tried."""
+    """Bind the three ports without accepting connections yet. With listenPort 0, several ports are tried.
+
+    Raises:
+        ConfigError: a port is in use; the message names it.
+    """
     for tries_left in reversed(range(PORT_TRIES)):
         idle_s = config.server_channel_max_idle_time_seconds
         server = RemotingServer(

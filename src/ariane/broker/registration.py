@@ -54,24 +54,24 @@ PART_TOPICS = 1_000
 
 
 class NameServerLink:
-    """What one name server has recorded of this broker, as far as its answers show."""
+    """The state of one name server: what it has recorded of this broker, as far as its responses show."""
 
     def __init__(self, addr: str) -> None:
         self.addr = addr
-        self.confirmed_version: DataVersion | None = None  # recorded by the name server; None: unknown
+        self.confirmed_version: DataVersion | None = None  # version that the name server recorded; None: unknown
         self.needs_full_table = True  # the whole table has to be sent, whatever is recorded
-        self.connection: Connection | None = None  # `confirmed` was recorded over this one
-        self.pending: set[str] = set()  # names of topics that changed after `confirmed`
+        self.connection: Connection | None = None  # on which `confirmed_version` was recorded
+        self.pending: set[str] = set()  # names of topics that changed after `confirmed_version`
         self.failed = False  # the last attempt failed
         self.lock = asyncio.Lock()
         self.task: asyncio.Task[None] | None = None
-        self.waiters: list[tuple[int, asyncio.Future[None]]] = []  # (counter of the version waited for, its future)
+        self.waiters: list[tuple[int, asyncio.Future[None]]] = []  # (counter of the awaited version, its future)
 
     def mark_changed(self, names: Collection[str] | None) -> None:
-        """Record changed topics; None: all topics."""
+        """Mark topics as changed; None: all topics."""
         if names is None:
             self.needs_full_table = True
-        elif not self.needs_full_table:  # else they are sent with all others, however long that takes
+        elif not self.needs_full_table:  # otherwise they are sent with all others
             self.pending.update(names)
 
     def wake_waiters(self) -> None:
@@ -87,7 +87,7 @@ class NameServerLink:
 
 
 class Registration:
-    """Registers `addr` with the name servers of the settings.
+    """Registers a broker with the name servers of its configuration.
 
     The ORDER_TOPIC_CONFIG of the first name server that responds marks the ordered topics.
     """
@@ -111,11 +111,11 @@ class Registration:
         self._tasks = tasks
         self._now_ms = now_ms
         self._filter_servers = filter_servers
-        self._provisional = itertools.count(1)
-        self._has_left = False
+        self._provisional = itertools.count(1)  # counters of provisional versions, negative on the wire
+        self._has_left = False  # unregistered: no later registration may bring the broker back
         self.master = RegisterBrokerAnswer()
-        """What a slave was told last: the addresses of its master, for requests and for replication."""
-        names = [one.strip() for one in settings.current.namesrv_addr.split(";")]
+        """The master's addresses for requests and for replication, from the last response to a slave."""
+        names = [name.strip() for name in settings.current.namesrv_addr.split(";")]
         self._links = [NameServerLink(addr) for addr in dict.fromkeys(names) if addr]
         topics.on_topics_change = self.mark_changed
 
@@ -130,20 +130,20 @@ class Registration:
         self._tasks.repeat(period_ms / 1000, self.register_now, "register with the name servers")
 
     def mark_changed(self, names: Collection[str] | None) -> None:
-        """Record that these topics changed; None: all topics."""
+        """Mark topics as changed; None: all topics."""
         for link in self._links:
             link.mark_changed(names)
 
     def register_soon(self) -> None:
-        """Register the changes so far. Changes during a registration follow in the next one."""
+        """Start to register the changes so far. Changes during a registration follow in the next one."""
         for link in self._links:
             if link.task is None or link.task.done():
                 link.task = self._tasks.start(self._catch_up(link), f"register changes with {link.addr}")
 
     async def wait_registered(self) -> None:
-        """Wait until the name servers have recorded all changes so far.
+        """Wait until the name servers have recorded all changes so far, for at most registerBrokerTimeoutMills.
 
-        A name server whose last registration failed is not waited for, and none for more than registerBrokerTimeoutMills.
+        Name servers whose last registration failed are not waited for.
         """
         counter = self._topics.version.counter
         waits = []
@@ -157,7 +157,7 @@ class Registration:
             await asyncio.wait(waits, timeout=self._config.register_broker_timeout_mills / 1000)
 
     async def register_now(self) -> None:
-        """Register once with all name servers, also if nothing changed."""
+        """Register once with all name servers, even if nothing changed."""
         await asyncio.gather(*map(self._register, self._links))
 
     async def unregister(self) -> None:
@@ -170,7 +170,7 @@ class Registration:
                 try:
                     await self._peers.request_ok(link.addr, RequestCode.UNREGISTER_BROKER, header)
                 except ArianeError as error:
-                    log.warning("cannot unregister from %s: %s", link.addr, error)
+                    log.warning("Cannot unregister from name server %s: %s", link.addr, error)
 
         self._has_left = True
         await asyncio.gather(*map(unregister, self._links))
@@ -189,7 +189,7 @@ class Registration:
                 table = await self._send(link)
             except ArianeError as error:
                 link.failed = link.needs_full_table = True
-                log.warning("cannot register with name server %s: %s", link.addr, error)
+                log.warning("Cannot register with name server %s: %s", link.addr, error)
                 table = None
             except BaseException:
                 link.needs_full_table = True
@@ -198,16 +198,16 @@ class Registration:
                 link.failed = False
             finally:
                 link.wake_waiters()
-        if table is not None and link is next((one for one in self._links if not one.failed), None):
+        if table is not None and link is next((other for other in self._links if not other.failed), None):
             self._topics.mark_ordered(table)
 
     async def _send(self, link: NameServerLink) -> Mapping[str, str] | None:
-        """Send what the name server lacks. Returns its ORDER_TOPIC_CONFIG."""
+        """Send the topics that the name server lacks. Return its ORDER_TOPIC_CONFIG."""
         connection = await self._peers.connect(link.addr)
         is_complete = (
             not link.needs_full_table
             and link.confirmed_version is not None
-            and connection is link.connection  # a name server forgets a broker with its connection
+            and connection is link.connection  # a name server removes a broker when its connection closes
             and await self._query_version(connection, link.confirmed_version) == link.confirmed_version
             and not link.needs_full_table
         )
@@ -248,17 +248,17 @@ class Registration:
             body_crc32=zlib.crc32(body) & 0x7FFFFFFF,
         )
         answer = await self._request(connection, RequestCode.REGISTER_BROKER, header, body)
-        told = typed(answer, RegisterBrokerAnswer)
-        if told.master_addr:
-            self.master = told
+        response = typed(answer, RegisterBrokerAnswer)
+        if response.master_addr:
+            self.master = response
         return fastjson.decode(answer.body, KvTableBody).table if answer.body else None
 
     def _body(self, version: DataVersion, names: Iterable[str]) -> bytes:
-        """Return the part as JSON. Topics are read when their part is sent: a deleted one is not sent any more."""
+        """Return the body of a part. Topics are read when their part is sent, so deleted ones are omitted."""
         configs = (self._topics.get(name) for name in names)
         permission = self._config.broker_permission
-        table = {one.topic_name: _with_permission(one, permission) for one in configs if one is not None}
-        # Topic names are ASCII, so that plain JSON is what fastjson prints, at a tenth of the time.
+        table = {topic.topic_name: _with_permission(topic, permission) for topic in configs if topic is not None}
+        # Topic names are ASCII, so standard JSON is what fastjson prints, in a tenth of the time.
         return msgspec.json.encode(RegisterBrokerBody(self._filter_servers(), TopicTable(version, table)))
 
     async def _request(self, connection: Connection, code: RequestCode, header: msgspec.Struct, body: bytes) -> Command:

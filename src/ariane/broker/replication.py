@@ -1,11 +1,11 @@
-"""Copies of the log: a master feeds its slaves and knows how far they are, a slave follows its master. [HAService]
+"""Replication of the log: a master feeds its slaves and tracks their offsets, a slave follows its master. [HAService]
 
-    master   Feed.serve, one per slave:   first report ─► from where ─► chunks, heartbeats ─►
-                                          ◄─ reports: `acknowledged` moves, sends that wait are answered
-    slave    follow:   connect ─► report ─► chunk ─► store ─► report ... ; broken: again after RETRY_S
+    master   ReplicationFeed.serve, per slave:   first report ─► start offset ─► chunks, heartbeats ─►
+                                                 ◄─ reports: `acknowledged_offset` advances, waiting sends are answered
+    slave    follow_master:   connect ─► report ─► chunk ─► store ─► report … ; after an error: again after RETRY_S
 
-What a slave acknowledges it has written to its files, as in Java; it need not be on its disk yet. A slave with an empty log gets
-everything that the master still has; a Java master gives one only its newest file.
+What a slave acknowledges is written to its files, but not necessarily on its disk, as in Java. A slave with an empty log gets
+everything that the master still has; from a Java master it gets only the newest file.
 """
 
 from __future__ import annotations
@@ -28,39 +28,43 @@ from ariane.store.message_store import MessageStore
 log = logging.getLogger("ariane.broker.replication")
 
 RETRY_S = 5.0
-# In which a connection has to report as a slave, unless haSendHeartbeatInterval is long. An Ariane slave reports at once, a
-# Java slave when that interval, 5 s, is over for the first time.
+# Timeout of a connection's first report, unless haSendHeartbeatInterval is long. An Ariane slave reports immediately, a Java slave
+# after that interval, which is 5 s by default.
 FIRST_REPORT_S = 10.0
 
 
 class _Waiter(NamedTuple):
+    """A send that waits for a slave. Waiters are ordered by `end`, then by `number`."""
+
     end: int
+    """Offset of the log that a slave has to acknowledge."""
     number: int
     answer: asyncio.Future[ResponseCode]
 
 
 class ReplicationFeed:
-    """The master's side. `appended` is called whenever there may be more for slaves."""
+    """The master's side. `notify_appended` is called whenever the log may have grown."""
 
     def __init__(self, config: BrokerConfig, store: MessageStore) -> None:
         self._config = config
         self._store = store
-        self._slaves: dict[Stream, int] = {}  # how far each has acknowledged
-        self._waiting: list[_Waiter] = []  # a heap: who waits for the least comes first
+        self._slaves: dict[Stream, int] = {}  # acknowledged offset of each connected slave
+        self._waiting: list[_Waiter] = []  # a heap, lowest offset first
         self._numbers = itertools.count()
         self._more = asyncio.Event()
 
     @property
     def acknowledged_offset(self) -> int:
-        """How far the best connected slave is; 0 without any."""
+        """Acknowledged offset of the best connected slave, 0 without slaves."""
         return max(self._slaves.values(), default=0)
 
     def notify_appended(self) -> None:
+        """Wake the tasks that send to slaves."""
         self._more.set()
         self._more = asyncio.Event()
 
     async def wait_replicated(self, end: int) -> ResponseCode:
-        """SUCCESS once a slave has the log up to `end`; else why it is not known to have it (SYNC_MASTER)."""
+        """Return SUCCESS once a slave has the log up to `end`; otherwise the reason why that is unknown (SYNC_MASTER)."""
         if self.acknowledged_offset >= end:
             return ResponseCode.SUCCESS
         if not self._slaves or end - self.acknowledged_offset >= self._config.ha_slave_fallbehind_max:
@@ -77,7 +81,7 @@ class ReplicationFeed:
             timer.cancel()
 
     async def serve(self, stream: Stream) -> None:
-        """Feed one slave until it leaves."""
+        """Feed one slave until it disconnects."""
         silence_s = self._config.ha_housekeeping_interval / 1000
         reports = AckReader()
         heartbeat_s = self._config.ha_send_heartbeat_interval / 1000
@@ -85,26 +89,26 @@ class ReplicationFeed:
         start = first or self._store.commit_log_min
         if not self._store.commit_log_min <= start <= self._store.commit_log_max:
             raise ProtocolError(
-                f"the slave {stream.addr} asks for the log from {start}, this master has {self._store.commit_log_min} to"
-                f" {self._store.commit_log_max}: a slave that does not fit its master needs an empty store"
+                f"slave {stream.addr} requests the log from {start}, but this master has {self._store.commit_log_min} to"
+                f" {self._store.commit_log_max}; restart the slave with an empty store"
             )
         stream.set_identified()
-        log.info("slave %s follows from %d", stream.addr, start)
+        log.info("Slave %s follows from offset %d", stream.addr, start)
         self._slaves[stream] = first
-        both = {
+        tasks = {
             asyncio.ensure_future(self._send(stream, start)),
             asyncio.ensure_future(self._listen(stream, reports, silence_s)),
         }
         try:
-            ended, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            for one in ended:
-                one.result()
+            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in ended:
+                task.result()
         finally:
-            for one in both:
-                one.cancel()
-            await asyncio.gather(*both, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             del self._slaves[stream]
-            log.info("slave %s is gone, %d slaves are left", stream.addr, len(self._slaves))
+            log.info("Slave %s disconnected, %d slaves remain", stream.addr, len(self._slaves))
 
     async def _listen(self, stream: Stream, reports: AckReader, silence_s: float) -> None:
         while True:
@@ -112,7 +116,7 @@ class ReplicationFeed:
             if offset is None:
                 continue
             if offset > self._store.commit_log_max:
-                raise ProtocolError(f"slave {stream.addr} has the log up to {offset}, beyond this master's end")
+                raise ProtocolError(f"slave {stream.addr} reports offset {offset}, beyond the end of this master's log")
             self._slaves[stream] = offset
             while self._waiting and self._waiting[0].end <= offset:
                 _resolve(heapq.heappop(self._waiting).answer, ResponseCode.SUCCESS)
@@ -125,7 +129,9 @@ class ReplicationFeed:
             while self._waiting and self._waiting[0].answer.done():
                 heapq.heappop(self._waiting)  # timed out
             if at < store.commit_log_min:
-                raise ProtocolError(f"slave {stream.addr} is at {at}, which was removed: it needs an empty store")
+                raise ProtocolError(
+                    f"slave {stream.addr} is at offset {at}, which this master has removed; restart it with an empty store"
+                )
             data = store.replication_source.read(at, batch)
             if data:
                 await stream.write(frame_head(at, len(data)), data)
@@ -139,10 +145,10 @@ class ReplicationFeed:
 
 
 async def _first_report(stream: Stream, reports: AckReader, within_s: float) -> int:
-    """Wait for the report with which every slave begins.
+    """Return the offset of the report that every slave sends first.
 
     Raises:
-        ConnectionLost: none is complete within `within_s`.
+        ConnectionLost: no complete report arrived within `within_s`.
     """
     try:
         async with asyncio.timeout(within_s):
@@ -165,24 +171,32 @@ async def follow_master(
     refresh_master: Callable[[], Awaitable[None]],
     on_stored: Callable[[], None],
 ) -> None:
-    """The slave's side, until cancelled. `master` is the address for replication, "" while unknown; `ask_again` has the name
-    servers asked whether it is another now; `stored` is told of new bytes."""
-    said = ""
+    """Follow the master's log until cancelled.
+
+    Args:
+        config: The configuration of this slave.
+        replica: The log of this slave.
+        master_address: Returns the master's replication address, "" while it is unknown.
+        refresh_master: Requests the address from the name servers again.
+        on_stored: Called after new bytes were stored.
+    """
+    reported = ""
     while True:
         addr = master_address()
         try:
             if not addr:
                 raise ConnectionLost(
-                    config.broker_name, "no name server knows the master yet, and haMasterAddress is not set"
+                    config.broker_name,
+                    "no name server knows the address of the master yet, and haMasterAddress is not set",
                 )
             async with open_stream(addr) as stream:
-                log.info("following the master at %s from %d", addr, replica.received)
-                said = ""
+                log.info("Following the master at %s from offset %d", addr, replica.received)
+                reported = ""
                 await _follow_once(config, replica, stream, on_stored)
         except ArianeError as error:
-            if str(error) != said:  # once for each reason, not every RETRY_S
-                said = str(error)
-                log.error("replication: %s; trying every %g s", error, RETRY_S)
+            if str(error) != reported:  # once per reason, not every RETRY_S
+                reported = str(error)
+                log.error("Replication failed, retrying every %g s: %s", RETRY_S, error)
         await asyncio.sleep(RETRY_S)
         await refresh_master()
 
@@ -193,11 +207,11 @@ async def _follow_once(config: BrokerConfig, replica: Replica, stream: Stream, s
     try:
         await stream.write(report(replica.received))
         while True:
-            came = chunks.feed(await stream.read(config.ha_housekeeping_interval / 1000))
-            for offset, data in _joined(came, replica.file_size):
+            received = chunks.feed(await stream.read(config.ha_housekeeping_interval / 1000))
+            for offset, data in _joined(received, replica.file_size):
                 if offset != replica.received and replica.received:
                     raise ProtocolError(
-                        f"the master {stream.addr} sends from {offset}, this log ends at {replica.received}"
+                        f"the master {stream.addr} sends from offset {offset}, but this log ends at {replica.received}"
                     )
                 if data:
                     replica.append(offset, data)
@@ -209,7 +223,7 @@ async def _follow_once(config: BrokerConfig, replica: Replica, stream: Stream, s
 
 
 def _joined(chunks: Sequence[ReplicationChunk], file_size: int) -> list[ReplicationChunk]:
-    """Chunks that came together and follow each other as one, for one write each; not across the end of a file."""
+    """Join adjacent chunks that arrived together, to write each run at once; never across the end of a file."""
     joined: list[ReplicationChunk] = []
     runs: list[list[bytes]] = []
     end = -1
@@ -224,7 +238,7 @@ def _joined(chunks: Sequence[ReplicationChunk], file_size: int) -> list[Replicat
 
 
 async def _report_regularly(config: BrokerConfig, replica: Replica, stream: Stream) -> None:
-    """So that the master knows this slave lives; a connection that broke is noticed by who reads."""
+    """Report periodically, so that the master does not time out. A broken connection is noticed by the reader."""
     while True:
         await asyncio.sleep(config.ha_send_heartbeat_interval / 1000)
         await stream.write(report(replica.received))

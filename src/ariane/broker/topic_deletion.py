@@ -1,4 +1,4 @@
-"""Deletes topics: their settings, offsets and messages, durably before the answer (215, 316)."""
+"""Deletion of topics: their settings, offsets and messages, durably before the response (215, 316)."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class TopicRemover:
         self._stats = stats
 
     def remove(self, topic: str) -> None:
-        """Delete a topic with everything stored of it. Returns when that is on the disk, in either flush mode.
+        """Delete a topic with all its messages and offsets. Return when that is on the disk, in either flush mode.
 
-        The deletion is on the disk before the first file of a queue is removed: a crash between the two leaves queues that the
-        next start removes, never a topic without its messages. A topic that does not exist is as good as deleted.
+        The deletion is on the disk before the first file of a queue is removed: a crash in between leaves queues that the next
+        start removes, never a topic without its messages. Deleting a topic that does not exist succeeds.
         """
         tables = self._tables
         deletion = self._store.deletion_of(topic)
@@ -33,7 +33,7 @@ class TopicRemover:
         self._store.delete_topic(topic)
 
     def apply_master_deletions(self, deletions: Mapping[str, TopicDeletion]) -> None:
-        """Delete what the master deleted (a slave). Deletions of messages that have left this log are obsolete here."""
+        """Delete what the master deleted (on a slave). Deletions of messages that this log no longer holds are ignored."""
         store = self._store
         new = {
             topic: deletion

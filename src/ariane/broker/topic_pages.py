@@ -1,8 +1,8 @@
-"""The topic table as a whole, for tools and slaves (GET_ALL_TOPIC_CONFIG, 21), at both ends.
+"""The whole table of topics, for tools and slaves (GET_ALL_TOPIC_CONFIG, 21): the sides of master and slave.
 
-4.9.4 answers with the whole table in one frame, which holds about 90,000 topics. A slave of ours asks for pages (extFields
-`pageOffset`, `knownCounter`, `knownTimestamp`, which a Java master ignores); our master then answers with PAGE topics and
-`nextOffset`, or with none if the slave has that version. [AdminBrokerProcessor.getAllTopicConfig, SlaveSynchronize]
+4.9.4 answers with the whole table in one frame, which holds about 90,000 topics. An Ariane slave requests pages (extFields
+`pageOffset`, `knownCounter`, `knownTimestamp`, which a Java master ignores). An Ariane master then answers with PAGE_TOPICS topics
+and `nextOffset`, or without topics if the slave has that version. [AdminBrokerProcessor.getAllTopicConfig, SlaveSynchronize]
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _TopicPageOutline(msgspec.Struct, frozen=True, rename="camel"):
 def reply(
     topics: TopicRegistry, deletions: Deletions, request: TopicPageRequest, shared: SharedReplies
 ) -> Reply | Awaitable[Reply]:
-    """Return the table, or the requested page of it. A large table is `shared` by all who ask for it at once."""
+    """Return the table, or the requested page of it. Concurrent requests share one encoding of a large table."""
     deleted = dict(deletions) or None
     if request.page_offset is not None:
         return _page(topics, deleted, request, request.page_offset)
@@ -68,7 +68,7 @@ async def _whole(topics: TopicRegistry, deleted: dict[str, TopicDeletion] | None
     version, names = topics.version, topics.names()
     pieces = []
     for at in range(0, len(names), PAGE_TOPICS):
-        # Topic names are ASCII, so that plain JSON is what fastjson prints, at a tenth of the time.
+        # Topic names are ASCII, so standard JSON is what fastjson prints, in a tenth of the time.
         piece = msgspec.json.encode(_configs(topics, names[at : at + PAGE_TOPICS]))[1:-1]
         if piece:
             pieces.append(piece)
@@ -79,36 +79,38 @@ async def _whole(topics: TopicRegistry, deleted: dict[str, TopicDeletion] | None
 
 
 def _configs(topics: TopicRegistry, names: list[str]) -> dict[str, TopicConfig]:
-    return {name: config for name in names if (config := topics.get(name)) is not None}  # others are deleted by now
+    return {
+        name: config for name in names if (config := topics.get(name)) is not None
+    }  # a topic may have been deleted meanwhile
 
 
 async def fetch(topics: TopicRegistry, ask: Callable[[TopicPageRequest], Awaitable[Command]]) -> MasterTopicTable:
-    """Return the master's table, page by page if the master supports that; without topics if ours has its version."""
-    known = topics.version
+    """Return the master's table, page by page if the master supports that; without topics if the versions are equal."""
+    own_version = topics.version
     pages: list[MasterTopicTable] = []
     offset: int | None = 0
     while offset is not None:
-        answer = await ask(TopicPageRequest(offset, known.counter, known.timestamp))
-        pages.append(_decoded(answer.body, known))
+        answer = await ask(TopicPageRequest(offset, own_version.counter, own_version.timestamp))
+        pages.append(_decoded(answer.body, own_version))
         following = typed(answer, TopicPage).next_offset
         if following is not None and following <= offset:
-            raise ProtocolError(f"page {following} of the topic table follows page {offset}")
+            raise ProtocolError(f"invalid page of the topic table: page {following} follows page {offset}")
         offset = following
     first, last = pages[0], pages[-1]
     table = dict(itertools.chain.from_iterable(page.topic_config_table.items() for page in pages))
     if first.data_version != last.data_version:
-        # The master's table changed between the pages, which may lack a topic. The next round copies it again.
+        # The master's table changed between the pages, so a topic may be missing. The next round copies the table again.
         table = {**topics.table().topic_config_table, **table}
     return MasterTopicTable(first.data_version, table, last.deleted_topics)
 
 
-def _decoded(body: bytes, known: DataVersion) -> MasterTopicTable:
+def _decoded(body: bytes, own_version: DataVersion) -> MasterTopicTable:
     if len(body) > LARGE_BODY:
         try:
-            brief = msgspec.json.decode(body, type=_TopicPageOutline, strict=False)
+            outline = msgspec.json.decode(body, type=_TopicPageOutline, strict=False)
         except (msgspec.DecodeError, UnicodeDecodeError):
             pass  # not strict JSON: decoded below
         else:
-            if brief.data_version == known:
-                return MasterTopicTable(known, {}, brief.deleted_topics)
+            if outline.data_version == own_version:
+                return MasterTopicTable(own_version, {}, outline.deleted_topics)
     return fastjson.decode(body, MasterTopicTable)
