@@ -1,10 +1,10 @@
-"""The broker, wired: which parts there are, who is given what, what runs when. Nothing else knows them all.
+"""Wiring of the broker: builds its services, connects them, and starts and stops them.
 
     async with Broker(config) as broker:
         ... broker.addr serves until the block ends
 
-Start: the ports, the store (recovered), the tables of config/*.json, the handlers (`served`), the name servers. Stop: the
-reverse, so that what was acknowledged is on disk before the store closes. [BrokerController]
+Start: ports, store (with recovery), state of config/*.json, handlers (`broker_handlers`, `request_routing`), name servers. Stop:
+the reverse order, so that acknowledged messages are on the disk before the store closes. [BrokerController]
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ log = logging.getLogger("ariane.broker")
 MEMBER_SCAN_S = 10.0
 LOCK_SCAN_S = 60.0
 FILTER_SAVE_S = 10.0
-PROTECTION_LOOK_S = 0.1
+BACKLOG_CHECK_S = 0.1
 
 
 class Broker:
-    """One broker. `addr` is where it serves, once started."""
+    """One broker. `addr` is its public address once it has started."""
 
     def __init__(
         self,
@@ -73,8 +73,18 @@ class Broker:
         clock: Clock = SYSTEM_CLOCK,
         accept_empty_log: bool = False,
     ) -> None:
-        """`config_file` is where `config` came from: settings that tools change are kept there. `accept_empty_log`: start
-        although the commit log, or its end, is missing."""
+        """Create a broker; it starts with `async with`.
+
+        Args:
+            config: The settings.
+            config_file: The file that `config` was read from. Settings changed by tools are stored in it.
+            disk: The file system, replaced by tests.
+            clock: Wall and monotonic clock, replaced by tests.
+            accept_empty_log: Start even if the commit log, or its end, is missing.
+
+        Raises:
+            ConfigError: a setting is invalid.
+        """
         self._accept_empty_log = accept_empty_log
         self._settings = DynamicConfig(config.validate(), clock.now_ms())
         self._config_file = config_file
@@ -83,7 +93,7 @@ class Broker:
         self._clock = clock
         self._tasks = BackgroundTasks("broker")
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ariane-disk")
-        # Two threads: the fsync of a change does not wait for a large document.
+        # Two threads, so that the fsync of a change does not wait for a large document.
         self._state_thread = ThreadPoolExecutor(max_workers=2, thread_name_prefix="ariane-state")
         self._derived_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ariane-derived")
         self._open = contextlib.AsyncExitStack()
@@ -91,7 +101,7 @@ class Broker:
 
     @property
     def config(self) -> BrokerConfig:
-        """The settings that are in force now."""
+        """Return the settings in force."""
         return self._settings.current
 
     async def __aenter__(self) -> Self:
@@ -163,12 +173,12 @@ class Broker:
             slave_sync.start(
                 config, self._registration, self._tasks, self._copier(peers), self._replica, self._dispatcher.on_stored
             )
-        log.info("broker %s serves at %s, store %s", config.broker_name, self.addr, config.store_path_root_dir)
+        log.info("Broker %s listens on %s, store %s", config.broker_name, self.addr, config.store_path_root_dir)
         if not is_loopback(config.bind_address):
             self._warn_of_open_ports(config)
 
     def _warn_of_open_ports(self, config: BrokerConfig) -> None:
-        """Say who may do what, because the ports can be reached from the network."""
+        """Warn about what anyone in the network may do."""
         if config.acl_enable:
             text = (
                 f"Replication port {self._ha_server.port} is open to the network, and access control does not cover it:"
@@ -304,31 +314,31 @@ class Broker:
     def _start_tasks(self) -> None:
         config, every, tables = self.config, self._tasks.repeat, self._state
         if config.sync_flush:
-            self._tasks.start(self._flusher.run_group_commit(), "flush the commit log for those who wait")
+            self._tasks.start(self._flusher.run_group_commit(), "flush the commit log for waiting requests")
         else:
             every(config.flush_interval_commit_log / 1000, self._flusher.flush_once, "flush the commit log")
         every(config.flush_interval_consume_queue / 1000, self._flusher.flush_derived, "flush the derived files")
         every(config.flush_interval_commit_log / 1000, tables.flush, "flush the change log")
         every(config.flush_consumer_offset_interval / 1000, tables.save, "save the consumer offsets")
-        every(FILTER_SAVE_S, tables.save_filters, "forget dead filters and save the others")
+        every(FILTER_SAVE_S, tables.save_filters, "save the filters")
         clean_s = config.clean_resource_interval / 1000
-        every(clean_s, self._drop_obsolete_deletions, "forget deletions of messages that are gone")
+        every(clean_s, self._drop_obsolete_deletions, "drop obsolete deletions")
         every(clean_s, self._cleaner.run, "remove old files", first_s=FIRST_RUN_S)
         every(CHECK_INTERVAL_S, self._cleaner.check_disk_space, "watch the disk", first_s=FIRST_CHECK_S)
-        every(PROTECTION_LOOK_S, self._protection.update_backlog, "see how much of the log waits for the disk")
+        every(BACKLOG_CHECK_S, self._protection.update_backlog, "measure the unflushed log")
         if self._access:
-            every(POLL_INTERVAL_S, self._access.reload_if_changed, "read changed access control files")
-        every(MEMBER_SCAN_S, self._clients.evict_idle, "drop silent clients")
-        every(LOCK_SCAN_S, tables.remove_expired_locks, "forget expired queue locks")
-        self._tasks.start(self._recorder.run(), "count")
+            every(POLL_INTERVAL_S, self._access.reload_if_changed, "reload changed access control files")
+        every(MEMBER_SCAN_S, self._clients.evict_idle, "evict idle clients")
+        every(LOCK_SCAN_S, tables.remove_expired_locks, "remove expired queue locks")
+        self._tasks.start(self._recorder.run(), "record statistics")
         tables.start(self._tasks, self._registration.register_soon)
 
     def _start_masters_tasks(self) -> None:
-        """What a slave leaves to its master: deliveries, and asking about transactions."""
+        """Start what slaves leave to their master: deliveries and checks of transactions."""
         config, every = self.config, self._tasks.repeat
 
         every(config.flush_delay_offset_interval / 1000, self._save_delays, "save the positions of delay levels")
-        self._tasks.start(self._dispatcher.deliveries.run(), "deliver what is due")
+        self._tasks.start(self._dispatcher.deliveries.run(), "deliver due messages")
         check_back = TransactionChecker(
             self._transactions,
             ProducerSelector(self._clients.members, self._server),
@@ -337,7 +347,7 @@ class Broker:
             durability=self._flusher,
             clock=self._clock,
         )
-        self._tasks.start(self._transactions.rebuild(), "learn which transactions are open")
+        self._tasks.start(self._transactions.rebuild(), "rebuild the open transactions")
         every(config.transaction_check_interval / 1000, check_back.check_all, "check open transactions")
 
     async def _drop_obsolete_deletions(self) -> None:
@@ -347,13 +357,16 @@ class Broker:
         await self._state.save_delay_offsets(self._store.delayed.saved_level_positions())
 
     async def _save_delays_at_last(self) -> None:
-        """Nothing is delivered any more. A Java broker that opens this store next knows of deliveries from that file alone."""
+        """Save the delay offsets after the last delivery.
+
+        A Java broker that opens this store reads deliveries from that file only.
+        """
         await self._flusher.flush_once()
         await self._flusher.flush_derived()
         await self._save_delays()
 
     async def _serve_slave(self, stream: Stream) -> None:
-        await self._feed.serve(stream)  # made after the port was taken
+        await self._feed.serve(stream)  # created after the port was bound
 
     def _monotonic_ms(self) -> float:
         return self._clock.monotonic() * 1000

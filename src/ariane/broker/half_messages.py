@@ -1,9 +1,9 @@
-"""The records of transactions, as 4.9.4 writes them: from one to the next. Pure.
+"""Records of transactions, as 4.9.4 writes them, and the steps from one to the next. Pure.
 
     half message   RMQ_SYS_TRANS_HALF_TOPIC/0      the message with REAL_TOPIC and REAL_QID, its transaction bits cleared
     its copies     the same                        with TRANSACTION_CHECK_TIMES, and TRAN_PREPARED_QUEUE_OFFSET: its root
-    op message     RMQ_SYS_TRANS_OP_HALF_TOPIC/0   tag d; body: queue offset of the copy that is ended, as decimal text
-    committed      REAL_TOPIC/REAL_QID             the properties unchanged, sysFlag 8, the half's log offset as prepared offset
+    op message     RMQ_SYS_TRANS_OP_HALF_TOPIC/0   tag d; body: queue offset of the completed copy, as decimal text
+    committed      REAL_TOPIC/REAL_QID             the properties unchanged, sysFlag 8, prepared offset = log offset of the half message
 
 The root of a half message is the queue offset of its first copy. [TransactionalMessageBridge, TransactionalMessageUtil]
 """
@@ -38,10 +38,10 @@ _PREPARED = PREPARED_QUEUE_OFFSET.encode()
 
 
 def half_draft(draft: RecordDraft, table: dict[str, str]) -> RecordDraft:
-    """The half message to store in place of a message that has the properties `table`."""
+    """Return the half message to append instead of a message with the properties `table`."""
     table = {**table, REAL_TOPIC: draft.topic, REAL_QID: str(draft.queue_id)}
     for name in (PREPARED_QUEUE_OFFSET, CHECK_TIMES):
-        table.pop(name, None)  # the broker's own words: a client must not make a message another one's copy
+        table.pop(name, None)  # set by brokers only: a client must not declare its message a copy of another one
     return msgspec.structs.replace(
         draft,
         topic=HALF_TOPIC,
@@ -52,7 +52,7 @@ def half_draft(draft: RecordDraft, table: dict[str, str]) -> RecordDraft:
 
 
 def copy_draft(half: Record, table: dict[str, str], topic: str = HALF_TOPIC) -> RecordDraft:
-    """A half message once more, with other properties."""
+    """Return a copy of a half message with other properties."""
     return RecordDraft(
         topic=topic,
         queue_id=0,
@@ -68,7 +68,7 @@ def copy_draft(half: Record, table: dict[str, str], topic: str = HALF_TOPIC) -> 
 
 
 def committed_draft(half: Record) -> RecordDraft:
-    """The message that consumers get."""
+    """Return the message that consumers receive after the commit."""
     table = half.property_map()
     return msgspec.structs.replace(
         copy_draft(half, table),
@@ -81,7 +81,7 @@ def committed_draft(half: Record) -> RecordDraft:
 
 
 def op_draft(offset: int, now_ms: int, store_host: bytes) -> RecordDraft:
-    """The op message that ends the copy at a queue offset."""
+    """Return the op message that completes the copy at a queue offset."""
     return RecordDraft(
         topic=OP_HALF_TOPIC,
         queue_id=0,
@@ -94,9 +94,10 @@ def op_draft(offset: int, now_ms: int, store_host: bytes) -> RecordDraft:
 
 
 def check_body(half: Record) -> bytes:
-    """The body of CHECK_TRANSACTION_STATE: the copy as a record of the topic that the message is for.
+    """Return the body of CHECK_TRANSACTION_STATE: the copy as a record of the topic of its message.
 
-    KeyError or ValueError when the properties do not say which one that is.
+    Raises:
+        KeyError, ValueError: the properties do not name this topic and queue.
     """
     table = half.property_map()
     return record.encode(
@@ -117,13 +118,13 @@ def check_body(half: Record) -> bytes:
 
 
 def root_of(table: dict[str, str], offset: int) -> int:
-    """The root of the copy at a queue offset."""
+    """Return the root of the copy at a queue offset."""
     root = parse_number(table.get(PREPARED_QUEUE_OFFSET), offset)
     return root if root < offset else offset
 
 
 def root_of_record(data: bytes | None, offset: int) -> int:
-    """The same of a record, which is only decoded when it may be a copy: a start reads many. None: cannot be read."""
+    """Return the root of an encoded record (None: unreadable). Only possible copies are decoded: a start reads many."""
     if data is None or _PREPARED not in data:
         return offset
     try:
@@ -133,22 +134,23 @@ def root_of_record(data: bytes | None, offset: int) -> int:
 
 
 def decode_ended(data: bytes | None) -> list[int]:
-    """The queue offsets that an op message ends: one in 4.9.4, several joined by commas in 5.x."""
+    """Return the queue offsets that an encoded op message completes: one in 4.9.4, several joined by commas in 5.x."""
     try:
-        found = record.decode(data or b"")
+        op = record.decode(data or b"")
     except ProtocolError as error:
-        log.error("an op message cannot be read: %s", error)
+        log.error("Cannot read an op message: %s", error)
         return []
-    return ended_offsets(found)
+    return ended_offsets(op)
 
 
-def ended_offsets(found: Record) -> list[int]:
-    """The same of a decoded one."""
-    if found.property_map().get(TAGS) != END_TAG:
-        log.error("the op message %d has no tag %s and ends nothing", found.queue_offset, END_TAG)
+def ended_offsets(op: Record) -> list[int]:
+    """Return the queue offsets that a decoded op message completes."""
+    if op.property_map().get(TAGS) != END_TAG:
+        log.error("Ignoring op message %d without tag %s", op.queue_offset, END_TAG)
         return []
-    return [parse_number(text, -1) for text in found.body.decode("ascii", "replace").split(",")]
+    return [parse_number(text, -1) for text in op.body.decode("ascii", "replace").split(",")]
 
 
-def parse_number(text: str | None, otherwise: int = 0) -> int:
-    return int(text) if text is not None and text.isascii() and text.isdecimal() and len(text) <= 18 else otherwise
+def parse_number(text: str | None, default: int = 0) -> int:
+    """Return a decimal number; `default` for other texts."""
+    return int(text) if text is not None and text.isascii() and text.isdecimal() and len(text) <= 18 else default

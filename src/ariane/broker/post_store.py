@@ -112,7 +112,7 @@ class PostStoreDispatcher:
         return delayed_delivery.schedule(draft, property_map, self._clock.now_ms(), limits)
 
     def store_returned(self, draft: RecordDraft) -> AppendResult:
-        """Append a message that a consumer sent back: after the delay of its level, or at once as a dead letter."""
+        """Append a message that a consumer sent back: after the delay of its level, or immediately as a dead letter."""
         property_map = properties.decode(draft.properties)
         if property_map.get(DELAY) == "0":
             delayed_delivery.remove_delay(property_map)

@@ -133,7 +133,7 @@ class TransactionService:
         """Restart the checks of the half message at a log offset, whether open or discarded.
 
         Raises:
-            ReplyError: there is no such half message, or it is completed.
+            ReplyError: the offset names no half message, or a completed one.
         """
         half = self._record(offset)
         if half is None or half.topic not in (HALF_TOPIC, CHECK_MAX_TIME_TOPIC):

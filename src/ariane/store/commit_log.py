@@ -83,10 +83,11 @@ class CommitLog:
         self.last_ms = store_ms
 
     def roll(self, size: int) -> int:
-        """Close the current file because `size` bytes do not fit, and begin the next one; return the new `end`."""
+        """Begin the next file because `size` bytes do not fit into the current one; return the new `end`."""
         if size > self.size - FILLER_SIZE:
             raise MessageRefused(
-                """Begin the next file because `size` bytes do not fit into the current one; return the new `end`."""
+                f"a record or batch of {size} bytes does not fit into a commit log file of {self.size} bytes"
+                " (mappedFileSizeCommitLog): send less at a time"
             )
         base = self._base + self.size
         within = self.end - self._base

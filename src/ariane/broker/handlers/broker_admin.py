@@ -49,7 +49,7 @@ BEHIND = 2**63 - 1  # response of 308 for a queue in which the compared group is
 
 
 class BrokerAdminHandler:
-    """Reports what a broker stores and serves, and removes what is no longer used."""
+    """Reports what a broker stores and serves, and removes unused queues and topics."""
 
     def __init__(
         self,

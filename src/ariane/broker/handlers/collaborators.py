@@ -57,7 +57,7 @@ class ReturnedMessageStore(StoreListener, Protocol):
     """Stores messages that a consumer sent back. [PostStoreDispatcher]"""
 
     def store_returned(self, draft: RecordDraft) -> AppendResult:
-        """Append the draft to its retry topic after the delay of its level, or to the dead-letter topic at once."""
+        """Append the draft to its retry topic after the delay of its level, or to the dead-letter topic immediately."""
         ...
 
 

@@ -28,7 +28,7 @@ from ariane.store.message_store import MessageStore
 
 log = logging.getLogger("ariane.broker.dynamic_config")
 
-# `mqadmin exportConfigs` and `exportMetrics` of 4.9.4 fail without these keys, which are no settings of this broker.
+# `mqadmin exportConfigs` and `exportMetrics` of 4.9.4 fail without these keys; this broker does not use them.
 KEYS_FOR_TOOLS = {
     "filterServerNums": "0",
     "useTLS": "false",

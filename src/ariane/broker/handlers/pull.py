@@ -186,7 +186,7 @@ class PullHandler:
         next_offset = result.next_offset
         config = self._settings.current
         if config.is_slave and not config.offset_check_in_slave:
-            # A slave may lag behind: only its master can tell that an offset is wrong.
+            # A slave may lag behind: only its master can decide that an offset is wrong.
             if result.status not in SCANNED:
                 next_offset = request.queue_offset
             if code == ResponseCode.PULL_OFFSET_MOVED:

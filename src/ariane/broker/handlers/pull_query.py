@@ -128,7 +128,7 @@ class PullQueryBuilder:
         """Return the filter that a heartbeat registered for the group and topic of a pull.
 
         Raises:
-            ReplyError: there is no filter, it is older than the pull's subscription, or filters are disabled.
+            ReplyError: the filter is missing or older than the pull's subscription, or filters are disabled.
         """
         registered = self._filters.get(request.consumer_group, request.topic)
         if registered is None:

@@ -1,7 +1,7 @@
 """GET_BROKER_RUNTIME_INFO (28): what the broker reports about itself, as texts by key. [AdminBrokerProcessor.prepareRuntimeInfo]
 
 All keys of 4.9.4 are present. One event loop serves all requests, so thread pools have a size and capacity of 0; the wait time
-of their heads is the latest delay of the loop. There is no page-cache lock, and no buffer pool.
+of their heads is the latest delay of the loop. The broker does without a page-cache lock and a buffer pool.
 """
 
 from __future__ import annotations
