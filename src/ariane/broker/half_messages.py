@@ -3,7 +3,7 @@
     half message   RMQ_SYS_TRANS_HALF_TOPIC/0      the message with REAL_TOPIC and REAL_QID, its transaction bits cleared
     its copies     the same                        with TRANSACTION_CHECK_TIMES, and TRAN_PREPARED_QUEUE_OFFSET: its root
     op message     RMQ_SYS_TRANS_OP_HALF_TOPIC/0   tag d; body: queue offset of the completed copy, as decimal text
-    committed      REAL_TOPIC/REAL_QID             the properties unchanged, sysFlag 8, prepared offset = log offset of the half message
+    committed      REAL_TOPIC/REAL_QID             same properties, sysFlag 8, prepared offset = log offset of the half message
 
 The root of a half message is the queue offset of its first copy. [TransactionalMessageBridge, TransactionalMessageUtil]
 """
