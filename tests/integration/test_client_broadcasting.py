@@ -1,4 +1,4 @@
-"""Broadcasting over real sockets: each member gets everything, and goes on where it stopped by its own file."""
+"""Broadcasting over real sockets: each member receives everything and continues at its own offsets."""
 
 from __future__ import annotations
 

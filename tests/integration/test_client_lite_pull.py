@@ -1,4 +1,4 @@
-"""The consumer that is polled, over real sockets."""
+"""Lite-pull consumer over real sockets."""
 
 from __future__ import annotations
 

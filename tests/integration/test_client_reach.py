@@ -1,4 +1,4 @@
-"""Our clients and our broker over real sockets: retries and dead letters, request-reply, and what tools ask of consumers."""
+"""Clients and broker over real sockets: retries and dead letters, request and reply, admin requests."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Inbox:
 
 
 async def stored(servers: LocalCluster, topic: str) -> list[record.Record]:
-    """What lies in queue 0 of a topic."""
+    """Return the messages in queue 0 of a topic."""
     async with ConnectionPool() as peers:
         header = PullMessage("reader", topic, 0, 0, 32, SUBSCRIPTION, subscription="*")
         answer = await peers.request(servers.broker, RequestCode.PULL_MESSAGE, header)

@@ -1,4 +1,4 @@
-"""Allocation strategies: each queue to exactly one member, by Java's rules."""
+"""Assignment strategies: each queue to exactly one member, by Java's rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a listener's end means, and what becomes of the messages: concurrent and orderly."""
+"""Outcome of listener calls and its effect on the messages, in concurrent and orderly delivery."""
 
 from __future__ import annotations
 

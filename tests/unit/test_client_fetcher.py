@@ -1,4 +1,4 @@
-"""One queue's pull loop, against a broker that is a script."""
+"""Fetch loop of one queue, against a scripted broker."""
 
 from __future__ import annotations
 

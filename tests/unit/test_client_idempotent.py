@@ -1,4 +1,4 @@
-"""A row is given to the listener until it was consumed once, and never is one left out that was not."""
+"""Idempotent delivers a row until it was consumed once, and never skips an unconsumed one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def rows(*sequences: int, batch: int = 0) -> list[ReceivedMessage]:
 
 
 class Listener:
-    """Keeps what it is given; raises what it is told to."""
+    """Records its messages and raises the prepared errors."""
 
     def __init__(self) -> None:
         self.given: list[int] = []
@@ -129,7 +129,7 @@ def test_a_plain_function_is_called_in_a_thread() -> None:
 
 
 class Held:
-    """A plain function that ends when it is let; how often it was called, and how many calls there were at once."""
+    """A plain function that blocks until its gate opens and counts its calls and concurrent calls."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()

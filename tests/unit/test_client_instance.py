@@ -1,4 +1,4 @@
-"""What clients of one instance share: heartbeats to whom, notifications to whom."""
+"""Client instance: recipients of heartbeats, notifications and admin requests."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_producers_send_heartbeats_to_masters_and_consumers_to_all():
         made = instance(peers)
         await made.routes.subscribe_queues("T")
         await made.heartbeat()
-        assert peers.of(BEAT) == []  # nobody is here
+        assert peers.of(BEAT) == []  # no group is registered
         made.register_producer("p")
         await made.heartbeat()
         assert [one.addr for one in peers.of(BEAT)] == ["m:1"]

@@ -1,4 +1,4 @@
-"""The offsets file of a broadcasting consumer: Java's form, its predecessor, and what cannot be read."""
+"""Offsets file of a broadcasting consumer: Java's format, the previous version, unreadable files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where consumption starts, and what is stored at the broker."""
+"""Start offsets, and offsets committed at the broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The window: whatever order messages are consumed in, the committed offset passes none that waits."""
+"""Offset tracker: in whatever order messages are consumed, the commit offset passes no pending one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rates of a consumer by a clock that the test moves."""
+"""Consume rates, with a fake clock."""
 
 from __future__ import annotations
 

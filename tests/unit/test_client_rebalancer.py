@@ -1,4 +1,4 @@
-"""Which queues are begun and given up, and what the brokers are told: against brokers that are a script."""
+"""Assigned and revoked queues, and the requests for them, against scripted brokers."""
 
 from __future__ import annotations
 
@@ -320,7 +320,7 @@ def test_no_offset_is_committed_without_the_lock():
         assert allocation.committable == []
         cluster.members.append("you")
         cluster.members.sort(reverse=True)
-        await allocation._renew_locks()  # which finds out, and begins anew
+        await allocation._renew_locks()  # detects the loss and assigns the queues again
         await until(lambda: not allocation._revoking)
 
     cluster.play(act, orderly=True)

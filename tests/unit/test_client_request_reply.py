@@ -1,4 +1,4 @@
-"""Request-reply without a socket: the two messages, and who waits."""
+"""Request and reply without a socket: both messages and the pending requests."""
 
 from __future__ import annotations
 

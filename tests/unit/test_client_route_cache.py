@@ -1,4 +1,4 @@
-"""From routes to queues and addresses, and what is asked of which name server when."""
+"""Route cache: from routes to queues and addresses, and its requests to name servers."""
 
 from __future__ import annotations
 

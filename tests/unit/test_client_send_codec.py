@@ -1,4 +1,4 @@
-"""From messages to requests and from answers to results."""
+"""Send codec: from messages to requests, and from responses to results."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_lost_connections_and_timeouts_are_retried_elsewhere():
 def test_queues_take_turns_and_a_failed_broker_is_avoided():
     assert [send_codec.select_queue(QUEUES, turn, None) for turn in range(5)] == [*QUEUES, QUEUES[0]]
     assert send_codec.select_queue(QUEUES, 0, "a") == QUEUES[2]
-    assert send_codec.select_queue(QUEUES[:2], 1, "a") == QUEUES[1]  # there is no other
+    assert send_codec.select_queue(QUEUES[:2], 1, "a") == QUEUES[1]  # the only broker
 
 
 @pytest.mark.parametrize(("key", "queue_id"), [("ORDER-17", 1), ("", 0), ("polygenelubricants", 0)])

@@ -1,4 +1,4 @@
-"""Attempts: who is asked how often, with how much time, and which error comes out."""
+"""Sender: number of attempts, their brokers and deadlines, and the error that is raised."""
 
 from __future__ import annotations
 
@@ -279,6 +279,6 @@ def test_a_producer_group_registers_once_and_unregisters():
 
 def test_a_dead_broker_has_no_address():
     peers = script()
-    peers.answers[SEND] = raising(AssertionError("nobody is asked"))
+    peers.answers[SEND] = raising(AssertionError("no request is sent"))
     with pytest.raises(ConnectionLost, match="no master"):
         send(peers, queue=MessageQueue("T", "gone", 0))

@@ -1,4 +1,4 @@
-"""SQL92 subscriptions at the client: what is asked before the first heartbeat, what a pull says, which brokers are not asked."""
+"""SQL92 subscriptions at the client: check before the first heartbeat, pull requests, unsupported brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces: which records arise, how they are batched within their bounds, and that none is lost in silence."""
+"""Traces: records of events, batches within their limits, and no silent loss."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def test_a_batch_that_cannot_be_sent_is_counted_and_the_next_one_goes_on():
 
     async def act(tracer):
         tracer.record(records(3))
-        tracer._is_closing = True  # due at once
+        tracer._is_closing = True  # due immediately
         tracer._due.set()
         while tracer.failed < 3:
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""The producer's side of transactions: half messages, answers to brokers, and what is told of them."""
+"""Transaction producer: half messages, checks, and their trace records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings are checked when they are made, and say what to change."""
+"""Arguments and settings are validated by constructors, and errors state the fix."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def with_database(listener):
 
 
 class Collected:
-    """A listener of which a generator yields the parts."""
+    """A listener that is a generator."""
 
     def __init__(self, func):
         self.func = func

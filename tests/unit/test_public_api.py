@@ -1,4 +1,4 @@
-"""`from ariane import …`: the names are there, typed, and loaded only when they are used."""
+"""`from ariane import …`: names exist, are typed, and are loaded on first use."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ routes, heartbeats), its own or a shared one; consumers join their group with a 
 """
 
 from ariane.client.client_instance import ClientInstance
-from ariane.client.hooks import LocalState
+from ariane.client.hooks import ConsumeFinished, ConsumeStarted, LocalState, SendEvent, TransactionEnd
 from ariane.client.idempotent import Idempotent
 from ariane.client.listener_invoker import ReconsumeLater
 from ariane.client.lite_pull_consumer import LitePullConsumer
@@ -27,6 +27,8 @@ from ariane.protocol.signing import Credentials
 __all__ = [
     "ClientInstance",
     "ClientSettings",
+    "ConsumeFinished",
+    "ConsumeStarted",
     "ConsumerSettings",
     "Credentials",
     "Idempotent",
@@ -36,10 +38,12 @@ __all__ = [
     "ProducerSettings",
     "PushConsumer",
     "ReconsumeLater",
+    "SendEvent",
     "SendResult",
     "SendStatus",
     "Sql",
     "TraceSettings",
+    "TransactionEnd",
     "TransactionProducer",
     "TransactionResult",
 ]

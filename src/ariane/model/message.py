@@ -94,30 +94,40 @@ COMPRESSION_ZLIB = 0x300
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """What a producer sends.
+    """A message to send.
 
-    `keys` are the business keys it can be found by; `properties` are the application's own and may hold no name of
-    RESERVED. `delay_level` counts from 1 (0: at once); `deliver_at_ms` is a time (ms since the epoch, 0: at once) for brokers
-    that know one: Ariane, Alibaba Cloud, Apache 5.x (a 4.x broker of Apache delivers at once). `wait_stored` False asks the
-    broker not to wait for flush or replica. `message_id` is its unique id, empty: a new one with each send. Who sends a
-    message again because no answer came gives it the same id again: it may be stored twice, and consumers and traces can
-    still tell that it is one message.
+    The constructor does not validate; `send` does, and raises `MessageRefused` with what to change.
+
+    Example:
+        Message(topic="orders", body=b"created", tags="new", keys=["ORDER-17"])
     """
 
     topic: str
+    """Name of the topic."""
     body: bytes
+    """Content, not empty."""
     tags: str = ""
+    """Tag that subscriptions filter by; RocketMQ uses one tag per message."""
     keys: Sequence[str] = ()
+    """Business keys by which the message can be found, without white space."""
     properties: Mapping[str, str] = {}
+    """Properties of the application; the names in RESERVED are not allowed."""
     flag: int = 0
+    """Number of 32 bits for the application's own use."""
     delay_level: int = 0
+    """Level of a delayed delivery, from 1; 0: immediately."""
     deliver_at_ms: int = 0
+    """Delivery time in milliseconds since the epoch; 0: immediately. Ariane, Alibaba Cloud and Apache 5.x support it; an Apache
+    4.x broker delivers immediately."""
     wait_stored: bool = True
+    """Whether the broker waits for flush and replication before it responds, as far as it is configured to."""
     message_id: str = ""
+    """Unique id; empty: a new one for each send. A message that is sent again after a lost response should have the same id: it
+    may be stored twice, and consumers and traces can recognize the copy."""
 
 
 class MessageQueue(msgspec.Struct, frozen=True, order=True):
-    """One queue of a topic on one broker. Ordered by topic, broker, id, as every member of a group must sort it."""
+    """One queue of a topic on one broker. Sorts by topic, broker and id, the order that all members of a group must use."""
 
     topic: str
     broker: str
@@ -125,33 +135,49 @@ class MessageQueue(msgspec.Struct, frozen=True, order=True):
 
 
 class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a consumer gets: the message and where, when and by whom it was stored.
-
-    `body` is decompressed. If that failed, `body_error` says why and `body` is as stored.
-    """
+    """A message as a consumer receives it, with where and when it was stored."""
 
     topic: str
+    """Topic that the message was sent to, also for a redelivery."""
     body: bytes
+    """Content, decompressed; as stored if `body_error` is set."""
     properties: Mapping[str, str]
+    """All properties, of the application and of RocketMQ."""
     queue: MessageQueue
+    """Queue that the message was read from."""
     queue_offset: int
+    """Offset in that queue."""
     commit_log_offset: int
+    """Offset in the broker's commit log."""
     message_id: str
+    """Id that the producer gave the message; the same for every redelivery."""
     offset_message_id: str
+    """Id that the broker gave the record: store address and commit log offset."""
     born_ms: int
+    """Time of sending by the producer's clock, in milliseconds since the epoch."""
     born_host: str
+    """Address of the producer."""
     store_ms: int
+    """Time of storing by the broker's clock, in milliseconds since the epoch."""
     store_host: str
+    """Address of the broker."""
     reconsume_times: int
+    """Number of redeliveries so far."""
     flag: int
+    """The producer's flag."""
     sys_flag: int
+    """RocketMQ's flags (compression, transaction)."""
     stored_size: int
+    """Size of the stored record in bytes."""
     body_error: str = ""
+    """Why the body could not be decompressed; empty if it could."""
 
     @property
     def tags(self) -> str:
+        """Tag of the message; empty if it has none."""
         return self.properties.get(TAGS, "")
 
     @property
     def keys(self) -> tuple[str, ...]:
+        """Business keys of the message."""
         return tuple(self.properties.get(KEYS, "").split())
