@@ -89,18 +89,18 @@ def main() -> None:
         def mark(*_: object) -> None:
             marks.append((time.perf_counter(), tree_cpu_s()))
 
+        class Marks(run.SilentListener):
+            def on_round(self, progress: run.JobProgress) -> None:
+                mark()
+
+        class Runner(run.JobRunner):
+            def _round(self) -> run.JobProgress:
+                mark()
+                return super()._round()
+
         mark()
-        original = run._round
-
-        def watched(*parts: Any) -> Any:
-            mark()
-            return original(*parts)
-
-        run._round = watched
-        run.keeping(
-            spark, job, {"traces": messages}, home,
-            interval_s=None, on_progress=mark, stop=threading.Event(),
-        )  # fmt: skip
+        settings, streams, stop = run.RunSettings(once=True), {"traces": messages}, threading.Event()
+        Runner(spark=spark, job=job, streams=streams, home=home, settings=settings, stop=stop).run(Marks())
         mark()
         names = ("append", "fold", "tend")
         result: dict[str, Any] = {"events": events, "batches": given.batches, "jobs": given.jobs}

@@ -130,7 +130,7 @@ def row_of(report: Report, title: str) -> dict[str, Value]:
 def test_a_consoles_tps_is_0_and_the_report_tells_the_truth(spark: SparkSession, tmp_path: Path) -> None:
     home = tmp_path / "tables"
     with backlog_served_by_the_slave(tmp_path) as namesrv:
-        run.run(jobs.JOBS["lag"], {"namesrv": namesrv}, home, once=True)
+        run.run(jobs.JOBS["lag"], {"namesrv": namesrv}, home, settings=run.RunSettings(once=True))
     now_ms = SYSTEM_CLOCK.now_ms()
     with open_views(home, whole_table(SAMPLES_COUNTERS), whole_table(SAMPLES_REJECTS)) as sql:
         (newest,) = query(sql, "SELECT max(sampled_at) AS newest FROM samples_counters")

@@ -120,7 +120,12 @@ def test_from_a_broker_to_the_archive_and_what_replay_reads(spark: SparkSession,
     with cluster_in_thread(tmp_path / "servers") as servers:
         for first in (0, 3):
             asyncio.run(produce(servers.namesrv, first))
-            run.run(archive.archive_job(["T"]), {"namesrv": servers.namesrv}, tmp_path / "archive", once=True)
+            run.run(
+                archive.archive_job(["T"]),
+                {"namesrv": servers.namesrv},
+                tmp_path / "archive",
+                settings=run.RunSettings(once=True),
+            )
     assert sorted(asyncio.run(chosen())) == [(f"order-{number}", b"x" * 5000, "red") for number in range(6)]
 
 

@@ -45,10 +45,10 @@ def job(inbox: str, home: str) -> None:
     )
     messages = spark.readStream.schema(jobs.TRACES.schema).option("maxFilesPerTrigger", 1).parquet(inbox)
     with table_publisher.lock_tables(Path(home), trace.tables):
-        run.keeping(
-            spark, trace, {"traces": messages}, Path(home),
-            interval_s=0.1, keep_days=36_500, on_progress=lambda _: None, stop=threading.Event(),
-        )  # fmt: skip
+        settings = run.RunSettings(interval_s=0.1, keep_days=36_500)
+        streams, stop = {"traces": messages}, threading.Event()
+        runner = run.JobRunner(spark=spark, job=trace, streams=streams, home=Path(home), settings=settings, stop=stop)
+        runner.run(run.SilentListener())
 
 
 class Reader:

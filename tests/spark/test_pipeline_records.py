@@ -71,16 +71,26 @@ def test_traces_and_samples_in_other_topics_are_no_messages() -> None:
         assert not taken(topic), topic
 
 
+class LastRound(run.SilentListener):
+    """Keeps the progress of the last round."""
+
+    progress: run.JobProgress | None = None
+
+    def on_round(self, progress: run.JobProgress) -> None:
+        self.progress = progress
+
+
 def run_once(spark: SparkSession, home: Path, inbox: Path) -> list[tuple[str, int]]:
     """Tables that were folded, and their rows then."""
-    said: list[run.JobProgress] = []
+    listener = LastRound()
     stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(inbox))
-    run.keeping(
-        spark, BOTH, {"messages": stream}, home,
-        interval_s=None, keep_days=FOREVER, on_progress=said.append, stop=threading.Event(),
-    )  # fmt: skip
-    (progress,) = said
-    return [(one.table.name, one.published.rows) for one in progress.rebuilt]
+    settings = run.RunSettings(once=True, keep_days=FOREVER)
+    runner = run.JobRunner(
+        spark=spark, job=BOTH, streams={"messages": stream}, home=home, settings=settings, stop=threading.Event()
+    )
+    runner.run(listener)
+    assert listener.progress is not None
+    return [(one.table.name, one.published.rows) for one in listener.progress.rebuilt]
 
 
 def test_marks_reach_their_messages_however_late(spark: SparkSession, tmp_path: Path) -> None:
@@ -190,7 +200,7 @@ def test_from_a_broker_to_the_reports(spark: SparkSession, tmp_path: Path) -> No
         asyncio.run(sent.all_of_it(servers.namesrv))
         time.sleep(1)  # for the delays
         for _ in range(2):  # the second one finds nothing that would change a row
-            run.run(job, {"namesrv": servers.namesrv}, home, once=True)
+            run.run(job, {"namesrv": servers.namesrv}, home, settings=run.RunSettings(once=True))
     names = {message_id: name for name, message_id in sent.ids.items()}
     delayed = {names[row["message_id"]]: row for row in rows_of(home, DELAYS)}
     assert {name: (row["kind"], row["level"], row["state"]) for name, row in delayed.items()} == {
@@ -236,7 +246,7 @@ def test_headers_of_every_record_are_there(spark: SparkSession, tmp_path: Path) 
     home = tmp_path / "tables"
     with cluster_in_thread(tmp_path / "servers") as servers:
         (sent,) = asyncio.run(produce(servers.namesrv))
-        run.run(jobs.JOBS["delay"], {"namesrv": servers.namesrv}, home, once=True)
+        run.run(jobs.JOBS["delay"], {"namesrv": servers.namesrv}, home, settings=run.RunSettings(once=True))
     (row,) = rows_of(home, MESSAGES)
     assert (row["message_id"], row["offset_message_id"]) == (sent.message_id, sent.offset_message_id)
     assert (row["body_length"], row["keys"], row["tags"], row["topic"]) == (5000, "a b", "t", "T")

@@ -51,6 +51,33 @@ def files(fed: Fed, table: TableSchema) -> tuple[table_format.DataFile, ...]:
     return now.files
 
 
+class Rounds(run.SilentListener):
+    """Collects the progress of each round, or passes it on."""
+
+    def __init__(self, on_round: Callable[[run.JobProgress], None] | None = None) -> None:
+        self.seen: list[run.JobProgress] = []
+        self._on_round = on_round or self.seen.append
+
+    def on_round(self, progress: run.JobProgress) -> None:
+        self._on_round(progress)
+
+
+def run_job(
+    spark: SparkSession,
+    job: jobs.PipelineJob,
+    streams: dict[str, DataFrame],
+    home: Path,
+    listener: run.JobListener,
+    *,
+    once: bool = False,
+    stop: threading.Event | None = None,
+) -> None:
+    """Run a job whose rows never expire."""
+    settings = run.RunSettings(once=once, interval_s=0.2, keep_days=FOREVER)
+    stop = stop or threading.Event()
+    run.JobRunner(spark=spark, job=job, streams=streams, home=home, settings=settings, stop=stop).run(listener)
+
+
 class Fed:
     """A stream of trace messages that come as files."""
 
@@ -73,18 +100,9 @@ class Fed:
         )
 
     def run_once(self) -> run.JobProgress:
-        said: list[run.JobProgress] = []
-        run.keeping(
-            self.spark,
-            TRACE,
-            {"traces": self.messages()},
-            self.home,
-            interval_s=None,
-            keep_days=FOREVER,
-            on_progress=said.append,
-            stop=threading.Event(),
-        )
-        (progress,) = said
+        rounds = Rounds()
+        run_job(self.spark, TRACE, {"traces": self.messages()}, self.home, rounds, once=True)
+        (progress,) = rounds.seen
         return progress
 
     def events(self) -> list[tuple[str, str]]:
@@ -338,7 +356,7 @@ def watching(work: Callable[[Callable[[run.JobProgress], None], threading.Event]
 def test_a_server_that_is_away_is_said_and_waited_for(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "AWAY_PAUSE_S", 0.1)
+    monkeypatch.setattr(run, "UNAVAILABLE_PAUSE_S", 0.1)
     fault = tmp_path / "fault"
     row = (frames.body([pub("A")]), "broker-a", 0, 0, frames.STORED, "10.0.0.9:5000")
 
@@ -372,7 +390,7 @@ def test_a_server_that_is_away_is_said_and_waited_for(
         home = tmp_path / "tables"
         home.mkdir(exist_ok=True)
         streams = {"traces": spark.readStream.format("flaky").load()}
-        run.keeping(spark, TRACE, streams, home, interval_s=0.2, keep_days=FOREVER, on_progress=tell, stop=stop)
+        run_job(spark, TRACE, streams, home, Rounds(tell), stop=stop)
 
     fault.write_text("away")
     progress = watching(job)
@@ -390,18 +408,9 @@ def test_a_source_that_fails_does_not_keep_the_others_from_what_there_is(spark: 
     lost = jobs.TopicSource("lost", {"topic": "T"}, "body BINARY", ())
     both = TRACE._replace(sources=(lost, *TRACE.sources))
     options = {"namesrv": "127.0.0.1:1", "retries": "0"}
-    streams = {"traces": fed.messages(), "lost": run.stream(spark, lost, options)}
+    streams = {"traces": fed.messages(), "lost": run.read_stream(spark, lost, options)}
     with pytest.raises(ArianeError, match=r"^lost: .*127\.0\.0\.1:1"):
-        run.keeping(
-            spark,
-            both,
-            streams,
-            fed.home,
-            interval_s=None,
-            keep_days=FOREVER,
-            on_progress=lambda _: None,
-            stop=threading.Event(),
-        )
+        run_job(spark, both, streams, fed.home, run.SilentListener(), once=True)
     assert fed.journeys() == [("A", None)]
 
 
@@ -414,7 +423,7 @@ def test_any_other_fault_ends_the_job(spark: SparkSession, tmp_path: Path) -> No
     def job(tell: Callable[[run.JobProgress], None], stop: threading.Event) -> None:
         home = tmp_path / "tables"
         home.mkdir(exist_ok=True)
-        run.keeping(spark, TRACE, {"traces": messages}, home, interval_s=0.2, on_progress=tell, stop=stop)
+        run_job(spark, TRACE, {"traces": messages}, home, Rounds(tell), stop=stop)
 
     with pytest.raises(Exception, match=r"part-0\.parquet"):
         for _ in watching(job):
@@ -427,13 +436,19 @@ def test_from_a_broker_to_the_timeline(spark: SparkSession, tmp_path: Path) -> N
             for number in range(3):
                 await producer.send(Message(topic="T", body=b"order", keys=(f"order-{number}",), tags="new"))
 
-    said: list[run.JobProgress] = []
+    rounds = Rounds()
     home = tmp_path / "tables"
     with cluster_in_thread(tmp_path / "servers", trace_topic_enable=True) as servers:
         asyncio.run(produce(servers.namesrv))
         for _ in range(2):
-            run.run(jobs.JOBS["trace"], {"namesrv": servers.namesrv}, home, once=True, on_progress=said.append)
-    rows = [{name: count for name, _, count in folded(one)} for one in said]
+            run.run(
+                jobs.JOBS["trace"],
+                {"namesrv": servers.namesrv},
+                home,
+                settings=run.RunSettings(once=True),
+                listener=rounds,
+            )
+    rows = [{name: count for name, _, count in folded(one)} for one in rounds.seen]
     assert (rows[0]["journeys"], rows[0]["message_keys"], rows[1]) == (3, 6, {})
     found = trace_lookup.find_journeys(home, key="order-1")
     assert [(row["topic"], row["producer_group"], row["consumer_group"]) for row in found.rows] == [

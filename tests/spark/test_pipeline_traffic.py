@@ -268,7 +268,7 @@ def test_from_a_broker_to_the_report(spark: SparkSession, tmp_path: Path) -> Non
     with cluster_in_thread(tmp_path / "servers", trace_topic_enable=True) as servers:
         asyncio.run(produce(servers.namesrv))
         for _ in range(2):  # the second time there is nothing new
-            run.run(JOBS["traffic"], {"namesrv": servers.namesrv}, home, once=True)
+            run.run(JOBS["traffic"], {"namesrv": servers.namesrv}, home, settings=run.RunSettings(once=True))
     now_ms = SYSTEM_CLOCK.now_ms()
     asked = {"since_ms": now_ms - 3_600_000, "until_ms": now_ms, "now_ms": now_ms}
     tps = REPORTS["tps"].function(home, **asked, topic="T")

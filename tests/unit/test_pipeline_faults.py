@@ -158,11 +158,13 @@ def test_a_query_that_a_transient_fault_ended_is_started_again_until_it_is_done(
     queries = [Query(WORKER), Query(WORKER), Query(None)]
     stop, said = Stop(), list[str]()
     started = iter([run.RunningQuery(query, 1) for query in queries])
-    reading = run._finish(next(started), lambda: next(started), restarts.RestartBackoff("traces"), stop, said.append)
+    reading = run._read_to_end(
+        next(started), lambda: next(started), restarts.RestartBackoff("traces"), stop, said.append
+    )
     assert reading.query is queries[2]
     assert stop.waited == [5, 10]
     assert said[1] == "traces failed: Spark: Python worker failed to connect back; retrying in 10 s"
-    assert run._why_away(Query(WORKER)) == "Spark: Python worker failed to connect back"
+    assert run._unavailable_reason(Query(WORKER)) == "Spark: Python worker failed to connect back"
 
 
 def test_servers_that_do_not_respond_are_no_fault_of_the_job() -> None:
@@ -171,9 +173,9 @@ def test_servers_that_do_not_respond_are_no_fault_of_the_job() -> None:
     text = "ServerUnavailable: routes: connection to 127.0.0.1:1: refused (tried 1 times)"
     hidden = f"[STREAMING_ERROR] Failed when the source perform prepareForTriggerAvailableNow: ariane.errors.{text}\nSQLSTATE"
     shown = f"Traceback:\n  File x\nariane.errors.{text}\n"
-    assert run._why_away(Query(hidden)) == run._why_away(Query(shown)) == text
+    assert run._unavailable_reason(Query(hidden)) == run._unavailable_reason(Query(shown)) == text
     with pytest.raises(ArianeError, match="ConfigError: topic: none"):
-        run._why_away(Query("Failed when it reads: ariane.errors.ConfigError: topic: none\n"))
+        run._unavailable_reason(Query("Failed when it reads: ariane.errors.ConfigError: topic: none\n"))
 
 
 def test_settings_of_a_user_replace_ours_and_java_options_are_added() -> None:

@@ -167,7 +167,7 @@ def test_a_query_that_is_waited_for_can_be_stopped() -> None:
             stop.set()
             return False
 
-    run._wait(Query(), stop)  # type: ignore[arg-type]
+    run._await_end(Query(), stop)  # type: ignore[arg-type]
     assert stop.is_set()
 
 
@@ -187,7 +187,7 @@ class Query:
 
 
 def test_a_query_that_found_nothing_is_not_behind() -> None:
-    found = run._status(jobs.TRACES, run.RunningQuery(Query(active=False), 1000))  # type: ignore[arg-type]
+    found = run._source_status(jobs.TRACES, run.RunningQuery(Query(active=False), 1000))  # type: ignore[arg-type]
     assert (found.batch, found.pending, found.unavailable, found.caught_up_ms) == (None, 0, None, 1000)
 
 
@@ -197,12 +197,12 @@ def test_a_query_that_found_nothing_is_not_behind() -> None:
 )
 def test_until_when_all_was_read(ends: int, away: str | None, behind: int, read_ms: int | None) -> None:
     """A batch asks for the ends when it begins, so what was stored then is read when none is left."""
-    found = run._status(jobs.TRACES, run.RunningQuery(Query(active=True, ends=ends, away=away), None))  # type: ignore[arg-type]
+    found = run._source_status(jobs.TRACES, run.RunningQuery(Query(active=True, ends=ends, away=away), None))  # type: ignore[arg-type]
     assert (found.pending, found.caught_up_ms, found.batch, found.batch_ms) == (behind, read_ms, 3, 9)
-    assert found.unavailable == (away and f"a is away: {away}")
+    assert found.unavailable == (away and f"a is unavailable: {away}")
 
 
 @pytest.mark.parametrize(("option", "value"), [("keep_days", 0), ("interval_s", 0.0), ("interval_s", -1.0)])
 def test_what_would_keep_nothing_or_never_rest_is_refused(tmp_path: Path, option: str, value: float) -> None:
     with pytest.raises(ConfigError, match=option.partition("_")[0]):
-        run.run(jobs.JOBS["trace"], {}, tmp_path, **{option: value})
+        run.run(jobs.JOBS["trace"], {}, tmp_path, settings=run.RunSettings(**{option: value}))

@@ -113,13 +113,10 @@ def run(
         job,
         source,
         directory,
-        master=master,
-        conf=settings,
-        once=once,
-        interval_s=interval,
-        keep_days=keep_days,
-        on_progress=_print_progress,
-        on_fault=_print_line,
+        settings=runner.RunSettings(
+            master=master, once=once, interval_s=interval, keep_days=keep_days, spark_conf=settings
+        ),
+        listener=_ArchiveProgress(),
         stop=stop,
     )
 
@@ -128,8 +125,17 @@ def _print_line(text: str) -> None:
     typer.echo(f"{time.strftime('%H:%M:%S')} {text}")
 
 
-def _print_progress(progress: JobProgress) -> None:
-    for source in progress.sources:
-        pending = "?" if source.pending is None else f"{source.pending:,}"
-        waiting = "" if source.unavailable is None else f"  waiting: {source.unavailable}"
-        _print_line(f"{source.source:12} pending {pending}{waiting}")
+class _ArchiveProgress:
+    """Prints a line per round and fault."""
+
+    def on_tables_published(self, progress: JobProgress) -> None:
+        """Ignore tables within a round: the archive is one table."""
+
+    def on_round(self, progress: JobProgress) -> None:
+        for source in progress.sources:
+            pending = "?" if source.pending is None else f"{source.pending:,}"
+            waiting = "" if source.unavailable is None else f"  waiting: {source.unavailable}"
+            _print_line(f"{source.source:12} pending {pending}{waiting}")
+
+    def print_line(self, line: str) -> None:
+        _print_line(line)

@@ -123,14 +123,10 @@ def run(
             job,
             source,
             tables,
-            master=master,
-            conf=settings,
-            once=once,
-            interval_s=interval,
-            keep_days=keep_days,
-            on_progress=reporter.on_round,
-            on_step=reporter.on_tables_published,
-            on_fault=reporter.print_line,
+            settings=runner.RunSettings(
+                master=master, once=once, interval_s=interval, keep_days=keep_days, spark_conf=settings
+            ),
+            listener=reporter,
             stop=stop,
         )
 

@@ -1,13 +1,15 @@
-"""The jobs, wired: topics in, tables out, until told to stop.
+"""Runs the jobs: topics in, tables out, until stopped.
 
-HOME/<table>/               files and their list (`publish`)
-HOME/checkpoint/<source>/   what the queries have read; without it they begin anew, so it goes with the tables
-HOME/status/<source>        JSON (`Status`): how far the source is, for `ariane pipeline status` and every answer
-HOME/spark.log              what Spark and its workers have said on standard error since the start
+    RocketMQ ─ SourceReader (one streaming query per source) ─→ base tables ─ rebuild_changed ─→ tables computed from them
 
-A micro-batch is appended with its number, a fold is published with the versions that it folded (`publish`, `folds`): a driver
-that dies anywhere goes on where the tables say. HOME has to be a directory that every executor sees: a local one with a local
-master, a shared one with a cluster.
+HOME/<table>/               see `ariane.tables.table_format`
+HOME/checkpoint/<source>/   progress of the streaming queries; without it they start from the beginning: remove the tables with it
+HOME/status/<source>        JSON (`SourceStatus`): progress of a source, for `ariane pipeline status` and all reports
+HOME/spark.log              standard error of Spark and its workers since the start
+
+A micro-batch is appended with its number, and a computed table is published with the versions of its inputs. A driver that crashes
+at any point therefore resumes where the tables end. HOME must be a directory that all executors see: local with a local master,
+shared on a cluster.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -39,46 +41,95 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-# Our own errors in what a query ended with: Spark passes on the text of a Python error only, at the start of a line after a
-# traceback, or within Spark's own line where the connector hides the traceback.
-FAULT = re.compile(r"(?:^|: )ariane\.[a-z_.]+\.((\w+): [^\n]*)", re.MULTILINE)
-UNAVAILABLE_NAMES = frozenset(
-    error.__name__ for error in UNAVAILABLE
-)  # the JVM passes on only the names of Python errors
-LOOK_S = 1  # between looks whether to stop, while a query does what there is
-BATCH_S = 15.0  # for a batch that is under way when the jobs are told to stop; a busy machine takes some seconds
-INTERVAL_MIN_S = 0.1
-PAUSE_S = 30.0  # at most, between rounds of folds
-AWAY_PAUSE_S = 5.0  # before a query that ended so is started again; the source itself had waited before
+T = TypeVar("T")
+
+# Ariane's own errors in the exception of a query. Spark passes on only the text of a Python error: at the start of a line after a
+# traceback, or within Spark's own line if the connector hides the traceback.
+ARIANE_ERROR = re.compile(r"(?:^|: )ariane\.[a-z_.]+\.((\w+): [^\n]*)", re.MULTILINE)
+# Names of errors that end when a server is back. The exception of a query contains only the name.
+UNAVAILABLE_NAMES = frozenset(error.__name__ for error in UNAVAILABLE)
+STOP_POLL_S = 1  # between checks for `stop` while a query reads to its end
+BATCH_TIMEOUT_S = 15.0  # for a batch in flight when the jobs are stopped; takes some seconds on a busy machine
+MIN_INTERVAL_S = 0.1
+MAX_PAUSE_S = 30.0  # between rounds
+UNAVAILABLE_PAUSE_S = 5.0  # before a query that lost a server is restarted; the source itself has retried before
 KEEP_DAYS = 30
 DAY_MS = 86_400_000
-TEND_S = 60.0  # between rounds of merging small files and leaving old ones
+MAINTENANCE_INTERVAL_S = 60.0  # between rounds of compaction and expiry
 
 
-class CommitGate(NamedTuple):
-    """Batches of a query end before it is stopped: one that is cut off in Python makes Spark cry out."""
+class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a job runs.
 
-    closing: threading.Event
-    batch: threading.Lock
+    Raises:
+        ConfigError: a value is out of range.
+    """
 
+    master: str = "local[2]"
+    """Spark's master."""
+    once: bool = False
+    """Process everything available, then exit."""
+    interval_s: float = 2.0
+    """Pause between rounds, and between micro-batches of a source."""
+    keep_days: int = KEEP_DAYS
+    """Retention of rows."""
+    spark_conf: Mapping[str, str] = {}
+    """Spark settings of the user."""
 
-class RunningQuery(NamedTuple):
-    """A query of a source. `until_ms`: it reads what was there then, and ends; None: it goes on."""
-
-    query: StreamingQuery
-    until_ms: int | None
-
-
-class JobStopped(ArianeError):
-    """Told to a query that begins a batch when it is to end; the batch is done on the next start."""
+    def __post_init__(self) -> None:
+        if self.keep_days < 1:
+            raise ConfigError("keep-days", self.keep_days, "expected at least 1 day")
+        if self.interval_s < MIN_INTERVAL_S:
+            raise ConfigError("interval", self.interval_s, f"expected at least {MIN_INTERVAL_S} seconds")
 
 
 class JobProgress(NamedTuple):
-    """What a round did."""
+    """Outcome of a round, or of one table within a round."""
 
     rebuilt: tuple[incremental.AggregationResult, ...]
     sources: tuple[SourceStatus, ...]
     seconds: float
+
+
+class JobListener(Protocol):
+    """Receives the progress of a job, in the driver's thread."""
+
+    def on_tables_published(self, progress: JobProgress) -> None:
+        """Called for each table that is published within a round, because a round of many tables takes long."""
+        ...
+
+    def on_round(self, progress: JobProgress) -> None:
+        """Called at the end of a round."""
+        ...
+
+    def print_line(self, line: str) -> None:
+        """Called for each transient fault that is retried."""
+        ...
+
+
+class SilentListener:
+    """A listener that ignores everything."""
+
+    def on_tables_published(self, progress: JobProgress) -> None:
+        pass
+
+    def on_round(self, progress: JobProgress) -> None:
+        pass
+
+    def print_line(self, line: str) -> None:
+        pass
+
+
+class RunningQuery(NamedTuple):
+    """A streaming query of a source."""
+
+    query: StreamingQuery
+    until_ms: int | None
+    """The query reads what was stored up to then, and ends; None: it runs until stopped."""
+
+
+class JobStopped(ArianeError):
+    """Raised in a micro-batch that starts while its query is being stopped; the batch is repeated on the next start."""
 
 
 def run(
@@ -86,305 +137,340 @@ def run(
     options: Mapping[str, str],
     home: Path,
     *,
-    master: str = "local[2]",
-    once: bool = False,
-    interval_s: float = 2.0,
-    keep_days: int = KEEP_DAYS,
-    on_progress: Callable[[JobProgress], None] = lambda _: None,
-    on_step: Callable[[JobProgress], None] = lambda _: None,
-    on_fault: Callable[[str], None] = lambda _: None,
-    conf: Mapping[str, str] | None = None,
+    settings: RunSettings | None = None,
+    listener: JobListener | None = None,
     stop: threading.Event | None = None,
 ) -> None:
-    """Turn topics into tables: `once` does what there is and ends, else every `interval_s` until `stop` is set.
+    """Turn topics into tables: everything available if `settings.once`, otherwise until `stop` is set.
 
-    `options` are those of format("rocketmq") that all sources share: namesrv, accessKey, … A name server or broker that is
-    away is waited for: half a minute with `once`, then the other sources are done and ArianeError says which; else as long as it
-    takes. Transient faults of Spark are reported to `on_fault`, a line each, and what failed is started again (`restarts`).
-    `conf` are settings of Spark.
+    A name server or broker that does not respond is waited for: without limit, or with `once` for half a minute, after which the
+    other sources are processed and ArianeError names the missing server. Transient faults of Spark are reported to
+    `listener.print_line` and retried (`restarts`).
+
+    Args:
+        job: what to read and compute.
+        options: options of format("rocketmq") for all sources: namesrv, accessKey, …
+        home: directory of the tables.
+        settings: how to run; None: the defaults.
+        listener: receives progress and faults; None: they are ignored.
+        stop: ends the job when set; None: it runs until an error.
 
     Raises:
-        ConfigError: there is no Java or no pyspark, `home` cannot be written to, or `conf` has a setting that is not the user's.
-        ArianeError: messages that were to be read are gone, or Spark failed: one line, its traceback is in HOME/spark.log.
+        ConfigError: Java or pyspark is missing, `home` is not writable, or `spark_conf` has a reserved setting.
+        ArianeError: messages were removed before they were read, or Spark failed: one line, the traceback is in HOME/spark.log.
     """
     home = home.resolve()
-    stop = stop or threading.Event()
+    settings, listener, stop = settings or RunSettings(), listener or SilentListener(), stop or threading.Event()
     log = home / "spark.log"
-    if keep_days < 1:
-        raise ConfigError("keep-days", keep_days, "rows have to be kept for one day at least")
-    if interval_s < INTERVAL_MIN_S:
-        raise ConfigError("interval", interval_s, f"give {INTERVAL_MIN_S} seconds or more")
     with (
         table_publisher.lock_tables(home, job.tables),
         restarts.single_line_errors(log, stop),
-        open_session(f"ariane {job.name}", master, long_running=not once, log=log, conf=conf) as spark,
+        open_session(
+            f"ariane {job.name}", settings.master, long_running=not settings.once, log=log, conf=settings.spark_conf
+        ) as spark,
     ):
         streams = {
-            source.name: restarts.retry_transient(source.name, partial(stream, spark, source, options), stop, on_fault)
+            source.name: restarts.retry_transient(
+                source.name, partial(read_stream, spark, source, options), stop, listener.print_line
+            )
             for source in job.sources
         }
-        keeping(
-            spark,
-            job,
-            streams,
-            home,
-            interval_s=None if once else interval_s,
-            keep_days=keep_days,
-            on_progress=on_progress,
-            on_step=on_step,
-            on_fault=on_fault,
-            stop=stop,
-        )
+        JobRunner(spark=spark, job=job, streams=streams, home=home, settings=settings, stop=stop).run(listener)
 
 
-def stream(spark: SparkSession, source: TopicSource, options: Mapping[str, str]) -> DataFrame:
-    """The messages of a source, from their beginning."""
+def read_stream(spark: SparkSession, source: TopicSource, options: Mapping[str, str]) -> DataFrame:
+    """Return the messages of a source as a streaming DataFrame that starts at the earliest offsets."""
     from ariane.spark import RocketMQSource
 
-    class OfSource(RocketMQSource):
-        """The format under a name of its own. Queries of one format share a Java map, which the planning of one changes while the
-        tasks of another are serialized: now and then these could not be read then (OptionalDataException)."""
+    class NamedSource(RocketMQSource):
+        """The connector under a name of its own.
+
+        Queries of one format share a Java map that planning modifies while tasks of another query are serialized, which
+        occasionally fails with an OptionalDataException.
+        """
 
         @classmethod
         def name(cls) -> str:
             return f"rocketmq-{source.name}"
 
-    spark.dataSource.register(OfSource)
-    reader = spark.readStream.format(OfSource.name()).schema(source.schema).option("startingOffsets", "earliest")
+    spark.dataSource.register(NamedSource)
+    reader = spark.readStream.format(NamedSource.name()).schema(source.schema).option("startingOffsets", "earliest")
     return reader.options(**{**source.options, **options}).load()
 
 
-def keeping(
-    spark: SparkSession,
-    job: PipelineJob,
-    streams: Mapping[str, DataFrame],
-    home: Path,
-    *,
-    interval_s: float | None,
-    keep_days: int = KEEP_DAYS,
-    on_progress: Callable[[JobProgress], None],
-    on_step: Callable[[JobProgress], None] = lambda _: None,
-    on_fault: Callable[[str], None] = lambda _: None,
-    stop: threading.Event,
-) -> None:
-    """Keep the job's tables up to its streams (by the sources' names): what there is (`interval_s` None), or until `stop`
-    is set. A round of many folds takes long: `on_step` is called with each table as it is published, `on_fault` with each
-    transient fault."""
-    closing = threading.Event()
-    gates = {source.name: CommitGate(closing, threading.Lock()) for source in job.sources}
+class SourceReader:
+    """The streaming query of one source, which appends to its base tables and can be restarted."""
 
-    def start(source: TopicSource) -> RunningQuery:
-        until_ms = SYSTEM_CLOCK.now_ms() if interval_s is None else None
-        return RunningQuery(_start(source, streams[source.name], home, interval_s, gates[source.name]), until_ms)
+    def __init__(
+        self,
+        source: TopicSource,
+        messages: DataFrame,
+        *,
+        home: Path,
+        interval_s: float | None,
+        closing: threading.Event,
+    ) -> None:
+        self.source = source
+        self.backoff = restarts.RestartBackoff(source.name)
+        self._messages = messages
+        self._home = home
+        self._checkpoint = home / "checkpoint" / source.name
+        self._interval_s = interval_s  # None: read what is available, then end
+        self._closing = closing  # set when the job ends
+        # Held by a batch. `close` waits for it, because Spark logs long errors if Python is interrupted within a batch.
+        self._batch_lock = threading.Lock()
+        self.running = self.start()
 
-    def tend() -> None:
-        restarts.retry_transient("merging of files", partial(_tend, spark, job, home, keep_days), stop, on_fault)
+    def start(self) -> RunningQuery:
+        """Start the query (again) and return it."""
+        until_ms = SYSTEM_CLOCK.now_ms() if self._interval_s is None else None
+        writer = self._messages.writeStream.queryName(self.source.name).foreachBatch(self._append)
+        writer = writer.option("checkpointLocation", str(self._checkpoint))
+        if self._interval_s is None:
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime=f"{self._interval_s} seconds")
+        self.running = RunningQuery(writer.start(), until_ms)
+        return self.running
 
-    readings = {source.name: start(source) for source in job.sources}
-    backoffs = {source.name: restarts.RestartBackoff(source.name) for source in job.sources}
-    tended_s = time.monotonic()
-    try:
-        if interval_s is None:
-            for source in job.sources:
-                begin = partial(start, source)
-                readings[source.name] = _finish(readings[source.name], begin, backoffs[source.name], stop, on_fault)
-            progress = _round(spark, job, readings, home, on_step, on_fault, stop)
-            on_progress(progress)
-            if not stop.is_set():
-                tend()
-            if away := [f"{status.source}: {status.unavailable}" for status in progress.sources if status.unavailable]:
-                raise ArianeError("; ".join(away))
-            if stop.is_set():
-                raise ArianeError("stopped before all was read or folded; run it again, and it goes on from there")
-            return
-        pause_s = interval_s
-        while not stop.wait(pause_s):
-            progress = _round(spark, job, readings, home, on_step, on_fault, stop)
-            on_progress(progress)
-            # A fold takes longer as there is more news: some time is left to the queries.
-            pause_s = max(interval_s, min(progress.seconds, PAUSE_S))
-            ended = [source for source in job.sources if not readings[source.name].query.isActive]
-            again_s = [_pause_s(readings[one.name].query, backoffs[one.name], on_fault) for one in ended]
-            if ended and not stop.wait(max(again_s)):
-                readings |= {one.name: start(one) for one in ended}
-            for name, reading in readings.items():
-                if reading.query.isActive and reading.query.lastProgress is not None:
-                    backoffs[name].reset()
-            if time.monotonic() - tended_s > TEND_S:
-                tend()
-                tended_s = time.monotonic()
-    finally:
-        closing.set()
-        for name, (query, _) in readings.items():
-            if gates[name].batch.acquire(timeout=BATCH_S):
-                gates[name].batch.release()
-            query.stop()
+    def read_to_end(self, stop: threading.Event, report: Callable[[str], None]) -> None:
+        """Wait until the query has read everything available, restarting it after transient faults of Spark."""
+        self.running = _read_to_end(self.running, self.start, self.backoff, stop, report)
+
+    def close(self) -> None:
+        """Stop the query after its current batch."""
+        if self._batch_lock.acquire(timeout=BATCH_TIMEOUT_S):
+            self._batch_lock.release()
+        self.running.query.stop()
+
+    def _append(self, batch: DataFrame, number: int) -> None:
+        with self._batch_lock:
+            if self._closing.is_set():
+                raise JobStopped(f"{self.source.name}: stopped before batch {number}")
+            # A new checkpoint numbers its batches from 0 again, under a new id.
+            checkpoint_id = json.loads((self._checkpoint / "metadata").read_text())["id"]
+            query = f"{self.source.name} {checkpoint_id}"
+            prepared = self.source.prepare(batch).persist()
+            try:
+                for append in self.source.append_tables:
+                    rows, now_ms = append.select(prepared), SYSTEM_CLOCK.now_ms()
+                    table_publisher.append_batch(rows, self._home, append.table, query, number, now_ms)
+            finally:
+                prepared.unpersist()
 
 
-def _start(
-    source: TopicSource, messages: DataFrame, home: Path, interval_s: float | None, gate: CommitGate
-) -> StreamingQuery:
-    checkpoint = home / "checkpoint" / source.name
+class JobRunner:
+    """Keeps the tables of a job up to date with its streams."""
 
-    def add(batch: DataFrame, number: int) -> None:
-        with gate.batch:
-            if gate.closing.is_set():
-                raise JobStopped(f"{source.name}: told to stop before batch {number}")
-            append(batch, number)
+    def __init__(
+        self,
+        *,
+        spark: SparkSession,
+        job: PipelineJob,
+        streams: Mapping[str, DataFrame],
+        home: Path,
+        settings: RunSettings,
+        stop: threading.Event,
+    ) -> None:
+        self._spark = spark
+        self._job = job
+        self._streams = streams  # by source name
+        self._home = home
+        self._settings = settings
+        self._stop = stop
+        self._readers: tuple[SourceReader, ...] = ()  # while running, one per source
+        self._listener: JobListener = SilentListener()
 
-    def append(batch: DataFrame, number: int) -> None:
-        # A new checkpoint counts its batches anew, under a new id.
-        query = f"{source.name} {json.loads((checkpoint / 'metadata').read_text())['id']}"
-        prepared = source.prepare(batch).persist()
+    def run(self, listener: JobListener) -> None:
+        """Process everything available (`once`), or run until `stop` is set.
+
+        Raises:
+            ArianeError: `once` could not be completed, or a source failed permanently.
+        """
+        self._listener = listener
+        closing = threading.Event()
+        interval_s = None if self._settings.once else self._settings.interval_s
         try:
-            for one in source.append_tables:
-                table_publisher.append_batch(
-                    one.select(prepared), home, one.table, query, number, SYSTEM_CLOCK.now_ms()
-                )
+            for source in self._job.sources:
+                messages = self._streams[source.name]
+                reader = SourceReader(source, messages, home=self._home, interval_s=interval_s, closing=closing)
+                self._readers = (*self._readers, reader)
+            if self._settings.once:
+                self._run_once()
+            else:
+                self._run_until_stopped()
         finally:
-            prepared.unpersist()
+            closing.set()
+            for reader in self._readers:
+                reader.close()
 
-    writer = messages.writeStream.queryName(source.name).option("checkpointLocation", str(checkpoint)).foreachBatch(add)
-    if interval_s is None:
-        return writer.trigger(availableNow=True).start()
-    return writer.trigger(processingTime=f"{interval_s} seconds").start()
+    def _run_once(self) -> None:
+        for reader in self._readers:
+            reader.read_to_end(self._stop, self._listener.print_line)
+        progress = self._round()
+        self._listener.on_round(progress)
+        if not self._stop.is_set():
+            self._maintain()
+        failures = [f"{status.source}: {status.unavailable}" for status in progress.sources if status.unavailable]
+        if failures:
+            raise ArianeError("; ".join(failures))
+        if self._stop.is_set():
+            raise ArianeError("Stopped before everything was processed; run the command again to continue")
+
+    def _run_until_stopped(self) -> None:
+        maintained_s = time.monotonic()
+        pause_s = self._settings.interval_s
+        while not self._stop.wait(pause_s):
+            progress = self._round()
+            self._listener.on_round(progress)
+            # Rounds take longer as more rows arrive. Pause as long as the round took, to leave time to the queries.
+            pause_s = max(self._settings.interval_s, min(progress.seconds, MAX_PAUSE_S))
+            self._restart_ended_queries()
+            if time.monotonic() - maintained_s > MAINTENANCE_INTERVAL_S:
+                self._maintain()
+                maintained_s = time.monotonic()
+
+    def _restart_ended_queries(self) -> None:
+        ended = [reader for reader in self._readers if not reader.running.query.isActive]
+        pauses_s = [_restart_pause_s(one.running.query, one.backoff, self._listener.print_line) for one in ended]
+        if ended and not self._stop.wait(max(pauses_s)):
+            for reader in ended:
+                reader.start()
+        for reader in self._readers:
+            query = reader.running.query
+            if query.isActive and query.lastProgress is not None:
+                reader.backoff.reset()
+
+    def _round(self) -> JobProgress:
+        """Rebuild changed tables and record the progress of the sources. Stops between tables when `stop` is set."""
+        started_s = table_started_s = time.monotonic()
+        sources = self._record_statuses()
+        results: list[incremental.AggregationResult] = []
+        for table in self._job.incremental_tables:
+            if self._stop.is_set():
+                break
+            result = self._retry(table.table.name, partial(self._rebuild, table))
+            if result is None:
+                continue
+            results.append(result)
+            self._listener.on_tables_published(JobProgress((result,), sources, time.monotonic() - table_started_s))
+            table_started_s = time.monotonic()
+            # The queries continue meanwhile, and reports take a status that is not updated for a stopped pipeline.
+            sources = self._record_statuses()
+        return JobProgress(tuple(results), sources, time.monotonic() - started_s)
+
+    def _rebuild(self, table: incremental.IncrementalTable) -> incremental.AggregationResult | None:
+        return incremental.rebuild_changed(self._spark, self._home, table, SYSTEM_CLOCK.now_ms())
+
+    def _record_statuses(self) -> tuple[SourceStatus, ...]:
+        """Write the progress of all sources to HOME/status and return it."""
+        previous = read_statuses(self._home)
+        statuses = []
+        for reader in self._readers:
+            name, status = reader.source.name, _source_status(reader.source, reader.running)
+            if status.caught_up_ms is None and name in previous:
+                status = msgspec.structs.replace(status, caught_up_ms=previous[name].caught_up_ms)
+            write_status(self._home, status)
+            statuses.append(status)
+        return tuple(statuses)
+
+    def _maintain(self) -> None:
+        self._retry("compaction", self._compact_and_expire)
+
+    def _compact_and_expire(self) -> None:
+        now_ms = SYSTEM_CLOCK.now_ms()
+        first_bucket = bucket_of_time(now_ms - self._settings.keep_days * DAY_MS)
+        for table in self._job.tables:
+            table_publisher.compact(self._spark, self._home, table, now_ms)
+            table_publisher.expire(self._home, table, first_bucket, now_ms)
+        for incremental_table in self._job.incremental_tables:
+            if incremental_table.maintain is not None:
+                incremental_table.maintain(self._spark, self._home, now_ms)
+
+    def _retry(self, name: str, work: Callable[[], T]) -> T:
+        return restarts.retry_transient(name, work, self._stop, self._listener.print_line)
 
 
-def _round(
-    spark: SparkSession,
-    job: PipelineJob,
-    readings: Mapping[str, RunningQuery],
-    home: Path,
-    on_step: Callable[[JobProgress], None],
-    on_fault: Callable[[str], None],
-    stop: threading.Event,
-) -> JobProgress:
-    """Fold what is new, and tell how far the sources are. Between folds it may be told to stop: the others come next time."""
-    began_s = step_s = time.monotonic()
-    sources = _looked(job, readings, home)
-    done = []
-    for fold in job.incremental_tables:
-        if stop.is_set():
-            break
-        work = partial(_refold, spark, home, fold)
-        one = restarts.retry_transient(fold.table.name, work, stop, on_fault)
-        if one is None:
-            continue
-        done.append(one)
-        on_step(JobProgress((one,), sources, time.monotonic() - step_s))
-        step_s = time.monotonic()
-        # The queries go on meanwhile, and who asks the tables has to know that this runs.
-        sources = _looked(job, readings, home)
-    return JobProgress(tuple(done), sources, time.monotonic() - began_s)
-
-
-def _refold(
-    spark: SparkSession, home: Path, fold: incremental.IncrementalTable
-) -> incremental.AggregationResult | None:
-    return incremental.rebuild_changed(spark, home, fold, SYSTEM_CLOCK.now_ms())
-
-
-def _looked(job: PipelineJob, readings: Mapping[str, RunningQuery], home: Path) -> tuple[SourceStatus, ...]:
-    """How far the sources are, put down for who asks the tables."""
-    before = read_statuses(home)
-    sources = []
-    for source in job.sources:
-        status = _status(source, readings[source.name])
-        if status.caught_up_ms is None and source.name in before:
-            status = msgspec.structs.replace(status, caught_up_ms=before[source.name].caught_up_ms)
-        write_status(home, status)
-        sources.append(status)
-    return tuple(sources)
-
-
-def _status(source: TopicSource, reading: RunningQuery) -> SourceStatus:
-    """How far a source is. What ended its query is raised, but for a server's absence."""
+def _source_status(source: TopicSource, running: RunningQuery) -> SourceStatus:
+    """Return the progress of a source. Raises the error that ended its query, unless a server was unavailable."""
     now_ms = SYSTEM_CLOCK.now_ms()
-    query, until_ms = reading
-    away = _why_away(query)
-    # A query that was to do what there is, and has ended, has done it.
-    is_done = not query.isActive and away is None
+    query, until_ms = running
+    unavailable = _unavailable_reason(query)
+    # A query with an end that ended without an error has read everything up to it.
+    is_done = not query.isActive and unavailable is None
     progress = query.lastProgress
     if progress is None:
-        return SourceStatus(
-            source.name, now_ms, None, None, 0 if is_done else None, away, caught_up_ms=until_ms if is_done else None
-        )
-    known = lag.lags(progress.json)
-    away = away or _absent(lag.unavailable_servers(progress.json))
-    behind = lag.total_lag(known) if known else 0 if is_done else None
-    # A batch asks what there is when it begins.
-    asked_ms = until_ms if is_done else ms_of(datetime.fromisoformat(progress.timestamp))
-    is_all = behind == 0 and away is None
-    took_ms = progress.durationMs.get("triggerExecution")
-    return SourceStatus(
-        source.name, now_ms, progress.batchId, took_ms, behind, away, len(known), asked_ms if is_all else None
-    )
+        pending, caught_up_ms = (0, until_ms) if is_done else (None, None)
+        return SourceStatus(source.name, now_ms, None, None, pending, unavailable, caught_up_ms=caught_up_ms)
+    lags = lag.lags(progress.json)
+    unavailable = unavailable or _first_unavailable(lag.unavailable_servers(progress.json))
+    pending = lag.total_lag(lags) if lags else 0 if is_done else None
+    # A batch fetches the max offsets when it starts.
+    offsets_ms = until_ms if is_done else ms_of(datetime.fromisoformat(progress.timestamp))
+    is_caught_up = pending == 0 and unavailable is None
+    batch_ms = progress.durationMs.get("triggerExecution")
+    caught_up_ms = offsets_ms if is_caught_up else None
+    return SourceStatus(source.name, now_ms, progress.batchId, batch_ms, pending, unavailable, len(lags), caught_up_ms)
 
 
-def _absent(away: Mapping[str, str]) -> str | None:
-    """What did not answer a query that goes on without it: one by name."""
-    if not away:
+def _first_unavailable(servers: Mapping[str, str]) -> str | None:
+    """Return a line about servers that a query continues without; None if there are none."""
+    if not servers:
         return None
-    name, why = min(away.items())
-    return f"{name} is away{f', and {len(away) - 1} more' if len(away) > 1 else ''}: {why}"
+    name, reason = min(servers.items())
+    return f"{name} is unavailable{f', and {len(servers) - 1} more' if len(servers) > 1 else ''}: {reason}"
 
 
-def _wait(query: StreamingQuery, stop: threading.Event) -> None:
-    """Wait until the query has done what there is, or has failed (`_why_away` looks at how), or `stop` is set."""
+def _await_end(query: StreamingQuery, stop: threading.Event) -> None:
+    """Wait until the query has ended or failed (see `_unavailable_reason`), or `stop` is set."""
     from pyspark.errors import StreamingQueryException
 
     with suppress(StreamingQueryException):
-        while not stop.is_set() and not query.awaitTermination(LOOK_S):
+        while not stop.is_set() and not query.awaitTermination(STOP_POLL_S):
             continue
 
 
-def _finish(
-    reading: RunningQuery,
+def _read_to_end(
+    running: RunningQuery,
     start: Callable[[], RunningQuery],
     backoff: restarts.RestartBackoff,
     stop: threading.Event,
-    on_fault: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> RunningQuery:
-    """Wait until a query has done what there is; start it again when a transient fault of Spark ended it."""
+    """Wait until a query has ended, restarting it after transient faults of Spark. Return the last query."""
     while True:
-        _wait(reading.query, stop)
-        fault = None if stop.is_set() else restarts.transient_fault(reading.query.exception())
-        if fault is None or stop.wait(_pause_s(reading.query, backoff, on_fault)):
-            return reading
-        reading = start()
+        _await_end(running.query, stop)
+        fault = None if stop.is_set() else restarts.transient_fault(running.query.exception())
+        if fault is None or stop.wait(_restart_pause_s(running.query, backoff, report)):
+            return running
+        running = start()
 
 
-def _pause_s(query: StreamingQuery, backoff: restarts.RestartBackoff, on_fault: Callable[[str], None]) -> float:
-    """Seconds until a query that ended is started again; a transient fault of Spark is reported."""
+def _restart_pause_s(query: StreamingQuery, backoff: restarts.RestartBackoff, report: Callable[[str], None]) -> float:
+    """Return the seconds to wait before an ended query is restarted; report a transient fault of Spark."""
     fault = restarts.transient_fault(query.exception())
     if fault is None:
-        return AWAY_PAUSE_S
+        return UNAVAILABLE_PAUSE_S
     pause_s = backoff.record_failure(fault)
-    on_fault(restarts.retry_line(query.name, fault, pause_s))
+    report(restarts.retry_line(query.name, fault, pause_s))
     return pause_s
 
 
-def _why_away(query: StreamingQuery) -> str | None:
-    """Which server's absence, or transient fault of Spark, ended the query; None while it runs, or when it did what there was."""
+def _unavailable_reason(query: StreamingQuery) -> str | None:
+    """Return the unavailable server or the transient fault that ended a query; None if it runs or ended without an error.
+
+    Raises:
+        ArianeError: a permanent error of the connector ended the query.
+        StreamingQueryException: another error ended it.
+    """
     error = query.exception()
     if query.isActive or error is None:
         return None
     if fault := restarts.transient_fault(error):
         return fault
-    said = FAULT.search(str(error))
-    if said is None:
+    match = ARIANE_ERROR.search(str(error))
+    if match is None:
         raise error
-    if said[2] not in UNAVAILABLE_NAMES:
-        raise ArianeError(f"{query.name}: {said[1]}") from error
-    return said[1]
-
-
-def _tend(spark: SparkSession, job: PipelineJob, home: Path, keep_days: int) -> None:
-    """Merge small files, leave old ones."""
-    now_ms = SYSTEM_CLOCK.now_ms()
-    for table in job.tables:
-        table_publisher.compact(spark, home, table, now_ms)
-        table_publisher.expire(home, table, bucket_of_time(now_ms - keep_days * DAY_MS), now_ms)
-    for fold in job.incremental_tables:
-        if fold.maintain is not None:
-            fold.maintain(spark, home, now_ms)
+    if match[2] not in UNAVAILABLE_NAMES:
+        raise ArianeError(f"{query.name}: {match[1]}") from error
+    return match[1]
