@@ -156,17 +156,17 @@ def test_a_row_says_where_its_record_lies(spark: SparkSession) -> None:
     [
         ("Reply\x011\x01r", "unknown record type Reply"),
         ("Recall\x011\x01r", "Recall with 3 fields is too short"),
-        ("Recall\x01x\x01r\x01P\x01T\x01M\x01true", "Recall with a time that is none, or out of range"),
+        ("Recall\x01x\x01r\x01P\x01T\x01M\x01true", "Recall with an invalid or out-of-range time"),
         ("SubAfter\x01R\x01,\x011\x01true\x01k\x010", "SubAfter without a message id"),
         ("Pub\x011\x01r", "Pub with 3 fields is too short"),
-        ("SubBefore\x01soon\x01r\x01G\x01R\x01M\x010\x01k", "SubBefore with a time that is none, or out of range"),
+        ("SubBefore\x01soon\x01r\x01G\x01R\x01M\x010\x01k", "SubBefore with an invalid or out-of-range time"),
         (
             "SubBefore\x0199999999999999999\x01r\x01G\x01R\x01M\x010\x01k",
-            "SubBefore with a time that is none, or out of range",
+            "SubBefore with an invalid or out-of-range time",
         ),
         (
             "SubBefore\x011\x01r\x01G\x01R\x01M\x0199999999999\x01k",
-            "SubBefore with a number that is none, or out of range",
+            "SubBefore with an invalid or out-of-range number",
         ),
         ("SubBefore\x011\x01r\x01G\x01R\x01null\x010\x01k", "SubBefore without a message id"),
         ("{}", "unknown record type {}"),

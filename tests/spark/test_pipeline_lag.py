@@ -70,18 +70,18 @@ def test_what_is_no_sample_is_a_reject_with_its_reason(spark: SparkSession) -> N
 
     without = {name: value for name, value in good.items() if name != "broker"}
     strange = {
-        b"nonsense": "no JSON of a sample",
-        b"\xff\xfe": "no JSON of a sample",
-        b"{}": "lacks schema",
-        changed(schema=7): "schema 7, this pipeline reads 2: update it",
-        changed(at_ms="soon"): "a member is of another type than samples have",
+        b"nonsense": "not a JSON sample",
+        b"\xff\xfe": "not a JSON sample",
+        b"{}": "schema is missing",
+        changed(schema=7): "schema 7, this pipeline supports 2; upgrade it",
+        changed(at_ms="soon"): "a member has the wrong type",
         json.dumps(without).encode(): "lacks broker",
-        changed(at_ms=frames.T0_MS - 2 * 86_400_000): "the collector's clock is 172830000 ms off the broker's",
+        changed(at_ms=frames.T0_MS - 2 * 86_400_000): "the collector's clock is 172830000 ms off the broker's clock",
         changed(
             topics=[{"topic": "T", "queues": [[0, 0, 9]]}]
-        ): "an entry lacks its name, its topic or a time within the round",
+        ): "an entry has no name, no topic or no time within the round",
         changed(groups=[{"topic": "T", "at_ms": frames.ms(5), "queues": []}]): (
-            "an entry lacks its name, its topic or a time within the round"
+            "an entry has no name, no topic or no time within the round"
         ),
     }
     read = samples.records(frames.messages(spark, [*strange, changed()])).persist()

@@ -70,7 +70,7 @@ WRONG: list[tuple[str, str]] = [
     ("pipeline run trace --master=", "empty value"),
     ("pipeline run trace --conf x", "--conf = 'x': expected KEY=VALUE"),
     ("pipeline run trace --conf spark.a=", "expected KEY=VALUE"),
-    ("pipeline run trace --conf driver.memory=1g", "settings of Spark begin with spark."),
+    ("pipeline run trace --conf driver.memory=1g", "expected a name that starts with 'spark.'"),
     ("pipeline run trace --conf spark.master=yarn", "give --master"),
     ("pipeline run trace --conf spark.sql.session.timeZone=CET", "tables are in UTC"),
     ("pipeline run trace --conf spark.a=1 --conf spark.a=2", "--conf = 'spark.a': given twice"),

@@ -93,7 +93,7 @@ def test_an_error_of_spark_is_one_line_and_its_traceback_is_in_the_log(tmp_path:
     with pytest.raises(ArianeError) as failed, restarts.single_line_errors(log, threading.Event()):
         raise errors.PySparkException(text)
     why = "java.lang.IllegalArgumentException: 4x is no size"
-    assert str(failed.value) == f"Spark failed: {why}; the whole error is in {log}"
+    assert str(failed.value) == f"Spark failed: {why}; see {log} for the whole error"
     assert log.read_text().startswith("greeting\nTraceback")
     assert "at a.b.C" in log.read_text()
 

@@ -35,7 +35,7 @@ def test_a_start_that_fails_names_the_file(tmp_path: Path, capfd: pytest.Capture
     with pytest.raises(RuntimeError, match="gateway") as failed, _stderr_to(log):
         cry("no memory")
         raise RuntimeError("gateway exited")
-    assert failed.value.__notes__ == [f"what Spark said stands in {log}"]
+    assert failed.value.__notes__ == [f"Spark's messages are in {log}"]
     os.write(2, b"ours")
     assert (log.read_text(), capfd.readouterr().err) == ("no memory", "ours")
 

@@ -199,7 +199,7 @@ def test_a_refused_question_is_told_and_hides_no_other() -> None:
     cluster = Cluster()
     cluster.offsets["gone@G"] = {0: 7}
     (master, _) = one_round(cluster)
-    assert master.failed_requests == (f"ends of gone: code {ResponseCode.TOPIC_NOT_EXIST}: no such topic",)
+    assert master.failed_requests == (f"offsets of gone: code {ResponseCode.TOPIC_NOT_EXIST}: no such topic",)
     assert [(one.topic, one.bounds_at_ms, one.queues) for one in master.groups] == [
         ("T", 1000, ((0, 90, 0, 100, 4100), (1, 50, 3, 50, None))),
         ("gone", None, ((0, 7, None, None, None),)),

@@ -1,19 +1,19 @@
-"""Asking all brokers, slaves included, how far groups are: a round of the collector. [no counterpart: consoles ask masters only]
+"""Polls all brokers, slaves included, for the progress of consumer groups. [no counterpart: consoles poll masters only]
 
-    to         code  what                                         how many requests in a round
-    name srv   106   which brokers there are                      1
-    broker     28    what it says of itself                       1
-    master     21    its topics                                   1 in TOPICS_EVERY rounds
-    master     43    committed offsets of all groups              1, whatever their number
-    master     202   ends of a topic's queues                     1 per topic
+    target     code  result                                       requests per round
+    name srv   106   list of brokers                              1
+    broker     28    runtime information                          1
+    master     21    its topics                                   1 in TOPIC_REFRESH_ROUNDS rounds
+    master     43    committed offsets of all groups              1
+    master     202   min and max offsets of a topic's queues      1 per topic
     master     315   TOPIC_PUT_NUMS                               1 per topic
-    broker     315   GROUP_GET_NUMS; its _SIZE where it counted   1 or 2 per topic and group
+    broker     315   GROUP_GET_NUMS; its _SIZE if it is not 0     1 or 2 per topic and group
     master     315   SNDBCK_PUT_NUMS                              1 per topic and group
-    master     303   age of the oldest message not consumed       1 per topic and group that is behind
+    master     303   age of the oldest unconsumed message         1 per topic and group with a lag
 
-Nothing is pulled: a pull would count as consumption in the very statistics that are asked for, and 303 tells ages by the
-broker's own clock. What `Limits` do not let in has its turn in the next rounds. Committed offsets are asked for before the ends,
-so that a lag is never too small. How far a slave is behind its master is told by the ends of their logs (28).
+Nothing is pulled: a pull would count as consumption in these very statistics, and 303 returns ages by the broker's own clock.
+Items beyond `PollLimits` are polled in the following rounds. Committed offsets are requested before the max offsets, so that a
+lag is never too small. The backlog of a slave is the difference of the commit log ends (28).
 """
 
 from __future__ import annotations
@@ -53,23 +53,21 @@ from ariane.protocol.requests.stats import (
 
 T = TypeVar("T")
 
-MAX_IN_FLIGHT = 16  # questions to one broker under way at once: it serves clients beside
-TOPIC_REFRESH_ROUNDS = (
-    12  # rounds after which the topics of a master are asked for again; earlier when a group has a new one
-)
-FORGET_MS = 600_000  # a broker that no name server names any more is asked for so long
-FAULTS_MAX = 20  # in one sample, each of them FAULT_MAX characters
+MAX_IN_FLIGHT = 16  # requests in flight per broker, which serves clients at the same time
+TOPIC_REFRESH_ROUNDS = 12  # rounds between requests for the topics of a master; earlier if a group has a new topic
+FORGET_MS = 600_000  # a broker that name servers no longer list is still polled for this time
+FAULTS_MAX = 20  # per sample, each truncated to FAULT_MAX characters
 FAULT_MAX = 300
-AGE_MAX_MS = 20 * 365 * 86_400_000  # more is Java's answer for a message that is not there: now - (-1)
+AGE_MAX_MS = 20 * 365 * 86_400_000  # Java returns now - (-1) for a message that is not stored any more
 SIZE_OF = {"GROUP_GET_NUMS": "GROUP_GET_SIZE"}
 
 
 class PollLimits(NamedTuple):
-    """What a round asks of one broker at most."""
+    """Maximum number of items that a round requests from one broker."""
 
     topics: int = 500
     pairs: int = 500
-    """Pairs of topic and group: their offsets are told and their counters asked."""
+    """Pairs of topic and group whose offsets are recorded and whose statistics are requested."""
     ages: int = 50
 
 
@@ -77,7 +75,7 @@ DEFAULT_LIMITS = PollLimits()
 
 
 class PolledBroker(NamedTuple):
-    """A broker, as the name server names it."""
+    """A broker as listed by the name server."""
 
     cluster: str
     broker: str
@@ -90,38 +88,38 @@ Pair = tuple[str, str]
 
 
 class _MasterState:
-    """What is remembered of a broker name between rounds."""
+    """State of a broker name between rounds."""
 
     def __init__(self) -> None:
         self.topics: frozenset[str] = frozenset()
         self.topics_round: int | None = None
         self.missing: frozenset[str] = frozenset()
-        """Topics that groups have offsets of and that are not there."""
+        """Topics for which groups have offsets but which do not exist."""
         self.pairs: tuple[Pair, ...] = ()
-        """The pairs of this round, whose counters slaves are asked for, too."""
-        self.left_pairs = 0
+        """Pairs of this round, whose statistics are also requested from slaves."""
+        self.skipped_pairs = 0
         self.turns: dict[str, int] = {}
 
-    def turn(self, what: str, items: Sequence[T], most: int) -> list[T]:
-        """The next `most` of the items, in turn."""
-        taken, self.turns[what] = take_round_robin(items, most, self.turns.get(what, 0))
+    def turn(self, what: str, items: Sequence[T], limit: int) -> list[T]:
+        """Return the next items, at most `limit`, in round-robin order."""
+        taken, self.turns[what] = take_round_robin(items, limit, self.turns.get(what, 0))
         return taken
 
 
-def take_round_robin(items: Sequence[T], most: int, first: int) -> tuple[list[T], int]:
-    """`most` of the items from `first` on, round and round, and where the next turn begins."""
-    if len(items) <= most:
+def take_round_robin(items: Sequence[T], limit: int, first: int) -> tuple[list[T], int]:
+    """Return at most `limit` items starting at index `first`, wrapping around, and the index at which the next turn starts."""
+    if len(items) <= limit:
         return list(items), 0
     first %= len(items)
     twice = [*items, *items]
-    return twice[first : first + most], (first + most) % len(items)
+    return twice[first : first + limit], (first + limit) % len(items)
 
 
 class _PollRequests:
-    """Asks one broker, a few questions at once, and counts them."""
+    """Sends and counts requests to one broker, a few at a time."""
 
     def __init__(self, peers: ConnectionPool, addr: str, timeout_ms: float) -> None:
-        self.asked = 0
+        self.count = 0
         self.faults: list[str] = []
         self._peers = peers
         self._addr = addr
@@ -130,18 +128,22 @@ class _PollRequests:
 
     async def request(self, code: RequestCode, header: msgspec.Struct | None = None) -> Command:
         async with self._limit:
-            self.asked += 1
+            self.count += 1
             return await self._peers.request(self._addr, code, header, timeout_ms=self._timeout_ms)
 
-    async def ask(self, code: RequestCode, header: msgspec.Struct | None = None) -> Command:
-        """ReplyError for any answer but success."""
+    async def request_ok(self, code: RequestCode, header: msgspec.Struct | None = None) -> Command:
+        """Send a request and return the response.
+
+        Raises:
+            ReplyError: the broker rejected it.
+        """
         answer = await self.request(code, header)
         if answer.code != ResponseCode.SUCCESS:
             raise ReplyError(answer.code, answer.remark, self._addr)
         return answer
 
-    def refused(self, what: str, why: object) -> None:
-        """A question has no answer: the sample says so, and goes on without."""
+    def record_failure(self, what: str, why: object) -> None:
+        """Record a rejected request in the sample, which continues without its result."""
         if len(self.faults) < FAULTS_MAX:
             self.faults.append(f"{what}: {why}"[:FAULT_MAX])
         elif len(self.faults) == FAULTS_MAX:
@@ -149,7 +151,7 @@ class _PollRequests:
 
 
 class BrokerPoller:
-    """`await sampler.round()`: one sample per broker. The first of `name_servers` that answers is taken."""
+    """Polls all brokers: `await poller.poll()` returns one sample per broker."""
 
     def __init__(
         self,
@@ -162,9 +164,9 @@ class BrokerPoller:
         timeout_ms: float = 3000,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        for key, most in limits._asdict().items():
-            if most < 1:
-                raise ConfigError(f"{key} in a round", most, "give at least 1, or nothing would ever have its turn")
+        for key, limit in limits._asdict().items():
+            if limit < 1:
+                raise ConfigError(f"{key} in a round", limit, "expected at least 1")
         self._peers = peers
         self._name_servers = NameServerClient(peers, name_servers, timeout_ms=timeout_ms)
         self._collector = collector
@@ -173,37 +175,40 @@ class BrokerPoller:
         self._timeout_ms = timeout_ms
         self._clock = clock
         self._number = 0
-        self._places: dict[tuple[str, int], tuple[PolledBroker, int]] = {}
+        self._targets: dict[tuple[str, int], tuple[PolledBroker, int]] = {}
         self._masters: dict[str, _MasterState] = {}
         self.dropped = 0
-        """Samples that were thrown away; told in the next ones."""
+        """Samples that were dropped; reported in the following samples."""
 
     async def poll(self) -> list[Sample]:
-        """Ask every broker. One that does not answer is a sample that says why. Raises the name server's fault only while
-        no broker is known."""
+        """Poll every broker and return one sample each; the sample of a broker that does not respond contains the error.
+
+        Raises:
+            ArianeError: no name server responded, and no broker is known from an earlier round.
+        """
         self._number += 1
         now_ms = self._clock.now_ms()
-        named, why = await self._named()
-        for place in named:
-            self._places[place.broker, place.broker_id] = place, now_ms
-        silent = [key for key, (_, seen_ms) in self._places.items() if now_ms - seen_ms > FORGET_MS and not why]
+        listed, why = await self._list_brokers()
+        for target in listed:
+            self._targets[target.broker, target.broker_id] = target, now_ms
+        silent = [key for key, (_, seen_ms) in self._targets.items() if now_ms - seen_ms > FORGET_MS and not why]
         for key in silent:
-            del self._places[key]
-        for broker in self._masters.keys() - {broker for broker, _ in self._places}:
+            del self._targets[key]
+        for broker in self._masters.keys() - {broker for broker, _ in self._targets}:
             del self._masters[broker]
-        places = [place for place, _ in self._places.values()]
-        masters = [place for place in places if place.broker_id == MASTER_ID]
-        slaves = [place for place in places if place.broker_id != MASTER_ID]
-        # Slaves are asked for the groups that their master has just told.
-        samples = await asyncio.gather(*(self._sample(place, now_ms) for place in masters))
-        return samples + await asyncio.gather(*(self._sample(place, now_ms) for place in slaves))
+        targets = [target for target, _ in self._targets.values()]
+        masters = [target for target in targets if target.broker_id == MASTER_ID]
+        slaves = [target for target in targets if target.broker_id != MASTER_ID]
+        # Slaves follow, because they are polled for the groups that their master has just returned.
+        samples = await asyncio.gather(*(self._sample(target, now_ms) for target in masters))
+        return samples + await asyncio.gather(*(self._sample(target, now_ms) for target in slaves))
 
-    async def _named(self) -> tuple[list[PolledBroker], str | None]:
+    async def _list_brokers(self) -> tuple[list[PolledBroker], str | None]:
         """Return the brokers of the first name server that responds; if none does, no brokers and the reason."""
         try:
             table = (await self._name_servers.fetch_cluster()).broker_addr_table
         except ArianeError as error:
-            if not self._places:
+            if not self._targets:
                 raise
             return [], str(error)
         return [
@@ -212,20 +217,20 @@ class BrokerPoller:
             for broker_id, addr in sorted(broker.broker_addrs.items())
         ], None
 
-    async def _sample(self, place: PolledBroker, now_ms: int) -> Sample:
-        questions = _PollRequests(self._peers, place.addr, self._timeout_ms)
-        master = self._masters.setdefault(place.broker, _MasterState())
-        began = self._clock.monotonic()
+    async def _sample(self, target: PolledBroker, now_ms: int) -> Sample:
+        requests = _PollRequests(self._peers, target.addr, self._timeout_ms)
+        master = self._masters.setdefault(target.broker, _MasterState())
+        started = self._clock.monotonic()
         try:
-            runtime = await self._runtime(questions)
-            if place.broker_id == MASTER_ID:
-                topics, groups, left = await self._offsets(questions, place, master)
+            runtime = await self._runtime(requests)
+            if target.broker_id == MASTER_ID:
+                topics, groups, left = await self._offsets(requests, target, master)
             else:
-                topics, groups, left = (), (), OmittedPart(groups=master.left_pairs, counters=master.left_pairs)
-            counters = await self._counters(questions, master.pairs, [one.topic for one in topics], place.broker_id)
+                topics, groups, left = (), (), OmittedPart(groups=master.skipped_pairs, counters=master.skipped_pairs)
+            counters = await self._counters(requests, master.pairs, [one.topic for one in topics], target.broker_id)
         except ArianeError as error:
-            return self._away(place, now_ms, self._took_ms(began), questions.asked, str(error))
-        blank = self._away(place, now_ms, self._took_ms(began), questions.asked, None)
+            return self._empty_sample(target, now_ms, self._elapsed_ms(started), requests.count, str(error))
+        blank = self._empty_sample(target, now_ms, self._elapsed_ms(started), requests.count, None)
         return msgspec.structs.replace(
             blank,
             runtime=runtime,
@@ -233,31 +238,33 @@ class BrokerPoller:
             groups=groups,
             counters=counters,
             skipped=left,
-            failed_requests=tuple(questions.faults),
+            failed_requests=tuple(requests.faults),
         )
 
-    def _took_ms(self, began: float) -> int:
-        return round((self._clock.monotonic() - began) * 1000)
+    def _elapsed_ms(self, started: float) -> int:
+        return round((self._clock.monotonic() - started) * 1000)
 
-    def _away(self, place: PolledBroker, now_ms: int, took_ms: int, requests: int, why: str | None) -> Sample:
-        """A sample that knows nothing but why."""
+    def _empty_sample(
+        self, target: PolledBroker, now_ms: int, duration_ms: int, count: int, reason: str | None
+    ) -> Sample:
+        """Return a sample without data; `reason` is the error, if any."""
         return Sample(
             collector=self._collector,
             round=self._number,
             at_ms=now_ms,
             interval_ms=self._interval_ms,
-            duration_ms=took_ms,
-            requests=requests,
-            cluster=place.cluster,
-            broker=place.broker,
-            broker_id=place.broker_id,
-            addr=place.addr,
-            error=why,
+            duration_ms=duration_ms,
+            requests=count,
+            cluster=target.cluster,
+            broker=target.broker,
+            broker_id=target.broker_id,
+            addr=target.addr,
+            error=reason,
             dropped_samples=self.dropped,
         )
 
-    async def _runtime(self, questions: _PollRequests) -> BrokerRuntime:
-        answer = await questions.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+    async def _runtime(self, requests: _PollRequests) -> BrokerRuntime:
+        answer = await requests.request_ok(RequestCode.GET_BROKER_RUNTIME_INFO)
         table = fastjson.decode(answer.body, KvTableBody).table
 
         def number(key: str) -> int | None:
@@ -275,118 +282,122 @@ class BrokerPoller:
         )
 
     async def _offsets(
-        self, questions: _PollRequests, place: PolledBroker, master: _MasterState
+        self, requests: _PollRequests, target: PolledBroker, master: _MasterState
     ) -> tuple[tuple[TopicQueueRanges, ...], tuple[GroupProgress, ...], OmittedPart]:
-        """The ends of queues, and where groups stand in them."""
-        answer = await questions.ask(RequestCode.GET_ALL_CONSUMER_OFFSET)
+        """Return the bounds of queues and the progress of groups in them."""
+        answer = await requests.request_ok(RequestCode.GET_ALL_CONSUMER_OFFSET)
         at_ms = self._clock.now_ms()
         offsets = _pairs(fastjson.decode(answer.body, ConsumerOffsetTable).offset_table)
-        await self._know_topics(questions, master, {topic for topic, _ in offsets})
-        there = sorted(pair for pair in offsets if pair[0] in master.topics)
-        pairs = master.turn("pairs", there, self._limits.pairs)
+        await self._refresh_topics(requests, master, {topic for topic, _ in offsets})
+        existing_pairs = sorted(pair for pair in offsets if pair[0] in master.topics)
+        pairs = master.turn("pairs", existing_pairs, self._limits.pairs)
         consumed = {topic for topic, _ in pairs}
-        others = [name for name in sorted(master.topics) if _is_told(name, place) and name not in consumed]
-        # Those of groups are told with their groups; at most `topics` others.
+        others = [name for name in sorted(master.topics) if _is_polled_alone(name, target) and name not in consumed]
+        # Topics of groups are always polled; the limit applies to the others.
         turn = master.turn("topics", others, self._limits.topics)
         names = sorted({*consumed, *turn})
-        topics = {one.topic: one for one in await _all(self._ends(questions, name) for name in names)}
-        behind = [pair for pair in pairs if pair[0] in topics and _is_behind(offsets[pair], topics[pair[0]])]
-        asked = master.turn("ages", behind, self._limits.ages)
-        ages = dict(await _all(self._ages(questions, pair) for pair in asked))
+        topics = {one.topic: one for one in await _gather_results(self._queue_ranges(requests, name) for name in names)}
+        lagging = [pair for pair in pairs if pair[0] in topics and _has_lag(offsets[pair], topics[pair[0]])]
+        asked = master.turn("ages", lagging, self._limits.ages)
+        ages = dict(await _gather_results(self._ages(requests, pair) for pair in asked))
         groups = [_progress(pair, at_ms, offsets[pair], topics.get(pair[0]), ages.get(pair, {})) for pair in pairs]
-        master.pairs, master.left_pairs = tuple(pairs), len(there) - len(pairs)
-        left = OmittedPart(len(others) - len(turn), master.left_pairs, master.left_pairs, len(behind) - len(asked))
+        master.pairs, master.skipped_pairs = tuple(pairs), len(existing_pairs) - len(pairs)
+        left = OmittedPart(
+            len(others) - len(turn), master.skipped_pairs, master.skipped_pairs, len(lagging) - len(asked)
+        )
         return tuple(topics.values()), tuple(groups), left
 
-    async def _know_topics(self, questions: _PollRequests, master: _MasterState, consumed: set[str]) -> None:
-        """Ask for the master's topics when they were not asked for long, or when a group has one that is new."""
-        strange = consumed - master.topics - master.missing
-        is_known = master.topics_round is not None and self._number - master.topics_round < TOPIC_REFRESH_ROUNDS
-        if is_known and not strange:
+    async def _refresh_topics(self, requests: _PollRequests, master: _MasterState, consumed: set[str]) -> None:
+        """Request the master's topics if the last list is old, or if a group has a topic that is not in it."""
+        new_topics = consumed - master.topics - master.missing
+        is_recent = master.topics_round is not None and self._number - master.topics_round < TOPIC_REFRESH_ROUNDS
+        if is_recent and not new_topics:
             return
-        answer = await questions.ask(RequestCode.GET_ALL_TOPIC_CONFIG)
+        answer = await requests.request_ok(RequestCode.GET_ALL_TOPIC_CONFIG)
         master.topics = frozenset(fastjson.decode(answer.body, TopicTable).topic_config_table)
         master.missing = frozenset(consumed - master.topics)
         master.topics_round = self._number
 
-    async def _ends(self, questions: _PollRequests, topic: str) -> TopicQueueRanges | None:
-        answer = await questions.request(RequestCode.GET_TOPIC_STATS_INFO, TopicRef(topic))
+    async def _queue_ranges(self, requests: _PollRequests, topic: str) -> TopicQueueRanges | None:
+        answer = await requests.request(RequestCode.GET_TOPIC_STATS_INFO, TopicRef(topic))
         at_ms = self._clock.now_ms()
         if answer.code != ResponseCode.SUCCESS:
-            questions.refused(f"ends of {topic}", f"code {answer.code}: {answer.remark}")
+            requests.record_failure(f"offsets of {topic}", f"code {answer.code}: {answer.remark}")
             return None
         try:
             table = by_queue(fastjson.decode(answer.body, TopicStats).offset_table)
         except ProtocolError as error:
-            questions.refused(f"ends of {topic}", error)
+            requests.record_failure(f"offsets of {topic}", error)
             return None
         return TopicQueueRanges(
             topic, at_ms, tuple(sorted((q.queue_id, one.min_offset, one.max_offset) for q, one in table.items()))
         )
 
-    async def _ages(self, questions: _PollRequests, pair: Pair) -> tuple[Pair, dict[int, int]] | None:
-        """Queue → how long the message that the group wants next has been stored, where there is one."""
-        answer = await questions.request(RequestCode.QUERY_CONSUME_TIME_SPAN, QueryConsumeTimeSpan(*pair))
+    async def _ages(self, requests: _PollRequests, pair: Pair) -> tuple[Pair, dict[int, int]] | None:
+        """Return queue id → age in ms of the next message for the group, for queues that have one."""
+        answer = await requests.request(RequestCode.QUERY_CONSUME_TIME_SPAN, QueryConsumeTimeSpan(*pair))
         what = f"ages of {pair[0]} for {pair[1]}"
         if answer.code != ResponseCode.SUCCESS:
-            questions.refused(what, f"code {answer.code}: {answer.remark}")
+            requests.record_failure(what, f"code {answer.code}: {answer.remark}")
             return None
         try:
             spans = fastjson.decode(answer.body, ConsumeTimeSpans).consume_time_span_set
         except ProtocolError as error:
-            questions.refused(what, error)
+            requests.record_failure(what, error)
             return None
         ages = {one.message_queue.queue_id: one.delay_time for one in spans if 0 <= one.delay_time < AGE_MAX_MS}
         return pair, ages
 
     async def _counters(
-        self, questions: _PollRequests, pairs: Sequence[Pair], topics: Sequence[str], broker_id: int
+        self, requests: _PollRequests, pairs: Sequence[Pair], topics: Sequence[str], broker_id: int
     ) -> tuple[StatsCounter, ...]:
         wanted: list[tuple[str, str, str | None]] = [("GROUP_GET_NUMS", *pair) for pair in pairs]
         if broker_id == MASTER_ID:
             wanted += [("TOPIC_PUT_NUMS", topic, None) for topic in topics]
             wanted += [("SNDBCK_PUT_NUMS", *pair) for pair in pairs if not pair[0].startswith(RETRY_PREFIX)]
-        counted = await _all(self._counter(questions, *one) for one in wanted)
+        counted = await _gather_results(self._counter(requests, *one) for one in wanted)
         more = [(SIZE_OF[one.name], one.topic, one.group) for one in counted if one.sum and one.name in SIZE_OF]
-        return (*counted, *await _all(self._counter(questions, *one) for one in more))
+        return (*counted, *await _gather_results(self._counter(requests, *one) for one in more))
 
-    async def _counter(self, questions: _PollRequests, name: str, topic: str, group: str | None) -> StatsCounter | None:
+    async def _counter(self, requests: _PollRequests, name: str, topic: str, group: str | None) -> StatsCounter | None:
         key = topic if group is None else f"{topic}@{group}"
-        answer = await questions.request(RequestCode.VIEW_BROKER_STATS_DATA, ViewBrokerStats(name, key))
+        answer = await requests.request(RequestCode.VIEW_BROKER_STATS_DATA, ViewBrokerStats(name, key))
         at_ms = self._clock.now_ms()
         if answer.code == ResponseCode.SYSTEM_ERROR and "not exist" in (answer.remark or ""):
-            return StatsCounter(name, topic, group, at_ms, 0, 0.0)  # it is made with the first that is counted
+            return StatsCounter(
+                name, topic, group, at_ms, 0, 0.0
+            )  # the broker creates a statistic with its first count
         if answer.code != ResponseCode.SUCCESS:
-            questions.refused(f"{name} of {key}", f"code {answer.code}: {answer.remark}")
+            requests.record_failure(f"{name} of {key}", f"code {answer.code}: {answer.remark}")
             return None
         try:
             minute = fastjson.decode(answer.body, BrokerStatsData).stats_minute
         except ProtocolError as error:
-            questions.refused(f"{name} of {key}", error)
+            requests.record_failure(f"{name} of {key}", error)
             return None
         return StatsCounter(name, topic, group, at_ms, minute.sum, minute.tps)
 
 
-async def _all(answers: Iterable[Awaitable[T | None]]) -> list[T]:
-    """The answers that are there. When a broker is lost, all of them end before that is raised."""
+async def _gather_results(answers: Iterable[Awaitable[T | None]]) -> list[T]:
+    """Return the results that are not None. If a broker is lost, raise its error after all requests have ended."""
     got = await asyncio.gather(*answers, return_exceptions=True)
     if faults := [one for one in got if isinstance(one, BaseException)]:
         raise faults[0]
     return [one for one in got if one is not None and not isinstance(one, BaseException)]
 
 
-def _is_told(topic: str, place: PolledBroker) -> bool:
-    """Whether a topic that no group has offsets of is worth a question: not those that are there for the servers' sake."""
+def _is_polled_alone(topic: str, target: PolledBroker) -> bool:
+    """Return whether a topic without groups is polled: topics that exist only for the servers are not."""
     return not is_system_topic(topic) and topic not in (
         AUTO_CREATE_TOPIC,
-        place.broker,
-        place.cluster,
-        reply_topic(place.cluster),
+        target.broker,
+        target.cluster,
+        reply_topic(target.cluster),
     )
 
 
 def _pairs(table: Mapping[str, dict[int, int]]) -> dict[Pair, dict[int, int]]:
-    """Topic and group → queue → committed offset."""
+    """Return (topic, group) → queue id → committed offset."""
     found: dict[Pair, dict[int, int]] = {}
     for key, offsets in table.items():
         topic, at, group = key.partition("@")
@@ -395,14 +406,14 @@ def _pairs(table: Mapping[str, dict[int, int]]) -> dict[Pair, dict[int, int]]:
     return found
 
 
-def _is_behind(offsets: Mapping[int, int], ends: TopicQueueRanges) -> bool:
+def _has_lag(offsets: Mapping[int, int], ends: TopicQueueRanges) -> bool:
     return any(queue in offsets and offsets[queue] < last for queue, _, last in ends.queues)
 
 
 def _progress(
     pair: Pair, at_ms: int, offsets: Mapping[int, int], ends: TopicQueueRanges | None, ages: Mapping[int, int]
 ) -> GroupProgress:
-    """Where a group stands, in the queues that it has offsets of."""
+    """Return the progress of a group in the queues for which it has offsets."""
     known = {queue: (first, last) for queue, first, last in ends.queues} if ends else {}
     queues = []
     for queue, offset in sorted(offsets.items()):

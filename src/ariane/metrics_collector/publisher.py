@@ -1,8 +1,8 @@
-"""The collector: rounds of samples, each sent to a topic as it comes.
+"""The collector: polls in rounds and publishes each sample to a topic.
 
-    Sampler.round() → samples → waiting (WAITING_MAX messages) → Producer → SAMPLES_TOPIC
+    BrokerPoller.poll() → samples → pending (MAX_PENDING messages) → Producer → SAMPLES_TOPIC
 
-While no broker takes samples they wait here, the newest of them; how many were thrown away is told in the next ones.
+While no broker accepts samples, the newest ones stay pending; later samples report how many were dropped.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from ariane.protocol import signing
 log = logging.getLogger("ariane.metrics_collector")
 
 GROUP = "ariane-collector"
-QUEUES = 1  # on each master: samples carry their own time, and one is small
+QUEUES = 1  # per master: samples are small and carry their own time, so their order does not matter
 INTERVAL_MIN_S = 1.0
 MAX_PENDING = 2_000  # messages: half an hour of a cluster of six brokers
 
 
 class PollingRound(NamedTuple):
-    """What a round saw. `waiting`: messages that no broker has taken yet, and `fault` why."""
+    """Outcome of a round."""
 
     samples: Sequence[Sample]
     pending: int
@@ -59,13 +59,26 @@ async def run_collector(
     stop: asyncio.Event | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> None:
-    """Sample every `interval_s` until `stop` is set, or once. The topic is made on every master when it is not there.
+    """Poll all brokers and publish samples, once or until `stop` is set. Creates the topic on every master if it does not exist.
 
-    At the start a cluster has to be there: RouteNotFound, ConnectionLost, … when it is not; later it is waited for. `once`
-    raises when no broker took the samples.
+    Args:
+        namesrv: name server addresses, separated by ';'.
+        interval_s: pause between rounds.
+        topic: topic for the samples.
+        once: do one round.
+        collector: name of this collector in its samples; default: the host name.
+        limits: maximum number of requests per round.
+        settings: credentials and TLS.
+        on_round: called after each round.
+        stop: ends the collector when set.
+        clock: source of time.
+
+    Raises:
+        ConfigError: the interval is too short.
+        ArianeError: no cluster responds at the start (later outages are waited for), or with `once` no broker accepted the samples.
     """
     if interval_s < INTERVAL_MIN_S:
-        fix = f"give at least {INTERVAL_MIN_S:g}: brokers count by ten seconds, and clients commit by five"
+        fix = f"expected at least {INTERVAL_MIN_S:g} s: brokers count in steps of ten seconds, and clients commit every five"
         raise ConfigError("interval", interval_s, fix)
     settings = settings or ClientSettings()
     credentials = settings.credentials
@@ -115,7 +128,7 @@ async def _rounds(
 
 
 async def _send(producer: Producer, topic: str, waiting: deque[tuple[str, bytes]]) -> ArianeError | None:
-    """Send what waits, oldest first, until a broker does not take it: the error then."""
+    """Send pending samples, oldest first. Return the error at which it stopped, if any."""
     while waiting:
         broker, body = waiting[0]
         try:
@@ -127,7 +140,7 @@ async def _send(producer: Producer, topic: str, waiting: deque[tuple[str, bytes]
 
 
 async def _wait_or_stop(stop: asyncio.Event, seconds: float, clock: Clock) -> bool:
-    """Wait for the next round; whether it is told to stop before."""
+    """Wait for the next round and return whether `stop` was set meanwhile."""
     pause, told = asyncio.ensure_future(clock.sleep(max(0.0, seconds))), asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait((pause, told), return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""A sample: what one broker answered in one round of the collector, as a JSON message. (docs/collector.md has the layout.)
+"""A sample: the responses of one broker in one round of the collector, as a JSON message. docs/collector.md has the layout.
 
     {"schema":2,"collector":"host-a","round":17,"part":0,"at_ms":…,"cluster":…,"broker":"broker-a","broker_id":0,…,
      "topics":[{"topic":"T","at_ms":…,"queues":[[0,0,812],…]}],            queue, min, max
@@ -6,7 +6,7 @@
                 "queues":[[0,700,0,812,4100],…]}],                         queue, committed, min, max, age of the oldest in ms
      "counters":[{"name":"GROUP_GET_NUMS","topic":"T","group":"G","at_ms":…,"sum":600,"tps":10.0}]}
 
-What is not known is null. A sample of many topics comes as several messages, each with other topics and groups.
+Unknown values are null. A sample of many topics is split into several messages with different topics and groups.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import msgspec
 T = TypeVar("T")
 
 SCHEMA = 2
-ENTRIES_MAX = 500  # of each list in one message: some 100 KB with 8 queues each, far from any broker's limit of 4 MB
-QUEUES_MAX = 20_000  # of all entries of a message together, for topics of many queues
+ENTRIES_MAX = 500  # per list and message: about 100 KB with 8 queues each, well below a broker's limit of 4 MB
+QUEUES_MAX = 20_000  # of all entries of a message together, for topics with many queues
 
 
 class BrokerRuntime(msgspec.Struct, frozen=True):
-    """What the broker says of itself (28)."""
+    """Runtime information of a broker (28); None: not reported."""
 
     at_ms: int
     boot_ms: int | None
@@ -36,7 +36,7 @@ class BrokerRuntime(msgspec.Struct, frozen=True):
 
 
 class TopicQueueRanges(msgspec.Struct, frozen=True):
-    """Queues of a topic: id, first offset, next offset."""
+    """Queues of a topic: id, min offset, max offset."""
 
     topic: str
     at_ms: int
@@ -44,8 +44,10 @@ class TopicQueueRanges(msgspec.Struct, frozen=True):
 
 
 class GroupProgress(msgspec.Struct, frozen=True):
-    """Queues of a topic as a group stands in them: id, committed offset, first offset, next offset, age of the oldest
-    message that is not consumed (ms). `at_ms`: when the committed offsets came, `bounds_at_ms` when the ends did."""
+    """Progress of a group in the queues of a topic: id, committed, min and max offset, age of the oldest unconsumed message (ms).
+
+    `at_ms` is the time of the response with the committed offsets, `bounds_at_ms` of the one with min and max offsets.
+    """
 
     group: str
     topic: str
@@ -55,7 +57,7 @@ class GroupProgress(msgspec.Struct, frozen=True):
 
 
 class StatsCounter(msgspec.Struct, frozen=True):
-    """A statistic's last minute (315); zeros when the broker has no such statistic, which it makes with the first count."""
+    """Last minute of a statistic (315); zeros if the broker does not have it yet, because it creates it with the first count."""
 
     name: str
     topic: str
@@ -66,7 +68,7 @@ class StatsCounter(msgspec.Struct, frozen=True):
 
 
 class OmittedPart(msgspec.Struct, frozen=True):
-    """How many had no turn in this round."""
+    """Numbers of items that a round has skipped because of its limits."""
 
     topics: int = 0
     groups: int = 0
@@ -75,7 +77,7 @@ class OmittedPart(msgspec.Struct, frozen=True):
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """One broker in one round. `at_ms`: when the round began; `away`: why it did not answer, and then nothing else is known."""
+    """The responses of one broker in one round."""
 
     schema: int = SCHEMA
     collector: str
@@ -100,7 +102,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_messages(sample: Sample) -> list[bytes]:
-    """The messages that tell a sample."""
+    """Return the messages of a sample."""
     topics = _cut(sample.topics, lambda one: len(one.queues))
     groups = _cut(sample.groups, lambda one: len(one.queues))
     counters = _cut(sample.counters, lambda one: 1)
@@ -123,7 +125,7 @@ def _at(pieces: list[tuple[T, ...]], number: int) -> tuple[T, ...]:
 
 
 def _cut(entries: tuple[T, ...], queues: Callable[[T], int]) -> list[tuple[T, ...]]:
-    """The entries in pieces that a message can hold."""
+    """Split entries into parts that fit into a message."""
     pieces: list[list[T]] = []
     held = 0
     for entry in entries:

@@ -1,7 +1,7 @@
-"""Topics → archive: every message with body and properties, by day and topic, each once.
+"""Topics → archive: each message with body and properties exactly once, by day and topic.
 
-It is one Source without folds, so it runs as any job does (`run`): batches by the checkpoint, files by their list, small ones
-merged, days older than the retention left. It has a home of its own choice: archives live longer than the other tables.
+The archive is a job with one source and no computed tables, so it runs like any job (`run`): batches by checkpoint, files listed
+in CURRENT, small files merged, expired days removed. It has its own home, because archives live longer than the other tables.
 """
 
 from __future__ import annotations
@@ -21,18 +21,21 @@ NAME = "archive"
 
 
 def archive_rows(messages: DataFrame) -> DataFrame:
-    """Rows with the columns of ARCHIVE and `bucket`, of messages as the source gives them."""
+    """Return rows with the columns of ARCHIVE and `bucket`, from messages of format("rocketmq")."""
     day = F.date_format("store_timestamp", "yyyy-MM-dd")
     return messages.select(*ARCHIVE.column_names, F.concat_ws(BUCKET_SEPARATOR, day, "topic").alias("bucket"))
 
 
 def archive_job(topics: Sequence[str] = (), pattern: str = "", *, system_topics: bool = False) -> PipelineJob:
-    """The job that archives these topics, or those whose names match. ConfigError when neither or both are given.
+    """Return the job that archives the given topics, or those that match a pattern.
 
-    With other topics than before, the topics that are new are read from their beginning.
+    Topics that were not archived before are read from their earliest offsets.
+
+    Raises:
+        ConfigError: neither or both are given, or a topic name is invalid.
     """
     if bool(topics) == bool(pattern):
-        raise ConfigError("--topics", ",".join(topics), "give either --topics a,b or --topics-pattern")
+        raise ConfigError("--topics", ",".join(topics), "expected either --topics a,b or --topics-pattern")
     for topic in topics:
         if fault := topic_name_fault(topic):
             raise ConfigError("--topics", topic, fault)

@@ -1,4 +1,4 @@
-"""`ariane.tables.time_buckets` as Spark's expressions: the same buckets, without a row going through Python."""
+"""`ariane.tables.time_buckets` as Spark expressions: the same buckets, computed in the JVM."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from ariane.tables.time_buckets import (
 
 
 def bucket_of_time(time: Column) -> Column:
-    """The bucket of a TIMESTAMP."""
+    """Return the bucket of a TIMESTAMP."""
     begin = F.timestamp_millis(F.floor(F.unix_millis(time) / BUCKET_MS) * BUCKET_MS)
     return F.date_format(begin, "yyyy-MM-dd'T'HHmm")
 
 
 def bucket_of_id(message_id: Column, near: Column) -> Column:
-    """The bucket of a message by its unique id, of which something was stored at `near` (TIMESTAMP); null for an id that
-    tells no time."""
+    """Return the bucket of a message by its unique id; null if the id contains no time.
+
+    `near` is the broker time (TIMESTAMP) at which anything about the message was stored.
+    """
     latest_ms = F.unix_millis(near) + F.lit(MAX_AHEAD_MS)
     counted = F.conv(F.substring(message_id, -12, 8), 16, 10).cast("bigint")
     this_month = F.date_trunc("month", F.timestamp_millis(latest_ms))
@@ -36,6 +38,6 @@ def bucket_of_id(message_id: Column, near: Column) -> Column:
 
 
 def bucket_of_message(message_id: Column, near: Column) -> Column:
-    """The bucket of a message by its id; a bucket by a hash of the id where it tells no time."""
+    """Return the bucket of a message by its id: by the time in the id, otherwise by a hash of the id."""
     number = F.format_string("unknown-%02d", F.crc32(message_id.cast("binary")) % F.lit(UNTIMED_BUCKETS))
     return F.coalesce(bucket_of_id(message_id, near), number)

@@ -1,13 +1,13 @@
-"""Whose clock is how far off: bounds of (broker's clock - client's clock), from what cannot be otherwise.
+"""trace_events, messages → clocks: proven bounds of the clock offset (broker's clock - client's clock) of each client host.
 
     sent_at        client  ──┐ before        ┌──────────── stored, broker (exactly: table `messages`)
-    answered       client  ──┼───────────────┘ before       stored - answered <= difference <= stored - sent_at
-    delivered      client  ──┘ after it was stored          stored - delivered <= difference
-    any event      client  ──→ its trace is stored, broker  difference <= trace stored - event
+    answered       client  ──┼───────────────┘ before       stored - answered <= offset <= stored - sent_at
+    delivered      client  ──┘ after it was stored          stored - delivered <= offset
+    any event      client  ──→ its trace is stored, broker  offset <= trace stored - event
 
-Nothing is averaged. Each message gives an interval; the estimate is the intersection of the largest set of intervals that have
-a common point (`_agreed`, Marzullo's algorithm), if these are more than half of all. The other messages are discarded and
-counted. A difference is only claimed where the bounds demand one (`estimate`): 0 when it is between them, else their middle.
+Nothing is averaged. Each message yields an interval; the estimate is the intersection of the largest set of intervals that have
+a common point (`_agreed`, Marzullo's algorithm), if the set has more than half of the messages. The other messages are discarded
+and counted. An offset is assumed only if the bounds require one (`estimate`): 0 if it is between them, otherwise their middle.
 Limits: docs/journeys.md.
 """
 
@@ -19,16 +19,16 @@ from pyspark.sql import functions as F
 from ariane.model.topic import DLQ_PREFIX, HALF_TOPIC, OP_HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 from ariane.tables import CLOCKS
 
-# Clocks are written in whole ms, cut off: the true time is up to 1 ms later.
+# Timestamps are truncated to whole ms: the true time is up to 1 ms later.
 CUT_MS = 1
-# Where a message lies before consumers of its own topic can see it.
+# Topics in which a message is stored before it is visible to consumers of its target topic.
 WAITING_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC)
 CLOCK = ("bucket", "host", "hour")
 DISCARDED_IDS_MAX = 8
 
 
 def clocks(events: DataFrame, messages: DataFrame) -> DataFrame:
-    """Rows with the columns of CLOCKS and `bucket`, of trace_events and messages with `bucket`."""
+    """Return rows with the columns of CLOCKS and `bucket`, from trace_events and messages with `bucket`."""
     known = events.join(stored(messages), ["bucket", "message_id"], "left")
     of_message = (
         known.select(
@@ -74,7 +74,7 @@ def _edges(of_message: DataFrame) -> DataFrame:
         F.explode(F.array(edge("lower_ms", is_lower=True), edge("upper_ms", is_lower=False))).alias("edge"),
     )
     is_lower, has_value = F.col("edge.is_lower"), F.col("edge.value").isNotNull()
-    # What concerns a whole message is counted with its upper edge.
+    # Counts per message are attached to its upper edge, so that each message is counted once.
     return edges.groupBy(*CLOCK, F.col("edge.value").alias("value")).agg(
         F.count_if(is_lower & has_value).alias("lowers"),
         F.count_if(~is_lower & has_value).alias("uppers"),
@@ -94,8 +94,8 @@ def _edges(of_message: DataFrame) -> DataFrame:
 def _agreed(edges: DataFrame) -> DataFrame:
     """Return a row per clock: the bounds that most messages agree on, and the messages that contradict them.
 
-    A value lies within as many intervals as begin at or before it, less those that end before it. The values with the
-    greatest number are the intersection of the largest consistent set. If several sets are equally large, the bounds
+    The number of intervals that contain a value is the number of those that start at or before it, minus those that end before
+    it. The values with the greatest number are the intersection of the largest consistent set. If several sets are equally large, the bounds
     enclose all of them. Without a majority the bounds are those of all messages, and contradict each other.
     """
     clock = Window.partitionBy(*CLOCK)
@@ -147,8 +147,7 @@ def _agreed(edges: DataFrame) -> DataFrame:
 
 
 def estimate(lower_ms: Column, upper_ms: Column) -> tuple[Column, Column]:
-    """The difference that is taken, and how far it can be off; both null when nothing bounds it on both sides, or when the
-    bounds contradict each other."""
+    """Return the assumed offset and its maximum error; both null if a bound is missing or the bounds contradict each other."""
     within = lower_ms <= upper_ms
     none = within & (lower_ms <= 0) & (upper_ms >= 0)
     middle = F.round((lower_ms + upper_ms) / 2).cast("bigint")
@@ -157,9 +156,10 @@ def estimate(lower_ms: Column, upper_ms: Column) -> tuple[Column, Column]:
 
 
 def stored(messages: DataFrame) -> DataFrame:
-    """One row per message: when and where the broker stored it.
+    """Return one row per message: when and where the broker stored it.
 
-    `records`: its broker's ids with their times; `first_stored_at`; `available_at` and `own_topic`: in the topic of its own.
+    Columns: `records` (offset ids with their store times), `first_stored_at`, and `available_at` and `own_topic`: when and where
+    it was stored in its target topic.
     """
     topic = F.col("topic")
     ours = ~topic.startswith(DLQ_PREFIX) & ~topic.startswith(RETRY_PREFIX) & (topic != OP_HALF_TOPIC)
@@ -177,13 +177,13 @@ def stored(messages: DataFrame) -> DataFrame:
 
 
 def stored_exactly(offset_message_id: Column) -> Column:
-    """When the record with this id was stored, of the rows of `stored`; null when it is not known."""
+    """Return the store time of the record with this offset id, for the rows of `stored`; null if it is unknown."""
     same = F.filter("records", lambda record: record["offset_message_id"] == offset_message_id)
     return F.array_min(F.transform(same, lambda record: record["store_timestamp"]))
 
 
 def host_of(client_host: str) -> Column:
-    """The address in `10.0.0.9:5000`, `[fe80::1]:5000`, `10.0.0.9@4711#…` or `10.0.0.9`: those of one host have one clock."""
+    """Return the address in `10.0.0.9:5000`, `[fe80::1]:5000`, `10.0.0.9@4711#…` or `10.0.0.9`: one host has one clock."""
     address = F.regexp_replace(client_host, "@.*$", "")
     host = F.regexp_replace(address, r"^\[(.*)\](?::\d+)?$|^([^:]*):\d+$", "$1$2")
     return F.when(host != "", host)
@@ -194,13 +194,13 @@ def hour_of(time: str) -> Column:
 
 
 def noted_ms(is_send: Column) -> Column:
-    """When the client wrote a record, by its clock: of a send after the answer, of all else when it began or ended."""
+    """Return when the client wrote a record, by its clock: a send after the response, other events when they happened."""
     cost_ms = F.when(is_send, F.greatest(F.lit(0), F.coalesce("cost_ms", F.lit(0)))).otherwise(F.lit(0))
     return F.unix_millis("event_time") + cost_ms
 
 
 def _bounds() -> tuple[Column, ...]:
-    """What one event says: `within_lower_ms` (a send), `after_ms` (a delivery), `upper_ms`."""
+    """Return the bounds that one event yields: `within_lower_ms` (from a send), `after_ms` (from a delivery), `upper_ms`."""
     is_send, is_delivery = F.col("type") == "Pub", F.col("type") == "SubBefore"
     said_ms = F.unix_millis("event_time")
     cost_ms = F.when(F.col("cost_ms") >= 0, F.col("cost_ms"))

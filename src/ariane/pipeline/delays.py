@@ -1,13 +1,14 @@
-"""messages and marks → delays: asked against real delivery times, by level and to any time.
+"""messages, position_marks → delays: scheduled and actual delivery times, by delay level or until a time.
 
-A fold: records in any order, late or twice, give the same rows.
+The result does not depend on the order, lateness or duplication of the input rows.
 
-    waits       SCHEDULE_TOPIC_XXXX (queue = level - 1), rmq_sys_wheel_timer (queue 0)  ─┐ same message, broker, topic, what was
-    delivered   the topic that it was for, with what was asked for in its properties    ─┘ asked for: the first to the first, …
-    cancelled   a mark on a record that waits
+    pending     SCHEDULE_TOPIC_XXXX (queue = level - 1), rmq_sys_wheel_timer (queue 0)  ─┐ joined by message, broker, topic and
+    delivered   the target topic, with the requested delay in the properties            ─┘ requested delay: first to first, …
+    cancelled   a mark on a pending record
 
-A timer that the log had to be cut behind is stored once more by our broker (its prepared offset is the complement of the former
-record's): it stays one delayed message. What was asked for a time that was over already never waited, and has no row.
+When the retained log no longer covers a timer, the Ariane broker stores the timer again, with the complement of the former offset
+as prepared offset: it remains one delayed message. A message whose requested time had already passed was never pending and has no
+row.
 """
 
 from __future__ import annotations
@@ -35,16 +36,22 @@ from ariane.tables.delays import CANCELLED, DELIVERED, LEVEL, PENDING, RETRY, TI
 
 ID = ("bucket", "message_id", "broker")
 KEY = (*ID, "topic", "reconsume_times", "requested_for")
-TIME_MAX_MS = 253_402_300_799_999  # the last ms of the year 9999
+TIME_MAX_MS = 253_402_300_799_999  # last ms of the year 9999
 
 
 def delays(messages: DataFrame, marks: DataFrame, levels_ms: Sequence[int] = DELAYS_MS) -> DataFrame:
-    """Rows with the columns of DELAYS and `bucket`; `levels_ms`: the brokers' messageDelayLevel."""
+    """Return rows with the columns of DELAYS and `bucket`.
+
+    Args:
+        messages: table `messages` with `bucket`.
+        marks: table `position_marks` with `bucket`.
+        levels_ms: the brokers' messageDelayLevel, in ms.
+    """
     once = messages.dropDuplicates([*ID, "topic", "commit_log_offset"])
     waiting = _waiting(once, marks, levels_ms)
     joined = waiting.join(_delivered(once), [*KEY, "number"], "full_outer")
     scheduled_at = F.coalesce("scheduled_at", _time(F.when(F.col("is_timer"), F.col("requested_time"))))
-    # A delivery that no record waited for: one by level is known by its properties, one to a time by its prepared offset.
+    # A delivery without a pending record: one by level is recognized by its properties, one by time by its prepared offset.
     known = joined.where(F.col("waits") | F.col("is_timer").isNull() | ~F.col("is_timer") | F.col("is_linked"))
     return (
         known.withColumn("scheduled_at", scheduled_at)
@@ -63,7 +70,7 @@ def delays(messages: DataFrame, marks: DataFrame, levels_ms: Sequence[int] = DEL
 
 
 def _waiting(once: DataFrame, marks: DataFrame, levels_ms: Sequence[int]) -> DataFrame:
-    """One row per delayed message; `number` counts those that look alike, cancelled ones last."""
+    """Return one row per delayed message; `number` counts those with equal keys, cancelled ones last."""
     own, topic = F.col("properties"), F.col("topic")
     is_timer = topic == TIMER_TOPIC
     is_there = (topic == SCHEDULE_TOPIC) | (is_timer & (F.col("queue_id") == TIMERS) & own[TIMER_DEL_UNIQKEY].isNull())
@@ -103,7 +110,7 @@ def _waiting(once: DataFrame, marks: DataFrame, levels_ms: Sequence[int]) -> Dat
             "moved_mark_at": F.min(F.when(F.col("is_moved"), F.col("mark_at"))).over(same),
         }
     )
-    # Of a message whose first record is in no table (any more), a moved one stands for it.
+    # If the first record of a message is in no table (any more), a record that was stored again stands in for it.
     kept = numbered.where(~F.col("is_moved") | ((F.col("originals") == 0) & (F.col("number") == 1)))
     return kept.select(
         *KEY,
@@ -120,7 +127,7 @@ def _waiting(once: DataFrame, marks: DataFrame, levels_ms: Sequence[int]) -> Dat
 
 
 def _delivered(once: DataFrame) -> DataFrame:
-    """Records that may be deliveries; `number` counts those that look alike, those first that say so themselves."""
+    """Return the records that may be deliveries; `number` counts those with equal keys, explicit deliveries first."""
     own, topic = F.col("properties"), F.col("topic")
     is_elsewhere = ~topic.isin(SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC)
     by_level = (F.coalesce(own[DELAY], F.lit("0")) != "0") & (own[REAL_TOPIC] == topic)
@@ -146,7 +153,7 @@ def _delivered(once: DataFrame) -> DataFrame:
 
 
 def _asked_for(is_timer: Column, level: Column) -> Column:
-    """What was asked for, as the waiting record and the delivered one say it alike; null where nothing was."""
+    """Return the requested delay in the form that the pending and the delivered record share; null if there was none."""
     own = F.col("properties")
     time = F.coalesce(*(own[name] for name in (START_DELIVER_TIME, TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS)))
     return F.when(is_timer, F.concat(F.lit("time "), time)).otherwise(F.concat(F.lit("level "), level))
@@ -158,7 +165,7 @@ def _kind(is_timer: Column, topic: Column) -> Column:
 
 
 def _ms(name: str) -> Column:
-    """A property that says a time, in ms."""
+    """Return a property that contains a time, in ms."""
     return F.col("properties")[name].try_cast("bigint")
 
 

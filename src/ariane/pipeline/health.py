@@ -1,20 +1,20 @@
-"""trace_events and messages → health: what is wrong with messages, counted by minute, with examples.
+"""trace_events, messages → health: anomalies of messages, counted by minute, with examples.
 
-A fold: rows in any order, late or twice, give the same. Either input may be missing; then what follows from it is.
+The result does not depend on the order, lateness or duplication of the input rows. If an input is missing, its findings are.
 
     messages      records ──────────────────────────────────┐
     trace_events  Pub, EndTransaction: sends ───────────────┼→ one row per message, with three lists ─→ its findings ─┐
                   SubBefore, SubAfter: calls → consumptions ┘      └→ first deliveries by ordering key → disorder ────┴→ counts
 
 Rules
-  consumed twice   one group reported success for two different calls of its listener
-  stored twice     two records in one topic, or two answers to sends with different ids; half and delayed sends left out
-  out of order     the group's first delivery of a message (a SubBefore with no earlier delivery) began before that of another
-                   one with the same key, that the broker had stored earlier in the same queue. Later deliveries do not count,
-                   so a retry is no disorder. The key is __SHARDINGKEY, else the business keys. A message is compared with
-                   those of its own bucket and of the one before it.
-  clock ahead      born later than stored: the least by which the producer's clock is ahead of the broker's
-  stored           a record, or a send with success that can be consumed at once, or a commit, or a consumption
+  consumed twice   a group reported success for two different calls of its listener
+  stored twice     two records in one topic, or two responses to sends with different ids; except half and delayed messages
+  out of order     the group's first delivery of a message (a SubBefore with no earlier delivery) started before that of another
+                   message with the same key which the broker had stored earlier in the same queue. Later deliveries do not
+                   count, so retries are not disorder. The key is __SHARDINGKEY, otherwise the business keys. A message is compared
+                   with those of its own bucket and of the preceding one.
+  clock ahead      born later than stored: a lower bound of how much the producer's clock is ahead of the broker's
+  stored           a record, a successful send that is consumable immediately, a commit, or a consumption
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ariane.tables import health as kinds
 from ariane.tables.time_buckets import BUCKET_MINUTES
 
 SHARDING_KEY = "__SHARDINGKEY"
-REPLY_TOPIC = "_REPLY_TOPIC"  # end of its name: answers that brokers push, nobody consumes them
+REPLY_TOPIC = "_REPLY_TOPIC"  # suffix of topics with replies that brokers push; they have no consumers
 BUCKET_FORMAT = "yyyy-MM-dd'T'HHmm"
 IDS_SHOWN = 5
 RESULTS = {0: "success", 1: "timeout", 2: "exception", 3: "null", 4: "failed"}
@@ -42,24 +42,26 @@ GROUPED = ("bucket", "kind", "minute", "topic", "consumer_group", "host", "cause
 
 
 def health(events: DataFrame, messages: DataFrame) -> DataFrame:
-    """Rows with the columns of HEALTH and `bucket`, of trace_events and messages with `bucket`."""
+    """Return rows with the columns of HEALTH and `bucket`, from trace_events and messages with `bucket`."""
     known = _known(events, messages)
     single = known.select("bucket", "message_id", "at", F.explode(_findings()).alias("found"))
     found = single.select("bucket", "message_id", "at", "found.*").unionByName(_out_of_order(known))
     return _counted(found.withColumn("minute", F.date_trunc("minute", "at")))
 
 
-# --- what is known: one row per message ---
+# --- facts: one row per message ---
 
 
 def _known(events: DataFrame, messages: DataFrame) -> DataFrame:
-    """`records`, `sends`, `consumptions`, and what follows from them: `at` (see the table's `minute`), `topic`, `first` (its
-    first record in a topic of the application)."""
+    """Return one row per message with its `records`, `sends` and `consumptions`.
+
+    Derived columns: `at` (see `minute` in the table), `topic`, `tags`, and `first`, its first record in a topic of the application.
+    """
     lists = [_records(messages), _sends(events), _consumptions(events)]
     names = ("record", "send", "consumption")
     notes = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), lists)
     gathered = notes.groupBy(*ID).agg(*(F.array_sort(F.collect_set(name)).alias(f"{name}s") for name in names))
-    # The first field of a record is its time.
+    # Structs are compared field by field, and the first field of a record is its time.
     first = F.array_min(F.filter("records", lambda one: one["place"] == "user"))
     least = [F.array_min(F.col(name)["traced_at"]) for name in ("sends", "consumptions")]
     return gathered.withColumn("first", first).withColumns(
@@ -72,7 +74,7 @@ def _known(events: DataFrame, messages: DataFrame) -> DataFrame:
 
 
 def _records(messages: DataFrame) -> DataFrame:
-    """What brokers stored; `place`: user, retry, dead or system."""
+    """Return the records that brokers stored; `place` is user, retry, dead or system."""
     topic, own = F.col("topic"), F.col("properties")
     is_system = topic.isin(*SYSTEM_TOPICS) | topic.startswith(SYSTEM_TOPIC_PREFIX) | topic.endswith(REPLY_TOPIC)
     place = (
@@ -92,7 +94,7 @@ def _records(messages: DataFrame) -> DataFrame:
         F.col("commit_log_offset"),
         F.col("offset_message_id"),
         place.alias("place"),
-        # A message that fails is delayed on its way to a retry topic: that is its real topic then, not the application's.
+        # A failed message is delayed on its way to a retry topic: REAL_TOPIC is that topic then, not the application's.
         F.when(~origin.startswith(RETRY_PREFIX), origin).alias("origin"),
         F.col("tags"),
         F.coalesce(own[SHARDING_KEY], F.col("keys")).alias("order_key"),
@@ -104,7 +106,7 @@ def _records(messages: DataFrame) -> DataFrame:
 
 
 def _sends(events: DataFrame) -> DataFrame:
-    """`is_published`: the record of a send; `is_plain`: it succeeded and can be consumed at once."""
+    """Return sends and decisions. `is_published`: a send; `is_plain`: it succeeded and the message is consumable immediately."""
     later = F.coalesce(F.col("message_type").isin(int(MessageType.HALF), int(MessageType.DELAY)), F.lit(False))
     is_published = F.col("type") == "Pub"
     is_committed = (F.col("type") == "EndTransaction") & (F.col("transaction_state") == "COMMIT_MESSAGE")
@@ -121,7 +123,7 @@ def _sends(events: DataFrame) -> DataFrame:
 
 
 def _consumptions(events: DataFrame) -> DataFrame:
-    """What each group did with a message: how often with success, the first delivery, the result of the last one."""
+    """Return the consumption of a message by each group: number of successes, first delivery, result of the last one."""
     is_begin, is_end = F.col("type") == "SubBefore", F.col("type") == "SubAfter"
     code = F.coalesce("context_code", F.when(F.col("success"), F.lit(0)).otherwise(F.lit(4)))
     calls = (
@@ -154,11 +156,11 @@ def _consumptions(events: DataFrame) -> DataFrame:
     return by_group.select(*ID, F.struct(*columns, result).alias("consumption"))
 
 
-# --- findings of a message ---
+# --- findings per message ---
 
 
 def _findings() -> Column:
-    """All of them, as an array of structs."""
+    """Return all findings as an array of structs."""
     return F.flatten(
         F.array(_consumed_twice(), _stored_twice(), _clock_ahead(), _stored(), _sent(), _retried(), _dead_letters())
     )
@@ -235,7 +237,7 @@ def _stored() -> Column:
         | F.exists("sends", lambda one: one["is_plain"] | one["is_committed"])
         | (F.size("consumptions") > 0)
     )
-    # Clients that do not tell their group leave a null: it was consumed, by whom is not known.
+    # Clients that do not trace their group yield null: the message was consumed by an unknown group.
     groups = F.transform("consumptions", lambda one: F.coalesce(one["consumer_group"], F.lit(kinds.UNKNOWN_GROUP)))
     by = F.array_join(F.array_sort(groups), " ")
     return _if(can_be_consumed, _finding(kinds.STORED, group=F.when(by != "", by), cause=F.col("tags")))
@@ -264,7 +266,7 @@ def _dead_letters() -> Column:
         last = F.get(F.filter("consumptions", lambda one: one["consumer_group"] == group), F.lit(0))
         return _finding(
             kinds.DEAD_LETTER, group=group, host=last["host"], cause=F.coalesce(last["result"], F.lit("no trace")),
-            worst=times, detail=F.format_string("given up after %d deliveries", times),
+            worst=times, detail=F.format_string("dead-lettered after %d deliveries", times),
         )  # fmt: skip
 
     return F.transform(topics, finding)
@@ -278,7 +280,7 @@ def _out_of_order(known: DataFrame) -> DataFrame:
         .select(*ID, "at", "first", F.explode(began).alias("consumption"))
         .select(*ID, "at", *(f"first.{name}" for name in (*queue, "queue_offset")), "consumption.*")
     )
-    # What is compared with a bucket's messages must not depend on which other buckets are folded with it.
+    # The result for a bucket must not depend on which other buckets are computed in the same run.
     begin = F.try_to_timestamp("bucket", F.lit(BUCKET_FORMAT))
     following = F.date_format(begin + F.expr(f"INTERVAL {BUCKET_MINUTES} MINUTES"), BUCKET_FORMAT)
     seen = begun.withColumn("seen_by", F.explode(F.array_compact(F.array(F.col("bucket"), following))))
@@ -298,11 +300,11 @@ def _out_of_order(known: DataFrame) -> DataFrame:
     return late.select(*ID, "at", finding.alias("found")).select(*ID, "at", "found.*")
 
 
-# --- counting ---
+# --- aggregation ---
 
 
 def _counted(rows: DataFrame) -> DataFrame:
-    """Counts, and the worst few. What a group has is sorted, on disk when it is much; only the few become an array."""
+    """Return counts and the worst examples. Ranking by a window can spill to disk; only the top rows become an array."""
     group = Window.partitionBy(*GROUPED)
     order = group.orderBy(F.desc_nulls_last("worst"), "at", "message_id")
     ranked = rows.select("*", F.row_number().over(order).alias("rank"), F.count("*").over(group).alias("count"))
@@ -314,7 +316,7 @@ def _counted(rows: DataFrame) -> DataFrame:
 
 
 def _if(condition: Column, finding: Column) -> Column:
-    """One finding, or none."""
+    """Return an array with the finding, empty if the condition is false."""
     return F.filter(F.array(finding), lambda _: condition)
 
 

@@ -1,4 +1,4 @@
-"""`ariane.tables.histogram` as Spark's expressions: the same buckets, without a row going through Python."""
+"""`ariane.tables.histogram` as Spark expressions: the same buckets, computed in the JVM."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _PLACE = "_place"
 
 
 def bucket_of(ms: Column) -> Column:
-    """The bucket of a duration, INT; null for null, and for a negative one, which is no duration."""
+    """Return the bucket of a duration (INT); null for null and for negative values."""
     number = F.ceil(F.log(ms.cast("double")) / F.lit(LN_GAMMA)).cast("int")
     return F.when(ms == 0, F.lit(ZERO_BUCKET)).when(ms > 0, F.greatest(F.lit(ZERO_BUCKET), number))
 
 
 def histogram(ms: Column) -> Column:
-    """Aggregate: the histogram of the durations of a group, empty when none is known.
+    """Return an aggregate: the histogram of a group's durations, empty if all are null.
 
-    It holds the buckets of all rows of a group at once, four bytes a row and more: for groups of many rows, and for several
-    measures together, take `aggregated`.
+    It collects the buckets of all rows of a group in memory, at least four bytes per row. Use `aggregated` for groups of many rows
+    and for several measures.
     """
-    # Equal ones stand side by side: how many there are follows from where the next ones begin.
+    # The sorted array has runs of equal buckets: the count of a bucket is the distance to the start of the next run.
     all_of_them = F.sort_array(F.collect_list(bucket_of(ms)))
 
     def counts(ordered: Column) -> Column:
@@ -35,7 +35,7 @@ def histogram(ms: Column) -> Column:
         lengths = F.zip_with(ends, begins, lambda end, begin: end.cast("bigint") - begin)
         return F.when(F.size(ordered) > 0, F.map_from_arrays(numbers, lengths)).otherwise(F.lit(None).cast(TYPE))
 
-    # `transform` over a list of one is Spark's way to name a value that is used several times.
+    # `transform` over an array of one element is Spark's way to name an expression that is used several times.
     named = F.get(F.transform(F.array(all_of_them), counts), F.lit(0))
     return F.coalesce(named, F.create_map().cast(TYPE))
 
@@ -43,10 +43,15 @@ def histogram(ms: Column) -> Column:
 def aggregated(
     rows: DataFrame, by: Sequence[str], measures: Mapping[str, str], others: Mapping[str, Column]
 ) -> DataFrame:
-    """`rows` grouped by `by`: the histogram of each measure (column of the result → column of `rows` in ms), `<it>_max` its
-    greatest value (both null where none is known), and `others`, each of which has to be a sum.
+    """Return `rows` grouped by `by`, with the histogram and the maximum of each measure.
 
-    Rows are counted by bucket first, so that a group never is a list of its rows.
+    Rows are counted per bucket first, so that no group is collected as a list of its rows.
+
+    Args:
+        rows: durations in ms.
+        by: grouping columns.
+        measures: result column → column of `rows`. `<result>_max` is the maximum; both are null if all values are.
+        others: result column → expression that is summed.
     """
     entries = F.array(
         *(
@@ -65,12 +70,12 @@ def aggregated(
         *(column.alias(name) for name, column in others.items()),
     )
     first, *_ = measures
-    # Each row is there once for every measure, known or not: those of one of them are all rows.
+    # Each row occurs once per measure, also with a null value: summing over one measure covers all rows.
     return _collected(buckets, by, measures, [F.sum(_if(first, name)).alias(name) for name in others])
 
 
 def added(rows: DataFrame, by: Sequence[str], measures: Sequence[str], sums: Sequence[str] = ()) -> DataFrame:
-    """`rows` grouped by `by`: the histograms of each measure added up, the greatest of `<it>_max`, and the `sums` added up."""
+    """Return `rows` grouped by `by`, with merged histograms, the maximum of `<measure>_max`, and the sums of `sums`."""
     entries = F.array(
         *(
             F.struct(F.lit(name).alias("measure"), F.col(name).alias("counts"), F.col(f"{name}_max").alias("ms"))
@@ -85,7 +90,7 @@ def added(rows: DataFrame, by: Sequence[str], measures: Sequence[str], sums: Seq
         F.posexplode_outer("_entry.counts").alias(_PLACE, BUCKET, COUNT),
         *sums,
     )
-    # A row is there once for every bucket: what is added up is taken of the first.
+    # Each row occurs once per bucket: other sums are taken from its first occurrence.
     of_first = (F.sum(F.when(F.coalesce(_PLACE, F.lit(0)) == 0, F.col(name))).alias(name) for name in sums)
     buckets = counts.groupBy(*by, MEASURE, BUCKET).agg(
         F.sum(COUNT).alias(COUNT), F.max("ms").alias(GREATEST), *of_first
@@ -95,7 +100,7 @@ def added(rows: DataFrame, by: Sequence[str], measures: Sequence[str], sums: Seq
 
 
 def _collected(buckets: DataFrame, by: Sequence[str], measures: Iterable[str], others: Sequence[Column]) -> DataFrame:
-    """Rows of a measure and a bucket (null: not known) each, to one row with all of them."""
+    """Merge rows of one measure and bucket (null: no value) each into one row with all of them."""
     names = tuple(measures)
 
     def of(name: str) -> Column:
@@ -111,5 +116,5 @@ def _collected(buckets: DataFrame, by: Sequence[str], measures: Iterable[str], o
 
 
 def _if(measure: str, value: Column | str) -> Column:
-    """The value in rows of a measure, else null."""
+    """Return the value in rows of a measure, otherwise null."""
     return F.when(F.col(MEASURE) == measure, F.col(value) if isinstance(value, str) else value)

@@ -4,7 +4,7 @@
 
 A table is a pure function of all input rows of a bucket. Late, duplicate or reordered rows need no special handling: their bucket
 is computed again. The progress of each input is stored in the table itself (`TableVersion.applied`), in the commit that
-publishes the rows. There is no other state.
+publishes the rows. No other state exists.
 """
 
 from __future__ import annotations

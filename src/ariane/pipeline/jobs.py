@@ -1,6 +1,6 @@
-"""The jobs by name: what each reads, and the tables that follow. A new job is a new line here and in `ariane.cli.command_names`.
+"""The jobs by name: their sources and tables. A new job needs a line here and one in `ariane.cli.command_names`.
 
-topics ─ Source ─ Appended ─→ base tables ─ Fold ─→ tables that follow from them
+topics ─ TopicSource ─ AppendTable ─→ base tables ─ IncrementalTable ─→ tables computed from them
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ if TYPE_CHECKING:
 
 
 class AppendTable(NamedTuple):
-    """A base table and how its rows (with `bucket`) come from a micro-batch that `Source.prepare` has prepared."""
+    """A base table, and how its rows (with `bucket`) are selected from a micro-batch that `TopicSource.prepare` has prepared."""
 
     table: t.TableSchema
     select: Callable[[DataFrame], DataFrame]
 
 
 class TopicSource(NamedTuple):
-    """A stream of messages; its name is that of its checkpoint."""
+    """A stream of messages. Its name is also that of its checkpoint."""
 
     name: str
     options: Mapping[str, str]
-    """Of format("rocketmq"): which topics. Where the cluster is and who asks is added by `run`."""
+    """Options of format("rocketmq") that select topics. `run` adds name servers and credentials."""
     schema: str
-    """The columns that are read."""
+    """Columns to read."""
     append_tables: tuple[AppendTable, ...]
     prepare: Callable[[DataFrame], DataFrame] = lambda batch: batch
-    """Work on a micro-batch that all its tables share; what it gives is kept until all of them have it."""
+    """Shared preparation of a micro-batch for all tables. The result is cached until all of them have it."""
 
 
 class PipelineJob(NamedTuple):
-    """What `ariane pipeline run NAME` does."""
+    """A job of `ariane pipeline run NAME`."""
 
     name: str
     sources: tuple[TopicSource, ...]
     incremental_tables: tuple[IncrementalTable, ...]
-    """In an order in which each comes after those whose tables it reads."""
+    """Computed tables, in an order in which each table follows its inputs."""
 
     @property
     def tables(self) -> tuple[t.TableSchema, ...]:
@@ -96,7 +96,7 @@ RECORDS = TopicSource(
     messages.decode_records,
 )
 
-# Messages are read by other jobs, which may not run: as of when these are, say the traces.
+# The as-of time comes from the traces: `messages` belongs to other jobs, which may not run.
 TRACE_TABLES = (
     IncrementalTable(t.CLOCKS, (t.TRACE_EVENTS, t.MESSAGES), clocks.clocks, freshness_inputs=(t.TRACE_EVENTS,)),
     IncrementalTable(t.MESSAGE_KEYS, (t.TRACE_EVENTS,), message_keys.message_keys, maintain=message_keys.merge_days),
@@ -113,7 +113,7 @@ CONSUMPTION_TABLE = IncrementalTable(
     t.CONSUMPTION, (t.SAMPLES_BROKERS, t.SAMPLES_QUEUES, t.SAMPLES_COUNTERS), consumption.consumption, lookback=1
 )
 HEALTH_TABLE = IncrementalTable(t.HEALTH, (t.TRACE_EVENTS, t.MESSAGES), health.health, lookback=1)
-# Marks may have nothing for days, and traces are read by another job: as of when these are, say the messages.
+# The as-of time comes from the messages: there may be no marks for days, and traces belong to another job.
 MARKS_TABLE = IncrementalTable(t.POSITION_MARKS, (t.RECORD_POSITIONS,), messages.position_marks, repartitioned=True)
 DELAYS_TABLE = IncrementalTable(t.DELAYS, (t.MESSAGES, t.POSITION_MARKS), delays.delays, freshness_inputs=(t.MESSAGES,))
 TRANSACTIONS_TABLE = IncrementalTable(
@@ -137,7 +137,7 @@ JOBS = {
 
 
 def combine_jobs(names: tuple[str, ...]) -> PipelineJob:
-    """One job that does what these do; what they share is done once."""
+    """Return one job that does the work of several; shared sources and tables are processed once."""
     jobs = [JOBS[name] for name in names]
     sources = {source.name: source for job in jobs for source in job.sources}
     folds = {fold.table.name: fold for job in jobs for fold in job.incremental_tables}
@@ -145,7 +145,7 @@ def combine_jobs(names: tuple[str, ...]) -> PipelineJob:
 
 
 def with_topics(job: PipelineJob, traces: str, samples: str) -> PipelineJob:
-    """The job for a cluster with traces and samples in these topics, which are no application's."""
+    """Return the job for a cluster whose traces and samples are in these topics."""
     options = {
         TRACES.name: {"topic": traces},
         SAMPLES.name: {"topic": samples},
@@ -155,7 +155,7 @@ def with_topics(job: PipelineJob, traces: str, samples: str) -> PipelineJob:
 
 
 def with_delay_levels(job: PipelineJob, levels_ms: Sequence[int]) -> PipelineJob:
-    """The job for brokers with another messageDelayLevel."""
+    """Return the job for brokers with another messageDelayLevel, in ms."""
     folds = (
         fold._replace(compute=partial(delays.delays, levels_ms=levels_ms)) if fold.table == t.DELAYS else fold
         for fold in job.incremental_tables

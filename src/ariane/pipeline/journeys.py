@@ -1,12 +1,12 @@
-"""trace_events, messages, clocks → journeys: what became of each message in each group, from whatever there is.
+"""trace_events, messages, clocks → journeys: the path of each message through each consumer group.
 
-A fold: events in any order, late or twice, give the same rows.
+The result does not depend on the order, lateness or duplication of the input rows.
 
     Pub, EndTransaction, Recall   by message id                                ─┐
     SubBefore  ─┐ by message id and request id: one attempt                     │
     SubAfter   ─┘   → by message id and group: the attempts                     ├→ one row per message and group
     messages      by message id: stored, available; by group: dead-lettered    ─┘
-    clocks        by bucket, host and hour: the difference to the broker's clock
+    clocks        by bucket, host and hour: the offset to the broker's clock
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ SENT_TYPES = ("Pub", "EndTransaction", "Recall")
 CONSUMED_TYPES = ("SubBefore", "SubAfter")
 CORRECTED = ("started_corrected_at", "ended_corrected_at")
 SKEWED = (OUTLIER, CONTRADICTION, BEFORE_SENT)
-HELD_TYPES = (1, 3)  # half and delayed messages: the broker holds them back
-# Of a journey with more attempts the first and the last half stand in the row: orderly groups may try for ever.
+HELD_TYPES = (1, 3)  # half and delayed messages, which the broker holds back
+# Of longer journeys the row has the first and the last half of the attempts: orderly groups may retry without limit.
 ATTEMPTS_MAX = 64
 FIRST_POP_TIME = "1ST_POP_TIME"  # property of retries after a pop of 5.x
 MESSAGE = ["bucket", "message_id"]
 
 
 def journeys(events: DataFrame, messages: DataFrame, clocks: DataFrame) -> DataFrame:
-    """Rows with the columns of JOURNEYS and `bucket`, of trace_events, messages and clocks with `bucket`."""
+    """Return rows with the columns of JOURNEYS and `bucket`, from trace_events, messages and clocks with `bucket`."""
     sends = _timed(_sends(events), clocks, "producer_clock").withColumn("is_traced", F.lit(True))
     deliveries = _consumptions(events, messages, clocks)
-    # What the broker alone tells of is no journey, but a group that left no trace is told of with a send that did.
+    # A message without any trace has no journey. A group without a trace has one (dead letters) if the message has a traced send.
     told = sends.join(deliveries, MESSAGE, "full_outer").where("is_traced OR attempts IS NOT NULL")
     joined = told.join(stored(messages), MESSAGE, "left")
     rows = _durations(_storing(joined))
@@ -48,7 +48,7 @@ def journeys(events: DataFrame, messages: DataFrame, clocks: DataFrame) -> DataF
 
 
 def _sends(events: DataFrame) -> DataFrame:
-    """One row per message id: the first send that succeeded, else the first that did not; and decisions of transactions."""
+    """Return one row per message id: the first successful send, otherwise the first failed one; and transaction decisions."""
     is_pub, is_decision = F.col("type") == "Pub", F.col("type") == "EndTransaction"
     place = ("trace_broker", "trace_queue_id", "trace_queue_offset", "record_index")
     best = F.struct(~F.col("success"), "event_time", *place)
@@ -56,7 +56,7 @@ def _sends(events: DataFrame) -> DataFrame:
         "topic", "keys", "tags", "message_type", "region", "client_group", "client_host", "store_host", "offset_message_id",
         "event_time", "cost_ms", "success", "trace_stored_at", _trace_upper_ms(is_pub).alias("trace_upper_ms"),
     )  # fmt: skip
-    # Equal records are one send that was traced or read twice; a retry has another time or another offset id.
+    # Equal records are one send that was traced or read twice; a retry differs in its time or offset id.
     one = F.when(is_pub, F.struct("event_time", "offset_message_id", "success"))
     decision = F.struct(
         F.col("event_time").alias("decided_at"),
@@ -75,7 +75,7 @@ def _sends(events: DataFrame) -> DataFrame:
             F.bool_or(F.when(is_pub, F.col("success"))).alias("sent_ok"),
             F.sort_array(F.collect_set(F.when(is_decision, decision))).alias("decisions"),
             F.min(F.when((F.col("type") == "Recall") & F.col("success"), F.col("event_time"))).alias("recalled_at"),
-            # Where there is no Pub, these know a little.
+            # Substitutes for messages without a Pub record.
             F.min("topic").alias("any_topic"),
             F.min("client_group").alias("any_group"),
         )
@@ -107,8 +107,10 @@ def _sends(events: DataFrame) -> DataFrame:
 
 
 def _timed(rows: DataFrame, clocks: DataFrame, name: str) -> DataFrame:
-    """Rows with `clock_host` and `traced_at` (whose clock, and when), and what is known of that clock: its bounds NAME_lower_ms and
-    NAME_upper_ms, the estimate NAME_ms and NAME_error_ms, and whether no majority agrees on it: NAME_fault."""
+    """Add the clock offset of `clock_host` at `traced_at`.
+
+    Adds the bounds NAME_lower_ms and NAME_upper_ms, the estimate NAME_ms and NAME_error_ms, and NAME_fault: no majority agrees.
+    """
     difference, error = estimate(F.col("lower_ms"), F.col("upper_ms"))
     known = clocks.select(
         "bucket",
@@ -130,13 +132,13 @@ def _timed(rows: DataFrame, clocks: DataFrame, name: str) -> DataFrame:
 
 
 def _consumptions(events: DataFrame, messages: DataFrame, clocks: DataFrame) -> DataFrame:
-    """One row per message id and consumer group; `attempts` is null for a group that left no trace."""
+    """Return one row per message id and consumer group; `attempts` is null for a group without a trace."""
     order = F.coalesce(_plus_ms("at", F.col("clock_ms")), F.col("at")).alias("order")
     call = F.struct(
         order, "request_id", "at", "started_at", "ended_at", "cost_ms", "result", "retry_times", "host", "region", "clock_ms",
         "clock_error_ms", "clock_fault", "clock_upper_ms", "is_outlier",
     )  # fmt: skip
-    # One aggregation of both costs less than to join them: what is joined in full lies nowhere in particular.
+    # One aggregation of both is cheaper than a full outer join, whose result has lost its partitioning.
     calls = _attempts(events, clocks).withColumn("is_call", F.lit(True))
     attempts = (
         calls.unionByName(_by_group(messages), allowMissingColumns=True)
@@ -181,7 +183,7 @@ def _consumptions(events: DataFrame, messages: DataFrame, clocks: DataFrame) -> 
 
 
 def _attempts(events: DataFrame, clocks: DataFrame) -> DataFrame:
-    """One row per call of the listener."""
+    """Return one row per listener call."""
     is_before, is_after = F.col("type") == "SubBefore", F.col("type") == "SubAfter"
     told = (
         events.where(F.col("type").isin(*CONSUMED_TYPES))
@@ -201,7 +203,7 @@ def _attempts(events: DataFrame, clocks: DataFrame) -> DataFrame:
             F.max(F.when(is_after, _code())).alias("code"),
         )
     )
-    # The cost of a message of a batch is its share; a clock that was set back may tell of an end before the beginning.
+    # The cost of a message of a batch is its share. If a clock was set back, the end may precede the start.
     ended = F.greatest("after_at", _plus_ms("started_at", F.col("cost_ms")))
     at = F.coalesce("started_at", _plus_ms("after_at", -F.coalesce("cost_ms", F.lit(0))))
     attempts = told.withColumns(
@@ -213,18 +215,18 @@ def _attempts(events: DataFrame, clocks: DataFrame) -> DataFrame:
 
 
 def _uncorrected(rows: DataFrame, is_outlier: str, clock: str) -> DataFrame:
-    """Without the estimate of a clock in rows whose own record contradicts it."""
+    """Set the clock estimate to null in rows whose own record contradicts it."""
     names = (f"{clock}_ms", f"{clock}_error_ms")
     return rows.withColumns({name: F.when(~F.col(is_outlier), F.col(name)) for name in names})
 
 
 def _trace_upper_ms(is_send: Column) -> Column:
-    """The upper bound of a clock that a record gives: its trace was stored after it was written."""
+    """Return the upper bound of the clock offset from one record: its trace was stored after it was written."""
     return F.unix_millis("trace_stored_at") - noted_ms(is_send) + CUT_MS
 
 
 def _delivery(one: Column) -> Column:
-    """An attempt as it stands in the row."""
+    """Return an attempt in the layout of `deliveries`."""
 
     def corrected(name: str) -> Column:
         return F.timestamp_millis(F.unix_millis(one[name]) + one["clock_ms"])
@@ -238,12 +240,12 @@ def _delivery(one: Column) -> Column:
 
 
 def _by_group(messages: DataFrame) -> DataFrame:
-    """One row per message and group that the broker kept it for: dead letters, retries after a pop."""
+    """Return one row per message and group for which the broker stored it: dead letters, retries after a pop."""
     topic = F.col("topic")
     dead = topic.startswith(DLQ_PREFIX)
     popped = topic.startswith(RETRY_PREFIX) & F.col("properties").getItem(FIRST_POP_TIME).isNotNull()
     name = F.regexp_replace(topic, "^%(?:DLQ|RETRY)%", "")
-    # `%RETRY%group_topic` and `%RETRY%group+topic` are a pop's; where the group ends, tells the topic that it came from.
+    # Retry topics of a pop are `%RETRY%group_topic` or `%RETRY%group+topic`; RETRY_TOPIC shows where the group name ends.
     own = F.coalesce(F.col("properties").getItem("RETRY_TOPIC"), F.lit(""))
     is_joined = name.endswith(F.concat(F.lit("_"), own)) | name.endswith(F.concat(F.lit("+"), own))
     before_own = F.substring(name, F.lit(1), F.char_length(name) - F.char_length(own) - F.lit(1))
@@ -267,7 +269,7 @@ def _by_group(messages: DataFrame) -> DataFrame:
 
 
 def _storing(joined: DataFrame) -> DataFrame:
-    """With stored_at and what goes with it: the broker's time where it is known, else the producer's bound of it."""
+    """Add stored_at and dependent columns: the broker's time if it is known, otherwise the producer's bound."""
     one_send = F.coalesce(F.col("sends"), F.lit(1)) == 1
     exact = F.coalesce(stored_exactly(F.col("offset_message_id")), F.when(one_send, F.col("first_stored_at")))
     rows = joined.withColumn("exact_at", exact).withColumn("producer_outlier", _is_send_outlier())
@@ -293,7 +295,7 @@ def _storing(joined: DataFrame) -> DataFrame:
 
 
 def _is_send_outlier() -> Column:
-    """Whether a send's own record contradicts the bounds of the producer's clock: by its times, or by when it was stored."""
+    """Return whether a send's record contradicts the bounds of its clock: by its times, or by its store time."""
     sent_ms, exact_ms = F.unix_millis("sent_at"), F.unix_millis("exact_at")
     lower_ms = exact_ms - (sent_ms + F.col("send_cost_ms")) - CUT_MS
     upper_ms = F.least(exact_ms - sent_ms + CUT_MS, F.col("sent_trace_upper_ms"))
@@ -304,11 +306,11 @@ def _is_send_outlier() -> Column:
 
 
 def _durations(rows: DataFrame) -> DataFrame:
-    """With the durations between hosts: null where their clocks contradict each other, never negative."""
+    """Add durations between hosts: null if their clocks contradict each other, never negative."""
     held = F.coalesce(F.col("message_type").isin(*HELD_TYPES), F.lit(False))
     since = F.when(~held | F.col("available_at").isNotNull(), F.coalesce("available_at", "stored_at"))
     by_broker = F.coalesce(F.col("available_at").isNotNull() | F.col("stored_exact"), F.lit(False))
-    # Delivered before it was stored, whatever its clock's difference is within the bounds.
+    # Delivered before it was stored, for every offset within the bounds.
     latest_ms = F.unix_millis("delivered_at") + F.col("delivered_upper_ms") + CUT_MS
     too_early = by_broker & ~F.coalesce("delivered_fault", F.lit(False)) & (latest_ms < F.unix_millis(since))
     rows = rows.withColumns(
@@ -322,7 +324,7 @@ def _durations(rows: DataFrame) -> DataFrame:
     delivered = _plus_ms("delivered_at", F.col("delivered_clock_ms"))
     told_by_clocks = delivered.isNotNull() & (F.col("by_broker") | F.col("producer_clock_ms").isNotNull())
     waited_ms = F.unix_millis(F.coalesce("delivered_corrected_at", "delivered_at")) - F.unix_millis("since")
-    # A stored_at that is none of the broker's may lie up to the whole send too late.
+    # A stored_at that is not the broker's own may be late by the duration of the send.
     by_producer_ms = F.col("producer_clock_error_ms") + F.col("send_cost_ms")
     since_error_ms = F.when(F.col("by_broker"), F.lit(0)).otherwise(by_producer_ms)
     missing = F.col("queueing_missing")
@@ -348,7 +350,7 @@ def _durations(rows: DataFrame) -> DataFrame:
 
 
 def _first_uncorrected() -> Column:
-    """`deliveries`, the first of them without what its record contradicts."""
+    """Return `deliveries`, the first of them without corrected times if its record contradicts the clock."""
 
     def without(one: Column, number: Column) -> Column:
         bare = one
@@ -364,7 +366,7 @@ def _first_uncorrected() -> Column:
 
 
 def _is_skewed() -> Column:
-    """Whether clocks are why the queueing is not known; null without a delivery, and where nothing compares the clocks."""
+    """Return whether clocks are the reason for a missing queueing time; null without a delivery or a comparison of clocks."""
     return (
         F.when(F.col("delivered_at").isNull(), F.lit(None).cast("boolean"))
         .when(_is(F.col("queueing_missing").isin(*SKEWED)), F.lit(True))
@@ -374,7 +376,7 @@ def _is_skewed() -> Column:
 
 
 def _missing() -> Column:
-    """Why the queueing of a delivered message is not known; null where it is."""
+    """Return why the queueing time of a delivered message is missing; null if it is not."""
     of_producer = ~F.col("by_broker")
     is_outlier = F.col("delivered_outlier") | (of_producer & F.col("producer_outlier"))
     contradicts = _is(F.col("delivered_fault")) | (of_producer & _is(F.col("producer_clock_fault")))
@@ -385,7 +387,7 @@ def _missing() -> Column:
         .when(contradicts, F.lit(CONTRADICTION))
         .when(~corrected & _is(F.col("delivered_at") < F.col("sent_at")), F.lit(BEFORE_SENT))
         .when(F.col("since").isNull(), F.lit(NO_STORE_TIME))
-        # Without clocks a time of one host less a time of another says something only when both are clients'.
+        # Without offsets, a difference of times of two hosts is only meaningful if both are clients' times.
         .when(~corrected & F.col("by_broker"), F.lit(NO_CLOCK))
     )
 
@@ -395,12 +397,12 @@ def _is(condition: Column) -> Column:
 
 
 def _first(name: str) -> Column:
-    """The value that is known; the same one whatever the order of rows."""
+    """Return a value that is not null, the same one for every order of rows."""
     return F.min(name)
 
 
 def _code() -> Column:
-    """The context code, or what success means where a client did not send it."""
+    """Return the context code, or its equivalent for clients that only send the success flag."""
     return F.coalesce("context_code", F.when(F.col("success"), F.lit(0)).otherwise(F.lit(4)))
 
 

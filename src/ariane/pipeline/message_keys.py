@@ -1,10 +1,10 @@
-"""trace_events → message_keys: which messages a business key, or an id of the broker, leads to.
+"""trace_events → message_keys: index from business keys and broker ids to messages.
 
-    fold, as every table:   bucket → its terms, one file a bucket
-    `merge_days`:           the buckets of a day, once they are quiet → one file a day, sorted by term
+    like all computed tables:   bucket → its terms, one file per bucket
+    `merge_days`:               the settled buckets of a day → one file per day, sorted by term
 
-A question for a term has to look into every file, so there must be few. Rows are never taken back, only added: a bucket that is
-folded again after its day was merged adds a file with rows that the day's file has too, until the next merge.
+A lookup has to search every file, so there must be few. Rows are only added: a bucket that is rebuilt after its day was merged
+adds a file with rows that the day's file contains as well, until the next merge.
 """
 
 from __future__ import annotations
@@ -23,16 +23,14 @@ from ariane.tables.time_buckets import BUCKET_MS, bucket_start_ms
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SETTLE_MS = 3_600_000  # after its end: until then most of what is late has come
-MAX_UNMERGED_FILES = (
-    24  # files of a day's buckets that may lie beside the day's file: four hours of them, or what came late
-)
+SETTLE_MS = 3_600_000  # after its end, most late rows have arrived
+MAX_UNMERGED_FILES = 24  # unmerged files per day next to the day's file: buckets of four hours, or of late rows
 DAY_MS = 86_400_000
-MAX_TERM_CHARS = 1024  # characters; what is longer is no key that anybody types
+MAX_TERM_CHARS = 1024  # longer words are not keys that anyone searches for
 
 
 def message_keys(events: DataFrame) -> DataFrame:
-    """Rows with the columns of MESSAGE_KEYS and `bucket`, of trace_events with `bucket`."""
+    """Return rows with the columns of MESSAGE_KEYS and `bucket`, from trace_events with `bucket`."""
     words = F.split(F.coalesce("keys", F.lit("")), r"\s+")
     terms = F.array_append(words, F.coalesce("offset_message_id", F.lit("")))
     told = events.select("bucket", "message_id", "trace_stored_at", F.explode(terms).alias("term"))
@@ -43,8 +41,10 @@ def message_keys(events: DataFrame) -> DataFrame:
 
 
 def merge_days(spark: SparkSession, home: Path, now_ms: int) -> TableVersion | None:
-    """Merge the files of quiet buckets into one file a day, where a day has many of them or is over; None when there are
-    none."""
+    """Merge the files of settled buckets into one file per day; return None if no day needs it.
+
+    A day needs it when it is over, or when it has more than `MAX_UNMERGED_FILES`.
+    """
     former = read_version(home, MESSAGE_KEYS)
     if former is None:
         return None
@@ -56,7 +56,7 @@ def merge_days(spark: SparkSession, home: Path, now_ms: int) -> TableVersion | N
     merged_before = {file.bucket for file in former.files}
 
     def least(day: str) -> int:
-        """How many files are left as they are: of a day that is over none, but what comes late after that is collected."""
+        """Return how many files may stay unmerged: none after the end of a day, except for rows that arrive later still."""
         is_over = _begins(day) + DAY_MS + SETTLE_MS <= now_ms
         return 0 if is_over and day not in merged_before else MAX_UNMERGED_FILES
 
@@ -72,7 +72,7 @@ def merge_days(spark: SparkSession, home: Path, now_ms: int) -> TableVersion | N
 
 
 def day_of(bucket: str) -> str:
-    """The name under which a bucket is merged: 2026-11-21, of 2026-11-21T1020."""
+    """Return the name of the merged bucket: 2026-11-21 for 2026-11-21T1020."""
     return bucket.partition("T")[0]
 
 

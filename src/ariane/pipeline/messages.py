@@ -1,10 +1,10 @@
-"""Stored records → messages, places and marks: the base of all that does not follow from traces.
+"""Stored records → messages, record_positions, position_marks: the input of all tables that need more than traces.
 
-    records of all topics ─→ messages   headers, in the bucket of their message
-                          └→ places     records of the half and the timer queue, and what means them by queue offset ─→ marks
+    records of all topics ─→ messages           headers, in the bucket of their message
+                          └→ record_positions   half messages, timers, and marks that refer to them by offset ─→ position_marks
 
-The bucket of a record is that of its unique id; of one without, that of the time at which it was stored. The id of a message that
-was delayed for long is read by the time at which it was born, because its news may come when more than a month is over.
+The bucket of a record is that of its unique id; without one, that of its store time. For a message with a long delay the month of
+the id is determined by the born time, because its records may be stored more than a month later.
 """
 
 from __future__ import annotations
@@ -39,32 +39,32 @@ from ariane.spark.records.arrow_decoder import COLUMNS
 from ariane.tables import MESSAGES, POSITION_MARKS, RECORD_POSITIONS
 from ariane.tables.record_positions import BROKER_HASHES, MARK, OFFSETS_PER_BUCKET, RECORD
 
-# Of the system topics, those that tell of messages; traces and samples are sources of their own.
+# System topics with information about messages. Traces and samples are separate sources.
 READ_SYSTEM_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC)
 _UNREAD = (SYSTEM_TOPICS | {SAMPLES_TOPIC}) - set(READ_SYSTEM_TOPICS)
 
-# The source's columns. Not every version of it has all; what it lacks is null. A body that cannot be expanded is no reason to
-# stop, so its fault is asked for: it makes the length null.
+# The columns of the source that exist in this version of it; others are null. `body_error` is selected so that a body that cannot
+# be decompressed yields a null length instead of a failed query.
 SCHEMA = ", ".join(
     f"{name} {COLUMNS[name][1]}" for name in (*MESSAGES.column_names, "body", "body_error") if name in COLUMNS
 )
 
 TIMERS, CANCELS = 0, 1  # queues of the timer topic
 OP_TAG = "d"
-# After so long without a delay, a producer's clock is more likely wrong than its message old.
+# A delay beyond this, without a requested delay, is more likely caused by a producer's wrong clock.
 LONG_MS = 3 * 86_400_000
 DELAYS = (START_DELIVER_TIME, TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS)
 
 
 def options(*topics: str) -> dict[str, str]:
-    """Of format("rocketmq"): what tells of messages, but for `topics`, where a cluster has traces or samples in others."""
+    """Return the topic options of format("rocketmq"): all topics with messages, except `topics` (other traces and samples)."""
     unread = "|".join(map(re.escape, sorted(_UNREAD.union(topics))))
     pattern = f"(?:{'|'.join(READ_SYSTEM_TOPICS)}|(?!(?:{unread})$|{SYSTEM_TOPIC_PREFIX}).+)"
     return {"topicsPattern": pattern, "includeSystemTopics": "true"}
 
 
 def decode_records(batch: DataFrame) -> DataFrame:
-    """A micro-batch of the source with the columns of MESSAGES, `bucket`, and `means`: the queue offsets that a mark names."""
+    """Return a micro-batch with the columns of MESSAGES, `bucket`, and `means`: the queue offsets that a mark refers to."""
     own = F.col("properties")
     body = F.make_valid_utf8(F.col("body").cast("string"))
     ends = F.when((F.col("topic") == OP_HALF_TOPIC) & (own[TAGS] == OP_TAG), F.split(body, ","))
@@ -81,12 +81,12 @@ def decode_records(batch: DataFrame) -> DataFrame:
 
 
 def message_headers(rows: DataFrame) -> DataFrame:
-    """`records` with the columns of MESSAGES and `bucket`."""
+    """Return decoded records with the columns of MESSAGES and `bucket`."""
     return rows.drop("means")
 
 
 def record_positions(rows: DataFrame) -> DataFrame:
-    """What `records` tell of places, with the columns of PLACES and `bucket`."""
+    """Return records and marks with the columns of RECORD_POSITIONS and `bucket`, from decoded records."""
     topic = F.col("topic")
     is_record = (topic == HALF_TOPIC) | ((topic == TIMER_TOPIC) & (F.col("queue_id") == TIMERS))
     is_mark = F.col("means").isNotNull()
@@ -99,25 +99,25 @@ def record_positions(rows: DataFrame) -> DataFrame:
         F.when(~is_mark, F.col("bucket")).alias("message_bucket"),
         F.col("store_timestamp").alias("stored_at"),
     )
-    named = found.where("queue_offset >= 0")  # an op message of another kind names nothing
+    named = found.where("queue_offset >= 0")  # op messages of another kind contain no offset
     return named.select(*RECORD_POSITIONS.column_names, position_bucket().alias("bucket"))
 
 
 def position_marks(new: DataFrame, all_there: DataFrame) -> DataFrame:
-    """Marks and the records that they mean, where either is new: the columns of MARKS and `bucket`, which is the message's."""
+    """Join marks with their records where either is new. Return the columns of POSITION_MARKS and the message's `bucket`."""
     found = _pairs(new, all_there).unionByName(_pairs(all_there, new))
     return found.select(*POSITION_MARKS.column_names, F.col("message_bucket").alias("bucket")).distinct()
 
 
 def position_bucket() -> Column:
-    """`tables.places.bucket` of a row of PLACES."""
+    """Return `tables.record_positions.position_bucket` as an expression for rows of RECORD_POSITIONS."""
     kind = F.when(F.col("topic") == TIMER_TOPIC, "timer").otherwise("half")
     broker = F.crc32(F.col("broker").cast("binary")) % BROKER_HASHES
     return F.format_string("%s-%02d-%010d", kind, broker, F.floor(F.col("queue_offset") / OFFSETS_PER_BUCKET))
 
 
 def _pairs(some: DataFrame, others: DataFrame) -> DataFrame:
-    """Records of `some` and the marks of `others` that mean them."""
+    """Join the records of `some` with the marks of `others` that refer to them."""
     place = ("broker", "topic", "queue_offset")
     meant = some.where(F.col("kind") == RECORD)
     means = others.where(F.col("kind") == MARK).select(*place, F.col("stored_at").alias("marked_at"))

@@ -1,8 +1,8 @@
-"""A DataFrame of messages, sent once more: the result is a DataFrame too. The sending itself is `ariane.cluster.replay`.
+"""Resends a DataFrame of messages and returns the results as a DataFrame; `ariane.cluster.replay` does the sending.
 
-    result = replayed(archive.where("tags = 'paid'"), "127.0.0.1:9876", Path("result.parquet"), topic="orders-again")
+    result = replay_frame(archive.where("tags = 'paid'"), "127.0.0.1:9876", Path("result.parquet"), topic="orders-again")
 
-The rows come to the driver, a partition at a time, and go out from there at the rate that is asked for.
+The driver collects the rows one partition at a time and sends them at the requested rate.
 """
 
 from __future__ import annotations
@@ -34,34 +34,43 @@ def replay_frame(
     rate: float = RATE,
     client: ClientSettings | None = None,
 ) -> DataFrame:
-    """One row per message that was ever sent with this `result` (a .parquet file): what became of it. What an earlier call
-    sent is not sent again.
+    """Resend messages and return one row per message that was ever sent with this `result` file.
 
-    `frame` has the columns of the archive or of format("rocketmq"), as far as they are named in COLUMNS; its order is kept
-    where it has one. `topic` None: dead letters to where they were first sent.
+    Messages that an earlier call with the same file has sent are skipped.
+
+    Args:
+        frame: messages with COLUMNS, as in the archive or in format("rocketmq"); its order is preserved if it has one.
+        namesrv: name server addresses, separated by ';'.
+        result: a .parquet file for the outcome of each message.
+        topic: target topic; None: the original topic of each dead letter.
+        rate: messages per second.
+        client: settings of the producer.
+
+    Raises:
+        ConfigError: `frame` lacks columns, or `result` is not a .parquet file.
     """
     if missing := [name for name in COLUMNS if name not in frame.columns]:
         raise ConfigError("frame", ", ".join(frame.columns), f"it lacks {', '.join(missing)}")
     if result.suffix != ".parquet":
-        raise ConfigError("result", str(result), "name a file that ends in .parquet")
+        raise ConfigError("result", str(result), "expected a file name that ends in .parquet")
     rows = frame.select(*COLUMNS).toLocalIterator()
 
     async def work() -> None:
         async with ClientInstance(namesrv, client) as instance:
             await replay_into(result, _originals(rows), instance, topic=topic, rate=rate)
 
-    # In a thread of its own: a notebook has a loop that runs already.
+    # A separate thread, because a notebook already runs an event loop in this one.
     with ThreadPoolExecutor(1) as thread:
         thread.submit(asyncio.run, work()).result()
     return frame.sparkSession.read.parquet(str(result))
 
 
 async def _originals(rows: Iterator[Row]) -> AsyncIterator[OriginalMessage]:
-    """Spark is waited for beside the loop, whose heartbeats go on."""
+    """Yield the rows as messages. Spark is awaited in a thread, so that heartbeats continue."""
     while some := await asyncio.to_thread(lambda: list(islice(rows, ROWS_AT_ONCE))):
         for row in some:
             place = RecordId(row["topic"], row["broker"], row["queue_id"], row["queue_offset"])
-            # The source and the archive give bodies decompressed.
+            # The source and the archive contain decompressed bodies.
             yield OriginalMessage(
                 place, row["message_id"], row["properties"] or {}, bytes(row["body"] or b""), row["flag"] or 0, 0
             )

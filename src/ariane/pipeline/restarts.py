@@ -1,7 +1,7 @@
-"""Faults of Spark: those that pass by themselves are waited for with growing pauses, the others become one line.
+"""Retries after transient faults of Spark, and one-line errors for all others.
 
 Under load Spark's JVM gives a new Python worker 10 seconds to connect, a limit that no setting changes; a worker may also be killed
-when memory is short. What the worker was to do can be done again: batches and folds are published once, by their number.
+when memory is short. Its work can be repeated: micro-batches and rebuilt tables are published once, by their number.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ariane.model.backoff import Backoff
 T = TypeVar("T")
 
 BACKOFF = Backoff(first_s=5.0, longest_s=60.0)
-MAX_FAILURES = 8  # in a row, some five minutes
+MAX_FAILURES = 8  # in a row, about five minutes
 TRANSIENT = re.compile(
     r"Python worker failed to connect back|Python worker exited unexpectedly \(crashed\)|"
     r"Python daemon failed to launch worker|Failed to open socket to Python daemon"
@@ -31,23 +31,23 @@ Report = Callable[[str], None]
 
 
 def transient_fault(error: BaseException | None) -> str | None:
-    """Return what failed if it can be expected to work the next time, else None."""
+    """Return the cause of a transient error of Spark; None for any other error."""
     found = None if error is None else TRANSIENT.search(str(error))
     return f"Spark: {found[0]}" if found else None
 
 
 class RestartBackoff:
-    """Pauses between tries of one thing: each twice as long as the one before, until a try succeeds."""
+    """Pauses between retries of one task, with exponential growth until a retry succeeds."""
 
     def __init__(self, what: str) -> None:
         self._what = what
         self._failures = 0
 
     def record_failure(self, fault: str) -> float:
-        """Count a failure and return the seconds to wait before the next try.
+        """Count a failure and return the seconds to wait before the next retry.
 
         Raises:
-            ArianeError: it failed FAILURES_MAX times in a row.
+            ArianeError: the task failed MAX_FAILURES times in a row.
         """
         self._failures += 1
         if self._failures >= MAX_FAILURES:
@@ -59,7 +59,7 @@ class RestartBackoff:
 
 
 def retry_transient(what: str, work: Callable[[], T], stop: threading.Event, report: Report) -> T:
-    """Do `work` until no transient fault ends it; one line to `report` for each. When `stop` is set, the fault is raised."""
+    """Call `work` until it ends without a transient fault and return its result; report each fault. Raise it if `stop` is set."""
     backoff = RestartBackoff(what)
     while True:
         try:
@@ -75,13 +75,13 @@ def retry_transient(what: str, work: Callable[[], T], stop: threading.Event, rep
 
 
 def retry_line(what: str, fault: str, pause_s: float) -> str:
-    """The line for a fault that is waited for."""
+    """Return the line that reports a retried fault."""
     return f"{what} failed: {fault}; retrying in {pause_s:g} s"
 
 
 @contextmanager
 def single_line_errors(log: Path, stop: threading.Event) -> Iterator[None]:
-    """Turn an error of Spark into an ArianeError of one line; its traceback is appended to `log`."""
+    """Convert an error of Spark into a one-line ArianeError and append its traceback to `log`."""
     try:
         yield
     except ArianeError:
@@ -92,7 +92,7 @@ def single_line_errors(log: Path, stop: threading.Event) -> Iterator[None]:
         with log.open("a", encoding="utf-8") as file:
             file.write("".join(traceback.format_exception(error)))
         why = "Spark ended while the jobs were stopping" if stop.is_set() else f"Spark failed: {first_line(error)}"
-        raise ArianeError(f"{why}; the whole error is in {log}") from error
+        raise ArianeError(f"{why}; see {log} for the whole error") from error
 
 
 def _is_of_spark(error: Exception) -> bool:
@@ -100,15 +100,15 @@ def _is_of_spark(error: Exception) -> bool:
     from pyspark.errors import PySparkException
 
     if isinstance(error, BrokenPipeError):
-        # Standard output is a pipe, too (`ariane pipeline run … | head`).
+        # Standard output may be a pipe as well (`ariane pipeline run … | head`).
         frames = traceback.walk_tb(error.__traceback__)
         return any(frame.f_globals.get("__name__", "").startswith("py4j") for frame, _ in frames)
-    # The socket to a JVM that is gone raises the errors of the operating system.
+    # Sockets to a JVM that has exited raise errors of the operating system.
     return isinstance(error, PySparkException | Py4JError | ConnectionError)
 
 
 def first_line(error: Exception) -> str:
-    """Return the line of an error that says what failed: Spark's own begin with how it was called."""
+    """Return the line of an error that names the cause, without Spark's line about the failed call."""
     lines = [line.strip().removeprefix(": ") for line in str(error).splitlines() if line.strip()]
     said = [line for line in lines if not line.startswith("An error occurred while calling")]
     line = said[0] if said else type(error).__name__

@@ -1,7 +1,7 @@
 """Samples of the metrics collector → samples_brokers, samples_queues, samples_counters, samples_rejects.
 
-In Spark's own functions: no row goes through Python. What is no sample is a reject with a reason; nothing that a message of
-the topic can hold ends the query. Rows lie in the bucket of the sample's own time.
+Decoded by Spark expressions in the JVM. An invalid sample becomes a reject with a reason; no content of a message can end the
+query. Rows are stored in the bucket of the sample's own time.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _FIELDS = f"""schema INT, collector STRING, round BIGINT, part INT, at_ms BIGINT
     dropped_samples BIGINT, failed_requests ARRAY<STRING>, {_CORRUPT} STRING"""
 _NEEDED = ("collector", "at_ms", "broker", "broker_id")
 
-# Samples are stored as soon as they are taken, or wait for a broker for a while: what is farther off is a wrong clock.
+# Samples are stored immediately, or after a wait for a broker. A larger difference means a wrong clock.
 CLOCK_MAX_MS = 86_400_000
-ROUND_MAX_MS = 3_600_000  # from the begin of a round to its last answer
-BODY_MAX = 1_000  # characters of a body that are kept in a reject
+ROUND_MAX_MS = 3_600_000  # from the start of a round to its last response
+BODY_MAX = 1_000  # characters of a rejected body
 
 
 def records(messages: DataFrame) -> DataFrame:
-    """One row per message: `s` the sample, `reason` (null: it can be read), and where it lies."""
+    """Return one row per message: the sample `s`, the `reason` for a reject (null: valid), and its position."""
     text = F.make_valid_utf8(F.col("body").cast("string"))
     read = F.from_json(text, _FIELDS, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT})
     rows = messages.select(
@@ -51,7 +51,7 @@ def records(messages: DataFrame) -> DataFrame:
 
 
 def brokers(rows: DataFrame) -> DataFrame:
-    """The columns of SAMPLES_BROKERS and `bucket`: a row per sample, whatever the number of its messages."""
+    """Return the columns of SAMPLES_BROKERS and `bucket`: one row per sample, even if it consists of several messages."""
     at = F.timestamp_millis("s.at_ms")
     first = _good(rows).where("coalesce(s.part, 0) = 0")
     columns = {
@@ -67,7 +67,7 @@ def brokers(rows: DataFrame) -> DataFrame:
 
 
 def queues(rows: DataFrame) -> DataFrame:
-    """The columns of SAMPLES_QUEUES and `bucket`."""
+    """Return the columns of SAMPLES_QUEUES and `bucket`."""
     good = _good(rows)
     own = good.select("s", "stored_at", F.explode("s.topics").alias("e")).select(
         "*", F.lit(None).cast("string").alias("g"), F.explode("e.queues").alias("q")
@@ -104,7 +104,7 @@ def queues(rows: DataFrame) -> DataFrame:
 
 
 def counters(rows: DataFrame) -> DataFrame:
-    """The columns of SAMPLES_COUNTERS and `bucket`."""
+    """Return the columns of SAMPLES_COUNTERS and `bucket`."""
     counted = _good(rows).select("s", "stored_at", F.explode("s.counters").alias("c"))
     columns = {
         "sampled_at": F.timestamp_millis("c.at_ms"),
@@ -118,7 +118,7 @@ def counters(rows: DataFrame) -> DataFrame:
 
 
 def rejects(rows: DataFrame) -> DataFrame:
-    """The columns of SAMPLES_REJECTS and `bucket`."""
+    """Return the columns of SAMPLES_REJECTS and `bucket`."""
     columns = {"body": F.substring("text", 1, BODY_MAX), "broker": F.col("kept_by")}
     bad = rows.where("reason IS NOT NULL")
     chosen = [columns.get(one.name, F.col(one.name)).alias(one.name) for one in SAMPLES_REJECTS.columns]
@@ -130,38 +130,37 @@ def _good(rows: DataFrame) -> DataFrame:
 
 
 def _shaped(rows: DataFrame, table: TableSchema, columns: dict[str, Column]) -> DataFrame:
-    """The table's columns: those named here, else the sample's members of the same names; and the bucket of the row's own
-    time, by which it comes into a minute."""
+    """Return the table's columns: `columns`, otherwise the sample's member of the same name; and the bucket of `sampled_at`."""
     known = columns | {"stored_at": F.col("stored_at")}
     chosen = [known.get(one.name, F.col(f"s.{one.name}")).cast(one.type).alias(one.name) for one in table.columns]
     return rows.select(*chosen, bucket_columns.bucket_of_time(columns["sampled_at"]).alias("bucket"))
 
 
 def _reason() -> Column:
-    """Why a message is no sample; null when it is one."""
+    """Return why a message is not a valid sample; null if it is valid."""
     missing = F.concat_ws(", ", *(F.when(F.col(f"s.{name}").isNull(), F.lit(name)) for name in _NEEDED))
-    other = F.concat(F.lit("schema "), F.col("s.schema"), F.lit(f", this pipeline reads {SCHEMA}: update it"))
+    other = F.concat(F.lit("schema "), F.col("s.schema"), F.lit(f", this pipeline supports {SCHEMA}; upgrade it"))
     off_ms = F.col("s.at_ms") - F.unix_millis("stored_at")
-    off = F.concat(F.lit("the collector's clock is "), F.abs(off_ms), F.lit(" ms off the broker's"))
+    off = F.concat(F.lit("the collector's clock is "), F.abs(off_ms), F.lit(" ms off the broker's clock"))
     entries = F.lit(False)
     for name, member in (("topics", "topic"), ("groups", "group"), ("counters", "name")):
         entries |= F.coalesce(F.exists(f"s.{name}", partial(_is_odd, member)), F.lit(False))
     return (
         F.when(
             F.col("s").isNull() | F.col("s.schema").isNull() & F.col(f"s.{_CORRUPT}").isNotNull(),
-            F.lit("no JSON of a sample"),
+            F.lit("not a JSON sample"),
         )
-        .when(F.col("s.schema").isNull(), F.lit("lacks schema"))
+        .when(F.col("s.schema").isNull(), F.lit("schema is missing"))
         .when(F.col("s.schema") != SCHEMA, other)
-        .when(F.col(f"s.{_CORRUPT}").isNotNull(), F.lit("a member is of another type than samples have"))
+        .when(F.col(f"s.{_CORRUPT}").isNotNull(), F.lit("a member has the wrong type"))
         .when(missing != "", F.concat(F.lit("lacks "), missing))
         .when(~off_ms.between(-CLOCK_MAX_MS, CLOCK_MAX_MS), off)
-        .when(entries, F.lit("an entry lacks its name, its topic or a time within the round"))
+        .when(entries, F.lit("an entry has no name, no topic or no time within the round"))
     )
 
 
 def _is_odd(member: str, entry: Column) -> Column:
-    """Whether an entry of a sample's list is none."""
+    """Return whether an entry of a sample's list is invalid."""
     later_ms = entry["at_ms"] - F.col("s.at_ms")
     is_good = later_ms.between(0, ROUND_MAX_MS) & entry["topic"].isNotNull() & entry[member].isNotNull()
     return ~F.coalesce(is_good, F.lit(False))

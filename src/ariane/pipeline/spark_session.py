@@ -1,4 +1,4 @@
-"""A Spark session as the jobs want it, local or on a cluster, and a clear word when there can be none."""
+"""Spark session of the jobs, local or on a cluster, with a clear error if Spark cannot run."""
 
 from __future__ import annotations
 
@@ -26,46 +26,50 @@ if TYPE_CHECKING:
 
 JAVA_MIN = 17
 
-FORMAT_MODULES = ("pyspark_rocketmq", "pyspark_rocketmq_store")  # modules beside this package that name its formats
+FORMAT_MODULES = (
+    "pyspark_rocketmq",
+    "pyspark_rocketmq_store",
+)  # top-level modules that Spark imports to find the formats
 
 SETTINGS = {
-    # Python workers over Unix sockets: loopback TCP has been seen to stall with both ends blocked.
+    # Connect Python workers by Unix sockets: loopback TCP was observed to stall with both ends blocked.
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
     # Spark's default, INT96, has no time zone for other readers of Parquet.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # Folds group by message: a hash table of objects gives up after 128 keys and sorts, and leaves no order for what comes next.
+    # Jobs aggregate by message. Spark's hash aggregation of objects falls back to sorting after 128 keys and loses the order that
+    # the following step needs.
     "spark.sql.execution.useObjectHashAggregateExec": "false",
-    # What lies together by message needs no other shuffle to be joined by message and group.
+    # Rows partitioned by message need no further shuffle to be joined by message and group.
     "spark.sql.requireAllClusterKeysForCoPartition": "false",
-    # `publish.read` chooses the files; Spark would plan every fold twice to choose them again.
+    # `read_table` selects the files. With pruning Spark would plan each table twice to select them again.
     "spark.sql.optimizer.dynamicPartitionPruning.enabled": "false",
-    # To note where each column was made in Python takes a third of the time in which folds are put together, again and again.
+    # Recording where each column was created in Python takes a third of the planning time.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
-    # Folds are planned again every few seconds: with the default of 100 what was compiled for them is dropped meanwhile.
+    # Tables are planned again every few seconds: the default of 100 entries evicts their compiled code in between.
     "spark.sql.codegen.cache.maxEntries": "1000",
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
 }
 LOG4J_OPTION = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
-# The first compiler alone starts in half the time; what keeps going wants the second one too. The default cache for compiled
-# code is full after some minutes of micro-batches, and then nothing is compiled any more.
+# With only the first JIT compiler the JVM starts in half the time; long-running jobs need the second one as well. The default code
+# cache is full after some minutes of micro-batches, and then nothing is compiled any more.
 C1_ONLY = "-XX:TieredStopAtLevel=1"
 LOCAL_JAVA = f"-XX:+UseSerialGC -XX:-DontCompileHugeMethods -XX:ReservedCodeCacheSize=256m {LOG4J_OPTION}"
 LOCAL_SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    # As many as a laptop has cores, or nearly; the default of 200 is 200 tasks for a handful of rows.
+    # About the number of cores of a laptop; the default of 200 means 200 tasks for a handful of rows.
     "spark.sql.shuffle.partitions": "4",
 }
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 CLUSTER_SETTINGS = {
     JAVA_OPTIONS: LOG4J_OPTION,
 }
-# What tables and their readers rely on: a user's value would change what is stored.
+# Settings that tables and their readers depend on, with the reason why a user cannot change them.
 RESERVED_SETTINGS = {
     "spark.master": "give --master",
     "spark.app.name": "it is the name of the job",
@@ -77,12 +81,12 @@ RESERVED_SETTINGS = {
 
 
 def java_fault() -> str | None:
-    """Why Spark cannot run on this machine's Java, with the fix; None when it can."""
+    """Return why Spark cannot run on this machine's Java, with the fix; None if it can."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     fix = f"install Java {JAVA_MIN} or newer (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME"
     if java is None or not Path(java).exists():
-        return f"Spark needs Java, and there is none; {fix}"
+        return f"Spark needs Java, and none was found; {fix}"
     said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603
     version = re.search(r'version "(?:1\.)?(\d+)', said)
     if version is None or int(version[1]) < JAVA_MIN:
@@ -106,14 +110,19 @@ def get_or_create_session(
     log: Path | None = None,
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """The session of this process: the one that runs, else a new one. `master` is Spark's: local[2], spark://host:port, …
-    `lasting`: it is to run for long, and may take longer to start. `log`: the file for what a new one writes to standard error.
-    `conf`: settings of the user, which replace ours; options of the driver's Java are added to ours.
+    """Return the session of this process, created if none is active.
 
-    Away from local masters the package is sent to the executors as a zip; they need pyarrow and numpy of their own.
+    Outside local masters the package is sent to the executors as a zip; they need pyarrow and numpy of their own.
+
+    Args:
+        name: application name.
+        master: Spark's master: local[2], spark://host:port, …
+        long_running: optimize for throughput rather than for a quick start.
+        log: file for the standard error of a new session.
+        conf: settings of the user, which override the defaults; Java options of the driver are appended to them.
 
     Raises:
-        ConfigError: there is no Java or no pyspark, or `conf` has a setting that only this package may choose.
+        ConfigError: Java or pyspark is missing, or `conf` has a reserved setting.
     """
     if fault := spark_fault():
         raise ConfigError("Spark", None, fault)
@@ -136,7 +145,7 @@ def get_or_create_session(
     on_interrupt = signal.getsignal(signal.SIGINT)
     with _stderr_to(log):
         spark = builder.getOrCreate()
-    # Spark takes SIGINT for itself (all jobs are cancelled); a program that had decided what it means is left its own.
+    # Spark installs its own SIGINT handler (cancel all jobs). Restore the handler of a program that had one.
     if on_interrupt is not signal.default_int_handler and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, on_interrupt)
     spark.sparkContext.setLogLevel("ERROR")
@@ -146,14 +155,14 @@ def get_or_create_session(
 def setting_fault(key: str) -> str | None:
     """Return why a user cannot set this key of Spark; None if it can be set."""
     if not key.startswith("spark."):
-        return "settings of Spark begin with spark."
+        return "expected a name that starts with 'spark.'"
     return RESERVED_SETTINGS.get(key)
 
 
 def _merge_settings(ours: Mapping[str, str], conf: Mapping[str, str]) -> dict[str, str]:
     for key, value in conf.items():
         if fault := setting_fault(key):
-            # The value of any other key may be a password.
+            # Show no other value: it may be a password.
             raise ConfigError(key, value if key in RESERVED_SETTINGS else None, fault)
     java = " ".join(filter(None, (ours.get(JAVA_OPTIONS), conf.get(JAVA_OPTIONS))))
     return {**ours, **conf, JAVA_OPTIONS: java}
@@ -161,8 +170,10 @@ def _merge_settings(ours: Mapping[str, str], conf: Mapping[str, str]) -> dict[st
 
 @contextmanager
 def _stderr_to(path: Path | None) -> Iterator[None]:
-    """A process that is started here writes its standard error to a file; this one goes on with its own. The JVM greets there, and
-    its Python workers cry out when they are ended for being idle."""
+    """Redirect the standard error of processes started within the block to a file; this process keeps its own.
+
+    The JVM prints a banner there, and Python workers print errors when they are ended for being idle.
+    """
     if path is None:
         yield
         return
@@ -172,7 +183,7 @@ def _stderr_to(path: Path | None) -> Iterator[None]:
             os.dup2(file.fileno(), 2)
         yield
     except Exception as error:
-        error.add_note(f"what Spark said stands in {path}")
+        error.add_note(f"Spark's messages are in {path}")
         raise
     finally:
         os.dup2(kept, 2)
@@ -188,13 +199,13 @@ def open_session(
     log: Path | None = None,
     conf: Mapping[str, str] | None = None,
 ) -> Iterator[SparkSession]:
-    """The session, as `session` gives it; in the end it is stopped, if it was not running before."""
+    """Open the session of `get_or_create_session` for a block; afterwards stop it unless it was active before."""
     try:
         from pyspark.sql import SparkSession
 
         is_there = SparkSession.getActiveSession() is not None
     except ImportError:
-        is_there = False  # `session` says it
+        is_there = False  # get_or_create_session raises the error
     spark = get_or_create_session(name, master, long_running=long_running, log=log, conf=conf)
     try:
         yield spark
@@ -204,7 +215,7 @@ def open_session(
 
 
 def package_zip() -> Path:
-    """This package as a zip that executors can import. (Spark does not put wheels on their path.)"""
+    """Return this package as a zip that executors can import. (Spark does not put wheels on their path.)"""
     root = Path(ariane.__file__).parent
     directory = tempfile.mkdtemp(prefix="ariane-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)

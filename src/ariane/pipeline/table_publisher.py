@@ -170,7 +170,7 @@ def commit(
 
 
 def compact(spark: SparkSession, home: Path, table: TableSchema, now_ms: int) -> TableVersion | None:
-    """Merge the small files of each bucket that has more than `MAX_SMALL_FILES`; return None if there is no such bucket."""
+    """Merge the small files of each bucket that has more than `MAX_SMALL_FILES`; return None if none has."""
     with exclusive_change(home, table):
         former = read_version(home, table)
         if former is None:

@@ -1,9 +1,9 @@
-"""Trace messages → trace_events and trace_rejects, in Spark's own functions: no row goes through Python.
+"""Trace messages → trace_events and trace_rejects, decoded by Spark expressions in the JVM.
 
-The layouts are those of `protocol.trace`; clients write more or fewer fields, so every field is read with `get`, every number
-with `try_cast`: a record that lacks what its type needs is a reject with a reason, and hides no other record. Nothing that
-a client can write may end the query, for it would end it again after every restart: bytes that are no UTF-8 (clients write
-in their platform's charset) are replaced, numbers and times that no column can hold are rejects.
+The layouts are those of `protocol.trace`. Clients write more or fewer fields, so every field is read with `get` and every number
+with `try_cast`: a record that lacks a required field becomes a reject with a reason and does not affect other records. No content
+may end the query, because it would end it again after every restart: invalid UTF-8 (clients write in their platform's charset) is
+replaced, and numbers and times out of range become rejects.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ariane.pipeline import bucket_columns
 from ariane.protocol.trace_codec import FIELD_END, RECORD_END
 from ariane.tables import TRACE_EVENTS, TRACE_REJECTS
 
-# Least number of fields, the type's name included.
+# Minimum number of fields per type, including the type's name.
 FIELDS_MIN = {"Pub": 12, "SubBefore": 7, "SubAfter": 5, "EndTransaction": 13, "Recall": 7}
 SUB_AFTER_TIMED = 9  # with fewer fields a SubAfter has neither time nor group
 
-# Where a record of each type has what. (Places that depend on more than the type stand in `_columns`.)
+# Index of each field per record type. (`_columns` handles fields whose index depends on more than the type.)
 TEXTS = {
     "region": {"Pub": 2, "SubBefore": 2, "EndTransaction": 2, "Recall": 2},
     "client_group": {"Pub": 3, "SubBefore": 3, "SubAfter": 8, "EndTransaction": 3, "Recall": 3},
@@ -35,7 +35,7 @@ TEXTS = {
     "transaction_id": {"EndTransaction": 10},
     "transaction_state": {"EndTransaction": 11},
 }
-# The same of numbers: what is there has to be one. Java's times are long, the others int.
+# The same for numbers, which must be valid if present. Java's times are long, the others int.
 NUMBERS = {
     "event_ms": ({"Pub": 1, "SubBefore": 1, "SubAfter": 7, "EndTransaction": 1, "Recall": 1}, "bigint"),
     "cost_ms": ({"Pub": 10, "SubAfter": 3}, "int"),
@@ -45,20 +45,22 @@ NUMBERS = {
     "context_code": ({"SubAfter": 6}, "int"),
 }
 
-# A SubAfter that lost its end: the name of the next record's type stands in place of its time. (\\G: where the last one ended.)
+# A truncated SubAfter: the name of the next record's type follows in place of its time. (\\G: end of the last match.)
 _TYPES = "|".join(FIELDS_MIN)
 RUN_TOGETHER = (
     f"(?:\\G|(?<={RECORD_END}))(SubAfter(?:{FIELD_END}[^{FIELD_END}{RECORD_END}]*+){{6}})"
     f"{FIELD_END}(?=(?:{_TYPES}){FIELD_END})"
 )
 
-TIME_MAX_MS = 253_402_300_799_999  # the last ms of the year 9999: later ones overflow readers' dates
-REASON_TYPE_MAX = 40  # of an unknown type's name in the reason; the record stands beside it in full
+TIME_MAX_MS = 253_402_300_799_999  # last ms of the year 9999: later times overflow the date types of readers
+REASON_TYPE_MAX = 40  # characters of an unknown type's name in the reason; the row has the whole record
 
 
 def records(messages: DataFrame) -> DataFrame:
-    """One row per record of each trace message: `f` its fields, and `type`, `n` (how many fields), `reason` (null: it can
-    be read). `messages` has the columns of the source that are named below."""
+    """Return one row per record of each trace message.
+
+    Columns: the fields `f`, `type`, the number of fields `n`, `reason` (null: valid), and those of `messages` named below.
+    """
     text = F.make_valid_utf8(F.col("body").cast("string"))
     split = messages.select(
         F.posexplode(F.split(_taken_apart(text), RECORD_END)).alias("record_index", "record"),
@@ -75,19 +77,22 @@ def records(messages: DataFrame) -> DataFrame:
 
 
 def _once(frame: DataFrame, **columns: Column) -> DataFrame:
-    """The frame with more columns, worked out once per row. A plain column would be put into every expression that uses it, and
-    the fields of a record are used some sixty times; what a generator gives stays as it is."""
+    """Add columns that are computed once per row.
+
+    Spark inlines a plain column into every expression that uses it, and the fields of a record are used about sixty times. The
+    output of a generator is not inlined.
+    """
     return frame.select("*", F.inline(F.array(F.struct(*(column.alias(name) for name, column in columns.items())))))
 
 
 def trace_events(messages: DataFrame) -> DataFrame:
-    """The records that can be read, with the columns of TRACE_EVENTS and `bucket`."""
+    """Return the valid records with the columns of TRACE_EVENTS and `bucket`."""
     columns = _columns()
     good = records(messages).where("reason IS NULL")
     events = good.select(
         *(columns.get(one.name, F.col(one.name)).cast(one.type).alias(one.name) for one in TRACE_EVENTS.columns)
     )
-    # The record of a batch has the ids of its messages joined by commas, and those of the broker in the same order.
+    # The record of a batch has the ids of its messages separated by commas, and the offset ids in the same order.
     one_by_one = events.select("*", F.posexplode(F.split("message_id", ",")).alias("at", "one_id")).where(
         "one_id != ''"
     )
@@ -104,20 +109,20 @@ def trace_events(messages: DataFrame) -> DataFrame:
 
 
 def trace_rejects(messages: DataFrame) -> DataFrame:
-    """The records that cannot, with the columns of TRACE_REJECTS and `bucket`."""
+    """Return the invalid records with the columns of TRACE_REJECTS and `bucket`."""
     bad = records(messages).where("reason IS NOT NULL").select(*TRACE_REJECTS.column_names)
     return bad.withColumn("bucket", bucket_columns.bucket_of_time(F.col("trace_stored_at")))
 
 
 def _taken_apart(text: Column) -> Column:
-    """The text with an end after each record: CLOUD clients from 4.9.5 to 5.3.0 write none after a SubAfter."""
-    # A type's name after FIELD_END is looked for first, which is far cheaper than the expression.
+    """Return the text with a terminator after each record: CLOUD clients from 4.9.5 to 5.3.0 omit it after a SubAfter."""
+    # Check for a type's name after FIELD_END first, which is far cheaper than the regular expression.
     suspect = _any(F.contains(text, F.lit(f"{FIELD_END}{name}{FIELD_END}")) for name in FIELDS_MIN)
     return F.when(suspect, F.regexp_replace(text, RUN_TOGETHER, f"$1{RECORD_END}")).otherwise(text)
 
 
 def _known(text: Column) -> Column:
-    """Null for a text that is absent, empty, or the four letters that Java prints for null."""
+    """Return null for a text that is absent, empty, or the word null that Java prints."""
     return F.when((text != "") & (text != "null"), text)
 
 
@@ -126,7 +131,7 @@ def _field(number: int) -> Column:
 
 
 def _place(places: Mapping[str, int]) -> Column:
-    """The field of a record that is meant; null for types that have none."""
+    """Return a field of a record; null for types without it."""
     return F.coalesce(*(F.when(F.col("type") == name, F.lit(at)) for name, at in places.items()))
 
 
@@ -135,12 +140,12 @@ def _text(places: Mapping[str, int]) -> Column:
 
 
 def _number(places: Mapping[str, int], kind: str) -> Column:
-    """Null for what is no number of that kind. The field is chosen before it is read as one: a reading that fails is slow."""
+    """Return a number; null if it is invalid. The field is selected before the cast, because failing casts are slow."""
     return _text(places).try_cast(kind)
 
 
 def _reason() -> Column:
-    """Why a record cannot be read; null when it can."""
+    """Return why a record is invalid; null if it is valid."""
     kind = F.col("type")
     least = F.coalesce(*(F.when(kind == name, F.lit(count)) for name, count in FIELDS_MIN.items()))
     timed = (kind != "SubAfter") | (F.col("n") >= SUB_AFTER_TIMED)
@@ -154,8 +159,8 @@ def _reason() -> Column:
     return (
         F.when(least.isNull(), F.concat(F.lit("unknown record type "), F.substring("type", 1, REASON_TYPE_MAX)))
         .when(F.col("n") < least, F.concat(kind, F.lit(" with "), F.col("n"), F.lit(" fields is too short")))
-        .when(bad_number, F.concat(kind, F.lit(" with a number that is none, or out of range")))
-        .when(timed & no_time, F.concat(kind, F.lit(" with a time that is none, or out of range")))
+        .when(bad_number, F.concat(kind, F.lit(" with an invalid or out-of-range number")))
+        .when(timed & no_time, F.concat(kind, F.lit(" with an invalid or out-of-range time")))
         .when(no_id, F.concat(kind, F.lit(" without a message id")))
     )
 
@@ -169,7 +174,7 @@ def _is_true(number: int) -> Column:
 
 
 def _columns() -> dict[str, Column]:
-    """Every column of TRACE_EVENTS, from the fields of its record; those that are not here stand in the row by their name."""
+    """Return the columns of TRACE_EVENTS that are computed from the fields; the others exist under their own name."""
     kind, n = F.col("type"), F.col("n")
     many = (kind == "Pub") & (n >= 14)  # an offset id before the success flag
     late = (kind != "SubAfter") | (n >= SUB_AFTER_TIMED)

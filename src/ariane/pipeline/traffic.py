@@ -1,9 +1,9 @@
-"""trace_events and journeys → traffic, journeys → slow_messages: how much, how fast, and which were the slowest.
+"""trace_events, journeys → traffic; journeys → slow_messages: throughput, latencies, slowest messages.
 
-    Pub of trace_events       ─ one row per send (not per record: traces come twice) ─┐
-    deliveries of journeys    ─ one row per call of a listener ───────────────────────┴→ per minute, topic, group, host
+    Pub of trace_events       ─ one row per send (not per record: traces may be duplicated) ─┐
+    deliveries of journeys    ─ one row per listener call ───────────────────────────────────┴→ per minute, topic, group, host
 
-Folds: rows in any order, late or twice, give the same rows.
+The results do not depend on the order, lateness or duplication of the input rows.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from ariane.tables.traffic import (
 )
 
 KEYS = ("bucket", "minute", "direction", "topic", "client_group", "client_host")
-# What a listener returned, as journeys name it; of "unknown" no end is known, so it is neither success nor failure.
+# Results of a listener, as in journeys. "unknown" is neither success nor failure: the end was not traced.
 FAILED = ("timeout", "exception", "null", "failed")
 
 
 def traffic(events: DataFrame, journeys: DataFrame) -> DataFrame:
-    """Rows with the columns of TRAFFIC and `bucket`, of trace_events and journeys with `bucket`."""
+    """Return rows with the columns of TRAFFIC and `bucket`, from trace_events and journeys with `bucket`."""
     sent = aggregated(
         _sends(events),
         KEYS,
@@ -54,8 +54,8 @@ def traffic(events: DataFrame, journeys: DataFrame) -> DataFrame:
 
 
 def slow_messages(journeys: DataFrame) -> DataFrame:
-    """Rows with the columns of SLOW_MESSAGES and `bucket`, of journeys with `bucket`."""
-    # A message that several groups consumed was sent once.
+    """Return rows with the columns of SLOW_MESSAGES and `bucket`, from journeys with `bucket`."""
+    # A message that several groups consumed has several journeys but one send.
     sent = journeys.dropDuplicates(["bucket", "message_id"])
     sends = _measured(sent, "send_cost_ms", F.col("send_cost_ms"), F.col("sent_at"), "producer_group", "producer_host")
     first = F.get("deliveries", F.lit(0))
@@ -83,7 +83,7 @@ def slow_messages(journeys: DataFrame) -> DataFrame:
 
 
 def latencies(traffic: DataFrame) -> DataFrame:
-    """Rows with the columns of LATENCIES and `bucket`, of traffic with `bucket`."""
+    """Return rows with the columns of LATENCIES and `bucket`, from traffic with `bucket`."""
     step_ms = LATENCY_WINDOW_MINUTES * 60_000
     begin = F.timestamp_millis(F.floor(F.unix_millis("minute") / step_ms) * step_ms)
     rows = added(
@@ -96,7 +96,7 @@ def latencies(traffic: DataFrame) -> DataFrame:
 
 
 def _sends(events: DataFrame) -> DataFrame:
-    """One row per send of a message; every attempt is one. Equal records are one send that was traced or read twice."""
+    """Return one row per send attempt. Equal records are one attempt that was traced or read twice."""
     pubs = events.where("type = 'Pub'")
     sends = pubs.groupBy("bucket", "message_id", "event_time", "offset_message_id", "success").agg(
         *(F.min(name).alias(name) for name in ("topic", "client_group", "client_host", "cost_ms", "body_length"))
@@ -115,7 +115,7 @@ def _sends(events: DataFrame) -> DataFrame:
 
 
 def _consumptions(journeys: DataFrame) -> DataFrame:
-    """One row per call of a listener: a message that is tried again is another call. The first one tells of the queueing."""
+    """Return one row per listener call; a retry is another call. Only the first call of a message has a queueing time."""
     calls = journeys.select(
         "bucket",
         "topic",
@@ -141,12 +141,12 @@ def _consumptions(journeys: DataFrame) -> DataFrame:
 
 
 def _noted_at(call: Column) -> Column:
-    """When a call of a listener ended, or began if that is all."""
+    """Return when a listener call ended, or started if its end was not traced."""
     return F.coalesce(call["ended_at"], call["started_at"])
 
 
 def _measured(journeys: DataFrame, measure: str, ms: Column, at: Column, group: str, host: Column | str) -> DataFrame:
-    """The messages of which a measure is known."""
+    """Return the messages with a value of a measure."""
     return journeys.where(ms >= 0).select(
         "bucket",
         at.alias("measured_at"),
@@ -169,10 +169,10 @@ def _is_duration(ms: str) -> Column:
 
 
 def _ip(host: Column | str) -> Column:
-    """The address without its port, and without what Go clients write behind it (address@process)."""
+    """Return the address without its port and without the suffix of Go clients (address@process)."""
     return F.regexp_replace(F.regexp_replace(host, "@.*$", ""), r"^(\[.*\]|[^:]*):\d+$", "$1")
 
 
 def _of(table: TableSchema) -> list[Column]:
-    """The columns of a table, with its types."""
+    """Return the columns of a table, cast to its types."""
     return [F.col(one.name).cast(one.type).alias(one.name) for one in table.columns]

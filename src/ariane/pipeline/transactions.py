@@ -1,16 +1,16 @@
-"""messages, marks and traces → transactions: half messages, the questions about them, and how they ended.
+"""messages, position_marks, trace_events → transactions: half messages, their checks and their outcome.
 
-A fold: records in any order, late or twice, give the same rows.
+The result does not depend on the order, lateness or duplication of the input rows.
 
     half message and its copies   RMQ_SYS_TRANS_HALF_TOPIC        a copy counts a check (TRANSACTION_CHECK_TIMES)
-    op message                    a mark on one of them           ended: by a commit, or a rollback, or because it was put aside
-    commit                        the real topic, sysFlag 8
-    put aside                     TRANS_CHECK_MAX_TIME_TOPIC      given up; our broker also marks it ended, Java's does not
-    EndTransaction                a trace of the producer         what it answered, and whether to a check
+    op message                    a mark on one of them           ended: committed, rolled back, or discarded
+    commit                        the target topic, sysFlag 8
+    discarded                     TRANS_CHECK_MAX_TIME_TOPIC      checked too often; an Ariane broker also marks it as ended
+    EndTransaction                a trace of the producer         its decision, and whether it answered a check
 
-A rollback is an end without a commit: nothing but its op message tells of it. A Java broker does not let those be pulled; there
-the producer's trace has to do, while no copy is made after it. What was put aside and resumed begins anew: then
-only its later copies count as open or ended.
+A rollback is an end without a commit, visible only by its op message. Java brokers do not let op messages be pulled: there the
+producer's trace is used, provided that no later copy exists. A discarded transaction can be resumed; then only its later copies
+count as open or ended.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ ID = ("bucket", "message_id", "broker")
 
 
 def transactions(messages: DataFrame, marks: DataFrame, events: DataFrame) -> DataFrame:
-    """Rows with the columns of TRANSACTIONS and `bucket`; `events` are trace_events, and may be none."""
+    """Return rows with the columns of TRANSACTIONS and `bucket`; `events` (trace_events) may be empty."""
     joined = (
         _records(messages).join(_ends(marks), [*ID], "left").join(_answers(events), ["bucket", "message_id"], "left")
     )
-    # Ends of copies that came before it was put aside are part of that.
+    # Ends of copies that were stored before the discard belong to the discard.
     counts = F.filter(
         "ends", lambda end: F.col("discarded_at").isNull() | (end.record_stored_at > F.col("discarded_at"))
     )
     ended_at = F.array_min(F.transform(counts, lambda end: end.marked_at))
-    # A copy that came later was made because the broker had not heard of it.
+    # A later copy means that the broker did not receive the decision.
     is_reported = (F.col("reported_state") == ROLLED_BACK) & (F.col("reported_at") >= F.col("last_copy_at"))
     is_discarded = F.col("discarded_at").isNotNull() & ~F.coalesce(
         F.col("last_copy_at") > F.col("discarded_at"), F.lit(False)
@@ -80,10 +80,10 @@ def transactions(messages: DataFrame, marks: DataFrame, events: DataFrame) -> Da
 
 
 def _records(messages: DataFrame) -> DataFrame:
-    """One row per message and broker: what its records say."""
+    """Return one row per message and broker with the content of its records."""
     own, topic, stored = F.col("properties"), F.col("topic"), F.col("store_timestamp")
     is_half, is_discarded = topic == HALF_TOPIC, topic == CHECK_MAX_TIME_TOPIC
-    # A retry of a committed message is marked so, too.
+    # Retries of a committed message have the same flag.
     is_commit = (
         (F.col("sys_flag").bitwiseAND(TRANSACTION_MASK) == TRANSACTION_COMMIT)
         & (own[REAL_TOPIC] == topic)
@@ -121,7 +121,7 @@ def _records(messages: DataFrame) -> DataFrame:
             F.min(of("commit", stored)).alias("committed_at"),
             F.count_if(F.col("role") == "commit").alias("commits"),
         )
-        # Of a commit whose half is in no table (any more), it is not known how often it was asked for.
+        # The number of checks is unknown if the half message of a commit is in no table (any more).
         .withColumn("checks", F.when(is_known, F.greatest("count", F.size("checked_at").cast("bigint"))))
         .withColumn("checked_at", F.when(is_known, F.col("checked_at")))
         .withColumn("half_count", F.nullif("half_count", F.lit(0)))
@@ -129,13 +129,13 @@ def _records(messages: DataFrame) -> DataFrame:
 
 
 def _ends(marks: DataFrame) -> DataFrame:
-    """All marks on the copies of a half message."""
+    """Return all marks on the copies of a half message."""
     end = F.struct("record_stored_at", "marked_at")
     return marks.where(F.col("topic") == HALF_TOPIC).groupBy(*ID).agg(F.collect_set(end).alias("ends"))
 
 
 def _answers(events: DataFrame) -> DataFrame:
-    """What the producer said of a message: last, and for the first time that it decided."""
+    """Return the producer's last state of a message, and whether its first decision of each kind answered a check."""
     order = F.struct("event_time", "trace_broker", "trace_queue_id", "trace_queue_offset", "record_index")
 
     def first(state: str) -> Column:
