@@ -95,8 +95,8 @@ def _agreed(edges: DataFrame) -> DataFrame:
     """Return a row per clock: the bounds that most messages agree on, and the messages that contradict them.
 
     The number of intervals that contain a value is the number of those that start at or before it, minus those that end before
-    it. The values with the greatest number are the intersection of the largest consistent set. If several sets are equally large, the bounds
-    enclose all of them. Without a majority the bounds are those of all messages, and contradict each other.
+    it. The values with the greatest number are the intersection of the largest consistent set. If several sets are equally large,
+    the bounds enclose all of them. Without a majority the bounds are those of all messages, and contradict each other.
     """
     clock = Window.partitionBy(*CLOCK)
     upto = clock.orderBy("value").rowsBetween(Window.unboundedPreceding, Window.currentRow)
