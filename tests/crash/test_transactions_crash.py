@@ -159,7 +159,7 @@ STEPS = st.lists(
 
 @settings(deadline=None, max_examples=60)
 @given(steps=STEPS)
-def test_any_order_of_halves_ends_checks_and_restarts(steps: list[tuple[str, int]]) -> None:
+def test_any_order_of_half_messages_ends_checks_and_restarts_matches_the_model(steps: list[tuple[str, int]]) -> None:
     """Names are: open (how often asked about), committed, rolled back or put aside; all copies of a half stay usable."""
 
     async def work() -> None:
@@ -258,7 +258,7 @@ async def changes_of_workload() -> int:
 
 @pytest.mark.parametrize(("kept", "seed"), FATES)
 @pytest.mark.parametrize("torn_at", [None, 150, 300])
-def test_power_lost_at_every_change_commits_nothing_twice_and_forgets_nothing(
+def test_power_loss_at_any_change_commits_nothing_twice_and_loses_nothing(
     kept: SurvivingData, seed: int, torn_at: int | None
 ) -> None:
     """Afterwards every half that is left is asked about until it is committed; in the end each of them was, once."""
@@ -297,7 +297,7 @@ def test_power_lost_at_every_change_commits_nothing_twice_and_forgets_nothing(
     play(work)
 
 
-def test_a_commit_whose_op_message_was_torn_off_is_recognised() -> None:
+def test_a_commit_without_its_op_message_is_recognised_after_a_power_loss() -> None:
     async def work() -> None:
         disk = FakeDisk()
         broker = await Broker(disk).ready()
@@ -322,7 +322,7 @@ def test_a_commit_whose_op_message_was_torn_off_is_recognised() -> None:
 # --- one bad half ---
 
 
-def test_a_half_that_cannot_be_read_stops_no_other_and_is_given_up() -> None:
+def test_an_unreadable_half_message_does_not_affect_others_and_is_discarded() -> None:
     async def work() -> None:
         broker = await Broker(FakeDisk()).ready()
         halves = [broker.half(f"U{number}") for number in range(4)]
@@ -339,7 +339,7 @@ def test_a_half_that_cannot_be_read_stops_no_other_and_is_given_up() -> None:
     play(work)
 
 
-def test_a_half_whose_copy_cannot_be_stored_stops_no_other() -> None:
+def test_a_half_message_whose_copy_cannot_be_stored_does_not_affect_others() -> None:
     async def work() -> None:
         broker = await Broker(FakeDisk()).ready()
         broker.half("U0")
@@ -361,7 +361,7 @@ def test_a_half_whose_copy_cannot_be_stored_stops_no_other() -> None:
     play(work)
 
 
-def test_a_half_with_no_room_for_its_count_is_asked_about_in_its_place() -> None:
+def test_a_half_message_without_room_for_its_count_is_checked_without_a_copy() -> None:
     async def work() -> None:
         config = StoreConfig(root="/store", commit_log_size=1 << 20, consume_queue_size=400)
         broker = await Broker(FakeDisk(), config=config).ready()
@@ -378,7 +378,7 @@ def test_a_half_with_no_room_for_its_count_is_asked_about_in_its_place() -> None
     play(work)
 
 
-def test_a_half_that_comes_during_a_round_does_not_rest_with_its_neighbours() -> None:
+def test_a_half_message_stored_during_a_round_is_not_deferred_with_its_batch() -> None:
     async def work() -> None:
         broker = await Broker(FakeDisk()).ready()
         broker.half("immune", CHECK_IMMUNITY_TIME_IN_SECONDS="100000")
@@ -389,7 +389,7 @@ def test_a_half_that_comes_during_a_round_does_not_rest_with_its_neighbours() ->
     play(work)
 
 
-def test_an_immune_half_far_behind_is_copied_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_immune_half_message_is_copied_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         monkeypatch.setattr(transaction_check, "BEHIND_MAX", 3)
         broker = await Broker(FakeDisk()).ready()
@@ -411,7 +411,7 @@ def test_an_immune_half_far_behind_is_copied_to_the_end(monkeypatch: pytest.Monk
     play(work)
 
 
-def test_a_half_that_rests_is_copied_to_the_end_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_deferred_half_message_is_copied_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         monkeypatch.setattr(transaction_check, "BEHIND_MAX", 600)
         broker = await Broker(FakeDisk()).ready()
@@ -426,7 +426,7 @@ def test_a_half_that_rests_is_copied_to_the_end_all_the_same(monkeypatch: pytest
     play(work)
 
 
-def test_a_half_that_is_ended_while_its_copy_is_flushed_is_not_asked_about() -> None:
+def test_a_half_message_completed_during_the_flush_of_its_copy_is_not_checked() -> None:
     async def work() -> None:
         broker = await Broker(FakeDisk()).ready()
         half = broker.half("U1")
@@ -442,7 +442,7 @@ def test_a_half_that_is_ended_while_its_copy_is_flushed_is_not_asked_about() -> 
     play(work)
 
 
-def test_a_producer_that_does_not_read_is_not_asked_and_nothing_is_counted() -> None:
+def test_a_producer_that_does_not_read_is_not_asked_and_no_check_is_counted() -> None:
     async def work() -> None:
         broker = await Broker(FakeDisk()).ready()
         broker.half("U1")
@@ -458,7 +458,7 @@ def test_a_producer_that_does_not_read_is_not_asked_and_nothing_is_counted() -> 
     play(work)
 
 
-def test_ends_before_the_start_has_read_the_queues_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ends_wait_until_the_open_transactions_are_rebuilt(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         broker = Broker(FakeDisk())
         assert not broker.transactions.is_ready
