@@ -2,7 +2,7 @@
 that was broken on purpose. Each raises when a promise is not kept.
 
 A workload is sent to a store on a fake disk; something happens to the disk; the store is opened on what is left and judged:
-it opens, has everything acknowledged, nothing that nobody sent, goes on, and is the same when it is opened again.
+it opens, has everything acknowledged, no message that was never sent, takes new messages, and is the same when it is opened again.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def judge(disk: FakeDisk, sent: Sent, config: StoreConfig = CONFIG, *, is_damage
     found = stored(store)
     lost = sent.acknowledged.items() - found.items()
     require(not lost, f"acknowledged and not there: {lost}")
-    require(set(found.values()) <= sent.put, f"nobody sent {set(found.values()) - sent.put}")
+    require(set(found.values()) <= sent.put, f"never sent: {set(found.values()) - sent.put}")
     for offset, body in sent.acknowledged.items():
         data = store.read_record(offset)
         require(data is not None and record.decode(data).body == body, f"the record at {offset}")
@@ -348,7 +348,7 @@ def derived_files_lost() -> None:
 
 
 def changes_failed_in_turn(kind: str, code: int = errno.EIO) -> int:
-    """Each fsync, write, creation ... of a workload fails once; how many there were. What a producer was not told stays undone."""
+    """Let each fsync, write, creation ... of a workload fail once; return how many. Unacknowledged work stays undone."""
     number = 0
     while True:
         number += 1
@@ -371,12 +371,12 @@ def changes_failed_in_turn(kind: str, code: int = errno.EIO) -> int:
             error = met
         if left > 0:
             return number - 1
-        require(error is not None, f"{kind} number {number} failed, and nobody was told")
+        require(error is not None, f"{kind} number {number} failed without an error")
         disk.fail = lambda what, path: None
         if kind in ("fsync", "fsync_dir"):
             _stopped(store, sent, error)
         else:
-            require(isinstance(error, StoreError), f"a failed {kind} is told as {error!r}")
+            require(isinstance(error, StoreError), f"a failed {kind} is reported as {error!r}")
             require(stored(store).items() >= seen(sent, store).items(), "reads go on")
         store.close()
         judge(disk.after_kill(), sent)
@@ -435,7 +435,7 @@ def full_disk() -> None:
 
 
 def unflushed_is_unread() -> None:
-    """In sync mode nobody reads what is not flushed, by queue or by offset."""
+    """In sync mode no unflushed message is read, by queue or by offset."""
     store = opened(FakeDisk())
     placed = store.put(draft(b"soon"))
     require(store.dispatch_pending() == [], "nothing arrives before the flush")
@@ -445,7 +445,7 @@ def unflushed_is_unread() -> None:
     require(flush is not None and store.dispatch_pending() == [], "a flush that has only begun counts for nothing")
     if flush is not None:
         flush.run()
-        require(store.dispatch_pending() == [], "a flush whose end was not told counts for nothing")
+        require(store.dispatch_pending() == [], "a flush without `end_flush` counts for nothing")
         store.end_flush(flush, None)
     require([arrival.max_offset for arrival in store.dispatch_pending()] == [1], "it arrives")
     require(store.read_record(placed.offset) is not None, "it is at its offset")
@@ -481,7 +481,8 @@ def judge_told(disk: FakeDisk, sent: Sent, place: int) -> None:
     store = opened(disk.after_kill())
     if store.recovery_report.dispatch_from <= place:
         require(
-            any(hole.offset == place for hole in store.recovery_report.corrupt_ranges), f"the hole at {place} is told"
+            any(hole.offset == place for hole in store.recovery_report.corrupt_ranges),
+            f"the corrupt range at {place} is reported",
         )
         require(
             any(str(place) in note for note in store.recovery_report.notes),
@@ -521,7 +522,7 @@ class Flips:
         return at if byte < at + self.sizes[at] else None
 
     def judge(self, bit: int) -> None:
-        """With this bit flipped everything but the record it lies in is there, and nobody is given what nobody sent."""
+        """With this bit flipped all other records are readable, and nothing is read that was never sent."""
         byte = bit // 8
         disk = self.disk.after_kill()
         disk.contents(self.file)[byte] ^= 1 << bit % 8
@@ -530,7 +531,7 @@ class Flips:
         found = bodies(store)
         lost = {at for at in self.sent.acknowledged if at != victim and found.get(at) != self.sent.acknowledged[at]}
         require(len(lost) <= self._may_lose(victim, byte), f"bit {bit} of record {victim}: lost {sorted(lost)}")
-        require(set(found.values()) <= self.sent.put, f"bit {bit}: something is read that nobody sent")
+        require(set(found.values()) <= self.sent.put, f"bit {bit}: something is read that was never sent")
         for at, body in self.sent.acknowledged.items():
             if at != victim:
                 data = store.read_record(at)
@@ -574,7 +575,7 @@ def bodies(store: MessageStore) -> dict[int, bytes]:
 
 
 class Inline(Executor):
-    """Runs what is submitted at once: a loss of power in it ends the test's program as it does everywhere."""
+    """Runs submitted work immediately: a power loss in it ends the test's program as it does everywhere."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         outcome: Future[Any] = Future()
@@ -729,7 +730,7 @@ def configured_states(config: StoreConfig = CONFIG) -> list[State]:
 
 def configuration_changed(fate: Callable[[FakeDisk, int], FakeDisk], config: StoreConfig = CONFIG) -> int:
     """The program ends at each change of the disk, `fate` decides what is left: every acknowledged step of CONFIGURING is
-    there with all its effects, the one that was under way is there or not, and nothing else. Returns the number of cases."""
+    there with all its effects, the one in flight is there or not, and nothing else. Returns the number of cases."""
     states = configured_states(config)
     cut = 0
     while True:

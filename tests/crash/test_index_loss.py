@@ -172,7 +172,7 @@ def test_every_write_of_the_index_torn_at_every_byte() -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_entries_torn_behind_the_flushed_ones(seed: int) -> None:
+def test_entries_torn_after_the_flushed_ones(seed: int) -> None:
     """A torn entry names a place below what was flushed, be it one of a record or not; its file may be a new one."""
     config = replace(CONFIG, index_slots=3000, index_entries=6 + seed % 20, commit_log_size=65536)
     disk, acknowledged = FakeDisk(), Messages()
@@ -190,7 +190,7 @@ def test_entries_torn_behind_the_flushed_ones(seed: int) -> None:
 
 
 @pytest.mark.parametrize("place", ["no record", "the record before", "one before the first"])
-def test_an_entry_torn_to_name_another_place(place: str) -> None:
+def test_an_entry_torn_to_name_another_offset(place: str) -> None:
     """It fits into its chain, and the place is below what was flushed, in the last file that was and in one that was not."""
     config = replace(CONFIG, flush="async", index_slots=3000, index_entries=50, commit_log_size=65536)
     disk, acknowledged = FakeDisk(), Messages()
@@ -237,7 +237,7 @@ def test_an_entry_torn_to_name_another_place(place: str) -> None:
 
 @pytest.mark.parametrize("is_clean", [True, False])
 @pytest.mark.parametrize(("kept", "seed"), FATES)
-def test_power_lost_while_a_damaged_file_is_made_again(kept: SurvivingData, seed: int, is_clean: bool) -> None:
+def test_power_lost_while_a_damaged_file_is_rebuilt(kept: SurvivingData, seed: int, is_clean: bool) -> None:
     """Of a file that is made again nothing is flushed, whatever the checkpoint said of the one it replaces."""
     first, acknowledged = FakeDisk(), Messages()
     store = opened(first)
@@ -263,7 +263,7 @@ def test_power_lost_while_a_damaged_file_is_made_again(kept: SurvivingData, seed
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_any_lost_file_is_made_again(is_clean: bool) -> None:
+def test_any_lost_file_is_rebuilt(is_clean: bool) -> None:
     disk, acknowledged = FakeDisk(), Messages()
     store = opened(disk)
     workload(store, {}, acknowledged)
@@ -285,7 +285,7 @@ def test_any_lost_file_is_made_again(is_clean: bool) -> None:
 
 @pytest.mark.parametrize("is_clean", [True, False])
 @pytest.mark.parametrize("size", [0, 1, 40, 60, 1000])
-def test_a_file_of_a_wrong_length_is_made_again(is_clean: bool, size: int) -> None:
+def test_a_file_of_a_wrong_length_is_rebuilt(is_clean: bool, size: int) -> None:
     disk, acknowledged = FakeDisk(), Messages()
     store = opened(disk)
     workload(store, {}, acknowledged)
@@ -298,7 +298,7 @@ def test_a_file_of_a_wrong_length_is_made_again(is_clean: bool, size: int) -> No
         check(left, acknowledged)
 
 
-def test_stray_files_are_left_alone() -> None:
+def test_unrelated_files_are_not_touched() -> None:
     disk = FakeDisk()
     run(disk, {})
     disk.close(disk.create("/store/index/README", 7))
@@ -307,7 +307,7 @@ def test_stray_files_are_left_alone() -> None:
     assert disk.size("/store/index/README") == 7
 
 
-def test_an_overwritten_page_is_noticed_and_the_file_made_again() -> None:
+def test_an_overwritten_page_is_detected_and_the_file_rebuilt() -> None:
     """Entries, or slots, or the header: ones or noise over any twenty bytes."""
     disk, acknowledged = FakeDisk(), Messages()
     run(disk, acknowledged)
@@ -372,7 +372,7 @@ def test_an_index_that_stays_damaged_is_an_error_of_queries_alone() -> None:
     check_index(store)
 
 
-def test_what_a_crash_cut_from_the_log_leaves_no_trace_in_the_index() -> None:
+def test_records_lost_in_a_crash_leave_no_entry_in_the_index() -> None:
     """Slots that were on the disk, and entries behind the end, would come back to life as the file grows."""
     config = replace(CONFIG, flush="async", index_slots=3000, index_entries=50, commit_log_size=65536)
     disk = FakeDisk()

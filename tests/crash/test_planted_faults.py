@@ -1,6 +1,6 @@
 """Are the crash tests worth anything? Faults are planted into the store, one at a time; for each, a check of `promises` must fail.
 
-A fault is a patch of one function; beside it stands the check that has to notice. That the checks hold without a fault is shown by
+A fault is a patch of one function; next to it is the check that has to notice. That the checks hold without a fault is shown by
 `test_power_loss`, and here once more for exactly those that are used.
 """
 
@@ -329,7 +329,7 @@ def hole_closed_beyond_its_end(patch: pytest.MonkeyPatch) -> None:
 
 
 def numbers_are_believed(patch: pytest.MonkeyPatch) -> None:
-    """What the numbers of records say is done at once, as in Java, without waiting for the next one."""
+    """The numbers of records are accepted immediately, as in Java, without waiting for the next one."""
     patch.setattr(dispatch._Dispatcher, "_out_of_order", dispatch._Dispatcher._place)
 
 

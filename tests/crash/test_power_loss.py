@@ -42,7 +42,7 @@ def test_power_lost_again_while_recovering(kept: SurvivingData, seed: int) -> No
     promises.power_lost_again_while_recovering(kept, seed)
 
 
-def test_what_is_read_after_a_kill_survives_a_loss_of_power() -> None:
+def test_messages_read_after_a_kill_survive_a_power_loss() -> None:
     promises.killed_then_power_lost()
 
 
@@ -55,7 +55,7 @@ def test_a_torn_number_hides_no_acknowledged_record() -> None:
     assert promises.numbers_torn() == 24
 
 
-def test_a_record_within_a_body_is_none_of_the_log() -> None:
+def test_a_record_inside_a_body_is_not_a_record_of_the_log() -> None:
     promises.record_within_a_body()
 
 
@@ -67,7 +67,7 @@ def test_a_write_of_a_derived_file_torn_at_every_byte() -> None:
     assert promises.derived_write_torn_at_every_byte() > 500
 
 
-def test_derived_files_that_are_lost_are_made_again() -> None:
+def test_lost_derived_files_are_rebuilt() -> None:
     promises.derived_files_lost()
 
 
@@ -82,15 +82,15 @@ def test_each_write_failed_in_turn(kind: str, code: int) -> None:
     assert promises.changes_failed_in_turn(kind, code) > 3
 
 
-def test_a_full_disk_refuses_writes_serves_reads_and_goes_on_with_room() -> None:
+def test_a_full_disk_refuses_writes_and_serves_reads() -> None:
     promises.full_disk()
 
 
-def test_in_sync_mode_nobody_reads_what_is_not_flushed() -> None:
+def test_in_sync_mode_no_consumer_reads_unflushed_messages() -> None:
     promises.unflushed_is_unread()
 
 
-def test_a_damaged_record_is_passed_over_and_told_and_all_others_stay() -> None:
+def test_a_damaged_record_is_skipped_and_reported_and_all_others_stay() -> None:
     promises.damaged_in_the_middle()
 
 

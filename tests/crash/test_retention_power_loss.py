@@ -85,7 +85,7 @@ def check(disk: FakeDisk, known: Known) -> None:
     kept = {offset: body for offset, body in known.acknowledged.items() if offset >= known.removed_below}
     assert found.items() >= kept.items()
     assert store.commit_log_min <= known.removed_below or not known.acknowledged
-    # A start that had to make all queues anew would say so; on a large store it would take minutes.
+    # A start that had to rebuild all queues would report it; on a large store it would take minutes.
     if known.removing:
         assert not [note for note in store.recovery_report.notes if "anew" in note]
     more = store.put(draft(b"after", 0))
@@ -102,7 +102,7 @@ def check(disk: FakeDisk, known: Known) -> None:
 
 
 @pytest.mark.parametrize(("kept", "seed"), FATES)
-def test_power_lost_at_every_change_of_a_store_that_forgets(kept: SurvivingData, seed: int) -> None:
+def test_power_lost_at_every_change_while_old_files_are_removed(kept: SurvivingData, seed: int) -> None:
     whole, known = FakeDisk(), Known()
     store = opened(whole)
     workload(store, known)

@@ -225,7 +225,7 @@ async def workload(
     saved: list[ConsumerOffsetTable | None],
 ) -> None:
     """Halves, ends, flushes, and a round of checks; `told`: what was decided and is flushed, so that it was acknowledged;
-    `saved`: each progress, as a file that is on the disk at once."""
+    `saved`: each progress, as a file that is durable immediately."""
     decided: dict[str, int] = {}
     for number in range(12):
         name = f"U{number}"

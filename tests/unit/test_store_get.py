@@ -26,7 +26,7 @@ def store() -> MessageStore:
     return opened
 
 
-def test_a_read_judges_800_records(store: MessageStore) -> None:
+def test_a_filter_examines_at_most_800_records_per_read(store: MessageStore) -> None:
     judged: list[bytes] = []
 
     def refuse(record: bytes) -> bool:
@@ -40,7 +40,7 @@ def test_a_read_judges_800_records(store: MessageStore) -> None:
 
 
 @pytest.mark.parametrize(("asked", "seen"), [(1, 800), (ALL, 900), (-1, 800), (850, 850)])
-def test_a_read_looks_at_a_bounded_number_of_entries(
+def test_a_read_examines_a_bounded_number_of_entries(
     store: MessageStore, monkeypatch: pytest.MonkeyPatch, asked: int, seen: int
 ) -> None:
     monkeypatch.setattr(queue_reader, "ENTRIES_MAX", 900)

@@ -89,7 +89,7 @@ PROPERTIES = st.lists(st.tuples(NAMES, HEX | TEXT | st.sampled_from(["a b", " a 
 
 
 @given(st.lists(st.tuples(st.sampled_from(["T", "Topic_2", "%RETRY%g"]), PROPERTIES), max_size=20))
-def test_hashing_many_is_hashing_each(messages: list[tuple[str, list[tuple[str, str]]]]) -> None:
+def test_hashing_many_keys_equals_hashing_each(messages: list[tuple[str, list[tuple[str, str]]]]) -> None:
     noted = [
         (topic, "\x02".join(f"{name}\x01{value}" for name, value in pairs), number, number)
         for number, (topic, pairs) in enumerate(messages)
@@ -131,7 +131,7 @@ def test_the_bytes_of_a_file() -> None:
     assert len(path.rpartition("/")[2]) == 17
 
 
-def test_no_file_is_made_without_a_key() -> None:
+def test_no_file_is_created_without_a_key() -> None:
     disk = FakeDisk()
     store = opened(disk)
     store.put(draft())
@@ -143,7 +143,7 @@ def test_no_file_is_made_without_a_key() -> None:
 # --- queries ---
 
 
-def test_a_collision_is_no_match() -> None:
+def test_a_hash_collision_is_not_a_match() -> None:
     store = opened(FakeDisk())
     one = store.put(draft(keys="Aa"))
     other = store.put(draft(keys="BB"))
@@ -167,7 +167,7 @@ def test_a_query_is_never_behind_the_consumers() -> None:
     assert found(store, "a") == [one.offset for one in batch]
 
 
-def test_in_sync_mode_nothing_is_found_that_is_not_flushed() -> None:
+def test_in_sync_mode_a_query_finds_only_flushed_messages() -> None:
     store = opened(FakeDisk(), config=replace(CONFIG, flush="sync"))
     placed = store.put(draft("ID1"))
     store.dispatch_pending()
@@ -237,7 +237,7 @@ def test_names_of_files_grow_even_when_the_clock_does_not() -> None:
     assert all(len(found(again, f"ID{number}")) == 1 for number in range(40))
 
 
-def test_windows_are_exact_to_the_millisecond() -> None:
+def test_time_ranges_are_exact_to_the_millisecond() -> None:
     clock = FakeClock(T0)
     store = opened(FakeDisk(), clock)
     offsets = {}
@@ -252,7 +252,7 @@ def test_windows_are_exact_to_the_millisecond() -> None:
 
 
 @pytest.mark.parametrize("max_count", [1, 3, 64])
-def test_pages_go_on_to_the_oldest(max_count: int) -> None:
+def test_pages_continue_to_the_oldest_message(max_count: int) -> None:
     store = opened(FakeDisk())
     offsets = [store.put(draft(f"ID{number}", "many")).offset for number in range(50)]
     store.dispatch_pending()
@@ -288,7 +288,7 @@ def test_a_page_ends_only_when_there_is_more() -> None:
     assert nothing.position is not None
 
 
-def test_a_position_in_a_file_that_is_gone_goes_on_by_offset() -> None:
+def test_a_position_in_a_removed_file_continues_by_offset() -> None:
     disk = FakeDisk()
     store = opened(disk)
     offsets = [store.put(draft(f"ID{number}", "many")).offset for number in range(20)]
@@ -306,12 +306,12 @@ def test_a_position_in_a_file_that_is_gone_goes_on_by_offset() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "1", "1-2", "1-2-x", "-1-2-3", "1-2-3-4", "9" * 30 + "-1-1", "1-../x-1", "²-1-1"])
-def test_a_position_that_is_none_is_refused(text: str) -> None:
+def test_an_invalid_position_is_refused(text: str) -> None:
     with pytest.raises(ProtocolError, match="position"):
         QueryPosition.parse(text)
 
 
-def test_what_is_looked_at_is_bounded_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_examines_a_bounded_number_of_entries_and_reports_it(monkeypatch: pytest.MonkeyPatch) -> None:
     store = opened(FakeDisk())
     old = store.put(draft(keys="Aa"))
     for _ in range(30):
@@ -330,7 +330,7 @@ def test_what_is_looked_at_is_bounded_and_said(monkeypatch: pytest.MonkeyPatch) 
     assert rounds == 5
 
 
-def test_an_answer_has_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_response_has_a_maximum_size(monkeypatch: pytest.MonkeyPatch) -> None:
     store = opened(FakeDisk())
     offsets = [store.put(draft(keys="k", body=b"x" * 1000)).offset for _ in range(10)]
     store.dispatch_pending()
@@ -341,7 +341,7 @@ def test_an_answer_has_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found(store, "k", begin_ms=T0) != []
 
 
-def test_the_last_update_is_told() -> None:
+def test_the_last_update_is_reported() -> None:
     clock = FakeClock(T0)
     store = opened(FakeDisk(), clock)
     assert store.index.query(KeyQuery("T", "k", 1))[2:] == (0, 0)
@@ -355,7 +355,7 @@ def test_the_last_update_is_told() -> None:
 # --- life ---
 
 
-def test_without_an_index_queries_are_refused_and_nothing_is_kept() -> None:
+def test_without_an_index_queries_are_refused_and_nothing_is_stored() -> None:
     disk = FakeDisk()
     store = opened(disk, config=replace(CONFIG, index=False))
     store.put(draft("ID"))
@@ -369,7 +369,7 @@ def test_without_an_index_queries_are_refused_and_nothing_is_kept() -> None:
     assert len(found(again, "ID")) == 1, "an index that is turned on knows what was there before"
 
 
-def test_turned_off_for_a_while_it_is_completed() -> None:
+def test_an_index_that_was_disabled_for_a_while_is_completed() -> None:
     disk = FakeDisk()
     for number, is_on in enumerate((True, False, True, False, True)):
         store = opened(disk, config=replace(CONFIG, index=is_on))
@@ -380,7 +380,7 @@ def test_turned_off_for_a_while_it_is_completed() -> None:
         store.close()
 
 
-def test_files_of_other_sizes_are_made_anew() -> None:
+def test_files_of_other_sizes_are_rebuilt() -> None:
     disk = FakeDisk()
     store = opened(disk)
     placed = [store.put(draft(f"ID{number}")).offset for number in range(20)]
@@ -395,7 +395,7 @@ def test_files_of_other_sizes_are_made_anew() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("index_slots", 0), ("index_entries", 1), ("index_entries", 1 << 31)])
-def test_sizes_that_cannot_be(name: str, value: int) -> None:
+def test_invalid_sizes_are_refused(name: str, value: int) -> None:
     with pytest.raises(ConfigError, match=r"maxHashSlotNum|maxIndexNum"):
         StoreConfig(root="/store", **{name: value}).check()
 

@@ -48,7 +48,7 @@ def bodies(store: MessageStore) -> list[str]:
         (NumberingRestarts.NEVER, 5, 7, 8, True),
     ],
 )
-def test_a_number_out_of_order_is_judged_with_the_next(
+def test_a_number_out_of_order_is_decided_by_the_next_one(
     restarts: NumberingRestarts, due: int, held: int, number: int, *, is_placed: bool
 ) -> None:
     assert decide(due, held, number, restarts=restarts).place_held is is_placed
@@ -115,7 +115,7 @@ def test_a_disk_that_refuses_the_withdrawal_is_reported() -> None:
     assert bodies(store) == ["acknowledged"]
 
 
-def test_a_slave_keeps_the_bytes_of_its_master() -> None:
+def test_a_slave_does_not_change_the_bytes_of_its_master() -> None:
     disk = FakeDisk()
     store = opened(disk)
     put(store, "acknowledged")

@@ -95,7 +95,7 @@ def test_a_removed_queue_that_is_read_is_an_error_that_says_so() -> None:
         store.get("T", 0, 0, 32)
 
 
-def test_a_deleted_topic_is_no_removed_queue() -> None:
+def test_a_deleted_topic_is_not_reported_as_a_removed_queue() -> None:
     disk = FakeDisk()
     store = opened(disk)
     put(store, 5)
@@ -110,7 +110,7 @@ def test_a_deleted_topic_is_no_removed_queue() -> None:
     put(store, 1)
 
 
-def test_a_topic_that_is_deleted_and_created_again_during_a_flush_is_no_removed_queue() -> None:
+def test_a_topic_created_again_during_a_flush_is_not_reported_as_removed() -> None:
     disk = FakeDisk()
     store = opened(disk)
     put(store, 5)
@@ -125,7 +125,7 @@ def test_a_topic_that_is_deleted_and_created_again_during_a_flush_is_no_removed_
     assert store.max_offset("T", 0) == 4
 
 
-def test_a_directory_that_cannot_be_listed_for_a_while_is_no_removed_log(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_cannot_be_listed_is_not_reported_as_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = FakeDisk()
     store = opened(disk)
     put(store, 5)

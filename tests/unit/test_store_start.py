@@ -98,7 +98,7 @@ def test_a_log_that_is_missing_stops_the_start_and_changes_no_queue(*, java_wrot
 
 
 @pytest.mark.parametrize("java_wrote_last", [False, True])
-def test_a_log_of_zeros_is_as_good_as_none(*, java_wrote_last: bool) -> None:
+def test_a_log_of_zeros_counts_as_empty(*, java_wrote_last: bool) -> None:
     disk = FakeDisk()
     filled(disk)
     if java_wrote_last:
@@ -274,7 +274,7 @@ def test_a_queue_file_of_a_wrong_length_is_rebuilt(which: int, size: int, *, cra
 
 @pytest.mark.parametrize("java_wrote_last", [False, True])
 @pytest.mark.parametrize("fault", ["short", "missing"])
-def test_a_rebuild_that_was_interrupted_begins_again(
+def test_an_interrupted_rebuild_begins_again(
     fault: str, monkeypatch: pytest.MonkeyPatch, *, java_wrote_last: bool
 ) -> None:
     monkeypatch.setattr(dispatch, "BATCH_RECORDS", 3)  # entries reach the disk while records are still read
@@ -373,7 +373,7 @@ def test_a_segment_that_is_too_long_is_a_refusal_that_says_so() -> None:
         opened(disk)
 
 
-def test_segments_that_all_have_one_other_length_are_a_matter_of_the_setting() -> None:
+def test_segments_of_one_other_length_are_a_configuration_error() -> None:
     disk = FakeDisk()
     filled(disk)
     with pytest.raises(ConfigError, match=f"set mappedFileSizeCommitLog = {SEGMENT}"):

@@ -57,7 +57,7 @@ class _Queue:
         return f"{self.topic}-{self.queue_id}"
 
     def entry(self, number: int) -> tuple[int, int, int] | None:
-        """Return offset, size and tags code; None if there is no entry, (0, BLANK_SIZE, 0) if it is blank."""
+        """Return offset, size and tags code; None if it does not exist, (0, BLANK_SIZE, 0) if it is blank."""
         within = number - self.at
         if not 0 <= within < len(self.window) // ENTRY_SIZE:
             if not self.segments.start // ENTRY_SIZE <= number < self.end:

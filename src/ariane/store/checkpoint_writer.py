@@ -1,4 +1,4 @@
-"""Flushes of derived files, each of which ends with a new checkpoint.
+"""Flushes of derived files. Each flush ends with a new checkpoint.
 
     changed queue files, index files, state of delays  ->  fsync  ->  checkpoint that covers them  ->  fsync
 

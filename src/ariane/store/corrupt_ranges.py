@@ -5,7 +5,7 @@
     or       | good record | filler                                |      if the range reaches the end of its file
 
 A record of a rolled-back transaction gets no entry in any queue and none in an index, here and in Java, so both scan over it.
-Its FLAG is `HOLE`, its topic `rmq_sys_DAMAGED` (cut short if there is no room), its property DAMAGED has the reason; the other
+Its FLAG is `HOLE`, its topic `rmq_sys_DAMAGED` (cut short if the range is small), its property DAMAGED has the reason; the other
 bytes stay as they were. All former bytes are first copied to ROOT/damaged/<20 digits: offset of the range>, for analysis.
 If the disk refuses any of this, the range stays as it is and is skipped again.
 """

@@ -22,8 +22,8 @@ from ariane.store.segments import Segments
 logger = logging.getLogger("ariane.store")
 
 TIMER_QUEUE, CANCEL_QUEUE = 0, 1  # queues of the timer topic
-BATCH_ENTRIES = 1000  # entries read at once
-DUE_MIN_MS = 10**12  # a smaller tags code is no time of this century: Java wrote the entry and hashed the tags
+BATCH_ENTRIES = 1000  # entries per read
+DUE_MIN_MS = 10**12  # a smaller tags code cannot be a time of this century: Java wrote the entry and hashed the tags
 
 
 class DelayEntry(NamedTuple):
@@ -81,6 +81,6 @@ class DelayQueues:
         try:
             return compute_tags_code(read_record(self.log, entry.offset)[0], self.delays_ms)
         except NotARecord:
-            # Delivered at once, where reading it fails and is reported: an unreadable timer must not block later ones.
+            # Due now, so that its delivery fails and is reported: an unreadable timer must not block later ones.
             logger.error("Cannot read the timer at %d (%d bytes): no due time", entry.offset, entry.size)
             return 0

@@ -175,7 +175,7 @@ class DelayedMessages:
         self._mark(log_end)
 
     def cancel(self, number: int, cancel_entry: int, log_end: int) -> None:
-        """Cancel a pending timer at once, although its cancel entry may be dispatched only after a flush.
+        """Cancel a pending timer now, although its cancel entry may be dispatched only after a flush.
 
         Args:
             number: number of the timer.

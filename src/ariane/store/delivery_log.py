@@ -48,7 +48,7 @@ def scan_deliveries(log: Segments, log_end: int) -> list[int]:
 
 
 def read_delayed_records(log: Segments, offsets: Iterable[int]) -> Iterator[ScannedRecord]:
-    """Yield the delayed records at these offsets, except those that are no longer in the log."""
+    """Yield the delayed records at these offsets, except those that were removed from the log."""
     for offset in offsets:
         try:
             yield read_record(log, offset)[0]

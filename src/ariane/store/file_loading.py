@@ -39,7 +39,7 @@ class LoadedFiles(NamedTuple):
         return None
 
     def find_misplaced(self) -> int | None:
-        """Return the base of the first file whose name is no multiple of the configured length."""
+        """Return the base of the first file whose name is not a multiple of the configured length."""
         return next((base for base in self.segments.bases if base % self.segments.size), None)
 
 

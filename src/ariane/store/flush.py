@@ -66,7 +66,7 @@ class FlushRound(NamedTuple):
             raise
 
     def _fsync_path(self, path: str) -> None:
-        # A new descriptor reports a write-back error that nobody has seen yet, so the writer's descriptor is not needed.
+        # A new descriptor reports a write-back error that was not reported yet, so the writer's descriptor is not needed.
         with _naming(path):
             try:
                 handle = self.disk.open(path)

@@ -116,7 +116,7 @@ class IndexBuilder:
         """Return records by key, of all that consumers can see.
 
         Raises:
-            StoreError: there is no index, or it cannot be brought up to date; the next call tries again.
+            StoreError: the index is disabled, or it cannot be brought up to date; the next call tries again.
         """
         return self._run_repairing(lambda index: key_query.find_records(index, self._log, wanted, self._deletions))
 
@@ -229,7 +229,7 @@ def to_keyed(found: ScannedRecord) -> Keyed:
 
 
 def _hashes_at(log: Segments, offset: int) -> list[int]:
-    """Return the key hashes of the record at `offset`, in the order of their entries; none if there is no record."""
+    """Return the key hashes of the record at `offset`, in the order of their entries; empty if no record begins there."""
     try:
         found, _ = read_record(log, offset)
     except NotARecord:

@@ -6,8 +6,8 @@
 
 Entry 0 is never used, so the next entry of an empty file is 1. Times are store times in ms, offsets those of records.
 
-Entries and header are written at once. The slots can be computed from the entries: they stay in memory while a file grows, and are
-written when it is full or the store is closed; after a crash they are rebuilt from the entries. [IndexFile]
+Entries and header are written immediately. The slots can be computed from the entries: they stay in memory while a file grows, and
+are written when it is full or the store is closed; after a crash they are rebuilt from the entries. [IndexFile]
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ENTRY = Struct(">iqii")
 HEADER_SIZE, SLOT_SIZE, ENTRY_SIZE = 40, 4, 20
 PAGE = 4096  # slots are written by pages, except pages of zeros
 _READ_AT_ONCE = 1 << 20
-CHUNK_ENTRIES = 50_000  # entries read at once when slots are rebuilt
+CHUNK_ENTRIES = 50_000  # entries per read while slots are rebuilt
 SECONDS_MAX = 2147483647
 
 

@@ -25,7 +25,7 @@ _UNIQUE_SIZE = len(_UNIQUE)
 _KEYS = f"{KEYS}{properties_text.NAME_END}"
 _KEYS_SIZE = len(_KEYS)
 _PAIR_END = properties_text.PAIR_END
-_TAIL = 4  # characters of an id that are looked up in two halves
+_TAIL = 4  # characters of an id that are looked up in two pairs
 _31_2, _31_4 = 31**2, 31**4
 _LOW = {a + b: ord(a) * 31 + ord(b) for a in "0123456789ABCDEF" for b in "0123456789ABCDEF"}
 _HIGH = {pair: value * _31_2 for pair, value in _LOW.items()}
@@ -50,7 +50,7 @@ def key_hash(topic: str, key: str) -> int:
 
 
 class KeyHashes:
-    """Hashes the keys of many records at once."""
+    """Hashes the keys of many records in one call."""
 
     def __init__(self) -> None:
         self._topics: dict[str, dict[str, int]] = {}

@@ -339,7 +339,7 @@ class MessageStore:
         return iter(RecordScanner(self._log.segments, start, stop, check_crc=False, min_store_ms=0, all_written=True))
 
     def read_queue_record(self, topic: str, queue_id: int, number: int) -> bytes | None:
-        """Return the record of a queue entry; None if there is no such entry, or its record is removed or corrupt."""
+        """Return the record of a queue entry; None if the entry does not exist, or its record is removed or corrupt."""
         queue = self._queues.get_opened(topic, queue_id)
         if queue is None or not queue.min_offset(self._log.start) <= number < queue.max:
             return None
@@ -370,7 +370,7 @@ class MessageStore:
         return 0 if queue is None else queue_reader.find_by_time(queue, self._log, ms)
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> int | None:
-        """Return the store time of an entry's record in ms; None if there is no such record."""
+        """Return the store time of an entry's record in ms; None if the record does not exist."""
         queue = self._queues.get_opened(topic, queue_id)
         return None if queue is None else queue_reader.entry_store_ms(queue, self._log, offset)
 

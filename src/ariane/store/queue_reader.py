@@ -31,7 +31,7 @@ ENTRIES_MAX = 4_096  # examined by one read, whatever the requested count
 SPAN_GAP = 4096  # unwanted bytes between two records that are still cheaper to read than to skip
 SPAN_MAX = 1 << 20
 SCAN_RECORD_BYTES = 4 << 20  # of records that a filter examines in one read, which blocks the event loop
-AHEAD_COUNT, AHEAD_BYTES = 32, 256 * 1024  # records read at once for a filter
+AHEAD_COUNT, AHEAD_BYTES = 32, 256 * 1024  # records per read for a filter
 EXT_ADDRESS_MAX = -(2**31) - 1  # a tags code up to here is an address in a file of Java's: the tag is unknown
 _MATCHED, _REJECTED = 1, 0
 _ACCEPTED = frozenset((_MATCHED,))
@@ -209,7 +209,7 @@ def read_store_ms(log: CommitLog, offset: int) -> int | None:
 
 
 def entry_store_ms(queue: ConsumeQueue, log: CommitLog, number: int) -> int | None:
-    """Return the store time of entry `number` in ms; None if there is no such entry, or its record is removed."""
+    """Return the store time of entry `number` in ms; None if the entry does not exist, or its record is removed."""
     if not queue.min_offset(log.start) <= number < queue.max:
         return None
     offset, size, _ = ENTRY.unpack(queue.entries(number, 1))

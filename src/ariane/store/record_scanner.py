@@ -139,7 +139,7 @@ def read_record(segments: Segments, offset: int) -> tuple[ScannedRecord, bytes]:
 
 
 class CorruptRange(NamedTuple):
-    """Bytes between valid records that are no record: damaged, or never written because power was lost."""
+    """Bytes between valid records that cannot be read as one: damaged, or never written because power was lost."""
 
     offset: int
     size: int
@@ -160,7 +160,7 @@ class RecordScanner:
         min_store_ms: skip corrupt ranges that valid records follow, and collect them in `corrupt_ranges`. The records after
             one must not be older than this time or than the record before: such records are leftovers of a log that Java cut
             without clearing it. None: the scan ends at the first corrupt range.
-        all_written: everything below `stop` was written, so bytes that are no record are a corrupt range whatever follows.
+        all_written: everything below `stop` was written, so invalid bytes are a corrupt range whatever follows.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
     commit log     no more writes; open files can still be read. The next start explains what is missing
     consume queue  no more writes, since consumers would not see the messages. The next start rebuilds the queue
-    key index      rebuilt at once (`index_builder`)
+    key index      rebuilt immediately (`index_builder`)
 
 [no counterpart in Java]
 """
@@ -41,7 +41,7 @@ class RemovedFiles:
         self._queue_fault: StoreError | None = None
 
     def check_log(self) -> None:
-        """Stop writes if a file of the commit log is no longer in its directory."""
+        """Stop writes if a file of the commit log was removed from its directory."""
         log = self._log
         if log.failure is not None:
             return

@@ -64,7 +64,7 @@ class Segments:
         return self.bases[-1] + self.size if self.bases else 0
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return up to `length` bytes at `offset`, not beyond the end of its file; b"" if there is no file."""
+        """Return up to `length` bytes at `offset`, not beyond the end of its file; b"" if the file does not exist."""
         within = offset % self.size
         path = self._paths.get(offset - within)
         if path is None:
