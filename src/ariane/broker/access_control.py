@@ -49,7 +49,7 @@ class AccessControl:
 
     Args:
         home: The directory rocketmqHome.
-        executor: Runs what waits for the disk.
+        executor: Runs everything that blocks on the disk.
         now_ms: Wall-clock time, for the versions of files.
     """
 

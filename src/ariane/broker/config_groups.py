@@ -31,7 +31,7 @@ from ariane.settings.definitions import (
 
 FILTER_GROUPS_MAX = 10_000  # 4.9.4 stores a bit map of about 4.5 bits a group with each message
 _DAY_MS = 24 * 3_600_000
-_RESPONSE_MAX = 15 * 1024 * 1024  # a frame holds 16 MiB, of which the header takes a part
+_RESPONSE_MAX = 15 * 1024 * 1024  # a frame holds 16 MiB, and a part of that is the header
 _COUNT_MAX = 1_000_000
 _INT64_MAX = 2**63 - 1
 
@@ -287,7 +287,7 @@ class StatisticsSettings(FilterSettings, frozen=True, kw_only=True, rename=java_
     auto_delete_unused_stats: Annotated[
         bool,
         Meta(
-            description="Remove the statistics of deleted topics and groups at once; unused statistics are removed after a "
+            description="Remove the statistics of deleted topics and groups immediately; unused statistics are removed after a "
             "day in any case."
         ),
     ] = False

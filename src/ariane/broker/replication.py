@@ -223,7 +223,7 @@ async def _follow_once(config: BrokerConfig, replica: Replica, stream: Stream, s
 
 
 def _joined(chunks: Sequence[ReplicationChunk], file_size: int) -> list[ReplicationChunk]:
-    """Join adjacent chunks that arrived together, to write each run at once; never across the end of a file."""
+    """Join adjacent chunks that arrived together, to write each run with one call; never across the end of a file."""
     joined: list[ReplicationChunk] = []
     runs: list[list[bytes]] = []
     end = -1

@@ -42,8 +42,8 @@ class DefaultText(msgspec.Struct, frozen=True):
 class Changeable(msgspec.Struct, frozen=True):
     """A request may change the setting while the server runs.
 
-    These bounds are narrower than those of the file: whoever starts a server may choose an extreme value, a remote request
-    must not break a running one.
+    These bounds are narrower than those of the file: an operator may choose an extreme value at the start, but a remote request
+    must not break a running server.
     """
 
     ge: int | None = None
@@ -140,7 +140,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_within(value: Any, lowest: int | None, highest: int | None) -> bool:
-    """Return whether a number lies within bounds; None is no bound."""
+    """Return whether a number is within bounds; None means unbounded."""
     return (lowest is None or value >= lowest) and (highest is None or value <= highest)
 
 

@@ -90,7 +90,7 @@ def _grouped(constraint: str, setting: Setting) -> str:
 
 
 def _number(value: int, setting: Setting) -> str:
-    # Ports have no unit, and nobody writes port 10,911.
+    # Ports have no unit, and are not written as 10,911.
     return f"{value:,}" if setting.unit or value >= 100_000 else str(value)
 
 

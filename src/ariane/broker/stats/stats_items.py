@@ -145,7 +145,7 @@ class LatestValues:
         return len(self._values)
 
     def set(self, key: str, value: int, now_ms: float) -> None:
-        """Set the value of a key, unless there is no room for a new key."""
+        """Set the value of a key, unless the key is new and the table is full."""
         if key not in self._values and len(self._values) >= self._items_max:
             self.overflow_count += 1
             return

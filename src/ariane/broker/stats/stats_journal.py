@@ -1,4 +1,4 @@
-"""stats.log and its older generations, of which stats.1.log.gz is the newest. [logback_broker.xml, RocketmqStatsAppender]
+"""stats.log and its older generations; stats.1.log.gz is the newest. [logback_broker.xml, RocketmqStatsAppender]
 
 All calls block; a worker thread makes them. A generation is compressed into a temporary file and then renamed, so that a stop in
 between leaves the log unchanged.
