@@ -2,7 +2,8 @@
 
     UPDATE_BROKER_CONFIG (25) → BROKER_SETTINGS.change → broker.conf and its .bak → DynamicConfig.current → its next reader
 
-Components that have to see changes hold the `DynamicConfig` and read `config.current.<field>` at each use, without subscribing. A component that copies a value at its start makes the setting unchangeable: its field has no `Changeable` marker,
+Components that have to see changes hold the `DynamicConfig` and read `config.current.<field>` at each use, without
+subscribing. A component that copies a value at its start makes the setting unchangeable: its field has no `Changeable` marker,
 and a change is refused with the reason, because a change without effect is worse than an error. Paths, names and ports never
 change by a request (CVE-2023-33246: the sender of a request could have files of his choice written).
 """
