@@ -63,7 +63,7 @@ def test_java_traces_reach_the_trace_topic(tmp_path: Path) -> None:
             events, rejects = trace_codec.decode(base64.b64decode(str(message["body"])))
             assert not rejects
             for event in events:
-                kinds[type(event).__name__].add(event.message_id)
+                kinds[trace_codec.RECORD_TYPES[type(event)]].add(event.message_id)
     ids = {one["msgId"] for one in sent}
     assert kinds == {"Pub": ids, "SubBefore": ids, "SubAfter": ids}
 

@@ -127,7 +127,9 @@ def test_spark_reads_what_the_plain_decoder_reads(spark: SparkSession) -> None:
     plain = [trace_codec.decode(one) for one in bodies]
     said = [event for found, _ in plain for event in found]
     assert [row["record"] for row in rejects] == [reject.text for _, found in plain for reject in found]
-    assert [(row["type"], row["message_id"]) for row in events] == [(type(one).__name__, "M") for one in said]
+    assert [(row["type"], row["message_id"]) for row in events] == [
+        (trace_codec.RECORD_TYPES[type(one)], "M") for one in said
+    ]
     hosts = [getattr(one, "client_host", "") or "10.0.0.9:5000" for one in said]
     assert [row["client_host"] for row in events] == hosts
     bare = [_without_host(one) if isinstance(one, PublishEvent | ConsumeStartEvent) else one for one in said]

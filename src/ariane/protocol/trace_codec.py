@@ -43,7 +43,7 @@ class TraceReject(NamedTuple):
 
 def encode(event: TraceEvent) -> str:
     """One record with its end."""
-    return FIELD_END.join([_RECORD_TYPES[type(event)], *map(_text, _LAYOUTS[type(event)](event))]) + RECORD_END
+    return FIELD_END.join([RECORD_TYPES[type(event)], *map(_text, _LAYOUTS[type(event)](event))]) + RECORD_END
 
 
 def keys(event: TraceEvent) -> tuple[str, ...]:
@@ -83,7 +83,7 @@ def _text(value: object) -> str:
 
 
 # The first field of a record: Java's names of the kinds. [TraceType]
-_RECORD_TYPES: dict[type, str] = {
+RECORD_TYPES: dict[type, str] = {
     PublishEvent: "Pub",
     ConsumeStartEvent: "SubBefore",
     ConsumeEndEvent: "SubAfter",
