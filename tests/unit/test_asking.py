@@ -118,10 +118,12 @@ def tell(home: Path, *, behind: int | None = 0, away: str | None = None, read_ms
 
 
 def test_an_answer_says_as_of_when_it_is_and_what_it_may_lack(tmp_path: Path) -> None:
-    assert pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS) == Freshness(None, (f"no journeys in {tmp_path} yet",))
+    assert pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS) == Freshness(
+        None, (f"table journeys in {tmp_path} has no data yet",)
+    )
     put(tmp_path, TRACE_EVENTS, [{}], as_of_ms=T0_MS - 5, applied={"traces 0a-1b": 3})
     put(tmp_path, JOURNEYS, [{}], as_of_ms=T0_MS - 5, applied={"trace_events": 1})
-    assert pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS).warnings == ("it is not known how far traces is",)
+    assert pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS).warnings == ("source traces has no status",)
     tell(tmp_path)
     fresh = pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS)
     assert fresh == Freshness(T0_MS - 5, ())
@@ -132,26 +134,28 @@ def test_an_answer_says_as_of_when_it_is_and_what_it_may_lack(tmp_path: Path) ->
     assert (stopped.as_of_ms, len(stopped.warnings)) == (T0_MS - 2, 1), "all was read until it stopped"
 
     tell(tmp_path, behind=1200)
-    assert pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS).warnings == ("traces has 1,200 messages to read",)
+    assert pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS).warnings == (
+        "source traces has 1,200 pending messages",
+    )
     tell(tmp_path, behind=None, away="ConnectionLost: refused")
     assert pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS).warnings == (
-        "traces waits for a server: ConnectionLost: refused",
-        "it is not known how many messages traces has still to read",
+        "source traces waits for a server: ConnectionLost: refused",
+        "source traces: number of pending messages unknown",
     )
     tell(tmp_path)
     assert pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS + 180_000).warnings == (
-        "the pipeline has not looked at traces for 3 minutes",
+        "source traces has not been read for 3 minutes: is the pipeline running?",
     )
     tell(tmp_path, read_ms=T0_MS + 9)
     put(tmp_path, TRACE_EVENTS, [{}], as_of_ms=T0_MS, applied={"traces 0a-1b": 4})
     assert pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS).as_of_ms == T0_MS - 5, "it lacks what was read last"
     assert pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS).warnings == (
-        "journeys does not have the newest trace_events yet",
+        "journeys does not include the newest rows of trace_events yet",
     )
 
 
 def test_a_status_that_is_none_is_said(tmp_path: Path) -> None:
     tell(tmp_path)
     (tmp_path / "status" / "traces").write_text("{}")
-    with pytest.raises(StoreError, match="is no status"):
+    with pytest.raises(StoreError, match="is not a valid status file"):
         pipeline_status.read_statuses(tmp_path)

@@ -189,7 +189,7 @@ def test_in_the_terminal_as_of_when_and_complete(home: Path, name: str) -> None:
     assert max(map(len, lines)) <= 80
     assert lines[1].startswith(f"as of {at(150):%Y-%m-%d %H:%M:%S} UTC, INCOMPLETE")
     assert lines[2].split() == ["tables:", *str(home).split()]
-    assert "! the pipeline has not looked at traces for" in done.output
+    assert "! source traces has not been read for" in done.output
 
 
 def test_json_has_units_nulls_and_times(home: Path) -> None:
@@ -199,7 +199,7 @@ def test_json_has_units_nulls_and_times(home: Path) -> None:
     assert answer["home"] == str(home)
     assert answer["title"].startswith("Throughput, topic orders, 2023-11-14 22:14 to")
     assert (answer["as_of"], answer["complete"]) == (at(150).isoformat(), False)
-    assert "the pipeline has not looked at traces" in answer["warnings"][0]
+    assert "source traces has not been read" in answer["warnings"][0]
     first = answer["tables"][0]
     assert set(first) == {"title", "note", "omitted_rows", "columns", "rows"}
     assert {"name": "mean", "unit": "/s"} in first["columns"]
@@ -222,7 +222,7 @@ def test_nothing_known_is_status_1(tmp_path: Path) -> None:
     done = run("tps", "--home", str(tmp_path))
     assert done.exit_code == 1
     assert "no data yet" in done.output
-    assert "no traffic in" in done.output
+    assert "table traffic in" in done.output
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_both_sides_of_what_was_asked_for(tmp_path: Path) -> None:
     level, time = dicts(part(report, "Deliveries"))
     assert level == {
         "kind": "level", "level": 3, "delivered": 104, "pending": 0, "cancelled": 0, "early": 2, "p50 early": 5,
-        "p99 early": 2000, "max early": 2000, "in time or late": 101, "p50 late": 50, "p99 late": 99, "max late": 100,
+        "p99 early": 2000, "max early": 2000, "on time or late": 101, "p50 late": 50, "p99 late": 99, "max late": 100,
         "unknown": 1,
     }  # fmt: skip
     assert (time["delivered"], time["cancelled"], time["early"], time["max early"], time["max late"]) == (
@@ -70,9 +70,11 @@ def test_both_sides_of_what_was_asked_for(tmp_path: Path) -> None:
         None,
         7,
     )
-    distances = {line["delivered"]: line["level"] for line in dicts(part(report, "How far off")) if line["level"]}
+    distances = {
+        line["deviation"]: line["level"] for line in dicts(part(report, "Deviation from the due time")) if line["level"]
+    }
     assert distances == {"more than 1 s early": 1, "up to 1 s early": 1, "0 to 100 ms late": 101}
-    plot = part(report, "p99 of how late")
+    plot = part(report, "p99 of lateness")
     assert isinstance(plot, Plot)
     assert [(line.name, [value for _, value in line.points]) for line in plot.lines] == [
         ("level", [99.0]),
@@ -133,7 +135,7 @@ def test_filters_and_a_home_without_the_table(tmp_path: Path) -> None:
     empty = asked(tmp_path)
     assert empty.as_of is None
     assert empty.warnings
-    assert part(empty, "Deliveries").rows == part(empty, "How far off").rows == ()
+    assert part(empty, "Deliveries").rows == part(empty, "Deviation from the due time").rows == ()
     rows = [row(1, -HOUR / 2, 5), row(2, -HOUR / 2, 6, topic="U"), row(3, -HOUR / 2, 7, topic="%RETRY%G", kind="retry")]
     put(tmp_path, DELAYS, [*rows, row(4, HOUR, topic="U")], as_of_ms=T0_MS)
     for filters, most, waiting in (({"topic": "U"}, 6, 1), ({"group": "G"}, 7, 0), ({"topic": "T"}, 5, 0)):

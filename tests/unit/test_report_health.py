@@ -99,7 +99,7 @@ def test_that_the_table_begins_after_what_was_asked_for_is_said(tmp_path: Path) 
         health_report.report(tmp_path, since_ms=T0_MS + ms, until_ms=T0_MS + HOUR_MS, now_ms=T0_MS + HOUR_MS).warnings
         for ms in (0, 90_000)
     ]
-    assert [any("the tables begin at 2023-11-14 22:16 UTC" in gap for gap in some) for some in gaps] == [True, False]
+    assert [any("the tables start at 2023-11-14 22:16 UTC" in gap for gap in some) for some in gaps] == [True, False]
 
 
 def test_filters(tmp_path: Path) -> None:
@@ -123,8 +123,8 @@ def test_who_does_not_trace(tmp_path: Path) -> None:
         row("retried", 2, consumer_group="silent"), row("retried", 2, consumer_group="G"),
         row("stored", 1, consumer_group="G H"),
     )  # fmt: skip
-    assert sheet(report, "Producers that do not trace").rows == (("p1", "T", 10, 40, 25.0), ("p2", "T", 5, 5, 100.0))
-    assert sheet(report, "Groups that do not trace").rows == (("silent", "T", 2, T0),)
+    assert sheet(report, "Producers without traces").rows == (("p1", "T", 10, 40, 25.0), ("p2", "T", 5, 5, 100.0))
+    assert sheet(report, "Groups without traces").rows == (("silent", "T", 2, T0),)
 
 
 def test_rows_that_are_left_out_are_counted(tmp_path: Path) -> None:
@@ -136,5 +136,5 @@ def test_rows_that_are_left_out_are_counted(tmp_path: Path) -> None:
 def test_tables_that_are_not_there_are_said(tmp_path: Path) -> None:
     report = health_report.report(tmp_path, since_ms=T0_MS, until_ms=T0_MS + 1, now_ms=T0_MS + 2)
     assert report.as_of is None
-    assert any("no health in" in gap for gap in report.warnings)
-    assert any("no messages in" in gap and "clocks" in gap for gap in report.warnings)
+    assert any("table health in" in gap for gap in report.warnings)
+    assert any("no table messages in" in gap and "clock errors" in gap for gap in report.warnings)

@@ -114,7 +114,7 @@ def test_one_group_only(tmp_path: Path) -> None:
 def test_of_a_key_the_messages_of_a_group_however_many_others_are_newer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looked_at: int
 ) -> None:
-    monkeypatch.setattr(trace_lookup, "LOOKED_AT", looked_at)
+    monkeypatch.setattr(trace_lookup, "GROUP_PAGE_MESSAGES", looked_at)
     theirs = [journey(unique_id(number), group) for number in range(3) for group in ("H", "G")]
     publish(tmp_path, *theirs, *(journey(unique_id(number)) for number in range(3, 3 + trace_lookup.LIMIT)))
     found = trace_lookup.find_journeys(tmp_path, key="all", group="H")
@@ -170,7 +170,7 @@ def test_nothing_published_yet_says_what_to_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wanted", [{}, {"key": "k", "message_id": "m"}])
 def test_either_key_or_id(tmp_path: Path, wanted: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match="a key or a message id"):
+    with pytest.raises(ValueError, match="expected exactly one of key and message_id"):
         trace_lookup.find_journeys(tmp_path, **wanted)
 
 
@@ -243,4 +243,4 @@ def test_a_consumption_that_has_not_ended_and_ones_without_a_send_or_a_beginning
 
 def test_attempts_that_are_left_out_are_counted() -> None:
     row = journey("1", attempts=100, deliveries=[delivery(10, 15), delivery(20, 25)])
-    assert trace_lookup.timeline([row])[2].note == "98 attempts between are left out"
+    assert trace_lookup.timeline([row])[2].note == "98 attempts in between omitted"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ def test_partial_rows_of_a_minute_add_up(tmp_path: Path) -> None:
     (first,), (second,) = (sheet(report, f"{name} by topic and group") for name in ("Sent", "Consumed"))
     assert first == {
         "topic": "orders", "group": "shop", "hosts": 2, "messages": 72, "mean": 0.6, "peak": 1.0,
-        "ok": pytest.approx(100 * 69 / 72), "failed": 3, "bytes": 60.0,
+        "OK": pytest.approx(100 * 69 / 72), "failed": 3, "bytes": 60.0,
     }  # fmt: skip
     assert (second["mean"], second["peak"], second["open"]) == (0.05, 0.1, 0)
 
@@ -69,21 +70,21 @@ def test_unknown_minutes_are_unknown_and_others_zero(tmp_path: Path) -> None:
         "orders · shop": [1.0, 0.0, None, 1.0, None],
         "other · shop": [0.0, 0.1, None, 0.0, None],
     }
-    steps = sheet(report, "By minute, the newest first")
-    assert [(row["whole"], row["sent"], row["tps out"]) for row in reversed(steps)] == [
+    steps = sheet(report, "By minute, newest first")
+    assert [(row["complete"], row["sent"], row["TPS out"]) for row in reversed(steps)] == [
         (True, 60, 1.0), (True, 6, 0.1), (True, None, None), (True, 60, 1.0), (False, 30, None),
     ]  # fmt: skip
-    assert [row["from"] for row in steps] == [at(60 * minute) for minute in reversed(range(5))]
+    assert [row["start"] for row in steps] == [at(60 * minute) for minute in reversed(range(5))]
     only = plot(asked("tps", tmp_path, topic="other"), "Sent by")
     assert only == {"other · shop": [0.0, 0.1, None, 0.0, None]}, "a filter changes nothing of what is known"
 
 
 def test_the_first_minute_of_the_table_is_not_whole(tmp_path: Path) -> None:
     both(tmp_path, [sent(2, 6), sent(3, 6)], [], as_of_s=240)
-    steps = sheet(asked("tps", tmp_path), "By minute, the newest first")
-    assert [(row["whole"], row["sent"]) for row in steps] == [(True, 6), (False, 6)]
+    steps = sheet(asked("tps", tmp_path), "By minute, newest first")
+    assert [(row["complete"], row["sent"]) for row in steps] == [(True, 6), (False, 6)]
     for name in OF_TRAFFIC:
-        said = f"the tables begin at {at(120):%Y-%m-%d %H:%M} UTC: what was before is not known"
+        said = f"the tables start at {at(120):%Y-%m-%d %H:%M} UTC: no data before"
         assert said in REPORTS[name].function(tmp_path, since_ms=ms(0), until_ms=ms(240), now_ms=ms(240)).warnings
         assert REPORTS[name].function(tmp_path, since_ms=ms(180), until_ms=ms(240), now_ms=ms(240)).warnings == ()
 
@@ -99,11 +100,11 @@ def test_a_clock_three_days_slow_does_not_make_the_tables_older(tmp_path: Path, 
     tps = asked("tps", tmp_path, since_s, 60 * hour)
     (row,) = sheet(tps, "Sent by topic and group")
     assert (row["topic"], row["messages"], row["mean"], row["peak"]) == ("orders", 3600, 1.0, 1.0)
-    assert ("300 messages are left out: clocks of their clients are behind" in tps.sections[0].note) == is_long
+    assert ("300 messages excluded: their clients' clocks are before" in tps.sections[0].note) == is_long
     begins = {"tps": 0, "latency": 0 if not is_long else -(T0_MS // 1000 % 600)}
     for name, seconds in begins.items():
         report = asked(name, tmp_path, since_s, 60 * hour)
-        assert f"the tables begin at {at(seconds):%Y-%m-%d %H:%M} UTC: what was before is not known" in report.warnings
+        assert f"the tables start at {at(seconds):%Y-%m-%d %H:%M} UTC: no data before" in report.warnings
     (send,) = sheet(asked("latency", tmp_path, since_s, 60 * hour), "Send")
     assert (send["topic"], send["messages"]) == ("orders", 3600)
 
@@ -117,15 +118,15 @@ def test_what_was_sent_just_before_its_trace_was_stored_is_known(tmp_path: Path)
 def test_success_is_of_those_that_ended(tmp_path: Path) -> None:
     both(tmp_path, [consumed(0, 4, successes=1, failures=1), consumed(0, 2, topic="open", successes=0)], [], as_of_s=60)
     ended, still_open = sheet(asked("tps", tmp_path), "Consumed by topic and group")
-    assert (ended["ok"], ended["open"]) == (50.0, 2)
-    assert (still_open["ok"], still_open["open"]) == (None, 2)
+    assert (ended["OK"], ended["open"]) == (50.0, 2)
+    assert (still_open["OK"], still_open["open"]) == (None, 2)
 
 
 def test_what_is_beyond_the_known_is_said(tmp_path: Path) -> None:
     both(tmp_path, [sent(0, 6), sent(5, 7)], [], as_of_s=90)
     report = asked("tps", tmp_path)
     assert sheet(report, "Sent by topic and group")[0]["messages"] == 6
-    assert "7 messages are left out" in report.sections[0].note
+    assert "7 messages excluded" in report.sections[0].note
 
 
 def test_more_than_a_sheet_or_a_plot_holds_is_said(tmp_path: Path) -> None:
@@ -151,7 +152,7 @@ def test_of_two_days_the_steps_are_longer_and_the_rates_the_same(tmp_path: Path)
 def test_of_nothing_nothing_is_known(tmp_path: Path, name: str) -> None:
     report = asked(name, tmp_path)
     assert report.as_of is None
-    assert re.fullmatch(r"no \w+ in .* yet", report.warnings[0])
+    assert re.fullmatch(r"table \w+ in .* has no data yet", report.warnings[0])
     assert all(not (part.rows if isinstance(part, Table) else part.lines) for part in report.sections)
 
 
@@ -165,7 +166,7 @@ def test_percentiles_are_of_all_hosts_and_slots(tmp_path: Path) -> None:
     (row,) = sheet(asked("latency", tmp_path, until_s=120), "Send")
     assert row == {
         "topic": "orders", "group": "shop", "messages": 101, "p50": pytest.approx(51, rel=0.01),
-        "p90": pytest.approx(91, rel=0.01), "p99": pytest.approx(100, rel=0.01), "max": 900, "not counted": 0,
+        "p90": pytest.approx(91, rel=0.01), "p99": pytest.approx(100, rel=0.01), "max": 900, "not included": 0,
     }  # fmt: skip
     series = plot(asked("latency", tmp_path), "Send: p99")["orders · shop"]
     assert series == [pytest.approx(99, rel=0.01), pytest.approx(900, rel=0.01)]
@@ -185,7 +186,6 @@ def test_latency_is_narrowed_and_null_topics_are_there(tmp_path: Path) -> None:
 
 def test_the_reasons_fit_80_columns(tmp_path: Path) -> None:
     """A text that is printed on a line of its own is not wrapped."""
-    import io
 
     from rich.console import Console
 
@@ -211,18 +211,18 @@ def test_messages_that_are_not_counted_are_said_with_the_reason(tmp_path: Path, 
     ]
     both(tmp_path, rows, [], as_of_s=until_s)
     report = asked("latency", tmp_path, until_s=until_s)
-    assert [(row["group"], row["messages"], row["not counted"]) for row in sheet(report, "Queueing")] == [
+    assert [(row["group"], row["messages"], row["not included"]) for row in sheet(report, "Queueing")] == [
         ("billing", 45, 17_955), ("audit", 0, 10),
     ]  # fmt: skip
     assert [row["p99"] for row in sheet(report, "Queueing")] == [pytest.approx(20, rel=0.01), None]
     (queueing,) = (part for part in report.sections if isinstance(part, Table) and part.title == "Queueing")
-    assert "17,965 calls of listeners are not counted" in queueing.note
-    assert [(row["of"], row["count"], row["reason"]) for row in sheet(report, "Not counted")] == [
+    assert "17,965 listener calls are not included" in queueing.note
+    assert [(row["measure"], row["count"], row["reason"]) for row in sheet(report, "Not included")] == [
         ("Send", 1, "no_cost"), ("Queueing", 5, "redelivered"), ("Queueing", 17_900, "outlier"),
         ("Queueing", 10, "contradiction"), ("Queueing", 50, "no_clock"), ("Consumption", 3, "no_cost"),
     ]  # fmt: skip
     assert [
-        row["count"] for row in sheet(asked("latency", tmp_path, until_s=until_s, group="audit"), "Not counted")
+        row["count"] for row in sheet(asked("latency", tmp_path, until_s=until_s, group="audit"), "Not included")
     ] == [10, 3]
 
 
@@ -238,7 +238,7 @@ def test_messages_that_contradict_a_clock_are_reported(tmp_path: Path) -> None:
         clock | {"host": "10.0.0.9", "lower_ms": 900, "upper_ms": 2, "discarded": 500, "discarded_ids": []},
     ]
     put(tmp_path, CLOCKS, rows, as_of_s=600)
-    found = sheet(asked("latency", tmp_path), "Records that contradict their clock")
+    found = sheet(asked("latency", tmp_path), "Discarded clock records")
     assert [(row["host"], row["messages"], row["discarded"], row["message id"]) for row in found] == [
         ("10.0.0.9", 500, 500, None), ("10.0.0.1", 1000, 4, "M0"),
     ]  # fmt: skip
@@ -267,6 +267,6 @@ def test_the_slowest_of_all_slots(tmp_path: Path) -> None:
     found = sheet(asked("latency", tmp_path), "Slowest messages")
     assert [row["message id"] for row in found] == ["S", *(f"M{number:02}" for number in range(13, 3, -1))]
     assert found[1] == {
-        "what": "Queueing", "took": 113, "at": at(520), "topic": "orders", "group": "billing", "host": "10.0.0.2",
+        "measure": "Queueing", "duration": 113, "at": at(520), "topic": "orders", "group": "billing", "host": "10.0.0.2",
         "message id": "M13", "keys": "order-M13",
     }  # fmt: skip

@@ -62,19 +62,19 @@ ROWS = [
 def test_how_they_ended(tmp_path: Path) -> None:
     put(tmp_path, TRANSACTIONS, ROWS, as_of_ms=T0_MS)
     report = asked(tmp_path)
-    first, second = dicts(part(report, "How they ended"))
+    first, second = dicts(part(report, "Decisions"))
     assert first == {
-        "topic": "T", "group": "P", "transactions": 106, "committed": 102, "rolled back": 1, "ended, not known how": 1,
-        "given up": 1, "open": 1, "last answer: unknown": 2, "committed twice": 1,
+        "topic": "T", "group": "P", "transactions": 106, "committed": 102, "rolled back": 1, "ended, decision unknown": 1,
+        "abandoned": 1, "open": 1, "last answer UNKNOWN": 2, "committed twice": 1,
     }  # fmt: skip
     assert (second["topic"], second["transactions"], second["open"]) == ("U", 1, 1)
-    times = {(line["decision"], line["was checked"]): line for line in dicts(part(report, "Half to decision"))}
+    times = {(line["decision"], line["checked"]): line for line in dicts(part(report, "Time to decision"))}
     quick = times["commit", False]
     assert (quick["transactions"], quick["p50"], quick["p90"], quick["p99"], quick["max"]) == (101, 50, 90, 99, 100)
     assert quick["time unknown"] == 1
-    assert (times["commit", True]["max"], times["commit", True]["traced as answers to a check"]) == (60_005, 1)
-    checks = {line["checks"]: line for line in dicts(part(report, "Check-backs"))}
-    assert (checks[0]["transactions"], checks[15]["given up"], checks[None]["committed"]) == (103, 1, 1)
+    assert (times["commit", True]["max"], times["commit", True]["decided by a check"]) == (60_005, 1)
+    checks = {line["checks"]: line for line in dicts(part(report, "Checks"))}
+    assert (checks[0]["transactions"], checks[15]["abandoned"], checks[None]["committed"]) == (103, 1, 1)
     plot = part(report, "Transactions by decision")
     assert isinstance(plot, Plot)
     assert {line.name: sum(value or 0 for _, value in line.points) for line in plot.lines} == {
@@ -92,8 +92,8 @@ def test_what_is_open_by_age_whenever_it_was_sent(tmp_path: Path) -> None:
     assert [(line["message id"], line["age"]) for line in oldest] == [
         ("M108", None), ("M107", 172_800_000), ("M105", 60_000), ("M106", 5000),
     ]  # fmt: skip
-    assert oldest[1]["broker's id"] == "OFF-107"
-    assert [line["message id"] for line in dicts(part(report, "Given up"))] == ["M104"]
+    assert oldest[1]["offset id"] == "OFF-107"
+    assert [line["message id"] for line in dicts(part(report, "Abandoned"))] == ["M104"]
     assert (report.as_of, part(asked(tmp_path, now_ms=T0_MS + 7000), "Oldest open").rows[1][5]) == (T0, 172_807_000)
 
 
@@ -109,5 +109,5 @@ def test_filters_and_a_home_without_the_table(tmp_path: Path) -> None:
     assert empty.warnings
     assert all(not one.rows for one in empty.sections if isinstance(one, Table))
     put(tmp_path, TRANSACTIONS, [*ROWS, row(200, "rollback", 5, producer_group="Q")], as_of_ms=T0_MS)
-    assert [line["transactions"] for line in dicts(part(asked(tmp_path, group="Q"), "How they ended"))] == [1]
+    assert [line["transactions"] for line in dicts(part(asked(tmp_path, group="Q"), "Decisions"))] == [1]
     assert part(asked(tmp_path, topic="U"), "Oldest open").rows[0][0] == "M106"

@@ -48,7 +48,7 @@ def is_width_bound(console: Console) -> bool:
 def print_report(console: Console, report: Report, tables_dir: str = "") -> None:
     """Print a report. `tables_dir` is the directory that it was read from."""
     for part in render(report, tables_dir):
-        # Rich would fold the lines of tables in a pipe at 80 columns.
+        # In a pipe, rich would wrap the lines of tables at 80 columns.
         is_table = isinstance(part, ReportTable | ReportPlot)
         console.print(part, soft_wrap=is_table)
 

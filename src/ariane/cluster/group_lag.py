@@ -1,6 +1,6 @@
-"""How far groups are behind, what topics hold, how brokers fare: asked of all masters at once, told as values.
+"""Lag of consumer groups, bounds of topics and state of brokers, queried from all masters concurrently.
 
-What a broker did not answer is in `unknown`, and a total that lacks a part is None: unknown is never shown as zero.
+Brokers without a response are in `unavailable`, and totals without them are None: unknown is never zero.
 [ConsumerProgressSubCommand, TopicStatusSubCommand, BrokerStatusSubCommand]
 """
 
@@ -24,14 +24,14 @@ from ariane.protocol.requests.stats import ConsumeStats, GetConsumeStats, GroupO
 
 T = TypeVar("T")
 
-STATS_TIMEOUT_MS = 15_000  # three times an ordinary request's, as Java's tools have it: every queue is looked at
-CONCURRENT_QUEUES = 64  # questions to one broker about single queues
+STATS_TIMEOUT_MS = 15_000  # three times the default, as in Java's tools: the broker visits every queue
+CONCURRENT_QUEUES = 64  # requests in flight to one broker for single queues
 _TOTALS = ("msgPutTotalTodayNow", "msgPutTotalTodayMorning", "msgGetTotalTodayNow", "msgGetTotalTodayMorning")
 _NEEDED = {"brokerVersionDesc", "bootTimestamp", *_TOTALS}
 
 
 class BrokerUnavailable(NamedTuple):
-    """A broker that did not answer, and why."""
+    """A broker that did not respond, with the reason."""
 
     broker: str
     addr: str
@@ -39,8 +39,11 @@ class BrokerUnavailable(NamedTuple):
 
 
 class QueueLag(NamedTuple):
-    """One queue of a group. `consumer_offset` is None when the group has committed none and would not begin at 0; so is
-    `lag` then. `consumed_ms`: store time of the last message consumed, None when there is none or it is gone."""
+    """One queue of a group.
+
+    `consumer_offset` and `lag` are None if the group has committed no offset and would not start at 0. `consumed_ms` is the
+    store time of the last consumed message; None without one, or if it was deleted.
+    """
 
     topic: str
     broker: str
@@ -51,11 +54,12 @@ class QueueLag(NamedTuple):
 
     @property
     def lag(self) -> int | None:
+        """Messages not consumed yet; None if unknown."""
         return None if self.consumer_offset is None else self.broker_offset - self.consumer_offset
 
 
 class GroupLag(NamedTuple):
-    """A group over all brokers."""
+    """A consumer group, summed over all brokers."""
 
     group: str
     queues: tuple[QueueLag, ...]
@@ -64,18 +68,18 @@ class GroupLag(NamedTuple):
 
     @property
     def total(self) -> int | None:
-        """Messages not consumed yet; None when a broker or a queue is not known, or no broker knows the group at all."""
+        """Messages not consumed yet; None if a broker or queue is unknown, or no broker has the group."""
         lags = [queue.lag for queue in self.queues]
         return None if self.unavailable or not lags or None in lags else sum(lag for lag in lags if lag is not None)
 
     @property
     def consume_tps(self) -> float | None:
-        """Messages consumed a second, over the last minute; None when a broker did not answer."""
+        """Messages consumed per second in the last minute; None if a broker did not respond."""
         return None if self.unavailable else self.reported_tps
 
 
 class TopicQueueBounds(NamedTuple):
-    """One queue of a topic. `stored_ms`: store time of its last message, None when it is empty."""
+    """One queue of a topic. `stored_ms` is the store time of its last message; None if it is empty."""
 
     broker: str
     queue_id: int
@@ -85,7 +89,7 @@ class TopicQueueBounds(NamedTuple):
 
 
 class TopicBounds(NamedTuple):
-    """A topic over all brokers that have it."""
+    """A topic on all brokers that have it."""
 
     topic: str
     queues: tuple[TopicQueueBounds, ...]
@@ -93,12 +97,12 @@ class TopicBounds(NamedTuple):
 
     @property
     def messages(self) -> int | None:
-        """How many messages its queues hold; None when a broker did not answer."""
+        """Number of messages in its queues; None if a broker did not respond."""
         return None if self.unavailable else sum(queue.max_offset - queue.min_offset for queue in self.queues)
 
 
 class BrokerRates(NamedTuple):
-    """A second's share over the last 10, 60 and 600 s; None while a broker has not run for so long."""
+    """Rates per second over the last 10, 60 and 600 s; None if the broker has not run that long."""
 
     ten_s: float | None
     minute: float | None
@@ -106,8 +110,11 @@ class BrokerRates(NamedTuple):
 
 
 class RuntimeInfo(NamedTuple):
-    """What a broker says of itself; `table` is all of it, as texts. Counts of today are since midnight of its clock, or
-    since its start. Latencies and `put_times` (bucket -> puts) are of the last whole minute, None when there was no put."""
+    """Runtime state of a broker.
+
+    Counts of today start at midnight of the broker's clock, or at its start. Latencies and `put_times` (bucket -> puts) cover
+    the last complete minute; None without a put. `table` contains all values as texts.
+    """
 
     addr: str
     version: str
@@ -125,20 +132,24 @@ class RuntimeInfo(NamedTuple):
 
 
 async def list_masters(peers: ConnectionPool, namesrv: str) -> tuple[dict[str, str], tuple[BrokerUnavailable, ...]]:
-    """Broker name -> address of its master, and the brokers that have none now. RouteNotFound when none is registered."""
+    """Return the master address of each broker name, and the brokers without a master.
+
+    Raises:
+        RouteNotFound: no broker is registered.
+    """
     found, without = {}, []
     for name, broker in sorted((await NameServerClient(peers, [namesrv]).fetch_cluster()).broker_addr_table.items()):
         if broker.master:
             found[name] = broker.master
         else:
-            without.append(BrokerUnavailable(name, "", "no master of it is registered"))
+            without.append(BrokerUnavailable(name, "", "no master is registered"))
     if not found and not without:
         raise RouteNotFound("*", f"no broker is registered with {namesrv}")
     return found, tuple(without)
 
 
 async def group_lag(peers: ConnectionPool, namesrv: str, group: str, topic: str | None = None) -> GroupLag:
-    """How far a group is behind, in one topic or in all that it has offsets of."""
+    """Return the lag of a group in one topic, or in all topics for which it has offsets."""
 
     async def ask(broker: str, addr: str) -> tuple[float, list[QueueLag]]:
         header = GetConsumeStats(group, topic)
@@ -165,12 +176,15 @@ async def _committed(
     group: str,
     topic: str,
     queue_id: int,
-    told: GroupOffset,
+    offset: GroupOffset,
     limit: asyncio.Semaphore,
 ) -> int | None:
-    """The offset of a group. A broker tells 0 for one that was never committed, too: then it is asked what it knows."""
-    if told.consumer_offset > 0 or told.broker_offset == 0:
-        return told.consumer_offset
+    """Return the committed offset of a group; None if it has committed none.
+
+    Statistics report 0 for offsets that were never committed, too: an offset of 0 is therefore queried individually.
+    """
+    if offset.consumer_offset > 0 or offset.broker_offset == 0:
+        return offset.consumer_offset
     async with limit:
         header = QueryConsumerOffset(group, topic, queue_id)
         answer = await peers.request(addr, RequestCode.QUERY_CONSUMER_OFFSET, header)
@@ -178,7 +192,11 @@ async def _committed(
 
 
 async def topic_bounds(peers: ConnectionPool, namesrv: str, topic: str) -> TopicBounds:
-    """The queues of a topic. RouteNotFound when every broker answered that it has no such topic."""
+    """Return the queues of a topic.
+
+    Raises:
+        RouteNotFound: all brokers responded that the topic does not exist.
+    """
 
     async def ask(broker: str, addr: str) -> list[TopicQueueBounds] | None:
         code = RequestCode.GET_TOPIC_STATS_INFO
@@ -199,11 +217,15 @@ async def topic_bounds(peers: ConnectionPool, namesrv: str, topic: str) -> Topic
 
 
 async def broker_runtime(peers: ConnectionPool, addr: str) -> RuntimeInfo:
-    """What the broker at `addr` says of itself."""
+    """Return the runtime state of the broker at `addr`.
+
+    Raises:
+        ProtocolError: required values are missing.
+    """
     answer = await peers.request_ok(addr, RequestCode.GET_BROKER_RUNTIME_INFO)
     table = fastjson.decode(answer.body, KvTableBody).table
-    if lacking := sorted(_NEEDED - table.keys()):
-        raise ProtocolError(f"{addr} tells no {', '.join(lacking)} of its runtime: is it a broker of RocketMQ 4 or 5?")
+    if missing := sorted(_NEEDED - table.keys()):
+        raise ProtocolError(f"runtime info of {addr} lacks {', '.join(missing)}: expected a broker of RocketMQ 4 or 5")
     times = _put_times(table.get("putMessageDistributeTime", ""))
     latency_known = times is not None and sum(times.values()) > 0
     put_now, put_morning, got_now, got_morning = (int(table[key]) for key in _TOTALS)
@@ -228,7 +250,7 @@ async def broker_runtime(peers: ConnectionPool, addr: str) -> RuntimeInfo:
 async def _of_masters(
     peers: ConnectionPool, namesrv: str, ask: Callable[[str, str], Awaitable[T]]
 ) -> tuple[list[T], tuple[BrokerUnavailable, ...]]:
-    """The answers of all brokers, and those that gave none."""
+    """Return the results of all masters, and the brokers without one."""
     brokers, without = await list_masters(peers, namesrv)
     answers = await asyncio.gather(*(ask(name, addr) for name, addr in brokers.items()), return_exceptions=True)
     good: list[T] = []
@@ -254,13 +276,13 @@ def _time(ms: int) -> int | None:
 
 
 def _rates(text: str) -> BrokerRates:
-    """`a b c`; what is not known yet is left out between the blanks."""
+    """Parse `a b c`, where values that are not available yet are empty."""
     values = [float(part) if part else None for part in text.split(" ")][:3]
     values += [None] * (3 - len(values))
     return BrokerRates(*values)
 
 
 def _put_times(text: str) -> dict[str, int] | None:
-    """`[<=0ms]:12 [0~10ms]:3 …`; None in the broker's first minute."""
+    """Parse `[<=0ms]:12 [0~10ms]:3 …`; None in the broker's first minute."""
     found = {label: int(count) for label, count in re.findall(r"\[([^\]]+)\]:(\d+)", text)}
     return found or None

@@ -1,7 +1,7 @@
-"""Messages by key, by unique id, by offset id, wherever they lie. [QueryMsgByKey-, -ByUniqueKey-, -ByIdSubCommand]
+"""Finds messages by key, unique id or offset id. [QueryMsgByKey-, -ByUniqueKey-, -ByIdSubCommand]
 
-Every broker of the topic's route is asked, page by page until it has no more. What could not be asked, or may be missing, is
-part of the result: it is for the caller to say so.
+Queries every broker of the topic's route page by page to the end. Brokers whose messages may be missing are part of the
+result: callers must report them.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from ariane.protocol.requests import typed
 from ariane.protocol.requests.messaging import QueryMessage, QueryMessageAnswer, ViewMessage
 from ariane.protocol.requests.routing import BrokerData, RouteRequest, TopicRoute
 
-PAGE_MESSAGES = 64  # what a broker gives at most by default (maxMsgsNumBatch)
-MESSAGES_MAX = 10_000  # of one query, unless the caller asks for more
+PAGE_MESSAGES = 64  # default maximum per response (maxMsgsNumBatch)
+MESSAGES_MAX = 10_000  # default maximum per query
 TIMEOUT_MS = 10_000
 EVER_MS = (1 << 63) - 1
 
 
 class QueryResult(NamedTuple):
-    """Messages in the order of their store times; `missing` says per broker why its messages are not all among them."""
+    """Messages in the order of their store times; `missing` maps brokers with possibly missing messages to the reason."""
 
     messages: list[ReceivedMessage]
     missing: dict[str, str]
 
 
 class UniqueKeyResult(NamedTuple):
-    """The message with a unique id (None: nobody has it): of all copies, the one stored first."""
+    """The message with a unique id: the copy that was stored first; None if no broker has one."""
 
     message: ReceivedMessage | None
     copies: list[ReceivedMessage]
@@ -52,9 +52,10 @@ async def query_by_key(
     end_ms: int = EVER_MS,
     messages_max: int = MESSAGES_MAX,
 ) -> QueryResult:
-    """Messages of `topic` with the key `key` (or that unique id) stored in a time window, of each broker the newest.
+    """Return the newest messages of each broker with a key or unique id, stored in a time range.
 
-    ReplyError when the name server does not know the topic.
+    Raises:
+        ReplyError: the name server has no route to the topic.
     """
     answer = await peers.request_ok(namesrv, RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(topic))
     route = fastjson.decode(answer.body, TopicRoute)
@@ -74,16 +75,18 @@ async def query_by_key(
 
 
 async def query_by_unique_key(peers: ConnectionPool, namesrv: str, topic: str, unique_id: str) -> UniqueKeyResult:
-    """The message of `topic` with a unique id. No clock has a say in it: all times are asked for."""
+    """Return the message with a unique id. Searches all times, because the time in the id is by the client's clock."""
     found = await query_by_key(peers, namesrv, topic, unique_id)
     copies = [message for message in found.messages if message.properties.get(UNIQ_KEY) == unique_id]
     return UniqueKeyResult(copies[0] if copies else None, copies, found.missing)
 
 
 async def view_by_offset_id(peers: ConnectionPool, message_id: str) -> ReceivedMessage:
-    """The message that an offset message id names, of the broker that stored it.
+    """Return the message with an offset message id from the broker that stored it.
 
-    ProtocolError when the id can be none, ReplyError when that broker has no such message.
+    Raises:
+        ProtocolError: the id is malformed.
+        ReplyError: the broker has no such message.
     """
     addr, offset = ids.parse_offset_message_id(message_id)
     answer = await peers.request_ok(addr, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessage(offset), timeout_ms=TIMEOUT_MS)
@@ -93,9 +96,9 @@ async def view_by_offset_id(peers: ConnectionPool, message_id: str) -> ReceivedM
 async def _of_broker(
     peers: ConnectionPool, broker: BrokerData, query: QueryMessage, messages_max: int, found: dict[int, ReceivedMessage]
 ) -> str:
-    """Put what one broker has into `found`, by offset; why that may not be all, or ""."""
+    """Add the messages of one broker to `found`, by offset. Return why some may be missing, or ""."""
     if not broker.broker_addrs:
-        return "it has no address"
+        return "no registered address"
     addr = broker.broker_addrs[min(broker.broker_addrs)]
     while True:
         answer = await peers.request(addr, RequestCode.QUERY_MESSAGE, query, timeout_ms=TIMEOUT_MS)
@@ -108,7 +111,7 @@ async def _of_broker(
         if len(found) > messages_max:
             for offset in sorted(found)[: len(found) - messages_max]:
                 del found[offset]
-            return f"only the newest {messages_max} were asked for"
+            return f"limited to the newest {messages_max} messages"
         said = typed(answer, QueryMessageAnswer) if answer.field_map() else QueryMessageAnswer(0, 0)
         if said.truncated is not None:
             if said.next_position is None:
@@ -116,10 +119,10 @@ async def _of_broker(
             query = _on(query, query_position=said.next_position)
         elif len(page) < PAGE_MESSAGES:
             return ""
-        else:  # a Java broker does not say whether there is more: it is asked for what was stored before
+        else:  # a Java broker does not report whether there are more: query the messages stored before
             oldest_ms = min(one.store_ms for one in page)
             if oldest_ms >= query.end_timestamp:
-                return f"it gives {PAGE_MESSAGES} messages and no more of those stored up to {oldest_ms}"
+                return f"more than {PAGE_MESSAGES} messages with the same store time {oldest_ms}; the others cannot be queried"
             query = _on(query, end_timestamp=oldest_ms)
 
 

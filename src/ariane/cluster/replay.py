@@ -1,15 +1,15 @@
-"""Sending messages once more: of an archive, of a dead-letter topic, or any others, to a topic.
+"""Resends messages of an archive, of a dead-letter topic, or of any other topic.
 
-    originals ─→ chunk ─→ journal: "sending", with new ids ─→ Producer ─→ journal: what became of each ─→ result
-                   ↑ at a rate
+    originals ─→ chunk ─→ journal: "sending", with new ids ─→ Producer ─→ journal: outcome of each ─→ result
+                   ↑ rate limit
 
-A message goes out with its body, keys, tag, flag and the application's properties, under a new unique id, and with a property
-that names where it comes from (`REPLAYED_FROM`). What brokers and clients had put on it is left out (`NOT_TAKEN`): it is
-delivered at once, in no transaction, as a first attempt. Messages with a sharding key go to that key's queue, in their order:
-when one of them fails, the later ones of its key are not sent.
+A message is sent with its body, keys, tag, flag and the application's properties, under a new unique id, and with a property
+for its source (`REPLAYED_FROM`). Properties of brokers and clients are removed (`DROPPED_PROPERTIES`): it is delivered
+immediately, in no transaction, as a first attempt. Messages with a sharding key are sent to that key's queue, in order: if one
+of them fails, the later ones of its key are not sent.
 
-At least once: the new id stands in the journal before the message is sent, so a replay that is killed, or gets no answer,
-sends it under the same id again. It may then be stored twice, and consumers can tell by the id.
+At least once: the new id is in the journal before the message is sent, so a replay that is killed, or gets no response, sends
+it again with the same id. The message may then be stored twice; consumers can detect that by the id.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from ariane.protocol.transient import UNAVAILABLE
 REPLAYED_FROM = "REPLAYED_FROM"  # topic, broker, queue id, queue offset and message id, joined by "/"
 SHARDING_KEY = "__SHARDINGKEY"
 RATE = 500.0  # messages a second
-CHUNK_MAX = 64  # messages under way at once
-CHUNK_S = 0.1  # and no more than the rate allows in this time
+CHUNK_MAX = 64  # messages in flight
+CHUNK_S = 0.1  # a chunk contains at most the messages that the rate allows in this time
 
-# Properties that say how a record came to be where it was. KEYS and TAGS are taken by themselves.
+# Properties that describe the history of the original record. KEYS and TAGS are separate fields of a message.
 DROPPED_PROPERTIES = RESERVED | {
     names.CHECK_IMMUNITY_TIME,
     names.PREPARED_QUEUE_OFFSET,
@@ -62,7 +62,7 @@ DROPPED_PROPERTIES = RESERVED | {
 
 
 class RecordId(NamedTuple):
-    """Where a record lies: it names it."""
+    """The position of a record, which identifies it."""
 
     topic: str
     broker: str
@@ -71,7 +71,7 @@ class RecordId(NamedTuple):
 
 
 class OriginalMessage(NamedTuple):
-    """A message that is to be sent once more."""
+    """A message to resend."""
 
     record_id: RecordId
     message_id: str
@@ -82,7 +82,7 @@ class OriginalMessage(NamedTuple):
 
 
 class ReplayOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a message: a row of the result."""
+    """The outcome of a message: a row of the result."""
 
     source_topic: str
     source_broker: str
@@ -90,13 +90,13 @@ class ReplayOutcome(msgspec.Struct, frozen=True, kw_only=True):
     source_queue_offset: int
     source_message_id: str
     state: str
-    """ok; failed; unsent: the replay ended before; sending: it was killed before the answer came."""
+    """ok; failed; unsent: the replay ended earlier; sending: the replay was killed before the response."""
     error: str | None = None
     at_ms: int
-    """When this was so: our clock, ms since the epoch."""
+    """Time of the outcome by the local clock, ms since the epoch."""
     topic: str | None = None
     message_id: str | None = None
-    """Its new unique id; a message that is tried again keeps it."""
+    """The new unique id; retries reuse it."""
     broker: str | None = None
     queue_id: int | None = None
     queue_offset: int | None = None
@@ -104,67 +104,70 @@ class ReplayOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def record_id(self) -> RecordId:
+        """The position of the original."""
         return RecordId(self.source_topic, self.source_broker, self.source_queue_id, self.source_queue_offset)
 
 
 class ReplayResult(NamedTuple):
-    """How many messages: `earlier` were sent by an earlier replay with the same result."""
+    """Numbers of messages; `already_sent` counts those sent by an earlier replay with the same result file."""
 
     ok: int
     failed: int
     unsent: int
     already_sent: int
     stop_reason: str | None = None
-    """What ended the replay before all were sent."""
+    """Why the replay ended early; None if it did not."""
 
 
 class ReplayJournal(Protocol):
-    """Where outcomes are kept (`ariane.reports.replay_result`)."""
+    """Storage of outcomes (`ariane.reports.replay_result`)."""
 
     def is_sent(self, place: RecordId) -> bool:
-        """Whether it was sent."""
+        """Return whether the message was sent successfully."""
         ...
 
     def message_id_of(self, place: RecordId) -> str | None:
-        """The new id under which it was tried before."""
+        """Return the unique id of an earlier attempt; None without one."""
         ...
 
     def write(self, outcomes: list[ReplayOutcome]) -> None:
-        """Keep them, also when the process is killed right after."""
+        """Store outcomes durably: they survive a kill of the process."""
         ...
 
 
 class ReplayTarget(Protocol):
-    """Where messages are sent to (`ProducerTarget`)."""
+    """Target of a replay (`ProducerTarget`)."""
 
     def make_id(self) -> str:
-        """A new unique id."""
+        """Return a new unique id."""
         ...
 
     async def topic_fault(self, topic: str) -> str | None:
-        """Why nothing can be sent to a topic; None when it can."""
+        """Return why nothing can be sent to a topic; None if it can."""
         ...
 
-    async def send(self, message: Message, order_key: str | None) -> SendResult: ...
+    async def send(self, message: Message, order_key: str | None) -> SendResult:
+        """Send a message; those with the same order key go to one queue."""
+        ...
 
 
 class ReplayPace:
-    """Lets `rate` messages a second pass, evenly; time that was not used is not made up for."""
+    """Limits the rate evenly to `rate` messages per second; unused time does not accumulate."""
 
     def __init__(self, rate: float, clock: Clock = SYSTEM_CLOCK) -> None:
         if not rate > 0:
-            raise ConfigError("--rate", rate, "give messages a second, more than 0, such as 500/s")
+            raise ConfigError("--rate", rate, "expected more than 0 messages per second, for example 500/s")
         self._rate = rate
         self._clock = clock
         self._next_s = clock.monotonic()
 
     @property
     def chunk_size(self) -> int:
-        """How many messages go at once."""
+        """Number of messages sent together."""
         return max(1, min(CHUNK_MAX, int(self._rate * CHUNK_S)))
 
     async def wait(self, count: int) -> None:
-        """Wait until `count` more may go."""
+        """Wait until `count` more messages may be sent."""
         now_s = self._clock.monotonic()
         if self._next_s > now_s:
             await self._clock.sleep(self._next_s - now_s)
@@ -172,32 +175,40 @@ class ReplayPace:
 
 
 def build_message(original: OriginalMessage, topic: str | None, message_id: str) -> Message:
-    """The message to send to `topic`, or to where it came from. MessageRefused when it cannot be sent."""
+    """Return the message to send to `topic`, or to its original topic.
+
+    Raises:
+        MessageRefused: it cannot be sent.
+    """
     if original.sys_flag & COMPRESSED:
-        raise MessageRefused("its body cannot be decompressed here")
-    own = original.properties
-    kept = {name: value for name, value in own.items() if name not in DROPPED_PROPERTIES and value}
-    kept[REPLAYED_FROM] = "/".join(map(str, (*original.record_id, original.message_id)))
+        raise MessageRefused("unsupported compression of the body")
+    properties = original.properties
+    forwarded = {name: value for name, value in properties.items() if name not in DROPPED_PROPERTIES and value}
+    forwarded[REPLAYED_FROM] = "/".join(map(str, (*original.record_id, original.message_id)))
     return Message(
         topic=topic or original_topic(original),
         body=original.body,
-        tags=own.get(names.TAGS, ""),
-        keys=tuple(own.get(names.KEYS, "").split()),
-        properties=kept,
+        tags=properties.get(names.TAGS, ""),
+        keys=tuple(properties.get(names.KEYS, "").split()),
+        properties=forwarded,
         flag=original.flag,
         message_id=message_id,
     )
 
 
 def original_topic(original: OriginalMessage) -> str:
-    """The topic that a dead letter or a retried message was first sent to."""
+    """Return the topic to which a dead letter or a retried message was first sent.
+
+    Raises:
+        MessageRefused: the message does not contain it.
+    """
     if not original.record_id.topic.startswith((DLQ_PREFIX, RETRY_PREFIX)):
         raise MessageRefused(
-            f"it lies in {original.record_id.topic}, which tells no other topic: name one with --topic"
+            f"cannot determine the original topic of this message (stored in {original.record_id.topic}); specify --topic"
         )
     first = original.properties.get(names.RETRY_TOPIC) or original.properties.get("DLQ_ORIGIN_TOPIC")
     if not first:
-        raise MessageRefused("its first topic is not known (no RETRY_TOPIC): name one with --topic")
+        raise MessageRefused("cannot determine the original topic of this message (no RETRY_TOPIC); specify --topic")
     return first
 
 
@@ -212,10 +223,22 @@ async def replay(
     stop: asyncio.Event | None = None,
     on_progress: Callable[[ReplayResult], None] = lambda _: None,
 ) -> ReplayResult:
-    """Send what the journal does not have as sent. `topic` None: each to the topic that it was first sent to.
+    """Send all messages that the journal does not contain as sent.
 
-    When servers are away, or `stop` is set, the rest is kept in the journal as unsent. ConfigError when there is no such
-    topic.
+    If servers become unavailable, or `stop` is set, the remaining messages are recorded as unsent.
+
+    Args:
+        originals: the messages.
+        target: the cluster to send to.
+        journal: storage of the outcomes.
+        topic: target topic; None for the original topic of each message.
+        pace: rate limit.
+        clock: time of the outcomes.
+        stop: ends the replay early.
+        on_progress: called after each chunk.
+
+    Raises:
+        ConfigError: `topic` does not exist.
     """
     if topic is not None and (fault := await target.topic_fault(topic)):
         raise ConfigError("--topic", topic, fault)
@@ -225,7 +248,7 @@ async def replay(
         due = [one for one in chunk if not journal.is_sent(one.record_id)]
         done = done._replace(already_sent=done.already_sent + len(chunk) - len(due))
         if due and done.stop_reason is None and stop is not None and stop.is_set():
-            done = done._replace(stop_reason="it was stopped")
+            done = done._replace(stop_reason="stopped")
         if done.stop_reason is not None:
             journal.write([sending.outcome(one, "unsent", error=done.stop_reason) for one in due])
             done = done._replace(unsent=done.unsent + len(due))
@@ -250,7 +273,7 @@ async def _chunks(originals: AsyncIterator[OriginalMessage], size: int) -> Async
 
 
 class _ChunkSender:
-    """Sends chunks, and keeps what became of each message."""
+    """Sends chunks and records the outcome of each message."""
 
     def __init__(self, target: ReplayTarget, journal: ReplayJournal, topic: str | None, clock: Clock) -> None:
         self._target = target
@@ -258,10 +281,10 @@ class _ChunkSender:
         self._topic = topic
         self._clock = clock
         self._faults: dict[str, str | None] = {}
-        self._broken: set[tuple[str, str]] = set()  # topic and sharding key of which a message has failed
+        self._broken: set[tuple[str, str]] = set()  # topic and sharding key with a failed message
 
     async def send(self, chunk: list[OriginalMessage]) -> tuple[list[ReplayOutcome], str | None]:
-        """The outcomes, which are in the journal; and why no more should be tried, if servers are away."""
+        """Send a chunk. Return the recorded outcomes, and the reason to stop if servers are unavailable."""
         ready: list[tuple[OriginalMessage, Message]] = []
         outcomes: list[ReplayOutcome] = []
         for one in chunk:
@@ -278,7 +301,7 @@ class _ChunkSender:
             else:
                 ready.append((one, message))
         self._journal.write([self.outcome(one, "sending", message) for one, message in ready])
-        # Messages of one key go one after another, all others side by side.
+        # Messages of one key are sent sequentially, all others concurrently.
         by_key: dict[object, list[tuple[OriginalMessage, Message]]] = {}
         for number, (one, message) in enumerate(ready):
             key = message.properties.get(SHARDING_KEY)
@@ -340,7 +363,7 @@ class _ChunkSender:
             error=error,
             at_ms=self._clock.now_ms(),
             topic=self._topic if message is None else message.topic,
-            # What may have been sent is tried again under the same id.
+            # A message that may have been sent is retried under the same id.
             message_id=self._journal.message_id_of(one.record_id) if message is None else message.message_id,
             broker=result.queue.broker if result else None,
             queue_id=result.queue.queue_id if result else None,
@@ -350,7 +373,7 @@ class _ChunkSender:
 
 
 class ProducerTarget:
-    """A cluster, through a producer that shares `instance`."""
+    """A cluster, accessed through a producer that shares `instance`."""
 
     def __init__(self, instance: ClientInstance, producer: Producer) -> None:
         self._instance = instance
@@ -360,13 +383,16 @@ class ProducerTarget:
         return self._instance.new_message_id()
 
     async def topic_fault(self, topic: str) -> str | None:
-        """Brokers would make a topic that is not there, with their defaults; a replay is not to do that by a slip."""
+        """Return why nothing can be sent to a topic.
+
+        A missing topic is a fault: brokers would create it with default settings because of a typing error.
+        """
         if reason := topic_name_fault(topic):
             return reason
         try:
             await NameServerClient(self._instance.peers, self._instance.name_servers).fetch_route(topic)
         except RouteNotFound:
-            return "no such topic: create it first"
+            return "topic does not exist; create it first"
         return None
 
     async def send(self, message: Message, order_key: str | None) -> SendResult:

@@ -1,4 +1,4 @@
-"""Topics: made on a broker, and known to the name servers once it answers. [UpdateTopicSubCommand]"""
+"""Creates topics. A broker registers a new topic with the name servers before it responds. [UpdateTopicSubCommand]"""
 
 from __future__ import annotations
 
@@ -13,15 +13,20 @@ from ariane.protocol.requests.admin import CreateTopic
 
 
 async def create_topic(peers: ConnectionPool, namesrv: str | Sequence[str], topic: str, queues: int) -> list[str]:
-    """Make `topic` with `queues` readable and writable queues on every master that `namesrv` knows; their addresses.
+    """Create a topic with `queues` read and write queues on every master, or change its number of queues.
 
-    A topic that is there gets that many queues. RouteNotFound when no broker is registered, ReplyError when one refuses.
+    Returns:
+        The addresses of the masters.
+
+    Raises:
+        RouteNotFound: no master is registered.
+        ReplyError: a broker rejected the request.
     """
     name_servers = [namesrv] if isinstance(namesrv, str) else namesrv
     brokers = (await NameServerClient(peers, name_servers).fetch_cluster()).broker_addr_table.values()
     masters = [broker.master for broker in brokers if broker.master]
     if not masters:
-        raise RouteNotFound(topic, f"no broker is registered with {', '.join(name_servers)} that it could be made on")
+        raise RouteNotFound(topic, f"no broker is registered with {', '.join(name_servers)}")
     header = CreateTopic(topic, AUTO_CREATE_TOPIC, queues, queues, PERM_READ | PERM_WRITE)
     for addr in masters:
         await peers.request_ok(addr, RequestCode.UPDATE_AND_CREATE_TOPIC, header)

@@ -1,4 +1,4 @@
-"""Transactions for operators: which halves are open on which broker, which were put aside, and asking again about one.
+"""Transactions for operators: lists open and abandoned half messages, and makes a broker check one again.
 
     open_halves(peers, namesrv)      half and op queue of every master, read from the broker's own progress on
     put_aside(peers, namesrv)        TRANS_CHECK_MAX_TIME_TOPIC
@@ -40,13 +40,16 @@ from ariane.protocol.requests.messaging import (
     ViewMessage,
 )
 
-TOOLS_GROUP = "TOOLS_CONSUMER"  # every broker has it
+TOOLS_GROUP = "TOOLS_CONSUMER"  # exists on every broker
 AT_ONCE = 32
 
 
 class HalfMessage(NamedTuple):
-    """A half message as its newest copy says. Times are the broker's, in ms; `first_stored_ms` is None when the first copy
-    cannot be found (Java's copies do not name it), `born_ms` is the producer's clock. `immunity_s` as the producer wrote it."""
+    """An open transaction, from the newest copy of its half message.
+
+    Times are in ms by the broker's clock, `born_ms` by the producer's. `first_stored_ms` is None if the first copy cannot be
+    found (copies of Java brokers do not reference it). `immunity_s` is the producer's text.
+    """
 
     broker: str
     addr: str
@@ -66,7 +69,7 @@ class HalfMessage(NamedTuple):
 
 
 class BrokerHalfMessages(NamedTuple):
-    """Halves of one broker, oldest first. `total` is how many there are: more than `halves` when that was limited."""
+    """Half messages of one broker, oldest first. `total` counts all of them; `messages` may be limited."""
 
     broker: str
     addr: str
@@ -77,9 +80,12 @@ class BrokerHalfMessages(NamedTuple):
 async def list_open(
     peers: ConnectionPool, namesrv: str, *, cluster: str | None = None, most: int = 1000
 ) -> list[BrokerHalfMessages]:
-    """Open halves of every master (of `cluster`), at most `most` of each broker in detail.
+    """Return the open transactions of every master (of `cluster`), at most `most` per broker in detail.
 
-    What a broker ends while it is read may still be shown. RouteNotFound when there is no master.
+    Transactions that end during the query may be included.
+
+    Raises:
+        RouteNotFound: no master is registered.
     """
     return [await _open_on(peers, name, addr, most) for name, addr in await _masters(peers, namesrv, cluster)]
 
@@ -87,7 +93,7 @@ async def list_open(
 async def list_check_limit_exceeded(
     peers: ConnectionPool, namesrv: str, *, cluster: str | None = None, most: int = 1000
 ) -> list[BrokerHalfMessages]:
-    """Halves that brokers asked about too often, the last `most` of each. One that was resumed is still among them."""
+    """Return the half messages that exceeded the check limit, the last `most` per broker, including resumed ones."""
     found = []
     for name, addr in await _masters(peers, namesrv, cluster):
         first, stop = await _bounds(peers, addr, CHECK_MAX_TIME_TOPIC)
@@ -100,7 +106,11 @@ async def list_check_limit_exceeded(
 
 
 async def resume_checks(peers: ConnectionPool, addr: str, offset_message_id: str) -> None:
-    """Have the broker at `addr` ask again, from the first time on. ReplyError when it cannot."""
+    """Make the broker at `addr` check a transaction again, with a reset check counter.
+
+    Raises:
+        ReplyError: the broker rejected the request.
+    """
     header = ResumeCheckHalfMessage(offset_message_id)
     await peers.request_ok(addr, RequestCode.RESUME_CHECK_HALF_MESSAGE, header)
 
@@ -131,9 +141,9 @@ async def _open_on(peers: ConnectionPool, name: str, addr: str, most: int) -> Br
     rows = []
     for _, root in shown:
         half = kept[root][1]
-        first = half if half.queue_offset == root else await _one(peers, addr, HALF_TOPIC, root)
+        first = half if half.queue_offset == root else await _read_record(peers, addr, HALF_TOPIC, root)
         if half.queue_offset == root and half_messages.parse_number(half.property_map().get(CHECK_TIMES)):
-            first = None  # Java's copy, which does not say of what
+            first = None  # a Java broker's copy, which does not reference the first one
         rows.append(_described(name, addr, half, first))
     return BrokerHalfMessages(name, addr, halves.count, rows)
 
@@ -191,7 +201,7 @@ async def _progress(peers: ConnectionPool, addr: str, topic: str) -> int | None:
 # --- reading a queue ---
 
 
-async def _one(peers: ConnectionPool, addr: str, topic: str, offset: int) -> Record | None:
+async def _read_record(peers: ConnectionPool, addr: str, topic: str, offset: int) -> Record | None:
     async for found in _read(peers, addr, topic, offset, offset + 1):
         if found.queue_offset == offset:
             return found
@@ -199,7 +209,7 @@ async def _one(peers: ConnectionPool, addr: str, topic: str, offset: int) -> Rec
 
 
 async def _read(peers: ConnectionPool, addr: str, topic: str, start: int, stop: int) -> AsyncIterator[Record]:
-    """Queue 0 of `topic` from `start` up to `stop`."""
+    """Yield the records of queue 0 of a topic from `start` to `stop`."""
     while start < stop:
         header = PullMessage(TOOLS_GROUP, topic, 0, start, min(AT_ONCE, stop - start), SUBSCRIPTION, subscription="*")
         answer = await peers.request(addr, RequestCode.PULL_MESSAGE, header)
@@ -223,7 +233,7 @@ class _Entry(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _PagedEntries(msgspec.Struct, frozen=True, rename="camel"):
-    """Body of the answer to QUERY_CONSUME_QUEUE."""
+    """Body of the response to QUERY_CONSUME_QUEUE."""
 
     queue_data: tuple[_Entry, ...] = ()
 
@@ -231,7 +241,7 @@ class _PagedEntries(msgspec.Struct, frozen=True, rename="camel"):
 async def _read_by_entries(
     peers: ConnectionPool, addr: str, topic: str, start: int, stop: int
 ) -> AsyncIterator[Record]:
-    """The same on a broker that has the queue but not the topic."""
+    """Yield the same from a broker that has the queue but no configuration of the topic."""
     while start < stop:
         header = QueryConsumeQueue(topic, 0, start, min(AT_ONCE, stop - start))
         answer = await peers.request_ok(addr, RequestCode.QUERY_CONSUME_QUEUE, header)

@@ -1,4 +1,4 @@
-"""The reports by name, and the filters of each. A new report is a new line here and in `ariane.cli.command_names`."""
+"""Reports over the pipeline's tables. To add one, extend REPORTS here and in `ariane.cli.command_names`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ariane.reports.report import Report
 
 
 class ReportKind(NamedTuple):
-    """A report. `function(home, *, since_ms, until_ms, now_ms, **filters)`, each filter a text or None: for all."""
+    """A report: `function(home, *, since_ms, until_ms, now_ms, **filters)`, where a filter is a text or None (no filter)."""
 
     function: Callable[..., Report]
     filters: tuple[str, ...]

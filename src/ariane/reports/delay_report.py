@@ -1,6 +1,6 @@
-"""Report `delay`: how far off deliveries of delayed messages were, by level and to any time; what is pending, what overdue.
+"""Report `delay`: punctuality of delayed messages by level and delivery time; pending and overdue messages.
 
-Of the table `delays`, so by the brokers' clocks.
+Reads the table `delays`; all times are by the brokers' clocks.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from ariane.tables.delays import LEVEL, RETRY, TIME
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-OVERDUE_MS = 10_000  # brokers look at what is due every 100 ms (Java) or in time: this late, something is wrong
-HOURS_MAX = 48  # of the pending ones, the next
-IDS_MAX = 20  # of the overdue ones, the oldest
+OVERDUE_MS = 10_000  # brokers check due messages at least every 100 ms: a longer delay is a fault
+HOURS_MAX = 48  # of pending messages: the next hours
+IDS_MAX = 20  # of overdue messages: the oldest
 HOUR_MS = 3_600_000
 
-# What is counted: the ids of a million rows take longer to read than all else.
+# Columns that are counted: reading the ids of a million rows would take longer than all other columns.
 COUNTED = "kind, level, state, scheduled_at, lateness_ms"
 
-# Name, and up to which ms (inclusive) from the one before.
+# Name and upper bound in ms (inclusive); the lower bound is that of the previous class.
 DISTANCES: tuple[tuple[str, int | None], ...] = (
     ("more than 1 s early", -1001),
     ("up to 1 s early", -1),
@@ -43,27 +43,29 @@ DISTANCES: tuple[tuple[str, int | None], ...] = (
 def report(
     home: Path, *, since_ms: int, until_ms: int, now_ms: int, topic: str | None = None, group: str | None = None
 ) -> Report:
-    """Deliveries that were asked for between two instants; what waits, whenever it is due. `topic`: where they go, `group`: the
-    consumer group whose retries they are."""
+    """Return the report about deliveries due in a time range, and about all pending ones.
+
+    `topic` selects the target topic, `group` the consumer group whose retries are delayed.
+    """
     fresh = freshness(home, DELAYS, now_ms)
     with open_views(home, whole_table(DELAYS)) as sql:
-        narrowed = ""
+        condition = ""
         values: list[object] = []
         if topic is not None:
-            narrowed += " AND topic = ?"
+            condition += " AND topic = ?"
             values.append(topic)
         if group is not None:
-            narrowed += " AND topic IN (?, ?)"
+            condition += " AND topic IN (?, ?)"
             values += [retry_topic(group), dlq_topic(group)]
         stored = f"BETWEEN to_timestamp({since_ms} / 1000.0) AND to_timestamp({until_ms} / 1000.0)"
         inside = f"coalesce(scheduled_at, delivered_at) {stored}"
-        sql.execute(f"CREATE TEMP TABLE chosen AS SELECT {COUNTED} FROM delays WHERE {inside}{narrowed}", values)
-        sql.execute(f"CREATE TEMP TABLE waiting AS SELECT * FROM delays WHERE state = 'pending'{narrowed}", values)
+        sql.execute(f"CREATE TEMP TABLE due AS SELECT {COUNTED} FROM delays WHERE {inside}{condition}", values)
+        sql.execute(f"CREATE TEMP TABLE pending AS SELECT * FROM delays WHERE state = 'pending'{condition}", values)
         parts: list[Table | Plot] = [_deliveries(sql), _distances(sql), _plot(sql)]
         if fresh.as_of_ms is not None:
             parts += [_pending(sql, fresh.as_of_ms), _overdue(sql, fresh.as_of_ms)]
-    gaps = (*fresh.warnings, *time_range.late_start_warnings(home, MESSAGES, since_ms))
-    return Report("Delayed messages", utc_time(fresh.as_of_ms), gaps, tuple(parts))
+    warnings = (*fresh.warnings, *time_range.late_start_warnings(home, MESSAGES, since_ms))
+    return Report("Delayed messages", utc_time(fresh.as_of_ms), warnings, tuple(parts))
 
 
 def _deliveries(sql: DuckDBPyConnection) -> Table:
@@ -78,7 +80,7 @@ def _deliveries(sql: DuckDBPyConnection) -> Table:
         f"""SELECT kind, level, count(*) FILTER (WHERE state = 'delivered') AS delivered,
         count(*) FILTER (WHERE state = 'pending') AS pending, count(*) FILTER (WHERE state = 'cancelled') AS cancelled,
         count(*) FILTER (WHERE state = 'delivered' AND lateness_ms IS NULL) AS unknown, {sides}
-        FROM chosen GROUP BY ALL ORDER BY kind, level""",
+        FROM due GROUP BY ALL ORDER BY kind, level""",
     )
     fields = (
         Column("kind"),
@@ -90,7 +92,7 @@ def _deliveries(sql: DuckDBPyConnection) -> Table:
         Column("p50 early", "ms"),
         Column("p99 early", "ms"),
         Column("max early", "ms"),
-        Column("in time or late"),
+        Column("on time or late"),
         Column("p50 late", "ms"),
         Column("p99 late", "ms"),
         Column("max late", "ms"),
@@ -113,9 +115,9 @@ def _deliveries(sql: DuckDBPyConnection) -> Table:
         "unknown",
     )
     note = (
-        "Of what was due in this time. Late: stored in its topic after it was due, by the broker's clock; by a level it is due its "
-        "delay after it was stored. retry: a consumer group's, whose level says how often it failed. Unknown: delivered, but the "
-        "record that waited is in no table."
+        "Messages due in this time range. Late: stored in the target topic after the due time, by the broker's clock. Kind level: "
+        "due after the delay of the level; retry: redelivery to a consumer group, where the level counts the failures. "
+        "Unknown: delivered, but the original record is in no table."
     )
     return Table("Deliveries", fields, tuple(tuple(row[name] for name in names) for row in found), note)
 
@@ -127,65 +129,66 @@ def _distances(sql: DuckDBPyConnection) -> Table:
     found = query(
         sql,
         f"""SELECT CASE {cases} ELSE {len(DISTANCES) - 1} END AS distance, kind, count(*) AS count
-        FROM chosen WHERE lateness_ms IS NOT NULL GROUP BY ALL""",
+        FROM due WHERE lateness_ms IS NOT NULL GROUP BY ALL""",
     )
     counts = {(row["distance"], row["kind"]): row["count"] for row in found}
     kinds = (LEVEL, TIME, RETRY)
     listed: tuple[tuple[Value, ...], ...] = tuple(
         (name, *(counts.get((number, kind), 0) for kind in kinds)) for number, (name, _) in enumerate(DISTANCES)
     )
-    return Table("How far off", (Column("delivered"), *map(Column, kinds)), listed if found else ())
+    return Table("Deviation from the due time", (Column("deviation"), *map(Column, kinds)), listed if found else ())
 
 
 def _plot(sql: DuckDBPyConnection) -> Plot:
-    title, unit, note = "p99 of how late", "ms", "By when they were due. Early ones count as negative."
+    title, unit, note = "p99 of lateness", "ms", "By due time. Early deliveries count as negative."
     (span,) = query(
         sql,
         "SELECT epoch_ms(min(scheduled_at)) AS first, "
-        "epoch_ms(max(scheduled_at)) AS last FROM chosen WHERE lateness_ms IS NOT NULL",
+        "epoch_ms(max(scheduled_at)) AS last FROM due WHERE lateness_ms IS NOT NULL",
     )
     if span["first"] is None:
-        return Plot(title, unit, (), "Nothing was delivered that was due in this time.")
-    step = plot_buckets.bucket_ms(span["first"], span["last"])
+        return Plot(title, unit, (), "No message due in this time range was delivered.")
+    bucket = plot_buckets.bucket_ms(span["first"], span["last"])
     found = query(
         sql,
-        f"""SELECT epoch_ms(scheduled_at) // {step} * {step} AS step, kind, quantile_disc(lateness_ms, 0.99) AS p99
-        FROM chosen WHERE lateness_ms IS NOT NULL GROUP BY ALL""",
+        f"""SELECT epoch_ms(scheduled_at) // {bucket} * {bucket} AS bucket, kind, quantile_disc(lateness_ms, 0.99) AS p99
+        FROM due WHERE lateness_ms IS NOT NULL GROUP BY ALL""",
     )
-    first, last = (span[name] // step * step for name in ("first", "last"))
+    first, last = (span[name] // bucket * bucket for name in ("first", "last"))
     lines = []
     for kind in (LEVEL, TIME, RETRY):
-        if values := {row["step"]: float(row["p99"]) for row in found if row["kind"] == kind}:
-            lines.append(plot_buckets.series(kind, values, first, last, step))
+        if values := {row["bucket"]: float(row["p99"]) for row in found if row["kind"] == kind}:
+            lines.append(plot_buckets.series(kind, values, first, last, bucket))
     return Plot(title, unit, tuple(lines), note)
 
 
-def _pending(sql: DuckDBPyConnection, judged_ms: int) -> Table:
+def _pending(sql: DuckDBPyConnection, as_of_ms: int) -> Table:
     found = query(
         sql,
         f"""SELECT epoch_ms(scheduled_at) // {HOUR_MS} * {HOUR_MS} AS hour, count(*) FILTER (WHERE kind = 'level') AS level,
-        count(*) FILTER (WHERE kind = 'time') AS time, count(*) FILTER (WHERE kind = 'retry') AS retry, count(*) AS all_of_them
-        FROM waiting WHERE scheduled_at IS NULL OR epoch_ms(scheduled_at) >= {judged_ms - OVERDUE_MS}
+        count(*) FILTER (WHERE kind = 'time') AS time, count(*) FILTER (WHERE kind = 'retry') AS retry, count(*) AS total
+        FROM pending WHERE scheduled_at IS NULL OR epoch_ms(scheduled_at) >= {as_of_ms - OVERDUE_MS}
         GROUP BY ALL ORDER BY hour NULLS FIRST""",
     )
     listed: tuple[tuple[Value, ...], ...] = tuple(
-        (utc_time(row["hour"]), *(row[name] for name in ("level", "time", "retry", "all_of_them")))
+        (utc_time(row["hour"]), *(row[name] for name in ("level", "time", "retry", "total")))
         for row in found[:HOURS_MAX]
     )
-    fields = (Column("due in the hour from"), Column("level"), Column("time"), Column("retry"), Column("all"))
+    fields = (Column("due from"), Column("level"), Column("time"), Column("retry"), Column("total"))
     note = (
-        "Whenever they are due; hours without any are left out. No hour: the level is not in the list (--delay-levels)."
+        "All pending messages by hour of their due time; hours without messages are omitted. Without an hour: unknown delay level "
+        "(--delay-levels)."
     )
     return Table("Pending by due hour", fields, listed, note, max(0, len(found) - HOURS_MAX))
 
 
-def _overdue(sql: DuckDBPyConnection, judged_ms: int) -> Table:
-    question = f"FROM waiting WHERE epoch_ms(scheduled_at) < {judged_ms - OVERDUE_MS}"
+def _overdue(sql: DuckDBPyConnection, as_of_ms: int) -> Table:
+    question = f"FROM pending WHERE epoch_ms(scheduled_at) < {as_of_ms - OVERDUE_MS}"
     ((count,),) = sql.execute(f"SELECT count(*) {question}").fetchall()
     names = ("message_id", "kind", "level", "topic", "broker", "scheduled_at", "overdue_ms")
     found = query(
         sql,
-        f"""SELECT *, {judged_ms} - epoch_ms(scheduled_at) AS overdue_ms {question}
+        f"""SELECT *, {as_of_ms} - epoch_ms(scheduled_at) AS overdue_ms {question}
         ORDER BY scheduled_at, message_id, commit_log_offset LIMIT {IDS_MAX}""",
     )
     fields = (
@@ -198,8 +201,8 @@ def _overdue(sql: DuckDBPyConnection, judged_ms: int) -> Table:
         Column("overdue", "ms"),
     )
     note = (
-        f"Due {OVERDUE_MS // 1000} s or more before {utc_time(judged_ms):%Y-%m-%d %H:%M:%S} UTC, until when deliveries are known. "
-        "Oldest first. Its broker is late or stopped, or could not deliver it (its log says why); one that stays is lost."
+        f"Due {OVERDUE_MS // 1000} s or more before the as-of time, {utc_time(as_of_ms):%Y-%m-%d %H:%M:%S} UTC. Oldest first. The "
+        "broker is late or stopped, or could not deliver the message (see its log)."
     )
     return Table(
         "Overdue", fields, tuple(tuple(row[name] for name in names) for row in found), note, count - len(found)

@@ -1,4 +1,4 @@
-"""What is wrong with messages: duplicates, disorder, clocks, what was never consumed, who does not trace, dead letters."""
+"""Report `health`: duplicates, disorder, clock errors, unconsumed messages, dead letters, and clients without traces."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ariane.tables.table_format import read_version
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-ROWS_MAX = 20  # of a sheet, the worst ones
-UNCONSUMED_AFTER_MS = 600_000  # so old has a message to be before it counts as never consumed
-# How long before the asked time consumptions tell which group consumes which topic: a group may stand still for long.
+ROWS_MAX = 20  # per table: the worst findings
+UNCONSUMED_AFTER_MS = 600_000  # minimum age of a message that counts as never consumed
+# Consumptions of this time before the range show which group consumes which topic: a group may be idle for long.
 SUBSCRIBED_MS = 86_400_000
 
 
 class _ProblemKind(NamedTuple):
-    """A kind of finding and its sheet. `worst` is the field of the worst value, `by` what tells the rows apart."""
+    """A kind of finding and its table. `worst` is the column of the worst value, `by` the key of the rows."""
 
     kind: str
     title: str
@@ -40,42 +40,41 @@ KINDS = (
         "Consumed twice",
         ("consumer_group", "topic"),
         Column("most times"),
-        "One group reported success for two calls of its listener with the same message. Delivery is at least once: make the "
-        "listener idempotent by the unique id. Many at once: consumers that come and go (rebalancing before offsets are "
-        "stored), or a listener that is slower than its time-out. Members of a broadcasting group consume each message each: "
-        "that is no fault.",
+        "A group reported success twice for the same message. Delivery is at least once: make the listener idempotent by the "
+        "unique id. Frequent causes: rebalancing before offsets are committed, or a listener slower than its timeout. "
+        "In a broadcasting group every member consumes every message; that is not a fault.",
     ),
     _ProblemKind(
         kinds.STORED_TWICE,
         "Stored twice",
         ("topic", "host"),
         Column("most copies"),
-        "A producer sent again what a broker had stored, because its answer did not come in time. Consumers get both, with "
-        "one unique id: drop the second by it. Look at the send time-out and at the broker's flush times.",
+        "A producer resent a message that the broker had stored, because the response was late. Consumers receive both copies "
+        "with the same unique id: drop the second one. Check the send timeout and the broker's flush times.",
     ),
     _ProblemKind(
         kinds.OUT_OF_ORDER,
         "Out of order",
         ("consumer_group", "topic", "cause"),
         Column("worst by", "ms"),
-        "The first delivery of a message began before that of an earlier one of the same key and queue. It matters where the "
-        "group relies on order: use an orderly listener there. Two clients: a queue changed hands, or their clocks differ.",
+        "A message was delivered before an earlier one of the same key and queue. If the group relies on order, use an orderly "
+        "listener. Two clients: the queue was reassigned, or their clocks differ.",
     ),
     _ProblemKind(
         kinds.CLOCK_AHEAD,
         "Producers' clocks ahead of the broker's",
         ("host", "topic"),
         Column("at least", "ms"),
-        "These messages were born later than they were stored. A search by unique key that begins at the time in the id "
-        "does not find them. Set the client's clock (NTP); until then search with an earlier beginning, or by "
-        "`ariane trace --id`. Clocks that are less ahead than a send takes are not seen.",
+        "The producer's timestamp is later than the store time. A search by unique key that starts at the time in the id does "
+        "not find these messages. Synchronize the client's clock (NTP); until then search from an earlier time, or with "
+        "`ariane trace --id`. Errors shorter than the duration of a send are not detected.",
     ),
     _ProblemKind(
         kinds.DEAD_LETTER,
         "Dead letters",
         ("consumer_group", "topic", "cause"),
         Column("most retries"),
-        "Messages that a group gave up, by the result of its last attempt. Mend the listener, then send them again: "
+        "Messages that exceeded the retry limit of a group, by the result of the last attempt. Fix the listener, then resend: "
         "`ariane replay --from-topic '%DLQ%<group>' --result FILE`.",
     ),
 )
@@ -91,26 +90,26 @@ def report(
     group: str | None = None,
     unconsumed_after_ms: int = UNCONSUMED_AFTER_MS,
 ) -> Report:
-    """Findings about messages stored between two instants, worst first."""
+    """Return the report about messages stored in a time range, most frequent findings first."""
     fresh = freshness(home, HEALTH, now_ms)
-    gaps = [*fresh.warnings, *time_range.late_start_warnings(home, HEALTH, since_ms)]
-    for table, lost in ((MESSAGES, "clocks, disorder and dead letters"), (TRACE_EVENTS, "consumption")):
+    warnings = [*fresh.warnings, *time_range.late_start_warnings(home, HEALTH, since_ms)]
+    for table, lost in ((MESSAGES, "clock errors, disorder and dead letters"), (TRACE_EVENTS, "consumption")):
         if read_version(home, table) is None:
-            gaps.append(f"no {table.name} in {home}: nothing is known of {lost}")
-    known_ms = min(now_ms, fresh.as_of_ms) if fresh.as_of_ms is not None else now_ms
-    old_ms = min(until_ms, known_ms - unconsumed_after_ms)
+            warnings.append(f"no table {table.name} in {home}: {lost} unknown")
+    covered_ms = min(now_ms, fresh.as_of_ms) if fresh.as_of_ms is not None else now_ms
+    old_ms = min(until_ms, covered_ms - unconsumed_after_ms)
     with open_views(home, files_between(HEALTH, since_ms - SUBSCRIBED_MS, until_ms)) as sql:
         _sum(sql, since_ms, until_ms, old_ms, topic)
-        sheets = [_found(sql, kind, group) for kind in KINDS]
-        sheets.insert(4, _never_consumed(sql, group, unconsumed_after_ms))
-        sheets += [_untraced_producers(sql), _untraced_groups(sql, group)]
-    return Report("Health of messages", utc_time(fresh.as_of_ms), tuple(dict.fromkeys(gaps)), tuple(sheets))
+        tables = [_findings_table(sql, kind, group) for kind in KINDS]
+        tables.insert(4, _never_consumed(sql, group, unconsumed_after_ms))
+        tables += [_untraced_producers(sql), _untraced_groups(sql, group)]
+    return Report("Health of messages", utc_time(fresh.as_of_ms), tuple(dict.fromkeys(warnings)), tuple(tables))
 
 
 def _sum(sql: DuckDBPyConnection, since_ms: int, until_ms: int, old_ms: int, topic: str | None) -> None:
-    """The table `sums`, in one pass: all that is asked follows from it but the examples, which are much more.
+    """Create the table `sums` in one pass; all tables are computed from it, except the examples, which are much larger.
 
-    `old…`: of messages that are old enough to be consumed. Of the day before, there is only who consumes what.
+    Columns `old…`: of messages old enough to be consumed. The day before the range only shows who consumes what.
     """
     sql.execute(
         """CREATE TEMP TABLE sums AS
@@ -129,9 +128,9 @@ def _sum(sql: DuckDBPyConnection, since_ms: int, until_ms: int, old_ms: int, top
     )
 
 
-def _found(sql: DuckDBPyConnection, kind: _ProblemKind, group: str | None) -> Table:
+def _findings_table(sql: DuckDBPyConnection, kind: _ProblemKind, group: str | None) -> Table:
     names = ", ".join(kind.by)
-    found = query(
+    findings = query(
         sql,
         f"""SELECT {names}, sum(count)::BIGINT AS messages, max(worst) AS worst, max(last) AS last,
                    arg_max({{'topic': topic, 'consumer_group': consumer_group, 'host': host, 'cause': cause,
@@ -147,17 +146,17 @@ def _found(sql: DuckDBPyConnection, kind: _ProblemKind, group: str | None) -> Ta
         Column("last"),
         Column("example"),
     )
-    return _sheet(f"{kind.title}: {_total(found)}", fields, _with_examples(sql, kind.kind, found), kind.note)
+    return _limit_rows(f"{kind.title}: {_total(findings)}", fields, _with_examples(sql, kind.kind, findings), kind.note)
 
 
-def _with_examples(sql: DuckDBPyConnection, kind: str, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """With a message in place of the row that `example` names, for what is shown."""
-    shown = found[:ROWS_MAX]
+def _with_examples(sql: DuckDBPyConnection, kind: str, findings: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Replace the key in `example` by a message id, for the rows that are shown."""
+    shown = findings[:ROWS_MAX]
     if not shown:
-        return found
-    # Named by their minutes and topics, the rows are found without reading the examples of others.
+        return findings
+    # Minutes and topics select the rows without reading the examples of all others.
     minutes = ", ".join(f"TIMESTAMPTZ '{minute.isoformat()}'" for minute in {row["example"]["minute"] for row in shown})
-    there = query(
+    examples = query(
         sql,
         f"""SELECT topic, consumer_group, host, cause, minute, arg_min(examples[1].message_id, -examples[1].worst) AS worst,
                    min(examples[1].message_id) AS any_one
@@ -166,16 +165,16 @@ def _with_examples(sql: DuckDBPyConnection, kind: str, found: list[dict[str, Any
         [kind, sorted({row["example"]["topic"] for row in shown} - {None})],
     )
     names = ("topic", "consumer_group", "host", "cause", "minute")
-    ids = {tuple(row[name] for name in names): row["worst"] or row["any_one"] for row in there}
+    ids = {tuple(row[name] for name in names): row["worst"] or row["any_one"] for row in examples}
     return [
         {**row, "example": ids.get(tuple(row["example"][name] for name in names)) if number < ROWS_MAX else None}
-        for number, row in enumerate(found)
+        for number, row in enumerate(findings)
     ]
 
 
 def _never_consumed(sql: DuckDBPyConnection, group: str | None, after_ms: int) -> Table:
-    """Stored, less consumed: for every group that has consumed of a topic and tag, then or in the day before."""
-    found = query(
+    """Return the messages stored but not consumed, per group that consumed the topic and tag within the last day."""
+    findings = query(
         sql,
         """WITH stored AS (
              SELECT *, cause AS tag, string_split(coalesce(consumer_group, ''), ' ') AS groups
@@ -197,32 +196,31 @@ def _never_consumed(sql: DuckDBPyConnection, group: str | None, after_ms: int) -
         [group],
     )
     note = (
-        f"Stored at least {after_ms // 60_000} minutes before the end of what is known, and no trace of a consumption in a "
-        "group that consumes messages of that topic and tag (or has in the day before). Without a group: no consumption of "
-        "the topic is known at all. A group that stands still or lags shows here first (`ariane report lag`); one that "
-        "filters by SQL, or that skipped ahead, never gets them; clients that lose their traces look the same."
+        f"Stored at least {after_ms // 60_000} minutes before the as-of time, without a trace of consumption by a group that "
+        "consumed this topic and tag within the last day. Without a group: the topic has no known consumer. Causes: a "
+        "stopped or lagging group (`ariane report lag`), SQL filters, offsets that were set forward, lost traces."
     )
     fields = (Column("topic"), Column("group"), Column("messages"), Column("first"), Column("last"), Column("example"))
-    return _sheet(f"Never consumed: {_total(found)}", fields, _with_examples(sql, kinds.STORED, found), note)
+    return _limit_rows(f"Never consumed: {_total(findings)}", fields, _with_examples(sql, kinds.STORED, findings), note)
 
 
 def _untraced_producers(sql: DuckDBPyConnection) -> Table:
-    found = query(
+    findings = query(
         sql,
         """SELECT host, topic, sum(count) FILTER (cause = 'untraced')::BIGINT AS untraced, sum(count)::BIGINT AS messages,
                   round(100 * untraced / messages, 2) AS share
            FROM sums WHERE kind = 'sent' GROUP BY host, topic HAVING untraced > 0 ORDER BY untraced DESC, host, topic""",
     )
     note = (
-        "Messages that brokers stored and whose send left no trace. 100 %: the producer does not trace (enableMsgTrace). "
-        "Less: it loses traces; Java 4.9.4 does from about 1,000 messages a second on. Java's one-way sends are never traced."
+        "Stored messages without a trace of their send. 100 %: tracing is off (enableMsgTrace). Less: traces are lost; Java "
+        "4.9.4 loses them from about 1,000 messages per second. One-way sends of Java clients are never traced."
     )
     fields = (Column("client"), Column("topic"), Column("without trace"), Column("messages"), Column("share", "%"))
-    return _sheet(f"Producers that do not trace: {len(found)}", fields, found, note)
+    return _limit_rows(f"Producers without traces: {len(findings)}", fields, findings, note)
 
 
 def _untraced_groups(sql: DuckDBPyConnection, group: str | None) -> Table:
-    found = query(
+    findings = query(
         sql,
         """SELECT consumer_group, topic, sum(count)::BIGINT AS records, max(last) AS last
            FROM sums WHERE kind = 'retried' AND ($1 IS NULL OR consumer_group = $1) AND consumer_group NOT IN (
@@ -232,17 +230,17 @@ def _untraced_groups(sql: DuckDBPyConnection, group: str | None) -> Table:
         [group],
     )
     note = (
-        "Groups that are known by messages in their retry or dead-letter topics, and that left no trace of a consumption, then "
-        "or in the day before. A group that never failed and does not trace cannot be seen here."
+        "Groups with messages in their retry or dead-letter topics, but without a trace of consumption within the last day. A "
+        "group without traces that never failed cannot be detected."
     )
     fields = (Column("group"), Column("topic"), Column("records sent back"), Column("last"))
-    return _sheet(f"Groups that do not trace: {len(found)}", fields, found, note)
+    return _limit_rows(f"Groups without traces: {len(findings)}", fields, findings, note)
 
 
-def _sheet(title: str, fields: tuple[Column, ...], found: list[dict[str, Any]], note: str) -> Table:
-    shown: tuple[tuple[Value, ...], ...] = tuple(tuple(row.values()) for row in found[:ROWS_MAX])
-    return Table(title, fields, shown, note, max(0, len(found) - ROWS_MAX))
+def _limit_rows(title: str, fields: tuple[Column, ...], findings: list[dict[str, Any]], note: str) -> Table:
+    shown: tuple[tuple[Value, ...], ...] = tuple(tuple(row.values()) for row in findings[:ROWS_MAX])
+    return Table(title, fields, shown, note, max(0, len(findings) - ROWS_MAX))
 
 
-def _total(found: list[dict[str, Any]]) -> str:
-    return f"{sum(row['messages'] for row in found):,}"
+def _total(findings: list[dict[str, Any]]) -> str:
+    return f"{sum(row['messages'] for row in findings):,}"

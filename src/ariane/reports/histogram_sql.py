@@ -1,6 +1,6 @@
-"""`ariane.tables.histogram` in DuckDB's SQL: histograms made, added up, and asked for quantiles.
+"""`ariane.tables.histogram` in DuckDB's SQL: builds and merges histograms and computes quantiles.
 
-Numbers with a point are cast: DuckDB takes them for decimals, which overflow.
+Decimal literals are cast to DOUBLE: DuckDB would treat them as DECIMAL, which overflows.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from ariane.tables.histogram import GAMMA, LN_GAMMA, RANK_SLACK, ZERO_BUCKET
 
 
 def bucket_expression(ms: str) -> str:
-    """Expression: the bucket of a duration; NULL for NULL, and for a negative one, which is no duration."""
+    """Return the expression for the bucket of a duration; NULL for NULL and for negative values."""
     number = f"greatest({ZERO_BUCKET}, ceil(ln(nullif(greatest({ms}, 0), 0)) / {LN_GAMMA!r}::DOUBLE))"
     return f"(CASE WHEN {ms} = 0 THEN {ZERO_BUCKET} WHEN {ms} > 0 THEN {number} END)::INTEGER"
 
 
 def value_expression(bucket: str) -> str:
-    """Expression: the ms that stand for a bucket."""
+    """Return the expression for the representative value of a bucket, in ms."""
     middle = f"2 * exp({bucket} * {LN_GAMMA!r}::DOUBLE) / {GAMMA + 1!r}::DOUBLE"
     return f"(CASE WHEN {bucket} <= {ZERO_BUCKET} THEN 0.0 ELSE {middle} END)"
 
 
 def histogram_aggregate(ms: str) -> str:
-    """Aggregate: the histogram of durations, MAP(INTEGER, BIGINT)."""
+    """Return the aggregate for the histogram of durations, MAP(INTEGER, BIGINT)."""
     return f"histogram({bucket_expression(ms)})::MAP(INTEGER, BIGINT)"
 
 
 def merged_histograms(relation: str, by: Sequence[str], column: str) -> str:
-    """Question: the rows of `relation` grouped by `by` with their histograms `column` added up: by, bucket, count."""
+    """Return the query that merges the histograms `column` of `relation` by `by`. Result columns: by, bucket, count."""
     keys = "".join(f"{key}, " for key in by)
     return f"""
         SELECT {keys}bucket, sum(count)::BIGINT AS count
@@ -37,8 +37,10 @@ def merged_histograms(relation: str, by: Sequence[str], column: str) -> str:
 
 
 def quantiles(relation: str, by: Sequence[str], column: str, levels: Sequence[float]) -> str:
-    """Question: quantiles of the histograms `column` of `relation` added up by `by`: by, count, q0, q1, … in the order of
-    `wanted`. A group without a value has no row."""
+    """Return the query for quantiles of the histograms `column` of `relation`, merged by `by`.
+
+    Result columns: by, count, q0, q1, … in the order of `levels`. A group without values has no row.
+    """
     keys = "".join(f"{key}, " for key in by)
     parted = f"PARTITION BY {', '.join(by)}" if by else ""
     found = ", ".join(

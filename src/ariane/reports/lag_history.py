@@ -1,8 +1,8 @@
-"""The part of the report `lag` that covers every minute of the time range, not only the last one.
+"""The part of the report `lag` that covers all minutes of the time range, not only the last one.
 
     consumption: minute, broker, topic, group → by_minute: minute, topic, group, summed over brokers → rows of the two tables
 
-A sum is unknown where a broker that has been seen before has no value. The newest minute is left out as long as it is not whole.
+A sum is unknown if a broker that had the group before has no value. The newest minute is excluded because it is incomplete.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ SUMMED = ("produced_tps", "consumed_tps", "delivered_master_tps", "delivered_sla
 def create_by_minute(sql: DuckDBPyConnection, topic: str | None, group: str | None) -> None:
     """Create the table `by_minute` from the view `minutes`.
 
-    `misleads`: whether the master's TPS, which consoles show, was not the group's. One broker with slaves that serve is enough.
+    `misleads`: whether the TPS of the masters, which consoles show, differed from the group's.
+    One broker with active slaves is enough.
     """
     sums = ", ".join(f"CASE WHEN count({name}) = any_value(brokers) THEN sum({name}) END AS {name}" for name in SUMMED)
     sql.execute(
@@ -51,8 +52,8 @@ def create_by_minute(sql: DuckDBPyConnection, topic: str | None, group: str | No
 
 
 def misleading_tps(sql: DuckDBPyConnection, rows_max: int) -> Table:
-    """Return the groups whose TPS a console shows wrongly in any minute, with the worst of these minutes."""
-    found = query(
+    """Return the groups whose TPS consoles showed wrongly in any minute, with the worst of these minutes."""
+    results = query(
         sql,
         """
         SELECT consumer_group, topic, count(*) FILTER (misleads) AS misled, count(*) AS minutes,
@@ -70,17 +71,17 @@ def misleading_tps(sql: DuckDBPyConnection, rows_max: int) -> Table:
         Column("of"),
         Column("last"),
         Column("worst"),
-        Column("a console's TPS", "/s"),
-        Column("confirmed", "/s"),
-        Column("handed out by slaves", "/s"),
+        Column("TPS in consoles", "/s"),
+        Column("consumed", "/s"),
+        Column("by slaves", "/s"),
         Column("lag"),
     )
     note = (
-        "Consoles and consumerProgress query masters only: what slaves hand out is not in their TPS. Minutes: how many of those "
-        "in which the group was seen. Rates and lag are those of the worst minute."
+        "Consoles and consumerProgress query masters only: their TPS excludes deliveries by slaves. Minutes: affected ones, of all "
+        "with data of the group. Rates and lag: of the worst minute."
     )
     names = ("window_start", "delivered_master_tps", "consumed_tps", "delivered_slaves_tps", "lag")
-    listed = tuple(
+    table_rows = tuple(
         (
             row["consumer_group"],
             row["topic"],
@@ -89,28 +90,28 @@ def misleading_tps(sql: DuckDBPyConnection, rows_max: int) -> Table:
             row["last_at"],
             *_values(row["worst"], names),
         )
-        for row in found
+        for row in results
     )
-    return Table("Where a console's TPS misleads", fields, listed[:rows_max], note, max(0, len(listed) - rows_max))
+    return Table("Misleading TPS in consoles", fields, table_rows[:rows_max], note, max(0, len(table_rows) - rows_max))
 
 
 def groups_over_range(sql: DuckDBPyConnection, rows_max: int) -> Table:
-    """Return each group's rates, greatest lag and doubts over all minutes."""
-    found = query(
+    """Return each group's mean rates, maximum lag and remarks over all minutes."""
+    results = query(
         sql,
         """
-        WITH doubts AS (
-            SELECT consumer_group, topic, flag || ' (' || count(*) || ' min)' AS doubt
+        WITH remarks AS (
+            SELECT consumer_group, topic, flag || ' (' || count(*) || ' min)' AS remark
             FROM (SELECT consumer_group, topic, unnest(flags) AS flag FROM by_minute) GROUP BY consumer_group, topic, flag
-        ), told AS (
-            SELECT consumer_group, topic, string_agg(doubt, ', ' ORDER BY doubt) AS doubts FROM doubts GROUP BY ALL
+        ), by_group AS (
+            SELECT consumer_group, topic, string_agg(remark, ', ' ORDER BY remark) AS remarks FROM remarks GROUP BY ALL
         )
         SELECT consumer_group, topic, count(*) AS minutes, avg(produced_tps) AS produced, avg(consumed_tps) AS consumed,
                100 * sum(delivered_slaves_tps) FILTER (delivered_master_tps IS NOT NULL)
                / nullif(sum(delivered_master_tps + delivered_slaves_tps), 0) AS share,
                max(lag) AS greatest, arg_max(window_start, lag) AS greatest_at, max(oldest_age_ms) AS oldest,
-               any_value(doubts) AS doubts
-        FROM by_minute LEFT JOIN told USING (consumer_group, topic) GROUP BY consumer_group, topic
+               any_value(remarks) AS remarks
+        FROM by_minute LEFT JOIN by_group USING (consumer_group, topic) GROUP BY consumer_group, topic
         ORDER BY greatest IS NOT NULL, greatest DESC, consumer_group, topic
         """,
     )
@@ -119,16 +120,16 @@ def groups_over_range(sql: DuckDBPyConnection, rows_max: int) -> Table:
         Column("topic"),
         Column("minutes"),
         Column("in", "/s"),
-        Column("confirmed", "/s"),
+        Column("consumed", "/s"),
         Column("by slaves", "%"),
-        Column("greatest lag"),
+        Column("max lag"),
         Column("at"),
         Column("oldest", "ms"),
-        Column("in doubt"),
+        Column("remarks"),
     )
-    note = "Means of rates and greatest values of all whole minutes in which the group was seen."
-    listed = tuple((*tuple(row.values())[:-1], row["doubts"] or "") for row in found)
-    return Table("Groups over the whole time", fields, listed[:rows_max], note, max(0, len(listed) - rows_max))
+    note = "Mean rates and maximum values of all complete minutes with data of the group."
+    table_rows = tuple((*tuple(row.values())[:-1], row["remarks"] or "") for row in results)
+    return Table("Groups over the time range", fields, table_rows[:rows_max], note, max(0, len(table_rows) - rows_max))
 
 
 def _values(row: dict[str, Any], names: tuple[str, ...]) -> tuple[Any, ...]:

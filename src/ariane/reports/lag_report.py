@@ -1,6 +1,7 @@
-"""`ariane report lag`: how far groups are behind, how fast they really are, who serves them, when they will be done.
+"""Report `lag`: lag, true TPS and forecast of consumer groups, and which brokers serve them.
 
-All by minutes of `consumption`. A group's numbers are those of its last whole minute; a sum that lacks a broker is unknown.
+Reads the table `consumption`, one row per minute. Values of a group are those of its last complete minute; a sum is unknown if
+a broker is missing.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from ariane.tables.samples import WINDOW_MS
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-ROWS_MAX = 200  # of a sheet; how many more there are is said
-LINES_MAX = 5  # groups and topics in the plots, those with the greatest lag
-POINTS_MAX = 1_440  # of a line: a day of minutes; longer times are plotted in longer steps
-SILENT_MS = 60_000  # a collector that has not sampled for so long is taken for stopped, unless its interval is as long
-RECENT_MS = 600_000  # brokers are told as they were at most so long ago
+ROWS_MAX = 200  # per table; the number of omitted rows is shown
+LINES_MAX = 5  # pairs of group and topic per plot: those with the highest lag
+POINTS_MAX = 1_440  # per series: one day of minutes; longer ranges have longer buckets
+SILENT_MS = 60_000  # a collector without samples for this long is considered stopped, unless its interval is longer
+RECENT_MS = 600_000  # maximum age of the state of a broker
 
 
 class GroupSnapshot(NamedTuple):
-    """A group in a topic over all brokers, in one minute. None is what is not known."""
+    """A group in a topic in one minute, summed over all brokers. None means unknown."""
 
     group: str
     topic: str
@@ -47,7 +48,7 @@ class GroupSnapshot(NamedTuple):
 
     @property
     def slaves_share(self) -> float | None:
-        """Percent of what was handed out; None when nothing was."""
+        """Percentage of deliveries by slaves; None without deliveries."""
         if self.master_tps is None or self.slaves_tps is None or not self.master_tps + self.slaves_tps:
             return None
         return 100 * self.slaves_tps / (self.master_tps + self.slaves_tps)
@@ -56,7 +57,7 @@ class GroupSnapshot(NamedTuple):
 def report(
     home: Path, *, since_ms: int, until_ms: int, now_ms: int, topic: str | None = None, group: str | None = None
 ) -> Report:
-    """The groups between two instants, of one topic or group or of all."""
+    """Return the report for a time range, optionally of one topic or consumer group."""
     fresh = freshness(home, CONSUMPTION, now_ms)
     since_ms = since_ms // WINDOW_MS * WINDOW_MS
     minutes, brokers = (
@@ -72,24 +73,24 @@ def report(
         groups = sum_brokers(latest)
         lag_history.create_by_minute(sql, topic, group)
         history = (lag_history.misleading_tps(sql, ROWS_MAX), lag_history.groups_over_range(sql, ROWS_MAX))
-        states, gaps = _brokers(sql, since_ms, min(until_ms, now_ms))
+        states, warnings = _brokers(sql, since_ms, min(until_ms, now_ms))
         plots = _plots(sql, groups[:LINES_MAX], len(groups), since_ms, until_ms)
     parts: tuple[Table | Plot, ...] = (_groups(groups), *history, _by_broker(latest), states, *plots)
     return Report(
-        "Lag and true TPS of groups",
+        "Lag and true TPS of consumer groups",
         utc_time(fresh.as_of_ms),
-        (*fresh.warnings, *time_range.late_start_warnings(home, CONSUMPTION, since_ms), *gaps),
+        (*fresh.warnings, *time_range.late_start_warnings(home, CONSUMPTION, since_ms), *warnings),
         parts,
     )
 
 
 def sum_brokers(latest: Iterable[dict[str, Any]]) -> list[GroupSnapshot]:
-    """One value per group and topic, of its brokers' rows; what needs a look first: unknown lags, then great ones."""
-    together: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    """Return one snapshot per group and topic, summed over brokers: unknown lags first, then by descending lag."""
+    by_group: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in latest:
-        together[row["consumer_group"], row["topic"]].append(row)
-    groups = [_summed(*key, members) for key, members in together.items()]
-    return sorted(groups, key=lambda one: (one.lag is not None, -(one.lag or 0), one.group, one.topic))
+        by_group[row["consumer_group"], row["topic"]].append(row)
+    groups = [_summed(*key, members) for key, members in by_group.items()]
+    return sorted(groups, key=lambda group: (group.lag is not None, -(group.lag or 0), group.group, group.topic))
 
 
 def _summed(group: str, topic: str, members: Sequence[dict[str, Any]]) -> GroupSnapshot:
@@ -109,17 +110,17 @@ def _summed(group: str, topic: str, members: Sequence[dict[str, Any]]) -> GroupS
         total("delivered_master_tps"),
         total("delivered_slaves_tps"),
         max((row["oldest_age_ms"] for row in members if row["oldest_age_ms"] is not None), default=None),
-        # The group is done when it is done at the last broker.
+        # The lag is consumed when the last broker's is.
         None if None in drains else max(drains),
         tuple(sorted({flag for row in members for flag in row["flags"] or ()})),
     )
 
 
 def _latest(sql: DuckDBPyConnection, topic: str | None, group: str | None) -> list[dict[str, Any]]:
-    """Rows of each group's last whole minute, of every broker on which it was seen: nulls where it was not seen then."""
+    """Return the rows of each group's last complete minute, for every broker that had the group: nulls if it has no row then."""
     sql.execute(
         """
-        CREATE TEMP TABLE places AS
+        CREATE TEMP TABLE group_brokers AS
         WITH newest AS (SELECT max(window_start) AS newest_at FROM minutes)
         SELECT consumer_group, topic, broker, max(window_start) AS last_at,
                max(window_start) FILTER (WHERE window_start < newest_at) AS whole_at
@@ -130,19 +131,19 @@ def _latest(sql: DuckDBPyConnection, topic: str | None, group: str | None) -> li
     )
     sql.execute(
         """
-        CREATE TEMP TABLE chosen AS
+        CREATE TEMP TABLE snapshot_minutes AS
         SELECT consumer_group, topic, coalesce(max(whole_at), max(last_at)) AS window_start
-        FROM places GROUP BY consumer_group, topic
+        FROM group_brokers GROUP BY consumer_group, topic
         """
     )
-    first = sql.execute("SELECT min(window_start) FROM chosen").fetchone()
+    first = sql.execute("SELECT min(window_start) FROM snapshot_minutes").fetchone()
     return query(
         sql,
         """
         SELECT consumer_group, topic, broker, window_start, queues, lag, lag_change, produced_tps, consumed_tps,
                delivered_master_tps, delivered_slaves_tps, oldest_age_ms, drain_s,
-               CASE WHEN queues IS NULL AND flags IS NULL THEN ['no sample in this minute'] ELSE flags END AS flags
-        FROM places JOIN chosen USING (consumer_group, topic)
+               CASE WHEN queues IS NULL AND flags IS NULL THEN ['no data for this minute'] ELSE flags END AS flags
+        FROM group_brokers JOIN snapshot_minutes USING (consumer_group, topic)
              LEFT JOIN (SELECT * FROM minutes WHERE window_start >= ?) AS late
              USING (consumer_group, topic, broker, window_start)
         ORDER BY consumer_group, topic, broker
@@ -151,7 +152,7 @@ def _latest(sql: DuckDBPyConnection, topic: str | None, group: str | None) -> li
     )
 
 
-def _cut(title: str, fields: tuple[Column, ...], all_rows: Sequence[tuple[Value, ...]], note: str = "") -> Table:
+def _limit_rows(title: str, fields: tuple[Column, ...], all_rows: Sequence[tuple[Value, ...]], note: str = "") -> Table:
     return Table(title, fields, tuple(all_rows[:ROWS_MAX]), note, max(0, len(all_rows) - ROWS_MAX))
 
 
@@ -162,40 +163,40 @@ def _ms(seconds: float | None) -> int | None:
 def _groups(groups: Sequence[GroupSnapshot]) -> Table:
     fields = (
         Column("group"), Column("topic"), Column("minute"), Column("lag"), Column("change"), Column("in", "/s"),
-        Column("confirmed", "/s"), Column("by slaves", "%"), Column("oldest", "ms"), Column("done in", "ms"), Column("in doubt"),
+        Column("consumed", "/s"), Column("by slaves", "%"), Column("oldest", "ms"), Column("ETA", "ms"), Column("remarks"),
     )  # fmt: skip
     note = (
-        "In the group's last whole minute. Confirmed is what committed offsets say: the true TPS. By slaves is the share of what "
-        "was handed out. Done in: if rates stay as they are; unknown when the lag does not shrink."
+        "Last complete minute of the group. Consumed: by committed offsets, the true TPS. By slaves: share of deliveries. Oldest: "
+        "age of the oldest pending message. ETA: time until the lag is 0 at these rates; unknown if the lag does not decrease."
     )
     found = [
         (
-            one.group, one.topic, one.minute, one.lag, one.lag_change, one.produced_tps, one.consumed_tps, one.slaves_share,
-            one.oldest_age_ms, _ms(one.drain_s), ", ".join(one.flags),
+            group.group, group.topic, group.minute, group.lag, group.lag_change, group.produced_tps, group.consumed_tps,
+            group.slaves_share, group.oldest_age_ms, _ms(group.drain_s), ", ".join(group.flags),
         )
-        for one in groups
+        for group in groups
     ]  # fmt: skip
-    return _cut("Groups", fields, found, note)
+    return _limit_rows("Groups", fields, found, note)
 
 
 def _by_broker(latest: Sequence[dict[str, Any]]) -> Table:
     fields = (
         Column("group"), Column("topic"), Column("broker"), Column("queues"), Column("lag"), Column("in", "/s"),
-        Column("confirmed", "/s"), Column("by master", "/s"), Column("by slaves", "/s"), Column("share of the group", "%"),
+        Column("consumed", "/s"), Column("by master", "/s"), Column("by slaves", "/s"), Column("share of group", "%"),
     )  # fmt: skip
-    whole = {(one.group, one.topic): one.consumed_tps for one in sum_brokers(latest)}
+    totals = {(group.group, group.topic): group.consumed_tps for group in sum_brokers(latest)}
     found = []
     for row in latest:
-        total, own = whole[row["consumer_group"], row["topic"]], row["consumed_tps"]
-        share = 100 * own / total if total and own is not None else None
+        total, consumed = totals[row["consumer_group"], row["topic"]], row["consumed_tps"]
+        share = 100 * consumed / total if total and consumed is not None else None
         names = ("consumer_group", "topic", "broker", "queues", "lag", "produced_tps", "consumed_tps")
         served = (row["delivered_master_tps"], row["delivered_slaves_tps"])
         found.append((*(row[name] for name in names), *served, share))
-    return _cut("By broker", fields, found, "In the group's last whole minute.")
+    return _limit_rows("By broker", fields, found, "Last complete minute of the group.")
 
 
 def _brokers(sql: DuckDBPyConnection, since_ms: int, until_ms: int) -> tuple[Table, list[str]]:
-    """The brokers at their last sample, rates since the one before, how often they were away; and why samples may be missing."""
+    """Return the brokers at their last sample with rates since the previous one, and reasons for missing samples."""
     found = query(
         sql,
         f"""
@@ -222,14 +223,14 @@ def _brokers(sql: DuckDBPyConnection, since_ms: int, until_ms: int) -> tuple[Tab
         """,
     )
     ends = {row["broker"]: row["log_max"] for row in found if row["broker_id"] == 0}
-    told = []
+    states = []
     for row in found:
-        end, own = ends.get(row["broker"]), row["log_max"]
+        end, log_max = ends.get(row["broker"]), row["log_max"]
         is_slave = row["broker_id"] != 0
-        to_copy = max(0, end - own) if is_slave and end is not None and own is not None else None
+        to_copy = max(0, end - log_max) if is_slave and end is not None and log_max is not None else None
         role = f"slave {row['broker_id']}" if is_slave else "master"
-        state = row["error"] or "answers"
-        told.append(
+        state = row["error"] or "available"
+        states.append(
             (
                 row["broker"],
                 role,
@@ -243,18 +244,21 @@ def _brokers(sql: DuckDBPyConnection, since_ms: int, until_ms: int) -> tuple[Tab
             )
         )
     fields = (
-        Column("broker"), Column("role"), Column("address"), Column("sampled"), Column("state"), Column("away", "%"),
-        Column("stored", "/s"), Column("handed out", "/s"), Column("to copy", "B"),
+        Column("broker"), Column("role"), Column("address"), Column("sampled"), Column("state"), Column("unavailable", "%"),
+        Column("stored", "/s"), Column("delivered", "/s"), Column("replication lag", "B"),
     )  # fmt: skip
     note = (
-        "Rates are those between the last two samples, over all topics and readers. Away: the share of the samples of this time "
-        "in which the broker did not answer. To copy: what a slave's log lacks."
+        "Rates between the last two samples, over all topics and groups. Unavailable: share of the samples in this time range "
+        "in which the broker did not respond. Replication lag: bytes that the slave's commit log lacks."
     )
-    return _cut("Brokers", fields, told, note), [*_silences(sql, since_ms, until_ms), *_missing(found, until_ms)]
+    return _limit_rows("Brokers", fields, states, note), [
+        *_silences(sql, since_ms, until_ms),
+        *_missing(found, until_ms),
+    ]
 
 
 def _silences(sql: DuckDBPyConnection, since_ms: int, until_ms: int) -> list[str]:
-    """Why samples are missing between others: nobody sampled any broker for some time."""
+    """Return a warning if no broker was sampled for some time within the range."""
     found = query(
         sql,
         f"""
@@ -272,63 +276,63 @@ def _silences(sql: DuckDBPyConnection, since_ms: int, until_ms: int) -> list[str
     if not found:
         return []
     longest = found[0]
-    more = f", and {len(found) - 1} more times" if len(found) > 1 else ""
+    more = f", and {len(found) - 1} more gaps" if len(found) > 1 else ""
     return [
         f"no samples from {longest['before_at']:%m-%d %H:%M:%S} to {longest['sampled_at']:%m-%d %H:%M:%S} UTC{more}"
     ]
 
 
 def _missing(brokers: Sequence[dict[str, Any]], until_ms: int) -> list[str]:
-    """Why samples may be missing."""
+    """Return the reasons why recent samples may be missing."""
     if not brokers:
-        return [f"no samples of the last {RECENT_MS // 60_000} minutes: is `ariane collect` running?"]
-    gaps = []
+        return [f"no samples in the last {RECENT_MS // 60_000} minutes: is `ariane collect` running?"]
+    warnings = []
     newest = max(row["sampled_at"] for row in brokers)
     silent_ms = until_ms - ms_of(newest)
     if silent_ms > max(SILENT_MS, *(3 * (row["interval_ms"] or 0) for row in brokers)):
-        gaps.append(f"no samples since {newest:%H:%M:%S} UTC: is `ariane collect` running?")
+        warnings.append(f"no samples since {newest:%H:%M:%S} UTC: is `ariane collect` running?")
     if dropped := max(row["dropped"] or 0 for row in brokers):
-        gaps.append(f"the collector has thrown away {dropped:,} samples, as no broker took them")
+        warnings.append(f"the collector discarded {dropped:,} samples: no broker accepted them")
     if any(row["full"] for row in brokers):
-        gaps.append("groups take turns: there are more than the collector asks for in a round (--groups-max)")
-    return gaps
+        warnings.append("groups are sampled in turns: there are more than the collector polls per round (--groups-max)")
+    return warnings
 
 
 def _plots(
     sql: DuckDBPyConnection, groups: Sequence[GroupSnapshot], known: int, since_ms: int, until_ms: int
 ) -> tuple[Plot, ...]:
-    """Lag and rates of some groups over time; a minute without samples is a hole."""
+    """Return the plots of lag and rates of some groups; minutes without samples are unknown."""
     step = max(1, -((since_ms - until_ms) // WINDOW_MS // POINTS_MAX)) * WINDOW_MS
-    # Read once, for a day of minutes is much.
+    # Read once: a day of minutes is large.
     sql.execute("CREATE TEMP TABLE plotted AS SELECT * FROM minutes WHERE false")
     if groups:
         pairs = ", ".join("(?, ?)" for _ in groups)
         sql.execute(
             f"INSERT INTO plotted SELECT * FROM minutes WHERE (consumer_group, topic) IN ({pairs})",
-            [name for one in groups for name in (one.group, one.topic)],
+            [name for group in groups for name in (group.group, group.topic)],
         )
     lags, tps = [], []
-    for one in groups:
-        points = _points(sql, one, step)
-        name = f"{one.group} · {one.topic}"
+    for group in groups:
+        points = _points(sql, group, step)
+        name = f"{group.group} · {group.topic}"
         lags.append(Line(name, tuple((at, lag) for at, lag, _, _ in points)))
         tps.append(Line(f"{name} in", tuple((at, produced) for at, _, produced, _ in points)))
-        tps.append(Line(f"{name} confirmed", tuple((at, consumed) for at, _, _, consumed in points)))
-    shown = f"The {len(groups)} of {known} with the greatest lag. " if known > len(groups) else ""
-    note = f"{shown}One point in {step // 60_000} min: the greatest lag, the mean of rates."
-    return Plot("Lag", "", tuple(lags), note), Plot("Messages in and confirmed", "/s", tuple(tps), note)
+        tps.append(Line(f"{name} consumed", tuple((at, consumed) for at, _, _, consumed in points)))
+    shown = f"The {len(groups)} of {known} groups with the highest lag. " if known > len(groups) else ""
+    note = f"{shown}One point per {step // 60_000} min: maximum lag, mean rates."
+    return Plot("Lag", "", tuple(lags), note), Plot("Messages in and consumed", "/s", tuple(tps), note)
 
 
 Point = tuple[datetime, float | None, float | None, float | None]
 
 
-def _points(sql: DuckDBPyConnection, one: GroupSnapshot, step_ms: int) -> list[Point]:
-    """Time, lag, rate in, rate confirmed: of all brokers together, or unknown."""
+def _points(sql: DuckDBPyConnection, group: GroupSnapshot, step_ms: int) -> list[Point]:
+    """Return time, lag, rate in and rate consumed over all brokers; None if a broker is missing."""
     found = query(
         sql,
         f"""
         WITH wanted AS (SELECT * FROM plotted WHERE consumer_group = $1 AND topic = $2
-        ), places AS (SELECT broker, min(window_start) AS first_at FROM wanted GROUP BY broker
+        ), group_brokers AS (SELECT broker, min(window_start) AS first_at FROM wanted GROUP BY broker
         ), summed AS (
             SELECT window_start, count(lag) AS lags, sum(lag) AS lag, count(produced_tps) AS producing,
                    sum(produced_tps) AS produced, count(consumed_tps) AS consuming, sum(consumed_tps) AS consumed
@@ -336,13 +340,13 @@ def _points(sql: DuckDBPyConnection, one: GroupSnapshot, step_ms: int) -> list[P
         ), each AS (
             SELECT window_start, CASE WHEN lags = n THEN lag END AS lag, CASE WHEN producing = n THEN produced END AS produced,
                    CASE WHEN consuming = n THEN consumed END AS consumed
-            FROM summed, LATERAL (SELECT count(*) AS n FROM places WHERE first_at <= window_start)
+            FROM summed, LATERAL (SELECT count(*) AS n FROM group_brokers WHERE first_at <= window_start)
         )
         SELECT time_bucket(INTERVAL {step_ms} MILLISECONDS, window_start) AS bucket_at,
                max(lag)::DOUBLE AS lag, avg(produced) AS produced, avg(consumed) AS consumed
         FROM each GROUP BY 1 ORDER BY 1
         """,
-        [one.group, one.topic],
+        [group.group, group.topic],
     )
     points: list[Point] = []
     for row in found:

@@ -1,6 +1,6 @@
-"""Report `latency`: how long sends, queueing and listeners take, by topic and group, and which messages were the slowest.
+"""Report `latency`: duration of sends, queueing and consumption by topic and group, and the slowest messages.
 
-Of the tables `traffic` and `slow_messages`, so of what clients traced, by their clocks.
+Reads the tables `traffic` and `slow_messages`, which are computed from message traces, with the clients' clocks.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 QUANTILES = (0.5, 0.9, 0.99)
-# Of a longer time the histograms by ten minutes are asked: those by minute and host are ten times as many, and more.
+# Longer ranges read the histograms of ten minutes: those per minute and host are more than ten times as many.
 MINUTES_MAX = 120
 HOUR_MS = 60 * time_range.MINUTE_MS
 NAMES = ("p50", "p90", "p99")
 
 
 class LatencyMeasure(NamedTuple):
+    """A measured duration: histogram column, title, the counted events, and its definition."""
+
     column: str
     title: str
     events: str
@@ -33,15 +35,18 @@ class LatencyMeasure(NamedTuple):
 
 
 MEASURES = (
-    LatencyMeasure("send_cost_ms", "Send", "sends", "From the call to the broker's answer."),
+    LatencyMeasure("send_cost_ms", "Send", "sends", "From the call of send to the broker's response."),
     LatencyMeasure(
         "queueing_ms",
         "Queueing",
-        "calls of listeners",
-        "From the broker's answer to the listener, first delivery: two hosts' clocks are compared.",
+        "listener calls",
+        "From the broker's response to the first call of the listener; compares the clocks of two hosts.",
     ),
     LatencyMeasure(
-        "consume_cost_ms", "Consumption", "calls of listeners", "In the listener; of batches the mean of the batch."
+        "consume_cost_ms",
+        "Consumption",
+        "listener calls",
+        "Duration of the listener call; for batches, the mean per message.",
     ),
 )
 
@@ -49,29 +54,29 @@ MEASURES = (
 def report(
     home: Path, *, since_ms: int, until_ms: int, now_ms: int, topic: str | None = None, group: str | None = None
 ) -> Report:
-    """Latencies between two instants; `topic` and `group` (of producers or consumers) narrow them."""
+    """Return the report for a time range, optionally of one topic or one producer or consumer group."""
     is_long = until_ms - since_ms > MINUTES_MAX * time_range.MINUTE_MS
     source = LATENCIES if is_long else TRAFFIC
-    if is_long:  # in whole rows of that table
+    if is_long:  # start at a row of that table
         since_ms -= since_ms % (LATENCY_WINDOW_MINUTES * time_range.MINUTE_MS)
     fresh, slow = freshness(home, source, now_ms), freshness(home, SLOW_MESSAGES, now_ms)
     span = time_range.covered_range(
         home, source, since_ms, until_ms, fresh.as_of_ms, LATENCY_WINDOW_MINUTES if is_long else 1
     )
-    # A row of `clocks` has the beginning of its hour.
+    # Rows of `clocks` are per hour.
     clocks_since_ms = span.start_ms - span.start_ms % HOUR_MS
     tables = (table_views.files_between(table, span.start_ms, until_ms) for table in (source, SLOW_MESSAGES))
     with table_views.open_views(home, *tables, table_views.files_between(CLOCKS, clocks_since_ms, until_ms)) as sql:
         columns = ", ".join((*(f"{one.column}, {one.column}_max" for one in MEASURES), *EXCLUSION_COUNTERS))
         sql.execute(
-            f"""CREATE TEMP TABLE asked AS
-            SELECT {time_range.bucket_expression(source.time_column, span)} AS step, topic, client_group, {columns}
+            f"""CREATE TEMP TABLE selected AS
+            SELECT {time_range.bucket_expression(source.time_column, span)} AS bucket_at, topic, client_group, {columns}
             FROM {source.name} WHERE {time_range.in_range(source.time_column, span)} AND {NARROWED}""",
             [topic, group],
         )
         parts: list[Table | Plot] = []
         for measure in MEASURES:
-            parts += (_sheet(sql, measure, span), _plot(sql, measure, span))
+            parts += (_percentiles(sql, measure, span), _plot(sql, measure, span))
         parts.append(_slowest(sql, span, topic, group))
         parts += _not_counted(sql)
         parts += _contradicting(sql, clocks_since_ms, until_ms)
@@ -84,32 +89,32 @@ def report(
     )
 
 
-def _sheet(sql: DuckDBPyConnection, measure: LatencyMeasure, span: time_range.TimeRange) -> Table:
+def _percentiles(sql: DuckDBPyConnection, measure: LatencyMeasure, span: time_range.TimeRange) -> Table:
     by = ("topic", "client_group")
     counted = {
         _pair(row): row
-        for row in table_views.query(sql, histogram_sql.quantiles("asked", by, measure.column, QUANTILES))
+        for row in table_views.query(sql, histogram_sql.quantiles("selected", by, measure.column, QUANTILES))
     }
     reasons = [name for name, (column, *_) in EXCLUSION_COUNTERS.items() if column == measure.column]
-    # A counter of files of an older schema is null: then it is not known how many are missing.
+    # Counters are null in files of an older schema: the number of uncounted messages is then unknown.
     missing = " + ".join(f"sum({name})" for name in reasons)
     others = table_views.query(
         sql,
         f"SELECT topic, client_group, max({measure.column}_max) AS most, ({missing})::BIGINT AS missing "
-        f"FROM asked GROUP BY ALL HAVING most IS NOT NULL OR missing > 0",
+        f"FROM selected GROUP BY ALL HAVING most IS NOT NULL OR missing > 0",
     )
     rows = [_row(one, counted.get(_pair(one))) for one in others]
     rows.sort(key=lambda row: (-(row[5] if isinstance(row[5], float) else -1.0), str(row[0] or ""), str(row[1] or "")))
     fields = (
         Column("topic"), Column("group"), Column("messages"), *(Column(name, "ms") for name in NAMES), Column("max", "ms"),
-        Column("not counted"),
+        Column("not included"),
     )  # fmt: skip
-    note = f"{measure.meaning} Slowest p99 first; percentiles are within 1 %, max is exact."
+    note = f"{measure.meaning} Highest p99 first; percentiles are within 1 %, max is exact."
     if measure is MEASURES[0]:
         note += f" {time_range.range_note(span)}"
     total = sum(row[-1] for row in rows if isinstance(row[-1], int))
     if total:
-        note += f" {total:,} {measure.events} are not counted: see Not counted."
+        note += f" {total:,} {measure.events} are not included: see table Not included."
     return Table(measure.title, fields, tuple(rows[:ROWS_MAX]), note, max(0, len(rows) - ROWS_MAX))
 
 
@@ -118,16 +123,16 @@ def _pair(row: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def _row(one: dict[str, Any], counted: dict[str, Any] | None) -> tuple[Value, ...]:
-    """The row of a topic and a group; no percentiles where nothing is counted."""
+    """Return the row of a topic and group; percentiles are unknown if no message is included."""
     quantiles = (counted[f"q{number}"] if counted else None for number in range(len(QUANTILES)))
     return (*_pair(one), counted["count"] if counted else 0, *quantiles, one["most"], one["missing"])
 
 
 def _not_counted(sql: DuckDBPyConnection) -> list[Table]:
-    """How many sends and calls are in no percentile, and why; no sheet when all are counted."""
+    """Return the table of sends and calls that no percentile includes, with reasons; no table if all are included."""
     titles = {measure.column: measure.title for measure in MEASURES}
     totals = ", ".join(f"sum({name})::BIGINT AS {name}" for name in EXCLUSION_COUNTERS)
-    (row,) = table_views.query(sql, f"SELECT {totals} FROM asked")
+    (row,) = table_views.query(sql, f"SELECT {totals} FROM selected")
     rows = tuple(
         (titles[column], row[name], reason, meaning)
         for name, (column, reason, meaning) in EXCLUSION_COUNTERS.items()
@@ -135,12 +140,14 @@ def _not_counted(sql: DuckDBPyConnection) -> list[Table]:
     )
     if not rows:
         return []
-    note = "Sends and calls of listeners that are in no percentile above."
-    return [Table("Not counted", (Column("of"), Column("count"), Column("reason"), Column("meaning")), rows, note)]
+    note = "Sends and listener calls that are in none of the percentiles above."
+    return [
+        Table("Not included", (Column("measure"), Column("count"), Column("reason"), Column("meaning")), rows, note)
+    ]
 
 
 def _contradicting(sql: DuckDBPyConnection, since_ms: int, until_ms: int) -> list[Table]:
-    """Return the hosts with messages that contradict the clock that the others agree on; no sheet without any."""
+    """Return the hosts with messages that contradict the clock offset of the majority; no table without any."""
     found = table_views.query(
         sql,
         f"""SELECT host, hour, sum(messages)::BIGINT AS messages, sum(discarded)::BIGINT AS discarded,
@@ -153,7 +160,7 @@ def _contradicting(sql: DuckDBPyConnection, since_ms: int, until_ms: int) -> lis
     rows = tuple(
         (
             row["host"], row["hour"], row["messages"], row["discarded"],
-            "in part not known: no majority agrees" if row["is_unknown"] else "known", row["example"],
+            "partly unknown: no majority" if row["is_unknown"] else "estimated", row["example"],
         )
         for row in found[:ROWS_MAX]
     )  # fmt: skip
@@ -161,37 +168,40 @@ def _contradicting(sql: DuckDBPyConnection, since_ms: int, until_ms: int) -> lis
         Column("host"), Column("hour"), Column("messages"), Column("discarded"), Column("clock"), Column("message id"),
     )  # fmt: skip
     note = (
-        "Messages whose records contradict the clock that most records of the host agree on. They are not used to estimate "
-        "it; docs/journeys.md, Clocks. Of all topics and groups."
+        "Messages whose trace records contradict the clock offset on which most records of the host agree. They are not used "
+        "to estimate the offset (docs/journeys.md, Clocks). All topics and groups."
     )
-    return [Table("Records that contradict their clock", fields, rows, note, max(0, len(found) - ROWS_MAX))]
+    return [Table("Discarded clock records", fields, rows, note, max(0, len(found) - ROWS_MAX))]
 
 
 def _plot(sql: DuckDBPyConnection, measure: LatencyMeasure, span: time_range.TimeRange) -> Plot:
-    """The p99 of the busiest. A step without a message has no point, whether it is whole or not."""
+    """Return the plot of the p99 of the busiest groups. A bucket without a message has no point."""
     sql.execute(
         f"""CREATE OR REPLACE TEMP TABLE busiest AS
         SELECT topic, client_group, sum(list_sum(map_values({measure.column}))) AS messages
-        FROM asked WHERE {measure.column} IS NOT NULL GROUP BY ALL"""
+        FROM selected WHERE {measure.column} IS NOT NULL GROUP BY ALL"""
     )
     pairs = table_views.query(sql, "SELECT * FROM busiest ORDER BY messages DESC, topic, client_group")
     of_them = f"""(
-        SELECT step, asked.topic, asked.client_group, {measure.column} FROM asked
+        SELECT bucket_at, selected.topic, selected.client_group, {measure.column} FROM selected
         JOIN (SELECT * FROM busiest ORDER BY messages DESC, topic, client_group LIMIT {LINES_MAX}) AS pair
-        ON asked.topic IS NOT DISTINCT FROM pair.topic AND asked.client_group IS NOT DISTINCT FROM pair.client_group)"""
+        ON selected.topic IS NOT DISTINCT FROM pair.topic AND selected.client_group IS NOT DISTINCT FROM pair.client_group)"""
     found = table_views.query(
-        sql, histogram_sql.quantiles(of_them, ("step", "topic", "client_group"), measure.column, (QUANTILES[-1],))
+        sql, histogram_sql.quantiles(of_them, ("bucket_at", "topic", "client_group"), measure.column, (QUANTILES[-1],))
     )
-    there = {(row["step"], row["topic"], row["client_group"]): row["q0"] for row in found}
+    values = {(row["bucket_at"], row["topic"], row["client_group"]): row["q0"] for row in found}
     lines = tuple(
         Line(
             time_range.series_name(pair),
-            tuple((utc_time(step), there.get((step, pair["topic"], pair["client_group"]))) for step in span.buckets),
+            tuple(
+                (utc_time(bucket_at), values.get((bucket_at, pair["topic"], pair["client_group"])))
+                for bucket_at in span.buckets
+            ),
         )
         for pair in pairs[:LINES_MAX]
     )
-    left = len(pairs) - LINES_MAX
-    note = f"The {LINES_MAX} busiest; {left} more are in the table above." if left > 0 else ""
+    omitted = len(pairs) - LINES_MAX
+    note = f"The {LINES_MAX} busiest; the table above contains {omitted} more." if omitted > 0 else ""
     return Plot(f"{measure.title}: p99 by {time_range.bucket_name(span)}", "ms", lines, note)
 
 
@@ -210,8 +220,8 @@ def _slowest(sql: DuckDBPyConnection, span: time_range.TimeRange, topic: str | N
         (titles[row["measure"]], *(row[name] for name in names)) for row in found
     )
     fields = (
-        Column("what"), Column("took", "ms"), Column("at"), Column("topic"), Column("group"), Column("host"), Column("message id"),
-        Column("keys"),
+        Column("measure"), Column("duration", "ms"), Column("at"), Column("topic"), Column("group"), Column("host"),
+        Column("message id"), Column("keys"),
     )  # fmt: skip
-    note = f"The {SLOWEST_PER_BUCKET} slowest of each. `ariane trace --id ID` tells what happened to one."
+    note = f"The {SLOWEST_PER_BUCKET} slowest of each measure. `ariane trace --id ID` prints the timeline of a message."
     return Table("Slowest messages", fields, rows, note)

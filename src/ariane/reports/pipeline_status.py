@@ -1,6 +1,6 @@
-"""How far the pipeline is, and so how much an answer from its tables can be trusted.
+"""Progress of the pipeline, and the freshness of its tables.
 
-HOME/status/<source>     JSON (`Status`), written by the pipeline with every round
+HOME/status/<source>     JSON (`SourceStatus`), written by the pipeline in every round
 """
 
 from __future__ import annotations
@@ -17,114 +17,125 @@ from ariane.tables import TableSchema
 from ariane.tables.table_format import read_version
 
 STATUS = "status"
-SILENT_MS = 120_000  # a pipeline that has not said anything for so long is taken for stopped
+SILENT_MS = 120_000  # a pipeline without an update for this long is considered stopped
 
 
 class SourceStatus(msgspec.Struct, frozen=True):
-    """How far a source is."""
+    """Progress of a source."""
 
     source: str
     at_ms: int
-    """When this was so, ms since the epoch."""
+    """Time of this status, ms since the epoch."""
     batch: int | None
-    """The last micro-batch; None before the first."""
+    """Id of the last micro-batch; None before the first."""
     batch_ms: int | None
-    """How long it took."""
+    """Duration of the last micro-batch."""
     pending: int | None
-    """Messages that its queues hold and that are in no table yet; None when that is not known."""
+    """Messages in its queues that are in no table yet; None if unknown."""
     unavailable: str | None
-    """Which server does not answer; the source waits for it."""
+    """The server that does not respond, for which the source waits; None if it reads."""
     topics: int | None = None
-    """How many topics it reads; 0: none of them is there yet. None when that is not known."""
+    """Number of topics that it reads; 0 if none of them exists yet; None if unknown."""
     caught_up_ms: int | None = None
-    """When it was last seen that nothing is left to read, by the reading machine's clock: what brokers had stored then is in its
-    tables. None: not yet."""
+    """Last time when no message was pending, by the pipeline's clock: the tables contain everything that brokers had stored
+    by then. None if that has not happened yet."""
 
 
 class Freshness(NamedTuple):
-    """What is in a table: all that brokers had stored until `as_of_ms` (None: nothing yet), or less, for a reason.
+    """Time up to which a table contains everything that brokers had stored, and reasons for missing data.
 
-    That is when the newest of it was stored, by its broker; or later, when all was read: brokers to which nobody sends do not
-    tell the time."""
+    `as_of_ms` is the store time of the newest row, or the later time at which no message was pending: idle brokers store
+    nothing that would advance the time. None without data."""
 
     as_of_ms: int | None
     warnings: tuple[str, ...]
-    """Why the table may lack something; none: it is complete."""
+    """Reasons why data may be missing; empty if the table is complete."""
     caught_up_ms: int | None = None
-    """Until when all was read, as `Status` has it for the sources; None when the table lacks what was."""
+    """Time up to which everything was read, as in `SourceStatus`; None if the table lags behind a source table."""
 
     @property
     def is_complete(self) -> bool:
+        """Whether no data is missing up to the as-of time."""
         return not self.warnings
 
 
 def write_status(home: Path, status: SourceStatus) -> None:
-    """Put down how far a source is."""
+    """Store the status of a source atomically."""
     path = home / STATUS / status.source
     path.parent.mkdir(exist_ok=True)
-    beside = path.with_name(f".{path.name}.tmp")
-    beside.write_bytes(msgspec.json.encode(status) + b"\n")
-    beside.replace(path)
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_bytes(msgspec.json.encode(status) + b"\n")
+    temporary.replace(path)
 
 
 def read_statuses(home: Path) -> dict[str, SourceStatus]:
-    """Every source that has ever run, by name."""
-    found = {}
+    """Return the status of every source that has ever run, by name.
+
+    Raises:
+        StoreError: a status file is corrupt.
+    """
+    statuses = {}
     for path in sorted((home / STATUS).glob("[!.]*")):
         try:
-            found[path.name] = msgspec.json.decode(path.read_bytes(), type=SourceStatus)
+            statuses[path.name] = msgspec.json.decode(path.read_bytes(), type=SourceStatus)
         except msgspec.DecodeError as error:
-            raise StoreError(f"{path} is no status: {error}; remove it, the pipeline writes it anew") from error
-    return found
+            raise StoreError(
+                f"{path} is not a valid status file: {error}; remove it, the pipeline creates it again"
+            ) from error
+    return statuses
 
 
 def freshness(home: Path, table: TableSchema, now_ms: int) -> Freshness:
-    """As of when a table is, and whether it is complete until then. To be asked before the table is: rows that come meanwhile do no
-    harm."""
+    """Return the freshness of a table.
+
+    Call this before querying the table: rows that are added in between do no harm.
+    """
     return _freshness(home, table, now_ms, read_statuses(home))
 
 
 def _freshness(home: Path, table: TableSchema, now_ms: int, statuses: Mapping[str, SourceStatus]) -> Freshness:
-    now = read_version(home, table)
-    if now is None:
-        return Freshness(None, (f"no {table.name} in {home} yet",))
-    gaps = []
+    version = read_version(home, table)
+    if version is None:
+        return Freshness(None, (f"table {table.name} in {home} has no data yet",))
+    warnings = []
     by_name = {one.name: one for one in tables.ALL_TABLES}
-    read_ms: list[int | None] = []
-    for name, version in now.applied.items():
+    caught_up_ms: list[int | None] = []
+    for name, applied_version in version.applied.items():
         table_before = by_name.get(name)
         if table_before is None:
             source = name.split(" ")[0]
-            gaps.extend(_gaps(source, statuses, now_ms))
-            read_ms.append(statuses[source].caught_up_ms if source in statuses else None)
+            warnings.extend(_source_warnings(source, statuses, now_ms))
+            caught_up_ms.append(statuses[source].caught_up_ms if source in statuses else None)
             continue
         before = read_version(home, table_before)
         if before is not None and (
-            version > before.version or any(file.added_version > version for file in before.files)
+            applied_version > before.version or any(file.added_version > applied_version for file in before.files)
         ):
-            gaps.append(f"{table.name} does not have the newest {name} yet")
-            read_ms.append(None)
+            warnings.append(f"{table.name} does not include the newest rows of {name} yet")
+            caught_up_ms.append(None)
         inner = _freshness(home, table_before, now_ms, statuses)
-        gaps.extend(inner.warnings)
-        read_ms.append(inner.caught_up_ms)
-    known = [ms for ms in read_ms if ms is not None]
-    all_read_ms = min(known) if known and len(known) == len(read_ms) else None
-    times = [ms for ms in (now.as_of_ms, all_read_ms) if ms is not None]
-    return Freshness(max(times, default=None), tuple(dict.fromkeys(gaps)), all_read_ms)
+        warnings.extend(inner.warnings)
+        caught_up_ms.append(inner.caught_up_ms)
+    known = [ms for ms in caught_up_ms if ms is not None]
+    all_caught_up_ms = min(known) if known and len(known) == len(caught_up_ms) else None
+    times = [ms for ms in (version.as_of_ms, all_caught_up_ms) if ms is not None]
+    return Freshness(max(times, default=None), tuple(dict.fromkeys(warnings)), all_caught_up_ms)
 
 
-def _gaps(source: str, statuses: Mapping[str, SourceStatus], now_ms: int) -> list[str]:
-    """Why the tables of a source may lack something."""
+def _source_warnings(source: str, statuses: Mapping[str, SourceStatus], now_ms: int) -> list[str]:
+    """Return the reasons why tables of a source may be incomplete."""
     status = statuses.get(source)
     if status is None:
-        return [f"it is not known how far {source} is"]
-    gaps = []
+        return [f"source {source} has no status"]
+    warnings = []
     if status.unavailable is not None:
-        gaps.append(f"{source} waits for a server: {status.unavailable}")
+        warnings.append(f"source {source} waits for a server: {status.unavailable}")
     if status.pending is None:
-        gaps.append(f"it is not known how many messages {source} has still to read")
+        warnings.append(f"source {source}: number of pending messages unknown")
     elif status.pending:
-        gaps.append(f"{source} has {status.pending:,} messages to read")
+        warnings.append(f"source {source} has {status.pending:,} pending messages")
     if now_ms - status.at_ms > SILENT_MS:
-        gaps.append(f"the pipeline has not looked at {source} for {(now_ms - status.at_ms) // 60_000:,} minutes")
-    return gaps
+        warnings.append(
+            f"source {source} has not been read for {(now_ms - status.at_ms) // 60_000:,} minutes: is the pipeline running?"
+        )
+    return warnings

@@ -1,10 +1,10 @@
-"""The result of a replay: one row per message, in a file that a later replay goes on from.
+"""Stores the result of a replay: one row per message, in a file from which a later replay resumes.
 
-FILE            Parquet (name ends in .parquet) or JSON, one object a line: the last that is known of each message
-FILE.journal    JSON lines in the order in which things happened, until they are merged into FILE in the end
+FILE            Parquet (.parquet) or JSON lines (.jsonl): the last state of each message
+FILE.journal    JSON lines in chronological order; merged into FILE at the end
 
-A killed replay leaves its journal; the next one with the same FILE reads both. A last line that is torn was never acted upon
-(a message is sent after its line is on disk), or tells of an answer that is then not known: that message is sent again.
+A killed replay leaves its journal; the next one with the same FILE reads both. A torn last line is dropped: either the message
+was not sent yet (it is sent after its line is on disk), or its outcome is unknown, and it is sent again.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ COLUMNS = {
     "offset_message_id": "STRING",
 }
 PLACE = "source_topic, source_broker, source_queue_id, source_queue_offset"
-# Of the rows of a message the one that counts: what was sent stays sent, and an answer is more than a beginning.
+# The decisive row of a message: success is final, and an outcome outranks "sending".
 LAST = f"QUALIFY row_number() OVER (PARTITION BY {PLACE} ORDER BY state = 'ok' DESC, at_ms DESC, state = 'sending') = 1"
 
 
@@ -66,7 +66,7 @@ async def replay_into(
     stop: asyncio.Event | None = None,
     on_progress: Callable[[ReplayResult], None] = lambda _: None,
 ) -> ReplayResult:
-    """`replay` to the cluster of `instance`, `rate` messages a second, with a result in a file."""
+    """Replay messages to the cluster of `instance`, at `rate` messages per second, with the result in a file."""
     pace = ReplayPace(rate)
     with ResultFile(result) as journal:
         async with Producer(GROUP, instance=instance) as producer:
@@ -75,11 +75,11 @@ async def replay_into(
 
 
 class ResultFile:
-    """`with ResultFile(path) as journal:` - the journal of a replay; leaving it writes FILE. One replay at a time."""
+    """The journal of a replay: `with ResultFile(path) as journal`. On exit it is merged into FILE. Locks out other replays."""
 
     def __init__(self, path: Path) -> None:
         if path.suffix not in SUFFIXES:
-            raise ConfigError("--result", str(path), f"name a file that ends in {' or '.join(SUFFIXES)}")
+            raise ConfigError("--result", str(path), f"expected a file name that ends in {' or '.join(SUFFIXES)}")
         self._path = path
         self._journal_path = path.with_name(f"{path.name}.journal")
         self._journal: IO[bytes] | None = None
@@ -90,15 +90,17 @@ class ResultFile:
         try:
             self._journal = self._journal_path.open("a+b")
         except OSError as error:
-            raise ConfigError("--result", str(self._path), f"cannot be written: {error.strerror}") from error
+            raise ConfigError("--result", str(self._path), f"not writable: {error.strerror}") from error
         try:
             fcntl.flock(self._journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._journal.close()
-            raise ConfigError("--result", str(self._path), "another replay is writing it") from None
-        if os.fstat(self._journal.fileno()).st_nlink == 0:  # it ended between the two lines
+            raise ConfigError(
+                "--result", str(self._path), "in use by another replay; wait for it or use another file"
+            ) from None
+        if os.fstat(self._journal.fileno()).st_nlink == 0:  # another replay ended between open and flock
             self._journal.close()
-            raise ConfigError("--result", str(self._path), "another replay was writing it: run it again")
+            raise ConfigError("--result", str(self._path), "was in use by another replay: run the command again")
         self._load(self._journal)
         return self
 
@@ -109,34 +111,34 @@ class ResultFile:
         with self._journal:
             if self._journal.seek(0, os.SEEK_END):
                 self._merge()
-            # Removed while it is locked: who waits for it sees that FILE has it all.
+            # Remove it while locked: a waiting replay then sees a journal without links and reads FILE.
             self._journal_path.unlink()
 
-    def is_sent(self, place: RecordId) -> bool:
-        return place in self._done
+    def is_sent(self, record_id: RecordId) -> bool:
+        return record_id in self._done
 
-    def message_id_of(self, place: RecordId) -> str | None:
-        return self._tried.get(place)
+    def message_id_of(self, record_id: RecordId) -> str | None:
+        return self._tried.get(record_id)
 
     def write(self, outcomes: list[ReplayOutcome]) -> None:
         assert self._journal is not None
         if not outcomes:
             return
-        self._journal.write(b"".join(msgspec.json.encode(one) + b"\n" for one in outcomes))
+        self._journal.write(b"".join(msgspec.json.encode(outcome) + b"\n" for outcome in outcomes))
         self._journal.flush()
         os.fsync(self._journal.fileno())
-        for one in outcomes:
-            self._keep(one.record_id, one.state, one.message_id)
+        for outcome in outcomes:
+            self._record(outcome.record_id, outcome.state, outcome.message_id)
 
-    def _keep(self, place: RecordId, state: str, message_id: str | None) -> None:
+    def _record(self, record_id: RecordId, state: str, message_id: str | None) -> None:
         if state == "ok":
-            self._done.add(place)
-            self._tried.pop(place, None)
-        elif message_id is not None and place not in self._done:
-            self._tried[place] = message_id
+            self._done.add(record_id)
+            self._tried.pop(record_id, None)
+        elif message_id is not None and record_id not in self._done:
+            self._tried[record_id] = message_id
 
     def _load(self, journal: IO[bytes]) -> None:
-        """What earlier replays did."""
+        """Load the outcomes of earlier replays."""
         journal.seek(0)
         whole = 0
         for line in journal:
@@ -149,27 +151,27 @@ class ResultFile:
         import duckdb
 
         with duckdb.connect() as sql:
-            answer = self._ask(sql, f"SELECT {PLACE}, state, message_id FROM ({self._every()}) {LAST}")
+            answer = self._execute(sql, f"SELECT {PLACE}, state, message_id FROM ({self._every()}) {LAST}")
             while some := answer.fetchmany(10_000):
-                for *place, state, message_id in some:
-                    self._keep(RecordId(*place), state, message_id)
+                for *record_id, state, message_id in some:
+                    self._record(RecordId(*record_id), state, message_id)
 
     def _merge(self) -> None:
-        """FILE and journal to FILE, which is replaced at once."""
+        """FILE and journal to FILE, which is rerecord_idd at once."""
         import duckdb
 
-        beside = self._path.with_name(f".{self._path.name}.tmp")
+        temporary = self._path.with_name(f".{self._path.name}.tmp")
         form = "PARQUET, COMPRESSION zstd" if self._path.suffix == ".parquet" else "JSON"
         with duckdb.connect() as sql:
             names = ", ".join(COLUMNS)
             last = f"SELECT {names} FROM ({self._every()}) {LAST} ORDER BY {PLACE}"
-            self._ask(sql, f"COPY ({last}) TO {_quoted(beside)} (FORMAT {form})")
-        with beside.open("rb") as file:
+            self._execute(sql, f"COPY ({last}) TO {_quoted(temporary)} (FORMAT {form})")
+        with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        beside.replace(self._path)
+        temporary.replace(self._path)
 
     def _every(self) -> str:
-        """All rows of both files."""
+        """Return the query for all rows of both files."""
         columns = "{" + ", ".join(f"{name}: '{sql_type(kind)}'" for name, kind in COLUMNS.items()) + "}"
 
         def lines(path: Path) -> str:
@@ -185,13 +187,13 @@ class ResultFile:
             )
         return " UNION ALL BY NAME ".join(parts)
 
-    def _ask(self, sql: Any, question: str) -> Any:
+    def _execute(self, sql: Any, statement: str) -> Any:
         import duckdb
 
         try:
-            return sql.execute(question)
+            return sql.execute(statement)
         except duckdb.Error as error:
-            raise StoreError(f"{self._path} and its journal are no result of a replay: {error}") from error
+            raise StoreError(f"{self._path} or its journal is not a valid replay result: {error}") from error
 
 
 def _quoted(path: Path) -> str:

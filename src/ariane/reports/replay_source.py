@@ -1,4 +1,4 @@
-"""Which messages are sent once more: those of an archive, or of a topic as its brokers have it now."""
+"""Reads the messages to replay: from an archive, or from the brokers of a topic."""
 
 from __future__ import annotations
 
@@ -35,20 +35,19 @@ from ariane.tables.table_format import DataFile, read_version
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-TOOLS_GROUP = "TOOLS_CONSUMER"  # every broker has it
+TOOLS_GROUP = "TOOLS_CONSUMER"  # exists on every broker
 AT_ONCE = 32
 ROWS_AT_ONCE = 500
-# What a broker answers when the offset is below its first message: then, or while it removes files.
+# Responses for an offset below the first message, also while the broker removes files.
 MOVED = (ResponseCode.PULL_OFFSET_MOVED, ResponseCode.PULL_RETRY_IMMEDIATELY)
-GO_ON = "what was there cannot be sent again; run it once more for the rest"
+GO_ON = "removed messages cannot be replayed; run the command again for the rest"
 COLUMNS = (
     "topic", "broker", "queue_id", "queue_offset", "message_id", "properties", "body", "flag", "sys_flag",
 )  # fmt: skip
 
 
 class ReplayFilter(NamedTuple):
-    """What is chosen. Times are the broker's store times, in ms; `where` is a condition in SQL (DuckDB) over ARCHIVE's
-    columns."""
+    """Selection of messages. Times are store times in ms; `where` is a DuckDB condition over the columns of ARCHIVE."""
 
     topic: str | None = None
     since_ms: int | None = None
@@ -57,64 +56,70 @@ class ReplayFilter(NamedTuple):
     where: str | None = None
 
 
-async def archived_messages(home: Path, wanted: ReplayFilter) -> AsyncIterator[OriginalMessage]:
-    """Messages of the archive in `home`, day by day, each queue in its order. StoreError when there is no archive."""
+async def archived_messages(home: Path, selection: ReplayFilter) -> AsyncIterator[OriginalMessage]:
+    """Yield the messages of the archive in `home`, day by day, each queue in its order.
+
+    Raises:
+        StoreError: there is no archive, or it cannot be read.
+    """
     now = read_version(home, ARCHIVE)
     if now is None:
-        raise StoreError(f"no archive in {home}: make one with `ariane archive run`")
+        raise StoreError(f"no archive in {home}: create one with `ariane archive run`")
 
     def has(file: DataFile) -> bool:
-        if wanted.topic is not None and topic_of_bucket(file.bucket) != wanted.topic:
+        if selection.topic is not None and topic_of_bucket(file.bucket) != selection.topic:
             return False
         if file.first_ms is None or file.last_ms is None:
             return True
-        is_later = wanted.until_ms is not None and file.first_ms >= wanted.until_ms
-        return not is_later and not (wanted.since_ms is not None and file.last_ms < wanted.since_ms)
+        is_later = selection.until_ms is not None and file.first_ms >= selection.until_ms
+        return not is_later and not (selection.since_ms is not None and file.last_ms < selection.since_ms)
 
-    # One bucket after another: no more than a day of a topic is sorted at once.
+    # One bucket after another: at most one day of a topic is sorted in memory.
     for bucket in sorted({file.bucket for file in now.files if has(file)}):
         with table_views.open_views(home, table_views.files_of_buckets(ARCHIVE, {bucket})) as sql:
-            question, values = _question(sql, ARCHIVE.name, wanted)
+            question, values = _question(sql, ARCHIVE.name, selection)
             order = "ORDER BY broker, queue_id, queue_offset"
             answer = sql.execute(f"SELECT {', '.join(COLUMNS)} FROM {question} {order}", values)
             before: RecordId | None = None
             while found := answer.fetchmany(ROWS_AT_ONCE):
                 for row in found:
                     one = _of_row(dict(zip(COLUMNS, row, strict=True)))
-                    # An archive whose checkpoint was lost has messages twice.
+                    # An archive whose checkpoint was lost contains messages twice.
                     if one.record_id != before:
                         yield one
                     before = one.record_id
 
 
 async def topic_messages(
-    peers: ConnectionPool, name_servers: tuple[str, ...], wanted: ReplayFilter
+    peers: ConnectionPool, name_servers: tuple[str, ...], selection: ReplayFilter
 ) -> AsyncIterator[OriginalMessage]:
-    """Messages that brokers have of a topic now, queue by queue: what comes later is not among them.
+    """Yield the messages that the brokers have of a topic, queue by queue, without those that arrive later.
 
-    RouteNotFound when no name server knows it; any server that is away ends it.
+    Raises:
+        RouteNotFound: no name server has a route, or the topic is not readable.
+        ArianeError: a server is unavailable, or it removed messages meanwhile.
     """
-    assert wanted.topic is not None
-    route = await NameServerClient(peers, name_servers).fetch_route(wanted.topic)
+    assert selection.topic is not None
+    route = await NameServerClient(peers, name_servers).fetch_route(selection.topic)
     addresses = {one.broker_name: one.broker_addrs for one in route.broker_datas if one.broker_addrs}
     queues = [(one.broker_name, queue) for one in route.queue_datas for queue in range(one.read_queue_nums)]
     if not any(one.perm & PERM_READ for one in route.queue_datas):
-        raise RouteNotFound(wanted.topic, "its brokers do not let it be read: set its perm to 6")
+        raise RouteNotFound(selection.topic, "not readable; set its perm to 6")
     if away := sorted({broker for broker, _ in queues} - set(addresses)):
-        raise RouteNotFound(wanted.topic, f"no address of {away[0]} is known, which has messages of it")
-    # All ends before the first message: what is sent meanwhile, perhaps to this very topic, is not among them.
+        raise RouteNotFound(selection.topic, f"broker {away[0]} has messages of it but no registered address")
+    # Read all bounds before the first message: the replay may send to this very topic.
     bounds = []
     for broker, queue_id in sorted(queues):
         addr = addresses[broker][min(addresses[broker])]
-        bounds.append((broker, addr, queue_id, *await _bounds(peers, addr, wanted.topic, queue_id)))
+        bounds.append((broker, addr, queue_id, *await _bounds(peers, addr, selection.topic, queue_id)))
     for broker, addr, queue_id, first, end in bounds:
-        async for some in _pages(peers, addr, wanted.topic, queue_id, first, end):
-            for one in _chosen(some, broker, wanted):
+        async for some in _pages(peers, addr, selection.topic, queue_id, first, end):
+            for one in _chosen(some, broker, selection):
                 yield _of_record(one, broker)
 
 
 def condition_fault(sql: DuckDBPyConnection, where: str) -> str | None:
-    """Why `where` is no condition; None when it is one. Only what can be read as one SELECT passes, so nothing is changed."""
+    """Return why `where` is not a valid condition; None if it is. Only a single SELECT passes, so nothing can be modified."""
     import duckdb
 
     text = json.loads(_one(sql, "SELECT json_serialize_sql($1)", [f"SELECT 1 WHERE (\n{where}\n)"]))
@@ -127,22 +132,22 @@ def condition_fault(sql: DuckDBPyConnection, where: str) -> str | None:
     return None
 
 
-def _question(sql: DuckDBPyConnection, view: str, wanted: ReplayFilter) -> tuple[str, list[object]]:
+def _question(sql: DuckDBPyConnection, view: str, selection: ReplayFilter) -> tuple[str, list[object]]:
     """FROM … WHERE …, and its values."""
     conditions, values = ["true"], list[object]()
     for condition, value in (
-        ("topic = ${}", wanted.topic),
-        ("store_timestamp >= make_timestamptz(${}::BIGINT * 1000)", wanted.since_ms),
-        ("store_timestamp < make_timestamptz(${}::BIGINT * 1000)", wanted.until_ms),
-        ("list_contains(string_split(keys, ' '), ${})", wanted.key),
+        ("topic = ${}", selection.topic),
+        ("store_timestamp >= make_timestamptz(${}::BIGINT * 1000)", selection.since_ms),
+        ("store_timestamp < make_timestamptz(${}::BIGINT * 1000)", selection.until_ms),
+        ("list_contains(string_split(keys, ' '), ${})", selection.key),
     ):
         if value is not None:
             values.append(value)
             conditions.append(condition.format(len(values)))
-    if wanted.where is not None:
-        if fault := condition_fault(sql, wanted.where):
-            raise UsageError("--where", wanted.where, fault)
-        conditions.append(f"(\n{wanted.where}\n)")
+    if selection.where is not None:
+        if fault := condition_fault(sql, selection.where):
+            raise UsageError("--where", selection.where, fault)
+        conditions.append(f"(\n{selection.where}\n)")
     return f"{view} WHERE {' AND '.join(conditions)}", values
 
 
@@ -172,40 +177,44 @@ async def _bounds(peers: ConnectionPool, addr: str, topic: str, queue_id: int) -
 async def _pages(
     peers: ConnectionPool, addr: str, topic: str, queue_id: int, at: int, end: int
 ) -> AsyncIterator[list[Record]]:
-    """The records of a queue between two offsets, all of them: an error rather than messages passed over."""
+    """Yield all records of a queue between two offsets.
+
+    Raises:
+        StoreError: the broker removed some of them meanwhile: none is skipped silently.
+    """
     while at < end:
         pull = PullMessage(TOOLS_GROUP, topic, queue_id, at, min(AT_ONCE, end - at), SUBSCRIPTION, subscription="*")
         answer = await peers.request(addr, RequestCode.PULL_MESSAGE, pull)
         where = f"queue {queue_id} of {topic} at {at}"
         if answer.code in MOVED:
             begins = typed(answer, PullMessageAnswer).next_begin_offset
-            raise StoreError(f"{where}: {addr} has removed it meanwhile, and goes on at {begins}: {GO_ON}")
-        if answer.code != ResponseCode.SUCCESS:  # also when it finds nothing below an end that it told
+            raise StoreError(f"{where}: removed by {addr} meanwhile, which continues at {begins}: {GO_ON}")
+        if answer.code != ResponseCode.SUCCESS:  # also PULL_NOT_FOUND below the end offset that it reported
             raise ReplyError(answer.code, f"{where}: {answer.remark}", addr)
         found = [one for one in record.decode_all(answer.body) if at <= one.queue_offset < end]
         if [one.queue_offset for one in found] != list(range(at, at + max(1, len(found)))):
-            raise StoreError(f"{where}: {addr} answered with others, it has removed some meanwhile: {GO_ON}")
+            raise StoreError(f"{where}: {addr} returned other offsets, it removed some meanwhile: {GO_ON}")
         yield found
         at += len(found)
 
 
-def _chosen(records: list[Record], broker: str, wanted: ReplayFilter) -> Iterator[Record]:
+def _chosen(records: list[Record], broker: str, selection: ReplayFilter) -> Iterator[Record]:
     fit = [
         one
         for one in records
-        if (wanted.since_ms is None or one.store_ms >= wanted.since_ms)
-        and (wanted.until_ms is None or one.store_ms < wanted.until_ms)
-        and (wanted.key is None or wanted.key in one.property_map().get(KEYS, "").split())
+        if (selection.since_ms is None or one.store_ms >= selection.since_ms)
+        and (selection.until_ms is None or one.store_ms < selection.until_ms)
+        and (selection.key is None or selection.key in one.property_map().get(KEYS, "").split())
     ]
-    if wanted.where is None or not fit:
+    if selection.where is None or not fit:
         yield from fit
         return
-    for number in _numbers_where(fit, broker, wanted):
+    for number in _numbers_where(fit, broker, selection):
         yield fit[number]
 
 
-def _numbers_where(records: list[Record], broker: str, wanted: ReplayFilter) -> list[int]:
-    """Which of them fulfil the condition."""
+def _numbers_where(records: list[Record], broker: str, selection: ReplayFilter) -> list[int]:
+    """Return the indexes of the records that match the condition."""
     import duckdb
 
     columns = ", ".join(f'"{column.name}" {table_views.sql_type(column.type)}' for column in ARCHIVE.columns)
@@ -215,12 +224,12 @@ def _numbers_where(records: list[Record], broker: str, wanted: ReplayFilter) -> 
         sql.execute(f"CREATE TABLE {ARCHIVE.name} ({columns}, number INTEGER)")
         rows = [[*_columns(one, broker), number] for number, one in enumerate(records)]
         sql.executemany(f"INSERT INTO {ARCHIVE.name} VALUES ({marks}, ?)", rows)
-        question, values = _question(sql, ARCHIVE.name, ReplayFilter(where=wanted.where))
+        question, values = _question(sql, ARCHIVE.name, ReplayFilter(where=selection.where))
         return [row[0] for row in sql.execute(f"SELECT number FROM {question} ORDER BY number", values).fetchall()]
 
 
 def _columns(one: Record, broker: str) -> list[object]:
-    """The values of ARCHIVE's columns."""
+    """Return the values of the columns of ARCHIVE."""
     own = one.property_map()
     offset_id = ids.offset_message_id(one.store_host, one.offset)
     values: dict[str, object] = {
@@ -247,7 +256,7 @@ def _columns(one: Record, broker: str) -> list[object]:
 
 
 def _of_record(one: Record, broker: str) -> OriginalMessage:
-    """A body that cannot be decompressed stays as it is stored, and `sys_flag` says so."""
+    """Return a record as a message. A body that cannot be decompressed stays compressed, as `sys_flag` states."""
     own = one.property_map()
     body, sys_flag = one.body, one.sys_flag
     if sys_flag & COMPRESSED:
@@ -261,7 +270,7 @@ def _of_record(one: Record, broker: str) -> OriginalMessage:
 
 
 def _time(ms: int) -> datetime | None:
-    """None for what no date can say: producers may claim any number as their time."""
+    """Return a time; None if it is out of range, because producers may send any number."""
     try:
         return datetime.fromtimestamp(ms / 1000, UTC)
     except (OverflowError, ValueError, OSError):

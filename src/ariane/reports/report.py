@@ -1,6 +1,6 @@
-"""What a report is, whoever shows it: sheets of rows and plots of lines, as of when, and what may be missing.
+"""Data model of a report: tables and plots, the as-of time, and warnings about missing data.
 
-Values only: the terminal, JSON and HTML are made of them by `ariane.cli.report_command`, the console draws them its way.
+Pure values: `ariane.cli` renders them as text, JSON or HTML.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from datetime import UTC, datetime
 from typing import NamedTuple, overload
 
 Value = str | int | float | bool | datetime | None
-"""A cell. None is what is not known, and is shown as such, never as zero."""
+"""A cell. None means unknown, which is never shown as zero."""
 
 
 class Column(NamedTuple):
-    """A column of a sheet. `unit`: ms, /s, %, B, or empty for counts and texts."""
+    """A column of a table. `unit`: ms, /s, %, B, or empty for counts and texts."""
 
     name: str
     unit: str = ""
 
 
 class Table(NamedTuple):
-    """Rows under a title. `note` says what a reader must know to read them right; `left_out` how many rows more there are."""
+    """Rows under a title. `note` explains how to read them; `omitted_rows` is the number of further rows."""
 
     title: str
     columns: tuple[Column, ...]
@@ -30,14 +30,14 @@ class Table(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A series over time; None where nothing is known."""
+    """A series over time; None where the value is unknown."""
 
     name: str
     points: tuple[tuple[datetime, float | None], ...]
 
 
 class Plot(NamedTuple):
-    """Lines over time. `unit` is that of y."""
+    """Series over time. `unit` is the unit of the y axis."""
 
     title: str
     unit: str
@@ -46,15 +46,15 @@ class Plot(NamedTuple):
 
 
 class Report(NamedTuple):
-    """An answer."""
+    """A complete report."""
 
     title: str
     as_of: datetime | None
-    """Broker's time of the newest that is in it; None when nothing came yet."""
+    """Time up to which data is complete (or incomplete for the reasons in `warnings`), by the broker's clock; None without data."""
     warnings: tuple[str, ...]
-    """Why it may lack something until then; none: it is complete."""
+    """Reasons why data before `as_of` may be missing; empty if it is complete."""
     sections: tuple[Table | Plot, ...]
-    """In the order in which they are to be read."""
+    """Tables and plots, in reading order."""
 
 
 @overload
@@ -62,5 +62,5 @@ def utc_time(ms: int) -> datetime: ...
 @overload
 def utc_time(ms: None) -> None: ...
 def utc_time(ms: int | None) -> datetime | None:
-    """An instant, in ms since the epoch, as a cell."""
+    """Return the cell for a time in ms since the epoch."""
     return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)

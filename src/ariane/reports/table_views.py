@@ -1,9 +1,9 @@
-"""Questions to the pipeline's tables in SQL: each table is a view over the files that are published now. Never Spark.
+"""SQL queries over the pipeline's tables with DuckDB: each table is a view over its published files. No Spark.
 
     with asked(home, whole(JOURNEYS)) as sql:
         rows(sql, "SELECT topic, count(*) AS messages FROM journeys GROUP BY topic")
 
-Times are TIMESTAMP WITH TIME ZONE in UTC, as in the files. Only the files that a question can need are opened: they are chosen
+Times are TIMESTAMP WITH TIME ZONE in UTC, as in the files. Only files that may contain matching rows are opened: they are selected
 by bucket or by time from the list (`between`), and inside of a file by its order (`Table.order`).
 """
 
@@ -23,25 +23,26 @@ if TYPE_CHECKING:
 
 
 class TablePart(NamedTuple):
-    """Those files of a table that a question can need."""
+    """The files of a table that a query may need."""
 
     table: TableSchema
     is_needed: Callable[[DataFile], bool]
 
 
 def whole_table(table: TableSchema) -> TablePart:
+    """Select all files of a table."""
     return TablePart(table, lambda _: True)
 
 
 def files_between(table: TableSchema, since_ms: int, until_ms: int) -> TablePart:
-    """The files that hold times (of `Table.time`) between two instants, or rows without a time."""
+    """Select the files with times (column `TableSchema.time`) in a range, and those with rows without a time."""
 
-    def wanted(file: DataFile) -> bool:
+    def is_needed(file: DataFile) -> bool:
         if file.first_ms is None or file.last_ms is None:
             return True
         return file.first_ms <= until_ms and file.last_ms >= since_ms
 
-    return TablePart(table, wanted)
+    return TablePart(table, is_needed)
 
 
 def files_of_buckets(table: TableSchema, buckets: set[str]) -> TablePart:
@@ -50,28 +51,28 @@ def files_of_buckets(table: TableSchema, buckets: set[str]) -> TablePart:
 
 @contextmanager
 def open_views(home: Path, *parts: TablePart) -> Iterator[DuckDBPyConnection]:
-    """A connection with one view per part, named as its table. A table that is not published has no rows."""
+    """Provide a connection with one view per part, named like its table. An unpublished table has no rows."""
     import duckdb
 
     with duckdb.connect() as sql:
         sql.execute("SET TimeZone = 'UTC'")
-        for table, wanted in parts:
-            files = [str(path) for path in data_paths(home, table, wanted)]
+        for table, is_needed in parts:
+            files = [str(path) for path in data_paths(home, table, is_needed)]
             columns = ", ".join(f'NULL::{sql_type(column.type)} AS "{column.name}"' for column in table.columns)
-            nothing = f"SELECT {columns} WHERE false"
-            # By name, because files of an older schema may lack columns; the empty part tells the types.
-            listed = "[" + ", ".join("'" + file.replace("'", "''") + "'" for file in files) + "]"
-            there = f"SELECT * FROM read_parquet({listed}, union_by_name = true, hive_partitioning = false)"
-            view = f"{nothing} UNION ALL BY NAME {there}" if files else nothing
+            empty = f"SELECT {columns} WHERE false"
+            # BY NAME, because files of an older schema may lack columns; the empty part supplies their types.
+            file_list = "[" + ", ".join("'" + file.replace("'", "''") + "'" for file in files) + "]"
+            published = f"SELECT * FROM read_parquet({file_list}, union_by_name = true, hive_partitioning = false)"
+            view = f"{empty} UNION ALL BY NAME {published}" if files else empty
             sql.execute(f'CREATE VIEW "{table.name}" AS {view}')
         yield sql
 
 
-def query(sql: DuckDBPyConnection, question: str, values: Sequence[object] = ()) -> list[dict[str, Any]]:
-    """The answer, as dicts by the names of its columns."""
-    answer = sql.execute(question, list(values))
-    names = [column[0] for column in answer.description]
-    return [dict(zip(names, row, strict=True)) for row in answer.fetchall()]
+def query(sql: DuckDBPyConnection, statement: str, values: Sequence[object] = ()) -> list[dict[str, Any]]:
+    """Return the rows of a query as dicts by column name."""
+    result = sql.execute(statement, list(values))
+    names = [column[0] for column in result.description]
+    return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 
 
 SIMPLE = {
@@ -87,7 +88,11 @@ SIMPLE = {
 
 
 def sql_type(ddl: str) -> str:
-    """DuckDB's name of a type that Spark calls `ddl`; KeyError for one that no table has."""
+    """Return the DuckDB type of a Spark type.
+
+    Raises:
+        KeyError: no table uses the type.
+    """
     if ddl in SIMPLE:
         return SIMPLE[ddl]
     kind, parts = split_type(ddl)
@@ -100,11 +105,15 @@ def sql_type(ddl: str) -> str:
 
 
 def split_type(ddl: str) -> tuple[str, list[str]]:
-    """ARRAY, MAP or STRUCT, and the parts between its angle brackets; KeyError for another type."""
-    found = re.fullmatch(r"(ARRAY|MAP|STRUCT)<(.*)>", ddl, re.DOTALL)
-    if found is None:
+    """Return ARRAY, MAP or STRUCT, and the parts between its angle brackets.
+
+    Raises:
+        KeyError: another type.
+    """
+    match = re.fullmatch(r"(ARRAY|MAP|STRUCT)<(.*)>", ddl, re.DOTALL)
+    if match is None:
         raise KeyError(ddl)
-    kind, inside = found.groups()
+    kind, inside = match.groups()
     parts, depth = [""], 0
     for char in inside:
         depth += (char == "<") - (char == ">")

@@ -1,6 +1,6 @@
-"""Report `tps`: messages sent and consumed per second, by topic, group and host, and how many of them failed.
+"""Report `tps`: messages sent and consumed per second and failures, by topic, group and client host.
 
-Of the table `traffic`, so of what clients traced: clients without traces, and traces that clients lost, are not in it.
+Reads the table `traffic`, which is computed from message traces: clients without traces, and lost traces, are not included.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from ariane.tables import TRAFFIC
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-ROWS_MAX = 100  # of a sheet; how many more there are is said
-LINES_MAX = 6  # of a plot: more are not told apart
+ROWS_MAX = 100  # per table; the number of omitted rows is shown
+LINES_MAX = 6  # per plot: more cannot be distinguished
 DIRECTIONS = {"out": "sent", "in": "consumed"}
 NARROWED = "($1::VARCHAR IS NULL OR topic = $1) AND ($2::VARCHAR IS NULL OR client_group = $2)"
 SUMS = "sum(messages)::BIGINT AS messages, sum(successes)::BIGINT AS successes, sum(failures)::BIGINT AS failures"
@@ -26,24 +26,24 @@ SUMS = "sum(messages)::BIGINT AS messages, sum(successes)::BIGINT AS successes, 
 def report(
     home: Path, *, since_ms: int, until_ms: int, now_ms: int, topic: str | None = None, group: str | None = None
 ) -> Report:
-    """Throughput between two instants; `topic` and `group` (of producers or consumers) narrow it."""
+    """Return the report for a time range, optionally of one topic or one producer or consumer group."""
     fresh = freshness(home, TRAFFIC, now_ms)
     span = time_range.covered_range(home, TRAFFIC, since_ms, until_ms, fresh.as_of_ms)
     with table_views.open_views(home, table_views.files_between(TRAFFIC, since_ms, until_ms)) as sql:
         sql.execute(
-            f"""CREATE TEMP TABLE asked AS
-            SELECT minute, {time_range.bucket_expression("minute", span)} AS step, direction, topic, client_group, client_host,
+            f"""CREATE TEMP TABLE selected AS
+            SELECT minute, {time_range.bucket_expression("minute", span)} AS bucket_at, direction, topic, client_group, client_host,
                 messages, successes, failures, bytes
             FROM traffic WHERE {time_range.in_range("minute", span)} AND {NARROWED}""",
             [topic, group],
         )
-        heard = time_range.reported_buckets(sql, TRAFFIC, span)
-        beyond = _beyond(sql, span, since_ms, until_ms, topic, group)
+        reported = time_range.reported_buckets(sql, TRAFFIC, span)
+        excluded = _excluded_note(sql, span, since_ms, until_ms, topic, group)
         parts: list[Table | Plot] = []
         for direction in DIRECTIONS:
-            parts += (_by_group(sql, span, direction, beyond), _plot(sql, span, heard, direction))
+            parts += (_by_group(sql, span, direction, excluded), _plot(sql, span, reported, direction))
         parts += (_by_host(sql, span, direction) for direction in DIRECTIONS)
-        parts.append(_by_step(sql, span, heard))
+        parts.append(_by_bucket(sql, span, reported))
     return Report(
         time_range.report_title("Throughput", since_ms, until_ms, topic=topic, group=group),
         utc_time(fresh.as_of_ms),
@@ -52,12 +52,12 @@ def report(
     )
 
 
-def _by_group(sql: DuckDBPyConnection, span: time_range.TimeRange, direction: str, beyond: str) -> Table:
+def _by_group(sql: DuckDBPyConnection, span: time_range.TimeRange, direction: str, excluded: str) -> Table:
     by = "topic, client_group"
     peaks = table_views.query(
         sql,
         f"""SELECT {by}, max(messages) AS peak FROM (
-            SELECT {by}, minute, {SUMS} FROM asked
+            SELECT {by}, minute, {SUMS} FROM selected
             WHERE direction = $1 AND {time_range.in_complete_minutes("minute", span)} GROUP BY ALL
         ) GROUP BY ALL""",
         [direction],
@@ -66,7 +66,7 @@ def _by_group(sql: DuckDBPyConnection, span: time_range.TimeRange, direction: st
     found = table_views.query(
         sql,
         f"""SELECT {by}, count(DISTINCT client_host) AS hosts, {SUMS}, sum(bytes)::BIGINT AS bytes
-        FROM asked WHERE direction = $1 GROUP BY ALL ORDER BY messages DESC, topic, client_group""",
+        FROM selected WHERE direction = $1 GROUP BY ALL ORDER BY messages DESC, topic, client_group""",
         [direction],
     )
     is_out = direction == "out"
@@ -80,19 +80,19 @@ def _by_group(sql: DuckDBPyConnection, span: time_range.TimeRange, direction: st
     )  # fmt: skip
     fields = (
         Column("topic"), Column("group"), Column("hosts"), Column("messages"), Column("mean", "/s"), Column("peak", "/s"),
-        Column("ok", "%"), Column("failed"), Column("bytes", "B/s") if is_out else Column("open"),
+        Column("OK", "%"), Column("failed"), Column("bytes", "B/s") if is_out else Column("open"),
     )  # fmt: skip
-    note = f"{time_range.range_note(span)} Mean: over all of that time. Peak: the best whole minute."
+    note = f"{time_range.range_note(span)} Mean: over this time. Peak: the best complete minute."
     if not is_out:
-        note += " Ok: of those that ended. Open: no end is known."
+        note += " OK: share of the finished calls. Open: no end was traced."
     title = f"{DIRECTIONS[direction].capitalize()} by topic and group"
-    return Table(title, fields, rows, note + beyond, max(0, len(found) - ROWS_MAX))
+    return Table(title, fields, rows, note + excluded, max(0, len(found) - ROWS_MAX))
 
 
 def _by_host(sql: DuckDBPyConnection, span: time_range.TimeRange, direction: str) -> Table:
     found = table_views.query(
         sql,
-        f"""SELECT client_host, topic, client_group, {SUMS} FROM asked WHERE direction = $1 GROUP BY ALL
+        f"""SELECT client_host, topic, client_group, {SUMS} FROM selected WHERE direction = $1 GROUP BY ALL
         ORDER BY messages DESC, client_host, topic, client_group""",
         [direction],
     )
@@ -104,65 +104,67 @@ def _by_host(sql: DuckDBPyConnection, span: time_range.TimeRange, direction: str
         for row in found[:ROWS_MAX]
     )  # fmt: skip
     fields = (
-        Column("host"), Column("topic"), Column("group"), Column("messages"), Column("mean", "/s"), Column("ok", "%"),
+        Column("host"), Column("topic"), Column("group"), Column("messages"), Column("mean", "/s"), Column("OK", "%"),
         Column("failed"),
     )  # fmt: skip
     title = f"{DIRECTIONS[direction].capitalize()} by client host"
     return Table(title, fields, rows, omitted_rows=max(0, len(found) - ROWS_MAX))
 
 
-def _by_step(sql: DuckDBPyConnection, span: time_range.TimeRange, heard: set[int]) -> Table:
-    """All topics and groups together, step by step."""
-    found = table_views.query(sql, f"SELECT step, direction, {SUMS} FROM asked GROUP BY ALL")
-    there = {(row["step"], row["direction"]): row for row in found}
+def _by_bucket(sql: DuckDBPyConnection, span: time_range.TimeRange, reported: set[int]) -> Table:
+    """Return the totals of all topics and groups per time bucket."""
+    found = table_views.query(sql, f"SELECT bucket_at, direction, {SUMS} FROM selected GROUP BY ALL")
+    counts = {(row["bucket_at"], row["direction"]): row for row in found}
     rows: list[tuple[Value, ...]] = []
-    for step in reversed(span.buckets):
-        cells: list[Value] = [utc_time(step), span.is_complete_bucket(step)]
+    for bucket in reversed(span.buckets):
+        cells: list[Value] = [utc_time(bucket), span.is_complete_bucket(bucket)]
         for direction in DIRECTIONS:
-            row = there.get((step, direction), {"messages": 0, "successes": 0, "failures": 0})
-            is_known = step in heard
-            cells.append(row["messages"] if is_known else None)
+            row = counts.get((bucket, direction), {"messages": 0, "successes": 0, "failures": 0})
+            is_reported = bucket in reported
+            cells.append(row["messages"] if is_reported else None)
             cells.append(
-                row["messages"] / (span.bucket_ms / 1000) if is_known and span.is_complete_bucket(step) else None
+                row["messages"] / (span.bucket_ms / 1000) if is_reported and span.is_complete_bucket(bucket) else None
             )
             cells.append(_outcome(row)[0])
         rows.append(tuple(cells))
-    fields = [Column("from"), Column("whole")]
+    fields = [Column("start"), Column("complete")]
     for direction, name in DIRECTIONS.items():
-        fields += [Column(name), Column(f"tps {direction}", "/s"), Column(f"ok {direction}", "%")]
-    note = "Not whole: the time that is known begins or ends in it, so nothing is said per second."
-    return Table(f"By {time_range.bucket_name(span)}, the newest first", tuple(fields), tuple(rows), note)
+        fields += [Column(name), Column(f"TPS {direction}", "/s"), Column(f"OK {direction}", "%")]
+    note = "Incomplete: the covered time starts or ends within the bucket, so no rate is computed."
+    return Table(f"By {time_range.bucket_name(span)}, newest first", tuple(fields), tuple(rows), note)
 
 
-def _plot(sql: DuckDBPyConnection, span: time_range.TimeRange, heard: set[int], direction: str) -> Plot:
+def _plot(sql: DuckDBPyConnection, span: time_range.TimeRange, reported: set[int], direction: str) -> Plot:
     pairs = table_views.query(
         sql,
-        f"SELECT topic, client_group, {SUMS} FROM asked WHERE direction = $1 GROUP BY ALL "
+        f"SELECT topic, client_group, {SUMS} FROM selected WHERE direction = $1 GROUP BY ALL "
         "ORDER BY messages DESC, topic, client_group",
         [direction],
     )
     found = table_views.query(
-        sql, f"SELECT step, topic, client_group, {SUMS} FROM asked WHERE direction = $1 GROUP BY ALL", [direction]
+        sql,
+        f"SELECT bucket_at, topic, client_group, {SUMS} FROM selected WHERE direction = $1 GROUP BY ALL",
+        [direction],
     )
-    there = {(row["step"], row["topic"], row["client_group"]): row["messages"] for row in found}
+    counts = {(row["bucket_at"], row["topic"], row["client_group"]): row["messages"] for row in found}
     lines = []
     for pair in pairs[:LINES_MAX]:
         points = tuple(
             (
-                utc_time(step),
-                there.get((step, pair["topic"], pair["client_group"]), 0) / (span.bucket_ms / 1000)
-                if step in heard and span.is_complete_bucket(step)
+                utc_time(bucket),
+                counts.get((bucket, pair["topic"], pair["client_group"]), 0) / (span.bucket_ms / 1000)
+                if bucket in reported and span.is_complete_bucket(bucket)
                 else None,
             )
-            for step in span.buckets
+            for bucket in span.buckets
         )
         lines.append(Line(time_range.series_name(pair), points))
-    left = len(pairs) - LINES_MAX
-    note = f"The {LINES_MAX} busiest; {left} more are in the table above." if left > 0 else ""
+    omitted = len(pairs) - LINES_MAX
+    note = f"The {LINES_MAX} busiest; the table above contains {omitted} more." if omitted > 0 else ""
     return Plot(f"{DIRECTIONS[direction].capitalize()} by {time_range.bucket_name(span)}", "/s", tuple(lines), note)
 
 
-def _beyond(
+def _excluded_note(
     sql: DuckDBPyConnection,
     span: time_range.TimeRange,
     since_ms: int,
@@ -170,10 +172,10 @@ def _beyond(
     topic: str | None,
     group: str | None,
 ) -> str:
-    """Sentences about messages that were asked for and lie beyond what is known, by their clients' clocks."""
-    said = ""
+    """Return sentences about messages outside the covered time, whose clients' clocks are wrong."""
+    note = ""
     first_ms = since_ms // time_range.MINUTE_MS * time_range.MINUTE_MS
-    for begin_ms, end_ms, where in ((first_ms, span.start_ms, "behind"), (span.end_ms, until_ms, "ahead of")):
+    for begin_ms, end_ms, where in ((first_ms, span.start_ms, "before"), (span.end_ms, until_ms, "after")):
         (row,) = table_views.query(
             sql,
             f"""SELECT coalesce(sum(messages), 0)::BIGINT AS count FROM traffic
@@ -181,12 +183,12 @@ def _beyond(
             [topic, group],
         )
         if row["count"]:
-            said += f" {row['count']:,} messages are left out: clocks of their clients are {where} what is known."
-    return said
+            note += f" {row['count']:,} messages excluded: their clients' clocks are {where} this time."
+    return note
 
 
 def _outcome(row: dict[str, Any]) -> tuple[float | None, int]:
-    """The share that succeeded of those that ended, in per cent; how many failed."""
+    """Return the percentage of finished calls that succeeded, and the number of failures."""
     ended = row["successes"] + row["failures"]
     return 100 * row["successes"] / ended if ended else None, row["failures"]
 

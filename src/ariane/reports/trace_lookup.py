@@ -1,4 +1,4 @@
-"""Where is my message? Journeys by id, key or topic, and the timeline of what happened to it. Reads Parquet, never Spark.
+"""Finds journeys of messages by id, key or topic, and builds their timeline. Reads Parquet files, without Spark.
 
 id     → the buckets that it can lie in (`tables.buckets.possible`)         → journeys of these buckets
 key    → message_keys, sorted by term → ids and their buckets             → journeys of these buckets
@@ -23,12 +23,12 @@ STAGES = (
     "send failed", "sent", "stored", "decided", "recalled", "available", "delivered", "consumed", "dead-lettered",
 )  # fmt: skip
 LIMIT = 20
-# Files are chosen by when their messages were stored, rows of which that is not known by another time: so far may they differ.
+# Files are selected by store time, rows without one by another time: the largest accepted difference between the two.
 SLACK_MS = 3_600_000
-LOOKED_AT = 1000  # messages of a key at once, when only those of a group are wanted
-NAMES_MAX = 20  # topics that are named where one is not found
+GROUP_PAGE_MESSAGES = 1000  # messages of a key per query, if only those of a group are requested
+NAMES_MAX = 20  # topics listed in the error if a topic has no messages
 
-# How long the last attempt ended after the message was there for consumers.
+# Time from the availability of the message to the end of the last attempt.
 TOOK_MS = "queueing_ms + greatest(0, epoch_ms(consumed_at) - epoch_ms(delivered_at))"
 AT = "coalesce(stored_at, sent_corrected_at, sent_at, available_at, delivered_at)"
 
@@ -42,11 +42,11 @@ class LookupResult(NamedTuple):
 
 
 class TimelineEvent(NamedTuple):
-    """One thing that happened to a message, or to a delivery of it."""
+    """An event of a message, or of one of its deliveries."""
 
     at: datetime
     error_ms: int | None
-    """`at` is the broker's time, at most so far off; None: it is by the clock of a client that is not known to be right."""
+    """Maximum error of `at` by the broker's clock; None if `at` is by a client clock of unknown offset."""
     event: str
     host: str | None
     group: str | None
@@ -68,17 +68,18 @@ def find_journeys(
     """Journeys of the messages with a business key, the newest first, or with an id (unique or offset id), in HOME of the
     pipeline. At most `limit` messages; with `group` only those that it consumed.
 
-    StoreError when nothing was published there yet.
+    Raises:
+        StoreError: no journeys are published yet.
     """
     if (key is None) == (message_id is None):
-        raise ValueError("give a key or a message id")
+        raise ValueError("expected exactly one of key and message_id")
     version = _published(home)
     if message_id is not None:
         rows = _journeys(home, {message_id}, _candidate_buckets(home, message_id, version), group)
         if rows:
             return LookupResult(rows)
     term = key if key is not None else message_id or ""
-    # How many of them a group consumed is seen in their journeys only.
+    # Only the journeys show which of these messages a group consumed.
     places, count = _places(home, term, limit if group is None else None)
     return _newest(home, places, count, group, limit)
 
@@ -106,7 +107,7 @@ def journeys_of_topic(
     with table_views.open_views(home, between) as sql:
         (count,) = table_views.query(sql, f"SELECT count(*) AS journeys FROM journeys WHERE {condition}", values)
         if not count["journeys"] and group is None:
-            _refuse(topic, sql, values[1:3])
+            _raise_no_messages(topic, sql, values[1:3])
         question = f"SELECT *, {TOOK_MS} AS took_ms FROM journeys WHERE {condition} ORDER BY {order} LIMIT {int(limit)}"
         rows = table_views.query(sql, question, values)
     return LookupResult(rows, count["journeys"] - len(rows))
@@ -115,24 +116,24 @@ def journeys_of_topic(
 def timeline(rows: Iterable[Mapping[str, Any]]) -> list[TimelineEvent]:
     """What happened, by the broker's clock where that is known, else by the clocks that noted it; what has one time, in the
     order that it must have had."""
-    moments: dict[TimelineEvent, None] = {}
+    events: dict[TimelineEvent, None] = {}
     for row in rows:
-        for moment in (*_sending(row), *_keeping(row), *_deliveries(row)):
-            moments[moment] = None
+        for event in (*_producer_events(row), *_broker_events(row), *_consumer_events(row)):
+            events[event] = None
     return sorted(
-        moments,
-        key=lambda moment: (moment.at, STAGES.index(moment.event.split(":")[0]), moment.message_id, moment.group or ""),
+        events,
+        key=lambda event: (event.at, STAGES.index(event.event.split(":")[0]), event.message_id, event.group or ""),
     )
 
 
-# --- finding -----------------------------------------------------------------------------------------------------------
+# --- queries -----------------------------------------------------------------------------------------------------------
 
 
 def _published(home: Path) -> table_format.TableVersion:
     version = table_format.read_version(home, JOURNEYS)
     if version is None:
         command = f"ariane pipeline run trace -n 127.0.0.1:9876 --home {shlex.quote(str(home))}"
-        raise StoreError(f"no journeys in {home} yet: run `{command}` (-n: your name server)")
+        raise StoreError(f"no journeys in {home} yet: run `{command}` with the address of your name server")
     return version
 
 
@@ -167,7 +168,7 @@ def _places(home: Path, term: str, limit: int | None) -> tuple[list[tuple[str, l
 
 def _newest(home: Path, places: list[tuple[str, list[str]]], count: int, group: str | None, limit: int) -> LookupResult:
     """The journeys of the first `limit` of these messages, of `count` that there are; with `group`, of those that it consumed."""
-    step = limit if group is None else max(limit, LOOKED_AT)
+    step = limit if group is None else max(limit, GROUP_PAGE_MESSAGES)
     rows: list[dict[str, Any]] = []
     ids: list[str] = []
     looked = 0
@@ -194,7 +195,7 @@ def _journeys(home: Path, ids: set[str], buckets: set[str], group: str | None) -
         )
 
 
-def _refuse(topic: str, sql: Any, between: list[object]) -> None:
+def _raise_no_messages(topic: str, sql: Any, between: list[object]) -> None:
     """Say that there is nothing of a topic, and of which there is."""
     question = f"SELECT DISTINCT topic FROM journeys WHERE topic IS NOT NULL AND {AT} BETWEEN $1 AND $2 ORDER BY topic"
     names = [row["topic"] for row in table_views.query(sql, question, between)]
@@ -208,8 +209,8 @@ def _refuse(topic: str, sql: Any, between: list[object]) -> None:
 # --- the timeline ------------------------------------------------------------------------------------------------------
 
 
-def _sending(row: Mapping[str, Any]) -> Iterable[TimelineEvent]:
-    """What the producer told."""
+def _producer_events(row: Mapping[str, Any]) -> Iterable[TimelineEvent]:
+    """Yield the events that the producer traced."""
     about = (row["message_id"], row["keys"], row["tags"])
     host, group = row["producer_host"], row["producer_group"]
     clock = (row["producer_clock_ms"], row["producer_clock_error_ms"])
@@ -217,29 +218,29 @@ def _sending(row: Mapping[str, Any]) -> Iterable[TimelineEvent]:
         what = "sent" if row["sent_ok"] else "send failed"
         note = f"{row['sends']} sends" if row["sends"] and row["sends"] > 1 else ""
         yield TimelineEvent(
-            *_by_broker(row["sent_at"], *clock), what, host, group, *about, _ms(row["send_cost_ms"]), note
+            *_to_broker_clock(row["sent_at"], *clock), what, host, group, *about, _ms(row["send_cost_ms"]), note
         )
     for decision in row["transactions"] or ():
-        note = "asked by the broker" if decision["from_check"] else ""
+        note = "broker check" if decision["from_check"] else ""
         what = f"decided: {decision['state']}"
         yield TimelineEvent(
-            *_by_broker(decision["decided_at"], *clock), what, decision["host"], group, *about, None, note
+            *_to_broker_clock(decision["decided_at"], *clock), what, decision["host"], group, *about, None, note
         )
     if row["recalled_at"] is not None:
-        yield TimelineEvent(*_by_broker(row["recalled_at"], *clock), "recalled", host, group, *about, None, "")
+        yield TimelineEvent(*_to_broker_clock(row["recalled_at"], *clock), "recalled", host, group, *about, None, "")
 
 
-def _keeping(row: Mapping[str, Any]) -> Iterable[TimelineEvent]:
-    """What the broker did."""
+def _broker_events(row: Mapping[str, Any]) -> Iterable[TimelineEvent]:
+    """Yield the events at the broker."""
     about = (row["message_id"], row["keys"], row["tags"])
     if row["stored_at"] is not None:
-        # An estimate is the answer's arrival, so the record was stored up to the whole send earlier.
-        known = (
+        # An estimated store time is the arrival of the response: the record was stored up to the duration of the send earlier.
+        max_error = (
             None
             if row["producer_clock_error_ms"] is None or row["send_cost_ms"] is None
             else (row["producer_clock_error_ms"] + row["send_cost_ms"])
         )
-        error = 0 if row["stored_exact"] else known
+        error = 0 if row["stored_exact"] else max_error
         note = row["offset_message_id"] or ""
         yield TimelineEvent(row["stored_at"], error, "stored", row["store_host"], None, *about, None, note)
     if row["available_at"] is not None and row["delay_ms"]:
@@ -251,33 +252,33 @@ def _keeping(row: Mapping[str, Any]) -> Iterable[TimelineEvent]:
         yield TimelineEvent(row["dead_lettered_at"], 0, "dead-lettered", row["store_host"], group, *about, None, "")
 
 
-def _deliveries(row: Mapping[str, Any]) -> Iterable[TimelineEvent]:
-    """What the consumers told: each attempt."""
+def _consumer_events(row: Mapping[str, Any]) -> Iterable[TimelineEvent]:
+    """Yield the events that consumers traced: begin and end of each attempt."""
     about = (row["message_id"], row["keys"], row["tags"])
     group, attempts = row["consumer_group"], row["deliveries"] or ()
-    for number, one in enumerate(attempts):
-        clock = (one["clock_ms"], one["clock_error_ms"])
-        began, ended, cost = one["started_at"], one["ended_at"], _ms(one["cost_ms"])
+    for number, attempt in enumerate(attempts):
+        clock = (attempt["clock_ms"], attempt["clock_error_ms"])
+        began, ended, cost = attempt["started_at"], attempt["ended_at"], _ms(attempt["cost_ms"])
         if began is None and ended is not None:
-            began = ended - (cost or timedelta())  # its beginning left no trace
-        notes = [f"retry {one['retry_times']}"] if one["retry_times"] else []
+            began = ended - (cost or timedelta())  # the begin was not traced
+        notes = [f"retry {attempt['retry_times']}"] if attempt["retry_times"] else []
         if number == 0:
             if row["clock_skew"]:
-                notes.append("clocks contradict each other")
+                notes.append("contradictory clocks")
             if row["attempts"] > len(attempts):
-                notes.append(f"{row['attempts'] - len(attempts):,} attempts between are left out")
+                notes.append(f"{row['attempts'] - len(attempts):,} attempts in between omitted")
         waited = _ms(row["queueing_ms"]) if number == 0 else None
         if began is not None:
             yield TimelineEvent(
-                *_by_broker(began, *clock), "delivered", one["host"], group, *about, waited, ", ".join(notes)
+                *_to_broker_clock(began, *clock), "delivered", attempt["host"], group, *about, waited, ", ".join(notes)
             )
         if ended is not None:
-            what = "consumed" if one["result"] == "success" else f"consumed: {one['result']}"
-            yield TimelineEvent(*_by_broker(ended, *clock), what, one["host"], group, *about, cost, "")
+            what = "consumed" if attempt["result"] == "success" else f"consumed: {attempt['result']}"
+            yield TimelineEvent(*_to_broker_clock(ended, *clock), what, attempt["host"], group, *about, cost, "")
 
 
-def _by_broker(at: datetime, clock_ms: int | None, error_ms: int | None) -> tuple[datetime, int | None]:
-    """A client's time by the broker's clock, and how far off that may be; as it is, and None, when its clock is not known."""
+def _to_broker_clock(at: datetime, clock_ms: int | None, error_ms: int | None) -> tuple[datetime, int | None]:
+    """Return a client's time by the broker's clock and its error; unchanged and None if the clock offset is unknown."""
     if clock_ms is None:
         return at, None
     return at + timedelta(milliseconds=clock_ms), error_ms
