@@ -152,5 +152,5 @@ def test_a_consoles_tps_is_0_and_the_report_tells_the_truth(spark: SparkSession,
     assert truth["in"] == 0.0
     assert truth["ETA"] == pytest.approx(1000 * left / confirmed, rel=0.01)
     assert isinstance(truth["oldest"], int) and truth["oldest"] > 60_000
-    assert truth["in doubt"] == ""
+    assert truth["remarks"] == ""
     assert report.warnings == ()
