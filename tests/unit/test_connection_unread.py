@@ -274,7 +274,7 @@ def test_far_beyond_the_bound_of_all_the_connection_with_most_is_closed(caplog: 
 
     with caplog.at_level(logging.WARNING):
         in_loop(work)
-    assert "unread answers" in caplog.text
+    assert "unread responses" in caplog.text
 
 
 def test_a_peer_that_reads_nothing_for_long_is_closed_and_one_that_reads_slowly_is_not(

@@ -1,15 +1,15 @@
-"""One connection, either side of it: bytes in, commands to the handler, replies out. [NettyRemotingAbstract]
+"""One connection of a server or a client: bytes in, commands to handlers, replies out. [NettyRemotingAbstract]
 
-    data_received → FrameReader → command.decode ─ request → handler → Reply ─┐
-                                                 └ response → who waits       ├→ one write per batch of frames
-    request() / one_way() ────────────────────────────────────────────────────┘
+    data_received → FrameReader → command.decode ─ request  → handler → Reply ─┐
+                                                 └ response → pending future   ├→ one write per batch of frames
+    request() / one_way() ─────────────────────────────────────────────────────┘
 
-All replies of one turn of the loop leave in one write, and so do all requests made in it: system calls and wake-ups cost
-more than Python does. A turn serves at most TURN_FRAMES requests of a connection.
+All replies of one tick of the event loop leave in one write, and so do all requests made in it: system calls and wake-ups cost
+more than the Python code. A tick serves at most FRAMES_PER_TICK requests of a connection.
 
-Bounds: an unfinished frame (16 MiB), the Limits of requests that may be under way here, PENDING_MAX that we may have under
-way there, and unread answers: a server neither reads nor serves the requests of a peer that does not read its answers, and
-closes the connection when that lasts.
+Bounds: an unfinished frame (16 MiB), the requests in flight here (`flow_limits.ServerLimits`) and at the peer
+(`session.PENDING_MAX`), and unread responses: a server neither reads nor serves requests of a peer that does not read its
+responses, and closes the connection if the peer does not resume reading in time.
 """
 
 from __future__ import annotations
@@ -36,16 +36,18 @@ __all__ = ["Connection", "Handler", "HandlerResult", "LateReply", "Peer", "Reply
 
 log = logging.getLogger("ariane.net")
 
-# Requests of one connection served in one turn of the loop: others get their turn, and the peer has its first answers while
-# the last of what it sent is still being served.
+# Requests of one connection served in one tick of the event loop. A bound shares the loop fairly between connections, and the
+# peer receives the first responses while the last of its requests are still being served.
 FRAMES_PER_TICK = 32
-# Pieces of answers that end a turn: a pull is answered in one piece for each message, so its reader's turns end sooner, and
-# those who send do not wait for thousands of messages that somebody reads.
+# Pieces of responses that end a batch. A pull response has one piece per message, so batches of consumers end sooner and
+# producers do not wait for thousands of messages that are being read.
 PIECES_PER_TICK = 2 * FRAMES_PER_TICK
-BYTES_PER_TICK = 1024 * 1024  # of answers that end a turn: so much more than allowed may be unread, and one answer
-WRITE_HIGH_WATER = 4 * 1024 * 1024  # of a client's requests
-CLOSE_S = 10.0  # that a connection may take to write what is due when it is closed
-UNSUPPORTED_CODES_MAX = 64  # of one connection that are remembered as logged
+BYTES_PER_TICK = (
+    1024 * 1024
+)  # of responses that end a batch: unread bytes exceed their bound by at most this and one response
+WRITE_HIGH_WATER = 4 * 1024 * 1024  # bytes of a client's requests that may be buffered before `request` waits
+CLOSE_S = 10.0  # time limit for writing buffered data when a connection is closed
+UNSUPPORTED_CODES_MAX = 64  # codes per connection that are remembered as logged
 
 
 class _AwaitedResponse(NamedTuple):
@@ -54,7 +56,17 @@ class _AwaitedResponse(NamedTuple):
 
 
 class Connection(asyncio.Protocol):
-    """A connection of a server (`serving`) or of a client. `lost` is called once, when it is over."""
+    """A connection of a server or a client, as an asyncio protocol.
+
+    Args:
+        number: Identifies the peer as long as the connection lives (`Peer.id`).
+        handlers: Request code -> handler for requests of the peer.
+        is_server: Whether requests and unread responses are bounded by `limits`.
+        limits: Bounds shared by all connections of a server.
+        sign: Signs outgoing requests.
+        on_made: Called when the connection is established.
+        on_lost: Called once, when it is closed for any reason.
+    """
 
     def __init__(
         self,
@@ -80,27 +92,27 @@ class Connection(asyncio.Protocol):
         self._session: Session[_AwaitedResponse] = Session()
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
-        self._out_bytes = 0  # of answers in _out
-        self._noted_bytes = 0  # written since they were last noted in the limits
-        self._read_by_peer = 0  # bytes that the peer had taken when its answers were last looked at
+        self._out_bytes = 0  # bytes of responses in _out
+        self._noted_bytes = 0  # bytes written since they were last counted in the limits
+        self._read_by_peer = 0  # bytes of responses that the peer had read at the last check of its progress
         self._written = 0
         self._is_write_scheduled = False
         self._writable = asyncio.Event()
         self._writable.set()
         self._in_flight: set[asyncio.Future[Reply | LateReply | None]] = set()
-        self._late_replies: collections.deque[tuple[Command, LateReply]] = collections.deque()  # they wait for room
+        self._late_replies: collections.deque[tuple[Command, LateReply]] = collections.deque()  # waiting for room
         self._timer: asyncio.TimerHandle | None = None
         self._unread_timer: asyncio.TimerHandle | None = None
         self._is_batch_scheduled = False
-        self._has_unfinished = False  # part of a large frame has come and is noted in the limits
-        self._unsupported_codes: set[int] = set()  # codes that are not served here and were logged
+        self._has_unfinished = False  # part of a large frame has arrived and is counted in the limits
+        self._unsupported_codes: set[int] = set()  # unsupported codes that were logged
         self._frames_per_tick = FRAMES_PER_TICK if is_server else None
-        self._pending_frames: Iterator[Frame] | None = None  # left over from this turn
-        self._read_at = 0.0  # when they were read
-        self._waited_s = 0.0  # how long the requests of this turn have waited since
-        self._overload: str | None = None  # why nothing more is taken on in this turn
+        self._pending_frames: Iterator[Frame] | None = None  # frames that were read but not served yet
+        self._read_at = 0.0  # when they were read, on the loop's clock
+        self._waited_s = 0.0  # how long the requests of this batch have been queued since
+        self._overload: str | None = None  # why no further request is accepted in this batch, if so
 
-    # --- asking ---
+    # --- requests to the peer ---
 
     async def request(
         self,
@@ -110,7 +122,12 @@ class Connection(asyncio.Protocol):
         *,
         timeout_ms: float,
     ) -> Command:
-        """The answer to a request, whatever its code. RequestTimeout or ConnectionLost when none comes."""
+        """Send a request and return the response, whatever its code.
+
+        Raises:
+            RequestTimeout: no response within `timeout_ms`.
+            ConnectionLost: the connection was closed before the response arrived.
+        """
         if not self._writable.is_set():
             try:
                 async with asyncio.timeout(timeout_ms / 1000):
@@ -122,7 +139,7 @@ class Connection(asyncio.Protocol):
     def request_nowait(
         self, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"", *, timeout_ms: float
     ) -> asyncio.Future[Command]:
-        """As `request`, without waiting for room in the write buffer: the caller keeps its own bound."""
+        """Send a request without waiting for room in the write buffer; the caller bounds its requests in flight."""
         if self._transport is None:
             raise ConnectionLost(self.peer.addr, "is closed")
         if self._sign is not None:
@@ -134,7 +151,7 @@ class Connection(asyncio.Protocol):
             pieces = commands.encode(code, opaque=opaque, flag=0, fields=fields, body=body)
         except ProtocolError as error:
             self._session.resolve(opaque)
-            raise ProtocolError(f"request {code_name(code)} cannot be sent to {self.peer.addr}: {error}") from None
+            raise ProtocolError(f"Cannot send request {code_name(code)} to {self.peer.addr}: {error}") from None
         self._write(pieces)
         if self._timer is None or self._timer.when() > deadline:
             self._schedule_expiry(deadline)
@@ -143,7 +160,11 @@ class Connection(asyncio.Protocol):
     def one_way(
         self, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"", *, remark: str | None = None
     ) -> None:
-        """A request that gets no answer. ConnectionLost when the connection is already closed."""
+        """Send a request that has no response.
+
+        Raises:
+            ConnectionLost: the connection is closed.
+        """
         if self._transport is None:
             raise ConnectionLost(self.peer.addr, "is closed")
         if self._sign is not None:
@@ -157,11 +178,11 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_writable(self) -> bool:
-        """Open, and the other side reads what it is sent."""
+        """Whether the connection is open and the peer reads what it is sent."""
         return self.is_open and self._writable.is_set()
 
     def close(self) -> None:
-        """Write what is due, then close; a peer that does not take it within CLOSE_S loses it."""
+        """Write buffered data, then close. What the peer does not read within CLOSE_S is discarded."""
         if self._transport is not None and not self._transport.is_closing():
             self._write_out()
             self._transport.close()
@@ -190,14 +211,14 @@ class Connection(asyncio.Protocol):
             return
         self._read_at = self.last_active
         if self._is_server and not self._writable.is_set():
-            self._pending_frames = frames  # served when the peer has read its answers
+            self._pending_frames = frames  # served once the peer has read its responses
         else:
             self._process_batch(frames)
 
     def _process_batch(self, frames: Iterator[Frame], waited_s: float = 0.0) -> None:
-        """Serve the next frames and write what they were answered; what is left over waits for the next turn of the loop,
-        and nothing is read until then."""
-        self._is_write_scheduled = True  # what is answered here leaves together, below
+        """Serve the next frames and write their responses. Remaining frames are served in the next tick of the event loop;
+        nothing is read until then."""
+        self._is_write_scheduled = True  # responses of this batch leave in one write, below
         self._waited_s = waited_s
         self._overload = self._limits.overload_reason(len(self._in_flight))
         count, is_over = 0, False
@@ -227,7 +248,7 @@ class Connection(asyncio.Protocol):
             self._update_reading()
             self._schedule_batch()
             return
-        waiting = 0 if self._transport is None else self._reader.waiting  # a lost connection finishes no frame
+        waiting = 0 if self._transport is None else self._reader.waiting  # a lost connection completes no frame
         if self._is_server and (self._has_unfinished or waiting >= NOTE_MIN_BYTES):
             self._has_unfinished = waiting >= NOTE_MIN_BYTES
             self._limits.unfinished.note(self, waiting if self._has_unfinished else 0)
@@ -236,7 +257,7 @@ class Connection(asyncio.Protocol):
             self._update_reading()
 
     def _schedule_batch(self) -> None:
-        """Serve what is left over in the next turn of the loop, or when the peer has read its answers."""
+        """Serve the remaining frames in the next tick of the event loop, or when the peer has read its responses."""
         if not self._is_batch_scheduled and (self._writable.is_set() or not self._is_server):
             self._is_batch_scheduled = True
             self._loop.call_soon(self._process_next_batch)
@@ -248,7 +269,7 @@ class Connection(asyncio.Protocol):
             self._process_batch(self._pending_frames, self._loop.time() - self._read_at)
 
     def _update_reading(self) -> None:
-        """Read on, unless frames wait for their turn or (a server) answers wait to be read."""
+        """Resume reading, or pause it while frames are pending or (as a server) responses are unread."""
         if self._transport is None:
             return
         if self._pending_frames is not None or (self._is_server and not self._writable.is_set()):
@@ -280,13 +301,15 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=high)
 
     def _check_progress(self) -> None:
-        """Close a connection whose peer has read nothing of its answers for `unread_timeout_s`."""
+        """Close a connection whose peer has read none of its responses for `unread_timeout_s`."""
         self._unread_timer = None
         if self._transport is None:
             return
         unread = self.unread_bytes()
         if self._written - unread <= self._read_by_peer:
-            self.drop(f"it has {unread} bytes of unread answers, none read for {self._limits.unread_timeout_s:.0f} s")
+            self.drop(
+                f"it has {unread} bytes of unread responses and read none for {self._limits.unread_timeout_s:.0f} s"
+            )
             return
         self._read_by_peer = self._written - unread
         self._unread_timer = self._loop.call_later(self._limits.unread_timeout_s, self._check_progress)
@@ -296,11 +319,11 @@ class Connection(asyncio.Protocol):
         self._limits.log.warning(self.peer.ip, now, "Closing the connection of %s: %s", self.peer.addr, why)
 
     def unread_bytes(self) -> int:
-        """Return the bytes that were written and not taken by the peer yet."""
+        """Return the number of bytes that were written but not read by the peer yet."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def drop(self, why: str) -> None:
-        """Close the connection at once; answers that its peer has not read are lost."""
+        """Abort the connection; unread responses are lost."""
         self._log_closing(why)
         self._limits.unread.forget(self)
         self.abort()
@@ -315,9 +338,9 @@ class Connection(asyncio.Protocol):
         for timer in (self._timer, self._unread_timer):
             if timer is not None:
                 timer.cancel()
-        if self._pending_frames is not None:  # one-way requests are served although nobody is left to be answered
+        if self._pending_frames is not None:  # one-way requests are served although the peer is gone
             self._schedule_batch()
-        why = str(error) if error else "was closed by the other side"
+        why = str(error) if error else "was closed by the peer"
         for answer, _ in self._session.close():
             if not answer.done():
                 answer.set_exception(ConnectionLost(self.peer.addr, why))
@@ -347,27 +370,27 @@ class Connection(asyncio.Protocol):
         future = asyncio.ensure_future(handled)
         self._in_flight.add(future)
         self._limits.in_flight += 1
-        # Enough to answer it: the body of a request is not kept while it waits.
+        # Enough for the response: the body of a request is not retained while it is in flight.
         asked = Command(command.code, command.opaque, command.flag, form=command.form)
         future.add_done_callback(lambda done: self._on_handler_done(asked, done))
 
     def _refuse_header(self, frame: Frame, header_max: int) -> None:
-        """Answer a request whose header is too large; its fields are not looked at."""
+        """Reject a request whose header is too large, without decoding its fields."""
         command = commands.outline(frame)
         if not command.flag & RESPONSE:
             self._reply(command, replies.header_too_large(command.code, len(frame.header), header_max))
 
     def _log_unsupported(self, code: int) -> None:
-        """Log a code that is not served here, once for each connection: clients of later versions ask again and again."""
+        """Log an unsupported code, once per connection: clients of later versions send it repeatedly."""
         if code in self._unsupported_codes or len(self._unsupported_codes) >= UNSUPPORTED_CODES_MAX:
             return
         self._unsupported_codes.add(code)
         peer, name = self.peer, code_name(code)
-        text = "%s asked for %s, which is not served here"
+        text = "Rejecting requests of %s with code %s: not supported by this server"
         self._limits.log.warning(peer.ip, self._loop.time(), text, peer.addr, name)
 
     def _busy(self, code: int) -> str | None:
-        """Why a request of this turn is not served; None: it is."""
+        """Return the rejection of a request if the server is overloaded, else None."""
         if self._overload is not None and code not in self._limits.exempt:
             return self._overload
         return self._limits.exceeds_queue_time(code, self._waited_s)
@@ -385,12 +408,12 @@ class Connection(asyncio.Protocol):
             self._reply(command, reply)
             return
         else:
-            late = replies.completed(reply)  # many may finish at once
+            late = replies.completed(reply)  # many handlers may finish in the same tick
         self._late_replies.append((command, late))
         self._send_late_replies()
 
     def _send_late_replies(self) -> None:
-        """Make the answers that wait for room, as long as there is room."""
+        """Build and write late replies as long as there is room for them."""
         while self._late_replies and self._writable.is_set() and self._out_bytes < BYTES_PER_TICK:
             command, late = self._late_replies.popleft()
             try:
@@ -421,7 +444,7 @@ class Connection(asyncio.Protocol):
         self._write(pieces)
 
     def _error_reply(self, command: Command, error: BaseException) -> Reply:
-        """The answer to a request whose handler raised."""
+        """Return the reply to a request whose handler raised `error`."""
         if isinstance(error, ReplyError):
             return Reply(error.code, remark=error.remark)
         what = f"{code_name(command.code)} of {self.peer.addr}"
@@ -432,12 +455,16 @@ class Connection(asyncio.Protocol):
         peer_log.error(self.peer.ip, now, "%s failed", what, exc_info=error)
         return Reply(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
 
-    # --- answers to our requests ---
+    # --- responses to our requests ---
 
     def _on_response(self, command: Command) -> None:
         waiting = self._session.resolve(command.opaque)
         if waiting is None:
-            log.debug("%s answered %d, for which nobody waits", self.peer.addr, command.opaque)
+            log.debug(
+                "Dropping response of %s with opaque %d: no pending request (timed out or duplicate)",
+                self.peer.addr,
+                command.opaque,
+            )
         elif not waiting.answer.done():
             waiting.answer.set_result(command)
 
@@ -481,7 +508,7 @@ class Connection(asyncio.Protocol):
                 self._schedule_batch()
 
     def _note_unread(self) -> None:
-        """Count what the peer has not read yet; beyond the bound of all connections it is served again when it has read
+        """Count unread responses. Beyond the bound of all connections this one is served again only when its peer has read
         everything."""
         size, self._noted_bytes = self._noted_bytes, 0
         if self._transport is None or not self.unread_bytes():
@@ -492,6 +519,6 @@ class Connection(asyncio.Protocol):
             excess = limits.unread.excess(now)
             if isinstance(excess, Connection):
                 excess.drop(
-                    f"all connections together have more than twice {limits.unread.total_max} bytes of unread answers,"
-                    f" this one {excess.unread_bytes()}"
+                    f"all connections together have more than twice {limits.unread.total_max} bytes of unread responses,"
+                    f" this one has {excess.unread_bytes()}"
                 )

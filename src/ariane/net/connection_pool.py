@@ -1,4 +1,4 @@
-"""Connections to others, one per address, made when first needed and again after they broke. [NettyRemotingClient]"""
+"""Client connections, one per address: opened on first use, and again after they were lost. [NettyRemotingClient]"""
 
 from __future__ import annotations
 
@@ -22,9 +22,14 @@ REQUEST_TIMEOUT_MS = 3000
 
 
 class ConnectionPool:
-    """`async with Connections(handlers) as peers: await peers.request(addr, code, header)`.
+    """Sends requests to addresses, over one connection per address.
 
-    `handlers` serve what the other side asks on our connections (a broker notifies its consumers); `sign` signs what we ask.
+        async with ConnectionPool() as pool:
+            response = await pool.request("10.0.0.5:10911", RequestCode.GET_MAX_OFFSET, QueueRef("T", 0))
+
+    Args:
+        handlers: Request code -> handler for requests that arrive on our connections (brokers notify consumers).
+        sign: Signs outgoing requests.
     """
 
     def __init__(self, handlers: Mapping[int, Handler] | None = None, *, sign: Sign | None = None) -> None:
@@ -56,7 +61,12 @@ class ConnectionPool:
         *,
         timeout_ms: float = REQUEST_TIMEOUT_MS,
     ) -> Command:
-        """The answer of `addr`, whatever its code. RequestTimeout or ConnectionLost when there is none."""
+        """Send a request to `addr` and return the response, whatever its code.
+
+        Raises:
+            RequestTimeout: no response within `timeout_ms`.
+            ConnectionLost: the connection was refused, or closed before the response arrived.
+        """
         connection = await self.connect(addr)
         return await connection.request(code, fields_of(header) if header else None, body, timeout_ms=timeout_ms)
 
@@ -69,19 +79,24 @@ class ConnectionPool:
         *,
         timeout_ms: float = REQUEST_TIMEOUT_MS,
     ) -> Command:
-        """As `request`, but any answer other than success raises ReplyError."""
+        """Send a request to `addr` and return the successful response.
+
+        Raises:
+            ReplyError: the response has another code than SUCCESS.
+            RequestTimeout, ConnectionLost: as `request`.
+        """
         answer = await self.request(addr, code, header, body, timeout_ms=timeout_ms)
         if answer.code != ResponseCode.SUCCESS:
             raise ReplyError(answer.code, answer.remark, addr)
         return answer
 
     async def one_way(self, addr: str, code: int, header: msgspec.Struct | None = None, body: bytes = b"") -> None:
-        """Send a request that gets no answer; it is written, or ConnectionLost is raised."""
+        """Send a request that has no response. Raise ConnectionLost if it cannot be written."""
         connection = await self.connect(addr)
         connection.one_way(code, fields_of(header) if header else None, body)
 
     async def connect(self, addr: str) -> Connection:
-        """The open connection to `addr`."""
+        """Return the open connection to `addr`, connecting if there is none. Concurrent callers share one attempt."""
         connection = self._connections.get(addr)
         if connection is not None and connection.is_open:
             return connection
@@ -94,7 +109,7 @@ class ConnectionPool:
 
     async def _connect(self, addr: str) -> Connection:
         if self._closed:
-            raise ConnectionLost(addr, "is not made: the client is closed")
+            raise ConnectionLost(addr, "not opened: the connection pool is closed")
         ip, port = host.parse(addr)
         loop = asyncio.get_running_loop()
         connection = Connection(
@@ -108,7 +123,7 @@ class ConnectionPool:
             async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
                 await loop.create_connection(lambda: connection, ip, port)
         except TimeoutError:
-            raise ConnectionLost(addr, f"not made within {CONNECT_TIMEOUT_MS} ms") from None
+            raise ConnectionLost(addr, f"not established within {CONNECT_TIMEOUT_MS} ms") from None
         except OSError as error:
             raise ConnectionLost(addr, error.strerror or str(error)) from error
         self._connections[addr] = connection

@@ -1,8 +1,8 @@
-"""What a server takes on at once, shared by all its connections. [RemotingServer's thread pools, BrokerFastFailure]
+"""Bounds of a server, shared by all its connections. [RemotingServer's thread pools, BrokerFastFailure]
 
-A connection looks at its limits once a turn, not once a request: a turn of 32 frames may so go 31 requests beyond.
-Requests that are not read yet wait in the sockets; what is here bounds those that were read and are not answered, and the
-answers that were written and are not read.
+A connection checks its limits once per batch, not once per request: a batch of 32 frames may exceed them by 31 requests.
+Requests that were not read yet wait in the sockets; these limits bound requests that were read and not answered, and
+responses that were written and not read.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ UNFINISHED_MAX = 512 * 1024 * 1024
 
 
 class PeerQuota(Protocol):
-    """A connection that has received a part of a frame."""
+    """A connection that has received part of a frame."""
 
     def drop(self, why: str) -> None:
-        """Close the connection at once."""
+        """Abort the connection."""
         ...
 
 
 class UnfinishedFrames:
-    """Bytes of frames that have come in part, on all connections: the oldest goes when they are too many.
+    """Bytes of unfinished frames on all connections. Beyond the bound the connection with the oldest one is dropped.
 
-    A peer that means well sends the rest of a frame at once; one that holds its frame back is the oldest before long.
+    A well-behaved peer sends the rest of a frame immediately, so one that withholds it soon has the oldest.
     """
 
     def __init__(self, total_max: int) -> None:
         self.total_max = total_max
         self.total = 0
-        self._sizes: dict[PeerQuota, int] = {}  # in the order in which their frames began
+        self._sizes: dict[PeerQuota, int] = {}  # in the order in which their frames started
 
     def note(self, sender: PeerQuota, size: int) -> None:
-        """Record that `sender` has `size` bytes of an unfinished frame; 0: it is finished."""
+        """Record that `sender` has `size` bytes of an unfinished frame; 0 if the frame is complete."""
         self.total += size - self._sizes.get(sender, 0)
         if size:
             self._sizes[sender] = size
@@ -57,14 +57,19 @@ class UnfinishedFrames:
 
 
 class ServerLimits:
-    """Bounds that may be changed while the server runs, and the count that they bound.
+    """Bounds of a server and the counters they apply to. May be changed while the server runs.
 
-    `header_max` bounds the header of a request. A connection with more than `connection_unread_max` bytes of unread answers is
-    not served until it has read some, and closed when it reads none for `unread_timeout_s`; `unread_max` bounds the unread
-    answers of all connections, `unfinished_max` their unfinished frames.
-
-    `waits_s` is how long a request of a code may wait for its turn after it was read; `exempt` codes are served even when
-    too much is under way: their handlers answer at once, and without them clients would be lost that are only slow.
+    Attributes:
+        connections_max: Open connections.
+        requests_max: Requests in flight on all connections.
+        connection_requests_max: Requests in flight on one connection.
+        header_max: Bytes of a request header.
+        connection_unread_max: Bytes of unread responses; beyond it a connection is not served until its peer reads.
+        unread_timeout_s: A connection is closed if its peer reads nothing for this long meanwhile.
+        queue_time_limits_s: Request code -> how long a request may be queued after it was read.
+        exempt: Codes that are served even under overload: their handlers reply immediately, and without them (heartbeats)
+            slow clients would be considered lost.
+        in_flight: Requests of all connections that have no reply yet.
     """
 
     def __init__(
@@ -95,18 +100,16 @@ class ServerLimits:
         self.in_flight = 0  # requests of all connections that a handler has not answered yet
 
     def overload_reason(self, of_connection: int) -> str | None:
-        """Why no further request is taken on by a connection that has `of_connection` under way; None: it is."""
+        """Return why a connection with `of_connection` requests in flight must not accept another; None if it may."""
         if self.in_flight >= self.requests_max:
-            return f"[OVERLOAD]system busy, {self.in_flight} requests are under way, {self.requests_max} are allowed"
+            return f"[OVERLOAD]system busy, {self.in_flight} requests are in flight, at most {self.requests_max} are allowed"
         if of_connection >= self.connection_requests_max:
             most = self.connection_requests_max
-            return (
-                f"[OVERLOAD]system busy, {of_connection} requests of this connection are under way, {most} are allowed"
-            )
+            return f"[OVERLOAD]system busy, {of_connection} requests of this connection are in flight, at most {most} are allowed"
         return None
 
     def exceeds_queue_time(self, code: int, waited_s: float) -> str | None:
-        """Why a request that waited so long for its turn is not served any more; None: it is."""
+        """Return why a request that was queued for `waited_s` must be rejected; None if it is served."""
         limit_s = self.queue_time_limits_s.get(code)
         if limit_s is None or waited_s <= limit_s:
             return None

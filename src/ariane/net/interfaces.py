@@ -1,4 +1,4 @@
-"""Which address of this machine others can reach it by."""
+"""Addresses of this machine: the one that others reach it by."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import socket
 
 
 def local_ip() -> str:
-    """The address this machine would use towards others; 127.0.0.1 when it has no route. No packet is sent."""
+    """Return the source address of this machine towards other hosts; 127.0.0.1 without a route. No packet is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))
@@ -17,7 +17,7 @@ def local_ip() -> str:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only programs of this machine reach a server that listens on `address`; a host name counts by its addresses."""
+    """Return whether a server that listens on `address` is reachable from this machine only. Host names are resolved."""
     try:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:

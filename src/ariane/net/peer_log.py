@@ -1,7 +1,7 @@
-"""Log lines that peers cause, at most a few a minute for each address: nobody may fill a disk with them.
+"""Rate-limited log lines about peers, so that no peer can fill the disk.
 
-The line that exhausts an address's budget says so; the first line of its next minute names how many were suppressed. What is
-not caused by one address, such as a setting of a consumer group, has a budget by its name.
+Each address has a budget of lines per minute. The line that exhausts it says so; the first line of the next minute reports how
+many were suppressed. Lines that no single address causes (such as a setting of a consumer group) use a name instead.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-LINES_PER_ADDRESS = 10  # of one address in a window
-LINES_IN_ALL = 200  # of all addresses in a window
+LINES_PER_ADDRESS = 10  # in a window
+LINES_IN_ALL = 200  # in a window, for all addresses together
 WINDOW_S = 60.0
 ADDRESSES_MAX = 4096
 
 
 class _LogWindow:
-    """The lines of one address, or of all."""
+    """Lines in the current window of one address, or of all."""
 
     __slots__ = ("began", "lines", "suppressed")
 
@@ -26,11 +26,11 @@ class _LogWindow:
         self.suppressed = 0
 
     def is_over(self, now: float) -> bool:
-        return not 0 <= now - self.began < WINDOW_S  # a clock that was set back begins another window
+        return not 0 <= now - self.began < WINDOW_S  # also when the clock was set back
 
 
 class PeerLog:
-    """Writes lines to `log` within the budget of the address that caused them. Times are those of one monotonic clock."""
+    """Writes lines to `log` within the budget of the address that caused them. All times come from one monotonic clock."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
@@ -44,7 +44,7 @@ class PeerLog:
         self.line(logging.ERROR, ip, now, text, *args, exc_info=exc_info)
 
     def line(self, level: int, ip: str, now: float, text: str, *args: object, **kwargs: Any) -> None:
-        """Write a line that the peer at `ip` caused, unless its budget or that of all is exhausted."""
+        """Log a line caused by the peer at `ip`, unless its budget or the total budget is exhausted."""
         window = self._window(ip, now)
         if self._all.is_over(now):
             self._all = _LogWindow(now)
@@ -63,7 +63,7 @@ class PeerLog:
         window = self._windows.get(ip)
         if window is None or window.is_over(now):
             suppressed = 0 if window is None else window.suppressed
-            self._windows.pop(ip, None)  # it goes behind the others: the first is the oldest
+            self._windows.pop(ip, None)  # re-inserted at the end: the first entry is the oldest
             self._windows[ip] = window = _LogWindow(now)
             if len(self._windows) > ADDRESSES_MAX:
                 del self._windows[next(iter(self._windows))]

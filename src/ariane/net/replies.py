@@ -1,4 +1,4 @@
-"""Requests as handlers get and answer them: the types between a connection and what serves it."""
+"""Types between a connection and its request handlers: peers, replies, handler signatures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ariane.protocol.command import Command
 
 
 class Peer(NamedTuple):
-    """Who sent a request: a number that lives as long as the connection, and its address (`packed` as in a record)."""
+    """The sender of a request: a number that is unique while the connection lives, and its address (`packed` as in records)."""
 
     id: int
     ip: str
@@ -27,7 +27,7 @@ class Peer(NamedTuple):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """What a handler answers. `fields` None means the code has no header class; a body may come in pieces."""
+    """The reply of a handler. `fields` is None if the code has no response header; a body may consist of pieces."""
 
     code: int = ResponseCode.SUCCESS
     fields: Mapping[str, str] | None = None
@@ -35,12 +35,12 @@ class Reply(msgspec.Struct, frozen=True):
     body: bytes | Sequence[bytes] = b""
 
 
-# Given the extFields and the body of a request, the extFields that go out: how requests are signed.
+# Signs a request: receives its extFields and body, returns the extFields to send.
 Sign = Callable[[Mapping[str, str] | None, bytes], Mapping[str, str]]
 
 
 class LateReply(NamedTuple):
-    """What an awaitable handler gives when its answer is large: `make` is called when there is room to write the answer."""
+    """Deferred reply of an asynchronous handler, for large responses: `build` is called once there is room to write it."""
 
     build: Callable[[], Reply | None]
 
@@ -50,26 +50,26 @@ Handler = Callable[[Command, Peer], HandlerResult]
 
 
 def make_peer(number: int, name: Sequence[Any]) -> Peer:
-    """The peer behind a socket name."""
+    """Return the peer with this number and socket name."""
     return Peer(number, name[0], name[1], host.pack(name[0], name[1]))
 
 
 def not_supported(code: int) -> Reply:
-    """The answer to a request with a code that is not served here."""
+    """Return the reply to a request with an unsupported code."""
     return Reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {code} not supported")
 
 
 def header_too_large(code: int, size: int, header_max: int) -> Reply:
-    """The answer to a request with a header of `size` bytes."""
-    remark = f"the header of request {code_name(code)} has {size} bytes, at most {header_max} are accepted"
+    """Return the reply to a request whose header has `size` bytes, more than `header_max`."""
+    remark = f"Invalid header of request {code_name(code)}: {size} bytes, expected at most {header_max}"
     return Reply(ResponseCode.SYSTEM_ERROR, remark=f"{remark} (maxRequestHeaderSize)")
 
 
 def response_too_large(code: int, error: ProtocolError) -> Reply:
-    """The answer instead of one that no peer would read."""
-    return Reply(ResponseCode.SYSTEM_ERROR, remark=f"the answer to {code_name(code)} cannot be sent: {error}")
+    """Return the reply to send in place of one that exceeds the frame limit of peers."""
+    return Reply(ResponseCode.SYSTEM_ERROR, remark=f"Cannot send the response to {code_name(code)}: {error}")
 
 
 def completed(reply: Reply | None) -> LateReply:
-    """An answer that was made already, and is written when there is room."""
+    """Return a late reply that is complete already and only waits for room."""
     return LateReply(lambda: reply)

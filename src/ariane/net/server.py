@@ -1,4 +1,4 @@
-"""A listening socket: connections by number, requests to their handlers, requests to the peers. [NettyRemotingServer]"""
+"""Server sockets: numbered connections, their requests to handlers, requests to connected peers. [NettyRemotingServer]"""
 
 from __future__ import annotations
 
@@ -18,17 +18,28 @@ from ariane.protocol.command import Command
 
 log = logging.getLogger("ariane.net")
 
-IDLE_S = 120.0  # nothing read or written for this long: closed, as Java does on both sides
+IDLE_S = 120.0  # a connection without traffic for this long is closed, as Java does on both sides
 IDLE_SCAN_S = 10.0
 BACKLOG = 1024
 CLOSE_S = 1.0
 
 
 class RemotingServer:
-    """`async with Server(handlers, host, port): …` listens; leaving it closes every connection.
+    """Listens on a port and serves requests; an asynchronous context manager.
 
-    `on_lost` is called with the peer of each connection that ends. Port 0 takes a free one (`port` tells which); who has
-    to know it before requests come calls `bind` first and fills `handlers` then.
+        async with RemotingServer(handlers, "127.0.0.1", 0) as server:
+            print(server.port)
+
+    Leaving the context closes every connection. Port 0 selects a free port; a caller that needs the number before requests
+    arrive calls `bind` first and fills `handlers` afterwards.
+
+    Args:
+        handlers: Request code -> handler.
+        host: Address to listen on.
+        port: Port to listen on.
+        on_lost: Called with the peer of each connection that was closed.
+        idle_s: Connections without traffic for this many seconds are closed.
+        limits: Bounds; the defaults if omitted.
     """
 
     def __init__(
@@ -55,12 +66,12 @@ class RemotingServer:
         self._all_closed = asyncio.Event()
 
     async def bind(self) -> None:
-        """Take the port, and let nobody in yet."""
+        """Bind the port without accepting connections yet."""
         self._server = await self._listen(self.port, self._handlers)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def bind_additional(self, port: int, handlers: Mapping[int, Handler]) -> None:
-        """Listen at another port, too, with handlers of its own; peers are numbered together."""
+        """Bind another port with handlers of its own. Peers of all ports are numbered together."""
         self._additional_servers.append(await self._listen(port, handlers))
 
     async def _listen(self, port: int, handlers: Mapping[int, Handler]) -> asyncio.Server:
@@ -98,17 +109,17 @@ class RemotingServer:
         return peer_id in self._connections
 
     def one_way(self, peer_id: int, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"") -> None:
-        """Send a request without an answer to a peer that is connected; ConnectionLost when it is not."""
+        """Send a request without a response to a connected peer. Raise ConnectionLost if it is not connected."""
         self._connection(peer_id).one_way(code, fields, body)
 
     async def request(
         self, peer_id: int, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"", *, timeout_ms: float
     ) -> Command:
-        """Send a request to a peer that is connected, and wait for its answer."""
+        """Send a request to a connected peer and return its response."""
         return await self._connection(peer_id).request(code, fields, body, timeout_ms=timeout_ms)
 
     def is_writable(self, peer_id: int) -> bool:
-        """Whether a peer is connected and reads what it is sent: nothing more than usual waits to be written to it."""
+        """Return whether a peer is connected and reads what it is sent."""
         connection = self._connections.get(peer_id)
         return connection is not None and connection.is_writable
 
@@ -118,7 +129,7 @@ class RemotingServer:
             connection.close()
 
     async def _wait_closed(self) -> None:
-        """Until all connections have written what was due, but no longer than CLOSE_S: some peers never read it."""
+        """Wait until all connections have written their buffers, at most CLOSE_S: some peers never read."""
         if self._connections:
             self._all_closed.clear()
             with contextlib.suppress(TimeoutError):
@@ -148,7 +159,11 @@ class RemotingServer:
             now = asyncio.get_running_loop().time()
             open_now = len(self._connections)
             self.limits.log.error(
-                connection.peer.ip, now, "Refusing %s: %d connections are open", connection.peer.addr, open_now
+                connection.peer.ip,
+                now,
+                "Refusing the connection of %s: %d connections are open",
+                connection.peer.addr,
+                open_now,
             )
             connection.abort()
             return
@@ -164,5 +179,7 @@ class RemotingServer:
         now = asyncio.get_running_loop().time()
         for connection in list(self._connections.values()):
             if now - connection.last_active > self._idle_s:
-                log.info("closing %s: idle for %.0f s", connection.peer.addr, now - connection.last_active)
+                log.info(
+                    "Closing the connection of %s: idle for %.0f s", connection.peer.addr, now - connection.last_active
+                )
                 connection.close()

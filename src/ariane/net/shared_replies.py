@@ -1,9 +1,9 @@
-"""Answers that are computed once for all who wait for them: large lists, encoded in slices.
+"""Replies that are computed once for all requests that wait for them: large lists, encoded in slices.
 
-    requests ─► one computation runs, one is queued per key ─► all that joined it before it began
+    requests ─► one computation runs, one is queued per key ─► all requests that joined it before it started
 
-A request never joins a computation that has begun: what it answers may be older than a change that the same client was
-answered before. So any number of requests costs the memory of one list that is being encoded, and one body per key.
+A request never joins a computation that has started: its result may be older than a change that was already confirmed to the
+same client. So any number of requests costs the memory of one list being encoded and one body per key.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class SharedReplies:
         self._queued: dict[Hashable, asyncio.Task[Reply]] = {}
 
     async def get(self, key: Hashable, make: Callable[[], Awaitable[Reply]]) -> Reply:
-        """Return the reply of a computation `make` that began after this call."""
+        """Return the reply of a computation `make` that started after this call."""
         task = self._queued.get(key)
         if task is None:
             self._queued[key] = task = asyncio.get_running_loop().create_task(self._compute(key, make))
-        return await asyncio.shield(task)  # who leaves takes it from nobody else
+        return await asyncio.shield(task)  # a caller that is cancelled does not cancel it for the others
 
     async def _compute(self, key: Hashable, make: Callable[[], Awaitable[Reply]]) -> Reply:
         async with self._lock:

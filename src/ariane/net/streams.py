@@ -1,11 +1,11 @@
-"""Plain byte streams beside the frames of the remoting protocol: what replication runs over. [HAService]
+"""Plain byte streams, in contrast to the frames of the remoting protocol: the transport of replication. [HAService]
 
-A `Stream` is one connection: `read` what came, `write` with a bound on what waits to be sent. Who serves or connects owns its
-end: when the coroutine that was given a stream returns or fails, the stream is closed.
+A `Stream` is one connection: `read` returns available data, `write` waits while the peer does not read. Server and client own
+their end: when the coroutine that received a stream returns or fails, the stream is closed.
 
-A server bounds its connections in all and for each address. A new connection displaces one that has not identified itself
-yet (`Stream.identified`), or else the newest of the address with most connections: nobody shuts others out with connections
-from a few addresses. The IPv6 addresses of a /64 network count as one.
+A server bounds its connections in total and per address. A new connection displaces one that has not identified itself yet
+(`Stream.set_identified`), or else the newest of the address with most connections: connections from a few addresses cannot
+shut out the others. The IPv6 addresses of a /64 network count as one.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ log = logging.getLogger("ariane.net.streams")
 
 READ_SIZE = 1 << 20
 CONNECT_TIMEOUT_S = 3.0
-CLOSE_S = 10.0  # that a connection may take to write what is due when it is closed
-CONNECTIONS_MAX = 64  # of one listening port
-ADDRESS_CONNECTIONS_MAX = 16  # of them from one address
+CLOSE_S = 10.0  # time limit for writing buffered data when a connection is closed
+CONNECTIONS_MAX = 64  # per listening port
+ADDRESS_CONNECTIONS_MAX = 16  # per listening port and address
 
 
 class Stream:
-    """One connection. Every failure is ConnectionLost."""
+    """One connection. Every failure is raised as ConnectionLost."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -45,20 +45,24 @@ class Stream:
         self.is_identified = False
 
     async def read(self, silence_s: float) -> bytes:
-        """What has come; ConnectionLost when the other side closed, or said nothing for `silence_s`."""
+        """Return the next available data.
+
+        Raises:
+            ConnectionLost: the peer closed the connection, or sent nothing for `silence_s`.
+        """
         try:
             async with asyncio.timeout(silence_s):
                 data = await self._reader.read(READ_SIZE)
         except TimeoutError:
-            raise ConnectionLost(self.addr, f"was silent for {silence_s:g} s") from None
+            raise ConnectionLost(self.addr, f"no data received for {silence_s:g} s") from None
         except OSError as error:
             raise ConnectionLost(self.addr, error.strerror or str(error)) from error
         if not data:
-            raise ConnectionLost(self.addr, "was closed by the other side")
+            raise ConnectionLost(self.addr, "was closed by the peer")
         return data
 
     async def write(self, *pieces: bytes) -> None:
-        """Send `pieces`; waits while too much is not taken by the other side."""
+        """Send `pieces`, waiting while the peer does not read."""
         try:
             self._writer.writelines(pieces)
             await self._writer.drain()
@@ -66,41 +70,41 @@ class Stream:
             raise ConnectionLost(self.addr, error.strerror or str(error)) from error
 
     def set_identified(self) -> None:
-        """Note that the other side is one that this port is for."""
+        """Mark the peer as one that this port serves."""
         self.is_identified = True
 
     def abort(self) -> None:
-        """Close at once; whoever reads or writes gets ConnectionLost."""
+        """Close without writing buffered data; pending reads and writes raise ConnectionLost."""
         self._writer.transport.abort()
 
     async def close(self) -> None:
-        """Write what is due, then close; a peer that does not take it within CLOSE_S loses it."""
+        """Write buffered data, then close. What the peer does not read within CLOSE_S is discarded."""
         self._writer.close()
         try:
             async with asyncio.timeout(CLOSE_S):
                 await self._writer.wait_closed()
-        except OSError:  # TimeoutError is one; it is over either way
+        except OSError:  # includes TimeoutError; the connection is over either way
             pass
         finally:
             self.abort()
 
 
 class StreamServer:
-    """`async with StreamServer(host, port, serve, setting)`: calls `serve` for each connection, in a task of its own."""
+    """Accepts connections and runs `serve` for each, in a task of its own; an asynchronous context manager."""
 
     def __init__(self, address: str, port: int, serve: Callable[[Stream], Awaitable[None]], setting: str) -> None:
-        """`setting` names the port in errors."""
+        """Prepare a server on `address` and `port`. `setting` is the configuration key of the port, for error messages."""
         self._address = address
         self.port = port
         self._serve = serve
         self._setting = setting
         self._server: asyncio.Server | None = None
         self._tasks = BackgroundTasks("streams")
-        self._open: list[Stream] = []  # the oldest first
+        self._open: list[Stream] = []  # oldest first
         self._log = PeerLog(log)
 
     async def bind(self) -> None:
-        """Take the port, and let nobody in yet."""
+        """Bind the port without accepting connections yet."""
         try:
             self._server = await asyncio.start_server(self._accept, self._address, self.port, start_serving=False)
         except OSError as error:
@@ -146,7 +150,7 @@ class StreamServer:
             now = asyncio.get_running_loop().time()
             self._log.line(logging.INFO, stream.ip, now, "The connection of %s ended: %s", stream.addr, error)
         finally:
-            # It counts until it is closed, and a new connection displaces it first.
+            # The stream counts until it is closed, but a new connection displaces it first.
             stream.is_identified = False
             try:
                 await stream.close()
@@ -156,7 +160,7 @@ class StreamServer:
 
 
 def select_displaced(newest: Stream, streams: Sequence[Stream]) -> Stream | None:
-    """Return which of `streams` (the oldest first, `newest` among them) is one too many; None if none is."""
+    """Return which of `streams` (oldest first, including `newest`) exceeds a limit and must be closed; None if none does."""
     networks = {stream: _network(stream.ip) for stream in streams}
     same_address = [stream for stream in streams if networks[stream] == networks[newest]]
     if len(same_address) > ADDRESS_CONNECTIONS_MAX:
@@ -172,7 +176,7 @@ def select_displaced(newest: Stream, streams: Sequence[Stream]) -> Stream | None
 
 
 def _network(ip: str) -> str:
-    """Return what counts as one address: an IPv4 address, or the /64 network that an IPv6 host chooses its addresses from."""
+    """Return the unit that limits apply to: an IPv4 address, or the /64 network from which IPv6 hosts choose addresses."""
     if ":" not in ip:
         return ip
     address = ipaddress.IPv6Address(ip.partition("%")[0])
@@ -183,13 +187,13 @@ def _network(ip: str) -> str:
 
 @contextlib.asynccontextmanager
 async def open_stream(addr: str) -> AsyncIterator[Stream]:
-    """A connection to `addr`, closed at the end of the block. ConnectionLost when none can be made."""
+    """Connect to `addr` and yield the stream, closed at the end of the block. Raise ConnectionLost if connecting fails."""
     ip, port = host.parse(addr)
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             reader, writer = await asyncio.open_connection(ip, port)
     except TimeoutError:
-        raise ConnectionLost(addr, f"not made within {CONNECT_TIMEOUT_S:g} s") from None
+        raise ConnectionLost(addr, f"not established within {CONNECT_TIMEOUT_S:g} s") from None
     except OSError as error:
         raise ConnectionLost(addr, error.strerror or str(error)) from error
     stream = Stream(reader, writer)

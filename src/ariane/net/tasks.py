@@ -1,4 +1,4 @@
-"""Background tasks with an owner: who starts them awaits their end."""
+"""Background tasks with an owner that awaits their end."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ BACK_OFF_MAX_S = 60.0
 
 
 async def wait_done(running: asyncio.Future[Any]) -> asyncio.CancelledError | None:
-    """Wait until `running`, work of a thread, has ended, even if the caller is cancelled meanwhile.
+    """Wait until `running`, work in a thread, is done, even if the caller is cancelled meanwhile.
 
     Returns:
-        The cancellation, for the caller to raise once it has recorded what the work did.
+        The cancellation, which the caller raises after it has recorded the result of the work; None without one.
     """
     cancelled: asyncio.CancelledError | None = None
     while not running.done():
@@ -31,7 +31,7 @@ async def wait_done(running: asyncio.Future[Any]) -> asyncio.CancelledError | No
 
 
 class BackgroundTasks:
-    """The tasks of one program part. `close` cancels and awaits them all; an error of one is logged with its name."""
+    """The tasks of one component. `close` cancels and awaits all of them; the error of a task is logged with its name."""
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
@@ -46,9 +46,10 @@ class BackgroundTasks:
     def repeat(
         self, seconds: float, work: Callable[[], Awaitable[object]], name: str, *, first_s: float | None = None
     ) -> None:
-        """Call `work` every `seconds`, first after `first_s`; an error is logged and the next round comes all the same.
+        """Call `work` every `seconds`, first after `first_s`. Errors are logged and do not end the repetition.
 
-        A failing disk (OSError) or peer (ArianeError) is one line, and the pause doubles up to BACK_OFF_MAX_S while it lasts.
+        An error of the disk (OSError) or a peer (ArianeError) takes one log line, and the interval doubles up to BACK_OFF_MAX_S
+        while the errors last.
         """
         self.start(self._repeat(seconds, work, name, seconds if first_s is None else first_s), name)
 
@@ -68,13 +69,13 @@ class BackgroundTasks:
             except (OSError, ArianeError) as error:
                 failures += 1
                 pause_s = max(seconds, Backoff(2 * seconds, BACK_OFF_MAX_S).delay_s(failures))
-                log.error("%s: %s failed, trying again in %.0f s: %s", self._owner, name, pause_s, error)
+                log.error("%s: %s failed; retrying in %.0f s: %s", self._owner, name, pause_s, error)
                 continue
             except Exception:
-                log.exception("%s: %s failed, trying again in %.0f s", self._owner, name, seconds)
+                log.exception("%s: %s failed; retrying in %.0f s", self._owner, name, seconds)
             else:
                 if failures:
-                    log.warning("%s: %s works again after %d failures", self._owner, name, failures)
+                    log.warning("%s: %s succeeded after %d failures", self._owner, name, failures)
                 failures = 0
 
     def _ended(self, task: asyncio.Task[Any]) -> None:

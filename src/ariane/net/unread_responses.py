@@ -1,10 +1,10 @@
-"""Answers that clients have not read yet: their bytes on all connections of a server.
+"""Responses that clients have not read yet: their bytes on all connections of a server.
 
-    written ─► noted ─► above `total_max`: connections with unread answers are served again when they have read them all
-                     └► above twice that: the connection with most of them is closed
+    written ─► counted ─► above `total_max`: connections with unread responses are served again once all are read
+                       └► above twice that: the connection with most of them is closed
 
-A transport does not report when its buffer shrinks, so the bytes are counted again when the sum of what was noted reaches a
-bound. What a connection has below NOTED_FROM is not noted.
+A transport does not report that its buffer shrinks, so the bytes are counted again when the running sum reaches a bound. Less
+than NOTE_MIN_BYTES on a connection is not counted.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ RECOUNT_S = 0.05
 
 
 class Holder(Protocol):
-    """A connection with unread answers."""
+    """A connection with unread responses."""
 
     def unread_bytes(self) -> int:
-        """Return the bytes that were written and not read yet."""
+        """Return the number of bytes written and not read yet."""
         ...
 
 
 class UnreadResponses:
-    """The sum over all connections."""
+    """The sum of unread bytes over all connections."""
 
     def __init__(self, total_max: int) -> None:
         self.total_max = total_max
         self._holders: set[Holder] = set()
         self._counted = 0
         self._counted_at = float("-inf")
-        self._noted = 0  # since it was counted
+        self._noted = 0  # since the last recount
 
     def note(self, holder: Holder, size: int, now: float) -> bool:
         """Add `size` bytes to the sum. Return whether it exceeds its bound."""
@@ -44,16 +44,16 @@ class UnreadResponses:
         return self.total > self.total_max
 
     def forget(self, holder: Holder) -> None:
-        """Leave out a connection that was closed."""
+        """Remove a connection that was closed."""
         self._holders.discard(holder)
 
     @property
     def total(self) -> int:
-        """Bytes, possibly more than there are."""
+        """Upper bound of the unread bytes."""
         return self._counted + self._noted
 
     def excess(self, now: float) -> Holder | None:
-        """Return the connection to close: that with most unread answers, if they are far above the bound together."""
+        """Return the connection to close: the one with most unread bytes, if the total is far above its bound; else None."""
         if self.total <= 2 * self.total_max:
             return None
         self._recount(now)
