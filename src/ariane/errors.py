@@ -1,23 +1,25 @@
-"""Every exception of Ariane, in one tree; facts are attributes, the message is for people.
+"""All exceptions of Ariane, in one tree. Facts are attributes; the message is for people.
 
 ArianeError
-├── ProtocolError        the peer broke the protocol: bytes that are no frame, header, record, property ...
-│   └── HeaderError      a request's header lacks a field or holds a value of the wrong type (names the field)
-├── StoreError           the disk's fault, or the store directory's
-│   ├── StoreCorrupt     bytes on disk that no rule allows (path, offset)
-│   ├── StoreFull        no room; writes are refused until space returns
-│   ├── FlushFailed      an fsync failed: the writer has stopped for good (path)
+├── ProtocolError        the peer sent bytes that violate the protocol
+│   └── HeaderError      a request header lacks a field, or a field has the wrong type; names the field
+├── StoreError           the disk or the store directory failed
+│   ├── StoreCorrupt     bytes on disk violate the format (path, offset)
+│   ├── StoreFull        the disk is full; writes are rejected until space is free
+│   ├── FlushFailed      an fsync failed; the store accepts no more writes (path)
 │   └── StoreLocked      another process has this directory open
-├── ReplyError           the other side said no (code, remark, addr)
-├── RequestTimeout       no answer in time (addr, timeout_ms)
-├── ConnectionLost       the connection was refused or closed before the answer (addr)
+├── ReplyError           the server responded with an error code (code, remark, addr)
+├── RequestTimeout       no response within the time limit (addr, timeout_ms)
+├── ConnectionLost       the connection was refused, or closed before the response (addr)
 ├── ServerUnavailable    name servers or brokers did not respond in any of several attempts
-├── RouteNotFound        no name server knows the topic, or none of its brokers is alive (topic)
-├── MessageRefused       a message this client must not send: empty body, bad topic, too large
-├── FilterError          an SQL92 expression that is none (expression, position, why)
-├── ConfigError          a setting that cannot be used (key, value, fix)
-│   └── UsageError       an option or argument of a command that cannot be used
-└── ClientClosed         the producer or consumer was used before its start or after its end
+├── RouteNotFound        no name server has a route of the topic, or none of its brokers is usable (topic)
+├── MessageRefused       the message cannot be sent: empty body, invalid topic, too large
+├── FilterError          the SQL92 expression is invalid (expression, position, why)
+├── ConfigError          the value of a setting is invalid (key, value, fix)
+│   └── UsageError       an option or argument of a command is invalid
+└── ClientClosed         the producer or consumer is not started, or closed
+
+`ariane.protocol.transient.is_transient` tells which of them may disappear when the request is repeated.
 """
 
 from __future__ import annotations
@@ -28,19 +30,19 @@ class ArianeError(Exception):
 
 
 class ProtocolError(ArianeError):
-    """The peer broke the protocol."""
+    """The peer sent bytes that violate the protocol; the message names the first violation."""
 
 
 class HeaderError(ProtocolError):
-    """A request header cannot be read as what its code asks for."""
+    """A request header lacks a field that its code requires, or a field has the wrong type."""
 
 
 class StoreError(ArianeError):
-    """The disk, or the store directory, is at fault."""
+    """The disk or the store directory failed."""
 
 
 class StoreCorrupt(StoreError):
-    """Bytes on disk that no rule of the format allows."""
+    """Bytes on disk violate the format."""
 
     def __init__(self, path: str, offset: int, why: str) -> None:
         super().__init__(f"{path} at {offset}: {why}")
@@ -50,14 +52,14 @@ class StoreCorrupt(StoreError):
 
 
 class StoreFull(StoreError):
-    """No room for another record; reads go on."""
+    """No room for another record; reads continue."""
 
 
 class FlushFailed(StoreError):
-    """An fsync failed; nothing after the last flushed position may be acknowledged, ever."""
+    """An fsync failed. Nothing after the last flushed position may be acknowledged until the store is reopened."""
 
     def __init__(self, path: str, why: str) -> None:
-        super().__init__(f"cannot flush {path}: {why}; the store takes no more writes until it is restarted")
+        super().__init__(f"Cannot flush {path}: {why}; the store accepts no more writes until it is restarted")
         self.path = path
         self.why = why
 
@@ -67,7 +69,13 @@ class StoreLocked(StoreError):
 
 
 class ReplyError(ArianeError):
-    """The other side answered with a code that is not success."""
+    """The server responded with another code than SUCCESS.
+
+    Attributes:
+        code: The response code (`ariane.protocol.codes.ResponseCode`).
+        remark: The server's explanation, if it sent one.
+        addr: Address of the server, or an empty string if unknown.
+    """
 
     def __init__(self, code: int, remark: str | None, addr: str = "") -> None:
         super().__init__(f"{addr or 'peer'} answered code {code}: {remark or 'no remark'}")
@@ -77,16 +85,16 @@ class ReplyError(ArianeError):
 
 
 class RequestTimeout(ArianeError):
-    """No answer in time."""
+    """No response within the time limit. The request may have been executed."""
 
     def __init__(self, addr: str, timeout_ms: float) -> None:
-        super().__init__(f"no answer from {addr} within {timeout_ms:.0f} ms")
+        super().__init__(f"no response from {addr} within {timeout_ms:.0f} ms")
         self.addr = addr
         self.timeout_ms = timeout_ms
 
 
 class ConnectionLost(ArianeError):
-    """The connection was refused, or closed before the answer came."""
+    """The connection was refused, or closed before the response arrived."""
 
     def __init__(self, addr: str, why: str) -> None:
         super().__init__(f"connection to {addr}: {why}")
@@ -95,7 +103,7 @@ class ConnectionLost(ArianeError):
 
 
 class RouteNotFound(ArianeError):
-    """No name server knows the topic, or none of its brokers can do what was asked."""
+    """No name server has a route of the topic, or none of its brokers is usable for the request."""
 
     def __init__(self, topic: str, why: str) -> None:
         super().__init__(f"no route for topic {topic}: {why}")
@@ -103,17 +111,17 @@ class RouteNotFound(ArianeError):
 
 
 class ServerUnavailable(ArianeError):
-    """Name servers or brokers did not respond in any of several attempts; a later one may succeed."""
+    """Name servers or brokers did not respond in any of several attempts; a later attempt may succeed."""
 
 
 class MessageRefused(ArianeError):
-    """A message that must not be sent as it is; the text says what to change."""
+    """The message cannot be sent as it is; the text says what to change."""
 
 
 class FilterError(ArianeError):
-    """An SQL92 expression that cannot be understood; the text shows the place. `position` counts characters from 0."""
+    """The SQL92 expression is invalid. The text marks the position, which counts characters from 0."""
 
-    AROUND = 48  # characters shown before and behind the place: an expression may be as long as a page
+    AROUND = 48  # characters shown before and after the position: expressions may fill a page
 
     def __init__(self, expression: str, position: int, why: str) -> None:
         first = max(0, position - self.AROUND)
@@ -128,7 +136,7 @@ class FilterError(ArianeError):
 
 
 class ConfigError(ArianeError):
-    """A setting that cannot be used."""
+    """The value of a setting is invalid; `fix` says what to change."""
 
     def __init__(self, key: str, value: object, fix: str) -> None:
         super().__init__(f"{key}: {fix}" if value is None else f"{key} = {value!r}: {fix}")
@@ -138,8 +146,8 @@ class ConfigError(ArianeError):
 
 
 class UsageError(ConfigError):
-    """A command line that cannot be run. `value` None: the option or argument is missing."""
+    """An option or argument of a command is invalid. `value` is None if it is missing."""
 
 
 class ClientClosed(ArianeError):
-    """A producer or consumer was used before its start or after its end."""
+    """The producer or consumer was used before it was started, or after it was closed."""

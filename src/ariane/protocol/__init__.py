@@ -1,1 +1,1 @@
-"""Bytes and commands of the remoting protocol, without sockets: what is pure about talking RocketMQ."""
+"""The remoting protocol without I/O: frames, commands, typed requests, stored records."""

@@ -1,8 +1,8 @@
-"""The body of SEND_BATCH_MESSAGE: messages one after another.
+"""The body of SEND_BATCH_MESSAGE: a sequence of messages.
 
     size i32 | magic i32 0 | crc i32 0 | flag i32 | body i32+n | properties i16+n
 
-Size, magic and CRC are written as Java writes them and not believed on reading. [MessageDecoder.encodeMessage]
+Size, magic and CRC are written as Java writes them and ignored on reading. [MessageDecoder.encodeMessage]
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ def encode(entries: Iterable[BatchEntry]) -> bytes:
 
 
 def decode(data: bytes) -> list[BatchEntry]:
-    """All entries; ProtocolError when one does not fit, and then none of them counts."""
+    """Return all entries. Raise ProtocolError if one of them exceeds the data."""
     entries: list[BatchEntry] = []
     at, end = 0, len(data)
     while at < end:
         if at + _START.size > end:
-            raise ProtocolError(f"batch entry {len(entries)} ends within its header")
+            raise ProtocolError(f"Batch entry {len(entries)} ends within its header")
         _, _, _, flag, body_size = _START.unpack_from(data, at)
         at += _START.size
         if body_size < 0 or at + body_size + 2 > end:
-            raise ProtocolError(f"batch entry {len(entries)}: body of {body_size} bytes does not fit")
+            raise ProtocolError(f"Batch entry {len(entries)}: invalid body length {body_size}")
         body = data[at : at + body_size]
         at += body_size
         (size,) = _I16.unpack_from(data, at)
         at += 2
         if size < 0 or at + size > end:
-            raise ProtocolError(f"batch entry {len(entries)}: properties of {size} bytes do not fit")
+            raise ProtocolError(f"Batch entry {len(entries)}: invalid properties length {size}")
         try:
             properties = data[at : at + size].decode()
         except UnicodeDecodeError:
-            raise ProtocolError(f"batch entry {len(entries)}: properties are not UTF-8") from None
+            raise ProtocolError(f"Batch entry {len(entries)}: properties are not UTF-8") from None
         entries.append(BatchEntry(flag, body, properties))
         at += size
     return entries

@@ -1,4 +1,4 @@
-"""Request and response codes, by their names in RocketMQ (reference: remoting-protocol 2 and 3)."""
+"""Request and response codes by their RocketMQ names (reference: remoting-protocol 2 and 3)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RequestCode(IntEnum):
     SEND_REPLY_MESSAGE = 324
     SEND_REPLY_MESSAGE_V2 = 325
     RECALL_MESSAGE = 370  # of 5.x
-    LITE_PULL_MESSAGE = 361  # 5.x lite pull consumers; the same header and answer as PULL_MESSAGE
+    LITE_PULL_MESSAGE = 361  # 5.x lite pull consumers; same header and response as PULL_MESSAGE
     # clients
     HEART_BEAT = 34
     UNREGISTER_CLIENT = 35
@@ -136,7 +136,7 @@ class ResponseCode(IntEnum):
     UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED = 211
 
 
-# Answers to a send that mean: the message is stored.
+# Responses to a send after which the message is stored.
 STORED_CODES = frozenset(
     {
         ResponseCode.SUCCESS,
@@ -146,11 +146,11 @@ STORED_CODES = frozenset(
     }
 )
 
-VERSION = 401  # ordinal of V4_9_4 among the versions; what every command of ours carries
+VERSION = 401  # ordinal of V4_9_4 in Java's MQVersion; sent with every command
 
 
 def code_name(code: int) -> str:
-    """Name of a request code, or its number."""
+    """Return the name of a request code, or its number if it is unknown."""
     try:
         return RequestCode(code).name
     except ValueError:

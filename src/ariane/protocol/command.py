@@ -5,12 +5,13 @@ JSON form, as Java prints it:
 ROCKETMQ form:
     code i16 | language u8 | version i16 | opaque i32 | flag i32 | remark i32+n | extFields i32+n: (key i16+n, value i32+n)*
 
-The extFields of a JSON header stay undecoded bytes until somebody asks for them as the typed request of the code
-(`requests.typed`): that is what makes a fully checked header cheap.
+The extFields of a JSON header stay encoded until `requests.typed` decodes them into the Struct of the code: a fully validated
+header costs one pass.
 
 HEADER_MAX bounds the header of a request. The largest legal one carries 32,767 bytes of properties, and JSON may write
-each as six (`\\u0001` between two properties): 192 KiB, and the other fields. Answers may have larger ones: that of a batch
-names the id of each message. Headers that are not strict JSON, which no Java client writes, have at most LIBERAL_HEADER_MAX.
+each as six (`\\u0001` between two properties): 192 KiB, plus the other fields. Responses may have larger headers: that of a
+batch contains the id of each message. Headers that are not strict JSON, which no Java client writes, have at most
+LIBERAL_HEADER_MAX.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ _I32 = Struct(">i")
 
 
 class CommandHeader(msgspec.Struct, rename={"fields": "extFields", "form": "serializeTypeCurrentRPC"}):
-    """A JSON header. `fields` are the extFields as raw JSON, empty when there are none."""
+    """A JSON header. `fields` holds the extFields as raw JSON, empty if there are none."""
 
     code: Int32 = 0
     fields: msgspec.Raw = msgspec.Raw()
@@ -71,7 +72,7 @@ class CommandHeader(msgspec.Struct, rename={"fields": "extFields", "form": "seri
 
 
 class Command:
-    """One request or response as it was received."""
+    """A received request or response."""
 
     __slots__ = ("body", "code", "fields", "flag", "form", "language", "opaque", "remark", "version")
 
@@ -106,7 +107,7 @@ class Command:
         return bool(self.flag & ONE_WAY)
 
     def field_map(self) -> dict[str, str]:
-        """The extFields as texts; a number, boolean or object that came bare as its text, null dropped."""
+        """Return the extFields as texts. Numbers, booleans and objects become their JSON text; null is dropped."""
         if self.fields is None:
             return {}
         if not isinstance(self.fields, msgspec.Raw):
@@ -127,36 +128,36 @@ _encode_json = msgspec.json.Encoder().encode
 
 
 def decode(frame: Frame) -> Command:
-    """The command of a frame; ProtocolError when its header is none."""
+    """Return the command of a frame. Raise ProtocolError if its header is invalid."""
     if frame.form == BINARY_FORM:
         return _decode_binary(frame)
     try:
         header = _decode_json(frame.header)
     except fastjson.UNREADABLE:
         header = _liberal_header(frame.header)
-    return Command(  # by position: this is done once for every frame
+    return Command(  # positional arguments: called once per frame
         header.code, header.opaque, header.flag, header.remark, header.fields or None, frame.body, header.language,
         header.version, JSON_FORM,
     )  # fmt: skip
 
 
 def outline(frame: Frame) -> Command:
-    """The command of a frame whose header is larger than it may be, without extFields and body: enough to answer it.
+    """Return a command without extFields and body, for a frame whose header is too large: enough to respond to it.
 
     Raises:
-        ProtocolError: the header is not one that Java writes.
+        ProtocolError: the header is not in a form that Java writes.
     """
     if frame.form == BINARY_FORM:
         if len(frame.header) < _BINARY_START.size:
             raise ProtocolError(
-                f"a ROCKETMQ header has at least {_BINARY_START.size + 4} bytes, not {len(frame.header)}"
+                f"Invalid ROCKETMQ header: {len(frame.header)} bytes, expected at least {_BINARY_START.size + 4}"
             )
         code, _, version, opaque, flag, _ = _BINARY_START.unpack_from(frame.header)
         return Command(code, opaque, flag, version=version, form=BINARY_FORM)
     try:
         header = _decode_json(frame.header)
     except fastjson.UNREADABLE as error:
-        raise ProtocolError(f"a header of {len(frame.header)} bytes that is not strict JSON: {error}") from None
+        raise ProtocolError(f"Invalid header of {len(frame.header)} bytes: not strict JSON: {error}") from None
     return Command(header.code, header.opaque, header.flag, version=header.version)
 
 
@@ -170,7 +171,7 @@ def encode(
     body: bytes | Sequence[bytes] = b"",
     form: int = JSON_FORM,
 ) -> list[bytes]:
-    """A frame as pieces to be written one after another; a body in pieces stays in pieces."""
+    """Return a frame as pieces to be written in order; the pieces of a body are not joined."""
     header = (
         _binary_header(code, opaque, flag, fields, remark)
         if form == BINARY_FORM
@@ -206,37 +207,37 @@ def _binary_header(code: int, opaque: int, flag: int, fields: Mapping[str, str] 
     try:
         start = _BINARY_START.pack(code, LANGUAGES.index(OUR_LANGUAGE), VERSION, opaque, flag, len(text))
     except StructError:
-        raise ProtocolError(f"code {code} does not fit into the ROCKETMQ header form (at most 32767)") from None
+        raise ProtocolError(f"Code {code} does not fit into the ROCKETMQ header form: expected at most 32767") from None
     return b"".join((start, text, _I32.pack(len(packed)), packed))
 
 
 def _decode_binary(frame: Frame) -> Command:
     data = frame.header
     if len(data) < _BINARY_START.size + 4:
-        raise ProtocolError(f"a ROCKETMQ header has at least {_BINARY_START.size + 4} bytes, not {len(data)}")
+        raise ProtocolError(f"Invalid ROCKETMQ header: {len(data)} bytes, expected at least {_BINARY_START.size + 4}")
     code, language, version, opaque, flag, remark_size = _BINARY_START.unpack_from(data)
     at = _BINARY_START.size
     remark = _piece(data, at, remark_size, "remark")
     at += remark_size
     if at + 4 > len(data):
-        raise ProtocolError("a ROCKETMQ header ends before its extFields")
+        raise ProtocolError("Invalid ROCKETMQ header: it ends before its extFields")
     (fields_size,) = _I32.unpack_from(data, at)
     at += 4
     if fields_size < 0 or at + fields_size != len(data):
-        raise ProtocolError(f"extFields of {fields_size} bytes do not end a header of {len(data)} bytes at {at}")
+        raise ProtocolError(f"Invalid extFields length {fields_size} at {at} in a header of {len(data)} bytes")
     fields: dict[str, str] = {}
     while at < len(data):
         if at + 2 > len(data):
-            raise ProtocolError("extFields end within a key length")
+            raise ProtocolError("Invalid extFields: they end within a key length")
         (size,) = _I16.unpack_from(data, at)
         key = _piece(data, at + 2, size, "extField name")
         at += 2 + size
         if at + 4 > len(data):
-            raise ProtocolError("extFields end within a value length")
+            raise ProtocolError("Invalid extFields: they end within a value length")
         (size,) = _I32.unpack_from(data, at)
         value = _piece(data, at + 4, size, f"extField {key}")
         at += 4 + size
-        if key and value:  # of length zero: Java reads null
+        if key and value:  # of length zero, which Java reads as null
             fields[key] = value
     return Command(
         code,
@@ -253,25 +254,25 @@ def _decode_binary(frame: Frame) -> Command:
 
 def _piece(data: bytes, at: int, size: int, what: str) -> str:
     if size < 0 or at + size > len(data):
-        raise ProtocolError(f"{what} of {size} bytes does not fit into a header of {len(data)} bytes")
+        raise ProtocolError(f"Invalid {what}: {size} bytes do not fit into a header of {len(data)} bytes")
     try:
         return data[at : at + size].decode()
     except UnicodeDecodeError:
-        raise ProtocolError(f"{what} is not UTF-8") from None
+        raise ProtocolError(f"Invalid {what}: not UTF-8") from None
 
 
 def _liberal_header(data: bytes) -> CommandHeader:
-    """A header that is no strict JSON, or not of the strict types, read as fastjson would."""
+    """Return a header that is not strict JSON, or has other types, as fastjson would read it."""
     value = fastjson.read(data, LIBERAL_HEADER_MAX)
     if not isinstance(value, dict):
-        raise ProtocolError("the header is no JSON object")
+        raise ProtocolError("Invalid header: not a JSON object")
     fields = value.pop("extFields", None)
     if not isinstance(value.get("language"), str):
         value["language"] = None
     try:
         header = msgspec.convert(value, CommandHeader, strict=False)
     except fastjson.UNREADABLE as error:
-        raise ProtocolError(f"the header is wrong: {error}") from None
+        raise ProtocolError(f"Invalid header: {error}") from None
     if fields is not None:
         header.fields = msgspec.Raw(_encode_json(_texts(fields)))
     return header
@@ -279,7 +280,7 @@ def _liberal_header(data: bytes) -> CommandHeader:
 
 def _texts(fields: Any) -> dict[str, str]:
     if not isinstance(fields, dict):
-        raise ProtocolError("extFields is no JSON object")
+        raise ProtocolError("Invalid extFields: not a JSON object")
     return {
         name: value if isinstance(value, str) else fastjson.write(value).decode()
         for name, value in fields.items()

@@ -1,10 +1,10 @@
-"""Compressed bodies: the algorithm that the sysFlag names, and expansion within a bound. [CompressorFactory, CompressionType]
+"""Compressed bodies: the algorithm in the sysFlag, and decompression within a bound. [CompressorFactory, CompressionType]
 
 Bits 8 to 10 of the sysFlag, valid with bit 0: 0 and 3 zlib stream, 1 LZ4 frame, 2 ZSTD frame. Producers of 5.x (and of 4.9.4 with
-`rocketmq.message.compressType`) choose the algorithm. zlib is what every version of every client can read, so Ariane writes it.
+`rocketmq.message.compressType`) choose the algorithm. Every version of every client can read zlib, so Ariane writes it.
 
-All three are expanded piece by piece, so that a small body that expands to gigabytes costs no more than the bound. The lengths
-that LZ4 and ZSTD frames declare are not used: the producer writes them.
+All three are decompressed piece by piece, so that a small body that expands to gigabytes costs no more than the bound. The
+lengths declared in LZ4 and ZSTD frames are not used: the producer controls them.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ariane.model.message import (
     COMPRESSION_ZSTD,
 )
 
-COMPRESS_MIN_BYTES = 4096  # bytes; below that Java clients leave a body as it is
+COMPRESS_MIN_BYTES = 4096  # bytes; Java clients do not compress smaller bodies
 LEVEL = 5
 DECOMPRESSED_MAX = 64 * 1024 * 1024  # a 4 MiB body of zeros expands a thousand times; more than this is an attack
-FRAMES_MAX = 1024  # of one body: LZ4 and ZSTD streams may consist of several frames; producers write one
-PIECE = 1024 * 1024  # bytes that an LZ4 frame is expanded to in one step
-LZ4_INPUT = 256 * 1024  # bytes of a body that are expanded in one step
-ZSTD_INPUT = 512  # bytes of a ZSTD frame that are expanded in one step, to at most 16 MiB
+FRAMES_MAX = 1024  # per body: LZ4 and ZSTD streams may consist of several frames; producers write one
+PIECE = 1024 * 1024  # output bytes per step for an LZ4 frame
+LZ4_INPUT = 256 * 1024  # input bytes of a body per step
+ZSTD_INPUT = 512  # input bytes of a ZSTD frame per step, which expand to at most 16 MiB
 ZSTD_WINDOW_MAX = (
     128 * 1024 * 1024
 )  # the largest window that ZSTD compressors use at any level; its memory is taken as it fills
@@ -37,23 +37,23 @@ ZLIB_FLAGS = COMPRESSED | COMPRESSION_ZLIB
 
 
 def compress(body: bytes) -> bytes:
-    """zlib stream of `body`; store it with ZLIB_FLAGS in the sysFlag."""
+    """Return `body` as a zlib stream; store it with ZLIB_FLAGS in the sysFlag."""
     return zlib.compress(body, LEVEL)
 
 
 def decompress(body: bytes, sys_flag: int, expanded_max: int = DECOMPRESSED_MAX) -> bytes:
-    """Return the body as the producer gave it.
+    """Return the body as the producer sent it.
 
     Raises:
-        ProtocolError: the algorithm is unknown, the stream is broken, or it expands to more than `expanded_max` bytes.
-        ConfigError: the algorithm's package is missing. Spark's executors have what was installed there.
+        ProtocolError: the algorithm is unknown, the stream is corrupt, or it expands to more than `expanded_max` bytes.
+        ConfigError: the algorithm's package is missing, which is possible on Spark executors.
     """
     if not sys_flag & COMPRESSED or not body:
         return body
     kind = sys_flag & COMPRESSION_MASK
     if kind not in _EXPANDERS:
         raise ProtocolError(
-            f"the body is compressed with algorithm {kind >> 8} of the sysFlag: known are 0 and 3 (zlib), 1 (LZ4), 2 (ZSTD)"
+            f"Unknown compression algorithm {kind >> 8} in the sysFlag: expected 0 or 3 (zlib), 1 (LZ4) or 2 (ZSTD)"
         )
     name, expander = _EXPANDERS[kind]
     try:
@@ -93,7 +93,7 @@ def _expand_lz4(body: bytes, length_max: int) -> tuple[bytes, bool]:
             stream = LZ4FrameDecompressor()
         given = body[at : at + LZ4_INPUT] if stream.needs_input else b""
         at += len(given)
-        # The decompressor allocates what it may return, so a small body is not given the whole bound at once.
+        # The decompressor allocates what it may return, so a small body does not get the whole bound in one step.
         piece = stream.decompress(given, max_length=min(PIECE, length_max - length))
         if not given and not piece and not stream.eof:
             break
@@ -112,7 +112,7 @@ def _expand_zstd(body: bytes, length_max: int) -> tuple[bytes, bool]:
         if stream.eof:
             frames = _next_frame(frames)
             stream = decompressor.decompressobj()
-        # It returns all that its input expands to, and 4 bytes may be a block of 128 KiB: so it is given little at a time.
+        # It returns everything that its input expands to, and 4 bytes may be a block of 128 KiB: so each step gets little input.
         given = body[at : at + ZSTD_INPUT]
         try:
             piece = stream.decompress(given)
@@ -125,14 +125,14 @@ def _expand_zstd(body: bytes, length_max: int) -> tuple[bytes, bool]:
 
 
 def _next_frame(frames: int) -> int:
-    """Count one more frame. Each costs a decompressor, and an empty one has a few bytes."""
+    """Count another frame: each costs a decompressor, and an empty one has a few bytes."""
     if frames == FRAMES_MAX:
         raise ValueError(f"it has more than {FRAMES_MAX:,} frames")
     return frames + 1
 
 
-# Kind → name, and a function of the body and a length: the body expanded to at least this length or its end, and whether the
-# stream is complete.
+# Kind -> name, and a function of the body and a length: it returns at least this many decompressed bytes or all of them, and
+# whether the stream is complete.
 _EXPANDERS: dict[int, tuple[str, Callable[[bytes, int], tuple[bytes, bool]]]] = {
     0: ("zlib", _expand_zlib),
     COMPRESSION_LZ4: ("LZ4", _expand_lz4),

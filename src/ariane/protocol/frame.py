@@ -1,9 +1,9 @@
-"""Frames: how commands are cut out of the byte stream, and put into it.
+"""Frames: split the byte stream into commands and assemble it from them.
 
     length i32 = 4 + header + body | form u8 (0 JSON, 1 ROCKETMQ) | header length u24 | header | body
 
-A frame has at most 16 MiB, its length field included. Every length is checked before anything of its size is kept, so
-what waits in a FrameReader is at most one frame and what the socket read with it. [NettyDecoder, RemotingCommand]
+A frame has at most 16 MiB, including its length field. Every length is checked before data of that size is buffered, so a
+FrameReader holds at most one frame and the rest of one socket read. [NettyDecoder, RemotingCommand]
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PREFIX_SIZE = _PREFIX.size
 
 
 class Frame(NamedTuple):
-    """One frame of the stream, its header still undecoded."""
+    """One frame of the stream with its header still encoded."""
 
     form: int
     header: bytes
@@ -31,9 +31,9 @@ class Frame(NamedTuple):
 
 
 class FrameReader:
-    """Cuts a stream into frames: `feed` it what was read, it gives the frames that are whole by then.
+    """Splits a byte stream into frames: `feed` takes received data and yields the frames that are complete.
 
-    ProtocolError means the stream cannot be followed any further: the connection is to be closed.
+    A ProtocolError means that the rest of the stream cannot be interpreted: close the connection.
     """
 
     def __init__(self, frame_max: int = FRAME_MAX) -> None:
@@ -43,7 +43,7 @@ class FrameReader:
 
     @property
     def waiting(self) -> int:
-        """Bytes of an unfinished frame."""
+        """Number of buffered bytes of an unfinished frame."""
         return len(self._rest)
 
     def feed(self, data: bytes) -> Iterator[Frame]:
@@ -59,11 +59,11 @@ class FrameReader:
             header_size = form_and_header & 0xFFFFFF
             form = form_and_header >> 24
             if not 4 <= length <= self._frame_max - 4:
-                raise ProtocolError(f"frame length {length} is not within 4 and {self._frame_max - 4}")
+                raise ProtocolError(f"Invalid frame length {length}: expected 4 to {self._frame_max - 4}")
             if header_size > length - 4:
-                raise ProtocolError(f"header length {header_size} does not fit into a frame of {length} bytes")
+                raise ProtocolError(f"Invalid header length {header_size} in a frame of {length} bytes")
             if form > BINARY_FORM:
-                raise ProtocolError(f"header form {form} is unknown (0 is JSON, 1 is ROCKETMQ)")
+                raise ProtocolError(f"Unknown header form {form}: expected 0 (JSON) or 1 (ROCKETMQ)")
             stop = at + 4 + length
             if stop > end:
                 self._need = stop - at
@@ -78,8 +78,8 @@ class FrameReader:
 
 
 def prefix(form: int, header_size: int, body_size: int) -> bytes:
-    """The 8 bytes before header and body. ProtocolError when the frame would be larger than a peer accepts."""
+    """Return the 8 bytes in front of header and body. Raise ProtocolError if the frame exceeds what peers accept."""
     length = 4 + header_size + body_size
     if length > FRAME_MAX - 4:
-        raise ProtocolError(f"a frame of {length + 4} bytes is larger than the {FRAME_MAX} that peers accept")
+        raise ProtocolError(f"Frame of {length + 4} bytes is too large: peers accept at most {FRAME_MAX}")
     return _PREFIX.pack(length, form << 24 | header_size)

@@ -1,7 +1,7 @@
 """Message properties as text: `name 0x01 value`, pairs joined by 0x02.
 
-No separator at the end (4.9.4 writes none; older clients do, so one is accepted). A pair counts only with a non-empty
-name and a non-empty value, as in Java. [MessageDecoder.messageProperties2String]
+There is no separator at the end (4.9.4 writes none; older clients do, so one is accepted). Pairs with an empty name or value
+are ignored, as in Java. [MessageDecoder.messageProperties2String]
 """
 
 from __future__ import annotations
@@ -16,20 +16,22 @@ SIZE_MAX = 32767  # the length field of a record is a signed short
 
 
 def encode(properties: Mapping[str, str]) -> str:
-    """Text of `properties`. A name or value that holds a separator would become other properties: ProtocolError."""
+    """Return `properties` as text. Raise ProtocolError if a name or value contains a separator."""
     text = join(properties)
     if text.count(NAME_END) != len(properties) or (properties and text.count(PAIR_END) != len(properties) - 1):
-        raise ProtocolError("a property name or value holds U+0001 or U+0002, which separate properties on the wire")
+        raise ProtocolError(
+            "Invalid property: name or value contains U+0001 or U+0002, which separate properties on the wire"
+        )
     return text
 
 
 def join(properties: Mapping[str, str]) -> str:
-    """Text of properties that `decode` gave, or that were checked: nothing of them is looked at."""
+    """Return properties as text without checking them; for those that `decode` returned or a caller has checked."""
     return PAIR_END.join([f"{name}{NAME_END}{value}" for name, value in properties.items()])
 
 
 def decode(text: str) -> dict[str, str]:
-    """Properties of `text`; segments that are no pair are skipped, the last of equal names wins."""
+    """Return the properties in `text`. Segments that are not pairs are skipped; the last of equal names wins."""
     properties = {}
     for segment in text.split(PAIR_END):
         name, end, value = segment.partition(NAME_END)

@@ -1,9 +1,9 @@
-"""The replication stream between a master and its slaves, sans I/O. [HAService, HAConnection]
+"""The replication stream between a master and its slaves, without I/O. [HAService, HAConnection]
 
-    slave → master   i64 how far the slave's commit log reaches; the first says where to begin, the later ones acknowledge
-    master → slave   i64 commit log offset | i32 size | size bytes of the log; size 0: nothing new, and still there
+    slave → master   i64 end of the slave's commit log; the first report is the start offset, later ones acknowledge
+    master → slave   i64 commit log offset | i32 size | size bytes of the log; size 0: heartbeat
 
-The bytes are the log's own, cut anywhere but never across the end of a file. A slave whose log is empty reports 0.
+The bytes are those of the log, split anywhere but never across the end of a file. A slave with an empty log reports 0.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ariane.errors import ProtocolError
 
 _REPORT = Struct(">q")
 _HEAD = Struct(">qi")
-SIZE_MAX = 4 << 20  # of a frame with its header; a Java slave's buffer is as large
+SIZE_MAX = 4 << 20  # bytes of a frame including its header; the buffer of a Java slave has this size
 
 
 class ReplicationChunk(NamedTuple):
@@ -32,13 +32,13 @@ def frame_head(offset: int, size: int) -> bytes:
 
 
 class AckReader:
-    """What a slave sends: of all that has come in, only the last whole report counts."""
+    """Decodes the reports of a slave; of all received ones only the last complete report counts."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> int | None:
-        """The last report in what has come so far; None when none is complete."""
+        """Return the last complete report in the data received so far; None if there is none."""
         data = self._rest + data
         whole = len(data) // _REPORT.size * _REPORT.size
         self._rest = data[whole:]
@@ -46,18 +46,18 @@ class AckReader:
             return None
         (offset,) = _REPORT.unpack_from(data, whole - _REPORT.size)
         if offset < 0:
-            raise ProtocolError(f"a slave reports the offset {offset}")
+            raise ProtocolError(f"Invalid offset {offset} in the report of a slave")
         return int(offset)
 
 
 class ReplicationChunkReader:
-    """What a master sends."""
+    """Decodes the chunks of a master."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[ReplicationChunk]:
-        """The chunks that are complete now, heartbeats (no data) among them."""
+        """Return the chunks that are complete now, including heartbeats (without data)."""
         buffer = self._buffer
         buffer += data
         found: list[ReplicationChunk] = []
@@ -65,7 +65,7 @@ class ReplicationChunkReader:
         while len(buffer) - at >= _HEAD.size:
             offset, size = _HEAD.unpack_from(buffer, at)
             if offset < 0 or not 0 <= size <= SIZE_MAX - _HEAD.size:
-                raise ProtocolError(f"a master sends {size} bytes for the offset {offset}")
+                raise ProtocolError(f"Invalid chunk of a master: {size} bytes for offset {offset}")
             if len(buffer) - at < _HEAD.size + size:
                 break
             at += _HEAD.size

@@ -1,7 +1,7 @@
-"""The requester's half of a connection: opaque numbers, who waits for which answer, and until when.
+"""Pending requests of a connection: opaque numbers, deadlines, and the token that each response resolves.
 
-Symmetrical: a broker uses the same for the requests that it sends to clients. What waits is the caller's own token (the
-asyncio shell passes futures). [NettyRemotingAbstract.responseTable]
+Used on both sides: a broker uses it for requests that it sends to clients. Tokens are the caller's (the asyncio shell passes
+futures). [NettyRemotingAbstract.responseTable]
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from ariane.errors import ArianeError
 
 Token = TypeVar("Token")
 
-PENDING_MAX = 65536  # requests under way on one connection; more means that the caller has lost its bounds
+PENDING_MAX = 65536  # requests in flight on one connection; more means that the caller does not bound its requests
 OPAQUE_MAX = 2**31 - 1
-DEADLINES_SPARE = 10_000  # of answered requests that the heap holds before it is built again
+DEADLINES_SPARE = 10_000  # entries of resolved requests in the heap before it is rebuilt
 
 
 class TooManyRequests(ArianeError):
-    """PENDING_MAX requests of this connection are unanswered."""
+    """PENDING_MAX requests of this connection are in flight."""
 
 
 class Session(Generic[Token]):
@@ -27,7 +27,9 @@ class Session(Generic[Token]):
 
     def __init__(self, pending_max: int = PENDING_MAX) -> None:
         self._pending: dict[int, tuple[Token, float]] = {}
-        self._deadlines: list[tuple[float, int]] = []  # a heap, with entries of requests that were answered meanwhile
+        self._deadlines: list[
+            tuple[float, int]
+        ] = []  # a heap; entries of resolved requests are skipped when they are reached
         self._pending_max = pending_max
         self._opaque = 0
 
@@ -35,14 +37,22 @@ class Session(Generic[Token]):
         return len(self._pending)
 
     def next_opaque(self) -> int:
-        """A number for a request that nobody waits for (one-way)."""
+        """Return the opaque number for a one-way request."""
         self._opaque = self._opaque + 1 if self._opaque < OPAQUE_MAX else 1
         return self._opaque
 
     def register(self, token: Token, deadline: float) -> int:
-        """Register a request whose answer `token` waits for until `deadline` (the caller's clock); gives its opaque."""
+        """Register a pending request and return its opaque number.
+
+        Args:
+            token: Returned when the request is resolved or expires.
+            deadline: Time of expiry on the caller's clock.
+
+        Raises:
+            TooManyRequests: PENDING_MAX requests are in flight.
+        """
         if len(self._pending) >= self._pending_max:
-            raise TooManyRequests(f"{len(self._pending)} requests are unanswered on this connection")
+            raise TooManyRequests(f"Too many requests in flight on this connection: {len(self._pending)}")
         opaque = self.next_opaque()
         while opaque in self._pending:
             opaque = self.next_opaque()
@@ -54,12 +64,12 @@ class Session(Generic[Token]):
         return opaque
 
     def resolve(self, opaque: int) -> Token | None:
-        """Who waits for `opaque`; None when nobody does (late, or never asked)."""
+        """Remove a pending request and return its token; None if there is none (timed out or duplicate response)."""
         entry = self._pending.pop(opaque, None)
         return entry[0] if entry else None
 
     def pop_expired(self, now: float) -> list[Token]:
-        """Those whose deadline has passed; they wait no longer."""
+        """Remove the requests whose deadline has passed and return their tokens."""
         late = []
         while self._deadlines and self._deadlines[0][0] <= now:
             deadline, opaque = heapq.heappop(self._deadlines)
@@ -68,7 +78,7 @@ class Session(Generic[Token]):
         return late
 
     def next_deadline(self) -> float | None:
-        """When the next of those that wait gives up."""
+        """Return the earliest deadline of a pending request, or None without one."""
         while self._deadlines:
             deadline, opaque = self._deadlines[0]
             if self._is_pending(opaque, deadline):
@@ -81,7 +91,7 @@ class Session(Generic[Token]):
         return entry is not None and entry[1] == deadline
 
     def close(self) -> list[Token]:
-        """The connection is gone: all that still wait."""
+        """Remove all pending requests, after the connection was lost, and return their tokens."""
         tokens = [token for token, _ in self._pending.values()]
         self._pending.clear()
         self._deadlines.clear()

@@ -1,9 +1,9 @@
-"""Signed requests: who asks, proven by a key that both sides know. [AclClientRPCHook, AclUtils, AclSigner]
+"""Signed requests: authentication of the sender by a shared key. [AclClientRPCHook, AclUtils, AclSigner]
 
     Signature = base64(HMAC-SHA1(secret key, values of all extFields in the order of their names, then the body))
 
-`AccessKey` (and `SecurityToken`) join the extFields before they are signed. Left out of the content are `Signature` itself and
-`_UNIQUE_KEY_QUERY`, which a 4.9.4 broker leaves out too. Reference: remoting-protocol 12.1.
+`AccessKey` (and `SecurityToken`) are added to the extFields before signing. Not signed are `Signature` itself and
+`_UNIQUE_KEY_QUERY`, which a 4.9.4 broker does not verify either. Reference: remoting-protocol 12.1.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 
 
 class Credentials(msgspec.Struct, frozen=True):
-    """An account's keys. They never show in a text made of this value."""
+    """Keys of an account. The secret key never appears in `repr` or log output."""
 
     access_key: str
     secret_key: str
@@ -39,7 +39,7 @@ class Credentials(msgspec.Struct, frozen=True):
 
 
 def sign(credentials: Credentials, fields: Mapping[str, str] | None, body: bytes) -> dict[str, str]:
-    """`fields` with access key and signature."""
+    """Return `fields` with access key and signature added."""
     all_fields = {**(fields or {}), ACCESS_KEY: credentials.access_key}
     if credentials.security_token:
         all_fields[SECURITY_TOKEN] = credentials.security_token
@@ -48,8 +48,10 @@ def sign(credentials: Credentials, fields: Mapping[str, str] | None, body: bytes
 
 
 def verify(secret_key: str, fields: Mapping[str, str], body: bytes) -> bool:
-    """Whether the fields carry the signature of this key. A Java 4.9.4 client signs the mark of a query by unique key as
-    well, and a 4.9.4 broker refuses that: here both ways count."""
+    """Return whether `fields` carry the signature of this key.
+
+    A Java 4.9.4 client also signs the mark of a query by unique key, which a 4.9.4 broker rejects; here both are accepted.
+    """
     given = fields.get(SIGNATURE, "").encode()
     own = signature(secret_key, fields, body).encode()
     if hmac.compare_digest(given, own):
@@ -64,7 +66,7 @@ def signature(secret_key: str, fields: Mapping[str, str], body: bytes) -> str:
 
 
 def _content(fields: Mapping[str, str], body: bytes, without: set[str]) -> bytes:
-    """What is signed. Names are sorted as Java sorts them, by UTF-16 units."""
+    """Return the bytes to sign. Names are sorted as Java sorts them, by UTF-16 units."""
     names = sorted(fields.keys() - without, key=lambda name: name.encode("utf-16-be", "surrogatepass"))
     return "".join([fields[name] for name in names]).encode("utf-8", "replace") + body
 

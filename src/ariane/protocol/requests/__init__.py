@@ -2,14 +2,14 @@
 
     messaging    send, pull, offsets, send back          (reference 4)
     clients      heartbeat, members, locks               (reference 5, 6)
-    routing      what a name server serves               (reference 7)
+    routing      requests to name servers                (reference 7)
     admin        topics and groups of a broker           (reference 8)
-    callbacks    what brokers ask of clients             (reference 6)
+    callbacks    requests from brokers to clients        (reference 6)
     brokers      a broker as a whole                     (reference 8)
-    rules        lengths, characters and ranges of all that a client names
+    rules        lengths, characters and ranges of all values from clients
 
-`typed` reads the extFields of a command as such a Struct, `typed_body` its body, `fields` writes one; a member is named on
-the wire as Java names it. Numbers arrive as texts and are checked on the way. `typed` and `typed_body` apply the table of rules.
+`typed` decodes the extFields of a command into such a Struct, `typed_body` its body, `fields` encodes one; members have Java's
+names on the wire. Numbers arrive as texts and are validated. `typed` and `typed_body` apply the table of rules.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from ariane.protocol.requests import rules
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-# Bytes of the JSON body of a request. A heartbeat takes some 150 for each subscription, a lock some 150 for each queue.
+# Bytes of the JSON body of a request. A heartbeat takes some 150 per subscription, a lock request some 150 per queue.
 JSON_BODY_MAX = 4 * 1024 * 1024
-# Codes whose bodies may be larger: a broker registers all its topics at once.
+# Codes whose bodies may be larger: a broker registers all its topics in one request.
 BODY_MAX: dict[int, int] = {RequestCode.REGISTER_BROKER: FRAME_MAX}
-# Of a body that is not strict JSON. Java clients and brokers send none of these to a server.
+# Bytes of a body that is not strict JSON. Java clients and brokers send none of these to a server.
 LIBERAL_BODY_MAX = 64 * 1024
 
 
@@ -43,9 +43,15 @@ def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
 
 
 def typed(command: Command, kind: type[T], names: Mapping[str, str] | None = None) -> T:
-    """The extFields of `command` as a `kind`; `names` translates wire names of an older form first.
+    """Decode the extFields of `command` into a `kind`.
 
-    HeaderError names the request and the member that is missing, wrong, or breaks its rule (`rules`).
+    Args:
+        command: The request or response.
+        kind: The Struct of its header class.
+        names: Wire names of an older header form -> names of `kind`.
+
+    Raises:
+        HeaderError: a member is missing, has the wrong type, or breaks its rule (`rules`); names request and member.
     """
     request = _read(command, kind, names)
     try:
@@ -64,7 +70,7 @@ def _read(command: Command, kind: type[T], names: Mapping[str, str] | None) -> T
                 decoder: msgspec.json.Decoder[T] = _decoder(kind)
                 return decoder.decode(fields)
             except fastjson.UNREADABLE:
-                pass  # bare numbers for texts, unquoted names: settled by the texts below
+                pass  # bare numbers for texts, unquoted names: decoded from the texts below
         texts = command.field_map()
         if names is not None:
             texts = {names.get(name, name): value for name, value in texts.items()}
@@ -74,10 +80,10 @@ def _read(command: Command, kind: type[T], names: Mapping[str, str] | None) -> T
 
 
 def typed_body(command: Command, kind: type[T]) -> T:
-    """Return the JSON body of `command` as a `kind`.
+    """Decode the JSON body of `command` into a `kind`.
 
     Raises:
-        ProtocolError: the body cannot be read, is larger than BODY_MAX allows for the code, or breaks a rule (`rules`).
+        ProtocolError: the body cannot be decoded, is larger than the code allows, or breaks a rule (`rules`).
     """
     value = decode_body(command.code, command.body, kind)
     try:
@@ -88,10 +94,12 @@ def typed_body(command: Command, kind: type[T]) -> T:
 
 
 def decode_body(code: int, body: bytes, kind: type[T]) -> T:
-    """Return the JSON body of a request with this code, as `typed_body` does."""
+    """Decode the JSON body of a request with this code, as `typed_body` does."""
     size_max = BODY_MAX.get(code, JSON_BODY_MAX)
     if len(body) > size_max:
-        raise ProtocolError(f"request {code_name(code)}: a body of {len(body)} bytes, at most {size_max} are accepted")
+        raise ProtocolError(
+            f"request {code_name(code)}: body of {len(body)} bytes is too large, expected at most {size_max}"
+        )
     try:
         return fastjson.decode(body, kind, liberal_max=LIBERAL_BODY_MAX)
     except ProtocolError as error:
@@ -104,7 +112,7 @@ def _members(kind: type[msgspec.Struct]) -> tuple[tuple[str, str], ...]:
 
 
 def fields(header: msgspec.Struct) -> dict[str, str]:
-    """extFields of `header`: every member that is not None, as Java's text of it."""
+    """Encode `header` as extFields: every member that is not None, in Java's text form."""
     texts = {}
     for name, wire_name in _members(type(header)):
         value: Any = getattr(header, name)

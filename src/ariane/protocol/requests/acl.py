@@ -35,7 +35,7 @@ class UpdateWhiteAddresses(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class AclVersion(msgspec.Struct, frozen=True, rename="camel"):
-    """Answer to GET_BROKER_CLUSTER_ACL_INFO (52): JSON texts of the default file's version and of all files' versions."""
+    """Response to GET_BROKER_CLUSTER_ACL_INFO (52): JSON texts of the default file's version and of all files' versions."""
 
     version: str
     all_acl_file_version: str
@@ -45,7 +45,7 @@ class AclVersion(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class AccountBody(msgspec.Struct, frozen=True, rename="camel"):
-    """One account in the answer to 54."""
+    """One account in the response to 54."""
 
     access_key: str
     admin: bool = False
@@ -61,7 +61,7 @@ class AccountBody(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class AclConfig(msgspec.Struct, frozen=True, rename="camel"):
-    """Body of the answer to GET_BROKER_CLUSTER_ACL_CONFIG (54)."""
+    """Body of the response to GET_BROKER_CLUSTER_ACL_CONFIG (54)."""
 
     global_white_addrs: tuple[str, ...] = ()
     plain_access_configs: tuple[AccountBody, ...] = ()

@@ -28,7 +28,7 @@ class TopicRef(msgspec.Struct, frozen=True):
 
 
 class TopicConfigBody(msgspec.Struct, frozen=True, rename="camel"):
-    """Body of the answer to GET_TOPIC_CONFIG (351): a topic as 5.x prints it. [TopicConfigAndQueueMapping]"""
+    """Body of the response to GET_TOPIC_CONFIG (351): a topic as 5.x prints it. [TopicConfigAndQueueMapping]"""
 
     attributes: dict[str, str] = {}
     order: bool = False
@@ -57,7 +57,7 @@ class RetryPolicy(msgspec.Struct, frozen=True):
 
 
 class GroupConfigBody(msgspec.Struct, frozen=True, rename="camel"):
-    """Body of the answer to 352: a group as 5.x prints it. Members that 4.9.4 does not have hold the defaults of 5.x."""
+    """Body of the response to 352: a group as 5.x prints it. Members that 4.9.4 does not have hold the defaults of 5.x."""
 
     attributes: dict[str, str] = {}
     broker_id: int = 0
@@ -87,20 +87,20 @@ class DeleteGroup(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class SubscriptionGroupTable(msgspec.Struct, frozen=True, rename="camel"):
-    """Body of the answer to GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201)."""
+    """Body of the response to GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201)."""
 
     data_version: DataVersion = DataVersion()
     subscription_group_table: dict[str, SubscriptionGroupConfig] = {}
 
 
 class ConsumerOffsetTable(msgspec.Struct, frozen=True, rename="camel"):
-    """Body of the answer to GET_ALL_CONSUMER_OFFSET (43), and consumerOffset.json: `topic@group` → queue id → offset."""
+    """Body of the response to GET_ALL_CONSUMER_OFFSET (43), and consumerOffset.json: `topic@group` → queue id → offset."""
 
     offset_table: dict[str, dict[int, int]] = {}
 
 
 class DelayOffsetTable(msgspec.Struct, frozen=True, rename="camel"):
-    """Body of the answer to GET_ALL_DELAY_OFFSET (45), and delayOffset.json: delay level → offset of its next entry."""
+    """Body of the response to GET_ALL_DELAY_OFFSET (45), and delayOffset.json: delay level → offset of its next entry."""
 
     offset_table: dict[int, int] = {}
 
@@ -112,7 +112,7 @@ class ProducerGroupRef(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ClientConnection(msgspec.Struct, frozen=True, rename="camel"):
-    """One client in the answers to 203 and 204."""
+    """One client in the responses to 203 and 204."""
 
     client_addr: str
     client_id: str
@@ -121,7 +121,7 @@ class ClientConnection(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ConsumerConnection(msgspec.Struct, frozen=True, rename="camel"):
-    """Body of the answer to 203."""
+    """Body of the response to 203."""
 
     connection_set: tuple[ClientConnection, ...]
     consume_from_where: str | int | None
@@ -131,6 +131,6 @@ class ConsumerConnection(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ProducerConnection(msgspec.Struct, frozen=True, rename="camel"):
-    """Body of the answer to 204."""
+    """Body of the response to 204."""
 
     connection_set: tuple[ClientConnection, ...]

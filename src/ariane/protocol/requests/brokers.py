@@ -1,6 +1,6 @@
-"""What tools ask of a broker as a whole: headers and bodies of 26, 45, 300, 301, 308, 314, 321, 328.
+"""Requests of tools about a broker as a whole: headers and bodies of 26, 45, 300, 301, 308, 314, 321, 328.
 
-Members of the body Structs stand in the order in which Java prints them.
+The members of body Structs are in the order in which Java prints them.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from ariane.protocol.requests.clients import SubscriptionData
 
 
 class ConfigVersion(msgspec.Struct, frozen=True):
-    """Answer to GET_BROKER_CONFIG (26): a DataVersion as JSON text."""
+    """Response to GET_BROKER_CONFIG (26): a DataVersion as JSON text."""
 
     version: str
 
 
 class GroupList(msgspec.Struct, frozen=True, rename="camel"):
-    """Body of the answer to QUERY_TOPIC_CONSUME_BY_WHO (300)."""
+    """Body of the response to QUERY_TOPIC_CONSUME_BY_WHO (300)."""
 
     group_list: tuple[str, ...] = ()
 
@@ -42,7 +42,7 @@ class QueryCorrection(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Corrections(msgspec.Struct, frozen=True, rename="camel"):
-    """Body of the answer to 308: queue id → offset."""
+    """Body of the response to 308: queue id → offset."""
 
     correction_offsets: dict[int, int] = {}
 
@@ -67,7 +67,7 @@ class QueryQueue(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class QueueEntry(msgspec.Struct, frozen=True, rename="camel"):
-    """One entry of a consume queue; `eval` says whether the group that is asked for would get it."""
+    """One entry of a consume queue; `eval` says whether the given group would receive it."""
 
     bit_map: str | None = None
     eval: bool = False
@@ -79,7 +79,7 @@ class QueueEntry(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class QueueEntries(msgspec.Struct, frozen=True, rename="camel"):
-    """Body of the answer to 321."""
+    """Body of the response to 321."""
 
     filter_data: str | None = None
     max_queue_index: int = 0
@@ -91,7 +91,7 @@ class QueueEntries(msgspec.Struct, frozen=True, rename="camel"):
 class ProducerInfo(msgspec.Struct, frozen=True, rename={
     "client_id": "clientId", "last_update_ms": "lastUpdateTimestamp", "remote_ip": "remoteIP",
 }):  # fmt: skip
-    """One producer in the answer to 328; `remote_ip` is `/ip:port`."""
+    """One producer in the response to 328; `remote_ip` is `/ip:port`."""
 
     client_id: str
     language: str | None = None
@@ -101,6 +101,6 @@ class ProducerInfo(msgspec.Struct, frozen=True, rename={
 
 
 class ProducerTable(msgspec.Struct, frozen=True):
-    """Body of the answer to GET_ALL_PRODUCER_INFO (328): group → producers."""
+    """Body of the response to GET_ALL_PRODUCER_INFO (328): group → producers."""
 
     data: dict[str, tuple[ProducerInfo, ...]] = {}

@@ -1,9 +1,9 @@
-"""What brokers ask of their clients, by themselves or for a tool: headers and bodies of 220–223, 307, 309, 326.
+"""Requests from brokers to their clients, on their own account or for a tool: 220–223, 307, 309, 326.
 
     tool ─ 222, 223, 307, 309 ─→ broker ─ 220, 221, 307, 309 ─→ members of a group
-    replier ─────── 324, 325 ─→ broker ─────────────── 326 ─→ who sent the request
+    replier ─────── 324, 325 ─→ broker ─────────────── 326 ─→ sender of the request
 
-Members of the body Structs stand in the order in which Java prints them. Tables with queues as keys are fastjson's:
+The members of body Structs are in the order in which Java prints them. Tables with queues as keys are fastjson's:
 `{{"brokerName":"b","queueId":1,"topic":"T"}:5}`.
 """
 
@@ -90,7 +90,7 @@ class PushReply(msgspec.Struct, frozen=True, rename={
 
 
 class QueueOffset(msgspec.Struct, frozen=True, rename="camel"):
-    """One entry of the list that C++ clients take in place of a table."""
+    """One entry of the list that C++ clients accept in place of a table."""
 
     broker_name: str
     offset: int
@@ -121,7 +121,7 @@ class ConsumeStatus(msgspec.Struct, frozen=True, rename={
     "consume_failed_msgs": "consumeFailedMsgs", "consume_failed_tps": "consumeFailedTPS", "consume_ok_tps": "consumeOKTPS",
     "consume_rt": "consumeRT", "pull_rt": "pullRT", "pull_tps": "pullTPS",
 }):  # fmt: skip
-    """What a consumer did with one topic: messages a second and ms a call over the last minute, failures of the last hour."""
+    """Statistics of one topic: messages per second and ms per call over the last minute, failures of the last hour."""
 
     consume_failed_msgs: int = 0
     consume_failed_tps: float = 0.0
@@ -132,7 +132,7 @@ class ConsumeStatus(msgspec.Struct, frozen=True, rename={
 
 
 class RunningInfo(msgspec.Struct, frozen=True, rename="camel"):
-    """Body of the answer to 307. [ConsumerRunningInfo]"""
+    """Body of the response to 307. [ConsumerRunningInfo]"""
 
     jstack: str | None = None
     mq_table: dict[WireQueue, ProcessQueueInfo] = {}
@@ -142,7 +142,7 @@ class RunningInfo(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class DirectResult(msgspec.Struct, frozen=True, rename="camel"):
-    """Body of the answer to 309. [ConsumeMessageDirectlyResult]"""
+    """Body of the response to 309. [ConsumeMessageDirectlyResult]"""
 
     auto_commit: bool = True
     consume_result: str = "CR_SUCCESS"
@@ -169,7 +169,7 @@ def reset_table(body: bytes) -> QueueTable:
 
 
 def status_body(offsets: Mapping[MessageQueue, int]) -> bytes:
-    """A client's answer to 221."""
+    """A client's response to 221."""
     return fastjson.write({"consumerTable": {}, "messageQueueTable": _keyed(offsets)})
 
 
@@ -179,7 +179,7 @@ def status_table(body: bytes) -> QueueTable:
 
 
 def statuses_body(offsets_of: Mapping[str, Mapping[MessageQueue, int]]) -> bytes:
-    """A broker's answer to 223, by client id."""
+    """A broker's response to 223, by client id."""
     table = {client_id: _keyed(offsets) for client_id, offsets in offsets_of.items()}
     return fastjson.write({"consumerTable": table, "messageQueueTable": {}})
 
@@ -191,13 +191,13 @@ def _keyed(offsets: Mapping[MessageQueue, int]) -> dict[WireQueue, int]:
 def _member(body: bytes, name: str) -> Any:
     value = fastjson.read(body, TABLE_MAX)
     if not isinstance(value, dict) or name not in value:
-        raise ProtocolError(f"the body has no member {name}")
+        raise ProtocolError(f"Invalid body: no member {name}")
     return value[name]
 
 
 def _queue_table(table: Any) -> QueueTable:
     if not isinstance(table, dict):
-        raise ProtocolError(f"a table of queues and offsets is needed, not a {type(table).__name__}")
+        raise ProtocolError(f"Invalid body: expected a table of queues and offsets, got {type(table).__name__}")
     offsets = _converted(table, dict[str, int])
     return {_queue(key): offset for key, offset in offsets.items()}
 
@@ -210,4 +210,4 @@ def _converted(value: Any, kind: Any) -> Any:
     try:
         return cast(Any, msgspec.convert(value, kind, strict=False))
     except fastjson.UNREADABLE as error:
-        raise ProtocolError(f"the body is no table of offsets: {error}") from None
+        raise ProtocolError(f"Invalid table of offsets: {error}") from None

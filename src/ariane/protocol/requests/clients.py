@@ -15,7 +15,7 @@ class ProducerData(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class SubscriptionData(msgspec.Struct, frozen=True, rename="camel"):
-    """What a group wants of a topic. The broker filters by `code_set` (hashes of the tags), the client by `tags_set`."""
+    """A subscription of a group to a topic. Brokers filter by `code_set` (hashes of the tags), clients by `tags_set`."""
 
     class_filter_mode: bool = False
     code_set: frozenset[int] = frozenset()
@@ -74,7 +74,7 @@ class GroupRef(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ConsumerList(msgspec.Struct, frozen=True, rename="camel"):
-    """Body of the answer to 38."""
+    """Body of the response to 38."""
 
     consumer_id_list: tuple[str, ...] = ()
 
@@ -103,6 +103,6 @@ class LockBatch(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class LockBatchAnswer(msgspec.Struct, frozen=True, rename={"locked": "lockOKMQSet"}):
-    """Body of the answer to 41: the queues the caller holds now."""
+    """Body of the response to 41: the queues the caller holds now."""
 
     locked: tuple[WireQueue, ...] = ()

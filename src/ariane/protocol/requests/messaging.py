@@ -1,4 +1,4 @@
-"""Sending, pulling and offsets: headers of 10, 11, 12, 14, 15, 29–33, 36, 37, 39, 310, 320, 323, 370 and their answers."""
+"""Sending, pulling and offsets: headers of 10, 11, 12, 14, 15, 29–33, 36, 37, 39, 310, 320, 323, 370 and their responses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-# What does not fit its field on disk or on the wire is refused where it enters.
+# A value that does not fit its field on disk or on the wire is rejected when it is received.
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
@@ -14,7 +14,7 @@ NAME_MAX = 271  # characters: the retry topic of a group with the longest name
 EXPRESSION_MAX = 16_384  # characters of a subscription: hundreds of tags, or an SQL92 expression
 WORD_MAX = 64
 
-# Lengths that are checked while a request is decoded, for sends and pulls; `rules` has those of all others.
+# Lengths that are checked while a send or pull is decoded; `rules` has those of all other requests.
 Name = Annotated[str, msgspec.Meta(max_length=NAME_MAX)]
 Expression = Annotated[str, msgspec.Meta(max_length=EXPRESSION_MAX)]
 Word = Annotated[str, msgspec.Meta(max_length=WORD_MAX)]
@@ -99,8 +99,8 @@ class SendMessageAnswer(
         "recall_handle": "recallHandle",
     },
 ):
-    """Answer to a send that was stored. `message_id` is the offset id, comma-joined for a batch; `recall_handle` (5.x) takes a
-    message back that waits for its time."""
+    """Response to a send that was stored. `message_id` is the offset id, comma-joined for a batch; `recall_handle` (5.x) cancels
+    a delayed message."""
 
     message_id: str
     queue_id: Int32
@@ -152,13 +152,13 @@ class SearchOffset(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class OffsetAnswer(msgspec.Struct, frozen=True):
-    """Answer to 14, 29, 30, 31."""
+    """Response to 14, 29, 30, 31."""
 
     offset: Int64
 
 
 class TimestampAnswer(msgspec.Struct, frozen=True):
-    """Answer to 32: ms, -1 when the queue holds nothing."""
+    """Response to 32: ms, -1 when the queue holds nothing."""
 
     timestamp: Int64
 
@@ -191,7 +191,7 @@ class QueryMessage(
         "query_position": "queryPosition",
     },
 ):
-    """QUERY_MESSAGE (12). Times are store times in ms. `query_position` is Ariane's: the `next_position` of an answer."""
+    """QUERY_MESSAGE (12). Times are store times in ms. `query_position` is Ariane's: the `next_position` of a response."""
 
     topic: str
     key: str
@@ -203,8 +203,8 @@ class QueryMessage(
 
 
 class QueryMessageAnswer(msgspec.Struct, frozen=True, rename="camel"):
-    """Answer to 12, also when nothing was found. `truncated` and `next_position` are Ariane's: more matches than the answer
-    holds, and where the query goes on; a Java broker says neither."""
+    """Response to 12, also without matches. `truncated` and `next_position` are Ariane's: there are more matches, and the position
+    at which the query continues; a Java broker sends neither."""
 
     index_last_update_timestamp: Int64
     index_last_update_phyoffset: Int64
@@ -219,7 +219,7 @@ class ViewMessage(msgspec.Struct, frozen=True):
 
 
 class ConsumerSendMsgBack(msgspec.Struct, frozen=True, rename="camel"):
-    """CONSUMER_SEND_MSG_BACK (36): `offset` is the record's commit-log offset; `delay_level` < 0 dead-letters at once."""
+    """CONSUMER_SEND_MSG_BACK (36): `offset` is the commit-log offset; a `delay_level` < 0 makes the message a dead letter."""
 
     offset: Int64
     group: str
@@ -237,7 +237,7 @@ ROLLBACK = 12
 
 
 class EndTransactionHeader(msgspec.Struct, frozen=True, rename="camel"):
-    """END_TRANSACTION (37), mostly one-way. The two offsets name a copy of the half message: its place in the half queue and
+    """END_TRANSACTION (37), mostly one-way. The two offsets identify a copy of the half message: its offset in the half queue and
     in the commit log."""
 
     producer_group: str
@@ -276,8 +276,8 @@ class ResumeCheckHalfMessage(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class RecallMessage(msgspec.Struct, frozen=True, rename="camel"):
-    """RECALL_MESSAGE (370) of 5.x: take back a message that waits for its time. A handle is named by `ids.recall_handle`;
-    Ariane also takes the message id and the unique key."""
+    """RECALL_MESSAGE (370) of 5.x: cancel a delayed message. `ids.recall_handle` builds its handle; Ariane also accepts the
+    message id and the unique key."""
 
     recall_handle: str
     topic: str = ""
@@ -285,6 +285,6 @@ class RecallMessage(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class RecallMessageAnswer(msgspec.Struct, frozen=True, rename="camel"):
-    """Its answer: the unique key of the message that will not be delivered."""
+    """Response to 370: the unique key of the cancelled message."""
 
     msg_id: str

@@ -1,6 +1,6 @@
-"""What a name server serves: headers and bodies of 100–106, 205, 206, 216, 219, 224, 304, 311–313, 318, 319, 322, 327.
+"""Requests to name servers: headers and bodies of 100–106, 205, 206, 216, 219, 224, 304, 311–313, 318, 319, 322, 327.
 
-Members of the body Structs stand in the order in which Java prints them.
+The members of body Structs are in the order in which Java prints them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class KvNamespace(msgspec.Struct, frozen=True):
 
 
 class KvTableBody(msgspec.Struct, frozen=True):
-    """Body of 219, of 28, and of the answer to REGISTER_BROKER."""
+    """Body of 219, of 28, and of the response to REGISTER_BROKER."""
 
     table: dict[str, str] = {}
 
@@ -53,7 +53,7 @@ class RegisterBroker(
         "body_crc32": "bodyCrc32",
     },
 ):
-    """REGISTER_BROKER (103). `body_crc32` 0 means: not computed."""
+    """REGISTER_BROKER (103). A `body_crc32` of 0 was not computed."""
 
     broker_name: str
     broker_addr: str
@@ -79,14 +79,14 @@ class BrokerRef(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TopicTable(msgspec.Struct, frozen=True, rename="camel"):
-    """TopicConfigSerializeWrapper: in REGISTER_BROKER and answer to GET_ALL_TOPIC_CONFIG (21)."""
+    """TopicConfigSerializeWrapper: in REGISTER_BROKER and response to GET_ALL_TOPIC_CONFIG (21)."""
 
     data_version: DataVersion = DataVersion()
     topic_config_table: dict[str, TopicConfig] = {}
 
 
 class MasterTopicTable(TopicTable, frozen=True, rename="camel"):
-    """Answer to GET_ALL_TOPIC_CONFIG (21). Slaves of ours skip the records of deleted topics; Java ignores the member."""
+    """Response to GET_ALL_TOPIC_CONFIG (21). Slaves of ours skip the records of deleted topics; Java ignores the member."""
 
     deleted_topics: dict[str, TopicDeletion] | None = None
 
@@ -100,7 +100,7 @@ class TopicPageRequest(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TopicPage(msgspec.Struct, frozen=True, rename="camel"):
-    """Header of the answer to 21; without `next_offset` the table is complete."""
+    """Header of the response to 21; without `next_offset` the table is complete."""
 
     next_offset: int | None = None
 
@@ -148,7 +148,7 @@ class TopicRoute(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ClusterInfo(msgspec.Struct, frozen=True, rename="camel"):
-    """Body of the answer to GET_BROKER_CLUSTER_INFO (106)."""
+    """Body of the response to GET_BROKER_CLUSTER_INFO (106)."""
 
     broker_addr_table: dict[str, BrokerData] = {}
     cluster_addr_table: dict[str, tuple[str, ...]] = {}
@@ -161,7 +161,7 @@ class BrokerName(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TopicList(msgspec.Struct, frozen=True, rename="camel"):
-    """Body of the answers to 206, 224, 304, 311–313."""
+    """Body of the responses to 206, 224, 304, 311–313."""
 
     broker_addr: str | None = None
     topic_list: tuple[str, ...] = ()

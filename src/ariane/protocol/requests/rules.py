@@ -1,10 +1,10 @@
-"""One table of rules for everything that a client names: length, characters, count and range, by the member that holds it.
+"""One table of rules for all values from clients: length, characters, count and range, by the member that holds them.
 
     typed(command, PullMessage)  ─┐
     body(command, HeartbeatData) ─┴→ check: every text, number and collection of the Struct against RULES and RANGES
 
 `Struct.member` takes precedence over `member`. Rules bound what a server looks up or stores. Stricter checks stay in the
-handlers: a topic that is created must also be a valid path (`model.topic.topic_name_fault`).
+handlers: the name of a created topic must also be a valid path (`model.topic.topic_name_fault`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class FieldRule:
         longest: Maximum number of characters.
         may_be_empty: Whether an empty or blank text is valid: a member that a request may omit.
         is_free: Whether any character is valid: text that is compared or stored, never used as a name.
-        never: Characters that are invalid besides control characters.
+        never: Invalid characters, in addition to control characters.
         count: Maximum number of elements if the member is a collection.
         accepted: Values that passed the check recently.
     """
@@ -220,13 +220,13 @@ def check(request: msgspec.Struct) -> None:
 
 
 def shown(value: str) -> str:
-    """`value` as an error shows it: quoted, and cut if it is long."""
+    """Return `value` as an error shows it: quoted, and truncated if it is long."""
     return repr(value) if len(value) <= SHOWN_MAX else f"{value[:SHOWN_MAX]!r}…"
 
 
 @cache
 def checks(kind: type[msgspec.Struct]) -> tuple[tuple[str, Check], ...]:
-    """Members of `kind` that have a rule, with the functions that check their values."""
+    """Return the members of `kind` that have a rule, with the functions that check their values."""
     found = []
     info = inspect.type_info(kind)
     assert isinstance(info, inspect.StructType)
@@ -241,7 +241,7 @@ def checks(kind: type[msgspec.Struct]) -> tuple[tuple[str, Check], ...]:
 
 
 def _check_of(kind: inspect.Type, name: str, rule: FieldRule | None, span: NumberRange | None) -> Check | None:
-    """The check for values of `kind`; None if nothing can be wrong with them."""
+    """Return the check for values of `kind`; None if every value is valid."""
     match kind:
         case inspect.UnionType():
             parts = [made for one in kind.types if (made := _check_of(one, name, rule, span)) is not None]

@@ -1,7 +1,7 @@
 """Statistics of a broker: headers and bodies of 28, 202, 208, 303, 315, 317. [ConsumeStats, TopicStatsTable, BrokerStatsData]
 
-Members of the bodies stand in the order in which Java prints them. Tables by queue have the queue's JSON object as key,
-written bare (`{{"brokerName":…}:{…}}`); read, a key is its text, and `by_queue` gives the queues.
+The members of bodies are in the order in which Java prints them. Tables by queue have the queue's JSON object as key, written
+without quotes (`{{"brokerName":…}:{…}}`); a decoded key is its text, and `by_queue` returns the queues.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ T = TypeVar("T")
 
 
 class GetConsumeStats(msgspec.Struct, frozen=True, rename="camel"):
-    """GET_CONSUME_STATS (208); without `topic` all that the group has offsets of."""
+    """GET_CONSUME_STATS (208); without `topic` for all topics of the group."""
 
     consumer_group: str
     topic: str | None = None
 
 
 class GetBrokerConsumeStats(msgspec.Struct, frozen=True, rename="camel"):
-    """GET_BROKER_CONSUME_STATS (317); `is_order` keeps ordered topics only."""
+    """GET_BROKER_CONSUME_STATS (317); `is_order` selects ordered topics only."""
 
     is_order: bool
 
@@ -46,7 +46,7 @@ class QueryConsumeTimeSpan(msgspec.Struct, frozen=True):
 
 
 class GroupOffset(msgspec.Struct, frozen=True, rename="camel"):
-    """A queue as a group sees it. `last_timestamp`: store time of the last message consumed, or 0. [OffsetWrapper]"""
+    """Progress of a group in a queue. `last_timestamp`: store time of the last consumed message, or 0. [OffsetWrapper]"""
 
     broker_offset: int = 0
     consumer_offset: int = 0
@@ -54,14 +54,14 @@ class GroupOffset(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ConsumeStats(msgspec.Struct, frozen=True, rename="camel"):
-    """Body of the answer to 208."""
+    """Body of the response to 208."""
 
     consume_tps: float = 0.0
     offset_table: dict[Any, GroupOffset] = {}
 
 
 class ConsumeStatsList(msgspec.Struct, frozen=True, rename="camel"):
-    """Body of the answer to 317: one map of one group each, its topics one by one."""
+    """Body of the response to 317: one map per group, with its topics one by one."""
 
     broker_addr: str = ""
     consume_stats_list: tuple[dict[str, list[ConsumeStats]], ...] = ()
@@ -69,7 +69,7 @@ class ConsumeStatsList(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TopicOffset(msgspec.Struct, frozen=True, rename="camel"):
-    """A queue as the broker sees it. `last_update_timestamp`: store time of its last message, 0 when it is empty."""
+    """A queue of the broker. `last_update_timestamp`: store time of its last message, 0 if it is empty."""
 
     last_update_timestamp: int = 0
     max_offset: int = 0
@@ -77,7 +77,7 @@ class TopicOffset(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TopicStats(msgspec.Struct, frozen=True, rename="camel"):
-    """Body of the answer to 202."""
+    """Body of the response to 202."""
 
     offset_table: dict[Any, TopicOffset] = {}
 
@@ -89,7 +89,7 @@ class BrokerStatsItem(msgspec.Struct, frozen=True):
 
 
 class BrokerStatsData(msgspec.Struct, frozen=True, rename="camel"):
-    """Body of the answer to 315."""
+    """Body of the response to 315."""
 
     stats_day: BrokerStatsItem
     stats_hour: BrokerStatsItem
@@ -97,7 +97,7 @@ class BrokerStatsData(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class QueueTimeSpan(msgspec.Struct, frozen=True, rename="camel"):
-    """Store times of a queue's first and last message and of the last one consumed, ms; -1 where there is no record."""
+    """Store times (ms) of a queue's first, last and last consumed message; -1 without a record."""
 
     consume_time_stamp: int
     consume_time_stamp_str: str
@@ -110,11 +110,11 @@ class QueueTimeSpan(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ConsumeTimeSpans(msgspec.Struct, frozen=True, rename="camel"):
-    """Body of the answer to 303."""
+    """Body of the response to 303."""
 
     consume_time_span_set: tuple[QueueTimeSpan, ...] = ()
 
 
 def by_queue(table: Mapping[Any, T]) -> dict[MessageQueue, T]:
-    """A table read from an answer, by its queues."""
+    """A table of a response, by its queues."""
     return {fastjson.decode(str(key).encode(), WireQueue).queue(): value for key, value in table.items()}
