@@ -19,7 +19,7 @@ ArianeError
 │   └── UsageError       an option or argument of a command is invalid
 └── ClientClosed         the producer or consumer is not started, or closed
 
-`ariane.protocol.transient.is_transient` tells which of them may disappear when the request is repeated.
+`ariane.protocol.transient.is_transient` decides which of them may disappear when the request is repeated.
 """
 
 from __future__ import annotations

@@ -494,9 +494,9 @@ def test_in_synchronous_mode_a_failed_flush_of_a_change_refuses_the_answer_and_a
         await create(world, "A")
         world.disk.fail = fail
         for name in ("B", "C"):
-            with pytest.raises(ReplyError, match="cannot flush"):
+            with pytest.raises(ReplyError, match="Cannot flush"):
                 await create(world, name)
-        with pytest.raises(ReplyError, match="cannot flush"):
+        with pytest.raises(ReplyError, match="Cannot flush"):
             await send(world, "A", b"one")
         assert await messages(world, "A") == [b"one"]
         world.disk.fail = lambda kind, path: None

@@ -190,7 +190,7 @@ def test_who_does_not_answer_is_a_sample_that_says_why() -> None:
     cluster = Cluster()
     cluster.silent = {"master:1"}
     master, slave = one_round(cluster)
-    assert master.error == "no answer from master:1 within 3000 ms"
+    assert master.error == "no response from master:1 within 3000 ms"
     assert (master.runtime, master.groups, master.counters) == (None, (), ())
     assert slave.error is None
 

@@ -144,7 +144,7 @@ def test_an_unregistered_broker_is_unavailable(servers: Servers, caplog: pytest.
     servers.registered.add("a")
     servers.held[A] = OffsetBounds(0, 12, True)
     assert offset_ranges.batch_ranges(next_batch(one, start)) == [offset_ranges.OffsetRange(A, 10, 12)]
-    assert caplog.messages == ["a unavailable: no answer from h:2 within 1000 ms", "a available again"]
+    assert caplog.messages == ["a unavailable: no response from h:2 within 1000 ms", "a available again"]
 
 
 @pytest.mark.parametrize("left", [{"b"}, set()])

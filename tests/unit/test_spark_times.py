@@ -105,7 +105,7 @@ def test_an_unavailable_broker_is_retried() -> None:
     cluster.faults = [RequestTimeout("h:2", 5)]
     assert queue_bounds.find_offsets_by_time(cluster, {QUEUE: 2}, cluster.ends()) == {QUEUE: 1}
     cluster.faults = [RequestTimeout("h:2", 5)] * 2
-    with pytest.raises(ArianeError, match="offsets by time of T: no answer from h:2.*tried 2 times"):
+    with pytest.raises(ArianeError, match="offsets by time of T: no response from h:2.*tried 2 times"):
         queue_bounds.find_offsets_by_time(cluster, {QUEUE: 2}, cluster.ends())
 
 

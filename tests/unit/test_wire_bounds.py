@@ -116,7 +116,7 @@ def test_of_a_header_that_is_too_large_the_number_is_known(form: int) -> None:
 
 
 def test_bodies_are_bounded_by_code_and_the_error_names_the_request() -> None:
-    with pytest.raises(ProtocolError, match=f"HEART_BEAT: a body of {JSON_BODY_MAX + 1} bytes"):
+    with pytest.raises(ProtocolError, match=f"HEART_BEAT: body of {JSON_BODY_MAX + 1} bytes"):
         decode_body(RequestCode.HEART_BEAT, b" " * (JSON_BODY_MAX + 1), HeartbeatData)
     many = (
         b'{"clientID":"c","consumerDataSet":[],"producerDataSet":['

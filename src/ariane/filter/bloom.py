@@ -1,4 +1,4 @@
-"""The bloom filter by which 4.9.4 marks which groups want a message: positions of `group#topic` in a bit map.
+"""The bloom filter with which 4.9.4 marks the groups that want a message: positions of `group#topic` in a bit map.
 
 murmur3-128 x64 (seed 0) over UTF-8, its first half:  low 32 bits h1 | high 32 bits h2
 position i (1..hashes) = h1 + i·h2 in signed 32-bit arithmetic, inverted when negative, modulo bits   [BloomFilter]
@@ -16,14 +16,14 @@ _BLOCK = Struct("<QQ")
 
 
 class Bloom(NamedTuple):
-    """Its size; `sized` gives the one for a number of groups and a rate of false hits."""
+    """Parameters of a bloom filter; `sized` computes them."""
 
     hashes: int
     bits: int
 
     @classmethod
     def sized(cls, error_percent: int, groups: int) -> Bloom:
-        """[BloomFilter.createByFn] `error_percent` 1 to 99, `groups` at least 1."""
+        """Return the filter for `groups` (≥ 1) entries with `error_percent` (1 to 99) false positives. [BloomFilter.createByFn]"""
         rate = error_percent / 100
         hashes = ceil(log(rate) / log(0.5))
         bits = ceil(groups * (log(1 / rate) / log(2)) * (log(e) / log(2)))
@@ -42,7 +42,7 @@ class Bloom(NamedTuple):
 
 
 def murmur3(data: bytes) -> int:
-    """The first 64 bits of murmur3-128 x64 with seed 0, unsigned."""
+    """Return the first 64 bits of murmur3-128 x64 with seed 0, unsigned."""
     h1 = h2 = 0
     whole = len(data) - len(data) % 16
     for k1, k2 in _BLOCK.iter_unpack(data[:whole]):

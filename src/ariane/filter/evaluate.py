@@ -1,10 +1,10 @@
-"""A tree into a function of a message's properties that answers True, False or None (unknown). [Expression.evaluate]
+"""Compiles a tree to a function of message properties that returns True, False or None (unknown). [Expression.evaluate]
 
 Truth has three values: a comparison with a missing property is unknown, NOT unknown is unknown, FALSE AND unknown is false,
 TRUE OR unknown is true. Equality looks at its left side first: missing = x is unknown, x = missing is false.
 
 Properties are texts; a comparison converts them to the kind of the other side (`numbers`), two properties in > or < to
-doubles. A text that does not convert has no answer: ValueError, which 4.9.4 throws as well, and which ends the evaluation.
+doubles. A text that cannot be converted raises ValueError, as 4.9.4 does, and ends the evaluation.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from ariane.filter.tree import (
 Properties = Mapping[str, str]
 Truth = bool | None
 Evaluate = Callable[[Properties], Truth]
-Value = Callable[[Properties], Any]  # a str, int, float or bool as the node's kind says, or None
+Value = Callable[[Properties], Any]  # a str, int, float or bool according to the node's kind, or None
 
 _TESTS: dict[str, Callable[[Any, Any], bool]] = {
     EQUAL: operator.eq,
@@ -58,8 +58,8 @@ _READ: dict[ValueKind, Callable[[str], Any]] = {
 
 @singledispatch
 def value_of(node: Node) -> Value:
-    """The function that gives a node's value."""
-    raise TypeError(f"{node!r} is no node")
+    """Return the function that computes the value of a node."""
+    raise TypeError(f"unknown node {node!r}")
 
 
 @value_of.register
@@ -80,7 +80,7 @@ def _(node: Negate) -> Value:
         inner = value_of(node.operand)
 
         def nothing(properties: Properties) -> None:
-            inner(properties)  # which may have no answer
+            inner(properties)  # which may raise ValueError
 
         return nothing
     value = _number(node)
@@ -178,7 +178,7 @@ def _(node: Compare) -> Value:
 
 
 def _with_constant(node: Compare, name: str) -> Value | None:
-    """The usual comparison, of a property with a text or a number, without the detour; None when it is another."""
+    """Return the fast path for the usual comparison of a property with a text or number; None for any other."""
     kind = kind_of(node.right)
     if node.operator == EQUAL and kind is ValueKind.TEXT and isinstance(node.right, Constant):
         text = node.right.value
@@ -200,10 +200,10 @@ def _with_constant(node: Compare, name: str) -> Value | None:
 
 
 def _comparison(symbol: str, left: ValueKind, right: ValueKind) -> Callable[[Any, Any], bool]:
-    """How two values that are there compare."""
+    """Return the function that compares two present values."""
     test = _TESTS[symbol]
     if ValueKind.NOTHING in (left, right):
-        return lambda one, other: False  # never reached: one of them is never there
+        return lambda one, other: False  # never reached: one side is always missing
     if left is ValueKind.TEXT is right:
         if symbol == EQUAL:
             return operator.eq
@@ -234,7 +234,7 @@ _SWAPPED: dict[str, Callable[[Any, Any], bool]] = {
 def _reading(
     test: Callable[[Any, Any], bool], read: Callable[[str], Any], is_double: bool
 ) -> Callable[[Any, Any], bool]:
-    """A comparison of a text, read as the other side is, with that."""
+    """Return the comparison of a text, converted to the kind of the other side, with that side."""
     if is_double:
         order, double = numbers.order, numbers.double
         return lambda text, value: test(order(double(text), value), 0)
@@ -246,9 +246,9 @@ def _unreadable(one: Any, other: Any) -> bool:
 
 
 def _number(node: Node) -> int | float:
-    """The value of a number that is known beforehand."""
+    """Return the value of a constant number."""
     if isinstance(node, Negate):
         return -_number(node.operand)
     if isinstance(node, Constant) and isinstance(node.value, int | float):
         return node.value
-    raise TypeError(f"{node!r} is no number")
+    raise TypeError(f"not a number: {node!r}")

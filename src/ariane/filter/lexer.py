@@ -1,4 +1,4 @@
-"""SQL92 text into tokens, as 4.9.4 cuts it. [SelectorParserTokenManager]
+"""Splits SQL92 text into tokens, as 4.9.4 does. [SelectorParserTokenManager]
 
 word     letters, digits, `_`, `$`, not a digit first; NOT AND OR BETWEEN IN TRUE FALSE NULL IS are keywords in any case
 integer  0, or digits that do not begin with 0; an `L` may follow      decimal  5.5  5.  .5  5E3
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ariane.errors import FilterError
 
-EXPRESSION_MAX = 16_384  # characters: far beyond what anybody writes
+EXPRESSION_MAX = 16_384  # characters: far more than expressions in use have
 TOKENS_MAX = 4_096
 
 WORD, KEYWORD, INTEGER, DECIMAL, TEXT, SYMBOL, END = "word", "keyword", "integer", "decimal", "text", "symbol", "end"
@@ -22,7 +22,7 @@ KEYWORDS = frozenset(("NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NUL
 
 _COMMENT = r" | --[^\n\r]*+(?:\r\n|\n|\r)"
 
-# The longest token wins, so what may be longer stands first. Matching is linear in the length of the expression: repetitions are
+# The longest token wins, so longer alternatives come first. Matching is linear in the length of the expression: repetitions are
 # possessive, a run of digits is matched once, and a `--` only if a line ends after it.
 _PATTERN = r"""(?P<between>[ \t\n\r\f]++ | /\*(?:[^*]|\*(?!/))*+\*/ {comment})
       | (?P<word>[A-Za-z_$][A-Za-z0-9_$]*+)
@@ -35,7 +35,7 @@ _IN_LAST_LINE = re.compile(_PATTERN.format(comment=""), re.VERBOSE)  # a `--` wi
 
 
 class Token(NamedTuple):
-    """A piece of the expression: `text` as it stands there (keywords in capitals), `at` its first character."""
+    """A token: `text` as written (keywords in capitals), `at` the position of its first character."""
 
     kind: str
     text: str
@@ -43,7 +43,7 @@ class Token(NamedTuple):
 
 
 def tokens(expression: str) -> list[Token]:
-    """The tokens of `expression`, an END behind them. FilterError at the first character that begins none."""
+    """Return the tokens of `expression`, followed by an END. Raise FilterError at the first character that starts none."""
     if len(expression) > EXPRESSION_MAX:
         why = f"an expression has at most {EXPRESSION_MAX} characters, this one has {len(expression)}"
         raise FilterError(expression, EXPRESSION_MAX, why)
@@ -72,7 +72,7 @@ def tokens(expression: str) -> list[Token]:
 
 
 def _numbers(expression: str, at: int, text: str) -> list[Token]:
-    """The tokens of a run of digits: one, or several if it begins with zeros that no decimal number follows."""
+    """Yield the tokens of a run of digits: one, or several if it starts with zeros that no decimal number follows."""
     if not text.isdigit():
         return [Token(DECIMAL, text, at)]
     rest = text.lstrip("0")

@@ -1,6 +1,6 @@
-"""Texts as numbers, and numbers in order, as Java reads and orders them: a property's value may say `+5`, `1e3`, ` 7.5d`.
+"""Texts as numbers, and the order of numbers, as in Java: the value of a property may be `+5`, `1e3`, ` 7.5d`.
 
-What is no number of the kind raises ValueError. [Integer.valueOf, Long.valueOf, Double.valueOf, Double.compareTo]
+A text that is not a number of the kind raises ValueError. [Integer.valueOf, Long.valueOf, Double.valueOf, Double.compareTo]
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from math import copysign, inf, isnan, nan
 INT_MIN, INT_MAX = -(2**31), 2**31 - 1
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 
-_BLANK = "".join(map(chr, range(33)))  # what String.trim takes off
-TEXT_MAX = 64  # characters of a text that is read as a number; Java reads longer ones, which nobody writes
+_BLANK = "".join(map(chr, range(33)))  # removed by String.trim
+TEXT_MAX = 64  # characters of a text that is converted; Java converts longer ones, which do not occur
 
-_DIGITS = re.compile(r"[+-]?\d++")  # of any script within 16 bits, as Character.digit knows them
+_DIGITS = re.compile(r"[+-]?\d++")  # of any script within 16 bits, as in Character.digit
 _DECIMAL = re.compile(r"([+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?)[fFdD]?")
 _HEX = re.compile(r"([+-]?0[xX](?:[0-9a-fA-F]++(?:\.[0-9a-fA-F]*+)?|\.[0-9a-fA-F]++)[pP][+-]?[0-9]++)[fFdD]?")
 _NAMED = {
@@ -23,7 +23,7 @@ _NAMED = {
 
 
 def int32(text: str) -> int:
-    """A 32-bit number; `3000000000` and `5.0` are none."""
+    """Return a 32-bit integer; `3000000000` and `5.0` are invalid."""
     value = _whole(text)
     if INT_MIN <= value <= INT_MAX:
         return value
@@ -31,7 +31,7 @@ def int32(text: str) -> int:
 
 
 def int64(text: str) -> int:
-    """A 64-bit number."""
+    """Return a 64-bit integer."""
     value = _whole(text)
     if LONG_MIN <= value <= LONG_MAX:
         return value
@@ -47,7 +47,7 @@ def _whole(text: str) -> int:
 
 
 def double(text: str) -> float:
-    """A decimal number: blanks around it, a type letter behind it, hexadecimal, NaN and Infinity are Java's too."""
+    """Return a double. As in Java, blanks around it, a type letter after it, hexadecimal, NaN and Infinity are valid."""
     text = text.strip(_BLANK)
     if len(text) > TEXT_MAX:
         raise ValueError("too long for a number")
@@ -66,7 +66,8 @@ def double(text: str) -> float:
 
 
 def order(left: float, right: float) -> int:
-    """Negative, zero or positive, in the total order of doubles: −0.0 below 0.0, NaN above all and equal to itself."""
+    """Return a negative number, zero or a positive one, in the total order of doubles: −0.0 below 0.0, NaN above all and equal to
+    itself."""
     if left < right:
         return -1
     if left > right:

@@ -1,14 +1,14 @@
-"""SQL92 tokens into a tree; what can never be answered is refused with its place. [SelectorParser]
+"""Parses SQL92 tokens to a tree; expressions that can never be evaluated are rejected with their position. [SelectorParser]
 
-    some        all { OR all }                                              binds least
-    all         equality { AND equality }
+    or          and { OR and }                                              binds least
+    and         equality { AND equality }
     equality    comparison { = comparison | <> comparison | IS [NOT] NULL }
     comparison  unary { > unary | >= unary | < unary | <= unary | [NOT] BETWEEN unary AND unary | [NOT] IN ( text { , text } ) }
     unary       + unary | - unary | NOT unary | primary                     binds most: NOT a = 1 is (NOT a) = 1
-    primary     literal | property | ( some )
+    primary     literal | property | ( or )
 
-4.9.4 stops where the grammar ends and drops the rest in silence (`a > 5 ADN b = 1` is `a > 5`, `a LIKE 'x'` matches nothing);
-here the rest is an error. Everything else that it accepts or refuses is accepted or refused here.
+4.9.4 stops where the grammar ends and silently ignores the rest (`a > 5 ADN b = 1` is `a > 5`, `a LIKE 'x'` matches nothing);
+this parser reports the rest as an error. Everything else is accepted or rejected as by 4.9.4.
 """
 
 from __future__ import annotations
@@ -40,19 +40,21 @@ from ariane.filter.tree import (
     is_boolean,
 )
 
-COMPARISONS_MAX = 256  # each message is compared so often; IN counts as one, whatever the number of its values
-DEPTH_MAX = 64  # of nesting: no expression in use comes near, and neither parser nor evaluation can run out of stack
+COMPARISONS_MAX = 256  # comparisons per message; IN counts as one, whatever the number of its values
+DEPTH_MAX = (
+    64  # of nesting: far more than expressions in use have, and neither parser nor evaluation can exhaust the stack
+)
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 
 ORDERED = (GREATER, GREATER_EQUAL, LESS, LESS_EQUAL)
 NULL = Constant(ValueKind.NOTHING, None)
 LITERALS = {"TRUE": Constant(ValueKind.BOOLEAN, True), "FALSE": Constant(ValueKind.BOOLEAN, False), "NULL": NULL}
-LATER_WORDS = ("LIKE", "CONTAINS", "STARTSWITH", "ENDSWITH")  # of SQL, or of 5.x
+LATER_WORDS = ("LIKE", "CONTAINS", "STARTSWITH", "ENDSWITH")  # keywords of SQL, or of 5.x
 
 
 def parse(expression: str) -> Node:
-    """The tree of `expression`: something that is true, false or unknown. FilterError shows the first place that is wrong."""
+    """Return the tree of `expression`, a truth value. Raise FilterError at the first error."""
     return _Parser(expression).parse()
 
 
@@ -77,7 +79,7 @@ class _Parser:
             return f"{token.text.upper()} is not part of 4.9.4's SQL92"
         return f"the expression could end here, but {_shown(token)} follows: AND or OR is missing, or it is too much"
 
-    # --- grammar, from what binds least to what binds most ---
+    # --- grammar, from the operators that bind least to those that bind most ---
 
     def _or(self) -> Node:
         return self._joined("OR", self._and, Or)
@@ -225,7 +227,7 @@ class _Parser:
         self._at += 1
         return token.text[1:-1].replace("''", "'")
 
-    # --- what may be joined with what ---
+    # --- which operands fit which operators ---
 
     def _boolean(self, node: Node, at: int) -> Node:
         if isinstance(node, Property):

@@ -1,4 +1,4 @@
-"""SQL92 expressions, compiled once and asked for each message: `compile_sql("a > 5 AND b = 'x'").matches(properties)`.
+"""SQL92 expressions, compiled once and evaluated per message: `compile_sql("a > 5 AND b = 'x'").matches(properties)`.
 
 [SqlFilter, ExpressionMessageFilter.isMatchedByCommitLog]
 """
@@ -10,8 +10,8 @@ from functools import lru_cache
 from ariane.filter.evaluate import Evaluate, Properties, Truth, value_of
 from ariane.filter.parser import parse
 
-CACHED_LENGTH_MAX = 4_096  # characters; longer ones are compiled each time
-COMPILED_MAX = 256  # expressions that are kept compiled: pull clients send theirs with every request
+CACHED_LENGTH_MAX = 4_096  # characters; longer ones are compiled on each use
+COMPILED_MAX = 256  # compiled expressions in the cache: pull clients send theirs with every request
 
 
 class SqlFilter:
@@ -24,19 +24,19 @@ class SqlFilter:
         self._evaluate = evaluate
 
     def matches(self, properties: Properties) -> bool:
-        """Whether it is true of these properties: neither false, nor unknown, nor without an answer."""
+        """Return whether the expression is true for these properties; false if it is unknown or cannot be evaluated."""
         try:
             return self._evaluate(properties) is True
         except ValueError:
             return False
 
     def truth(self, properties: Properties) -> Truth:
-        """True, False, or None for unknown; ValueError when a text would have to be a number and is none."""
+        """Return True, False, or None for unknown. Raise ValueError if a text cannot be converted to a number."""
         return self._evaluate(properties)
 
 
 def compile_sql(expression: str) -> SqlFilter:
-    """The filter that `expression` describes. FilterError shows the place where it is wrong."""
+    """Return the compiled `expression`. Raise FilterError, with the position, if it is invalid."""
     return _cached(expression) if len(expression) <= CACHED_LENGTH_MAX else _compile(expression)
 
 

@@ -11,12 +11,12 @@ ALL = "*"
 
 
 def parse(expression: str | None) -> frozenset[str] | None:
-    """The tags that `expression` names; None when it wants every message."""
+    """Return the tags in `expression`; None if it selects every message."""
     if expression is None or expression.strip() in ("", ALL):
         return None
     return frozenset(tag for part in expression.split("||") if (tag := part.strip()))
 
 
 def codes(tags: frozenset[str] | None) -> frozenset[int] | None:
-    """Hashes of `tags` as the consume queue holds them; None stays None."""
+    """Return the hashes of `tags`, as in consume queue entries; None stays None."""
     return None if tags is None else frozenset(java_hash(tag) for tag in tags)

@@ -1,6 +1,6 @@
-"""What an SQL92 expression is made of: frozen nodes, made by the parser, read by `evaluate`.
+"""Nodes of SQL92 expressions: frozen values, built by the parser, compiled by `evaluate`.
 
-Every node has a static Kind: properties are always text, so what a comparison converts is known before any message comes.
+Every node has a static kind: properties are always text, so the conversions of a comparison are fixed before any message comes.
 A value may always be missing as well (None). [Expression and its subclasses]
 """
 
@@ -13,7 +13,7 @@ EQUAL, GREATER, GREATER_EQUAL, LESS, LESS_EQUAL = "=", ">", ">=", "<", "<="
 
 
 class ValueKind(Enum):
-    """What a node's value is when it is there. [String, Integer, Long, Double, Boolean]"""
+    """Type of a node's value, if present. [String, Integer, Long, Double, Boolean]"""
 
     TEXT = "text"
     INT = "32-bit number"
@@ -43,7 +43,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Negate:
-    """`-operand`: of a number; of anything else (a property, too) it is missing."""
+    """`-operand` of a number; the value is missing for any other operand, including properties."""
 
     operand: Node
     depth: int
@@ -57,7 +57,7 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """A property where a truth value is asked for: a text is none, so it is false, or missing."""
+    """A property used as a truth value: a text is not one, so it is false, or missing."""
 
     operand: Property
     depth: int
@@ -99,7 +99,7 @@ Node = Property | Constant | Negate | Not | Cast | Compare | In | And | Or
 
 
 def is_boolean(node: Node) -> bool:
-    """Whether a truth value comes of it; NULL counts as one, a property does not."""
+    """Return whether the node has a truth value; NULL does, a property does not."""
     if isinstance(node, Constant):
         return node.kind in (ValueKind.BOOLEAN, ValueKind.NOTHING)
     return not isinstance(node, Property | Negate)

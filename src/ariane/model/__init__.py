@@ -1,1 +1,1 @@
-"""The nouns of RocketMQ as frozen values: messages, queues, topics, groups, ids. Nothing here does I/O or reads a clock."""
+"""Frozen values of RocketMQ's domain: messages, queues, topics, groups, ids. They do no I/O and read no clock."""

@@ -1,4 +1,4 @@
-"""Exponential back-off as a value: how long to wait after a number of failures. Who waits, and by which clock, is the caller's."""
+"""Exponential back-off as a value: the delay after a number of failures. Waiting and the clock are up to the caller."""
 
 from __future__ import annotations
 

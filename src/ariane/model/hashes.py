@@ -1,4 +1,4 @@
-"""The one hash that both sides of the protocol must agree on: Java's `String.hashCode`, used for tags and index keys."""
+"""Java's `String.hashCode`, the one hash that both sides of the protocol must agree on: used for tags and index keys."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from functools import lru_cache
 from operator import mul
 
-_CHUNK = 512  # UTF-16 units that are hashed at once
+_CHUNK = 512  # UTF-16 units per step of the computation
 _POWERS: tuple[int, ...] = tuple(int(pow(31, exponent, 1 << 32)) for exponent in reversed(range(_CHUNK)))
 _CHUNK_POWER = int(pow(31, _CHUNK, 1 << 32))
 
-CACHED_LENGTH_MAX = 255  # characters: clients choose tags, so the cache holds short ones only
+CACHED_LENGTH_MAX = 255  # characters: clients choose tags, so only short ones are cached
 CACHED_MAX = 65_536
 
 
 def string_hash(text: str) -> int:
-    """Signed 32-bit hash over the UTF-16 units of `text` (reference: remoting-protocol 10.6)."""
+    """Return the signed 32-bit hash over the UTF-16 units of `text` (reference: remoting-protocol 10.6)."""
     units: Sequence[int] = text.encode() if text.isascii() else _utf16(text)
     first = len(units) if len(units) < _CHUNK else len(units) % _CHUNK
     h: int = sum(map(mul, units, _POWERS[_CHUNK - first :])) & 0xFFFFFFFF
@@ -34,5 +34,5 @@ _cached_hash = lru_cache(maxsize=CACHED_MAX)(string_hash)
 
 
 def java_hash(text: str) -> int:
-    """`string_hash` for texts that are repeated, such as tags; hashes of short texts are cached."""
+    """Return `string_hash` of a text that recurs, such as a tag; hashes of short texts are cached."""
     return _cached_hash(text) if len(text) <= CACHED_LENGTH_MAX else string_hash(text)

@@ -4,7 +4,7 @@
     unique id    IP (4|16)  pid (2)  process constant (4)  ms since the month began (4)  counter (2) 32 | 56 hex digits
     recall handle of 5.x   base64url of `v1 topic brokerName deliveryTime uniqueKey`
 
-The first two have the same length, so only the context tells which one a text is.
+The first two have the same length, so only the context distinguishes them.
 [MessageDecoder, MessageClientIDSetter, RecallMessageHandle]
 """
 
@@ -25,7 +25,7 @@ from ariane.model import host
 
 
 def offset_message_id(store_host: bytes, offset: int) -> str:
-    """Id of the record at commit-log `offset` of the broker whose packed address is `store_host`."""
+    """Return the id of the record at commit-log `offset` of the broker whose packed address is `store_host`."""
     return f"{_hex(store_host)}{offset:016X}"
 
 
@@ -35,18 +35,18 @@ def _hex(store_host: bytes) -> str:
 
 
 def parse_offset_message_id(text: str) -> tuple[str, int]:
-    """`(host:port, commit-log offset)` of an offset id; ProtocolError when it cannot be one."""
+    """Return `(host:port, commit-log offset)` of an offset id. Raise ProtocolError if it is malformed."""
     if len(text) not in (32, 56):
-        raise ProtocolError(f"{text!r} is no message id: 32 or 56 hex digits are needed")
+        raise ProtocolError(f"Invalid message id {text!r}: expected 32 or 56 hex digits")
     try:
         raw = bytes.fromhex(text)
     except ValueError:
-        raise ProtocolError(f"{text!r} is no message id: it holds characters that are no hex digits") from None
+        raise ProtocolError(f"Invalid message id {text!r}: expected hex digits only") from None
     return host.text(raw[:-8]), int.from_bytes(raw[-8:], "big")
 
 
 def month_start_ms(now_ms: int) -> int:
-    """First instant of the current month in the local time zone, as Java's unique ids count from it."""
+    """Return the start of the current month in the local time zone, which Java's unique ids count from."""
     now = datetime.fromtimestamp(now_ms / 1000).astimezone()
     return int(datetime(now.year, now.month, 1).astimezone().timestamp() * 1000)
 
@@ -58,10 +58,15 @@ def unique_ids(
     pid: int | None = None,
     process: bytes | None = None,
 ) -> Callable[[], str]:
-    """A maker of unique ids for this process. `ip` is this machine's address; `pid` and `process` (4 bytes) are
-    parameters for tests.
+    """Return a generator function of unique ids for this process.
 
-    The counter wraps at 65,536; two ids of one process differ while fewer than that are made per millisecond.
+    The counter wraps at 65,536: ids of one process are distinct below that many per millisecond.
+
+    Args:
+        now_ms: Wall clock.
+        ip: Address of this machine.
+        pid: Process id; a parameter for tests.
+        process: 4 bytes that distinguish processes with the same pid; a parameter for tests.
     """
     prefix = (
         (
@@ -91,13 +96,13 @@ RECALL_VERSION = "v1"
 
 
 def recall_handle(topic: str, broker: str, due_ms: int, unique_key: str) -> str:
-    """What takes a message back that waits for its time, as clients of 5.x are told with the answer to their send."""
+    """Return the handle that cancels a delayed message, as clients of 5.x receive it in the response to their send."""
     text = f"{RECALL_VERSION} {topic} {broker} {due_ms} {unique_key}"
     return base64.urlsafe_b64encode(text.encode()).decode()
 
 
 def recalled_key(name: str) -> str:
-    """The unique key in a recall handle, or `name` itself when it is none."""
+    """Return the unique key in a recall handle, or `name` itself if it is not a handle."""
     try:
         text = base64.urlsafe_b64decode(name + "=" * (-len(name) % 4)).decode()
     except (binascii.Error, ValueError):

@@ -13,7 +13,7 @@ PERM_INHERIT = 1
 
 TOPIC_MAX = 127
 GROUP_MAX = 255
-QUEUES_MAX = 65_536  # of one topic; more than any cluster uses, less than a mistyped number costs
+QUEUES_MAX = 65_536  # per topic; more than any cluster uses, and few enough that a mistyped number does no harm
 
 AUTO_CREATE_TOPIC = "TBW102"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
@@ -25,13 +25,13 @@ SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
 OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
 BENCHMARK_TOPIC = "BenchmarkTest"
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
-SAMPLES_TOPIC = "ARIANE_SAMPLES"  # of `ariane collect`
+SAMPLES_TOPIC = "ARIANE_SAMPLES"  # written by `ariane collect`
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 
-# Nobody but the broker itself writes to these (answer 16).
+# Only the broker writes to these; a send is rejected with code 16.
 SEND_FORBIDDEN = frozenset(
     {SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}
 )
@@ -42,7 +42,7 @@ _NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 
 
 def topic_name_fault(name: str) -> str | None:
-    """Why `name` cannot name a topic, or None. Checked wherever a topic enters (CVE-2019-17572: names become paths)."""
+    """Return why `name` is not a valid topic, or None if it is. Names become paths (CVE-2019-17572): check each one received."""
     if not name or name.isspace():
         return "the topic is blank"
     if len(name) > TOPIC_MAX:
@@ -53,7 +53,7 @@ def topic_name_fault(name: str) -> str | None:
 
 
 def group_name_fault(name: str) -> str | None:
-    """Why `name` cannot name a group, or None."""
+    """Return why `name` is not a valid consumer group, or None if it is."""
     if not name or name.isspace():
         return "the group is blank"
     if len(name) > GROUP_MAX:
@@ -80,7 +80,7 @@ def reply_topic(cluster: str) -> str:
 
 
 class DataVersion(msgspec.Struct, frozen=True):
-    """Version of a table that is copied between servers: two are the same when both numbers are."""
+    """Version of a table that servers copy from each other. Two versions are equal if both numbers are."""
 
     counter: int = 0
     timestamp: int = 0

@@ -1,7 +1,6 @@
-"""What a client tells of a message's way: one frozen event each. [TraceContext, TraceBean]
+"""Trace events: what clients report about the life of a message, one frozen value each. [TraceContext, TraceBean]
 
-Times are the client's clock, in ms since the epoch. Text that is not known is empty; numbers that an older client did not
-send are None.
+Times are in ms since the epoch, on the client's clock. Missing text is empty; numbers that older clients did not send are None.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import msgspec
 
 
 class MessageType(IntEnum):
-    """Kind of a message that was sent. ORDER comes from 5.x clients only."""
+    """Type of a sent message. Only 5.x clients report ORDER."""
 
     NORMAL = 0
     HALF = 1
@@ -22,7 +21,7 @@ class MessageType(IntEnum):
 
 
 class PublishEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """A send was answered. `success` False: refused, or stored with a late flush or replica."""
+    """A send finished. `success` is False if it was rejected, or stored with a late flush or replica."""
 
     timestamp_ms: int
     region: str
@@ -41,7 +40,7 @@ class PublishEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsumeStartEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """The listener is about to be called with the message. `request_id` joins it with its SubAfter."""
+    """The listener is about to be called. `request_id` joins this event with its SubAfter."""
 
     timestamp_ms: int
     region: str
@@ -54,7 +53,7 @@ class ConsumeStartEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsumeEndEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """The listener has returned. `context_code`: 0 success, 1 time-out, 2 exception, 3 null, 4 failed."""
+    """The listener returned. `context_code`: 0 success, 1 time-out, 2 exception, 3 null, 4 failed."""
 
     request_id: str
     message_id: str
@@ -84,7 +83,7 @@ class EndTransactionEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecallEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that waited for its time was taken back. From 5.3.2 on."""
+    """A delayed message was cancelled. Reported from 5.3.2 on."""
 
     timestamp_ms: int
     region: str

@@ -1,11 +1,11 @@
-"""The JSON dialect of the Java side, both ways: fastjson 1.2.69's.
+"""The JSON dialect of the Java side in both directions: that of fastjson 1.2.69.
 
-It differs from JSON in what it prints for maps whose keys are no strings: `{0:"a"}`, `{{"brokerName":"b",…}:5}`, with
-members in alphabetical order, null members left out. It reads more than that: unquoted and single-quoted names, both forms
-of such keys, and it matches names ignoring case, `_` and `-`.
+It differs from JSON in the output for maps whose keys are not strings: `{0:"a"}`, `{{"brokerName":"b",…}:5}`, with members in
+alphabetical order and null members omitted. On input it also accepts unquoted and single-quoted names and both forms of such
+keys, and matches names ignoring case, `_` and `-`.
 
-Strict JSON goes through msgspec (`decode` tries it first); only what is not falls through to the reader below, which is far
-slower. Its work is linear in the size of the text, and the caller bounds that size (`liberal_max`).
+Strict JSON is decoded by msgspec (`decode` tries it first); other input is decoded by the reader below, which is far slower. Its
+work is linear in the size of the text, and the caller bounds that size (`liberal_max`).
 Reference: remoting-protocol 9.
 """
 
@@ -24,18 +24,18 @@ from ariane.errors import ProtocolError
 
 T = TypeVar("T")
 
-DEPTH_MAX = 64  # nesting no message of the protocol comes near; keeps hostile input from exhausting the stack
+DEPTH_MAX = 64  # more nesting than any message of the protocol has; keeps hostile input from exhausting the stack
 KEY_MAX = 4096  # characters of an object that is a key; a message queue takes some 400
 DIGITS_MAX = 400  # characters of a number; the largest double has 309 digits
-LIBERAL_MAX = 16 * 1024 * 1024  # a whole frame: for answers and files; requests have bounds of their own
+LIBERAL_MAX = 16 * 1024 * 1024  # a whole frame: for responses and files; requests have bounds of their own
 
-# What msgspec raises for bytes that it cannot read: besides its own errors, ValueError for bytes that are not UTF-8 and for
-# numbers of thousands of digits, RecursionError for deep nesting.
+# Errors of msgspec for invalid input: apart from its own, ValueError for bytes that are not UTF-8 and for numbers of thousands
+# of digits, RecursionError for deep nesting.
 UNREADABLE = (msgspec.DecodeError, ValueError, OverflowError, RecursionError)
 
 
 def decode(data: bytes, kind: type[T], *, liberal_max: int = LIBERAL_MAX) -> T:
-    """Return `data` as a value of `kind` (a msgspec Struct), as liberally as Java takes it.
+    """Return `data` as a value of `kind` (a msgspec Struct), as liberally as Java accepts it.
 
     Raises:
         ProtocolError: `data` is not JSON, not of this shape, or larger than `liberal_max` bytes and not strict JSON.
@@ -45,13 +45,13 @@ def decode(data: bytes, kind: type[T], *, liberal_max: int = LIBERAL_MAX) -> T:
     except UNREADABLE as error:
         if len(data) > liberal_max:
             raise ProtocolError(
-                f"the body is no {kind.__name__}: {error} ({len(data)} bytes; only up to {liberal_max} bytes are read more"
-                " liberally than strict JSON)"
+                f"Invalid {kind.__name__} in the body: {error} ({len(data)} bytes; only up to {liberal_max} bytes may deviate from"
+                " strict JSON)"
             ) from None
     try:
         return msgspec.convert(_with_names_of(kind, read(data, liberal_max)), kind, strict=False)
     except UNREADABLE as error:
-        raise ProtocolError(f"the body is no {kind.__name__}: {error}") from None
+        raise ProtocolError(f"Invalid {kind.__name__} in the body: {error}") from None
 
 
 def read(data: bytes, liberal_max: int = LIBERAL_MAX) -> Any:
@@ -61,21 +61,21 @@ def read(data: bytes, liberal_max: int = LIBERAL_MAX) -> Any:
         ProtocolError: `data` is not JSON of this dialect, or larger than `liberal_max` bytes.
     """
     if len(data) > liberal_max:
-        raise ProtocolError(f"JSON of {len(data)} bytes that is not strict: at most {liberal_max} bytes are read")
+        raise ProtocolError(f"Invalid JSON: {len(data)} bytes that are not strict JSON, expected at most {liberal_max}")
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise ProtocolError(f"JSON that is not UTF-8: {error}") from None
+        raise ProtocolError(f"Invalid JSON: not UTF-8: {error}") from None
     return _Reader(text).document()
 
 
 def write(value: Any, *, pretty: bool = False) -> bytes:
-    """`value` (Structs, dicts, sequences, scalars) as Java prints it; `pretty` is the form of the config files."""
+    """Return `value` (Structs, dicts, sequences, scalars) as Java prints it; `pretty` is the form of the config files."""
     return _text(value, "\n" if pretty else "").encode()
 
 
 def pieces(value: msgspec.Struct) -> Iterator[bytes]:
-    """Yield what `write(value, pretty=True)` returns, entry by entry of its maps, so that a caller can do other work between."""
+    """Yield what `write(value, pretty=True)` returns, entry by entry of its maps, so that the caller can yield to other work."""
     before, inner = "{", "\n\t\t"
     for name, field in _members(type(value)):
         member = getattr(value, field)
@@ -99,7 +99,7 @@ class _Names(NamedTuple):
     """Members of a Struct by their names on the wire."""
 
     exact: frozenset[str]
-    alike: Mapping[str, tuple[str, Any]]  # folded name: wire name, type
+    alike: Mapping[str, tuple[str, Any]]  # normalized name: wire name, type
 
 
 @cache
@@ -112,7 +112,7 @@ def _names_of(kind: type[msgspec.Struct]) -> _Names:
 
 
 def _with_names_of(kind: Any, value: Any) -> Any:
-    """`value` with its members renamed to those of the Structs in `kind` that they match ignoring case, `_` and `-`."""
+    """Rename the members of `value` to those of the Structs in `kind` that they match ignoring case, `_` and `-`."""
     inner = get_args(kind)
     if isinstance(value, list) and inner:
         return [_with_names_of(inner[0], item) for item in value]
@@ -157,12 +157,12 @@ _ESCAPES = {'"': '"', "'": "'", "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n":
 
 
 class _Reader:
-    """Reads one text, token by token; each character belongs to one token, and each token is looked at once."""
+    """Reads one text token by token; each character belongs to one token, and each token is examined once."""
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._at = 0  # where the next token begins
-        self._kind: str | None = None  # group of _TOKEN, or the mark itself; None where nothing of the language begins
+        self._at = 0  # position of the next token
+        self._kind: str | None = None  # group of _TOKEN, or the mark itself; None if no token matches
         self._token = ""
         self._advance()
 
@@ -194,12 +194,14 @@ class _Reader:
             value = token
         elif kind in ("{", "["):
             if depth > DEPTH_MAX:
-                raise ProtocolError(f"JSON nested deeper than {DEPTH_MAX}")
+                raise ProtocolError(f"Invalid JSON: nested deeper than {DEPTH_MAX} levels")
             self._advance()
             return self._object(depth, in_key) if kind == "{" else self._array(depth, in_key)
         elif kind in ("int", "float"):
             if len(token) > DIGITS_MAX:
-                raise ProtocolError(f"JSON with a number of {len(token)} characters, at most {DIGITS_MAX} are read")
+                raise ProtocolError(
+                    f"Invalid JSON: a number has {len(token)} characters, expected at most {DIGITS_MAX}"
+                )
             value = int(token) if kind == "int" else float(token)
         elif kind == "escaped":
             value = _unescaped(token[1:-1])
@@ -237,7 +239,7 @@ class _Reader:
         return items
 
     def _name(self, depth: int, in_key: bool) -> str:
-        """Read the name of a member. An object that is a name is written again as text, so names within it have to be plain:
+        """Read the name of a member. An object that is a name is stored as its text, so the names in it have to be plain:
         each further level would quote the levels below it once more."""
         if self._kind == "word":
             word = self._token
@@ -247,11 +249,11 @@ class _Reader:
             value = self._value(depth + 1, in_key)
             return value if isinstance(value, str) else _text(value, "")
         if in_key:
-            raise ProtocolError("JSON with an object as a key within an object that is a key")
+            raise ProtocolError("Invalid JSON: an object as a key within an object that is a key")
         start = self._at
         key = self._value(depth + 1, True)
         if self._at - start > KEY_MAX:
-            raise ProtocolError(f"JSON with a key of {self._at - start} characters, at most {KEY_MAX} are read")
+            raise ProtocolError(f"Invalid JSON: a key has {self._at - start} characters, expected at most {KEY_MAX}")
         return _text(key, "")
 
 
@@ -259,7 +261,7 @@ def _unescaped(text: str) -> str:
     joined = _ESCAPE.sub(_character, text)
     if joined.isascii():
         return joined
-    # \u escapes write a character beyond U+FFFF as two halves: they are joined, and half of one alone is replaced.
+    # \u escapes encode a character beyond U+FFFF as two surrogates: they are joined, and a lone surrogate is replaced.
     return joined.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -305,7 +307,7 @@ def _text(value: Any, newline: str) -> str:
 
 @cache
 def _members(kind: type[msgspec.Struct]) -> list[tuple[str, str]]:
-    """Quoted names and fields of a struct, in the order in which they are written; asking for them evaluates annotations."""
+    """Return quoted names and fields of a Struct in output order; cached because it evaluates annotations."""
     return sorted((_quoted(field.encode_name), field.name) for field in msgspec.structs.fields(kind))
 
 
@@ -332,7 +334,7 @@ def _escaped(char: str) -> str:
 
 
 def _java_double(value: float) -> str:
-    """As Java's Double.toString: plain within 1e-3 … 1e7, else with E; NaN prints as null."""
+    """Return a double as Java's Double.toString prints it: plain within 1e-3 … 1e7, else with E; NaN becomes null."""
     if isnan(value):
         return "null"
     if value in (float("inf"), float("-inf")):

@@ -1,6 +1,6 @@
 """Message properties as text: `name 0x01 value`, pairs joined by 0x02.
 
-There is no separator at the end (4.9.4 writes none; older clients do, so one is accepted). Pairs with an empty name or value
+The text does not end with a separator (older clients write one, so it is accepted). Pairs with an empty name or value
 are ignored, as in Java. [MessageDecoder.messageProperties2String]
 """
 

@@ -70,7 +70,7 @@ class FakeClock:
         self.set_ms(self._time_ms + milliseconds)
 
     def set_ms(self, time_ms: float) -> None:
-        """Set the time, in milliseconds since the epoch. An earlier time is allowed and wakes nobody."""
+        """Set the time, in milliseconds since the epoch. An earlier time is allowed and wakes no sleeper."""
         self._time_ms = time_ms
         while self._sleepers and self._sleepers[0][0] <= time_ms:
             _, _, waiter = heapq.heappop(self._sleepers)
@@ -78,7 +78,7 @@ class FakeClock:
                 waiter.set_result(None)
 
     async def sleep(self, seconds: float) -> None:
-        """Wait until the clock has advanced by `seconds` (at once in automatic mode, or if `seconds` ≤ 0)."""
+        """Wait until the clock has advanced by `seconds`. Returns without waiting in automatic mode, or if `seconds` ≤ 0."""
         if self._is_auto:
             self.advance(seconds)
         if self._is_auto or seconds <= 0:

@@ -1,12 +1,12 @@
-"""PUBLIC: a name server and a broker in this process, on free ports of 127.0.0.1, for the tests of applications.
+"""PUBLIC: a name server and a broker in this process, on free ports of 127.0.0.1, for application tests.
 
-    async with cluster(tmp_path) as servers:                      # in the running loop
+    async with cluster(tmp_path) as servers:                      # in the running event loop
         async with Producer("g", servers.namesrv) as producer: ...
 
-    with cluster_in_thread(tmp_path) as servers:                  # for tests without a loop: it gets a thread of its own
+    with cluster_in_thread(tmp_path) as servers:                  # for synchronous tests: runs in a thread of its own
         ...
 
-The broker keeps its store in `store` of the directory that is given, or in a temporary one that is removed. The pytest
+The broker's store is the directory `store` in the given directory, or a temporary one that is removed afterwards. The pytest
 fixture `ariane_cluster` (ariane.testing.plugin) is `cluster_in_thread` in the test's tmp_path.
 """
 
@@ -32,14 +32,14 @@ SMALL_FILES = {"mapped_file_size_commit_log": 16 * 1024 * 1024, "mapped_file_siz
 
 
 class LocalCluster(NamedTuple):
-    """Addresses of what runs."""
+    """Addresses of the servers, as `host:port`."""
 
     namesrv: str
     broker: str
 
 
 class ReplicatedCluster(NamedTuple):
-    """The same with slaves; `broker` is their master."""
+    """Addresses of a cluster with slaves; `broker` is their master."""
 
     namesrv: str
     broker: str
@@ -48,7 +48,15 @@ class ReplicatedCluster(NamedTuple):
 
 @contextlib.asynccontextmanager
 async def cluster(home: Path | None = None, **settings: Any) -> AsyncIterator[LocalCluster]:
-    """A name server and a broker until the block ends. `settings` are fields of BrokerConfig."""
+    """Run a name server and a broker until the end of the block.
+
+    Args:
+        home: Directory for the store; a temporary one if omitted.
+        settings: Fields of BrokerConfig.
+
+    Yields:
+        The addresses. The broker is registered.
+    """
     async with replicated_cluster(home, slaves=0, **settings) as servers:
         yield LocalCluster(servers.namesrv, servers.broker)
 
@@ -57,7 +65,7 @@ async def cluster(home: Path | None = None, **settings: Any) -> AsyncIterator[Lo
 async def replicated_cluster(
     home: Path | None = None, *, slaves: int = 1, **settings: Any
 ) -> AsyncIterator[ReplicatedCluster]:
-    """The same, and as many slaves, which have the settings of their master."""
+    """Run a name server, a master and `slaves` slaves, which have the settings of the master."""
     with contextlib.ExitStack() as directories:
         if home is None:
             home = Path(directories.enter_context(tempfile.TemporaryDirectory(prefix="ariane-cluster-")))
@@ -75,7 +83,7 @@ async def replicated_cluster(
 
 
 def broker_config(store: Path, namesrv: str, **settings: Any) -> BrokerConfig:
-    """Settings of a broker of a test: small files, any free port of this machine; `settings` are fields of BrokerConfig."""
+    """Return the configuration of a test broker: small files, any free port of 127.0.0.1; `settings` are BrokerConfig fields."""
     values = {
         **SMALL_FILES,
         "broker_name": "broker-a",
@@ -91,7 +99,7 @@ def broker_config(store: Path, namesrv: str, **settings: Any) -> BrokerConfig:
 
 @contextlib.contextmanager
 def cluster_in_thread(home: Path | None = None, **settings: Any) -> Iterator[LocalCluster]:
-    """As `cluster`, with an event loop in a thread of its own. What fails while starting or stopping is raised here."""
+    """Run a cluster as `cluster` does, with an event loop in its own thread. Errors of start and stop are raised here."""
     started: Future[LocalCluster] = Future()
     stop: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
     faults: list[BaseException] = []
@@ -119,7 +127,7 @@ def cluster_in_thread(home: Path | None = None, **settings: Any) -> Iterator[Loc
     finally:
         loop, told = stop.result(START_S)
         if thread.is_alive():
-            with contextlib.suppress(RuntimeError):  # the loop may end by itself between the two lines
+            with contextlib.suppress(RuntimeError):  # the loop may end between the two lines
                 loop.call_soon_threadsafe(told.set)
         thread.join(START_S)
     if faults:

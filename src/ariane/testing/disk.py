@@ -1,13 +1,13 @@
-"""A disk in memory that can fail: any write or fsync, a full disk, and the loss of power.
+"""PUBLIC: a disk in memory that fails: any write or fsync, a full disk, and the loss of power.
 
     disk = FakeDisk()
-    disk.power_off_at = 17                  # PowerLost at the 17th change, which happens only in part or not at all
+    disk.power_off_at = 17                  # raise PowerLost at the 17th change, which is made in part or not at all
     ...
-    disk = disk.after_power_loss(Kept.SOME, random.Random(1))   # what a machine finds when it starts again
+    disk = disk.after_power_loss(SurvivingData.SOME, random.Random(1))   # the disk as the machine finds it when it restarts
 
-A write is durable when its file was fsynced after it, a name (creation, removal, renaming) when its directory was. What was not
-is lost, kept, or kept in part and in any order (any subset of the writes, chosen by a seed): a disk promises nothing else.
-(Rules: fsync(2), and what file systems do.)
+A write is durable once its file was fsynced after it, a name (creation, removal, renaming) once its directory was. Other changes
+are lost, survive, or survive in part and in any order (any subset of the writes, chosen by a seed): a disk promises nothing
+else. (Rules: fsync(2), and the behaviour of file systems.)
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ Change = tuple[int, bytes] | int  # a write at an offset, or a truncation to a s
 
 
 class PowerLost(BaseException):
-    """The machine is off: no code of the program runs on, so nothing that handles errors may catch this."""
+    """The machine lost power: no code of the program runs any more, so no error handler may catch this."""
 
 
 class SurvivingData(enum.Enum):
-    """What becomes of changes that were not flushed."""
+    """Which changes survive that were not flushed."""
 
     NONE = "none"
     ALL = "all"
     SOME = "some"
-    """Each change by itself: any subset, so that later ones may survive earlier ones."""
+    """Any subset of the changes, so that later ones may survive earlier ones."""
     TORN = "torn"
-    """As SOME, and of a write perhaps only some of its parts, cut anywhere."""
+    """As SOME, and a write may survive in part, split anywhere."""
 
 
 @dataclass(eq=False)
@@ -64,7 +64,7 @@ def _apply(data: bytearray, change: Change) -> None:
 
 
 def _parts(change: Change, rng: random.Random) -> list[Change]:
-    """One time in three a write in up to four parts, in any order; else as it is."""
+    """Split a write into up to four parts in random order, one time in three; else return it unchanged."""
     if isinstance(change, int) or rng.random() < 2 / 3:
         return [change]
     offset, written = change
@@ -75,20 +75,23 @@ def _parts(change: Change, rng: random.Random) -> list[Change]:
 
 
 class FakeDisk:
-    """A `Disk`. `changes` counts what was done to it; `fail` is asked before each with its kind and path, and may raise."""
+    """A `Disk` in memory.
+
+    `changes` counts the changes so far; `fail` is called with kind and path before each of them and may raise.
+    """
 
     def __init__(self, room: int | None = None) -> None:
         self.changes = 0
         self.power_off_at: int | None = None
         self.torn_at: int | None = None
-        """How many bytes of the write at `power_off_at` reach the file; None: none."""
+        """How many bytes of the write at `power_off_at` reach the file; None for none."""
         self.fail: Callable[[str, str], None] = lambda kind, path: None
         self.room = room
-        """Bytes that written data may take in all; None: no limit."""
+        """Capacity for written data in bytes; None for no limit."""
         self.now_ms: Callable[[], int] = lambda: 0
-        """The clock that files take the time of their last write from."""
+        """Clock for the modification times of files."""
         self.used: Usage | None = None
-        """What `usage` answers; None: what `room` says."""
+        """Result of `usage`; None to compute it from `room`."""
         self._files: dict[str, _FakeFile] = {}
         self._durable_names: dict[str, _FakeFile] = {}
         self._names_pending: list[tuple[str, _FakeFile | None]] = []
@@ -97,7 +100,7 @@ class FakeDisk:
         self._numbers = itertools.count(3)
         self._locked: set[str] = set()
 
-    # --- what a store asks ---
+    # --- the Disk interface of the store ---
 
     def open(self, path: str) -> int:
         self._check_parents(path)
@@ -132,7 +135,7 @@ class FakeDisk:
     def pwrite(self, handle: int, data: bytes, offset: int) -> None:
         path, file = self._handles[handle]
         if self.room is not None and self.room < len(data):
-            file.change((offset, bytes(data[: self.room])), self.now_ms())  # as much as fits is written
+            file.change((offset, bytes(data[: self.room])), self.now_ms())  # a full disk takes as much as fits
             raise OSError(errno.ENOSPC, "no space left on device", path)
         try:
             self._changing("write", path)
@@ -195,7 +198,7 @@ class FakeDisk:
         return sorted(names)
 
     def make_dirs(self, path: str) -> list[str]:
-        """Directories are durable at once: losing one is losing the names in it, which `Kept` covers."""
+        """Create directories, durably: losing one means losing the names in it, which SurvivingData covers."""
         made = []
         while path not in self._directories:
             if path in self._files:
@@ -249,10 +252,15 @@ class FakeDisk:
         free = 1 << 40 if self.room is None else self.room
         return Usage(1 << 40, free)
 
-    # --- what a test does ---
+    # --- for tests ---
 
     def after_power_loss(self, surviving: SurvivingData, rng: random.Random) -> FakeDisk:
-        """The disk as the next start finds it. With Kept.SOME `chance` decides of each change that was not flushed."""
+        """Return the disk as the next start finds it.
+
+        Args:
+            surviving: Which changes survive that were not flushed.
+            rng: Decides about each change for SurvivingData.SOME and TORN.
+        """
         survivor = FakeDisk()
         survivor.now_ms = self.now_ms
         survivor._directories = set(self._directories)
@@ -271,12 +279,12 @@ class FakeDisk:
                     if stays():
                         _apply(data, part)
             survivor._files[name] = _FakeFile(data, bytes(data), modified_ms=file.modified_ms)
-            survivor.make_dirs(_parent(name))  # a directory is not lost with a name left in it
+            survivor.make_dirs(_parent(name))  # a directory that still contains a name is not lost
         survivor._durable_names = dict(survivor._files)
         return survivor
 
     def after_kill(self) -> FakeDisk:
-        """The disk as it is when only the process died: nothing is lost, and what was not flushed still is not."""
+        """Return the disk after only the process died: nothing is lost, and changes that were not flushed are still not durable."""
         survivor = FakeDisk(self.room)
         survivor._directories = set(self._directories)
         copies = {
@@ -294,24 +302,24 @@ class FakeDisk:
         return survivor
 
     def contents(self, path: str) -> bytearray:
-        """The bytes of a file, to be changed in place: what a broken disk or a wrong hand does (a loss of power may undo it)."""
+        """Return the bytes of a file for modification in place, to simulate corruption (a loss of power may undo it)."""
         return self._files[path].data
 
     def paths(self) -> list[str]:
         return sorted(self._files)
 
     def remove_tree(self, path: str) -> None:
-        """Remove a directory with all that is in it, as `rm -r` of another process does: open handles stay usable."""
+        """Remove a directory recursively, as `rm -r` of another process does: open handles stay usable."""
         for name in [name for name in self._files if name.startswith(f"{path}/")]:
             self._unlink(name)
         self._directories = {one for one in self._directories if one != path and not one.startswith(f"{path}/")}
 
     def put_file(self, path: str, data: bytes = b"") -> None:
-        """Create a file, or replace it, as another process does."""
+        """Create or replace a file, as another process does."""
         file = _FakeFile(bytearray(data), data)
         self._link(path, file)
 
-    # --- details ---
+    # --- implementation ---
 
     def _check_parents(self, path: str) -> None:
         while path := _parent(path):

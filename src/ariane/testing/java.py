@@ -1,13 +1,13 @@
-"""Real Java 4.9.4 peers for interop tests and benches: name server, broker, clients, tools, in processes of their own.
+"""Real Java 4.9.4 peers for interop tests and benches: name server, broker, clients, tools, each in its own process.
 
     if reason := java.available(): pytest.skip(reason)
     with java.name_server(home / "ns") as ns, java.broker(home / "b", ns.addr) as broker:
-        lines = java.run("ariane.peers.Produce", [ns.addr, "T", "P", "10"])      # JSON lines, one a message
+        lines = java.run("ariane.peers.Produce", [ns.addr, "T", "P", "10"])      # one JSON line per message
         with java.start("ariane.peers.Consume", [ns.addr, "T", "G", "*", "10", "30"]) as consumer: ...
         java.run(java.ADMIN, ["clusterList", "-n", ns.addr])
 
-The jars come from Maven Central once, into ARIANE_PEERS_DIR (default ~/.cache/ariane/peers), together with a jar of our
-own small programs (`peers/`) and a class-data archive of everything that they load, which halves the cost of a start. All
+The jars are fetched from Maven Central once, to ARIANE_PEERS_DIR (default ~/.cache/ariane/peers), together with a jar of small
+programs of this project (`peers/`) and a class-data archive of all classes they load, which makes a start twice as fast. All
 processes end with the `with` block, and with this process.
 """
 
@@ -40,26 +40,26 @@ READY_S = 60.0
 STOP_S = 30.0
 TEST_HEAP = ("-Xms256m", "-Xmx512m")
 FILL_STEP_S = 600.0
-CACHE_LAYOUT = b"2"  # raise it when what stands in a cache directory changes
+CACHE_LAYOUT = b"2"  # increase it when the contents of a cache directory change
 PROGRAMS = "programs.jar"
 FIRST_PORT = 12_000
 PORT_RANGES = 20
 PORT_RANGE_SIZE = 1_000
-PORTS_OF_A_BROKER = 5  # with one to spare, and one for the name server of `free_ports`
+PORTS_OF_A_BROKER = 5  # including a spare one and one for the name server of `free_ports`
 ARCHIVE = "classes.jsa"
 
 _port_steps = itertools.count()
 
 _SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
-# Programs and their arguments (after the name server) whose classes stand for those of all clients and tools.
+# Programs and their arguments (after the name server) whose classes represent those of all clients and tools.
 _SAMPLE_RUNS = {
     "Produce": ("T", "P", "5"),
     "Consume": ("T", "G", "*", "5", "30"),
     "Admin": ("clusterList", "topicList", "consumerProgress"),
 }
 
-# What 4.9.4 reaches into on Java 17.
+# Modules that 4.9.4 accesses by reflection on Java 17.
 _OPENS = (
     "--add-opens=java.base/java.lang=ALL-UNNAMED",
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
@@ -90,7 +90,7 @@ class JavaServer(NamedTuple):
 
 
 class JavaProgram:
-    """A running Java program; `lines` gives what it prints."""
+    """A running Java program; `lines` yields its output."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
@@ -101,7 +101,7 @@ class JavaProgram:
         self._reader.start()
 
     def lines(self, deadline: float) -> Iterator[str]:
-        """Lines as they come, until the program ends or `time.monotonic()` passes `deadline`."""
+        """Yield output lines until the program ends or `time.monotonic()` passes `deadline`."""
         at = 0
         while True:
             with self._more:
@@ -115,7 +115,7 @@ class JavaProgram:
             yield line
 
     def events(self, deadline: float) -> Iterator[Any]:
-        """The lines that are JSON objects, decoded."""
+        """Yield the output lines that are JSON objects, decoded."""
         for line in self.lines(deadline):
             if line.startswith("{"):
                 yield json.loads(line)
@@ -131,28 +131,28 @@ class JavaProgram:
             self._more.notify_all()
 
 
-# --- what is there ---
+# --- availability and cache ---
 
 
 @functools.cache
 def available() -> str | None:
-    """None when the peers can be run here, else the reason why not."""
+    """Return why the peers cannot run on this machine, or None if they can."""
     java = shutil.which("java")
     if java is None:
-        return f"no java on the PATH; Java >= {JAVA_MIN} is needed (apt-get install openjdk-17-jdk-headless)"
+        return f"java not found on the PATH: install Java >= {JAVA_MIN} (apt-get install openjdk-17-jdk-headless)"
     version = _java_version()
     found = re.search(r'version "(\d+)', version)
     if found is None or int(found[1]) < JAVA_MIN:
-        return f"Java >= {JAVA_MIN} is needed, found: {version.splitlines()[0] if version else 'none'}"
+        return f"Java >= {JAVA_MIN} is required, found: {version.splitlines()[0] if version else 'none'}"
     if not _ready(_cache()):
         for tool, package in (("mvn", "maven"), ("javac", "openjdk-17-jdk-headless")):
             if shutil.which(tool) is None:
-                return f"no {tool} on the PATH to get the Java peers with (apt-get install {package})"
+                return f"{tool} not found on the PATH: it is needed to fetch the Java peers (apt-get install {package})"
         try:
             _fill(_cache())
         except subprocess.CalledProcessError as error:
             text = str(error.output or error).strip()
-            return f"Maven Central did not give the Java peers: {text.splitlines()[0] if text else error}"
+            return f"Cannot fetch the Java peers from Maven Central: {text.splitlines()[0] if text else error}"
     return None
 
 
@@ -163,26 +163,26 @@ def _java_version() -> str:
 
 
 def classpath() -> str:
-    """Jars and our programs, for `java -cp`. Call `available` first."""
+    """Return the class path of the jars and programs, for `java -cp`. Call `available` first."""
     return _classpath(_cache())
 
 
 def quick_start() -> tuple[str, ...]:
-    """JVM arguments of peers that run for seconds: a small heap, C1 and the serial collector, classes from the archive.
+    """Return JVM arguments for short-lived peers: a small heap, C1 and the serial collector, classes from the archive.
 
-    Benches pass arguments of their own: they measure the JVM as its users run it.
+    Benches pass their own arguments: they measure the JVM as users run it.
     """
     return (*TEST_HEAP, *_SHORT_LIVED, f"-XX:SharedArchiveFile={_cache() / ARCHIVE}")
 
 
 def _classpath(cache: Path) -> str:
-    # The order is fixed: an archive is valid for exactly the class path that it was dumped with.
+    # The order is fixed: an archive is valid only for the class path that it was dumped with.
     return ":".join([str(cache / PROGRAMS), *map(str, sorted((cache / "lib").glob("*.jar")))])
 
 
 def _cache() -> Path:
-    """One directory for each state of `peers/` and each JVM."""
-    digest = hashlib.sha256(CACHE_LAYOUT + _java_version().encode())  # an archive is of one JVM
+    """Return the cache directory for this state of `peers/` and this JVM."""
+    digest = hashlib.sha256(CACHE_LAYOUT + _java_version().encode())  # an archive belongs to one JVM
     for path in sorted(PEERS.rglob("*.*")):
         digest.update(path.read_bytes())
     root = Path(os.environ.get("ARIANE_PEERS_DIR", Path.home() / ".cache" / "ariane" / "peers"))
@@ -194,7 +194,7 @@ def _ready(cache: Path) -> bool:
 
 
 def _fill(cache: Path) -> None:
-    """Fetch, compile and archive. A lock lets one of several test processes do it while the others wait."""
+    """Fetch, compile and archive. A lock lets one of several test processes do the work while the others wait."""
     cache.mkdir(parents=True, exist_ok=True)
     with (cache.parent / f"{cache.name}.lock").open("w") as lock, tempfile.TemporaryDirectory() as scratch:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -232,7 +232,7 @@ def _archive_classes(cache: Path, scratch: Path) -> None:
     dumped = cache / "incomplete.jsa"
     dump = ["java", *_SHORT_LIVED, "-Xshare:dump", f"-XX:SharedClassListFile={merged}"]
     _checked([*dump, f"-XX:SharedArchiveFile={dumped}", "-cp", _classpath(cache)])
-    dumped.rename(cache / ARCHIVE)  # the last step: its presence says that the cache is complete
+    dumped.rename(cache / ARCHIVE)  # the last step: its presence marks the cache as complete
 
 
 def _checked(command: Sequence[str]) -> None:
@@ -244,7 +244,7 @@ def _checked(command: Sequence[str]) -> None:
 
 
 def free_port(span: int = 3) -> int:
-    """A port that is free now, as are its neighbours: a broker takes port − 2, port and port + 1."""
+    """Return a port that is free together with its neighbours: a broker uses port − 2, port and port + 1."""
     for _ in range(PORT_RANGE_SIZE):
         port = _first_port() + (next(_port_steps) * PORTS_OF_A_BROKER) % PORT_RANGE_SIZE + span - 1
         with contextlib.ExitStack() as stack:
@@ -254,18 +254,18 @@ def free_port(span: int = 3) -> int:
             except OSError:
                 continue
             return port
-    raise RuntimeError(f"no free ports from {_first_port()} to {_first_port() + PORT_RANGE_SIZE}")
+    raise RuntimeError(f"No free port from {_first_port()} to {_first_port() + PORT_RANGE_SIZE}")
 
 
 def _first_port() -> int:
-    """Each test process searches a range of its own, below the ports that the system gives to outgoing connections."""
+    """Return the start of this process's port range, below the ports that the system uses for outgoing connections."""
     worker = os.environ.get("PYTEST_XDIST_WORKER", "")
     number = int(worker.removeprefix("gw")) if worker else os.getpid()
     return FIRST_PORT + number % PORT_RANGES * PORT_RANGE_SIZE
 
 
 def free_ports() -> tuple[int, int]:
-    """A name server's and a broker's: two `free_port()` could be neighbours."""
+    """Return free ports for a name server and a broker: two calls of `free_port()` could return neighbours."""
     port = free_port(4)
     return port - 3, port
 
@@ -279,7 +279,7 @@ def name_server(
     jvm_args: Sequence[str] | None = None,
     orderly: bool = False,
 ) -> Iterator[JavaServer]:
-    """A Java name server with its files in `home`. It is killed unless `orderly`: it has nothing to lose, and waits for 3 s."""
+    """Run a Java name server with its files in `home`. It is killed unless `orderly`: an orderly stop takes 3 s."""
     port = port or free_port()
     settings = {"listenPort": str(port), "kvConfigPath": str(home / "kvConfig.json"), **(properties or {})}
     main = "org.apache.rocketmq.namesrv.NamesrvStartup"
@@ -299,7 +299,7 @@ def broker(
     jvm_args: Sequence[str] | None = None,
     wait: bool = True,
 ) -> Iterator[JavaServer]:
-    """A Java broker `broker-a` at 127.0.0.1, its store in home/store. With `wait` it has registered when this returns."""
+    """Run a Java broker `broker-a` on 127.0.0.1 with its store in home/store. With `wait`, return once it is registered."""
     port = port or free_port()
     settings = {
         "brokerName": "broker-a",
@@ -335,7 +335,7 @@ def _server(
 
 
 def _configure_logs(home: Path) -> Path:
-    """Have everything that a peer logs go to a file in `home`; its conf directory."""
+    """Direct all logs of a peer to a file in `home` and return its conf directory."""
     conf = home / "conf"
     conf.mkdir(parents=True, exist_ok=True)
     for name in ("namesrv", "broker", "tools"):
@@ -344,13 +344,13 @@ def _configure_logs(home: Path) -> Path:
 
 
 def _wait_until_ready(process: subprocess.Popen[str], port: int, output: Path) -> None:
-    """The boot message comes last, after the port is open and (a broker) the first registration went out."""
+    """Wait for the boot message, which follows the opening of the port and (of a broker) the first registration."""
     deadline = time.monotonic() + READY_S
     while "boot success" not in output.read_text():
         if process.poll() is not None:
-            raise RuntimeError(f"the Java server ended with {process.returncode}:\n{output.read_text()[-4000:]}")
+            raise RuntimeError(f"Java server exited with {process.returncode}:\n{output.read_text()[-4000:]}")
         if time.monotonic() > deadline:
-            raise RuntimeError(f"the Java server at port {port} is not ready after {READY_S} s")
+            raise RuntimeError(f"Java server on port {port} is not ready after {READY_S} s")
         time.sleep(0.05)
 
 
@@ -361,12 +361,12 @@ def _wait_until_ready(process: subprocess.Popen[str], port: int, output: Path) -
 def start(
     main: str, args: Sequence[str], *, jvm_args: Sequence[str] | None = None, home: Path | None = None
 ) -> Iterator[JavaProgram]:
-    """A Java program that runs until the block ends, or until it ends by itself."""
+    """Run a Java program until the end of the block, or until it exits."""
     with tempfile.TemporaryDirectory() as own:
         place = home or Path(own)
         _configure_logs(place)
         java = [*(jvm_args or quick_start()), f"-Duser.home={place}", f"-Drocketmq.home.dir={place}"]
-        process = _spawn([*java, "-cp", classpath(), main, *args], subprocess.PIPE, place)  # tools leave files behind
+        process = _spawn([*java, "-cp", classpath(), main, *args], subprocess.PIPE, place)  # tools leave files in it
         try:
             yield JavaProgram(process)
         finally:
@@ -382,18 +382,29 @@ def run(
     status: int = 0,
     home: Path | None = None,
 ) -> list[str]:
-    """The lines that a Java program printed. RuntimeError with its output when it did not end with `status` in time.
-    `home` is its rocketmq.home.dir: tools read their account from conf/tools.yml there."""
+    """Run a Java program and return the lines it printed.
+
+    Args:
+        main: Main class.
+        args: Its arguments.
+        timeout_s: Time limit.
+        jvm_args: Arguments of the JVM.
+        status: Expected exit status.
+        home: Its rocketmq.home.dir: tools read their account from conf/tools.yml there.
+
+    Raises:
+        RuntimeError: it did not exit with `status` in time; contains its output.
+    """
     with start(main, args, jvm_args=jvm_args, home=home) as program:
         lines = list(program.lines(time.monotonic() + timeout_s))
         ended = program.process.poll() if program.process.poll() is not None else _wait(program.process, 5)
         if ended != status:
-            raise RuntimeError(f"{main} {' '.join(args)} ended with {ended}:\n" + "\n".join(lines[-40:]))
+            raise RuntimeError(f"{main} {' '.join(args)} exited with {ended}:\n" + "\n".join(lines[-40:]))
         return lines
 
 
 def events(lines: Sequence[str]) -> list[Any]:
-    """The JSON objects among `lines`."""
+    """Return the JSON objects among `lines`."""
     return [json.loads(line) for line in lines if line.startswith("{")]
 
 

@@ -1,4 +1,4 @@
-"""PUBLIC: pytest fixtures, there for every project that has Ariane installed.
+"""PUBLIC: pytest fixtures, available to every project with Ariane installed.
 
 def test_orders(ariane_cluster):
     run_my_application(namesrv=ariane_cluster.namesrv)
@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def ariane_cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    """A name server and a broker of this test's own: .namesrv, .broker. They run in a thread, with their store in tmp_path."""
-    from ariane.testing.cluster import cluster_in_thread  # servers are loaded by tests that use them
+    """A name server and a broker for one test: `.namesrv`, `.broker`. They run in a thread, with their store in tmp_path."""
+    from ariane.testing.cluster import (
+        cluster_in_thread,
+    )  # not at the top: costly
 
     with cluster_in_thread(tmp_path) as servers:
         yield servers

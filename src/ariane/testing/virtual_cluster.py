@@ -1,6 +1,6 @@
-"""PUBLIC: a whole cluster in virtual time: the real name server, broker and clients, a network and a disk in memory.
+"""PUBLIC: a whole cluster in virtual time: the real name server, broker and clients on a simulated network and disk.
 
-    async def scenario(world: World) -> None:
+    async def scenario(world: VirtualCluster) -> None:
         await world.start()                                      # name server and broker
         shop = world.process("shop")
 
@@ -8,16 +8,17 @@
             async with world.instance(shop) as instance, Producer("shop", instance=instance) as producer:
                 await producer.send(Message(topic="Orders", body=b"one"))
 
-        await shop.start(sell())                                 # its result; ProcessKilled when it was killed
-        world.broker.kill()                                      # or stop(), lose_power(); then start() on what is on its disk
-        await asyncio.sleep(3600)                                # takes no time
+        await shop.start(sell())                                 # its result; raises ProcessKilled if it is killed
+        world.broker.kill()                                      # or stop(), lose_power(); then start() with the same disk
+        await asyncio.sleep(3600)                                # takes no real time
 
     with virtual_cluster(seed=1) as world:
         world.run(scenario(world))
 
-No socket, no thread, no real sleep, and the same seed is the same run. Each program lives in a `Process` that can be paused,
-resumed and killed; what touches the network has to run in one. `world.network` delays and loses, `world.disk` fails
-(`FakeDisk.fail`), `world.chance` draws. Listeners are coroutine functions, which may sleep; a plain function runs at once.
+No socket, no thread, no real sleep, and the same seed repeats the same run. Each program runs in a `VirtualProcess` that can be
+paused, resumed and killed; code that uses the network must run in one. `world.network` delays and drops messages, `world.disk`
+fails (`FakeDisk.fail`), `world.rng` is the scenario's random generator. Listeners are coroutine functions, which may sleep; a
+plain function runs without taking virtual time.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from ariane.testing.virtual_time import VirtualClock, VirtualLoop, VirtualProces
 
 T = TypeVar("T")
 
-LIMIT_S = 7 * 24 * 3600.0  # virtual; a scenario that takes longer waits for something that does not come
+LIMIT_S = 7 * 24 * 3600.0  # virtual; a scenario that takes longer waits for an event that never happens
 SMALL_FILES = {  # a FakeDisk keeps whole files in memory and copies them when a broker is killed
     "mapped_file_size_commit_log": 1024 * 1024,
     "mapped_file_size_consume_queue": 60_000,
@@ -57,9 +58,14 @@ STORE = "/store"
 
 @contextlib.contextmanager
 def virtual_cluster(seed: int = 0, **settings: Any) -> Iterator[VirtualCluster]:
-    """A world that has nothing in it yet (`World.start`). `settings` are fields of BrokerConfig."""
+    """Create a cluster without running servers; `VirtualCluster.start` starts them.
+
+    Args:
+        seed: Determines every random choice, so that a run can be repeated.
+        settings: Fields of BrokerConfig.
+    """
     before = random.getstate()
-    random.seed(seed)  # the broker draws queues with the module's own generator
+    random.seed(seed)  # the broker selects queues with the generator of the `random` module
     with tempfile.TemporaryDirectory(prefix="ariane-virtual-") as home:
         world = VirtualCluster(seed, Path(home), settings)
         try:
@@ -70,7 +76,7 @@ def virtual_cluster(seed: int = 0, **settings: Any) -> Iterator[VirtualCluster]:
 
 
 class VirtualCluster:
-    """Made by `virtual_cluster`."""
+    """A simulated cluster; created by `virtual_cluster`."""
 
     def __init__(self, seed: int, home: Path, settings: dict[str, Any]) -> None:
         self.rng = Random(seed)  # noqa: S311 - repeats a run, guards nothing
@@ -79,7 +85,7 @@ class VirtualCluster:
         self.loop.network = self.network
         self.clock = VirtualClock(self.loop)
         self.disk = FakeDisk()
-        """The broker's, which outlives it."""
+        """The broker's disk, which survives the broker."""
         self.namesrv = "10.0.0.1:9876"
         self._home = home
         self._numbers = itertools.count()
@@ -90,7 +96,7 @@ class VirtualCluster:
         self.broker = VirtualProgram(self, "broker", "10.0.0.2", lambda: self._broker(settings))
 
     def run(self, work: Coroutine[Any, Any, T], limit_s: float = LIMIT_S) -> T:
-        """Until `work` is done, which sees and moves everything from outside of all processes."""
+        """Run `work`, which controls all processes from outside, and return its result. Fails after `limit_s` virtual seconds."""
 
         async def limited() -> T:
             async with asyncio.timeout(limit_s):
@@ -104,19 +110,19 @@ class VirtualCluster:
         await self.broker.start()
 
     def process(self, name: str) -> VirtualProcess:
-        """A new process on a machine of its own."""
+        """Create a process on a machine of its own."""
         number = next(self._numbers)
         return self.loop.process(name, f"10.{number // 62_500 + 1}.{number // 250 % 250}.{number % 250 + 1}")
 
     def instance(
         self, process: VirtualProcess, name: str = "", settings: ClientSettings | None = None
     ) -> ClientInstance:
-        """What the clients of `process` share; to be opened in it. `name` tells several of one machine apart."""
+        """Return the ClientInstance of `process`, to be opened in it. `name` distinguishes several on one machine."""
         given = settings or ClientSettings(client_ip=process.ip, instance_name=name or process.name)
         return ClientInstance(self.namesrv, given, clock=self.clock, rng=Random(self.rng.random()))  # noqa: S311
 
     def close(self) -> None:
-        """Kill what still runs."""
+        """Kill all processes."""
         self.loop.close()
 
     def _broker(self, settings: dict[str, Any]) -> Broker:
@@ -149,7 +155,7 @@ class VirtualProgram:
         self._is_serving: asyncio.Future[None] | None = None
 
     async def start(self) -> None:
-        """Returns when it serves."""
+        """Start the server and wait until it serves requests."""
         self.process = self._world.loop.process(self._name, self._ip)
         opened = self._world.loop.create_future()
         told = self._stop_requested = asyncio.Event()
@@ -168,19 +174,19 @@ class VirtualProgram:
         await opened
 
     async def stop(self) -> None:
-        """In order: it says goodbye, and saves what it has to."""
+        """Stop the server in an orderly way: it unregisters and saves its state."""
         assert self._stop_requested is not None and self._is_serving is not None
         self._stop_requested.set()
         await self._is_serving
 
     def kill(self) -> None:
-        """SIGKILL: what it wrote is there."""
+        """Kill the server (SIGKILL); everything it has written stays on the disk."""
         if self.process is not None:
             self._world.disk = self._world.disk.after_kill()
             self.process.kill()
 
     def lose_power(self, surviving: SurvivingData = SurvivingData.SOME) -> None:
-        """Its machine is gone: nobody is told, and what was not flushed is lost in part (`kept`)."""
+        """Take the machine away: peers are not notified, and of unflushed changes only `surviving` ones stay on the disk."""
         if self.process is not None:
             self._world.disk = self._world.disk.after_power_loss(surviving, self._world.rng)
             self._world.network.vanish(self.process)

@@ -1,11 +1,11 @@
-"""PUBLIC: a network in memory for a VirtualLoop: TCP as programs see it, with delays, losses and machines that vanish.
+"""PUBLIC: a simulated network for a VirtualLoop: TCP as programs see it, with delays, losses and machines that vanish.
 
-    create_connection ─→ listener at (ip, port)      connection refused when nobody listens there
+    create_connection ─→ listener at (ip, port)      connection refused without a listener
     write ─ delay ─→ data_received of the other end   in order, each end in the process that opened it
-    a process is killed ─→ the other ends see a reset; when its machine vanished they see nothing, and time out
+    a process is killed ─→ the other ends see a reset; if its machine vanished they see nothing, and time out
 
-What is written in one go arrives in one go. An end that does not read (its process is paused) makes the writer stop at its
-high-water mark. `delay_s` and `is_lost` are asked for every connection and every frame, so a test may change its mind.
+Data of one write arrives in one piece. An end that does not read (its process is paused) makes the writer stop at its
+high-water mark. `delay_s` and `is_lost` are called for every connection and every frame, so a test may replace them at any time.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from typing import Any
 from ariane.testing.virtual_time import VirtualLoop, VirtualProcess
 
 DELAY_MS = (0.1, 2.0)  # one way, within a data centre
-HIGH_WATER = 64 * 1024  # asyncio's own, until a protocol asks for another
-PORT_FIRST = 32_768  # of those that are handed out
+HIGH_WATER = 64 * 1024  # asyncio's default, until a protocol sets another
+PORT_FIRST = 32_768  # first of the ports that are assigned
 
 
 class VirtualNetwork:
-    """Give it to a loop: `loop.network = Network(loop, chance)`.
+    """The network of a loop: `loop.network = VirtualNetwork(loop, rng)`.
 
-    `delay_s(from_ip, to_ip)` is the way of one write; `is_lost(frame)` may drop frames (length-prefixed, as RocketMQ's).
+    `delay_s(from_ip, to_ip)` returns the delay of one write; `is_lost(frame)` decides whether a frame (length-prefixed, as
+    RocketMQ's) is dropped.
     """
 
     def __init__(self, loop: VirtualLoop, rng: Random) -> None:
@@ -41,12 +42,12 @@ class VirtualNetwork:
         self._ports = itertools.count(PORT_FIRST)
 
     def vanish(self, process: VirtualProcess) -> None:
-        """Kill `process` with its machine: nobody is told, connections to it stay open and silent. Ends of it in the same
-        machine do not exist; its address comes back with the next process that listens there."""
+        """Kill `process` with its machine: peers are not notified, connections to it stay open and silent. The address is usable
+        again by the next process that listens there."""
         self._vanished.add(process.ip)
         process.kill()
 
-    # --- what a loop asks ---
+    # --- for the loop ---
 
     async def create_server(
         self,
@@ -76,7 +77,7 @@ class VirtualNetwork:
         process = self._current()
         await asyncio.sleep(self.delay_s(process.ip, host))
         if host in self._vanished:
-            await self._loop.create_future()  # no answer, not even a refusal
+            await self._loop.create_future()  # no response, not even a refusal
         listener = self._listeners.get((host, port))
         if listener is None or not listener.is_serving():
             raise ConnectionRefusedError(errno.ECONNREFUSED, "connection refused")
@@ -92,12 +93,12 @@ class VirtualNetwork:
         protocol.connection_made(here)
         return here, protocol
 
-    # --- details ---
+    # --- implementation ---
 
     def _current(self) -> VirtualProcess:
         process = self._loop.current_process()
         if process is None:
-            raise RuntimeError("sockets belong to processes: run this by loop.process(name).start(…)")
+            raise RuntimeError("Sockets belong to processes: run this code with loop.process(name).start(…)")
         return process
 
     def _own(self, end: VirtualEndpoint) -> None:
@@ -107,7 +108,7 @@ class VirtualNetwork:
         self._ends[end.process][end] = None
 
     def _cut(self, process: VirtualProcess) -> None:
-        """The process is gone: its system closes its connections, if there is still a system."""
+        """Close the connections of a killed process, as its operating system does, unless the machine vanished."""
         for end in list(self._ends.pop(process, {})):
             end.is_over = True
             if process.ip not in self._vanished:
@@ -121,7 +122,7 @@ class VirtualNetwork:
             del self._listeners[listener.ip, listener.port]
 
     def pieces_of(self, data: bytes) -> bytes:
-        """What is left of `data` when frames were lost."""
+        """Return `data` without the frames that are lost."""
         if self.is_lost is None:
             return data
         kept, at = [], 0
@@ -135,7 +136,7 @@ class VirtualNetwork:
 
 
 class _Address:
-    """What of a listening socket is asked for."""
+    """The part of a socket that servers use: its address."""
 
     def __init__(self, ip: str, port: int) -> None:
         self._name = (ip, port)
@@ -145,7 +146,7 @@ class _Address:
 
 
 class VirtualListener:
-    """A listening socket; what `loop.create_server` gives."""
+    """A listening socket, as returned by `loop.create_server`."""
 
     def __init__(
         self, network: VirtualNetwork, ip: str, port: int, protocol_factory: Callable[[], asyncio.Protocol]
@@ -170,7 +171,7 @@ class VirtualListener:
         self._network.stop_listening(self)
 
     async def wait_closed(self) -> None:
-        """Nothing is under way."""
+        """Return without waiting: there is nothing to wait for."""
 
 
 class VirtualEndpoint(asyncio.Transport):
@@ -189,13 +190,13 @@ class VirtualEndpoint(asyncio.Transport):
         super().__init__({"sockname": local, "peername": remote})
         self.process = process
         self.context = context
-        self.protocol: asyncio.Protocol | None = None  # None: not yet accepted
+        self.protocol: asyncio.Protocol | None = None  # None until the connection is accepted
         self.is_over = False
         self._network = network
         self._loop = network._loop
         self._from, self._to = local[0], remote[0]
-        self._arrives_at = 0.0  # the last that was written; what follows may not overtake it
-        self._unread = 0  # bytes written here that the other end has not read
+        self._arrives_at = 0.0  # arrival time of the last write; later ones may not overtake it
+        self._unread = 0  # bytes written here and not read by the other end
         self._high = HIGH_WATER
         self._is_full = False
         self._is_reading = True
@@ -240,10 +241,10 @@ class VirtualEndpoint(asyncio.Transport):
     def get_write_buffer_size(self) -> int:
         return self._unread
 
-    # --- the way to the other end ---
+    # --- towards the other end ---
 
     def notify_end(self, error: Exception | None) -> None:
-        """The other end learns that this one is closed, behind all that was written."""
+        """Notify the other end, after all written data, that this one is closed."""
         self._deliver(self.other._ended, error)
 
     def _deliver(self, call: Callable[[Any], None], what: Any) -> None:
@@ -258,7 +259,7 @@ class VirtualEndpoint(asyncio.Transport):
             self.notify_end(error)
             self._loop.call_soon(self._lost, None, context=self.context)
 
-    # --- what comes from it ---
+    # --- from the other end ---
 
     def _arrive(self, data: bytes) -> None:
         if not self.is_over and data:

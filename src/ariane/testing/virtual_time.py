@@ -2,14 +2,14 @@
 
     loop = VirtualLoop()
     shop = loop.process("shop")
-    shop.start(serve())                    # what this starts, and what that starts …, belongs to the process
-    shop.pause(); …; shop.resume()         # meanwhile time goes on and none of its code runs (SIGSTOP, a long collection)
+    shop.start(serve())                    # tasks that it starts, directly or not, belong to the process
+    shop.pause(); …; shop.resume()         # meanwhile time passes and none of its code runs (SIGSTOP, a long GC pause)
     shop.kill()                            # none of its code ever runs again (SIGKILL)
 
-When nothing is ready the clock goes to the next timer: an hour of waiting takes no time, and what happens at one instant
-happens in the order in which it was asked for. Threads have no place here: what is given to an executor runs at once, in the
-loop. The real event loop under real code: asyncio's own tasks, futures, locks and timeouts; only time is made up.
-`ariane.testing.virtual_cluster` puts a network, a name server, a broker and clients on it.
+When no callback is ready the clock jumps to the next timer: an hour of waiting takes no real time, and callbacks of the same
+instant run in the order in which they were scheduled. Nothing runs in threads: work for an executor runs in the loop. Tasks,
+futures, locks and timeouts are asyncio's own; only time is simulated. `ariane.testing.virtual_cluster` runs a network, a name
+server, a broker and clients on it.
 """
 
 from __future__ import annotations
@@ -30,14 +30,16 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
-SAME_INSTANT_MAX = 1_000_000  # callbacks without a step of the clock: by then the program goes round in a circle
-CLOSE_TRIES = 100  # a coroutine that awaits while it is thrown away is thrown away again
+SAME_INSTANT_MAX = (
+    1_000_000  # callbacks while the clock stands still: more means that the program is in an endless loop
+)
+CLOSE_TRIES = 100  # attempts to close a coroutine that awaits again while it is closed
 
 _process: ContextVar[VirtualProcess | None] = ContextVar("process", default=None)
 
 
 class ProcessKilled(ArianeError):
-    """What a process was to do will never be done: it was killed."""
+    """The process was killed before it had a result."""
 
 
 class VirtualClock:
@@ -58,7 +60,7 @@ class VirtualClock:
 
 
 class VirtualProcess:
-    """Made by `VirtualLoop.process`. What it is called in messages is `name`, its machine is `ip`."""
+    """A simulated process; created by `VirtualLoop.process`. `name` appears in messages, `ip` is its machine."""
 
     def __init__(self, loop: VirtualLoop, name: str, ip: str) -> None:
         self.name = name
@@ -66,7 +68,7 @@ class VirtualProcess:
         self.is_alive = True
         self.is_paused = False
         self.killed: list[Callable[[], None]] = []
-        """Called when it is killed, before what it held is thrown away."""
+        """Callbacks for a kill, called before the coroutines of the process are closed."""
         self._loop = loop
         self._deferred: list[asyncio.Handle] = []
         self._tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
@@ -75,7 +77,11 @@ class VirtualProcess:
         self._context.run(_process.set, self)
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-        """Do `work` in this process; the result, for who is outside of it. ProcessKilled when none will come."""
+        """Run `work` in this process and return a future of its result, which can be awaited outside the process.
+
+        Raises:
+            ProcessKilled: the process was killed; the future raises it if that happens later.
+        """
         if not self.is_alive:
             work.close()
             raise ProcessKilled(f"{self.name} was killed: start another process")
@@ -101,14 +107,14 @@ class VirtualProcess:
         self.is_paused = True
 
     def resume(self) -> None:
-        """Everything that was due meanwhile happens now, in its order."""
+        """Run everything that was due meanwhile, in its order."""
         self.is_paused = False
         held, self._deferred = self._deferred, []
         self._loop.run_soon(self, held)
 
     def kill(self) -> None:
-        """No handler, no `finally`, no goodbye is run, as far as others can see: it is cut off before its coroutines are
-        thrown away."""
+        """Kill the process: others see no handler, no `finally` and no farewell of it, because it is disconnected before its
+        coroutines are closed."""
         if not self.is_alive:
             return
         self.is_alive = False
@@ -120,11 +126,11 @@ class VirtualProcess:
         for outcome in list(self._awaited):
             if not outcome.done():
                 outcome.set_exception(ProcessKilled(f"{self.name} was killed"))
-                outcome.exception()  # nobody has to look
+                outcome.exception()  # marks the exception as retrieved
         self._awaited.clear()
 
     def admits(self, handle: asyncio.Handle) -> bool:
-        """Whether the callback may run now; otherwise it is kept for later, or forgotten with the process."""
+        """Return whether a callback may run now. If not, it is deferred, or dropped if the process was killed."""
         if self.is_alive and self.is_paused:
             self._deferred.append(handle)
         return self.is_alive and not self.is_paused
@@ -132,7 +138,7 @@ class VirtualProcess:
     def owns(self, task: asyncio.Task[Any]) -> None:
         if self.is_alive:
             self._tasks.add(task)
-        else:  # begun by a `finally` of what is thrown away
+        else:  # tasks that a `finally` started while its coroutine was closed
             _throw_away(task)
 
     def _throw_away(self) -> None:
@@ -154,7 +160,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._at_this_instant = 0
         self._processes: list[VirtualProcess] = []
         self.callbacks = 0
-        """How many callbacks ran: two runs with the same seed have the same."""
+        """Number of callbacks that ran: equal in two runs with the same seed."""
 
     def process(self, name: str, ip: str = "10.0.0.1") -> VirtualProcess:
         process = VirtualProcess(self, name, ip)
@@ -162,7 +168,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return process
 
     def close(self) -> None:
-        """Kill every process, and throw away what else is under way."""
+        """Kill every process and discard all other callbacks."""
         if not self.is_closed():
             self._at_this_instant = 0
             self.run_until_complete(self._end())
@@ -176,10 +182,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     @staticmethod
     def current_process() -> VirtualProcess | None:
-        """The process whose code is running."""
+        """Return the process whose code is running."""
         return _process.get()
 
-    # --- what asyncio asks of a loop ---
+    # --- the interface that asyncio expects of a loop ---
 
     def time(self) -> float:
         return self._now
@@ -223,14 +229,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return task
 
     def run_in_executor(self, executor: Any, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
-        """At once and in the loop: what waits for a thread sees no time pass."""
+        """Run `func` in the loop, without virtual time passing."""
         outcome: asyncio.Future[T] = self.create_future()
         owner = _process.get()
         if owner is not None and not owner.is_alive:
             return outcome
         try:
             outcome.set_result(func(*args))
-        except Exception as error:  # noqa: BLE001 - handed to who awaits it
+        except Exception as error:  # noqa: BLE001 - passed on through the future
             outcome.set_exception(error)
         return outcome
 
@@ -242,26 +248,26 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _sockets(self) -> Any:
         if self.network is None:
-            raise RuntimeError("this loop has no network: use ariane.testing.virtual_cluster, or set loop.network")
+            raise RuntimeError("This loop has no network: use ariane.testing.virtual_cluster, or set loop.network")
         return self.network
 
-    # --- details ---
+    # --- implementation ---
 
     def run_soon(self, owner: VirtualProcess, handles: list[asyncio.Handle]) -> None:
         self._due.extend((owner, handle) for handle in handles)
 
     def _check_open(self) -> None:
         if self.is_closed():
-            raise RuntimeError("the virtual loop is closed")
+            raise RuntimeError("The virtual loop is closed")
 
     def _run_once(self) -> None:
-        """One turn: asyncio's loop calls this until it is stopped."""
+        """Run one iteration; asyncio calls this until the loop is stopped."""
         later, due = self._later, self._due
         if not due:
             while later and later[0][3].cancelled():
                 heapq.heappop(later)
             if not later:
-                raise RuntimeError("everything waits, and nothing will ever happen: no callback and no timer is left")
+                raise RuntimeError("Deadlock: every task waits, and no callback or timer is left")
             if later[0][0] > self._now:
                 self._now = later[0][0]
                 self._at_this_instant = 0
@@ -276,20 +282,20 @@ class VirtualLoop(asyncio.BaseEventLoop):
             handle._run()
         self._at_this_instant += 1
         if self._at_this_instant > SAME_INSTANT_MAX:
-            raise RuntimeError(f"{SAME_INSTANT_MAX} turns at {self._now:.6f} s: something asks again without waiting")
+            raise RuntimeError(f"Endless loop: {SAME_INSTANT_MAX} iterations at {self._now:.6f} s without waiting")
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Cancelled timers are passed over when their time comes."""
+        """Do nothing: cancelled timers are skipped when their time comes."""
 
     def _process_events(self, event_list: list[Any]) -> None:
-        """There are no files to watch."""
+        """Do nothing: the loop has no file descriptors."""
 
     def _write_to_self(self) -> None:
-        """Nobody sleeps who would have to be woken."""
+        """Do nothing: the loop never blocks, so it need not be woken."""
 
 
 class _Gone(BaseException):
-    """Thrown into what a killed process was doing, until it is over: a GeneratorExit would leave what a `finally` awaits."""
+    """Thrown into the coroutines of a killed process until they end: GeneratorExit would not end what a `finally` awaits."""
 
 
 def _throw_away(task: asyncio.Task[Any]) -> None:
@@ -300,7 +306,7 @@ def _throw_away(task: asyncio.Task[Any]) -> None:
     for _ in range(CLOSE_TRIES):
         try:
             coroutine.throw(_Gone())
-        except BaseException:  # noqa: BLE001 - it is over, and nobody is there to be told how
+        except BaseException:  # noqa: BLE001 - the process is over; its errors are of no interest
             return
 
 
