@@ -160,11 +160,7 @@ class Connection(asyncio.Protocol):
     def one_way(
         self, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"", *, remark: str | None = None
     ) -> None:
-        """Send a request that has no response.
-
-        Raises:
-            ConnectionLost: the connection is closed.
-        """
+        """Send a request that has no response. Raise ConnectionLost if the connection is closed."""
         if self._transport is None:
             raise ConnectionLost(self.peer.addr, "is closed")
         if self._sign is not None:
@@ -460,11 +456,8 @@ class Connection(asyncio.Protocol):
     def _on_response(self, command: Command) -> None:
         waiting = self._session.resolve(command.opaque)
         if waiting is None:
-            log.debug(
-                "Dropping response of %s with opaque %d: no pending request (timed out or duplicate)",
-                self.peer.addr,
-                command.opaque,
-            )
+            # It timed out, or the peer responded twice.
+            log.debug("Dropping response %d of %s: no pending request", command.opaque, self.peer.addr)
         elif not waiting.answer.done():
             waiting.answer.set_result(command)
 
