@@ -65,7 +65,7 @@ def test_waiting_for_what_never_comes_is_an_error():
     async def act(loop):
         await loop.create_future()
 
-    with pytest.raises(RuntimeError, match="nothing will ever happen"):
+    with pytest.raises(RuntimeError, match="Deadlock: every task waits"):
         play(act)
 
 
