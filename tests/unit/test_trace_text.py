@@ -91,5 +91,5 @@ def test_a_broken_record_is_kept_with_its_reason_and_hides_no_other() -> None:
     assert [reject.why for reject in rejects] == [
         "Pub: invalid literal for int() with base 10: 'soon'",
         "unknown record type 'Reply'",
-        "SubBefore has only 2 fields",
+        "SubBefore with 2 fields is too short",
     ]

@@ -41,7 +41,7 @@ MSG_TYPE = "MSG_TYPE"
 PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
 ARRIVE_TIME = "ARRIVE_TIME"
 
-# What an application must not set by itself: the client or the broker owns these names.
+# Names that an application must not set: they belong to the client or the broker.
 RESERVED = frozenset(
     {
         KEYS,

@@ -35,7 +35,7 @@ _SAFE = str.maketrans({FIELD_END: " ", RECORD_END: " "})
 
 
 class TraceReject(NamedTuple):
-    """A record that is none, and why."""
+    """A record that cannot be decoded, and why."""
 
     text: str
     why: str
