@@ -108,7 +108,9 @@ class _FileCheck:
     ) -> None:
         self._disk, self._handle = files.disk, files.get(path)
         self._header, self._sizes = header, sizes
+        # A growing log has more records than `log_end` says by the time an entry is checked.
         self._log, self._log_end, self._is_running = log, log_end, is_running
+        # Newest entry of each slot, as far as the entries were read.
         self._slots = array("i", bytes(SLOT_SIZE * sizes.slots))
 
     def fault(self, *, with_slots: bool) -> tuple[int, str] | None:

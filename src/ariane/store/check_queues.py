@@ -44,12 +44,16 @@ class _Queue:
         self.topic = topic
         self.queue_id = queue_id
         self.segments = segments
+        # Entries read at once, because records of one queue follow each other closely.
         self.window = b""
         self.at = 0  # number of the window's first entry
         self.claimed = 0  # entries that belong to a record
+        # Findings so far: FINDINGS_MAX of them are reported one by one.
         self.reported = 0
+        # First entry that is not blank, and the log offset of its record.
         self.first, self.first_offset = _first(segments)
         self.newest = -1  # highest number of a record
+        # Number after the last file: the end of the entries is found by reading.
         self.end = segments.stop // ENTRY_SIZE
 
     @property
@@ -95,11 +99,16 @@ class QueueChecks:
         self._files = files
         self._root = root
         self._table: dict[tuple[str, int], _Queue] = {}
+        # Queues with a window, oldest first, to bound the memory.
         self._windows: dict[_Queue, None] = {}
         self._without: dict[str, int] = {}  # records of topics without queues, by topic
+        # Records that are older than their queue: their topic was created again.
         self._former = 0
+        # Offset of the first record; entries of older ones are expected to lead nowhere.
         self._log_start: int | None = None
+        # Records that were appended while the check runs and have no entry yet.
         self._pending = 0
+        # For the summary.
         self.files = 0
         self.entries = 0
 

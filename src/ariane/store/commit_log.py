@@ -31,19 +31,25 @@ class CommitLog:
         self._disk: Disk = files.disk
         self.segments = segments
         self.size = segments.size
+        # Offset of the next record, and the offset below which everything is on the disk.
         self.end = end
         self.flushed = end
         self.last_ms = last_ms  # store time of the last record: the next may not be earlier
+        # Store time of the last flushed record, for the checkpoint.
         self.flushed_ms = last_ms
+        # After a failed fsync: the disk may have lost anything since the last good one, so no write is taken again.
         self.failure: StoreError | None = None
         self.write_failure: StoreError | None = None  # the first failed write that was reported, until it is cleared
         self.corrupt_records: dict[int, int] = {}  # offset and size of corrupt records that queue entries point to
+        # At most one flush at a time, so that `flushed` only grows.
         self._flushing: FlushRound | None = None
         self._filled: list[tuple[str, int]] = []  # path and handle of full files that are not flushed
+        # A file was created whose name is not durable: the next flush has to fsync the directory.
         self._directory_changed = False
         if not segments.has(end):
             segments.create_file(end)
             self._directory_changed = True
+        # The file that is written, open all the time: a put must not look up a handle.
         self._base = end - end % self.size
         self._path = segments.path(self._base)
         self._handle = self._disk.open(self._path)

@@ -71,16 +71,21 @@ class ConsumeQueue:
         self._files = files
         self._disk = files.disk
         self.topic = topic
+        # Encoded once: every put of this queue needs it.
         self.topic_bytes = topic.encode()
         self.queue_id = queue_id
         self.segments = segments
         self.changed = changed
+        # `open` found the end: until then the numbers below are unknown.
         self.opened = False
+        # Numbers of the next entry and of the next put; they differ while records are pending.
         self.max = 0
         self.next_offset = 0
         self.last_end = 0  # commit log offset after the record of the last entry
+        # Newest entries, from number `tail_at` on: consumers that keep up read from memory.
         self.tail = bytearray()
         self.tail_at = 0
+        # Cached `min_offset`, valid for this start of the log.
         self._min = 0
         self._min_for = -1
 

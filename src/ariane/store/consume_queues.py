@@ -33,18 +33,23 @@ class ConsumeQueues:
         self._disk = files.disk
         self._root = root
         self._size = (size + ENTRY_SIZE - 1) // ENTRY_SIZE * ENTRY_SIZE
+        # All queues; the same by topic, because a deletion must not search a million queues.
         self._table: dict[tuple[str, int], ConsumeQueue] = {}
         self._of_topic: dict[str, dict[int, ConsumeQueue]] = {}
+        # Number of all files, for the checkpoint.
         self._count = FileCount()
+        # Queues with entries in memory, in the order in which they got them.
         self._tails: dict[ConsumeQueue, None] = {}
+        # Set by `allow_opening` once the log is recovered.
         self._limit = 0
         self._trusted = False
         self._read: Read = _not_yet
+        # Files and directories to fsync, of all queues together.
         self.changed = QueueFilesChanged(set(), set())
-        self.rebuild_reasons: list[
-            str
-        ] = []  # a line for each queue whose files are unusable: one is missing or has a wrong length
+        # A line for each queue whose files are unusable: one is missing or has a wrong length.
+        self.rebuild_reasons: list[str] = []
         self._unusable_files: list[Segments] = []  # files of these queues, until `drop_unusable`
+        # Bound method of the table: the lookup of every put.
         self.get = self._table.get
         self._load(counted=counted)
 

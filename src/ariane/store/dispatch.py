@@ -151,8 +151,11 @@ class _Dispatcher:
         self._deletions = deletions
         self._delays_ms = delays_ms
         self._recovered = recovered
+        # Entries that are not written yet, by queue: one write for many entries.
         self._gathered: dict[ConsumeQueue, list[bytes]] = {}
+        # The record out of order of each queue, until the next one decides about it.
         self._held: dict[ConsumeQueue, ScannedRecord] = {}
+        # Entries so far; every BATCH_RECORDS of them are written.
         self._count = 0
         self.refused: list[RejectedRecord] = []
         self.lost: list[str] = []

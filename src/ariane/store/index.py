@@ -45,14 +45,18 @@ class KeyIndex:
         self._now_ms = now_ms
         self._log = log
         self._files: list[IndexFile] = []  # oldest first
+        # The log is indexed below this offset.
         self.position = 0
+        # Store time of the last record in the newest full file, for Java's part of the checkpoint.
         self.full_ms = 0
         self.notes: list[str] = []
         self._is_recovered = False  # after a crash: the last file was recovered
         self._is_broken = False  # ... and entries that seemed to be flushed were dropped
+        # Files to fsync, and whether the directory has to be.
         self._changed: set[str] = set()
         self._names_changed = False
         self._remove_after_next: list[IndexFile] = []  # removed after the next flush
+        # Removed by this flush: the checkpoint before it no longer counts them.
         self._to_remove: list[IndexFile] = []
 
     def __len__(self) -> int:

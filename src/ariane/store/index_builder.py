@@ -81,9 +81,11 @@ class IndexBuilder:
     def __init__(self, index: KeyIndex | None, log: Segments, deletions: Deletions | None = None) -> None:
         """Without an `index` nothing is indexed and queries are refused. Records in `deletions` are omitted from answers."""
         self._deletions = deletions
+        # None: the store has no index.
         self._index = index
         self._log = log
         self._hashes = KeyHashes()
+        # Records to index, in log order.
         self._pending: deque[Keyed] = deque()
         self._is_reading_log = False  # pending records are incomplete: read the log instead
         self._dispatched = 0  # records below this offset have their queue entries and may be indexed

@@ -96,9 +96,12 @@ class IndexFile:
         self.path = path
         self.name = path.rpartition("/")[2]
         self.sizes = sizes
+        # Valid part of the file; on the disk after each `append`.
         self.header = IndexHeader(0, 0, 0, 0, 0, 1)
         self._slots: memoryview | None = None  # native i32; None: on the disk, or to be rebuilt from the entries
+        # The slots of the disk match the entries.
         self.slots_on_disk = True
+        # The disk has slots from before a crash, which pages of zeros must overwrite.
         self._slots_are_stale = False
 
     @property

@@ -106,6 +106,7 @@ class _Search:
         self._wanted = wanted
         self._topic = wanted.topic.encode()
         self._hash = key_hash(wanted.topic, wanted.key)
+        # Entries and bytes so far: a query blocks the event loop, so both are bounded.
         self._scanned = 0
         self._bytes = 0
         self.taken: dict[int, bytes] = {}

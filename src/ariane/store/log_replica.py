@@ -63,19 +63,21 @@ class Replica:
     ) -> None:
         self._log = log
         self._deletions = deletions
+        # The dispatch of a master does the same for its own puts.
         self._add_keys = add_keys
         self._queues = queues
         self._pending = pending
         self._delays_ms = delays_ms
+        # Next offset to receive; after `log.end` while a record is incomplete.
         self.received = log.end
         self.file_size = log.size
         self._received_records: deque[ScannedRecord] = deque()  # complete records that are not pending yet
         self.delivered: list[int] = []  # offsets of delayed records that the master has delivered; emptied by the store
         self._arrivals: list[Arrival] = []  # also those of a dispatch that failed half-way
+        # Last dispatched record, also if a later part of the same dispatch failed.
         self._last_pending: PendingEntry | None = None
-        self._out_of_order: ScannedRecord | None = (
-            None  # the first received record, if it does not follow the last one of its queue
-        )
+        # The first received record, if it does not follow the last one of its queue.
+        self._out_of_order: ScannedRecord | None = None
 
     def append(self, offset: int, data: bytes) -> None:
         """Append the bytes that the master has at `offset`. An empty log begins at the offset of its first bytes.

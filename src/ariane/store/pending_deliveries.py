@@ -49,9 +49,11 @@ class DeliveryRun:
     def __init__(self, files: OpenFiles, path: str, count: int, lowest: int) -> None:
         self.path = path
         self.count = count
+        # Smallest number: tells without reading whether the run has entries below some number.
         self.lowest = lowest
         self._files = files
         self._at = 0  # entries before it are delivered
+        # Entries read at once, and the position of the first of them.
         self._block: list[Key] = []
         self._block_at = 0
 
@@ -115,12 +117,17 @@ class PendingDeliveries:
     def __init__(self, files: OpenFiles, directory: str) -> None:
         self.directory = directory
         self.runs: dict[int, DeliveryRun] = {}
+        # Never reused, so that a leftover file is not read as a newer run.
         self.next_run = 0
         self._files = files
         self._disk = files.disk
+        # Heap of the entries that are in no run.
         self._in_memory: list[Key] = []
+        # Heap of the next entry of each run.
         self._heads: list[tuple[Key, int]] = []
+        # Greatest delivered entry: an equal one in a second run is a duplicate.
         self._last = LOWEST_KEY
+        # The run in flight; its entries stay in memory until it is durable.
         self._writing: WrittenRun | None = None
 
     def __len__(self) -> int:

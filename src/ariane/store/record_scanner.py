@@ -173,12 +173,14 @@ class RecordScanner:
         min_store_ms: int | None = None,
         all_written: bool = False,
     ) -> None:
+        # Results: where the scan ended and why, and what it skipped.
         self.end = start
         self.stop_reason = ""
         self.corrupt_ranges: list[CorruptRange] = []
         self._segments = segments
         self._stop = stop
         self._check_crc = check_crc
+        # Rises with the records; None: the scan does not skip.
         self._min_store_ms = min_store_ms
         self._all_written = all_written
 

@@ -105,6 +105,7 @@ class Retention:
         self._queues = queues
         self._checkpoint = checkpoint
         self._unlinked_later: list[str] = []  # log files that left the table and may still be on the disk
+        # Queue files to remove after the next checkpoint, by queue and base offset.
         self._planned: list[tuple[ConsumeQueue, int]] = []
 
     @property

@@ -35,8 +35,11 @@ class Segments:
         self._disk = files.disk
         self.directory = directory
         self.size = size
+        # Offsets of the files, ascending.
         self.bases = bases
+        # Paths by offset, because every read and write needs one.
         self._paths = {base: self._name(base) for base in bases}
+        # Counter that follows these files, shared by several directories.
         self._count: FileCount | None = None
 
     def set_counter(self, count: FileCount | None) -> None:
