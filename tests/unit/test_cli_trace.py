@@ -69,7 +69,7 @@ def test_json_has_a_row_a_line(home: Path) -> None:
 
 def test_what_is_not_there_is_said(home: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     assert "no traced message with key nobody" in said(home, "--key", "nobody", status=1)
-    with pytest.raises(StoreError, match="no traced message of topic V"):
+    with pytest.raises(StoreError, match="no traced messages of topic V"):
         said(home, "--topic", "V")
     empty = tmp_path_factory.mktemp("empty")
     with pytest.raises(StoreError, match="no journeys in") as nothing:

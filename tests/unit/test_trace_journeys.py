@@ -153,9 +153,9 @@ def test_a_topic_newest_first_or_slowest_first(tmp_path: Path) -> None:
     slowest = trace_lookup.journeys_of_topic(tmp_path, "T", **span, is_slowest_first=True, limit=1)
     assert (ids(slowest), slowest.omitted, slowest.rows[0]["took_ms"]) == ([slow], 1, 405)
     assert ids(trace_lookup.journeys_of_topic(tmp_path, "T", **span, group="H")) == []
-    with pytest.raises(StoreError, match="no traced message of topic V in that time; there are of T, U"):
+    with pytest.raises(StoreError, match="no traced messages of topic V in this time range; topics with traces: T, U"):
         trace_lookup.journeys_of_topic(tmp_path, "V", **span)
-    with pytest.raises(StoreError, match="nor of any other: widen --since"):
+    with pytest.raises(StoreError, match="widen --since"):
         trace_lookup.journeys_of_topic(tmp_path, "T", since_ms=T0_MS + 9000, until_ms=T0_MS + 9999)
 
 

@@ -157,7 +157,7 @@ class ResultFile:
                     self._record(RecordId(*record_id), state, message_id)
 
     def _merge(self) -> None:
-        """FILE and journal to FILE, which is rerecord_idd at once."""
+        """Merge FILE and the journal into FILE, atomically."""
         import duckdb
 
         temporary = self._path.with_name(f".{self._path.name}.tmp")

@@ -60,7 +60,7 @@ async def archived_messages(home: Path, selection: ReplayFilter) -> AsyncIterato
     """Yield the messages of the archive in `home`, day by day, each queue in its order.
 
     Raises:
-        StoreError: there is no archive, or it cannot be read.
+        StoreError: the archive does not exist or is unreadable.
     """
     now = read_version(home, ARCHIVE)
     if now is None:

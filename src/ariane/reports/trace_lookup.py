@@ -1,8 +1,8 @@
 """Finds journeys of messages by id, key or topic, and builds their timeline. Reads Parquet files, without Spark.
 
-id     → the buckets that it can lie in (`tables.buckets.possible`)         → journeys of these buckets
-key    → message_keys, sorted by term → ids and their buckets             → journeys of these buckets
-topic  → journeys whose files hold the time asked for, newest or slowest first
+id     → candidate buckets (`tables.time_buckets.candidate_buckets`)     → journeys of these buckets
+key    → message_keys, sorted by term → ids and their buckets            → journeys of these buckets
+topic  → journeys of the files that overlap the time range, newest or slowest first
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ AT = "coalesce(stored_at, sent_corrected_at, sent_at, available_at, delivered_at
 
 
 class LookupResult(NamedTuple):
-    """Journeys that match, as rows with the columns of JOURNEYS; as of when, `status.freshness` tells. `left_out`: messages (of
-    a topic: journeys) that match too and are beyond the limit, or of which it was not looked at whether they match."""
+    """Matching journeys, as rows with the columns of JOURNEYS. For their freshness see `pipeline_status.freshness`.
+
+    `omitted` counts the messages (for a topic: journeys) beyond the limit, matching or not examined.
+    """
 
     rows: list[dict[str, Any]]
     omitted: int = 0
@@ -65,8 +67,9 @@ def find_journeys(
     group: str | None = None,
     limit: int = LIMIT,
 ) -> LookupResult:
-    """Journeys of the messages with a business key, the newest first, or with an id (unique or offset id), in HOME of the
-    pipeline. At most `limit` messages; with `group` only those that it consumed.
+    """Return the journeys of messages with a business key (newest first), or with an id (unique or offset id).
+
+    At most `limit` messages; with `group` only those that the group consumed.
 
     Raises:
         StoreError: no journeys are published yet.
@@ -80,8 +83,8 @@ def find_journeys(
             return LookupResult(rows)
     term = key if key is not None else message_id or ""
     # Only the journeys show which of these messages a group consumed.
-    places, count = _places(home, term, limit if group is None else None)
-    return _newest(home, places, count, group, limit)
+    candidates, count = _resolve_term(home, term, limit if group is None else None)
+    return _newest_journeys(home, candidates, count, group, limit)
 
 
 def journeys_of_topic(
@@ -94,10 +97,12 @@ def journeys_of_topic(
     is_slowest_first: bool = False,
     limit: int = LIMIT,
 ) -> LookupResult:
-    """Journeys of the messages of a topic that were stored between two instants, the newest or the slowest first; each with
-    `took_ms`, from being there for consumers to the end of the last attempt.
+    """Return the journeys of a topic's messages stored in a time range, newest or slowest first.
 
-    StoreError when nothing was published yet, or nothing of the topic in that time, with the topics of which there is.
+    Each row has `took_ms`, the time from the availability of the message to the end of the last attempt.
+
+    Raises:
+        StoreError: no journeys are published, or none of the topic in this range. Lists the topics with journeys.
     """
     _published(home)
     between = table_views.files_between(JOURNEYS, since_ms - SLACK_MS, until_ms + SLACK_MS)
@@ -114,8 +119,10 @@ def journeys_of_topic(
 
 
 def timeline(rows: Iterable[Mapping[str, Any]]) -> list[TimelineEvent]:
-    """What happened, by the broker's clock where that is known, else by the clocks that noted it; what has one time, in the
-    order that it must have had."""
+    """Return the events of messages in chronological order, simultaneous ones in causal order.
+
+    Times are by the broker's clock where the client's clock offset is known, otherwise by the client's clock.
+    """
     events: dict[TimelineEvent, None] = {}
     for row in rows:
         for event in (*_producer_events(row), *_broker_events(row), *_consumer_events(row)):
@@ -138,22 +145,21 @@ def _published(home: Path) -> table_format.TableVersion:
 
 
 def _candidate_buckets(home: Path, message_id: str, version: table_format.TableVersion) -> set[str]:
-    """The buckets of the table that hold the journeys of a message, if there are any."""
-    begins = [begin for file in version.files if (begin := bucket_start_ms(file.bucket)) is not None]
-    news = [
-        now.as_of_ms
+    """Return the buckets that may contain the journeys of a message."""
+    starts = [start for file in version.files if (start := bucket_start_ms(file.bucket)) is not None]
+    as_of_times = [
+        source.as_of_ms
         for table in (TRACE_EVENTS, MESSAGES)
-        if (now := table_format.read_version(home, table)) is not None
+        if (source := table_format.read_version(home, table)) is not None
     ]
-    times = [ms for ms in (*begins, *news, version.as_of_ms) if ms is not None]
+    times = [ms for ms in (*starts, *as_of_times, version.as_of_ms) if ms is not None]
     if not times:
         return {file.bucket for file in version.files}
     return candidate_buckets(message_id, min(times) - MAX_AHEAD_MS, max(times))
 
 
-def _places(home: Path, term: str, limit: int | None) -> tuple[list[tuple[str, list[str]]], int]:
-    """Ids and buckets of the messages that a term leads to, of the newest `limit` of them, the newest first; and how many there
-    are."""
+def _resolve_term(home: Path, term: str, limit: int | None) -> tuple[list[tuple[str, list[str]]], int]:
+    """Return ids and buckets of the newest `limit` messages with a key or offset id, and the number of all of them."""
     with table_views.open_views(home, table_views.whole_table(MESSAGE_KEYS)) as sql:
         found = table_views.query(
             sql,
@@ -166,28 +172,30 @@ def _places(home: Path, term: str, limit: int | None) -> tuple[list[tuple[str, l
     return [(row["message_id"], row["buckets"]) for row in found], found[0]["messages"] if found else 0
 
 
-def _newest(home: Path, places: list[tuple[str, list[str]]], count: int, group: str | None, limit: int) -> LookupResult:
-    """The journeys of the first `limit` of these messages, of `count` that there are; with `group`, of those that it consumed."""
-    step = limit if group is None else max(limit, GROUP_PAGE_MESSAGES)
+def _newest_journeys(
+    home: Path, candidates: list[tuple[str, list[str]]], count: int, group: str | None, limit: int
+) -> LookupResult:
+    """Return the journeys of the first `limit` messages of `count`; with `group`, of those that the group consumed."""
+    page = limit if group is None else max(limit, GROUP_PAGE_MESSAGES)
     rows: list[dict[str, Any]] = []
     ids: list[str] = []
-    looked = 0
-    while looked < len(places) and len(ids) < limit:
-        some = dict(places[looked : looked + step])
-        looked += len(some)
+    examined = 0
+    while examined < len(candidates) and len(ids) < limit:
+        some = dict(candidates[examined : examined + page])
+        examined += len(some)
         found = _journeys(home, set(some), {bucket for buckets in some.values() for bucket in buckets}, group)
-        there = {row["message_id"] for row in found} if group is not None else set(some)
-        ids += [one for one in some if one in there]
+        matching = {row["message_id"] for row in found} if group is not None else set(some)
+        ids += [message_id for message_id in some if message_id in matching]
         rows += found
     shown = set(ids[:limit])
     rows = sorted((row for row in rows if row["message_id"] in shown), key=lambda row: row["message_id"])
-    return LookupResult(rows, len(ids) - len(shown) + count - looked)
+    return LookupResult(rows, len(ids) - len(shown) + count - examined)
 
 
 def _journeys(home: Path, ids: set[str], buckets: set[str], group: str | None) -> list[dict[str, Any]]:
-    """The journeys of these messages, which lie in these buckets."""
-    wanted = ", ".join(f"${number}" for number in range(1, len(ids) + 1))
-    condition = f"message_id IN ({wanted})" + ("" if group is None else f" AND consumer_group = ${len(ids) + 1}")
+    """Return the journeys of messages from the given buckets."""
+    parameters = ", ".join(f"${number}" for number in range(1, len(ids) + 1))
+    condition = f"message_id IN ({parameters})" + ("" if group is None else f" AND consumer_group = ${len(ids) + 1}")
     values = [*sorted(ids), *(() if group is None else (group,))]
     with table_views.open_views(home, table_views.files_of_buckets(JOURNEYS, buckets)) as sql:
         return table_views.query(
@@ -196,13 +204,13 @@ def _journeys(home: Path, ids: set[str], buckets: set[str], group: str | None) -
 
 
 def _raise_no_messages(topic: str, sql: Any, between: list[object]) -> None:
-    """Say that there is nothing of a topic, and of which there is."""
+    """Raise StoreError with the topics that have journeys in the time range."""
     question = f"SELECT DISTINCT topic FROM journeys WHERE topic IS NOT NULL AND {AT} BETWEEN $1 AND $2 ORDER BY topic"
     names = [row["topic"] for row in table_views.query(sql, question, between)]
-    there = ", ".join(names[:NAMES_MAX]) + (f" and {len(names) - NAMES_MAX:,} more" if len(names) > NAMES_MAX else "")
+    topics = ", ".join(names[:NAMES_MAX]) + (f" and {len(names) - NAMES_MAX:,} more" if len(names) > NAMES_MAX else "")
     raise StoreError(
-        f"no traced message of topic {topic} in that time; "
-        + (f"there are of {there}" if names else "nor of any other: widen --since, or run `ariane pipeline run trace`")
+        f"no traced messages of topic {topic} in this time range; "
+        + (f"topics with traces: {topics}" if names else "widen --since, or run `ariane pipeline run trace`")
     )
 
 
