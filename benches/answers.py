@@ -1,7 +1,7 @@
 """Answers as a loader reads them: whole frames, and by a look at the header's bytes what it has to know of one.
 
 A loader that decoded every answer would measure itself. All loaders here drive one connection with a bounded number of requests
-under way, look at length, code and opaque of an answer, and end the run at one that they did not expect.
+in flight, look at length, code and opaque of an answer, and end the run at one that they did not expect.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Answers:
 
 
 def max_offset(connection: socket.socket, topic: str, queue: int) -> int:
-    """Number that the next message of a queue will have; nothing else may be under way on the connection."""
+    """Return the offset of the next message of a queue; no other request may be in flight on the connection."""
     asked = fields(QueueRef(topic, queue))
     connection.sendall(b"".join(command.encode(RequestCode.GET_MAX_OFFSET, opaque=OPAQUE, flag=0, fields=asked)))
     answers = Answers(connection)

@@ -7,7 +7,7 @@ drives it with the loads below, and reads its peak resident memory at the end. `
 of such names. Printed are medians over the rounds, the ratio ours / Java of the medians, what is expected of it, and the
 spread; `--json` prints the whole result as the last line. Both brokers register with one Java name server, flush asynchronously
 (sync-…: synchronously), and run on the same cores as the load: only ratios mean something, and of those the ones of CPU time per
-message (`cpu us`, of the broker's process) hold still where the machine does other work besides.
+message (`cpu us`, of the broker's process) vary little if the machine does other work at the same time.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Load(NamedTuple):
 
 
 def pipelined(depth: int, size: int, count: str, queues: int = 4) -> Callable[[Bench, str], Figures]:
-    """benches/pipelined.py: one connection, `depth` sends under way."""
+    """benches/pipelined.py: one connection, `depth` sends in flight."""
 
     def measure(bench: Bench, name: str) -> Figures:
         topic = f"T-{name}"
@@ -102,7 +102,7 @@ def java_producer(threads: int, size: int) -> Callable[[Bench, str], Figures]:
 
 
 def pulled(size: int, count: str) -> Callable[[Bench, str], Figures]:
-    """benches/pulling.py over a backlog: one connection, a pull under way on each of 16 queues."""
+    """benches/pulling.py over a backlog: one connection, a pull in flight on each of 16 queues."""
 
     def measure(bench: Bench, name: str) -> Figures:
         topic = filled(bench, name, size, getattr(bench.sizes, count), 16)
@@ -126,7 +126,7 @@ def java_consumer(bench: Bench, name: str) -> Figures:
     return {f"{name} msg/s": rate, f"{name} cpu us": used}
 
 
-def send_beside_reader(bench: Bench, name: str) -> Figures:
+def send_with_reader(bench: Bench, name: str) -> Figures:
     """Pipelined sends while another connection reads a backlog again and again."""
     backlog = filled(bench, name, 128, bench.sizes.backlog_128, 16)
     make_topic(bench.running.addr, f"{name}-sent", 4)
@@ -143,7 +143,7 @@ def send_beside_reader(bench: Bench, name: str) -> Figures:
 
 
 def queried(bench: Bench, name: str) -> Figures:
-    """benches/keys.py: one connection, 16 queries under way, each for one key among all."""
+    """benches/keys.py: one connection, 16 queries in flight, each for one of all keys."""
     count = bench.sizes.keys
     topic = filled(bench, name, 16, count, 8, "--keys")
     args = ["--topic", topic, "--keys", count, "--count", bench.sizes.queries]
@@ -191,7 +191,7 @@ LOADS = (
     Load("pull-128", pulled(128, "backlog_128")),
     Load("pull-1024", pulled(1024, "backlog_1024")),
     Load("java-consumer-128", java_consumer),
-    Load("send-beside-reader", send_beside_reader),
+    Load("send-with-reader", send_with_reader),
     Load("keys", queried),
     Load("sync-64-128", pipelined(64, 128, "sends_sync"), sync=True),
     Load("sync-64-1024", pipelined(64, 1024, "sends_sync"), sync=True),
@@ -204,7 +204,7 @@ GOALS = (
     ("java-", " msg/s", ">=", 1.3),
     ("queues-", " msg/s", ">=", 1.5),
     ("pull-", " msg/s", ">=", 1.2),
-    ("send-beside-reader", " msg/s", ">=", 1.5),
+    ("send-with-reader", " msg/s", ">=", 1.5),
     ("sync-", " msg/s", ">=", 1.2),
     ("", " p99 ms", "<=", 0.7),
     ("peak RSS", " MiB", "<=", 1 / 8),

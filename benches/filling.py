@@ -25,7 +25,7 @@ from ariane.protocol.requests.messaging import OffsetAnswer, QueueRef, SendMessa
 BATCH_BYTES = 100_000
 DEPTH = 4
 PATIENCE_S = 600
-ENTRY = Struct(">iiiii")  # size, magic, crc, flag, body size: Java and we believe size and body size only
+ENTRY = Struct(">iiiii")  # size, magic, crc, flag, body size: Java and Ariane check size and body size only
 
 
 def main() -> None:

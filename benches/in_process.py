@@ -36,7 +36,7 @@ from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests import fields
 from ariane.protocol.requests.admin import CreateTopic
 
-READ_MAX = 65536  # a socket gives no more at once
+READ_MAX = 65536  # maximum size of a read from a socket
 PATH_SHOWN = 45
 
 
@@ -107,7 +107,7 @@ async def measure(place: Path, args: argparse.Namespace) -> dict[str, float]:
     async with Broker(settings) as broker:
         connection, transport = connected(broker)
         await feed(connection, transport, [topic(args.queues)])
-        await asyncio.sleep(0.1)  # it is answered once the name servers, of which there are none, have been told
+        await asyncio.sleep(0.1)  # the response follows the registration with all name servers (none here)
         await feed(connection, transport, sends(max(2_000, 2 * args.queues), args))
         result: dict[str, float] = {}
         rounds = [await timed(connection, transport, list(sends(args.count, args)), args) for _ in range(args.rounds)]

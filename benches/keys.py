@@ -1,4 +1,4 @@
-"""Queries by key: messages found by keys drawn at random among N, several queries under way.
+"""Queries by key: looks up messages by keys drawn at random among N, several queries in flight.
 
     python benches/keys.py 127.0.0.1:10911 --topic T --keys 10000000 [--count 5000] [--depth 16] [--pid PID]
 

@@ -4,7 +4,7 @@
 
 Each message leaves five records (a send, and a consumption of two groups), so 10 million messages are 50 million events. They are
 made as trace messages of 30 records (not measured), read by a stream of files in place of a broker, decoded, appended and
-folded as `ariane pipeline run` does it. CPU seconds are those of the whole tree: the JVM and Python's workers.
+aggregated as by `ariane pipeline run`. CPU seconds are those of the whole tree: the JVM and Python's workers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Load over one connection: many sends under way at once, straight to a broker.
+"""Load over one connection: many sends in flight, straight to a broker.
 
     python benches/pipelined.py 127.0.0.1:10911 --count 200000 --depth 128 --size 128 [--queues 4] [--warm 20000] [--pid PID]
 
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("addr", help="host:port of the broker")
     parser.add_argument("--topic", default="Pipelined")
     parser.add_argument("--count", type=int, default=100_000)
-    parser.add_argument("--depth", type=int, default=128, help="sends under way at once")
+    parser.add_argument("--depth", type=int, default=128, help="number of sends in flight")
     parser.add_argument("--size", type=int, default=128, help="bytes of a body")
     parser.add_argument("--queues", type=int, default=4, help="a topic of more than 8 has to be there already")
     parser.add_argument("--warm", type=int, default=1, help="sends before the clock runs")

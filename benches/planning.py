@@ -1,8 +1,8 @@
-"""How long it takes to plan a read of many queues: topics and routes, and the ends of every queue. No Spark, no messages.
+"""Measures the planning of a read of many queues: topics, routes and bounds of every queue. No Spark, no messages.
 
     python benches/planning.py [topics] [queues of each]
 
-A broker runs in a process of its own on this machine, so the wall time holds its share too; the CPU time is the planner's.
+A broker runs in a process of its own on this machine, so the wall time includes its share; the CPU time is the planner's.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from ariane.testing.cluster import cluster
 ROUNDS = 5
 
 
-def serve(home: str, topics: int, queues: int, told: Connection) -> None:
+def serve(home: str, topics: int, queues: int, ready: Connection) -> None:
     async def run() -> None:
         async with cluster(Path(home)) as servers, ConnectionPool() as peers:
             for number in range(topics):
                 await create_topic(peers, servers.namesrv, f"T{number}", queues)
-            told.send(servers.namesrv)
-            await asyncio.to_thread(told.recv)
+            ready.send(servers.namesrv)
+            await asyncio.to_thread(ready.recv)
 
     asyncio.run(run())
 
@@ -56,7 +56,7 @@ def main() -> None:
             wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
             print(
                 f"round {number}: {len(chosen)} topics, {len(parts)} queues: {wall_s:.2f} s "
-                f"({asked_s:.2f} s asking), {cpu_s:.2f} s of CPU here"
+                f"({asked_s:.2f} s of requests), {cpu_s:.2f} s CPU time"
             )
         ours.send("stop")
         broker.join(30)

@@ -1,10 +1,10 @@
-"""Load over one connection: a pull under way on every queue of a topic, answers counted and thrown away.
+"""Load over one connection: a pull in flight on every queue of a topic; responses are counted and discarded.
 
     python benches/pulling.py 127.0.0.1:10911 --topic T --queues 16 [--count N] [--again SECONDS] [--pid PID]
 
-Every queue is read from 0 to its end (or until N messages came), each pull where the one before it ended, 32 messages at most.
-Of an answer only length, code, opaque and nextBeginOffset are looked at. `--again` starts over at each end until so many
-seconds are over: an old backlog that is read while something else is measured. The last line is JSON: messages, bytes,
+Reads every queue from 0 to its end (or up to N messages); each pull starts where the previous one ended, with 32 messages at
+most. Only length, code, opaque and nextBeginOffset of a response are parsed. `--again` starts over at each end until the given
+number of seconds has passed: a backlog that is read while another load is measured. The last line is JSON: messages, bytes,
 seconds, per_second, p50_ms and p99_ms of a pull, and with the broker's PID its CPU time per message in µs.
 """
 
@@ -22,7 +22,7 @@ from ariane.protocol.requests import fields
 from ariane.protocol.requests.messaging import SUBSCRIPTION, PullMessage
 from servers import cpu_s
 
-OFFSET = 100_000_000_000_000_000  # stands for the true one, which has as many digits as it has
+OFFSET = 100_000_000_000_000_000  # placeholder with the number of digits of the real offset
 AT_ONCE = 32
 PREFIX = Struct(">iI")  # length, form 0 and header size
 NEXT = b'"nextBeginOffset":"'
@@ -34,9 +34,9 @@ def main() -> None:
     parser.add_argument("--topic", required=True)
     parser.add_argument("--group", default="pulling")
     parser.add_argument("--queues", type=int, required=True)
-    parser.add_argument("--count", type=int, help="stop after so many messages")
-    parser.add_argument("--again", type=float, default=0.0, metavar="SECONDS", help="read again and again for so long")
-    parser.add_argument("--pid", type=int, help="the broker's")
+    parser.add_argument("--count", type=int, help="stop after this many messages")
+    parser.add_argument("--again", type=float, default=0.0, metavar="SECONDS", help="repeat the reading for this many seconds")
+    parser.add_argument("--pid", type=int, help="the broker's process id")
     args = parser.parse_args()
     used = cpu_s(args.pid) if args.pid else 0.0
     began = time.perf_counter()
@@ -44,7 +44,7 @@ def main() -> None:
     seconds = time.perf_counter() - began
     used = cpu_s(args.pid) - used if args.pid else 0.0
     if not messages:
-        raise SystemExit(f"{args.topic} holds no message in its queues 0 to {args.queues - 1}")
+        raise SystemExit(f"{args.topic} contains no message in its queues 0 to {args.queues - 1}")
     took.sort()
     result = {
         "messages": messages,
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def template(topic: str, group: str, queue: int) -> bytes:
-    """The header of a pull, a format of its offset and its opaque."""
+    """Return the header of a pull as a format for offset and opaque."""
     asked = PullMessage(group, topic, queue, OFFSET, AT_ONCE, SUBSCRIPTION, 0, 0, "*", 0, None)
     frame = b"".join(command.encode(RequestCode.PULL_MESSAGE, opaque=OPAQUE, flag=0, fields=fields(asked)))
     header = frame[PREFIX.size :].replace(b"%", b"%%")
@@ -68,7 +68,7 @@ def template(topic: str, group: str, queue: int) -> bytes:
 
 
 def pull(header: bytes, offset: int, opaque: int) -> bytes:
-    """The frame of a pull at an offset."""
+    """Return the frame of a pull at an offset."""
     text = header % (offset, opaque)
     return PREFIX.pack(4 + len(text), len(text)) + text
 
@@ -76,7 +76,7 @@ def pull(header: bytes, offset: int, opaque: int) -> bytes:
 def drive(
     addr: str, topic: str, group: str, queues: int, until: float, most: int | None
 ) -> tuple[int, int, list[float]]:
-    """Messages and bytes read, and how long each pull took in seconds."""
+    """Return messages and bytes read, and the duration of each pull in seconds."""
     headers = [template(topic, group, queue) for queue in range(queues)]
     offsets = [0] * queues
     asked_at = [0.0] * queues

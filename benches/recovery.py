@@ -1,4 +1,4 @@
-"""How long a start after a crash takes, by how much lies behind the last checkpoint.
+"""Measures a start after a crash, by the size of the log after the last checkpoint.
 
     python benches/recovery.py --messages 2000000 --body 1000 --behind 100000 [--directory DIR]
 

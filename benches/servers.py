@@ -1,7 +1,7 @@
 """A broker to be measured, Java's or ours: started on a fresh store, and what its process has used of the machine.
 
 CPU time is utime + stime of the whole process (every thread of it, the Java collector's and compiler's too). On a machine that
-does other work besides it says more than rates do, and it says nothing of a second core that stood idle.
+does other work at the same time it is more reliable than rates, but it does not show that a second core was idle.
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
-"""What the Spark sources cost: rows per CPU second, memory of a task, planning, micro-batches.
+"""Measures the cost of the Spark sources: rows per CPU second, memory of a task, planning, micro-batches.
 
     python benches/spark.py [--rows 4000000] [--broker-rows 3000000] [--queues 10000] [--rounds 3] [--only NAME …] [--json]
         [--out FILE]
 
-  batch-files     format("rocketmq-store"), eleven columns into nothing; with the CRC of every body, and without
+  batch-files     format("rocketmq-store"), eleven columns, discarded; with and without the CRC of every body
   stream-files    the same without CRC as a stream (AvailableNow), micro-batches of a million rows
-  batch-broker    format("rocketmq") from a broker of ours in a process of its own; its CPU time is told apart
-  memory          peak resident memory of the Python workers, with chunkBytes as it is and with sixteen times as much
-  planning        partitions() of format("rocketmq") for a topic of so many queues, on a live broker
-  micro-batch     ms of a micro-batch that reads next to nothing
+  batch-broker    format("rocketmq") from Ariane's broker in its own process; its CPU time is reported separately
+  memory          peak resident memory of the Python workers, with the default chunkBytes and sixteen times as much
+  planning        partitions() of format("rocketmq") for a topic of many queues, on a live broker
+  micro-batch     ms of a micro-batch that reads almost nothing
 
-A row is a record of 218 bytes in the mean, as in the measurements that the design began with. CPU time is that of the whole tree of
-processes: this one, the JVM, all Python workers (`servers.cpu_s`, what ended children used included). One task at a time unless
-`--cores` says otherwise. Every figure is the median of the rounds, after a round that does not count: the JVM compiles first.
+A row is a record of 218 bytes on average, as in the measurements on which the design is based. CPU time is that of the process
+tree: this process, the JVM, all Python workers (`servers.cpu_s`, including terminated children). One task at a time unless
+`--cores` is set. Every figure is the median of the rounds, without a first one in which the JVM compiles.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ ELEVEN = (
 MICRO_BATCH = 1_000_000  # rows
 TINY_BATCHES = 20
 PATIENCE_S = 900
-EXPECTED = {  # what has to be reached: figure → at least, or at most
+EXPECTED = {  # targets: figure → minimum or maximum
     "batch-files, no CRC rows/CPU-s": (">=", 1_000_000),
     "stream-files rows/CPU-s": (">=", 700_000),
     "planning s": ("<=", 2.0),
@@ -64,7 +64,7 @@ Figures = dict[str, float]
 
 
 class Bench:
-    """What the measurements share."""
+    """State shared by the measurements."""
 
     def __init__(self, args: argparse.Namespace, place: Path, spark: Any) -> None:
         self.args, self.place, self.spark = args, place, spark
@@ -101,21 +101,21 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=4_000_000, help="records in the store files")
-    parser.add_argument("--broker-rows", type=int, default=3_000_000, help="messages of the live broker")
-    parser.add_argument("--queues", type=int, default=10_000, help="of the topic that is planned")
+    parser.add_argument("--rows", type=int, default=4_000_000, help="number of records in the store files")
+    parser.add_argument("--broker-rows", type=int, default=3_000_000, help="number of messages of the live broker")
+    parser.add_argument("--queues", type=int, default=10_000, help="queues of the planned topic")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--cores", type=int, default=1, help="tasks at a time")
-    parser.add_argument("--only", nargs="+", choices=list(MEASURES), help="these alone")
+    parser.add_argument("--cores", type=int, default=1, help="number of concurrent tasks")
+    parser.add_argument("--only", nargs="+", choices=list(MEASURES), help="only these measurements")
     parser.add_argument(
         "--dir", type=Path, default=None, help="where the store goes (default: the temporary directory)"
     )
     parser.add_argument("--json", action="store_true", help="print the result as the last line")
-    parser.add_argument("--out", type=Path, help="write the result there too")
+    parser.add_argument("--out", type=Path, help="also write the result to this file")
     return parser.parse_args()
 
 
-# --- what is measured -------------------------------------------------------------------------------------------------
+# --- measurements ------------------------------------------------------------------------------------------------------
 
 
 def batch_files(bench: Bench) -> dict[str, list[float]]:
@@ -153,7 +153,7 @@ def batch_broker(bench: Bench) -> dict[str, list[float]]:
         reading = bench.spark.read.format("rocketmq").option("namesrv", running.namesrv).option("topic", TOPIC)
         frame = reading.schema(ddl).load()
         before = cpu_s(running.pid)
-        found = rated("batch-broker", bench.args, lambda: into_nothing(frame), rows, beside=running.pid)
+        found = rated("batch-broker", bench.args, lambda: into_nothing(frame), rows, excluded_pid=running.pid)
         used = cpu_s(running.pid) - before
     return found | {"batch-broker broker CPU us/row": [used / (rows * (bench.args.rounds + 1)) * 1e6]}
 
@@ -214,17 +214,17 @@ MEASURES: dict[str, Callable[[Bench], dict[str, list[float]]]] = {
 }
 
 
-# --- how --------------------------------------------------------------------------------------------------------------
+# --- set-up -----------------------------------------------------------------------------------------------------------
 
 
 def rated(
-    name: str, args: argparse.Namespace, run: Callable[[], None], rows: int = 0, beside: int | None = None
+    name: str, args: argparse.Namespace, run: Callable[[], None], rows: int = 0, excluded_pid: int | None = None
 ) -> dict[str, list[float]]:
-    """Rates of `run`, which reads so many rows (default: all of the store files). What the process `beside` uses is not counted."""
+    """Measure the rates of `run`, which reads `rows` rows (default: all of the store files), without the CPU time of `excluded_pid`."""
     rows = rows or args.rows
 
     def used_s() -> float:
-        return tree_cpu_s() - (cpu_s(beside) if beside else 0.0)
+        return tree_cpu_s() - (cpu_s(excluded_pid) if excluded_pid else 0.0)
 
     run()
     by_cpu, by_wall = [], []
@@ -243,12 +243,12 @@ def into_nothing(frame: Any) -> None:
 def finished(query: Any) -> None:
     if not query.awaitTermination(PATIENCE_S):
         query.stop()
-        raise SystemExit(f"a query did not end within {PATIENCE_S} s")
+        raise SystemExit(f"a query did not finish within {PATIENCE_S} s")
 
 
 @contextlib.contextmanager
 def session(cores: int) -> Iterator[Any]:
-    """Spark as for long jobs: both compilers, Spark's own collector."""
+    """Return a session configured as for long jobs: both compilers, Spark's own collector."""
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -267,7 +267,7 @@ def session(cores: int) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def served(place: Path) -> Iterator[Running]:
-    """A name server and a broker of ours, each a process of its own."""
+    """Start Ariane's name server and broker, each in its own process."""
     port = java.free_port()
     place.mkdir()
     conf = place / "namesrv.conf"
@@ -283,7 +283,7 @@ def served(place: Path) -> Iterator[Running]:
 
 
 def filled(root: Path, count: int) -> None:
-    """A store of `count` records as ours leaves it: log and checkpoint; nothing here reads queues."""
+    """Write a store of `count` records as Ariane leaves it: log and checkpoint, without consume queues, which are not read here."""
     chance = random.Random(1)
     pool = b"".join(b'{"order": %d, "amount": %d}' % (n, chance.randrange(10**6)) for n in range(100))
     (root / "commitlog").mkdir(parents=True)
@@ -312,14 +312,14 @@ def filled(root: Path, count: int) -> None:
 
 
 def record_bytes(root: Path) -> list[int]:
-    """Bytes of the log in each of its files."""
+    """Return the bytes of the log in each of its files."""
     end = checkpoints.decode((root / "checkpoint").read_bytes()).safe_offset or 0
     return [min(SEGMENT, end - int(path.name)) for path in sorted((root / "commitlog").iterdir())]
 
 
 @contextlib.contextmanager
 def watched() -> Iterator[dict[int, float]]:
-    """Resident memory (MiB) of each Python process below the JVM, the most that was seen."""
+    """Return the peak resident memory (MiB) of the Python processes below the JVM."""
     peaks: dict[int, float] = {}
     done = threading.Event()
 

@@ -1,4 +1,4 @@
-"""What changes of a broker's state cost its other requests: queue locks beside committed offsets, new topics beside many.
+"""Measures how changes of a broker's state delay other requests: queue locks with committed offsets, new topics with many topics.
 
     python benches/state.py locks  [--offsets 10000] [--count 300] [--load] [--sync] [--json]
     python benches/state.py topics [--topics 100000] [--count 1000] [--sync] [--json]

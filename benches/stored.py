@@ -5,7 +5,7 @@
 One broker on a fresh store is filled in batches (small bodies, a key on each message), and at each step along the way measured, in
 CPU time of its process:
   send     pipelined sends to a topic of their own, 128 B
-  pull     the oldest messages, 16 queues, 32 at once
+  pull     the oldest messages, 16 queues, 32 per pull
   query    by key, drawn from all keys stored so far
 and its resident memory. Printed last for each: the largest departure from the first step, which is to stay within 10 %. It takes
 about 250 bytes of disk a message (50 M: 12 GB), and a minute or so for 5 M messages.

@@ -2,7 +2,7 @@
 
     python benches/timers.py [--pending 1000000] [--rate 5000] [--seconds 10] [--burst 100000] [--json]
 
-One broker of ours in a process of its own, on a fresh store, driven over one connection with 128 sends under way:
+One broker of ours in a process of its own, on a fresh store, driven over one connection with 128 sends in flight:
   accept      a timed message against a plain one (ratio of times, rounds interleaved)
   pending     resident memory before and after N messages that are due in hours
   steady      `rate` messages due each second: lateness (store time of the delivered message - due time)
@@ -116,7 +116,7 @@ async def burst(peers: ConnectionPool, addr: str, count: int) -> dict[str, float
 
 
 async def send(peers: ConnectionPool, addr: str, topic: str, due: list[int]) -> None:
-    """One message for each time, the time as its body too; 0: at once."""
+    """Send one message for each delivery time (0: no delay), with the time as its body."""
     connection = await peers.connect(addr)
     numbers = iter(due)
 

@@ -3,7 +3,7 @@
     python benches/transactions.py --count 1000000
 
 Half messages with small bodies are stored, all of them open; then two rounds of checks ask about each (a producer that takes
-every question and answers none), a tenth is committed, and the store is opened anew. The last line is JSON: resident memory
+every question and answers none), a tenth is committed, and the store is opened again. The last line is JSON: resident memory
 in MiB that each step has added, its seconds, and the longest time for which the event loop was held up.
 """
 
@@ -30,7 +30,7 @@ from ariane.protocol.requests.routing import TopicTable
 from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
 
 HOST = host.pack("127.0.0.1", 10911)
-STEP = 1000  # halves between two steps of the store
+STEP = 1000  # half messages between two dispatch runs of the store
 
 
 class Producers:

@@ -162,8 +162,8 @@ def test_secrets_appear_in_no_plan_progress_or_error(
 
 ALONE = """
 import sys
-from ariane.pipeline.spark_session import session
-spark = session("alone", "local[1]")
+from ariane.pipeline.spark_session import get_or_create_session
+spark = get_or_create_session("alone", "local[1]")
 rows = spark.read.format("rocketmq").options(namesrv=sys.argv[1], topic="T").load().count()
 print("rows", rows)
 spark.stop()
