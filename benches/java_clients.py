@@ -49,7 +49,9 @@ def produced(running: Running, threads: int, size: int, seconds: int) -> tuple[f
 
 def consumed(running: Running, topic: str, queues: int, count: int, patience_s: float) -> tuple[float, float]:
     """Messages a second that the benchmark consumer took of a backlog of `count`, and the broker's CPU per message in µs."""
-    group = f"bench-{time.time_ns()}"  # an unknown group starts at the oldest message of a topic without deleted messages
+    group = (
+        f"bench-{time.time_ns()}"  # an unknown group starts at the oldest message of a topic without deleted messages
+    )
     with java.start(CONSUMER, ["-n", running.namesrv, "-t", topic, "-g", group, "-p", "false"]) as consumer:
         points = asyncio.run(progress(running, topic, group, queues, count, patience_s))
         if consumer.process.poll() is not None:

@@ -35,7 +35,9 @@ def main() -> None:
     parser.add_argument("--group", default="pulling")
     parser.add_argument("--queues", type=int, required=True)
     parser.add_argument("--count", type=int, help="stop after this many messages")
-    parser.add_argument("--again", type=float, default=0.0, metavar="SECONDS", help="repeat the reading for this many seconds")
+    parser.add_argument(
+        "--again", type=float, default=0.0, metavar="SECONDS", help="repeat the reading for this many seconds"
+    )
     parser.add_argument("--pid", type=int, help="the broker's process id")
     args = parser.parse_args()
     used = cpu_s(args.pid) if args.pid else 0.0

@@ -220,7 +220,7 @@ MEASURES: dict[str, Callable[[Bench], dict[str, list[float]]]] = {
 def rated(
     name: str, args: argparse.Namespace, run: Callable[[], None], rows: int = 0, excluded_pid: int | None = None
 ) -> dict[str, list[float]]:
-    """Measure the rates of `run`, which reads `rows` rows (default: all of the store files), without the CPU time of `excluded_pid`."""
+    """Measure the rates of `run`, which reads `rows` rows (default: the whole store), without the CPU time of `excluded_pid`."""
     rows = rows or args.rows
 
     def used_s() -> float:
