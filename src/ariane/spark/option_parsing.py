@@ -119,7 +119,7 @@ def secret_option(name: str, text: str) -> Secret:
 
 def list_option(separator: str) -> Callable[[str, str], tuple[str, ...]]:
     def read(name: str, text: str) -> tuple[str, ...]:
-        values = tuple(one.strip() for one in text.split(separator) if one.strip())
+        values = tuple(value.strip() for value in text.split(separator) if value.strip())
         if not values:
             raise ConfigError(name, text, f"expected values separated by {separator!r}")
         return values
@@ -146,16 +146,16 @@ def integer_option(minimum: int, maximum: int = INT_MAX, alternatives: str = "")
 
 
 def duration_option(name: str, text: str) -> int:
-    found = re.fullmatch(r"([0-9]{1,12})\s*(ms|s|m|h|d|)", text)
-    if found is None:
+    match = re.fullmatch(r"([0-9]{1,12})\s*(ms|s|m|h|d|)", text)
+    if match is None:
         raise ConfigError(name, text, "expected a number of ms, or a duration such as 30s, 15m, 1h")
-    return int(found[1]) * _UNITS_MS[found[2]]
+    return int(match[1]) * _UNITS_MS[match[2]]
 
 
 def size_option(name: str, text: str) -> int:
     """Parse a number of bytes; suffixes k, m, g are powers of 1024, as in Spark."""
-    found = re.fullmatch(r"([0-9]{1,15})\s*([kmg]?)b?", text.lower())
-    count = int(found[1]) << 10 * " kmg".index(found[2] or " ") if found else 0
+    match = re.fullmatch(r"([0-9]{1,15})\s*([kmg]?)b?", text.lower())
+    count = int(match[1]) << 10 * " kmg".index(match[2] or " ") if match else 0
     if not 1 <= count <= LONG_MAX:
         raise ConfigError(name, text, "expected a number of bytes, or a size such as 64m, 1g")
     return count

@@ -40,7 +40,7 @@ class GroupOffsets:
         changed = {queue: at for queue, at in positions.items() if self._committed.get(queue) != at}
         if changed and not self._is_registered:
             self._register_group(cluster, list(changed))
-        asked = [
+        requests = [
             (
                 queue,
                 Request(
@@ -50,27 +50,27 @@ class GroupOffsets:
             )
             for queue, at in changed.items()
         ]
-        answers = zip(changed, cluster.request_all(asked), strict=True)
-        failed = {queue: one for queue, one in answers if isinstance(one, ArianeError)}
+        answers = zip(changed, cluster.request_all(requests), strict=True)
+        failed = {queue: result for queue, result in answers if isinstance(result, ArianeError)}
         self._committed |= {queue: at for queue, at in changed.items() if queue not in failed}
         return failed
 
     def _register_group(self, cluster: BlockingCluster, queues: Sequence[MessageQueue]) -> None:
         consumer = ConsumerData(consume_type="CONSUME_ACTIVELY", group_name=self._group)
-        hello = HeartbeatData(CLIENT_ID, (consumer,))
-        questions = (
-            Request(RequestCode.HEART_BEAT, EmptyHeader(), fastjson.write(hello)),
+        heartbeat = HeartbeatData(CLIENT_ID, (consumer,))
+        requests = (
+            Request(RequestCode.HEART_BEAT, EmptyHeader(), fastjson.write(heartbeat)),
             Request(RequestCode.UNREGISTER_CLIENT, UnregisterClient(CLIENT_ID, consumer_group=self._group)),
         )
-        one_of_each = {queue.broker: queue for queue in queues}.values()
+        queue_by_broker = {queue.broker: queue for queue in queues}.values()
         try:
             if cluster.queues(retry_topic(self._group)):
                 self._is_registered = True
                 return
-            for question in questions:
-                for one in cluster.request_all([(queue, question) for queue in one_of_each]):
-                    if isinstance(one, ArianeError):
-                        raise one
+            for request in requests:
+                for result in cluster.request_all([(queue, request) for queue in queue_by_broker]):
+                    if isinstance(result, ArianeError):
+                        raise result
             self._is_registered = True
         except ArianeError as error:
             self._is_registered = isinstance(error, ReplyError)  # a broker that refused will refuse again

@@ -60,7 +60,7 @@ def reject_unknown_queues(
     for queue in sorted(set(positions) - set(queues)):
         if queue.topic in topics:
             existing_queues = ", ".join(
-                f"{one.broker} {one.queue_id}" for one in sorted(queues) if one.topic == queue.topic
+                f"{existing.broker} {existing.queue_id}" for existing in sorted(queues) if existing.topic == queue.topic
             )
             raise ConfigError(
                 option, offset_ranges.describe_queue(queue), f"no such queue; the topic has {existing_queues}"

@@ -57,8 +57,8 @@ def lags(progress: Mapping[str, Any] | str | None) -> LagTree:
     behind: dict[MessageQueue, int | None] = {}
     for reached, ends in _sources(progress):
         for queue in {*reached, *ends}:
-            known = queue in reached and queue in ends
-            lag = max(0, ends[queue] - reached[queue]) if known else None
+            is_known = queue in reached and queue in ends
+            lag = max(0, ends[queue] - reached[queue]) if is_known else None
             others = behind.get(queue, 0)
             behind[queue] = None if lag is None or others is None else max(lag, others)
     tree: LagTree = {}
@@ -69,8 +69,8 @@ def lags(progress: Mapping[str, Any] | str | None) -> LagTree:
 
 def total_lag(behind: LagTree) -> int | None:
     """Return the sum of all lags, or None if one of them is unknown."""
-    every = [one for brokers in behind.values() for queues in brokers.values() for one in queues.values()]
-    return None if None in every else sum(one for one in every if one is not None)
+    all_lags = [lag for brokers in behind.values() for queues in brokers.values() for lag in queues.values()]
+    return None if None in all_lags else sum(lag for lag in all_lags if lag is not None)
 
 
 def unavailable_servers(progress: Mapping[str, Any] | str | None) -> dict[str, str]:
@@ -84,10 +84,10 @@ def unavailable_servers(progress: Mapping[str, Any] | str | None) -> dict[str, s
 
 def processed_positions(progress: Mapping[str, Any] | str | None) -> Positions:
     """Return where the query's next batch starts in each queue; if several sources read a queue, the lowest position."""
-    found: Positions = {}
+    lowest: Positions = {}
     for positions, _ in _sources(progress):
-        found |= {queue: min(at, found.get(queue, at)) for queue, at in positions.items()}
-    return found
+        lowest |= {queue: min(at, lowest.get(queue, at)) for queue, at in positions.items()}
+    return lowest
 
 
 def _sources(progress: Mapping[str, Any] | str | None) -> Iterator[tuple[Positions, Positions]]:

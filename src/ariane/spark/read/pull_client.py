@@ -167,24 +167,26 @@ class BlockingCluster:
     def queue_bounds(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, OffsetBounds | ArianeError]:
         """Return the first offset of each queue and the offset of its next message."""
         codes = (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET)
-        asked = [(queue, Request(code, QueueRef(queue.topic, queue.queue_id))) for queue in queues for code in codes]
-        answers = self.request_all(asked)
-        found: dict[MessageQueue, OffsetBounds | ArianeError] = {}
+        requests = [(queue, Request(code, QueueRef(queue.topic, queue.queue_id))) for queue in queues for code in codes]
+        answers = self.request_all(requests)
+        bounds: dict[MessageQueue, OffsetBounds | ArianeError] = {}
         for queue, low, high in zip(queues, answers[::2], answers[1::2], strict=True):
             if isinstance(low, ArianeError) or isinstance(high, ArianeError):
-                found[queue] = low if isinstance(low, ArianeError) else high  # type: ignore[assignment]
+                bounds[queue] = low if isinstance(low, ArianeError) else high  # type: ignore[assignment]
             else:
                 first, last = typed(low.response, OffsetAnswer).offset, typed(high.response, OffsetAnswer).offset
-                found[queue] = OffsetBounds(first, last, low.from_master and high.from_master)
-        return found
+                bounds[queue] = OffsetBounds(first, last, low.from_master and high.from_master)
+        return bounds
 
     def search_offsets(self, times: Mapping[MessageQueue, int]) -> dict[MessageQueue, int | ArianeError]:
         """Return an offset near each time (ms). Brokers pick one of the nearest entries, before or after the time."""
         code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
-        asked = [(queue, Request(code, SearchOffset(queue.topic, queue.queue_id, ms))) for queue, ms in times.items()]
+        requests = [
+            (queue, Request(code, SearchOffset(queue.topic, queue.queue_id, ms))) for queue, ms in times.items()
+        ]
         return {
-            queue: one if isinstance(one, ArianeError) else typed(one.response, OffsetAnswer).offset
-            for queue, one in zip(times, self.request_all(asked), strict=True)
+            queue: response if isinstance(response, ArianeError) else typed(response.response, OffsetAnswer).offset
+            for queue, response in zip(times, self.request_all(requests), strict=True)
         }
 
     def pull_each(
@@ -192,14 +194,14 @@ class BlockingCluster:
     ) -> dict[MessageQueue, PulledRecords | ArianeError]:
         """Pull up to `max_messages` messages of each queue, with any tags."""
         code = RequestCode.PULL_MESSAGE
-        asked = [
+        requests = [
             (queue, Request(code, self._pull_header(queue, offset, max_messages, "*")))
             for queue, offset in offsets.items()
         ]
-        answers = self.request_all(asked, PULL_CODES)
+        answers = self.request_all(requests, PULL_CODES)
         return {
-            queue: one if isinstance(one, ArianeError) else _decode_pull(one)
-            for queue, one in zip(offsets, answers, strict=True)
+            queue: response if isinstance(response, ArianeError) else _decode_pull(response)
+            for queue, response in zip(offsets, answers, strict=True)
         }
 
     # --- one queue ---
@@ -213,16 +215,16 @@ class BlockingCluster:
         Raises:
             ArianeError: the pull at the first offset failed.
         """
-        most, code = self._access.pull_batch_size, RequestCode.PULL_MESSAGE
-        asked = [(queue, Request(code, self._pull_header(queue, offset, most, tags))) for offset in offsets]
-        found: list[PulledRecords] = []
-        for answer in self.request_all(asked, PULL_CODES):
-            if isinstance(answer, ArianeError):
-                if not found:
-                    raise answer
+        max_messages, code = self._access.pull_batch_size, RequestCode.PULL_MESSAGE
+        requests = [(queue, Request(code, self._pull_header(queue, offset, max_messages, tags))) for offset in offsets]
+        results: list[PulledRecords] = []
+        for response in self.request_all(requests, PULL_CODES):
+            if isinstance(response, ArianeError):
+                if not results:
+                    raise response
                 break
-            found.append(_decode_pull(answer))
-        return found
+            results.append(_decode_pull(response))
+        return results
 
     def retry(self, description: str, operation: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call `operation`, and repeat it every second while it raises transient errors.
@@ -287,7 +289,7 @@ class BlockingCluster:
                     if is_good
                     else ReplyError(command.code, command.remark, addr)
                 )
-        return [one for one in responses if one is not None]
+        return [response for response in responses if response is not None]
 
     def _server_of(self, queue: MessageQueue) -> tuple[int, str]:
         """Return broker id and address of the master, otherwise of the slave with the lowest id; prefer reachable servers."""
@@ -302,7 +304,7 @@ class BlockingCluster:
         if not self._avoid_until:
             return servers[0]
         now_s = self._monotonic()
-        return next((one for one in servers if self._avoid_until.get(one[1], 0.0) <= now_s), servers[0])
+        return next((server for server in servers if self._avoid_until.get(server[1], 0.0) <= now_s), servers[0])
 
     # --- requests to name servers ---
 
@@ -318,13 +320,15 @@ class BlockingCluster:
     def _fetch_routes(self, topics: Sequence[str]) -> dict[str, TopicRoute]:
         """Fetch and cache the route of each topic; topics that no name server has are omitted."""
         self.forget_routes(*topics)
-        found = self._name_servers.fetch_routes(topics)
-        own = [topic for topic in topics if topic in SEND_FORBIDDEN]
-        found |= (
-            self._fetch_routes_from_brokers({topic: found.get(topic, TopicRoute()) for topic in own}) if own else {}
+        routes = self._name_servers.fetch_routes(topics)
+        system_topics = [topic for topic in topics if topic in SEND_FORBIDDEN]
+        routes |= (
+            self._fetch_routes_from_brokers({topic: routes.get(topic, TopicRoute()) for topic in system_topics})
+            if system_topics
+            else {}
         )
-        self._routes |= found
-        return found
+        self._routes |= routes
+        return routes
 
     def _fetch_routes_from_brokers(self, registered: Mapping[str, TopicRoute]) -> dict[str, TopicRoute]:
         """Build the routes of system topics from the topic configuration of each broker, as brokers need not register them.
@@ -333,7 +337,8 @@ class BlockingCluster:
         """
         datas = {data.broker_name: data for data in self.brokers().broker_addr_table.values() if data.broker_addrs}
         queues: dict[str, dict[str, QueueData]] = {
-            topic: {one.broker_name: one for one in route.queue_datas} for topic, route in registered.items()
+            topic: {queue_data.broker_name: queue_data for queue_data in route.queue_datas}
+            for topic, route in registered.items()
         }
         for name, data in datas.items():
             addr = self._pick_server(data)[1]
@@ -400,7 +405,7 @@ _shared_clusters: dict[PullAccess, BlockingCluster] = {}
 def shared_cluster(options: PullAccess) -> BlockingCluster:
     """Return the cluster for the access options, created once for each process."""
     key = pull_access(options)
-    found = _shared_clusters.get(key)
-    if found is None:
-        found = _shared_clusters[key] = BlockingCluster(key)
-    return found
+    shared = _shared_clusters.get(key)
+    if shared is None:
+        shared = _shared_clusters[key] = BlockingCluster(key)
+    return shared

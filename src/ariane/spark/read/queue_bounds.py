@@ -71,7 +71,9 @@ def fetch_bounds(cluster: pull_client.BlockingCluster, queues: Sequence[MessageQ
 
     def fetch_missing() -> None:
         answers = cluster.queue_bounds([queue for queue in queues if queue not in fetched])
-        fetched.update({queue: one for queue, one in answers.items() if isinstance(one, pull_client.OffsetBounds)})
+        fetched.update(
+            {queue: bounds for queue, bounds in answers.items() if isinstance(bounds, pull_client.OffsetBounds)}
+        )
         raise_first_error(answers)
 
     cluster.retry(f"queue bounds of {_describe_topics(queues)}", fetch_missing)
@@ -95,9 +97,9 @@ def fetch_available_bounds(
 
 def _to_bounds(fetched: Mapping[MessageQueue, pull_client.OffsetBounds]) -> QueueBounds:
     return QueueBounds(
-        {queue: one.first for queue, one in fetched.items()},
-        {queue: one.end for queue, one in fetched.items()},
-        frozenset(queue for queue, one in fetched.items() if not one.from_master),
+        {queue: bounds.first for queue, bounds in fetched.items()},
+        {queue: bounds.end for queue, bounds in fetched.items()},
+        frozenset(queue for queue, bounds in fetched.items() if not bounds.from_master),
     )
 
 
@@ -118,7 +120,7 @@ def find_offsets_by_time(
         wanted = {queue: max(0, ms - 1) for queue, ms in times.items() if low[queue] < high[queue]}
         answers = cluster.search_offsets(wanted)
         raise_first_error(answers)
-        return {queue: one for queue, one in answers.items() if isinstance(one, int)}
+        return {queue: offset for queue, offset in answers.items() if isinstance(offset, int)}
 
     probes = {
         queue: max(low[queue], min(at, high[queue]) - 1) for queue, at in cluster.retry(description, search).items()
@@ -141,10 +143,10 @@ def _pull_probes(
 ) -> dict[MessageQueue, pull_client.PulledRecords]:
     answers = cluster.pull_each(offsets, PROBE_MESSAGES)
     raise_first_error(answers)
-    probed = {queue: one for queue, one in answers.items() if isinstance(one, pull_client.PulledRecords)}
-    for queue, one in probed.items():
-        if not one.from_master and offsets[queue] >= one.max_offset:  # the slave lags, so the entry is not lost
-            held = describe_bounds(one.min_offset, one.max_offset)
+    probed = {queue: pulled for queue, pulled in answers.items() if isinstance(pulled, pull_client.PulledRecords)}
+    for queue, pulled in probed.items():
+        if not pulled.from_master and offsets[queue] >= pulled.max_offset:  # the slave lags, so the entry is not lost
+            held = describe_bounds(pulled.min_offset, pulled.max_offset)
             raise pull_client.OffsetNotAvailable(
                 f"{queue.broker} does not have offset {offsets[queue]} yet (it holds {held})"
             )
@@ -179,7 +181,7 @@ def _next_probe(low: int, high: int, previous: int, reach: int) -> int:
 def _store_times(pulled: pull_client.PulledRecords) -> list[tuple[int, int]]:
     if pulled.code != ResponseCode.SUCCESS:
         return []
-    return [(one.queue_offset, one.store_ms) for one in record.decode_all(pulled.body)]
+    return [(entry.queue_offset, entry.store_ms) for entry in record.decode_all(pulled.body)]
 
 
 def estimate_entry_sizes(cluster: pull_client.BlockingCluster, positions: Positions) -> dict[MessageQueue, float]:
@@ -204,11 +206,11 @@ def estimate_entry_sizes(cluster: pull_client.BlockingCluster, positions: Positi
     return {queue: sizes_by_queue.get(queue, mean) for queue in queues}
 
 
-def raise_first_error(answers: Mapping[MessageQueue, object]) -> None:
+def raise_first_error(results: Mapping[MessageQueue, object]) -> None:
     """Raise the first error among the results, if any."""
-    for one in answers.values():
-        if isinstance(one, ArianeError):
-            raise one
+    for result in results.values():
+        if isinstance(result, ArianeError):
+            raise result
 
 
 def _describe_topics(queues: Sequence[MessageQueue]) -> str:

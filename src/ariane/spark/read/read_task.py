@@ -41,7 +41,7 @@ PULLS_IN_FLIGHT_MAX = 8  # per task; by default a response has 256 KB at most
 
 
 class DataLoss(ArianeError):
-    """Requested entries are no longer available. Set failOnDataLoss to false to continue without them."""
+    """Requested entries were deleted. Set failOnDataLoss to false to continue without them."""
 
 
 class RowSelection(NamedTuple):
@@ -104,7 +104,7 @@ def read_range(
         by_time: Whether to return only rows whose store time is between the starting and the ending timestamp.
 
     Raises:
-        DataLoss: entries are no longer available, and failOnDataLoss is true.
+        DataLoss: entries were deleted, and failOnDataLoss is true.
         ServerUnavailable: the broker did not respond to any attempt.
     """
     wanted = tags.parse(options.tags)

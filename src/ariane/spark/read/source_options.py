@@ -313,8 +313,8 @@ def _check_topics(options: SourceOptions) -> None:
     ):
         for other in {queue.topic for queue in (wanted if isinstance(wanted, dict) else ())} - set(listed):
             if listed or not pattern.fullmatch(other):
-                there = ", ".join(listed) or f"those that match {options.topics_pattern}"
-                raise ConfigError(name, other, f"the source reads only the topics {there}: remove other topics")
+                allowed = ", ".join(listed) or f"those that match {options.topics_pattern}"
+                raise ConfigError(name, other, f"the source reads only the topics {allowed}: remove other topics")
 
 
 def _check_times(options: SourceOptions, now_ms: int) -> None:
@@ -331,7 +331,7 @@ def _check_order(options: SourceOptions) -> None:
     start, end = options.starting_timestamp, options.ending_timestamp
     queues = {*(start if isinstance(start, dict) else ()), *(end if isinstance(end, dict) else ())}
     for queue in sorted(queues) or [None]:
-        begin_ms, end_ms = (one.get(queue) if isinstance(one, dict) else one for one in (start, end))
+        begin_ms, end_ms = (bound.get(queue) if isinstance(bound, dict) else bound for bound in (start, end))
         if begin_ms is not None and end_ms is not None and begin_ms > end_ms:
             where = f"{describe_queue(queue)}: " if queue else ""
             raise ConfigError("endingTimestamp", end_ms, f"{where}is before startingTimestamp, {begin_ms}")

@@ -152,11 +152,15 @@ def decode_scan(
 
 def find_records(data: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Return the positions of the records in `data`."""
-    found = layout.find_candidates(data)
-    if len(found) and not found[0]:
-        ends = found + layout.gather(data, ">i4", record.SIZE_AT, found)
-        if (found[1:] == ends[:-1]).all() and ends[-1] == len(data) and (ends - found >= record.FIXED_SIZE).all():
-            return found
+    candidates = layout.find_candidates(data)
+    if len(candidates) and not candidates[0]:
+        ends = candidates + layout.gather(data, ">i4", record.SIZE_AT, candidates)
+        if (
+            (candidates[1:] == ends[:-1]).all()
+            and ends[-1] == len(data)
+            and (ends - candidates >= record.FIXED_SIZE).all()
+        ):
+            return candidates
     return _find_records_one_by_one(data)
 
 
@@ -356,7 +360,7 @@ def _timestamps(ms: Any) -> pa.Array:
 def _hosts(packed: Any) -> pa.Array:
     """Format hosts. Few hosts send many messages, so each distinct host is formatted once."""
     distinct, which = np.unique(packed.view(np.uint64), return_inverse=True)
-    texts = pa.array([host.text(one.tobytes()) for one in distinct], pa.string())
+    texts = pa.array([host.text(address.tobytes()) for address in distinct], pa.string())
     return texts.take(pa.array(which.ravel()))
 
 

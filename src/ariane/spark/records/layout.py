@@ -51,12 +51,12 @@ class RecordHeader:
 
     def __getitem__(self, name: str) -> Any:
         """Return the field `name` of all records, integers in native byte order."""
-        found = self._fields.get(name)
-        if found is None:
+        values = self._fields.get(name)
+        if values is None:
             kind, at = _FIELDS[name]
-            places = gather(self._data, kind, at, self._starts)
-            found = self._fields[name] = places if kind == "V8" else places.astype(places.dtype.newbyteorder("="))
-        return found
+            raw = gather(self._data, kind, at, self._starts)
+            values = self._fields[name] = raw if kind == "V8" else raw.astype(raw.dtype.newbyteorder("="))
+        return values
 
     def select(self, which: Any) -> RecordHeader:
         return RecordHeader(

@@ -61,18 +61,18 @@ class PropertyTexts:
 
     def values(self, name: str) -> pa.Array:
         """Return the property `name` of each record, null if missing."""
-        wanted = name.encode()
-        found = np.flatnonzero(self._lengths == len(wanted))
-        if len(found):
-            places = (len(self._octets) - len(wanted) + 1,)
-            texts = np.ndarray(places, f"S{len(wanted)}", self._octets, 0, (1,))
-            found = found[texts[self._starts[found]] == wanted]
-        rows = self._rows[found]
+        encoded = name.encode()
+        matches = np.flatnonzero(self._lengths == len(encoded))
+        if len(matches):
+            places = (len(self._octets) - len(encoded) + 1,)
+            texts = np.ndarray(places, f"S{len(encoded)}", self._octets, 0, (1,))
+            matches = matches[texts[self._starts[matches]] == encoded]
+        rows = self._rows[matches]
         if len(rows) > 1 and not (is_last := np.append(rows[1:] != rows[:-1], True)).all():
-            found, rows = found[is_last], rows[is_last]
+            matches, rows = matches[is_last], rows[is_last]
         if not len(rows):
             return pa.nulls(self._count, pa.string())
-        slices = self._slices(np.stack([self._name_stops[found] + 1, self._stops[found]], 1))
+        slices = self._slices(np.stack([self._name_stops[matches] + 1, self._stops[matches]], 1))
         which = np.zeros(self._count, np.int64)
         which[rows] = np.arange(0, 2 * len(rows), 2)
         absent = None

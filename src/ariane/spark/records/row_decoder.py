@@ -62,19 +62,25 @@ def decode_columns(records: list[Record], broker: str | None, kinds: Mapping[str
         ProtocolError: a body cannot be expanded, and `body_error` is not among the columns.
         BatchTooLarge: the expanded bodies exceed the limit of a batch.
     """
-    maps = [one.property_map() for one in records]
-    made = []
+    maps = [record.property_map() for record in records]
+    decoded = []
     for name, kind in kinds.items():
         if name == "broker":
-            made.append(pa.array([broker] * len(records), kind))
+            decoded.append(pa.array([broker] * len(records), kind))
         elif name in ("body", bodies.ERROR_COLUMN):
             both = _bodies(records, tolerant=bodies.ERROR_COLUMN in kinds)
-            made.append(pa.array([pair[name != "body"] for pair in both], kind))
+            decoded.append(pa.array([pair[name != "body"] for pair in both], kind))
         elif kind == _TIME:
-            made.append(timestamps([_TIMES[name](one, own) for one, own in zip(records, maps, strict=True)]))
+            decoded.append(
+                timestamps([_TIMES[name](record, properties) for record, properties in zip(records, maps, strict=True)])
+            )
         else:
-            made.append(pa.array([_VALUES[name](one, own) for one, own in zip(records, maps, strict=True)], kind))
-    return made
+            decoded.append(
+                pa.array(
+                    [_VALUES[name](record, properties) for record, properties in zip(records, maps, strict=True)], kind
+                )
+            )
+    return decoded
 
 
 def parse_integer(text: str | None) -> int | None:
@@ -95,67 +101,71 @@ def delivery_time_ms(properties: Mapping[str, str | None], store_ms: int) -> int
 
 
 def timestamps(ms: list[int | None]) -> pa.Array:
-    sayable = [None if one is None or abs(one) >= MS_MAX else one * 1000 for one in ms]
+    sayable = [None if value is None or abs(value) >= MS_MAX else value * 1000 for value in ms]
     return pa.array(sayable, pa.int64()).cast(_TIME)
 
 
 def _bodies(records: list[Record], *, tolerant: bool) -> list[tuple[bytes | None, str | None]]:
-    made, size = [], 0
-    for one in records:
-        made.append(_body(one, tolerant=tolerant))
-        if one.sys_flag & COMPRESSED:
-            size += len(made[-1][0] or b"")
+    decoded, size = [], 0
+    for record in records:
+        decoded.append(_body(record, tolerant=tolerant))
+        if record.sys_flag & COMPRESSED:
+            size += len(decoded[-1][0] or b"")
             bodies.check_size(size)
-    return made
+    return decoded
 
 
-def _body(one: Record, *, tolerant: bool) -> tuple[bytes | None, str | None]:
+def _body(record: Record, *, tolerant: bool) -> tuple[bytes | None, str | None]:
     try:
-        return compression.decompress(one.body, one.sys_flag), None
+        return compression.decompress(record.body, record.sys_flag), None
     except ProtocolError as error:
         if tolerant:
             return None, str(error)
-        raise bodies.locate_error(error, one.queue_id, one.queue_offset) from None
+        raise bodies.locate_error(error, record.queue_id, record.queue_offset) from None
 
 
-def _transaction_state(one: Record) -> str:
-    state = one.sys_flag >> 2 & 3
-    return TRANSACTION_STATES[PREPARED if not state and one.topic == HALF_TOPIC else state]
+def _transaction_state(record: Record) -> str:
+    state = record.sys_flag >> 2 & 3
+    return TRANSACTION_STATES[PREPARED if not state and record.topic == HALF_TOPIC else state]
 
 
 _ValueOf = Callable[[Record, dict[str, str]], Any]
 
 _TIMES: dict[str, _ValueOf] = {
-    "born_timestamp": lambda one, own: one.born_ms,
-    "store_timestamp": lambda one, own: one.store_ms,
-    "deliver_at": lambda one, own: delivery_time_ms(own, one.store_ms),
+    "born_timestamp": lambda record, properties: record.born_ms,
+    "store_timestamp": lambda record, properties: record.store_ms,
+    "deliver_at": lambda record, properties: delivery_time_ms(properties, record.store_ms),
 }
 
 _VALUES: dict[str, _ValueOf] = {
-    "topic": lambda one, own: one.topic,
-    "queue_id": lambda one, own: one.queue_id,
-    "queue_offset": lambda one, own: one.queue_offset,
-    "commit_log_offset": lambda one, own: one.offset,
-    "message_id": lambda one, own: own.get(UNIQ_KEY) or ids.offset_message_id(one.store_host, one.offset),
-    "offset_message_id": lambda one, own: ids.offset_message_id(one.store_host, one.offset),
-    "keys": lambda one, own: own.get(KEYS),
-    "tags": lambda one, own: own.get(TAGS),
-    "properties": lambda one, own: list(own.items()),
-    "born_host": lambda one, own: host.text(one.born_host),
-    "store_host": lambda one, own: host.text(one.store_host),
-    "reconsume_times": lambda one, own: one.reconsume_times,
-    "sys_flag": lambda one, own: one.sys_flag,
-    "flag": lambda one, own: one.flag,
-    "unique_key": lambda one, own: own.get(UNIQ_KEY),
-    "store_size": lambda one, own: one.size,
-    "delay_level": lambda one, own: parse_integer(own.get(DELAY)),
-    "real_topic": lambda one, own: own.get(REAL_TOPIC),
-    "real_queue_id": lambda one, own: parse_integer(own.get(REAL_QID)),
-    "transaction_state": lambda one, own: _transaction_state(one),
-    "transaction_id": lambda one, own: own.get(UNIQ_KEY) if own.get(TRAN_MSG) == "true" else None,
-    "prepared_transaction_offset": lambda one, own: one.prepared_offset,
-    "check_times": lambda one, own: parse_integer(own.get(CHECK_TIMES)),
-    "producer_group": lambda one, own: own.get(PGROUP),
-    "retry_topic": lambda one, own: own.get(RETRY_TOPIC),
-    "origin_message_id": lambda one, own: own.get(ORIGIN_MESSAGE_ID),
+    "topic": lambda record, properties: record.topic,
+    "queue_id": lambda record, properties: record.queue_id,
+    "queue_offset": lambda record, properties: record.queue_offset,
+    "commit_log_offset": lambda record, properties: record.offset,
+    "message_id": lambda record, properties: (
+        properties.get(UNIQ_KEY) or ids.offset_message_id(record.store_host, record.offset)
+    ),
+    "offset_message_id": lambda record, properties: ids.offset_message_id(record.store_host, record.offset),
+    "keys": lambda record, properties: properties.get(KEYS),
+    "tags": lambda record, properties: properties.get(TAGS),
+    "properties": lambda record, properties: list(properties.items()),
+    "born_host": lambda record, properties: host.text(record.born_host),
+    "store_host": lambda record, properties: host.text(record.store_host),
+    "reconsume_times": lambda record, properties: record.reconsume_times,
+    "sys_flag": lambda record, properties: record.sys_flag,
+    "flag": lambda record, properties: record.flag,
+    "unique_key": lambda record, properties: properties.get(UNIQ_KEY),
+    "store_size": lambda record, properties: record.size,
+    "delay_level": lambda record, properties: parse_integer(properties.get(DELAY)),
+    "real_topic": lambda record, properties: properties.get(REAL_TOPIC),
+    "real_queue_id": lambda record, properties: parse_integer(properties.get(REAL_QID)),
+    "transaction_state": lambda record, properties: _transaction_state(record),
+    "transaction_id": lambda record, properties: (
+        properties.get(UNIQ_KEY) if properties.get(TRAN_MSG) == "true" else None
+    ),
+    "prepared_transaction_offset": lambda record, properties: record.prepared_offset,
+    "check_times": lambda record, properties: parse_integer(properties.get(CHECK_TIMES)),
+    "producer_group": lambda record, properties: properties.get(PGROUP),
+    "retry_topic": lambda record, properties: properties.get(RETRY_TOPIC),
+    "origin_message_id": lambda record, properties: properties.get(ORIGIN_MESSAGE_ID),
 }

@@ -210,8 +210,8 @@ def _chain_start(segments: Segments, begin: int, limit: int) -> int:
     place = max(base, begin - LOOK_BACK_BYTES)
     if place == base:
         return base
-    found = find_valid_record(segments, place, limit, 0)
-    return limit if found is None else found
+    start = find_valid_record(segments, place, limit, 0)
+    return limit if start is None else start
 
 
 def _claimed_size(data: bytes, place: int, file_size: int) -> tuple[int, bool]:
@@ -317,6 +317,8 @@ def _locate(path: str) -> tuple[str, str]:
         raise StoreError(
             f"{path} is not a directory: expected the directory that contains {COMMITLOG}, visible to the driver and all executors"
         )
-    if given.name == COMMITLOG or any(len(one.name) == NAME_DIGITS and one.name.isdigit() for one in given.iterdir()):
+    if given.name == COMMITLOG or any(
+        len(entry.name) == NAME_DIGITS and entry.name.isdigit() for entry in given.iterdir()
+    ):
         return str(given), str(given.absolute().parent)
     raise StoreError(f"{path} is not a store directory: it contains no {COMMITLOG}")

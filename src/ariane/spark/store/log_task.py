@@ -91,10 +91,10 @@ def read_rows(
     files = OpenFiles(ReadOnlyDisk())
     segments = Segments(files, log_range.directory, log_range.file_size, [base])
     try:
-        found = commit_log.scan_range(
+        pieces = commit_log.scan_range(
             segments, log_range.begin, log_range.end, log_range.limit, options.chunk_bytes, exact=log_range.exact
         )
-        for piece in found:
+        for piece in pieces:
             if isinstance(piece, LogDamage):
                 yield builder.damage_row(piece)
             else:
@@ -135,12 +135,14 @@ class _RowBuilder:
         at = 0
         for index in np.flatnonzero(closing).tolist():
             start, place = int(run.starts[index]), run.offset + int(run.starts[index])
-            found = parse_record(run.data, start, place, self._file_size - place % self._file_size, check_crc=False)
-            if not corrupt_ranges.is_replacement(found):
+            replacement = parse_record(
+                run.data, start, place, self._file_size - place % self._file_size, check_crc=False
+            )
+            if not corrupt_ranges.is_replacement(replacement):
                 continue
             yield from self._intact_rows(run.select(slice(at, index)))
-            why = found.properties.decode("utf-8", "replace").partition("\x01")[2] or "unknown"
-            yield self.damage_row(LogDamage(place, found.size, f"a broker replaced a corrupt range here: {why}"))
+            why = replacement.properties.decode("utf-8", "replace").partition("\x01")[2] or "unknown"
+            yield self.damage_row(LogDamage(place, replacement.size, f"a broker replaced a corrupt range here: {why}"))
             at = index + 1
         yield from self._intact_rows(run.select(slice(at, None)) if at else run)
 
@@ -169,34 +171,34 @@ class _RowBuilder:
         broker = self._options.broker
         records = arrow_decoder.RecordColumns(run.data, run.header, run.bounds, broker, tolerant=True)
         if run.header.has_ipv6:
-            found = arrow_decoder.RecordScan(run.data, run.starts, run.header["queue_offset"])
-            decoded = arrow_decoder.decode_scan(found, broker, self._decoded)
+            scanned = arrow_decoder.RecordScan(run.data, run.starts, run.header["queue_offset"])
+            decoded = arrow_decoder.decode_scan(scanned, broker, self._decoded)
         else:
             decoded = records.batch(self._decoded)
-        made = dict(zip(self._decoded, decoded.columns, strict=True))
-        damage = made.pop(bodies.ERROR_COLUMN, None)
+        arrays = dict(zip(self._decoded, decoded.columns, strict=True))
+        damage = arrays.pop(bodies.ERROR_COLUMN, None)
         wrong = _find_damaged(run, records) if self._options.check_crc else {}
         if wrong:
             texts: list[str | None] = [None] * len(run.starts) if damage is None else damage.to_pylist()
             for index, why in wrong.items():
                 texts[index] = why
             damage = pa.array(texts, pa.string())
-            if "body" in made:
+            if "body" in arrays:
                 is_wrong = np.zeros(len(run.starts), bool)
                 is_wrong[list(wrong)] = True
-                made["body"] = pc.if_else(pa.array(is_wrong), pa.scalar(None, pa.binary()), made["body"])
-        return self._assemble(made, run.offset + run.starts, damage)
+                arrays["body"] = pc.if_else(pa.array(is_wrong), pa.scalar(None, pa.binary()), arrays["body"])
+        return self._assemble(arrays, run.offset + run.starts, damage)
 
-    def _assemble(self, made: dict[str, pa.Array], positions: Any, damage: pa.Array | None) -> pa.RecordBatch:
+    def _assemble(self, arrays: dict[str, pa.Array], positions: Any, damage: pa.Array | None) -> pa.RecordBatch:
         count = len(positions)
-        own = {
+        store_arrays = {
             "segment": lambda: pa.repeat(pa.scalar(self._segment_name(int(positions[0]))), count),
             "position": lambda: pa.array(positions.astype(np.int64)),
             "valid": lambda: pa.repeat(pa.scalar(True), count) if damage is None else damage.is_null(),
             "damage": lambda: pa.nulls(count, pa.string()) if damage is None else damage,
         }
-        arrays = [own[name]() if name in own else made[name] for name in self._columns]
-        return pa.record_batch(arrays, schema=self._schema)
+        ordered = [store_arrays[name]() if name in store_arrays else arrays[name] for name in self._columns]
+        return pa.record_batch(ordered, schema=self._schema)
 
     def damage_row(self, damage: LogDamage) -> pa.RecordBatch:
         """Return the row for a range that is not a record."""

@@ -36,39 +36,37 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, int]:
         # Spark calls this again in the first batch, and the result has to be the same.
         if self._initial is None:
-            found, wanted = self._refresh_log(), self._options.starting_position
+            stored_log, wanted = self._refresh_log(), self._options.starting_position
             if wanted == "earliest":
-                self._initial = found.start
+                self._initial = stored_log.start
             elif wanted == "latest":
-                self._initial = found.end
+                self._initial = stored_log.end
             else:
-                self._initial = _align_offset(found, self._resolve_start(found, int(wanted)))
+                self._initial = _align_offset(stored_log, self._resolve_start(stored_log, int(wanted)))
         return {"from": self._initial, "to": self._initial}
 
-    def _resolve_start(self, found: StoredLog, position: int) -> int:
+    def _resolve_start(self, stored_log: StoredLog, position: int) -> int:
         """Check the option startingPosition against the offsets that the log holds."""
-        held = f"the log holds {found.start} to {found.end}"
-        if position > found.end:
+        held = f"the log holds {stored_log.start} to {stored_log.end}"
+        if position > stored_log.end:
             raise ConfigError("startingPosition", position, f"is beyond the end: {held}; use latest to start there")
-        if position < found.start and self._options.fail_on_data_loss:
+        if position < stored_log.start and self._options.fail_on_data_loss:
             fix = f"was removed: {held}; use earliest, or set failOnDataLoss to false to start there"
             raise ConfigError("startingPosition", position, fix)
-        return max(position, found.start)
+        return max(position, stored_log.start)
 
     @hide_traceback
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        found, begin = self._refresh_log(), start["to"]
-        if begin > found.end:
-            lost = f"{self._options.path} ends at {found.end}, but {begin} was read before: it is another store, or an older copy"
+        stored_log, begin = self._refresh_log(), start["to"]
+        if begin > stored_log.end:
+            lost = f"{self._options.path} ends at {stored_log.end}, but {begin} was read before: another store, or an older copy"
             raise StoreError(f"{lost}; start a new query with a new checkpoint")
-        if begin < found.start and self._options.fail_on_data_loss:
-            lost = (
-                f"{self._options.path} starts at {found.start}: the log from {begin} on was removed before it was read"
-            )
+        if begin < stored_log.start and self._options.fail_on_data_loss:
+            lost = f"{self._options.path} starts at {stored_log.start}: the log from {begin} on was removed before it was read"
             raise StoreError(f"{lost}; set failOnDataLoss to false to continue with a row for it")
-        end = found.end if self._stop_offset is None else min(found.end, self._stop_offset)
+        end = stored_log.end if self._stop_offset is None else min(stored_log.end, self._stop_offset)
         if isinstance(limit, ReadMaxBytes) and end - begin > limit.max_bytes:
-            end = min(end, _align_offset(found, begin + limit.max_bytes))
+            end = min(end, _align_offset(stored_log, begin + limit.max_bytes))
         return start if end <= begin else {"from": begin, "to": end}
 
     def getDefaultReadLimit(self) -> ReadLimit:

@@ -69,8 +69,8 @@ class StoreReader(DataSourceReader):
 
     @hide_traceback
     def partitions(self) -> list[InputPartition]:
-        found = commit_log.find_log(self._options.path)
-        return plan_partitions(found, found.start, found.end, self._options)
+        stored_log = commit_log.find_log(self._options.path)
+        return plan_partitions(stored_log, stored_log.start, stored_log.end, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with message_only():

@@ -75,9 +75,9 @@ def _local_path(name: str, text: str) -> str:
 
 def _topics(name: str, text: str) -> tuple[str, ...]:
     topics = list_option(",")(name, text)
-    for one in topics:
-        if fault := topic_name_fault(one):
-            raise ConfigError(name, one, fault)
+    for topic in topics:
+        if fault := topic_name_fault(topic):
+            raise ConfigError(name, topic, fault)
     return topics
 
 

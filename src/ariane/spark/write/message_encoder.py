@@ -122,12 +122,12 @@ def encode(batch: pa.RecordBatch, ids: RowIds, first_sequence: int, options: Sin
         f"the body is larger than maxMessageSize, {options.max_message_size} bytes",
     )
     pieces, delayed = _delay_pieces(columns, count, reject)
-    own = _application_pieces(columns.get("properties"), count, reject, options)
+    application_pieces = _application_pieces(columns.get("properties"), count, reject, options)
     encoded = _join(
         b"UNIQ_KEY\x01", _unique_ids(ids, first_sequence, count),
         f"\x02{names.WAIT}\x01true\x02{dedup.DEDUP}\x01{ids.prefix}".encode(), _decimals(first_sequence + np.arange(count)),
         *_property_piece(names.TAGS, columns.get("tags"), reject), *_property_piece(names.KEYS, columns.get("keys"), reject),
-        *pieces, *own,
+        *pieces, *application_pieces,
     )  # fmt: skip
     text_sizes = ints(pc.binary_length(encoded), 0)
     reject(text_sizes > SIZE_MAX, f"the properties are larger than {SIZE_MAX} bytes")

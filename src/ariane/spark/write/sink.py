@@ -149,15 +149,15 @@ NOT_ROLLED_BACK = "messages already sent cannot be removed from their topics, an
 
 def summarize(messages: list[WriterCommitMessage | None]) -> str:
     """Summarise the counts of a job for log lines. A failed task has no counts."""
-    commits = [one for one in messages if isinstance(one, TaskCommit)]
+    commits = [commit for commit in messages if isinstance(commit, TaskCommit)]
     text = (
-        f"{sum(one.messages for one in commits)} messages, {sum(one.bytes for one in commits)} bytes "
-        f"in {sum(one.requests for one in commits)} requests by {len(commits)} of {len(messages)} tasks"
+        f"{sum(commit.messages for commit in commits)} messages, {sum(commit.bytes for commit in commits)} bytes "
+        f"in {sum(commit.requests for commit in commits)} requests by {len(commits)} of {len(messages)} tasks"
     )
-    if retried := sum(one.retried for one in commits):
+    if retried := sum(commit.retried for commit in commits):
         text += f", {retried} requests retried (their messages may be stored twice)"
-    if unsafe := sum(one.not_durable for one in commits):
-        text += f", {unsafe} messages stored without confirmation of flush or replication"
+    if not_durable := sum(commit.not_durable for commit in commits):
+        text += f", {not_durable} messages stored without confirmation of flush or replication"
     return text
 
 
