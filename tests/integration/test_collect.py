@@ -98,5 +98,5 @@ def test_without_a_cluster_it_says_so_at_once() -> None:
     began = time.monotonic()
     done = collected("-n", f"127.0.0.1:{free_port()}", "--once")
     assert done.returncode == 1
-    assert done.stderr.startswith("ariane: connection to 127.0.0.1:")
+    assert done.stderr.startswith("Error: connection to 127.0.0.1:")
     assert time.monotonic() - began < 30

@@ -69,7 +69,7 @@ def test_dead_letters_go_back_once_and_a_dry_run_sends_nothing(servers: LocalClu
     dry = run(servers, "--from-topic", DLQ, "--dry-run")
     assert dry.returncode == 0, dry.stderr
     assert "5 messages  →  orders" in dry.stdout
-    assert "nothing was sent" in dry.stdout
+    assert "Nothing sent" in dry.stdout
     assert len(asyncio.run(stored(servers, "orders"))) == 5
     where = "cast(keys[7:] AS INTEGER) >= 2 AND properties['color'] = 'red'"
     some = run(servers, "--from-topic", DLQ, "--where", where, "--result", str(result))
@@ -128,20 +128,23 @@ def test_after_a_kill_the_rest_is_sent(servers: LocalCluster, tmp_path: Path) ->
     assert {one.body for one in replayed} == {f"{number}".encode() for number in range(60)}
     # What was under way when it was killed may be there twice, under one id.
     assert len({one.message_id for one in replayed}) == 60
-    assert run(servers, *arguments, "1000/s").stdout.startswith("0 sent, 0 failed, 0 unsent, 60 were sent before")
+    assert run(servers, *arguments, "1000/s").stdout.startswith("0 sent, 0 failed, 0 unsent, 60 already sent")
 
 
 def test_what_cannot_be_is_said(servers: LocalCluster, tmp_path: Path) -> None:
     asyncio.run(dead_letters(servers, 1))
     result = str(tmp_path / "r.jsonl")
     missing = run(servers, "--from-topic", DLQ, "--topic", "nowhere", "--result", result)
-    assert (missing.returncode, missing.stderr) == (1, "ariane: --topic = 'nowhere': no such topic: create it first\n")
+    assert (missing.returncode, missing.stderr) == (
+        1,
+        "Error: --topic = 'nowhere': topic does not exist; create it first\n",
+    )
     unknown = run(servers, "--from-topic", "%DLQ%H", "--result", result)
     assert "no route for topic %DLQ%H" in unknown.stderr
     whereto = run(servers, "--from-topic", "orders", "--result", result)
-    assert "name the topic to send to" in whereto.stderr
+    assert "have no original topic" in whereto.stderr
     empty = run(servers, "--from-topic", DLQ, "--key", "none", "--result", result)
-    assert empty.stderr.startswith("ariane: no message matches --from,")
+    assert empty.stderr.startswith("Error: no message matches --from,")
     away = subprocess.run(
         [sys.executable, "-m", "ariane.cli", "replay", "-n", "127.0.0.1:1", "--from-topic", DLQ, "--result", result],
         capture_output=True, text=True, timeout=60, check=False,
