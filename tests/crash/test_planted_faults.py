@@ -418,12 +418,12 @@ def crc_of_another_kind(patch: pytest.MonkeyPatch) -> None:
 
 
 def changes_are_not_flushed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(change_log.ChangeLog, "flush_now", lambda self: None)
+    patch.setattr(change_log.ChangeLog, "flush_blocking", lambda self: None)
 
 
 def names_of_new_change_files_are_not_flushed(patch: pytest.MonkeyPatch) -> None:
     plain = change_log.ChangeLog._plan_flush
-    patch.setattr(change_log.ChangeLog, "_take_flush", lambda self: plain(self)._replace(new_paths=frozenset()))
+    patch.setattr(change_log.ChangeLog, "_plan_flush", lambda self: plain(self)._replace(new_paths=frozenset()))
 
 
 def changes_are_written_later(patch: pytest.MonkeyPatch) -> None:
@@ -440,7 +440,7 @@ def changes_are_applied_to_documents_that_hold_them(patch: pytest.MonkeyPatch) -
 
 
 def contents_of_documents_are_not_noted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(change_log.ChangeLog, "document_saved", lambda self, name, content: None)
+    patch.setattr(change_log.ChangeLog, "record_document", lambda self, name, content: None)
 
 
 def deletions_leave_messages(patch: pytest.MonkeyPatch) -> None:
