@@ -44,7 +44,7 @@ class _Queue:
         self.topic = topic
         self.queue_id = queue_id
         self.segments = segments
-        # Entries read at once, because records of one queue follow each other closely.
+        # Entries of one read, because records of one queue follow each other closely.
         self.window = b""
         self.at = 0  # number of the window's first entry
         self.claimed = 0  # entries that belong to a record

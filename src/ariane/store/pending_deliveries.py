@@ -49,11 +49,11 @@ class DeliveryRun:
     def __init__(self, files: OpenFiles, path: str, count: int, lowest: int) -> None:
         self.path = path
         self.count = count
-        # Smallest number: tells without reading whether the run has entries below some number.
+        # Smallest number: shows without a read whether the run has entries below some number.
         self.lowest = lowest
         self._files = files
         self._at = 0  # entries before it are delivered
-        # Entries read at once, and the position of the first of them.
+        # Entries of one read, and the position of the first of them.
         self._block: list[Key] = []
         self._block_at = 0
 
