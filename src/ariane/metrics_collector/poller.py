@@ -100,9 +100,9 @@ class _MasterState:
         self.skipped_pairs = 0
         self.turns: dict[str, int] = {}
 
-    def turn(self, what: str, items: Sequence[T], limit: int) -> list[T]:
+    def turn(self, subject: str, items: Sequence[T], limit: int) -> list[T]:
         """Return the next items, at most `limit`, in round-robin order."""
-        taken, self.turns[what] = take_round_robin(items, limit, self.turns.get(what, 0))
+        taken, self.turns[subject] = take_round_robin(items, limit, self.turns.get(subject, 0))
         return taken
 
 
@@ -142,10 +142,10 @@ class _PollRequests:
             raise ReplyError(answer.code, answer.remark, self._addr)
         return answer
 
-    def record_failure(self, what: str, why: object) -> None:
+    def record_failure(self, subject: str, reason: object) -> None:
         """Record a rejected request in the sample, which continues without its result."""
         if len(self.faults) < FAULTS_MAX:
-            self.faults.append(f"{what}: {why}"[:FAULT_MAX])
+            self.faults.append(f"{subject}: {reason}"[:FAULT_MAX])
         elif len(self.faults) == FAULTS_MAX:
             self.faults.append("and others")
 
@@ -188,10 +188,10 @@ class BrokerPoller:
         """
         self._number += 1
         now_ms = self._clock.now_ms()
-        listed, why = await self._list_brokers()
+        listed, reason = await self._list_brokers()
         for target in listed:
             self._targets[target.broker, target.broker_id] = target, now_ms
-        silent = [key for key, (_, seen_ms) in self._targets.items() if now_ms - seen_ms > FORGET_MS and not why]
+        silent = [key for key, (_, seen_ms) in self._targets.items() if now_ms - seen_ms > FORGET_MS and not reason]
         for key in silent:
             del self._targets[key]
         for broker in self._masters.keys() - {broker for broker, _ in self._targets}:
@@ -227,7 +227,7 @@ class BrokerPoller:
                 topics, groups, left = await self._offsets(requests, target, master)
             else:
                 topics, groups, left = (), (), OmittedPart(groups=master.skipped_pairs, counters=master.skipped_pairs)
-            counters = await self._counters(requests, master.pairs, [one.topic for one in topics], target.broker_id)
+            counters = await self._counters(requests, master.pairs, [item.topic for item in topics], target.broker_id)
         except ArianeError as error:
             return self._empty_sample(target, now_ms, self._elapsed_ms(started), requests.count, str(error))
         blank = self._empty_sample(target, now_ms, self._elapsed_ms(started), requests.count, None)
@@ -292,18 +292,22 @@ class BrokerPoller:
         existing_pairs = sorted(pair for pair in offsets if pair[0] in master.topics)
         pairs = master.turn("pairs", existing_pairs, self._limits.pairs)
         consumed = {topic for topic, _ in pairs}
-        others = [name for name in sorted(master.topics) if _is_polled_alone(name, target) and name not in consumed]
+        lone_topics = [
+            name for name in sorted(master.topics) if _is_polled_alone(name, target) and name not in consumed
+        ]
         # Topics of groups are always polled; the limit applies to the others.
-        turn = master.turn("topics", others, self._limits.topics)
+        turn = master.turn("topics", lone_topics, self._limits.topics)
         names = sorted({*consumed, *turn})
-        topics = {one.topic: one for one in await _gather_results(self._queue_ranges(requests, name) for name in names)}
+        topics = {
+            item.topic: item for item in await _gather_results(self._queue_ranges(requests, name) for name in names)
+        }
         lagging = [pair for pair in pairs if pair[0] in topics and _has_lag(offsets[pair], topics[pair[0]])]
-        asked = master.turn("ages", lagging, self._limits.ages)
-        ages = dict(await _gather_results(self._ages(requests, pair) for pair in asked))
+        polled = master.turn("ages", lagging, self._limits.ages)
+        ages = dict(await _gather_results(self._ages(requests, pair) for pair in polled))
         groups = [_progress(pair, at_ms, offsets[pair], topics.get(pair[0]), ages.get(pair, {})) for pair in pairs]
         master.pairs, master.skipped_pairs = tuple(pairs), len(existing_pairs) - len(pairs)
         left = OmittedPart(
-            len(others) - len(turn), master.skipped_pairs, master.skipped_pairs, len(lagging) - len(asked)
+            len(lone_topics) - len(turn), master.skipped_pairs, master.skipped_pairs, len(lagging) - len(polled)
         )
         return tuple(topics.values()), tuple(groups), left
 
@@ -330,22 +334,22 @@ class BrokerPoller:
             requests.record_failure(f"offsets of {topic}", error)
             return None
         return TopicQueueRanges(
-            topic, at_ms, tuple(sorted((q.queue_id, one.min_offset, one.max_offset) for q, one in table.items()))
+            topic, at_ms, tuple(sorted((q.queue_id, item.min_offset, item.max_offset) for q, item in table.items()))
         )
 
     async def _ages(self, requests: _PollRequests, pair: Pair) -> tuple[Pair, dict[int, int]] | None:
         """Return queue id → age in ms of the next message for the group, for queues that have one."""
         answer = await requests.request(RequestCode.QUERY_CONSUME_TIME_SPAN, QueryConsumeTimeSpan(*pair))
-        what = f"ages of {pair[0]} for {pair[1]}"
+        subject = f"ages of {pair[0]} for {pair[1]}"
         if answer.code != ResponseCode.SUCCESS:
-            requests.record_failure(what, f"code {answer.code}: {answer.remark}")
+            requests.record_failure(subject, f"code {answer.code}: {answer.remark}")
             return None
         try:
             spans = fastjson.decode(answer.body, ConsumeTimeSpans).consume_time_span_set
         except ProtocolError as error:
-            requests.record_failure(what, error)
+            requests.record_failure(subject, error)
             return None
-        ages = {one.message_queue.queue_id: one.delay_time for one in spans if 0 <= one.delay_time < AGE_MAX_MS}
+        ages = {item.message_queue.queue_id: item.delay_time for item in spans if 0 <= item.delay_time < AGE_MAX_MS}
         return pair, ages
 
     async def _counters(
@@ -355,9 +359,9 @@ class BrokerPoller:
         if broker_id == MASTER_ID:
             wanted += [("TOPIC_PUT_NUMS", topic, None) for topic in topics]
             wanted += [("SNDBCK_PUT_NUMS", *pair) for pair in pairs if not pair[0].startswith(RETRY_PREFIX)]
-        counted = await _gather_results(self._counter(requests, *one) for one in wanted)
-        more = [(SIZE_OF[one.name], one.topic, one.group) for one in counted if one.sum and one.name in SIZE_OF]
-        return (*counted, *await _gather_results(self._counter(requests, *one) for one in more))
+        results = await _gather_results(self._counter(requests, *item) for item in wanted)
+        more = [(SIZE_OF[item.name], item.topic, item.group) for item in results if item.sum and item.name in SIZE_OF]
+        return (*results, *await _gather_results(self._counter(requests, *item) for item in more))
 
     async def _counter(self, requests: _PollRequests, name: str, topic: str, group: str | None) -> StatsCounter | None:
         key = topic if group is None else f"{topic}@{group}"
@@ -381,9 +385,9 @@ class BrokerPoller:
 async def _gather_results(answers: Iterable[Awaitable[T | None]]) -> list[T]:
     """Return the results that are not None. If a broker is lost, raise its error after all requests have ended."""
     got = await asyncio.gather(*answers, return_exceptions=True)
-    if faults := [one for one in got if isinstance(one, BaseException)]:
+    if faults := [item for item in got if isinstance(item, BaseException)]:
         raise faults[0]
-    return [one for one in got if one is not None and not isinstance(one, BaseException)]
+    return [item for item in got if item is not None and not isinstance(item, BaseException)]
 
 
 def _is_polled_alone(topic: str, target: PolledBroker) -> bool:

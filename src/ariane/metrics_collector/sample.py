@@ -103,9 +103,9 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 def encode_messages(sample: Sample) -> list[bytes]:
     """Return the messages of a sample."""
-    topics = _cut(sample.topics, lambda one: len(one.queues))
-    groups = _cut(sample.groups, lambda one: len(one.queues))
-    counters = _cut(sample.counters, lambda one: 1)
+    topics = _cut(sample.topics, lambda item: len(item.queues))
+    groups = _cut(sample.groups, lambda item: len(item.queues))
+    counters = _cut(sample.counters, lambda item: 1)
     return [
         msgspec.json.encode(
             msgspec.structs.replace(

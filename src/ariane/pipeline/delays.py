@@ -71,9 +71,11 @@ def delays(messages: DataFrame, marks: DataFrame, levels_ms: Sequence[int] = DEL
 
 def _waiting(once: DataFrame, marks: DataFrame, levels_ms: Sequence[int]) -> DataFrame:
     """Return one row per delayed message; `number` counts those with equal keys, cancelled ones last."""
-    own, topic = F.col("properties"), F.col("topic")
+    properties, topic = F.col("properties"), F.col("topic")
     is_timer = topic == TIMER_TOPIC
-    is_there = (topic == SCHEDULE_TOPIC) | (is_timer & (F.col("queue_id") == TIMERS) & own[TIMER_DEL_UNIQKEY].isNull())
+    is_there = (topic == SCHEDULE_TOPIC) | (
+        is_timer & (F.col("queue_id") == TIMERS) & properties[TIMER_DEL_UNIQKEY].isNull()
+    )
     level = F.when(~is_timer, F.col("queue_id") + 1)
     durations = F.array(*map(F.lit, levels_ms))
     due = _time(F.unix_millis("store_timestamp") + F.get(durations, F.col("queue_id")).cast("bigint"))
@@ -88,10 +90,10 @@ def _waiting(once: DataFrame, marks: DataFrame, levels_ms: Sequence[int]) -> Dat
         "bucket",
         "message_id",
         "broker",
-        own[REAL_TOPIC].alias("topic"),
+        properties[REAL_TOPIC].alias("topic"),
         "reconsume_times",
         _asked_for(is_timer, level).alias("requested_for"),
-        _kind(is_timer, own[REAL_TOPIC]).alias("kind"),
+        _kind(is_timer, properties[REAL_TOPIC]).alias("kind"),
         level.alias("level"),
         F.when(is_timer, _time(requested_time)).otherwise(due).alias("scheduled_at"),
         "store_timestamp",
@@ -128,12 +130,12 @@ def _waiting(once: DataFrame, marks: DataFrame, levels_ms: Sequence[int]) -> Dat
 
 def _delivered(once: DataFrame) -> DataFrame:
     """Return the records that may be deliveries; `number` counts those with equal keys, explicit deliveries first."""
-    own, topic = F.col("properties"), F.col("topic")
+    properties, topic = F.col("properties"), F.col("topic")
     is_elsewhere = ~topic.isin(SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC)
-    by_level = (F.coalesce(own[DELAY], F.lit("0")) != "0") & (own[REAL_TOPIC] == topic)
+    by_level = (F.coalesce(properties[DELAY], F.lit("0")) != "0") & (properties[REAL_TOPIC] == topic)
     is_timer = ~F.coalesce(by_level, F.lit(False))
     requested_time = F.coalesce(_ms(START_DELIVER_TIME), _ms(TIMER_DELIVER_MS))
-    level = own[DELAY].try_cast("int")
+    level = properties[DELAY].try_cast("int")
     requested_for = _asked_for(is_timer, level)
     found = once.where(is_elsewhere & requested_for.isNotNull()).select(
         *ID,
@@ -154,8 +156,10 @@ def _delivered(once: DataFrame) -> DataFrame:
 
 def _asked_for(is_timer: Column, level: Column) -> Column:
     """Return the requested delay in the form that the pending and the delivered record share; null if there was none."""
-    own = F.col("properties")
-    time = F.coalesce(*(own[name] for name in (START_DELIVER_TIME, TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS)))
+    properties = F.col("properties")
+    time = F.coalesce(
+        *(properties[name] for name in (START_DELIVER_TIME, TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS))
+    )
     return F.when(is_timer, F.concat(F.lit("time "), time)).otherwise(F.concat(F.lit("level "), level))
 
 

@@ -43,26 +43,26 @@ GROUPED = ("bucket", "kind", "minute", "topic", "consumer_group", "host", "cause
 
 def health(events: DataFrame, messages: DataFrame) -> DataFrame:
     """Return rows with the columns of HEALTH and `bucket`, from trace_events and messages with `bucket`."""
-    known = _known(events, messages)
-    single = known.select("bucket", "message_id", "at", F.explode(_findings()).alias("found"))
-    found = single.select("bucket", "message_id", "at", "found.*").unionByName(_out_of_order(known))
+    facts = _facts(events, messages)
+    single = facts.select("bucket", "message_id", "at", F.explode(_findings()).alias("found"))
+    found = single.select("bucket", "message_id", "at", "found.*").unionByName(_out_of_order(facts))
     return _counted(found.withColumn("minute", F.date_trunc("minute", "at")))
 
 
 # --- facts: one row per message ---
 
 
-def _known(events: DataFrame, messages: DataFrame) -> DataFrame:
+def _facts(events: DataFrame, messages: DataFrame) -> DataFrame:
     """Return one row per message with its `records`, `sends` and `consumptions`.
 
     Derived columns: `at` (see `minute` in the table), `topic`, `tags`, and `first`, its first record in a topic of the application.
     """
     lists = [_records(messages), _sends(events), _consumptions(events)]
     names = ("record", "send", "consumption")
-    notes = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), lists)
+    notes = reduce(lambda entry, other: entry.unionByName(other, allowMissingColumns=True), lists)
     gathered = notes.groupBy(*ID).agg(*(F.array_sort(F.collect_set(name)).alias(f"{name}s") for name in names))
     # Structs are compared field by field, and the first field of a record is its time.
-    first = F.array_min(F.filter("records", lambda one: one["place"] == "user"))
+    first = F.array_min(F.filter("records", lambda entry: entry["place"] == "user"))
     least = [F.array_min(F.col(name)["traced_at"]) for name in ("sends", "consumptions")]
     return gathered.withColumn("first", first).withColumns(
         {
@@ -75,7 +75,7 @@ def _known(events: DataFrame, messages: DataFrame) -> DataFrame:
 
 def _records(messages: DataFrame) -> DataFrame:
     """Return the records that brokers stored; `place` is user, retry, dead or system."""
-    topic, own = F.col("topic"), F.col("properties")
+    topic, properties = F.col("topic"), F.col("properties")
     is_system = topic.isin(*SYSTEM_TOPICS) | topic.startswith(SYSTEM_TOPIC_PREFIX) | topic.endswith(REPLY_TOPIC)
     place = (
         F.when(topic.startswith(RETRY_PREFIX), "retry")
@@ -83,7 +83,7 @@ def _records(messages: DataFrame) -> DataFrame:
         .when(is_system, "system")
         .otherwise("user")
     )
-    origin = F.when(place == "user", topic).otherwise(F.coalesce(own[RETRY_TOPIC], own[REAL_TOPIC]))
+    origin = F.when(place == "user", topic).otherwise(F.coalesce(properties[RETRY_TOPIC], properties[REAL_TOPIC]))
     ahead_ms = F.unix_millis("born_timestamp") - F.unix_millis("store_timestamp")
     record = F.struct(
         F.col("store_timestamp").alias("stored_at"),
@@ -97,7 +97,7 @@ def _records(messages: DataFrame) -> DataFrame:
         # A failed message is delayed on its way to a retry topic: REAL_TOPIC is that topic then, not the application's.
         F.when(~origin.startswith(RETRY_PREFIX), origin).alias("origin"),
         F.col("tags"),
-        F.coalesce(own[SHARDING_KEY], F.col("keys")).alias("order_key"),
+        F.coalesce(properties[SHARDING_KEY], F.col("keys")).alias("order_key"),
         _without_port("born_host").alias("host"),
         ahead_ms.alias("ahead_ms"),
         F.col("reconsume_times"),
@@ -189,44 +189,54 @@ def _finding(
 
 
 def _consumed_twice() -> Column:
-    twice = F.filter("consumptions", lambda one: (one["successes"] > 1) & one["consumer_group"].isNotNull())
+    twice = F.filter("consumptions", lambda entry: (entry["successes"] > 1) & entry["consumer_group"].isNotNull())
 
-    def finding(one: Column) -> Column:
-        detail = F.format_string("%d successes at %d hosts", one["successes"], one["hosts"])
+    def finding(entry: Column) -> Column:
+        detail = F.format_string("%d successes at %d hosts", entry["successes"], entry["hosts"])
         return _finding(
-            kinds.CONSUMED_TWICE, group=one["consumer_group"], host=one["host"], worst=one["successes"], detail=detail
+            kinds.CONSUMED_TWICE,
+            group=entry["consumer_group"],
+            host=entry["host"],
+            worst=entry["successes"],
+            detail=detail,
         )
 
     return F.transform(twice, finding)
 
 
 def _stored_twice() -> Column:
-    stored = F.filter("records", lambda one: one["place"] == "user")
-    sent = F.filter("sends", lambda one: one["is_plain"] & one["offset_message_id"].isNotNull())
+    stored = F.filter("records", lambda entry: entry["place"] == "user")
+    sent = F.filter("sends", lambda entry: entry["is_plain"] & entry["offset_message_id"].isNotNull())
 
     def places(of: Column) -> Column:
-        return F.transform(of, lambda one: F.struct(one["topic"].alias("topic"), one["offset_message_id"].alias("id")))
-
-    by_both = F.array_distinct(F.concat(places(stored), places(sent)))
-    topics = F.array_distinct(F.transform(by_both, lambda one: one["topic"]))
-
-    def copies(topic: Column) -> Column:
-        own = F.filter(by_both, lambda one: one["topic"] == topic)
-        return F.struct(topic.alias("topic"), F.array_sort(F.transform(own, lambda one: one["id"])).alias("ids"))
-
-    def finding(one: Column) -> Column:
-        shown = F.array_join(F.slice(one["ids"], 1, IDS_SHOWN), " ")
-        return _finding(
-            kinds.STORED_TWICE, topic=one["topic"], host=F.col("first.host"), worst=F.size(one["ids"]), detail=shown
+        return F.transform(
+            of, lambda entry: F.struct(entry["topic"].alias("topic"), entry["offset_message_id"].alias("id"))
         )
 
-    twice = F.filter(F.transform(topics, copies), lambda one: F.size(one["ids"]) > 1)
+    by_both = F.array_distinct(F.concat(places(stored), places(sent)))
+    topics = F.array_distinct(F.transform(by_both, lambda entry: entry["topic"]))
+
+    def copies(topic: Column) -> Column:
+        properties = F.filter(by_both, lambda entry: entry["topic"] == topic)
+        return F.struct(
+            topic.alias("topic"), F.array_sort(F.transform(properties, lambda entry: entry["id"])).alias("ids")
+        )
+
+    def finding(entry: Column) -> Column:
+        shown = F.array_join(F.slice(entry["ids"], 1, IDS_SHOWN), " ")
+        return _finding(
+            kinds.STORED_TWICE, topic=entry["topic"], host=F.col("first.host"), worst=F.size(entry["ids"]), detail=shown
+        )
+
+    twice = F.filter(F.transform(topics, copies), lambda entry: F.size(entry["ids"]) > 1)
     return F.transform(twice, finding)
 
 
 def _clock_ahead() -> Column:
-    ahead = F.filter("records", lambda one: one["ahead_ms"] > 0)
-    most = F.array_max(F.transform(ahead, lambda one: F.struct(one["ahead_ms"].alias("ms"), one["host"].alias("host"))))
+    ahead = F.filter("records", lambda entry: entry["ahead_ms"] > 0)
+    most = F.array_max(
+        F.transform(ahead, lambda entry: F.struct(entry["ahead_ms"].alias("ms"), entry["host"].alias("host")))
+    )
     detail = F.format_string("born %d ms after it was stored", most["ms"])
     return _if(F.size(ahead) > 0, _finding(kinds.CLOCK_AHEAD, host=most["host"], worst=most["ms"], detail=detail))
 
@@ -234,36 +244,36 @@ def _clock_ahead() -> Column:
 def _stored() -> Column:
     can_be_consumed = (
         F.col("first").isNotNull()
-        | F.exists("sends", lambda one: one["is_plain"] | one["is_committed"])
+        | F.exists("sends", lambda entry: entry["is_plain"] | entry["is_committed"])
         | (F.size("consumptions") > 0)
     )
     # Clients that do not trace their group yield null: the message was consumed by an unknown group.
-    groups = F.transform("consumptions", lambda one: F.coalesce(one["consumer_group"], F.lit(kinds.UNKNOWN_GROUP)))
+    groups = F.transform("consumptions", lambda entry: F.coalesce(entry["consumer_group"], F.lit(kinds.UNKNOWN_GROUP)))
     by = F.array_join(F.array_sort(groups), " ")
     return _if(can_be_consumed, _finding(kinds.STORED, group=F.when(by != "", by), cause=F.col("tags")))
 
 
 def _sent() -> Column:
-    is_traced = F.exists("sends", lambda one: one["is_published"])
+    is_traced = F.exists("sends", lambda entry: entry["is_published"])
     cause = F.when(is_traced, kinds.TRACED).otherwise(kinds.UNTRACED)
     return _if(F.col("first").isNotNull(), _finding(kinds.SENT, host=F.col("first.host"), cause=cause))
 
 
 def _retried() -> Column:
-    given_back = F.filter("records", lambda one: one["place"].isin("retry", "dead"))
-    return F.transform(given_back, lambda one: _finding(kinds.RETRIED, group=_group_of(one["topic"])))
+    given_back = F.filter("records", lambda entry: entry["place"].isin("retry", "dead"))
+    return F.transform(given_back, lambda entry: _finding(kinds.RETRIED, group=_group_of(entry["topic"])))
 
 
 def _dead_letters() -> Column:
-    dead = F.filter("records", lambda one: one["place"] == "dead")
-    topics = F.array_distinct(F.transform(dead, lambda one: one["topic"]))
+    dead = F.filter("records", lambda entry: entry["place"] == "dead")
+    topics = F.array_distinct(F.transform(dead, lambda entry: entry["topic"]))
 
     def finding(topic: Column) -> Column:
         group = _group_of(topic)
         times = F.array_max(
-            F.transform(F.filter(dead, lambda one: one["topic"] == topic), lambda one: one["reconsume_times"])
+            F.transform(F.filter(dead, lambda entry: entry["topic"] == topic), lambda entry: entry["reconsume_times"])
         )
-        last = F.get(F.filter("consumptions", lambda one: one["consumer_group"] == group), F.lit(0))
+        last = F.get(F.filter("consumptions", lambda entry: entry["consumer_group"] == group), F.lit(0))
         return _finding(
             kinds.DEAD_LETTER, group=group, host=last["host"], cause=F.coalesce(last["result"], F.lit("no trace")),
             worst=times, detail=F.format_string("dead-lettered after %d deliveries", times),
@@ -272,25 +282,27 @@ def _dead_letters() -> Column:
     return F.transform(topics, finding)
 
 
-def _out_of_order(known: DataFrame) -> DataFrame:
+def _out_of_order(facts: DataFrame) -> DataFrame:
     queue = ("topic", "broker", "queue_id", "order_key")
-    began = F.filter("consumptions", lambda one: one["started_at"].isNotNull() & one["consumer_group"].isNotNull())
-    begun = (
-        known.where("first.order_key != ''")
+    began = F.filter(
+        "consumptions", lambda entry: entry["started_at"].isNotNull() & entry["consumer_group"].isNotNull()
+    )
+    started = (
+        facts.where("first.order_key != ''")
         .select(*ID, "at", "first", F.explode(began).alias("consumption"))
         .select(*ID, "at", *(f"first.{name}" for name in (*queue, "queue_offset")), "consumption.*")
     )
     # The result for a bucket must not depend on which other buckets are computed in the same run.
     begin = F.try_to_timestamp("bucket", F.lit(BUCKET_FORMAT))
     following = F.date_format(begin + F.expr(f"INTERVAL {BUCKET_MINUTES} MINUTES"), BUCKET_FORMAT)
-    seen = begun.withColumn("seen_by", F.explode(F.array_compact(F.array(F.col("bucket"), following))))
+    compared = started.withColumn("seen_by", F.explode(F.array_compact(F.array(F.col("bucket"), following))))
     earlier = (
         Window.partitionBy("seen_by", "consumer_group", *queue)
         .orderBy("queue_offset", "message_id")
         .rowsBetween(Window.unboundedPreceding, -1)
     )
     latest = F.max(F.struct("started_at", "first_host", "message_id")).over(earlier)
-    late = seen.withColumn("other", latest).where("bucket = seen_by AND started_at < other.started_at")
+    late = compared.withColumn("other", latest).where("bucket = seen_by AND started_at < other.started_at")
     ahead_ms = F.unix_millis("other.started_at") - F.unix_millis("started_at")
     cause = F.when(F.col("first_host") == F.col("other.first_host"), "one client").otherwise("two clients")
     finding = _finding(

@@ -62,7 +62,7 @@ class PipelineJob(NamedTuple):
     def tables(self) -> tuple[t.TableSchema, ...]:
         return (
             *(one.table for source in self.sources for one in source.append_tables),
-            *(fold.table for fold in self.incremental_tables),
+            *(table.table for table in self.incremental_tables),
         )
 
 
@@ -140,8 +140,8 @@ def combine_jobs(names: tuple[str, ...]) -> PipelineJob:
     """Return one job that does the work of several; shared sources and tables are processed once."""
     jobs = [JOBS[name] for name in names]
     sources = {source.name: source for job in jobs for source in job.sources}
-    folds = {fold.table.name: fold for job in jobs for fold in job.incremental_tables}
-    return PipelineJob("+".join(names), tuple(sources.values()), tuple(folds.values()))
+    computed = {table.table.name: table for job in jobs for table in job.incremental_tables}
+    return PipelineJob("+".join(names), tuple(sources.values()), tuple(computed.values()))
 
 
 def with_topics(job: PipelineJob, traces: str, samples: str) -> PipelineJob:
@@ -156,8 +156,8 @@ def with_topics(job: PipelineJob, traces: str, samples: str) -> PipelineJob:
 
 def with_delay_levels(job: PipelineJob, levels_ms: Sequence[int]) -> PipelineJob:
     """Return the job for brokers with another messageDelayLevel, in ms."""
-    folds = (
-        fold._replace(compute=partial(delays.delays, levels_ms=levels_ms)) if fold.table == t.DELAYS else fold
-        for fold in job.incremental_tables
+    computed = (
+        table._replace(compute=partial(delays.delays, levels_ms=levels_ms)) if table.table == t.DELAYS else table
+        for table in job.incremental_tables
     )
-    return job._replace(incremental_tables=tuple(folds))
+    return job._replace(incremental_tables=tuple(computed))

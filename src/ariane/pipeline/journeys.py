@@ -36,8 +36,8 @@ def journeys(events: DataFrame, messages: DataFrame, clocks: DataFrame) -> DataF
     sends = _timed(_sends(events), clocks, "producer_clock").withColumn("is_traced", F.lit(True))
     deliveries = _consumptions(events, messages, clocks)
     # A message without any trace has no journey. A group without a trace has one (dead letters) if the message has a traced send.
-    told = sends.join(deliveries, MESSAGE, "full_outer").where("is_traced OR attempts IS NOT NULL")
-    joined = told.join(stored(messages), MESSAGE, "left")
+    traced = sends.join(deliveries, MESSAGE, "full_outer").where("is_traced OR attempts IS NOT NULL")
+    joined = traced.join(stored(messages), MESSAGE, "left")
     rows = _durations(_storing(joined))
     return rows.select(
         *(F.col(column.name).cast(column.type).alias(column.name) for column in JOURNEYS.columns), "bucket"
@@ -57,7 +57,7 @@ def _sends(events: DataFrame) -> DataFrame:
         "event_time", "cost_ms", "success", "trace_stored_at", _trace_upper_ms(is_pub).alias("trace_upper_ms"),
     )  # fmt: skip
     # Equal records are one send that was traced or read twice; a retry differs in its time or offset id.
-    one = F.when(is_pub, F.struct("event_time", "offset_message_id", "success"))
+    entry = F.when(is_pub, F.struct("event_time", "offset_message_id", "success"))
     decision = F.struct(
         F.col("event_time").alias("decided_at"),
         F.col("transaction_state").alias("state"),
@@ -65,13 +65,13 @@ def _sends(events: DataFrame) -> DataFrame:
         F.col("client_host").alias("host"),
         "transaction_id",
     )
-    told = (
+    traced = (
         events.where(F.col("type").isin(*SENT_TYPES))
         .repartition(*MESSAGE)
         .groupBy(*MESSAGE)
         .agg(
             F.min_by(F.when(is_pub, send), F.when(is_pub, best)).alias("send"),
-            F.collect_set(one).alias("all_sends"),
+            F.collect_set(entry).alias("all_sends"),
             F.bool_or(F.when(is_pub, F.col("success"))).alias("sent_ok"),
             F.sort_array(F.collect_set(F.when(is_decision, decision))).alias("decisions"),
             F.min(F.when((F.col("type") == "Recall") & F.col("success"), F.col("event_time"))).alias("recalled_at"),
@@ -80,8 +80,8 @@ def _sends(events: DataFrame) -> DataFrame:
             F.min("client_group").alias("any_group"),
         )
     )
-    final = F.filter("decisions", lambda one: one["state"].isin("COMMIT_MESSAGE", "ROLLBACK_MESSAGE"))
-    return told.select(
+    final = F.filter("decisions", lambda entry: entry["state"].isin("COMMIT_MESSAGE", "ROLLBACK_MESSAGE"))
+    return traced.select(
         *MESSAGE,
         F.coalesce("send.topic", "any_topic").alias("topic"),
         F.col("send.keys").alias("sent_keys"),
@@ -177,7 +177,7 @@ def _consumptions(events: DataFrame, messages: DataFrame, clocks: DataFrame) -> 
         last["ended_at"].alias("consumed_at"),
         last["result"].alias("result"),
         last["host"].alias("consumer_host"),
-        F.get(F.filter("all", lambda one: one["region"].isNotNull()), F.lit(0))["region"].alias("consumed_region"),
+        F.get(F.filter("all", lambda entry: entry["region"].isNotNull()), F.lit(0))["region"].alias("consumed_region"),
         F.transform(shown, _delivery).alias("deliveries"),
     )
 
@@ -185,7 +185,7 @@ def _consumptions(events: DataFrame, messages: DataFrame, clocks: DataFrame) -> 
 def _attempts(events: DataFrame, clocks: DataFrame) -> DataFrame:
     """Return one row per listener call."""
     is_before, is_after = F.col("type") == "SubBefore", F.col("type") == "SubAfter"
-    told = (
+    traced = (
         events.where(F.col("type").isin(*CONSUMED_TYPES))
         .repartition(*MESSAGE)
         .groupBy(*MESSAGE, "request_id")
@@ -206,7 +206,7 @@ def _attempts(events: DataFrame, clocks: DataFrame) -> DataFrame:
     # The cost of a message of a batch is its share. If a clock was set back, the end may precede the start.
     ended = F.greatest("after_at", _plus_ms("started_at", F.col("cost_ms")))
     at = F.coalesce("started_at", _plus_ms("after_at", -F.coalesce("cost_ms", F.lit(0))))
-    attempts = told.withColumns(
+    attempts = traced.withColumns(
         {"ended_at": ended, "at": at, "result": _result(F.col("code")), "clock_host": host_of("host")}
     )
     timed = _timed(attempts, clocks, "clock")
@@ -225,15 +225,15 @@ def _trace_upper_ms(is_send: Column) -> Column:
     return F.unix_millis("trace_stored_at") - noted_ms(is_send) + CUT_MS
 
 
-def _delivery(one: Column) -> Column:
+def _delivery(entry: Column) -> Column:
     """Return an attempt in the layout of `deliveries`."""
 
     def corrected(name: str) -> Column:
-        return F.timestamp_millis(F.unix_millis(one[name]) + one["clock_ms"])
+        return F.timestamp_millis(F.unix_millis(entry[name]) + entry["clock_ms"])
 
     names = ("request_id", "started_at", "ended_at", "cost_ms", "result", "retry_times", "host", "region", "clock_ms")
     return F.struct(
-        *(one[name].alias(name) for name in (*names, "clock_error_ms")),
+        *(entry[name].alias(name) for name in (*names, "clock_error_ms")),
         corrected("started_at").alias("started_corrected_at"),
         corrected("ended_at").alias("ended_corrected_at"),
     )
@@ -246,10 +246,10 @@ def _by_group(messages: DataFrame) -> DataFrame:
     popped = topic.startswith(RETRY_PREFIX) & F.col("properties").getItem(FIRST_POP_TIME).isNotNull()
     name = F.regexp_replace(topic, "^%(?:DLQ|RETRY)%", "")
     # Retry topics of a pop are `%RETRY%group_topic` or `%RETRY%group+topic`; RETRY_TOPIC shows where the group name ends.
-    own = F.coalesce(F.col("properties").getItem("RETRY_TOPIC"), F.lit(""))
-    is_joined = name.endswith(F.concat(F.lit("_"), own)) | name.endswith(F.concat(F.lit("+"), own))
-    before_own = F.substring(name, F.lit(1), F.char_length(name) - F.char_length(own) - F.lit(1))
-    group = F.when(~dead & (own != "") & is_joined, before_own).otherwise(name)
+    origin_topic = F.coalesce(F.col("properties").getItem("RETRY_TOPIC"), F.lit(""))
+    is_joined = name.endswith(F.concat(F.lit("_"), origin_topic)) | name.endswith(F.concat(F.lit("+"), origin_topic))
+    before_origin = F.substring(name, F.lit(1), F.char_length(name) - F.char_length(origin_topic) - F.lit(1))
+    group = F.when(~dead & (origin_topic != "") & is_joined, before_origin).otherwise(name)
     popped_ms = F.col("properties").getItem(FIRST_POP_TIME).try_cast("bigint")
     return (
         messages.where(dead | popped)
@@ -352,15 +352,15 @@ def _durations(rows: DataFrame) -> DataFrame:
 def _first_uncorrected() -> Column:
     """Return `deliveries`, the first of them without corrected times if its record contradicts the clock."""
 
-    def without(one: Column, number: Column) -> Column:
-        bare = one
+    def without(entry: Column, number: Column) -> Column:
+        bare = entry
         for name, kind in (
             ("clock_ms", "bigint"),
             ("clock_error_ms", "bigint"),
             *((at, "timestamp") for at in CORRECTED),
         ):
             bare = bare.withField(name, F.lit(None).cast(kind))
-        return F.when(number == 0, bare).otherwise(one)
+        return F.when(number == 0, bare).otherwise(entry)
 
     return F.transform("deliveries", without)
 

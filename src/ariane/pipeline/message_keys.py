@@ -33,11 +33,13 @@ def message_keys(events: DataFrame) -> DataFrame:
     """Return rows with the columns of MESSAGE_KEYS and `bucket`, from trace_events with `bucket`."""
     words = F.split(F.coalesce("keys", F.lit("")), r"\s+")
     terms = F.array_append(words, F.coalesce("offset_message_id", F.lit("")))
-    told = events.select("bucket", "message_id", "trace_stored_at", F.explode(terms).alias("term"))
-    known = told.where((F.col("term") != "") & (F.char_length("term") <= MAX_TERM_CHARS))
-    rows = known.groupBy("bucket", "term", "message_id").agg(F.min("trace_stored_at").alias("first_traced_at"))
+    traced = events.select("bucket", "message_id", "trace_stored_at", F.explode(terms).alias("term"))
+    indexed = traced.where((F.col("term") != "") & (F.char_length("term") <= MAX_TERM_CHARS))
+    rows = indexed.groupBy("bucket", "term", "message_id").agg(F.min("trace_stored_at").alias("first_traced_at"))
     rows = rows.withColumn("journey_bucket", F.col("bucket"))
-    return rows.select(*(F.col(one.name).cast(one.type).alias(one.name) for one in MESSAGE_KEYS.columns), "bucket")
+    return rows.select(
+        *(F.col(column.name).cast(column.type).alias(column.name) for column in MESSAGE_KEYS.columns), "bucket"
+    )
 
 
 def merge_days(spark: SparkSession, home: Path, now_ms: int) -> TableVersion | None:
@@ -60,10 +62,10 @@ def merge_days(spark: SparkSession, home: Path, now_ms: int) -> TableVersion | N
         is_over = _begins(day) + DAY_MS + SETTLE_MS <= now_ms
         return 0 if is_over and day not in merged_before else MAX_UNMERGED_FILES
 
-    many = {day: files for day, files in days.items() if len(files) > least(day)}
-    if not many:
+    due = {day: files for day, files in days.items() if len(files) > least(day)}
+    if not due:
         return None
-    merged = {file.bucket for files in many.values() for file in files} | set(many)
+    merged = {file.bucket for files in due.values() for file in files} | set(due)
     frame = table_publisher.read_table(spark, home, MESSAGE_KEYS, lambda file: file.bucket in merged)
     rows = frame.withColumn(BUCKET, F.substring(BUCKET, 1, len("2026-11-21"))).distinct()
     return table_publisher.commit(

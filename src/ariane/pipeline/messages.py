@@ -65,10 +65,12 @@ def options(*topics: str) -> dict[str, str]:
 
 def decode_records(batch: DataFrame) -> DataFrame:
     """Return a micro-batch with the columns of MESSAGES, `bucket`, and `means`: the queue offsets that a mark refers to."""
-    own = F.col("properties")
+    properties = F.col("properties")
     body = F.make_valid_utf8(F.col("body").cast("string"))
-    ends = F.when((F.col("topic") == OP_HALF_TOPIC) & (own[TAGS] == OP_TAG), F.split(body, ","))
-    cancels = F.when((F.col("topic") == TIMER_TOPIC) & (F.col("queue_id") == CANCELS), F.array(own[TIMER_CANCELS]))
+    ends = F.when((F.col("topic") == OP_HALF_TOPIC) & (properties[TAGS] == OP_TAG), F.split(body, ","))
+    cancels = F.when(
+        (F.col("topic") == TIMER_TOPIC) & (F.col("queue_id") == CANCELS), F.array(properties[TIMER_CANCELS])
+    )
     values = {"body_length": F.length("body")}
     return batch.select(
         *(
@@ -99,8 +101,8 @@ def record_positions(rows: DataFrame) -> DataFrame:
         F.when(~is_mark, F.col("bucket")).alias("message_bucket"),
         F.col("store_timestamp").alias("stored_at"),
     )
-    named = found.where("queue_offset >= 0")  # op messages of another kind contain no offset
-    return named.select(*RECORD_POSITIONS.column_names, position_bucket().alias("bucket"))
+    valid = found.where("queue_offset >= 0")  # op messages of another kind contain no offset
+    return valid.select(*RECORD_POSITIONS.column_names, position_bucket().alias("bucket"))
 
 
 def position_marks(new: DataFrame, all_there: DataFrame) -> DataFrame:
@@ -125,11 +127,11 @@ def _pairs(some: DataFrame, others: DataFrame) -> DataFrame:
 
 
 def _record_bucket() -> Column:
-    own, stored, born = F.col("properties"), F.col("store_timestamp"), F.col("born_timestamp")
-    is_delayed = F.coalesce(own[DELAY], F.lit("0")) != "0"
+    properties, stored, born = F.col("properties"), F.col("store_timestamp"), F.col("born_timestamp")
+    is_delayed = F.coalesce(properties[DELAY], F.lit("0")) != "0"
     for name in DELAYS:
-        is_delayed |= own[name].isNotNull()
+        is_delayed |= properties[name].isNotNull()
     is_long = F.unix_millis(stored) - F.unix_millis(born) > LONG_MS
     near = F.when(is_delayed & is_long, born).otherwise(stored)
     of_message = bucket_columns.bucket_of_message(F.col("message_id"), near)
-    return F.when(own[UNIQ_KEY].isNotNull(), of_message).otherwise(bucket_columns.bucket_of_time(stored))
+    return F.when(properties[UNIQ_KEY].isNotNull(), of_message).otherwise(bucket_columns.bucket_of_time(stored))

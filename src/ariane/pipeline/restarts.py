@@ -32,15 +32,15 @@ Report = Callable[[str], None]
 
 def transient_fault(error: BaseException | None) -> str | None:
     """Return the cause of a transient error of Spark; None for any other error."""
-    found = None if error is None else TRANSIENT.search(str(error))
-    return f"Spark: {found[0]}" if found else None
+    match = None if error is None else TRANSIENT.search(str(error))
+    return f"Spark: {match[0]}" if match else None
 
 
 class RestartBackoff:
     """Pauses between retries of one task, with exponential growth until a retry succeeds."""
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    def __init__(self, task: str) -> None:
+        self._task = task
         self._failures = 0
 
     def record_failure(self, fault: str) -> float:
@@ -51,16 +51,16 @@ class RestartBackoff:
         """
         self._failures += 1
         if self._failures >= MAX_FAILURES:
-            raise ArianeError(f"{self._what} failed {self._failures} times in a row: {fault}")
+            raise ArianeError(f"{self._task} failed {self._failures} times in a row: {fault}")
         return BACKOFF.delay_s(self._failures)
 
     def reset(self) -> None:
         self._failures = 0
 
 
-def retry_transient(what: str, work: Callable[[], T], stop: threading.Event, report: Report) -> T:
+def retry_transient(task: str, work: Callable[[], T], stop: threading.Event, report: Report) -> T:
     """Call `work` until it ends without a transient fault and return its result; report each fault. Raise it if `stop` is set."""
-    backoff = RestartBackoff(what)
+    backoff = RestartBackoff(task)
     while True:
         try:
             return work()
@@ -69,14 +69,14 @@ def retry_transient(what: str, work: Callable[[], T], stop: threading.Event, rep
             if fault is None:
                 raise
             pause_s = backoff.record_failure(fault)
-            report(retry_line(what, fault, pause_s))
+            report(retry_line(task, fault, pause_s))
             if stop.wait(pause_s):
                 raise
 
 
-def retry_line(what: str, fault: str, pause_s: float) -> str:
+def retry_line(task: str, fault: str, pause_s: float) -> str:
     """Return the line that reports a retried fault."""
-    return f"{what} failed: {fault}; retrying in {pause_s:g} s"
+    return f"{task} failed: {fault}; retrying in {pause_s:g} s"
 
 
 @contextmanager
@@ -110,6 +110,6 @@ def _is_of_spark(error: Exception) -> bool:
 def first_line(error: Exception) -> str:
     """Return the line of an error that names the cause, without Spark's line about the failed call."""
     lines = [line.strip().removeprefix(": ") for line in str(error).splitlines() if line.strip()]
-    said = [line for line in lines if not line.startswith("An error occurred while calling")]
-    line = said[0] if said else type(error).__name__
+    causes = [line for line in lines if not line.startswith("An error occurred while calling")]
+    line = causes[0] if causes else type(error).__name__
     return line if len(line) <= MAX_LINE_CHARS else f"{line[:MAX_LINE_CHARS]}…"

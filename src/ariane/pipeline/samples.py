@@ -121,7 +121,7 @@ def rejects(rows: DataFrame) -> DataFrame:
     """Return the columns of SAMPLES_REJECTS and `bucket`."""
     columns = {"body": F.substring("text", 1, BODY_MAX), "broker": F.col("kept_by")}
     bad = rows.where("reason IS NOT NULL")
-    chosen = [columns.get(one.name, F.col(one.name)).alias(one.name) for one in SAMPLES_REJECTS.columns]
+    chosen = [columns.get(column.name, F.col(column.name)).alias(column.name) for column in SAMPLES_REJECTS.columns]
     return bad.select(*chosen, bucket_columns.bucket_of_time(F.col("stored_at")).alias("bucket"))
 
 
@@ -132,7 +132,10 @@ def _good(rows: DataFrame) -> DataFrame:
 def _shaped(rows: DataFrame, table: TableSchema, columns: dict[str, Column]) -> DataFrame:
     """Return the table's columns: `columns`, otherwise the sample's member of the same name; and the bucket of `sampled_at`."""
     known = columns | {"stored_at": F.col("stored_at")}
-    chosen = [known.get(one.name, F.col(f"s.{one.name}")).cast(one.type).alias(one.name) for one in table.columns]
+    chosen = [
+        known.get(column.name, F.col(f"s.{column.name}")).cast(column.type).alias(column.name)
+        for column in table.columns
+    ]
     return rows.select(*chosen, bucket_columns.bucket_of_time(columns["sampled_at"]).alias("bucket"))
 
 

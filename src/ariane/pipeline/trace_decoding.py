@@ -90,7 +90,10 @@ def trace_events(messages: DataFrame) -> DataFrame:
     columns = _columns()
     good = records(messages).where("reason IS NULL")
     events = good.select(
-        *(columns.get(one.name, F.col(one.name)).cast(one.type).alias(one.name) for one in TRACE_EVENTS.columns)
+        *(
+            columns.get(column.name, F.col(column.name)).cast(column.type).alias(column.name)
+            for column in TRACE_EVENTS.columns
+        )
     )
     # The record of a batch has the ids of its messages separated by commas, and the offset ids in the same order.
     one_by_one = events.select("*", F.posexplode(F.split("message_id", ",")).alias("at", "one_id")).where(

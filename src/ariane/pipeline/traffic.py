@@ -175,4 +175,4 @@ def _ip(host: Column | str) -> Column:
 
 def _of(table: TableSchema) -> list[Column]:
     """Return the columns of a table, cast to its types."""
-    return [F.col(one.name).cast(one.type).alias(one.name) for one in table.columns]
+    return [F.col(column.name).cast(column.type).alias(column.name) for column in table.columns]

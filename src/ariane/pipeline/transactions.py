@@ -40,10 +40,10 @@ def transactions(messages: DataFrame, marks: DataFrame, events: DataFrame) -> Da
         _records(messages).join(_ends(marks), [*ID], "left").join(_answers(events), ["bucket", "message_id"], "left")
     )
     # Ends of copies that were stored before the discard belong to the discard.
-    counts = F.filter(
+    relevant_ends = F.filter(
         "ends", lambda end: F.col("discarded_at").isNull() | (end.record_stored_at > F.col("discarded_at"))
     )
-    ended_at = F.array_min(F.transform(counts, lambda end: end.marked_at))
+    ended_at = F.array_min(F.transform(relevant_ends, lambda end: end.marked_at))
     # A later copy means that the broker did not receive the decision.
     is_reported = (F.col("reported_state") == ROLLED_BACK) & (F.col("reported_at") >= F.col("last_copy_at"))
     is_discarded = F.col("discarded_at").isNotNull() & ~F.coalesce(
@@ -81,12 +81,12 @@ def transactions(messages: DataFrame, marks: DataFrame, events: DataFrame) -> Da
 
 def _records(messages: DataFrame) -> DataFrame:
     """Return one row per message and broker with the content of its records."""
-    own, topic, stored = F.col("properties"), F.col("topic"), F.col("store_timestamp")
+    properties, topic, stored = F.col("properties"), F.col("topic"), F.col("store_timestamp")
     is_half, is_discarded = topic == HALF_TOPIC, topic == CHECK_MAX_TIME_TOPIC
     # Retries of a committed message have the same flag.
     is_commit = (
         (F.col("sys_flag").bitwiseAND(TRANSACTION_MASK) == TRANSACTION_COMMIT)
-        & (own[REAL_TOPIC] == topic)
+        & (properties[REAL_TOPIC] == topic)
         & ~topic.startswith(RETRY_PREFIX)
         & ~topic.startswith(DLQ_PREFIX)
     )
@@ -95,21 +95,21 @@ def _records(messages: DataFrame) -> DataFrame:
         messages.withColumn("role", role)
         .where("role IS NOT NULL")
         .dropDuplicates([*ID, "topic", "commit_log_offset"])
-        .withColumn("count", F.coalesce(own[CHECK_TIMES].try_cast("bigint"), F.lit(0)))
+        .withColumn("count", F.coalesce(properties[CHECK_TIMES].try_cast("bigint"), F.lit(0)))
     )
 
     def of(kind: str, value: Column) -> Column:
         return F.when(F.col("role") == kind, value)
 
-    is_first = (F.col("count") == 0) & own[PREPARED_QUEUE_OFFSET].isNull()
+    is_first = (F.col("count") == 0) & properties[PREPARED_QUEUE_OFFSET].isNull()
     newest = F.struct(stored, F.col("commit_log_offset"))
     is_known = F.col("last_copy_at").isNotNull() | F.col("discarded_at").isNotNull()
     counted = F.collect_list(of("half", F.when(F.col("count") > 0, stored)))
     return (
         once.groupBy(*ID)
         .agg(
-            F.max(own[REAL_TOPIC]).alias("topic"),
-            F.max(own[PGROUP]).alias("producer_group"),
+            F.max(properties[REAL_TOPIC]).alias("topic"),
+            F.max(properties[PGROUP]).alias("producer_group"),
             F.max("keys").alias("keys"),
             F.min(of("half", F.when(F.col("count") == 0, stored))).alias("half_stored_at"),
             F.count_if(of("half", is_first)).alias("half_count"),

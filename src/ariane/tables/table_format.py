@@ -21,9 +21,8 @@ import msgspec
 from ariane.errors import StoreError
 from ariane.tables.table import TableSchema
 
-FORMAT = (
-    2  # of CURRENT and of the directory names; 1: partitions were named `slot=…` and versions carried no format number
-)
+# Format of CURRENT and of the directory names. In format 1 partitions were named `slot=…`, and CURRENT had no format number.
+FORMAT = 2
 CURRENT = "CURRENT"
 LOCK = "LOCK"
 BUCKET = "bucket"  # partition column: the unit in which rows are replaced, usually ten minutes (`ariane.tables.time_buckets`)
