@@ -203,7 +203,9 @@ def test_a_killed_stream_writes_copies_that_are_recognised(
     stream = spark.readStream.format("rocketmq").options(namesrv=servers.namesrv, topic="Out").load()
     with pytest.raises(Exception, match="required for streaming frames"):
         drop_duplicates(stream)
-    with pytest.raises(Exception, match="topic, broker, queue_id, queue_offset, properties.*required to identify messages"):
+    with pytest.raises(
+        Exception, match="topic, broker, queue_id, queue_offset, properties.*required to identify messages"
+    ):
         drop_duplicates(rows.select("body"))
     target = tmp_path / "rows"
     query = (
