@@ -116,7 +116,7 @@ def test_a_table_that_was_made_anew_is_folded_anew(
     for batch in range(batches):
         table_publisher.append_batch(FRAME, tmp_path, JOURNEYS, "traces another", batch, T0_MS + 60_000)
     (gap,) = [one for one in pipeline_status.freshness(tmp_path, TRAFFIC, T0_MS).warnings if "newest" in one]
-    assert gap == "traffic does not have the newest journeys yet"
+    assert gap == "traffic does not include the newest rows of journeys yet"
     assert incremental.rebuild_changed(FRAME, tmp_path, fold, T0_MS + 60_000) is not None
 
 
@@ -132,7 +132,8 @@ def test_a_list_that_is_older_than_what_was_folded_is_folded_anew(
     incremental.rebuild_changed(FRAME, tmp_path, fold, T0_MS)
     (tmp_path / JOURNEYS.name / table_format.CURRENT).write_bytes(backup)
     assert (
-        "traffic does not have the newest journeys yet" in pipeline_status.freshness(tmp_path, TRAFFIC, T0_MS).warnings
+        "traffic does not include the newest rows of journeys yet"
+        in pipeline_status.freshness(tmp_path, TRAFFIC, T0_MS).warnings
     )
     assert incremental.rebuild_changed(FRAME, tmp_path, fold, T0_MS) is not None
 
