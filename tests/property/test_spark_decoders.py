@@ -81,7 +81,7 @@ def test_pulled_bytes_become_rows_or_a_protocol_error(data: bytes, columns: list
         expected = len(list(record.decode_all(data)))
     except ProtocolError as error:
         # The row decoder reads every text of a record; the columnar one only those of the requested columns.
-        assert "not UTF-8" in str(error) and columns == ["body"]
+        assert "not UTF-8" in str(error) and "topic" not in columns
         expected = len(arrow_decoder.find_records(data))
     assert sum(batch.num_rows for batch in rows) == expected
 
