@@ -55,7 +55,7 @@ async def denial(addr: str, code: int, fields: dict[str, str], who: Credentials 
     return remark.split(", org.apache")[0].strip()
 
 
-def test_our_clients_and_answers_with_access_control(tmp_path: Path) -> None:
+def test_access_control_matches_java(tmp_path: Path) -> None:
     java_home, ours = tmp_path / "java", tmp_path / "ours"
     for home in (java_home, ours):
         (home / "conf").mkdir(parents=True)

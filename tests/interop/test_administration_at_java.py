@@ -86,7 +86,7 @@ async def prepare(connection: Connection) -> None:
     await asyncio.sleep(0.5)  # a Java broker lists a message in its queue a moment after it has answered
 
 
-def test_administration_answers_as_java(tmp_path: Path) -> None:
+def test_administration_responses_match_java(tmp_path: Path) -> None:
     async def work(addr: str) -> None:
         async with cluster(tmp_path / "ours") as servers, ConnectionPool() as peers:
             theirs, ours = await peers.connect(addr), await peers.connect(servers.broker)

@@ -79,7 +79,7 @@ def consume_with_java(peers: Peers, topic: str, group: str, expression: str, cou
     return found
 
 
-def test_500_messages_of_ours_are_read_by_us_and_by_java(peers, topic, group):
+def test_our_500_messages_are_consumed_by_our_and_by_java_clients(peers, topic, group):
     bodies = [b"message %d" % number * (500 if number % 10 == 0 else 1) for number in range(500)]
 
     async def play():
@@ -122,7 +122,7 @@ def test_500_messages_of_ours_are_read_by_us_and_by_java(peers, topic, group):
     assert {one["key"] for one in theirs} == {f"key-{number} all" for number in range(0, 500, 2)}
 
 
-def test_messages_of_java_are_read_by_us(peers, topic, group):
+def test_our_consumer_reads_java_messages(peers, topic, group):
     plain = java.events(java.run("ariane.peers.Produce", [peers.name_server, topic, "P", "40", "tags=A,B,C"]))
     large = java.events(java.run("ariane.peers.Produce", [peers.name_server, topic, "P", "6", "tags=A", "size=20000"]))
     batch = java.events(java.run("ariane.peers.Produce", [peers.name_server, topic, "P", "30", "tags=B", "batch=10"]))
@@ -144,7 +144,7 @@ def test_messages_of_java_are_read_by_us(peers, topic, group):
     assert sorted(len(body) for body in inbox.bodies if len(body) > 1000) == [20_000] * 6
 
 
-def test_batches_and_one_way_sends_arrive_with_one_name_server_dead(peers, topic, group):
+def test_batches_and_one_way_sends_arrive_while_one_name_server_is_down(peers, topic, group):
     async def play():
         inbox = Inbox()
         name_servers = f"127.0.0.1:1;{peers.name_server};127.0.0.1:2"
@@ -166,7 +166,7 @@ def test_batches_and_one_way_sends_arrive_with_one_name_server_dead(peers, topic
     )
 
 
-def test_steps_of_an_order_come_in_order_while_members_come_and_go(peers, topic, group):
+def test_orderly_delivery_is_preserved_while_members_join_and_leave(peers, topic, group):
     steps: dict[str, list[int]] = defaultdict(list)
 
     async def listener(messages):
@@ -203,7 +203,7 @@ def test_steps_of_an_order_come_in_order_while_members_come_and_go(peers, topic,
     assert steps == {f"o{number}": [0, 1, 2, 3, 4, 5] for number in range(50)}
 
 
-def test_two_members_share_the_queues_and_each_message_comes_to_one(peers, topic, group):
+def test_two_members_share_the_queues_and_each_message_is_consumed_once(peers, topic, group):
     async def play():
         first, second = Inbox(), Inbox()
         async with (
@@ -273,7 +273,7 @@ def test_offsets_survive_a_restart_of_the_consumer(peers, topic, group):
     assert sorted(after.bodies) == sorted(b"b%d" % n for n in range(60))
 
 
-def test_what_a_listener_fails_on_comes_again_with_its_own_topic(peers, topic, group):
+def test_failed_messages_are_redelivered_with_their_original_topic(peers, topic, group):
     seen: dict[bytes, list[tuple[str, int]]] = defaultdict(list)
 
     async def listener(messages):
@@ -300,7 +300,7 @@ def test_what_a_listener_fails_on_comes_again_with_its_own_topic(peers, topic, g
     }
 
 
-def test_what_has_no_attempt_left_ends_as_a_dead_letter(peers, topic, group):
+def test_messages_without_remaining_attempts_become_dead_letters(peers, topic, group):
     async def listener(messages):
         raise ReconsumeLater("never", delay_level=-1)
 
@@ -321,7 +321,7 @@ def test_what_has_no_attempt_left_ends_as_a_dead_letter(peers, topic, group):
     assert dead.queue.topic == f"%DLQ%{group}"
 
 
-def test_a_refusal_comes_out_with_the_brokers_words(peers):
+def test_an_error_response_is_raised_with_the_remark_of_the_broker(peers):
     async def play():
         async with Producer("producers", peers.name_server) as producer:
             queue = (await producer.queues("TBW102"))[0]
@@ -334,7 +334,7 @@ def test_a_refusal_comes_out_with_the_brokers_words(peers):
     asyncio.run(play())
 
 
-def test_clients_outlive_their_broker(tmp_path, topic, group):
+def test_clients_survive_a_restart_of_their_broker(tmp_path, topic, group):
     port, store = java.free_port(), tmp_path / "store"
     files = {"storePathRootDir": str(store), "storePathCommitLog": str(store / "commitlog")}
 
@@ -358,7 +358,7 @@ def test_clients_outlive_their_broker(tmp_path, topic, group):
     assert inbox.bodies == [b"before", b"after"]
 
 
-def test_traces_are_read_by_javas_own_tool(peers, topic, group):
+def test_mqadmin_reads_our_traces(peers, topic, group):
     async def play():
         inbox = Inbox()
         async with (

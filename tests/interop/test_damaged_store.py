@@ -19,7 +19,7 @@ def places(messages: list[dict[str, object]]) -> set[tuple[object, ...]]:
     return {(one["queueId"], one["queueOffset"], one["key"]) for one in messages}
 
 
-def test_java_walks_over_a_closed_hole(tmp_path: Path) -> None:
+def test_java_reads_past_an_overwritten_corrupt_range(tmp_path: Path) -> None:
     with cluster_in_thread(tmp_path, **SMALL) as (namesrv, _):
         produce(namesrv, 200, "size=3000", "keys=ours")
         everything = pull_all(namesrv, "T")

@@ -48,7 +48,7 @@ def rows_of(home: Path, table: TableSchema) -> list[dict[str, Any]]:
                            f"SELECT * FROM {table.name} ORDER BY keys")  # fmt: skip
 
 
-def test_levels_retries_and_transactions_of_java(tmp_path: Path) -> None:
+def test_delay_and_transaction_tables_of_java_traffic(tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="the extra spark is not installed")
     home = tmp_path / "tables"
     with java.name_server(tmp_path / "ns") as ns, java.broker(tmp_path, ns.addr, properties=SETTINGS):

@@ -23,7 +23,7 @@ ASKED = {"__STARTDELIVERTIME": "+2500", "TIMER_DELIVER_MS": "+1500", "TIMER_DELA
 TIMES = {*ASKED, "TIMER_OUT_MS"}
 
 
-def test_java_clients_and_our_delays(tmp_path: Path) -> None:
+def test_java_clients_use_delays_of_our_broker(tmp_path: Path) -> None:
     with cluster_in_thread(tmp_path, message_delay_level="1s 2s 3s") as (namesrv, _):
         produce(namesrv, 1, "keys=first")
         with java.start("ariane.peers.Consume", [namesrv, "T", "G", "*", "0", "120"]) as consumer:
@@ -64,7 +64,7 @@ def assert_in_time(came: dict[str, Any], first_ms: int, last_ms: int) -> None:
     assert first_ms <= came["storeTimestamp"] <= came["receivedAt"] <= last_ms + LATE_MS, came
 
 
-def test_our_levels_at_a_java_broker(tmp_path: Path) -> None:
+def test_our_client_uses_delay_levels_of_a_java_broker(tmp_path: Path) -> None:
     got: list[tuple[float, ReceivedMessage]] = []
 
     async def listener(messages: list[ReceivedMessage]) -> None:
@@ -94,7 +94,7 @@ def test_our_levels_at_a_java_broker(tmp_path: Path) -> None:
         assert message.properties["DELAY"] == message.body.decode()
 
 
-def test_levels_rise_from_retry_to_retry_until_the_dead_letter(tmp_path: Path) -> None:
+def test_the_delay_level_increases_with_each_retry_until_the_dead_letter(tmp_path: Path) -> None:
     with cluster_in_thread(tmp_path, message_delay_level="9s 9s 1s 2s 3s 4s") as (namesrv, _):
         (sent,) = produce(namesrv, 1)
         got: list[dict[str, Any]] = consume(namesrv, "G", "*", 5, "fail", "most=4")

@@ -429,7 +429,7 @@ def difference(expected: Answer, got: Answer) -> str:
 
 
 @pytest.mark.parametrize("name", [step.name for step in STEPS])
-def test_answers_are_the_same(name: str, both: tuple[dict[str, Answer], dict[str, Answer]]) -> None:
+def test_responses_match_java(name: str, both: tuple[dict[str, Answer], dict[str, Answer]]) -> None:
     found = difference(both[0][name], both[1][name])
     if name in DIFFERENT:
         assert found, f"no longer different: take {name!r} out of DIFFERENT and of docs/compatibility.md"

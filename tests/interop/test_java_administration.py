@@ -28,7 +28,7 @@ def mqadmin(namesrv: str, home: Path | None = None) -> Callable[..., str]:
     return lambda *args: "\n".join(java.run(java.ADMIN, [*args, "-n", namesrv], home=home))
 
 
-def test_settings_are_shown_and_changed(tmp_path: Path) -> None:
+def test_mqadmin_reads_and_changes_settings(tmp_path: Path) -> None:
     with cluster_in_thread(tmp_path) as (namesrv, addr):
         admin = mqadmin(namesrv)
         assert re.search(r"^traceOn\s+=\s+true", admin("getBrokerConfig", "-b", addr), re.MULTILINE)
@@ -41,7 +41,7 @@ def test_settings_are_shown_and_changed(tmp_path: Path) -> None:
         assert '"perm":4' in route
 
 
-def test_queues_are_shown_and_cleaned_and_their_consumers_listed(tmp_path: Path) -> None:
+def test_mqadmin_lists_and_cleans_queues_and_lists_their_consumers(tmp_path: Path) -> None:
     with cluster_in_thread(tmp_path) as (namesrv, addr):
         admin = mqadmin(namesrv)
         sent = produce(namesrv, 8)
@@ -58,7 +58,7 @@ def test_queues_are_shown_and_cleaned_and_their_consumers_listed(tmp_path: Path)
         assert ["DefaultCluster", "T", "G"] in lines
 
 
-def test_producers_are_listed(tmp_path: Path) -> None:
+def test_mqadmin_lists_producers(tmp_path: Path) -> None:
     with cluster_in_thread(tmp_path) as (namesrv, addr):
         produce(namesrv, 1)
         with java.start("ariane.peers.Consume", [namesrv, "T", "G", "*", "0", "60"]) as consumer:
@@ -68,7 +68,7 @@ def test_producers_are_listed(tmp_path: Path) -> None:
         assert "language=JAVA, version=401" in shown  # 401 is the ordinal of V4_9_4
 
 
-def test_java_clients_with_an_account(tmp_path: Path) -> None:
+def test_java_clients_work_with_an_account(tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "plain_acl.yml").write_text(ACCOUNTS)
     with cluster_in_thread(tmp_path, acl_enable=True, rocketmq_home=str(tmp_path)) as (namesrv, _):
@@ -83,7 +83,7 @@ def test_java_clients_with_an_account(tmp_path: Path) -> None:
             produce(namesrv, 1, USER, topic="Other")
 
 
-def test_mqadmin_administers_accounts(tmp_path: Path) -> None:
+def test_mqadmin_manages_accounts(tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "plain_acl.yml").write_text(ACCOUNTS)
     tool = tmp_path / "tool"

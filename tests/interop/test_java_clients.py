@@ -14,7 +14,7 @@ from ariane.testing import java
 from ariane.testing.cluster import cluster_in_thread
 
 
-def test_what_a_java_producer_sends_java_consumers_get(tmp_path: Path) -> None:
+def test_java_consumers_receive_messages_of_java_producers(tmp_path: Path) -> None:
     with cluster_in_thread(tmp_path) as (namesrv, _):
         plain = produce(namesrv, 40, "tags=A,B")
         batched = produce(namesrv, 20, "batch=5", "keys=batch")
@@ -32,7 +32,7 @@ def test_what_a_java_producer_sends_java_consumers_get(tmp_path: Path) -> None:
         assert {one["tags"] for one in only_a} == {"A"}
 
 
-def test_order_by_queue_is_kept(tmp_path: Path) -> None:
+def test_order_within_a_queue_is_preserved(tmp_path: Path) -> None:
     with cluster_in_thread(tmp_path) as (namesrv, _):
         produce(namesrv, 60, "orders=5")
         by_order = defaultdict(list)
@@ -43,7 +43,7 @@ def test_order_by_queue_is_kept(tmp_path: Path) -> None:
         assert all(order == sorted(order) for order in numbers.values())
 
 
-def test_a_consumer_goes_on_where_its_group_stopped(tmp_path: Path) -> None:
+def test_a_consumer_resumes_at_the_offsets_of_its_group(tmp_path: Path) -> None:
     with cluster_in_thread(tmp_path) as (namesrv, _):
         first = produce(namesrv, 20)
         assert len(consume(namesrv, "G", "*", 20)) == 20
@@ -54,7 +54,7 @@ def test_a_consumer_goes_on_where_its_group_stopped(tmp_path: Path) -> None:
     assert not got & {one["msgId"] for one in first}
 
 
-def test_java_traces_reach_the_trace_topic(tmp_path: Path) -> None:
+def test_java_traces_are_stored_in_the_trace_topic(tmp_path: Path) -> None:
     with cluster_in_thread(tmp_path) as (namesrv, _):
         sent = produce(namesrv, 10, "trace")
         consume(namesrv, "G", "*", 10, "trace")
@@ -68,7 +68,7 @@ def test_java_traces_reach_the_trace_topic(tmp_path: Path) -> None:
     assert kinds == {"Pub": ids, "SubBefore": ids, "SubAfter": ids}
 
 
-def test_mqadmin_makes_shows_and_removes_a_topic(tmp_path: Path) -> None:
+def test_mqadmin_creates_lists_and_deletes_a_topic(tmp_path: Path) -> None:
     def admin(*args: str) -> str:
         return "\n".join(java.run(java.ADMIN, [*args, "-n", namesrv]))
 
@@ -84,7 +84,7 @@ def test_mqadmin_makes_shows_and_removes_a_topic(tmp_path: Path) -> None:
         assert "%RETRY%" not in admin("topicList")
 
 
-def test_mqadmin_sees_who_is_connected(tmp_path: Path) -> None:
+def test_mqadmin_lists_connected_clients(tmp_path: Path) -> None:
     with cluster_in_thread(tmp_path) as (namesrv, _):
         produce(namesrv, 1)
         with java.start("ariane.peers.Consume", [namesrv, "T", "G", "*", "0", "60"]) as consumer:

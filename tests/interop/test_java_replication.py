@@ -62,7 +62,7 @@ def same_log(master: Path, slave: Path) -> int:
     return sum(len(one[name]) for name in common)
 
 
-def test_a_java_master_and_our_slave(tmp_path: Path) -> None:
+def test_our_slave_replicates_a_java_master(tmp_path: Path) -> None:
     async def run(namesrv: str, stop_master: Callable[[], None], master: str) -> None:
         settings = broker_config(tmp_path / "slave", namesrv, **SMALL, broker_role="SLAVE", broker_id=1)
         async with Broker(settings) as slave, ConnectionPool() as peers:
@@ -84,7 +84,7 @@ def test_a_java_master_and_our_slave(tmp_path: Path) -> None:
         asyncio.run(asyncio.wait_for(run(name_server.addr, master.close, broker.addr), 200))
 
 
-def test_our_master_and_a_java_slave(tmp_path: Path) -> None:
+def test_a_java_slave_replicates_our_master(tmp_path: Path) -> None:
     async def run() -> None:
         async with cluster(tmp_path, **SMALL, broker_role="SYNC_MASTER") as servers, ConnectionPool() as peers:
             # Before the slave comes: with an empty log it gets these, too.
@@ -132,7 +132,7 @@ def test_our_master_and_a_java_slave(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(run(), 200))
 
 
-def test_java_tools_delete_a_topic_of_a_cluster_with_a_slave(tmp_path: Path) -> None:
+def test_mqadmin_deletes_a_topic_of_a_cluster_with_a_slave(tmp_path: Path) -> None:
     """On a cluster of Java brokers the command fails: the slave refuses the request."""
 
     async def run() -> None:
@@ -151,7 +151,7 @@ def test_java_tools_delete_a_topic_of_a_cluster_with_a_slave(tmp_path: Path) -> 
     asyncio.run(asyncio.wait_for(run(), 100))
 
 
-def test_java_tools_start_the_cleaning_of_our_broker(tmp_path: Path) -> None:
+def test_mqadmin_triggers_file_deletion_at_our_broker(tmp_path: Path) -> None:
     async def run() -> None:
         settings = {**SMALL, "mapped_file_size_commit_log": 4096, "delete_when": "", "file_reserved_time": 0}
         async with cluster(tmp_path, **settings) as servers, ConnectionPool() as peers:

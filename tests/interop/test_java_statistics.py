@@ -60,7 +60,7 @@ def test_mqadmin_reads_our_statistics(tmp_path: Path) -> None:
         assert "broker-a" in clusters
 
 
-def test_mqadmin_sees_what_an_online_consumer_does(tmp_path: Path) -> None:
+def test_mqadmin_lists_an_online_consumer(tmp_path: Path) -> None:
     with cluster_in_thread(tmp_path) as (namesrv, _):
         produce(namesrv, 1)
         with java.start("ariane.peers.Consume", [namesrv, "T", "G", "*", "0", "60"]) as consumer:
@@ -69,7 +69,7 @@ def test_mqadmin_sees_what_an_online_consumer_does(tmp_path: Path) -> None:
             assert row[1:5] == ["1", "V4_9_4", "PUSH", "CLUSTERING"]
 
 
-def test_mqadmin_puts_rates_and_lag_together(tmp_path: Path) -> None:
+def test_mqadmin_combines_rates_and_lag(tmp_path: Path) -> None:
     with cluster_in_thread(tmp_path) as (namesrv, addr):
         produce(namesrv, SENT)
         assert len(consume(namesrv, "G", "*", SENT)) == SENT
@@ -79,7 +79,7 @@ def test_mqadmin_puts_rates_and_lag_together(tmp_path: Path) -> None:
         assert 0 < float(row[3]) < SENT and 0 < float(row[4]) < SENT
 
 
-def test_both_brokers_answer_in_the_same_form(tmp_path: Path) -> None:
+def test_both_brokers_return_the_same_structure(tmp_path: Path) -> None:
     """The same messages and reads on both, then each answer's members compared, and every value that must be the same."""
     with (
         java.name_server(tmp_path / "ns") as names,

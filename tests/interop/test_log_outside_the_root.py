@@ -44,7 +44,7 @@ def own_settings(home: Path) -> dict[str, Any]:
     }
 
 
-def test_java_then_ours_then_java(tmp_path: Path) -> None:
+def test_an_external_log_opened_by_java_then_ours_then_java(tmp_path: Path) -> None:
     _, first = by_java(tmp_path)
     assert len(first) == COUNT
     with cluster_in_thread(tmp_path, **own_settings(tmp_path)) as (namesrv, _):
@@ -58,7 +58,7 @@ def test_java_then_ours_then_java(tmp_path: Path) -> None:
     assert len(third) == 3 * COUNT
 
 
-def test_a_start_that_does_not_find_the_log_leaves_the_store_to_java_as_it_was(tmp_path: Path) -> None:
+def test_a_start_without_the_log_leaves_the_store_unchanged(tmp_path: Path) -> None:
     _, first = by_java(tmp_path)
     without = {**own_settings(tmp_path), "store_path_commit_log": ""}
     with pytest.raises(StoreError, match="--accept-empty-log"), cluster_in_thread(tmp_path, **without):

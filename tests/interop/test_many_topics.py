@@ -134,7 +134,7 @@ def test_a_hundred_thousand_topics_are_registered_and_routed(tmp_path: Path) -> 
         asyncio.run(asyncio.wait_for(work(server.addr), 300))
 
 
-def test_a_restarted_broker_replaces_what_its_former_process_registered(tmp_path: Path) -> None:
+def test_a_restarted_broker_replaces_its_previous_registration(tmp_path: Path) -> None:
     async def work(namesrv: str) -> None:
         async with our_name_server(tmp_path) as ours, broker([namesrv, ours.addr], 3_000) as former:
             await former.registration.register_now()
@@ -170,7 +170,7 @@ def test_a_restarted_name_server_has_all_topics_after_the_next_change(tmp_path: 
 
 
 @pytest.mark.parametrize("count", [5, 5_000])
-def test_the_whole_table_of_a_java_broker_is_taken_at_once(tmp_path: Path, count: int) -> None:
+def test_a_registration_with_the_whole_topic_table_is_accepted(tmp_path: Path, count: int) -> None:
     """A 4.9.4 broker repeats its whole table every 30 s, in one request."""
 
     async def work() -> None:

@@ -136,7 +136,7 @@ def test_every_command_is_covered() -> None:
         assert re.search(rf'"{command}[ "]', text), (command, file)
 
 
-def test_groups(used: Used) -> None:
+def test_group_commands(used: Used) -> None:
     made, shown, removed, gone = mqadmin(
         used.namesrv,
         f"updateSubGroup -b {used.broker} -g S -r 3 -q 2",
@@ -161,7 +161,7 @@ def test_groups(used: Used) -> None:
     assert gone == ""
 
 
-def test_topics_and_their_permissions(used: Used) -> None:
+def test_topic_and_permission_commands(used: Used) -> None:
     made, to_read, route, to_write, clusters, shared = mqadmin(
         used.namesrv,
         f"updateTopic -b {used.broker} -t Perm -r 3 -w 2",
@@ -182,7 +182,7 @@ def test_topics_and_their_permissions(used: Used) -> None:
     assert {one["topic"] for one in by_ip["10.0.0.1"]} == {"Perm"}
 
 
-def test_ordered_topics_and_the_name_server(used: Used) -> None:
+def test_ordered_topic_and_name_server_commands(used: Used) -> None:
     unset, set_, made, put, got, by_hand, made_route, removed, without, kept, kv, no_kv, refused = mqadmin(
         used.namesrv,
         "getNamesrvConfig",
@@ -214,7 +214,7 @@ def test_ordered_topics_and_the_name_server(used: Used) -> None:
     assert "cannot be changed while the name server runs" in refused
 
 
-def test_kv_values_are_what_was_put(used: Used) -> None:
+def test_kv_values_are_stored_and_returned(used: Used) -> None:
     _, by_kv, _, none = mqadmin(
         used.namesrv,
         "updateKvConfig -s ORDER_TOPIC_CONFIG -k ByKv -v broker-a:2",
@@ -242,7 +242,7 @@ def test_write_permission_of_a_broker(used: Used) -> None:
     assert '"perm":6' in again
 
 
-def test_messages_are_found_and_printed(used: Used) -> None:
+def test_message_query_commands(used: Used) -> None:
     one = used.sent[4]
     by_offset, trace, tagged, early, by_queue, counted = mqadmin(
         used.namesrv,
@@ -321,7 +321,7 @@ def test_offsets_are_copied_and_set(used: Used) -> None:
     assert "ip=127.0.0.1" in decoded
 
 
-def test_clusters(used: Used) -> None:
+def test_cluster_commands(used: Used) -> None:
     listed, more = mqadmin(used.namesrv, "clusterList", "clusterList -m")
     ((cluster, _, broker_id, addr, version, *_),) = rows(listed)
     assert (cluster, broker_id, addr, version) == ("DefaultCluster", "0", used.broker, "V4_9_4")
@@ -329,7 +329,7 @@ def test_clusters(used: Used) -> None:
     assert int(put) >= SENT and int(got) >= SENT
 
 
-def test_round_trips_of_a_cluster(used: Used) -> None:
+def test_cluster_round_trip_times(used: Used) -> None:
     """It never ends."""
     args = ["clusterRT", "-n", used.namesrv, "-a", "5", "-s", "64", "-i", "1"]
     with java.start(java.ADMIN, args) as program:
@@ -338,7 +338,7 @@ def test_round_trips_of_a_cluster(used: Used) -> None:
     assert line.split()[-2:] == ["5", "0"]
 
 
-def test_exports(used: Used) -> None:
+def test_export_commands(used: Used) -> None:
     home = used.home / "exports"
     printed = mqadmin(
         used.namesrv,

@@ -13,7 +13,7 @@ def bodies(found: list[dict[str, object]]) -> list[object]:
     return sorted(one["body"] for one in found)  # type: ignore[type-var]
 
 
-def test_namespaces_keep_applications_apart(tmp_path: Path) -> None:
+def test_namespaces_isolate_applications(tmp_path: Path) -> None:
     with cluster_in_thread(tmp_path) as servers:
         produce(servers.namesrv, 3, "namespace=one", "size=20")
         produce(servers.namesrv, 5, "namespace=two", "size=30")

@@ -83,7 +83,7 @@ def got(member: str, program: java.JavaProgram) -> list[Got]:
     return found
 
 
-def test_no_order_is_inverted_while_a_member_of_either_kind_is_killed(tmp_path: Path) -> None:
+def test_order_is_preserved_when_a_java_or_our_member_is_killed(tmp_path: Path) -> None:
     with cluster_in_thread(tmp_path) as (namesrv, _):
         groups, last = asyncio.run(play(namesrv))
     for group in groups:

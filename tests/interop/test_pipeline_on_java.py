@@ -92,12 +92,12 @@ def plain(row: tuple[object, ...]) -> tuple[object, ...]:
     return tuple(str(sorted(cell.items())) if isinstance(cell, dict) else str(cell) for cell in row)
 
 
-def test_a_java_store_gives_the_same_messages_as_its_broker(done: Done) -> None:
+def test_a_java_store_and_its_broker_return_the_same_messages(done: Done) -> None:
     assert len(done.live) == COUNT + 2
     assert done.live == done.stored
 
 
-def test_each_message_of_a_java_client_is_a_whole_journey(done: Done) -> None:
+def test_each_message_of_a_java_client_has_a_complete_journey(done: Done) -> None:
     assert re.search(rf"journeys +rows {COUNT + 2} ", done.said), done.said
     for one in done.sent:
         (row,) = trace_lookup.find_journeys(done.home, message_id=str(one["msgId"])).rows
@@ -118,7 +118,7 @@ def test_each_message_of_a_java_client_is_a_whole_journey(done: Done) -> None:
     assert Counter(tuple(row.values()) for row in rows) == Counter({("T", "G", "success", True): COUNT + 2})
 
 
-def test_a_delayed_message_and_a_transaction_of_java_are_told(done: Done) -> None:
+def test_a_java_delayed_message_and_transaction_are_in_the_tables(done: Done) -> None:
     with table_views.open_views(
         done.home, table_views.whole_table(DELAYS), table_views.whole_table(TRANSACTIONS)
     ) as sql:

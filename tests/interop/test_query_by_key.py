@@ -68,7 +68,7 @@ def every_id(namesrv: str, sent: Sequence[dict[str, object]]) -> None:
     asyncio.run(run())
 
 
-def test_mqadmin_finds_what_java_sent(tmp_path: Path) -> None:
+def test_mqadmin_finds_messages_of_java_producers(tmp_path: Path) -> None:
     with cluster_in_thread(tmp_path, **INDEX) as (namesrv, _):
         sent = produce(namesrv, 100) + produce(namesrv, 20, "batch=5", "keys=batch")
         check(namesrv, sent)
@@ -94,7 +94,7 @@ async def asked_ahead(namesrv: str, addr: str) -> tuple[str, int, message_query.
         return ahead, (await peers.request(addr, RequestCode.QUERY_MESSAGE, request)).code, found
 
 
-def test_an_id_of_a_client_whose_clock_is_ahead_is_found(tmp_path: Path) -> None:
+def test_an_id_from_a_client_with_a_fast_clock_is_found(tmp_path: Path) -> None:
     with cluster_in_thread(tmp_path) as (namesrv, addr):
         produce(namesrv, 1)
         ahead, code, _ = asyncio.run(asked_ahead(namesrv, addr))
@@ -102,7 +102,7 @@ def test_an_id_of_a_client_whose_clock_is_ahead_is_found(tmp_path: Path) -> None
         assert f"UNIQ_KEY={ahead}" in by_unique_key(namesrv, ahead)
 
 
-def test_on_a_java_broker_our_tools_find_such_an_id(tmp_path: Path) -> None:
+def test_our_tools_find_an_id_from_a_fast_clock_at_a_java_broker(tmp_path: Path) -> None:
     with java.name_server(tmp_path / "ns") as ns, java.broker(tmp_path, ns.addr) as broker:
         produce(ns.addr, 1)
         ahead, code, found = asyncio.run(asked_ahead(ns.addr, broker.addr))
@@ -112,7 +112,7 @@ def test_on_a_java_broker_our_tools_find_such_an_id(tmp_path: Path) -> None:
     assert found.missing == {}
 
 
-def test_java_reads_our_index_and_goes_on_with_it(tmp_path: Path) -> None:
+def test_java_reads_and_extends_our_index(tmp_path: Path) -> None:
     with cluster_in_thread(tmp_path, **INDEX) as (namesrv, _):
         ours = produce(namesrv, 150, "keys=ours")
     files = index_files(tmp_path)
@@ -130,7 +130,7 @@ def test_java_reads_our_index_and_goes_on_with_it(tmp_path: Path) -> None:
     assert set(index_files(tmp_path)) >= set(after), "nothing had to be made anew"
 
 
-def test_after_java_was_killed_its_index_is_completed(tmp_path: Path) -> None:
+def test_the_index_of_a_killed_java_broker_is_completed(tmp_path: Path) -> None:
     with java.name_server(tmp_path / "ns") as ns, java.broker(tmp_path, ns.addr, properties=JAVA_INDEX) as broker:
         sent = produce(ns.addr, 150)
         every_id(ns.addr, sent[-1:])  # it is dispatched
@@ -144,7 +144,7 @@ def test_after_java_was_killed_its_index_is_completed(tmp_path: Path) -> None:
         every_id(namesrv, sent)
 
 
-def test_a_java_broker_that_cuts_in_silence_is_found_out(tmp_path: Path) -> None:
+def test_results_truncated_silently_by_a_java_broker_are_reported(tmp_path: Path) -> None:
     async def run(namesrv: str, addr: str, offset_id: str) -> message_query.QueryResult:
         async with ConnectionPool() as peers:
             answer = await peers.request_ok(addr, RequestCode.QUERY_MESSAGE, QueryMessage("T", "K-0", 1000, 0, 1 << 62))

@@ -44,7 +44,7 @@ def body(one: dict[str, object]) -> bytes:
     return base64.b64decode(str(one["body"]))
 
 
-def test_what_a_java_consumer_fails_on_becomes_a_dead_letter(tmp_path: Path) -> None:
+def test_messages_failed_by_a_java_consumer_become_dead_letters(tmp_path: Path) -> None:
     with cluster_in_thread(tmp_path) as (namesrv, _):
         sent = {one["msgId"]: one for one in produce(namesrv, 3, "tags=A")}
         consume(namesrv, "G", "*", 3, "fail", "level=-1")
@@ -56,7 +56,7 @@ def test_what_a_java_consumer_fails_on_becomes_a_dead_letter(tmp_path: Path) -> 
             assert own["ORIGIN_MESSAGE_ID"] == sent[one["msgId"]]["offsetMsgId"]
 
 
-def test_a_java_consumer_gets_its_retries_and_gives_up(tmp_path: Path) -> None:
+def test_a_java_consumer_receives_retries_until_the_dead_letter(tmp_path: Path) -> None:
     with cluster_in_thread(tmp_path) as (namesrv, _):
         (sent,) = produce(namesrv, 1)
         got = consume(namesrv, "G", "*", 3, "fail", "level=1", "most=2")
@@ -66,7 +66,7 @@ def test_a_java_consumer_gets_its_retries_and_gives_up(tmp_path: Path) -> None:
         assert (dead["reconsumeTimes"], dead["properties"]["ORIGIN_MESSAGE_ID"]) == (3, sent["offsetMsgId"])
 
 
-def test_an_orderly_java_consumer_gives_up_by_a_send_to_the_retry_topic(tmp_path: Path) -> None:
+def test_an_orderly_java_consumer_sends_failed_messages_to_the_retry_topic(tmp_path: Path) -> None:
     with cluster_in_thread(tmp_path) as (namesrv, _):
         (sent,) = produce(namesrv, 1)
         consume(namesrv, "G", "*", 2, "orderly", "fail", "most=1")
@@ -75,7 +75,7 @@ def test_an_orderly_java_consumer_gives_up_by_a_send_to_the_retry_topic(tmp_path
         assert dead["properties"]["RETRY_TOPIC"] == "T"
 
 
-def test_java_asks_and_java_replies_through_our_broker(tmp_path: Path) -> None:
+def test_java_request_and_reply_through_our_broker(tmp_path: Path) -> None:
     with cluster_in_thread(tmp_path) as (namesrv, _):
         produce(namesrv, 1)  # makes the topic
         with java.start("ariane.peers.Reply", [namesrv, "T", "G"]) as replier:
@@ -85,7 +85,7 @@ def test_java_asks_and_java_replies_through_our_broker(tmp_path: Path) -> None:
         assert len({one["correlationId"] for one in replies}) == 3
 
 
-def test_java_asks_and_our_consumer_replies(tmp_path: Path) -> None:
+def test_our_consumer_replies_to_a_java_request(tmp_path: Path) -> None:
     async def work() -> None:
         async with cluster(tmp_path) as servers, Producer("ours", servers.namesrv) as producer:
 
@@ -100,7 +100,7 @@ def test_java_asks_and_our_consumer_replies(tmp_path: Path) -> None:
     run(work)
 
 
-def test_we_ask_and_a_java_consumer_replies(tmp_path: Path) -> None:
+def test_a_java_consumer_replies_to_our_request(tmp_path: Path) -> None:
     async def work() -> None:
         async with cluster(tmp_path) as servers, Producer("ours", servers.namesrv) as producer:
             await asyncio.to_thread(produce, servers.namesrv, 1)
@@ -119,7 +119,7 @@ def test_mqadmin_consumes_messages(tmp_path: Path) -> None:
         assert sorted(re.findall(r"message \d", shown)) == [f"message {number}" for number in range(4)], shown
 
 
-def test_mqadmin_reaches_a_java_consumer(tmp_path: Path) -> None:
+def test_mqadmin_sends_requests_to_a_java_consumer(tmp_path: Path) -> None:
     with cluster_in_thread(tmp_path) as (namesrv, _):
         (sent, *_) = produce(namesrv, 8)
         with java.start("ariane.peers.Consume", [namesrv, "T", "G", "*", "0", "120"]) as consumer:
@@ -143,14 +143,14 @@ def test_mqadmin_reaches_a_java_consumer(tmp_path: Path) -> None:
             assert {one["msgId"] for one in again} == {one["msgId"] for one in first}
 
 
-def test_a_java_broadcasting_consumer_gets_everything(tmp_path: Path) -> None:
+def test_a_java_broadcasting_consumer_receives_all_messages(tmp_path: Path) -> None:
     with cluster_in_thread(tmp_path) as (namesrv, _):
         sent = {one["msgId"] for one in produce(namesrv, 8)}
         for _ in range(2):
             assert {one["msgId"] for one in consume(namesrv, "G", "*", 8, "broadcast")} == sent
 
 
-def test_mqadmin_reaches_our_consumer(tmp_path: Path) -> None:
+def test_mqadmin_sends_requests_to_our_consumer(tmp_path: Path) -> None:
     async def work() -> None:
         got: list[ReceivedMessage] = []
 
@@ -194,7 +194,7 @@ def test_mqadmin_reaches_our_consumer(tmp_path: Path) -> None:
     run(work)
 
 
-def test_a_java_member_and_ours_go_on_by_the_same_offsets_file(tmp_path: Path) -> None:
+def test_java_and_our_broadcasting_consumers_share_an_offsets_file(tmp_path: Path) -> None:
     home = tmp_path / "home"
 
     def by_java(namesrv: str, count: int) -> list[bytes]:
@@ -233,7 +233,7 @@ def test_a_java_member_and_ours_go_on_by_the_same_offsets_file(tmp_path: Path) -
 # --- a Java broker between them ---
 
 
-def test_our_clients_are_reached_through_a_java_broker(tmp_path: Path) -> None:
+def test_a_java_broker_forwards_requests_to_our_clients(tmp_path: Path) -> None:
     async def work(namesrv: str) -> None:
         got: list[ReceivedMessage] = []
 

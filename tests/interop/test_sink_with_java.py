@@ -56,7 +56,7 @@ def frame(count: int) -> pa.RecordBatch:
     )
 
 
-def test_a_java_broker_takes_the_rows_and_a_java_client_reads_them(tmp_path: Path) -> None:
+def test_rows_written_to_a_java_broker_are_read_by_a_java_client(tmp_path: Path) -> None:
     with java.name_server(tmp_path / "ns") as name_server, java.broker(tmp_path / "b", name_server.addr):
         make_topic(name_server.addr, "Rows")
         make_topic(name_server.addr, "Late")

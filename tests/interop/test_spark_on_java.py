@@ -76,7 +76,7 @@ def test_permissive_servers_are_read_over_tls(peers: Peers) -> None:
             cluster(peers.namesrv, useTls="true", tlsVerify=verify).queues("T")
 
 
-def test_a_servers_certificate_is_checked(tmp_path: Path) -> None:
+def test_the_server_certificate_is_verified(tmp_path: Path) -> None:
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
     made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=names.example"]
     subprocess.run([*made, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
@@ -95,7 +95,7 @@ def test_a_servers_certificate_is_checked(tmp_path: Path) -> None:
         cluster(names.addr, **trusting, tlsCertFile=str(tmp_path / "missing.pem"))
 
 
-def test_topics_that_the_broker_keeps_for_itself(peers: Peers) -> None:
+def test_system_topics_are_readable_by_name(peers: Peers) -> None:
     asked = cluster(peers.namesrv)
     queues = asked.queues("SCHEDULE_TOPIC_XXXX")
     assert len(queues) == 18
@@ -108,7 +108,7 @@ def test_topics_that_the_broker_keeps_for_itself(peers: Peers) -> None:
     assert queue_bounds.matching_topics(".*", False, asked.topics(), asked.brokers()) == ["T"]
 
 
-def test_half_messages_of_open_transactions(peers: Peers) -> None:
+def test_half_messages_of_open_transactions_are_readable(peers: Peers) -> None:
     async def work() -> None:
         async with TransactionProducer("shop", peers.namesrv, check=lambda _: LocalState.UNKNOWN) as producer:
             await producer.send_in_transaction(Message(topic="T", body=b"half"), lambda _: LocalState.UNKNOWN)
@@ -124,7 +124,7 @@ def test_half_messages_of_open_transactions(peers: Peers) -> None:
     assert batch["body"].to_pylist() == [b"half"]
 
 
-def test_the_first_entry_at_a_time_is_exact(peers: Peers) -> None:
+def test_offsets_by_time_are_exact(peers: Peers) -> None:
     asked = cluster(peers.namesrv)
     found = queue_bounds.fetch_bounds(asked, list(peers.stored))
     every = sorted({ms for times in peers.stored.values() for ms in times})
@@ -133,7 +133,7 @@ def test_the_first_entry_at_a_time_is_exact(peers: Peers) -> None:
         assert first == {queue: sum(one < ms for one in times) for queue, times in peers.stored.items()}
 
 
-def test_mqadmin_shows_the_lag_of_a_query_that_commits(peers: Peers) -> None:
+def test_mqadmin_shows_the_lag_of_a_query_that_commits_offsets(peers: Peers) -> None:
     asked = cluster(peers.namesrv, groupId="spark-query")
     group = GroupOffsets("spark-query")
     assert group.commit(asked, {queue: len(times) - 2 for queue, times in peers.stored.items()}) == {}

@@ -123,7 +123,7 @@ def differences(asked: list[tuple[str, dict[str, str]]], answers: list[str]) -> 
     return found
 
 
-def test_every_expression_of_the_table_has_the_answer_that_java_gives(tmp_path):
+def test_listed_expressions_evaluate_as_in_java(tmp_path):
     expressions = [one for line in EXPRESSIONS.strip().splitlines() for one in line.split("|")]
     assert len(expressions) > 150
     asked = list(itertools.product(expressions, PROPERTIES))
@@ -132,7 +132,7 @@ def test_every_expression_of_the_table_has_the_answer_that_java_gives(tmp_path):
     assert differences(asked, answers) == []
 
 
-def test_random_expressions_have_the_answers_that_java_gives(tmp_path):
+def test_random_expressions_evaluate_as_in_java(tmp_path):
     chance = random.Random(4094)
     asked = [(_random(chance, 3), chance.choice(PROPERTIES)) for _ in range(4000)]
     answers = java_answers(tmp_path, asked)
@@ -140,7 +140,7 @@ def test_random_expressions_have_the_answers_that_java_gives(tmp_path):
     assert differences(asked, answers) == []
 
 
-def test_what_java_drops_in_silence_is_refused_here(tmp_path):
+def test_expressions_ignored_silently_by_java_are_rejected(tmp_path):
     asked = [(text, {"a": "5", "b": "y"}) for text in DROPPED_BY_JAVA]
     assert "refused" not in java_answers(tmp_path, asked)
     assert {ours(*one) for one in asked} == {"refused"}
@@ -182,7 +182,7 @@ def consume(namesrv: str, topic: str, group: str, expression: str, count: int) -
     return java.events(java.run("ariane.peers.Consume", args))
 
 
-def test_a_java_consumer_reads_from_our_broker_what_its_expression_asks_for(tmp_path):
+def test_a_java_consumer_receives_matching_messages_from_our_broker(tmp_path):
     with cluster_in_thread(tmp_path, enable_property_filter=True) as servers:
         produce(servers.namesrv, 100, "number=price", "tags=A,B")
         got = consume(servers.namesrv, "T", "G", "price >= 90 AND TAGS = 'B'", 5)
@@ -197,14 +197,14 @@ def test_a_java_consumer_reads_from_our_broker_what_its_expression_asks_for(tmp_
 @pytest.mark.parametrize(
     ("allowed", "expression", "told"), [(True, "price > AND", "CODE: 23"), (False, "a = 1", "CODE: 1 ")]
 )
-def test_a_java_consumer_is_told_at_its_start_what_our_broker_does_not_do(tmp_path, allowed, expression, told):
+def test_unsupported_filters_fail_the_start_of_a_java_consumer(tmp_path, allowed, expression, told):
     with cluster_in_thread(tmp_path, enable_property_filter=allowed) as servers:
         produce(servers.namesrv, 1)
         with pytest.raises(RuntimeError, match=told):
             consume(servers.namesrv, "T", "G", expression, 1)
 
 
-def test_our_consumer_reads_from_a_java_broker_what_its_expression_asks_for(tmp_path):
+def test_our_consumer_receives_matching_messages_from_a_java_broker(tmp_path):
     async def play(namesrv: str) -> list[str]:
         got: list[str] = []
 
@@ -229,7 +229,7 @@ def test_our_consumer_reads_from_a_java_broker_what_its_expression_asks_for(tmp_
         assert sorted(asyncio.run(play(ns.addr))) == ["16", "17", "18", "19"]
 
 
-def test_filter_data_goes_both_ways_between_the_brokers(tmp_path):
+def test_filter_files_are_exchangeable_between_the_brokers(tmp_path):
     """consumerFilter.json of ours is read by a Java broker and written again, and the other way round."""
     store, home = tmp_path / "store", tmp_path / "java"
     path = store / "config" / "consumerFilter.json"

@@ -43,7 +43,7 @@ def by_java(home: Path, count: int) -> tuple[set[tuple[object, ...]], set[tuple[
     return before, after
 
 
-def test_ours_then_java_then_ours(tmp_path: Path) -> None:
+def test_a_store_opened_by_ours_then_java_then_ours(tmp_path: Path) -> None:
     _, first = by_us(tmp_path, 700)
     before, second = by_java(tmp_path, 701)
     assert before == first
@@ -52,7 +52,7 @@ def test_ours_then_java_then_ours(tmp_path: Path) -> None:
     assert len(third) == 1406
 
 
-def test_java_then_ours_then_java(tmp_path: Path) -> None:
+def test_a_store_opened_by_java_then_ours_then_java(tmp_path: Path) -> None:
     _, first = by_java(tmp_path, 700)
     before, second = by_us(tmp_path, 701)
     assert before == first

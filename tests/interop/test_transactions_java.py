@@ -58,7 +58,7 @@ def java_servers(home: Path, **settings: str) -> Iterator[str]:
         yield names.addr
 
 
-def test_a_java_producer_with_our_broker(tmp_path: Path) -> None:
+def test_transactions_of_a_java_producer_at_our_broker(tmp_path: Path) -> None:
     with cluster_in_thread(tmp_path, **OURS, transaction_check_max=3) as (namesrv, _):
         # 2, 5, 8 and 11 are unknown at first; then 2 and 8 are committed, 5 rolled back, 11 never decided
         check = "check=,,commit,,,rollback,,,commit,,,unknown"
@@ -77,7 +77,7 @@ def test_a_java_producer_with_our_broker(tmp_path: Path) -> None:
         assert keys(aside) == numbered(11)
 
 
-def test_our_producer_with_a_java_broker(tmp_path: Path) -> None:
+def test_transactions_of_our_producer_at_a_java_broker(tmp_path: Path) -> None:
     asked: Counter[str] = Counter()
 
     def check(message: ReceivedMessage) -> LocalState:
@@ -130,7 +130,7 @@ def records(home: Path, topic: str) -> list[Record]:
     return found
 
 
-def test_one_directory_with_open_halves_ours_then_java_then_ours(tmp_path: Path) -> None:
+def test_open_transactions_survive_ours_then_java_then_ours(tmp_path: Path) -> None:
     """Halves that one broker leaves open are asked about by the next, those that it ended are not."""
     quiet = {"transaction_time_out": 1, "transaction_check_interval": 700, "transaction_check_max": 1000}
     small = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 2000}
@@ -157,7 +157,7 @@ def test_one_directory_with_open_halves_ours_then_java_then_ours(tmp_path: Path)
         assert len(pull_all(namesrv, HALF_TOPIC)) == before  # nothing is open, so nothing is copied
 
 
-def test_a_java_operator_resumes_a_half_that_our_broker_put_aside(tmp_path: Path) -> None:
+def test_a_java_admin_client_resumes_a_half_message_discarded_by_our_broker(tmp_path: Path) -> None:
     # A Java client tells the broker of its group a second after its start: asked before, the one question would be lost.
     slow = {**OURS, "transaction_time_out": 3000}
     with cluster_in_thread(tmp_path, **slow, transaction_check_max=1) as (namesrv, _):
@@ -174,7 +174,7 @@ def test_a_java_operator_resumes_a_half_that_our_broker_put_aside(tmp_path: Path
         assert keys(found) == numbered(0)
 
 
-def test_open_halves_of_a_java_broker_are_listed(tmp_path: Path) -> None:
+def test_open_half_messages_of_a_java_broker_are_listed(tmp_path: Path) -> None:
     async def listed(namesrv: str) -> admin.BrokerHalfMessages:
         async with ConnectionPool() as peers:
             (broker,) = await admin.list_open(peers, namesrv)
