@@ -108,7 +108,7 @@ def bodies(answer: Command) -> list[bytes]:
     return [one.body for one in record.decode_all(answer.body)]
 
 
-def test_a_message_is_stored_and_pulled_as_it_was_sent(tmp_path: Path) -> None:
+def test_a_message_is_stored_and_pulled_unchanged(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         sent = await client.send(KEYS="k1", TAGS="a", UNIQ_KEY="U", WAIT="true")
         assert sent.code == 0
@@ -125,7 +125,7 @@ def test_a_message_is_stored_and_pulled_as_it_was_sent(tmp_path: Path) -> None:
     against_broker(config(tmp_path), work)
 
 
-def test_the_long_names_of_code_10_say_the_same(tmp_path: Path) -> None:
+def test_code_10_with_long_header_names_sends_a_message(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         connection = await client._peers.connect(client.addr)
         header = {
@@ -139,7 +139,7 @@ def test_the_long_names_of_code_10_say_the_same(tmp_path: Path) -> None:
     against_broker(config(tmp_path), work)
 
 
-def test_a_batch_is_stored_side_by_side(tmp_path: Path) -> None:
+def test_a_batch_is_stored_at_consecutive_offsets(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         entries = [batch.BatchEntry(number, b"m%d" % number, f"UNIQ_KEY\x01U{number}") for number in range(3)]
         header = SendMessage("P", "T", "TBW102", 4, 1, 0, 9, 0, "WAIT\x01true", batch=True)
@@ -170,7 +170,7 @@ def test_a_batch_is_stored_side_by_side(tmp_path: Path) -> None:
         ("T", b"x", 0, {"__STARTDELIVERTIME": "9999999999999"}, ResponseCode.MESSAGE_ILLEGAL),
     ],
 )
-def test_what_cannot_be_stored_is_refused_with_a_reason(
+def test_invalid_messages_are_rejected_with_a_reason(
     tmp_path: Path, topic: str, body: bytes, queue_id: int, own: dict[str, str], code: int
 ) -> None:
     async def work(client: Client) -> None:
@@ -182,7 +182,7 @@ def test_what_cannot_be_stored_is_refused_with_a_reason(
     against_broker(config(tmp_path, mapped_file_size_commit_log=1 << 24), work)
 
 
-def test_an_unknown_topic_is_named_when_topics_are_not_made_by_use(tmp_path: Path) -> None:
+def test_an_unknown_topic_is_named_when_auto_creation_is_disabled(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         answer = await client.send("New")
         assert (answer.code, "New" in (answer.remark or "")) == (ResponseCode.TOPIC_NOT_EXIST, True)
@@ -191,7 +191,7 @@ def test_an_unknown_topic_is_named_when_topics_are_not_made_by_use(tmp_path: Pat
     against_broker(config(tmp_path, auto_create_topic_enable=False), work)
 
 
-def test_a_header_without_a_field_is_answered_with_its_name(tmp_path: Path) -> None:
+def test_a_missing_header_field_is_reported_by_name(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         answer = await client.call(RequestCode.GET_MAX_OFFSET, TopicRef("T"))
         assert answer.code == ResponseCode.SYSTEM_ERROR
@@ -200,7 +200,7 @@ def test_a_header_without_a_field_is_answered_with_its_name(tmp_path: Path) -> N
     against_broker(config(tmp_path), work)
 
 
-def test_a_pull_is_held_until_a_message_that_it_wants_arrives(tmp_path: Path) -> None:
+def test_a_pull_waits_until_a_matching_message_arrives(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         await client.send(TAGS="other")
         held = asyncio.ensure_future(client.pull(1, flag=SUBSCRIPTION | SUSPEND, expression="a || b", hold_ms=20_000))
@@ -215,7 +215,7 @@ def test_a_pull_is_held_until_a_message_that_it_wants_arrives(tmp_path: Path) ->
     against_broker(config(tmp_path), work)
 
 
-def test_a_held_pull_is_answered_when_its_time_is_over(tmp_path: Path) -> None:
+def test_a_pending_pull_is_answered_after_its_timeout(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         await client.send()
         answer = await client.pull(1, flag=SUBSCRIPTION | SUSPEND, hold_ms=50)
@@ -240,7 +240,7 @@ def test_an_offset_beyond_the_end_is_corrected(tmp_path: Path, offset: int, code
     against_broker(config(tmp_path), work)
 
 
-def test_nothing_of_the_wanted_tags_asks_for_the_next_pull_at_once(tmp_path: Path) -> None:
+def test_a_pull_without_a_matching_tag_returns_pull_retry_immediately(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         await client.send(TAGS="a")
         answer = await client.pull(expression="b")
@@ -250,7 +250,7 @@ def test_nothing_of_the_wanted_tags_asks_for_the_next_pull_at_once(tmp_path: Pat
     against_broker(config(tmp_path), work)
 
 
-def test_an_answer_holds_at_most_what_was_asked_for_and_at_least_one(tmp_path: Path) -> None:
+def test_a_pull_returns_at_least_one_and_at_most_the_requested_messages(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         for number in range(40):
             await client.send(body=b"%d" % number)
@@ -262,7 +262,7 @@ def test_an_answer_holds_at_most_what_was_asked_for_and_at_least_one(tmp_path: P
     against_broker(config(tmp_path), work)
 
 
-def test_a_pull_without_a_subscription_needs_the_group_online(tmp_path: Path) -> None:
+def test_a_pull_without_a_subscription_requires_an_online_group(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         await client.send()
         assert (await client.pull(flag=0)).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
@@ -276,7 +276,7 @@ def test_a_pull_without_a_subscription_needs_the_group_online(tmp_path: Path) ->
     against_broker(config(tmp_path), work)
 
 
-def test_offsets_are_kept_over_a_restart(tmp_path: Path) -> None:
+def test_offsets_survive_a_restart(tmp_path: Path) -> None:
     ask = QueryConsumerOffset("G", "T", 0)
 
     async def commit(client: Client) -> None:
@@ -295,7 +295,7 @@ def test_offsets_are_kept_over_a_restart(tmp_path: Path) -> None:
     against_broker(config(tmp_path), look)
 
 
-def test_queue_ends_and_times(tmp_path: Path) -> None:
+def test_queue_bounds_and_offsets_by_time(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         for _ in range(3):
             await client.send()
@@ -313,7 +313,7 @@ def test_queue_ends_and_times(tmp_path: Path) -> None:
     against_broker(config(tmp_path), work)
 
 
-def test_a_message_is_found_by_its_id_and_only_where_one_begins(tmp_path: Path) -> None:
+def test_a_message_is_viewed_only_by_the_exact_offset_in_its_id(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         await client.send()
         sent = typed(await client.send(body=b"second"), SendMessageAnswer)
@@ -327,7 +327,7 @@ def test_a_message_is_found_by_its_id_and_only_where_one_begins(tmp_path: Path) 
     against_broker(config(tmp_path), work)
 
 
-def test_members_are_told_when_one_comes_or_goes(tmp_path: Path) -> None:
+def test_members_are_notified_when_a_consumer_joins_or_leaves(tmp_path: Path) -> None:
     told: list[str] = []
 
     def notified(command: Command, peer: Peer) -> None:
@@ -370,7 +370,7 @@ def test_a_queue_is_locked_by_one_client(tmp_path: Path) -> None:
     against_broker(config(tmp_path), work)
 
 
-def test_a_topic_is_made_and_removed_by_tools(tmp_path: Path) -> None:
+def test_tools_create_and_delete_a_topic(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         made = CreateTopic("Made", "TBW102", 2, 2, 6)
         assert (await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, made)).code == 0
@@ -385,7 +385,7 @@ def test_a_topic_is_made_and_removed_by_tools(tmp_path: Path) -> None:
     against_broker(config(tmp_path), work)
 
 
-def test_with_sync_flush_many_sends_share_a_flush_and_are_readable_when_answered(tmp_path: Path) -> None:
+def test_with_sync_flush_concurrent_sends_share_a_flush_and_are_readable_once_answered(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         answers = await asyncio.gather(*(client.send(body=b"%d" % number) for number in range(64)))
         assert {answer.code for answer in answers} == {0}
@@ -394,7 +394,7 @@ def test_with_sync_flush_many_sends_share_a_flush_and_are_readable_when_answered
     against_broker(config(tmp_path, flush_disk_type="SYNC_FLUSH"), work)
 
 
-def test_with_sync_flush_a_message_that_nobody_waits_for_is_flushed_and_read_all_the_same(tmp_path: Path) -> None:
+def test_with_sync_flush_a_one_way_message_is_flushed_and_readable(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         assert (await client.send(WAIT="false")).code == 0
         assert bodies(await client.pull(flag=SUBSCRIPTION | SUSPEND, hold_ms=2000)) == [b"hello"]
@@ -402,7 +402,7 @@ def test_with_sync_flush_a_message_that_nobody_waits_for_is_flushed_and_read_all
     against_broker(config(tmp_path, flush_disk_type="SYNC_FLUSH"), work)
 
 
-def test_it_registers_with_every_name_server_that_lives(tmp_path: Path) -> None:
+def test_the_broker_registers_with_every_running_name_server(tmp_path: Path) -> None:
     def name_server(name: str) -> NameServer:
         settings = NameServerConfig(listen_port=0, bind_address="127.0.0.1", kv_config_path=str(tmp_path / name))
         return NameServer(settings)
@@ -424,7 +424,7 @@ def test_it_registers_with_every_name_server_that_lives(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(run(), 30))
 
 
-def test_properties_are_stored_as_they_came_even_with_a_separator_in_a_value(tmp_path: Path) -> None:
+def test_properties_are_stored_unchanged_even_with_a_separator_in_a_value(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         header = SendMessage("P", "T", "TBW102", 4, 0, 0, 1, 0, "odd\x01a\x01b\x02k\x01v\x02")
         assert (await client.call(RequestCode.SEND_MESSAGE_V2, header, b"x")).code == 0

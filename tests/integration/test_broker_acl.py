@@ -56,7 +56,7 @@ def with_cluster(
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_our_clients_sign_and_others_are_refused(tmp_path: Path) -> None:
+def test_unsigned_requests_are_rejected(tmp_path: Path) -> None:
     async def work(servers: LocalCluster) -> None:
         got: asyncio.Queue[bytes] = asyncio.Queue()
 
@@ -83,7 +83,7 @@ def test_our_clients_sign_and_others_are_refused(tmp_path: Path) -> None:
     with_cluster(tmp_path, work)
 
 
-def test_accounts_are_made_changed_and_deleted(tmp_path: Path) -> None:
+def test_accounts_are_created_changed_and_deleted(tmp_path: Path) -> None:
     async def work(servers: LocalCluster) -> None:
         admin, user = Tool(servers.broker, ADMIN), Tool(servers.broker, USER)
         new = Tool(servers.broker, Credentials("new-account", "new-secret"))
@@ -119,7 +119,7 @@ def test_accounts_are_made_changed_and_deleted(tmp_path: Path) -> None:
     with_cluster(tmp_path, work)
 
 
-def test_white_addresses_need_no_account(tmp_path: Path) -> None:
+def test_allowlisted_addresses_need_no_account(tmp_path: Path) -> None:
     async def work(servers: LocalCluster) -> None:
         admin, nobody = Tool(servers.broker, ADMIN), Tool(servers.broker, None)
         code = RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG
@@ -134,7 +134,7 @@ def test_white_addresses_need_no_account(tmp_path: Path) -> None:
     with_cluster(tmp_path, work)
 
 
-def test_without_access_control_every_code_says_so(tmp_path: Path) -> None:
+def test_account_requests_without_access_control_are_rejected(tmp_path: Path) -> None:
     async def work(servers: LocalCluster) -> None:
         tool = Tool(servers.broker, None)
         answers = [await tool.call(code, UpdateAccount("some-account", "some-secret")) for code in range(50, 55)]
@@ -144,7 +144,7 @@ def test_without_access_control_every_code_says_so(tmp_path: Path) -> None:
     with_cluster(tmp_path, work, acl=False)
 
 
-def test_a_file_that_cannot_be_used_stops_the_start(tmp_path: Path) -> None:
+def test_an_invalid_access_control_file_prevents_the_start(tmp_path: Path) -> None:
     async def work(servers: LocalCluster) -> None:
         raise AssertionError("it started")
 

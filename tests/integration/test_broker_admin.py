@@ -94,7 +94,7 @@ def against_broker(
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_settings_change_while_the_broker_runs_and_are_kept(tmp_path: Path) -> None:
+def test_settings_change_at_run_time_and_are_saved(tmp_path: Path) -> None:
     file = tmp_path / "broker.conf"
     file.write_text("# mine\nbrokerName=broker-a\ntraceOn=true\n")
 
@@ -115,7 +115,7 @@ def test_settings_change_while_the_broker_runs_and_are_kept(tmp_path: Path) -> N
     against_broker(config(tmp_path / "store"), work, file)
 
 
-def test_a_change_that_is_refused_changes_nothing(tmp_path: Path) -> None:
+def test_a_rejected_change_has_no_effect(tmp_path: Path) -> None:
     file = tmp_path / "broker.conf"
     file.write_text("brokerName=broker-a\n")
 
@@ -134,7 +134,7 @@ def test_a_change_that_is_refused_changes_nothing(tmp_path: Path) -> None:
     against_broker(config(tmp_path / "store"), work, file)
 
 
-def test_a_change_is_whole_even_when_the_one_who_asked_is_gone(tmp_path: Path) -> None:
+def test_a_change_completes_after_its_client_disconnects(tmp_path: Path) -> None:
     file = tmp_path / "broker.conf"
     file.write_text("brokerName=broker-a\n")
 
@@ -151,7 +151,7 @@ def test_a_change_is_whole_even_when_the_one_who_asked_is_gone(tmp_path: Path) -
     against_broker(config(tmp_path / "store"), work, file)
 
 
-def test_without_a_file_a_change_says_how_long_it_lasts(tmp_path: Path) -> None:
+def test_a_change_without_a_configuration_file_is_reported_as_temporary(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         answer = await client.update("traceOn=false\n")
         assert (answer.code, "until the broker stops" in str(answer.remark)) == (0, True)
@@ -160,7 +160,7 @@ def test_without_a_file_a_change_says_how_long_it_lasts(tmp_path: Path) -> None:
     against_broker(config(tmp_path), work)
 
 
-def test_topics_are_made_by_their_first_send_only_while_that_is_on(tmp_path: Path) -> None:
+def test_sends_create_topics_only_while_auto_creation_is_enabled(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         await client.update("autoCreateTopicEnable=false\n")
         assert (await client.send("New")).code == ResponseCode.TOPIC_NOT_EXIST
@@ -170,7 +170,7 @@ def test_topics_are_made_by_their_first_send_only_while_that_is_on(tmp_path: Pat
     against_broker(config(tmp_path), work)
 
 
-def test_a_permission_that_is_taken_away_reaches_the_name_server(tmp_path: Path) -> None:
+def test_a_revoked_permission_is_registered_with_the_name_server(tmp_path: Path) -> None:
     async def run() -> None:
         names = NameServerConfig(bind_address="127.0.0.1", listen_port=0, kv_config_path=str(tmp_path / "kv.json"))
         async with NameServer(names) as name_server:
@@ -195,7 +195,7 @@ def test_limits_change_while_the_broker_runs(tmp_path: Path) -> None:
     against_broker(config(tmp_path), work)
 
 
-def test_who_consumes_a_topic_online_or_not(tmp_path: Path) -> None:
+def test_groups_of_a_topic_are_listed_whether_online_or_offline(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         consumer = ConsumerData(group_name="Online", subscription_data_set=(SubscriptionData(topic="T"),))
         await client.ok(
@@ -213,7 +213,7 @@ def test_who_consumes_a_topic_online_or_not(tmp_path: Path) -> None:
     against_broker(config(tmp_path), work)
 
 
-def test_system_topics_hold_the_brokers_own(tmp_path: Path) -> None:
+def test_system_topics_include_broker_specific_topics(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         answer = await client.ok(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
         topics = fastjson.decode(answer.body, TopicList).topic_list
@@ -222,7 +222,7 @@ def test_system_topics_hold_the_brokers_own(tmp_path: Path) -> None:
     against_broker(config(tmp_path, trace_topic_enable=True, msg_trace_topic_name="MY_TRACES"), work)
 
 
-def test_entries_of_a_queue_as_they_stand(tmp_path: Path) -> None:
+def test_consume_queue_entries_are_listed_with_filter_results(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         for tag in ("a", "b", "a"):
             await client.send(TAGS=tag)
@@ -248,7 +248,7 @@ def test_entries_of_a_queue_as_they_stand(tmp_path: Path) -> None:
     against_broker(config(tmp_path), work)
 
 
-def test_offsets_are_cloned_for_a_topic_or_for_all(tmp_path: Path) -> None:
+def test_offsets_are_cloned_for_one_or_all_topics(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         clone = RequestCode.CLONE_GROUP_OFFSET
         for topic in ("T", "U"):
@@ -274,7 +274,7 @@ def test_offsets_are_cloned_for_a_topic_or_for_all(tmp_path: Path) -> None:
     against_broker(config(tmp_path), work)
 
 
-def test_a_correction_reads_and_deletes_nothing(tmp_path: Path) -> None:
+def test_query_correction_offset_does_not_modify_offsets(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         for _ in range(5):
             await client.send()
@@ -307,7 +307,7 @@ def test_delay_offsets_are_those_of_the_levels(tmp_path: Path) -> None:
     against_broker(config(tmp_path), work)
 
 
-def test_filter_servers_go_to_the_name_server(tmp_path: Path) -> None:
+def test_filter_servers_are_registered_with_the_name_server(tmp_path: Path) -> None:
     async def run() -> None:
         names = NameServerConfig(bind_address="127.0.0.1", listen_port=0, kv_config_path=str(tmp_path / "kv.json"))
         async with NameServer(names) as name_server:
@@ -325,7 +325,7 @@ def test_filter_servers_go_to_the_name_server(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_queues_of_topics_that_are_gone_are_removed(tmp_path: Path) -> None:
+def test_queues_of_deleted_topics_are_removed(tmp_path: Path) -> None:
     async def first(client: Client) -> None:
         await client.send("Gone")
         await client.send("Kept")
@@ -366,7 +366,7 @@ def test_queues_without_a_message_in_the_log_are_removed(tmp_path: Path) -> None
     against_broker(config(tmp_path), second)
 
 
-def test_a_topic_and_a_group_are_shown_as_5_x_asks_for_them(tmp_path: Path) -> None:
+def test_topic_and_group_configuration_is_returned_in_the_5_x_format(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         await client.ok(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopic("T", "TBW102", 3, 4, 6))
         group = SubscriptionGroupConfig(group_name="G", retry_max_times=3, consume_enable=False)

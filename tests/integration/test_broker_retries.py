@@ -63,7 +63,7 @@ def test_a_dead_letter_is_stored_at_once(tmp_path: Path, level: int, most: int) 
     against_broker(config(tmp_path), work)
 
 
-def test_the_groups_maximum_counts_when_the_client_names_none(tmp_path: Path) -> None:
+def test_the_maximum_retries_of_the_group_apply_without_one_in_the_request(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         group = SubscriptionGroupConfig(group_name="G", retry_max_times=0)
         await client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=fastjson.write(group))
@@ -74,7 +74,7 @@ def test_the_groups_maximum_counts_when_the_client_names_none(tmp_path: Path) ->
     against_broker(config(tmp_path), work)
 
 
-def test_a_group_without_retry_queues_gives_up_what_it_fails_on(tmp_path: Path) -> None:
+def test_failed_messages_of_a_group_without_retry_queues_are_not_redelivered(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         group = SubscriptionGroupConfig(group_name="G", retry_queue_nums=0)
         await client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=fastjson.write(group))
@@ -85,7 +85,7 @@ def test_a_group_without_retry_queues_gives_up_what_it_fails_on(tmp_path: Path) 
     against_broker(config(tmp_path), work)
 
 
-def test_what_cannot_be_sent_back_is_refused_with_its_reason(tmp_path: Path) -> None:
+def test_invalid_send_back_requests_are_rejected_with_a_reason(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         await client.send()
         nothing = await back(client, 7)
@@ -110,7 +110,7 @@ def test_what_cannot_be_sent_back_is_refused_with_its_reason(tmp_path: Path) -> 
     against_broker(config(tmp_path, auto_create_subscription_group=False), work)
 
 
-def test_a_send_back_to_a_syncing_broker_is_answered_when_it_is_flushed(tmp_path: Path) -> None:
+def test_with_sync_flush_a_send_back_is_answered_once_it_is_flushed(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         await client.send()
         assert (await back(client, 0, -1)).code == 0
@@ -150,7 +150,7 @@ class Member:
         return handler
 
 
-def test_running_info_is_asked_of_the_client_and_answered_unchanged(tmp_path: Path) -> None:
+def test_running_info_is_fetched_from_the_client_and_returned_unchanged(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         request = RunningInfoRequest("G", "c1", True)
         offline = await client.call(RequestCode.GET_CONSUMER_RUNNING_INFO, request)
@@ -165,7 +165,7 @@ def test_running_info_is_asked_of_the_client_and_answered_unchanged(tmp_path: Pa
     against_broker(config(tmp_path), work, member.handlers)
 
 
-def test_the_broker_puts_the_record_into_a_direct_consumption(tmp_path: Path) -> None:
+def test_the_broker_attaches_the_record_to_a_direct_consumption(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         sent = typed(await client.send(), SendMessageAnswer)
         await client.heartbeat("c1", TOPIC)
@@ -182,7 +182,7 @@ def test_the_broker_puts_the_record_into_a_direct_consumption(tmp_path: Path) ->
     against_broker(config(tmp_path), work, member.handlers)
 
 
-def test_a_client_that_does_not_answer_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_does_not_respond_in_time_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ariane.broker.handlers.consumer_admin.CALL_MS", 50)
 
     async def work(client: Client) -> None:
@@ -197,7 +197,9 @@ def test_a_client_that_does_not_answer_in_time(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("timestamp", "force", "expected"), [(0, True, 0), (-1, True, 3), (-1, False, 2), (0, False, 0)]
 )
-def test_members_are_told_where_to_go_on(tmp_path: Path, timestamp: int, force: bool, expected: int) -> None:
+def test_reset_offset_sends_new_offsets_to_the_members(
+    tmp_path: Path, timestamp: int, force: bool, expected: int
+) -> None:
     async def work(client: Client) -> None:
         code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
         request = ResetOffset("T", "G", timestamp, force)
@@ -226,7 +228,7 @@ def test_members_are_told_where_to_go_on(tmp_path: Path, timestamp: int, force: 
     against_broker(config(tmp_path), work, member.handlers)
 
 
-def test_the_offsets_of_members_are_collected(tmp_path: Path) -> None:
+def test_consumer_status_collects_the_offsets_of_members(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
         assert (await client.call(code, ConsumerStatus("T", "G"))).code == ResponseCode.SYSTEM_ERROR
@@ -242,7 +244,7 @@ def test_the_offsets_of_members_are_collected(tmp_path: Path) -> None:
     against_broker(config(tmp_path), work, member.handlers)
 
 
-def test_members_that_cannot_say_are_named(tmp_path: Path) -> None:
+def test_members_without_status_support_are_named(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         await client.heartbeat("c1", TOPIC)
         answer = await client.call(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, ConsumerStatus("T", "G"))
@@ -260,7 +262,7 @@ async def send_reply(client: Client, **own: str) -> Command:
 
 
 @pytest.mark.parametrize("stored", [True, False])
-def test_a_reply_is_pushed_to_who_waits_for_it(tmp_path: Path, stored: bool) -> None:
+def test_a_reply_is_pushed_to_the_requesting_client(tmp_path: Path, stored: bool) -> None:
     async def work(client: Client) -> None:
         data = HeartbeatData("c1", (), (ProducerData("PG"),))
         await client.call(RequestCode.HEART_BEAT, body=fastjson.write(data))
@@ -279,7 +281,7 @@ def test_a_reply_is_pushed_to_who_waits_for_it(tmp_path: Path, stored: bool) -> 
 
 
 @pytest.mark.parametrize("own", [{"MSG_TYPE": "reply"}, {"REPLY_TO_CLIENT": "nobody"}, {"REPLY_TO_CLIENT": "c1"}])
-def test_a_reply_that_reaches_nobody_is_said_to_and_stored(tmp_path: Path, own: dict[str, str]) -> None:
+def test_an_undeliverable_reply_is_reported_and_stored(tmp_path: Path, own: dict[str, str]) -> None:
     async def work(client: Client) -> None:
         data = HeartbeatData("c1", (), (ProducerData("PG"),))
         await client.call(RequestCode.HEART_BEAT, body=fastjson.write(data))
@@ -292,7 +294,7 @@ def test_a_reply_that_reaches_nobody_is_said_to_and_stored(tmp_path: Path, own: 
 
 
 @pytest.mark.parametrize("times", [1, 16])
-def test_a_retried_message_that_still_carries_its_transaction_mark_is_stored(tmp_path: Path, times: int) -> None:
+def test_a_retried_message_with_a_transaction_flag_is_stored(tmp_path: Path, times: int) -> None:
     """Clients before 4.6.1 leave TRAN_MSG on what they send to a retry topic themselves."""
 
     async def work(client: Client) -> None:

@@ -176,7 +176,7 @@ def test_sends_and_pulls_are_counted(tmp_path: Path) -> None:
     against_broker(tmp_path, work)
 
 
-def test_what_tools_read_is_not_consumption(tmp_path: Path) -> None:
+def test_reads_of_tools_are_not_counted_as_consumption(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         await client.topic()
         await client.send()
@@ -191,7 +191,7 @@ def test_what_tools_read_is_not_consumption(tmp_path: Path) -> None:
     against_broker(tmp_path, work)
 
 
-def test_what_is_not_there_is_said_by_code(tmp_path: Path) -> None:
+def test_missing_statistics_are_reported_by_code(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         for name, key in (("TOPIC_PUT_NUMS", "T"), ("NO_SUCH", "T"), ("GROUP_GET_FALL_SIZE", "0@T@G")):
             with pytest.raises(ReplyError) as refused:
@@ -303,7 +303,7 @@ def test_times_of_a_group_in_each_queue(tmp_path: Path) -> None:
     against_broker(tmp_path, work)
 
 
-def test_a_broker_tells_of_itself(tmp_path: Path) -> None:
+def test_a_broker_returns_its_runtime_info(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         early = await client.runtime()
         assert early.keys() == RUNTIME_KEYS | {f"commitLogDiskRatio_{tmp_path}/commitlog"}
@@ -339,7 +339,7 @@ def test_a_broker_tells_of_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-def test_the_time_of_each_put_is_counted_the_wait_for_the_disk_included(tmp_path: Path, flush: str) -> None:
+def test_put_times_include_the_wait_for_the_disk(tmp_path: Path, flush: str) -> None:
     async def work(client: Client) -> None:
         await client.topic()
         for _ in range(5):
@@ -352,7 +352,7 @@ def test_the_time_of_each_put_is_counted_the_wait_for_the_disk_included(tmp_path
     against_broker(tmp_path, work, flush_disk_type=flush)
 
 
-def test_a_put_that_fails_is_counted_as_failed_only(tmp_path: Path) -> None:
+def test_a_failed_put_is_counted_only_as_failed(tmp_path: Path) -> None:
     class FullDisk(SystemDisk):
         def pwrite(self, handle: int, data: bytes, offset: int) -> None:
             if b"does not fit" in data:
@@ -372,7 +372,7 @@ def test_a_put_that_fails_is_counted_as_failed_only(tmp_path: Path) -> None:
     against_broker(tmp_path, work, disk=FullDisk())
 
 
-def test_a_days_end_moves_the_totals_and_the_log_is_written(tmp_path: Path) -> None:
+def test_totals_roll_over_at_midnight_and_the_log_is_written(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         await client.topic()
         await client.send()
@@ -392,7 +392,7 @@ def test_a_days_end_moves_the_totals_and_the_log_is_written(tmp_path: Path) -> N
     against_broker(tmp_path, work)
 
 
-def test_deleted_topics_and_groups_leave_the_statistics(tmp_path: Path) -> None:
+def test_deleted_topics_and_groups_are_removed_from_the_statistics(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         await client.topic()
         await client.send()
@@ -409,7 +409,7 @@ def test_deleted_topics_and_groups_leave_the_statistics(tmp_path: Path) -> None:
     against_broker(tmp_path, work, auto_delete_unused_stats=True)
 
 
-def test_a_group_that_reads_too_far_behind_consumes_no_more(tmp_path: Path) -> None:
+def test_pulls_of_a_group_beyond_the_lag_threshold_are_denied(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         await client.topic()
         for _ in range(40):
@@ -424,7 +424,7 @@ def test_a_group_that_reads_too_far_behind_consumes_no_more(tmp_path: Path) -> N
     against_broker(tmp_path, work, disable_consume_if_consumer_read_slowly=True, consumer_fallbehind_threshold=5_000)
 
 
-def test_lag_over_all_brokers_never_shows_what_is_not_known_as_zero(tmp_path: Path) -> None:
+def test_unknown_lag_of_a_broker_is_never_reported_as_zero(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         await client.topic()
         for _ in range(5):

@@ -74,7 +74,7 @@ def files(path: Path, part: str) -> list[Path]:
     return sorted((path / part).iterdir())
 
 
-def test_expired_files_go_on_request_and_offsets_move(tmp_path: Path) -> None:
+def test_expired_files_are_deleted_on_request_and_minimum_offsets_advance(tmp_path: Path) -> None:
     async def run() -> None:
         async with Broker(config(tmp_path, file_reserved_time=1)) as broker, ConnectionPool() as peers:
             for _ in range(60):
@@ -101,7 +101,7 @@ def test_expired_files_go_on_request_and_offsets_move(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_timers_outlive_the_files_they_were_stored_in(tmp_path: Path) -> None:
+def test_timers_survive_the_deletion_of_their_files(tmp_path: Path) -> None:
     async def run() -> None:
         disk = FillingDisk()
         async with Broker(config(tmp_path), disk=disk) as broker, ConnectionPool() as peers:
@@ -132,7 +132,7 @@ def test_timers_outlive_the_files_they_were_stored_in(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_a_nearly_full_disk_forgets_early_refuses_sends_serves_pulls_and_goes_on(tmp_path: Path) -> None:
+def test_a_nearly_full_disk_expires_files_early_and_rejects_only_sends(tmp_path: Path) -> None:
     async def run() -> None:
         disk = FillingDisk()
         async with Broker(config(tmp_path), disk=disk) as broker, ConnectionPool() as peers:

@@ -38,21 +38,21 @@ LAST_LINES = {
 }
 
 
-def test_the_page_has_its_examples():
+def test_the_page_contains_examples():
     assert len(BLOCKS) >= 14
     for piece in LAST_LINES:
         assert sum(piece in block for block in BLOCKS) == 1, piece
 
 
 @pytest.mark.parametrize("page", PROGRAMS)
-def test_the_first_example_is_a_program(page: str, ariane_cluster: LocalCluster, tmp_path: Path):
+def test_the_first_example_runs_as_a_program(page: str, ariane_cluster: LocalCluster, tmp_path: Path):
     program = tmp_path / "hello.py"
     program.write_text(with_namesrv(PROGRAMS[page], ariane_cluster))
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "orders ('ORDER-17',) created\n", "")
 
 
-def test_the_other_examples_run_one_after_another(ariane_cluster: LocalCluster):
+def test_the_other_examples_run_in_order(ariane_cluster: LocalCluster):
     async def run_all() -> None:
         names: dict[str, Any] = {"__name__": "__main__"}
         for block in BLOCKS[1:]:

@@ -173,6 +173,6 @@ def test_polling_before_assign_is_an_error() -> None:
 @pytest.mark.parametrize(
     "more", [{"start": "middle"}, {"settings": ConsumerSettings(message_model="broadcasting")}, {"namesrv": None}]
 )
-def test_invalid_poll_arguments_are_refused(more: dict[str, object]) -> None:
+def test_invalid_poll_arguments_are_rejected(more: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
         LitePullConsumer("g", **{"namesrv": "127.0.0.1:1", **more})  # type: ignore[arg-type]

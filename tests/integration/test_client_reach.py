@@ -157,7 +157,7 @@ def test_a_consumer_replies_to_a_request(tmp_path: Path) -> None:
     run(work())
 
 
-def test_a_request_times_out_and_its_late_reply_is_refused(tmp_path: Path) -> None:
+def test_a_request_times_out_and_its_late_reply_is_rejected(tmp_path: Path) -> None:
     async def work() -> None:
         async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer:
             with pytest.raises(RequestTimeout):

@@ -37,7 +37,7 @@ async def there_and_back(namesrv: str, bodies: list[bytes]) -> list[bytes]:
     return got
 
 
-def test_in_the_running_loop(tmp_path: Path):
+def test_a_cluster_runs_in_the_current_event_loop(tmp_path: Path):
     async def main() -> list[bytes]:
         async with cluster(tmp_path) as servers:
             return await there_and_back(servers.namesrv, [b"1", b"2", b"3"])
@@ -45,12 +45,12 @@ def test_in_the_running_loop(tmp_path: Path):
     assert asyncio.run(main()) == [b"1", b"2", b"3"]
 
 
-def test_the_fixture_gives_a_cluster_in_a_thread(ariane_cluster, tmp_path: Path):
+def test_the_fixture_provides_a_cluster_in_a_thread(ariane_cluster, tmp_path: Path):
     assert asyncio.run(there_and_back(ariane_cluster.namesrv, [b"1", b"2"])) == [b"1", b"2"]
     assert list((tmp_path / "store" / "commitlog").iterdir())
 
 
-def test_the_thread_and_the_ports_are_free_afterwards(tmp_path: Path):
+def test_the_thread_and_the_ports_are_released_at_exit(tmp_path: Path):
     with cluster_in_thread(tmp_path) as servers:
         host, _, port = servers.broker.rpartition(":")
     assert not [thread for thread in threading.enumerate() if thread.name == "ariane-cluster"]
@@ -58,6 +58,6 @@ def test_the_thread_and_the_ports_are_free_afterwards(tmp_path: Path):
         socket.create_connection((host, int(port)), timeout=5)
 
 
-def test_a_setting_that_cannot_be_used_is_raised_where_the_block_begins(tmp_path: Path):
+def test_invalid_settings_raise_on_entering_the_context(tmp_path: Path):
     with pytest.raises(ConfigError, match="flushDiskType"), cluster_in_thread(tmp_path, flush_disk_type="SOMETIMES"):
         pass

@@ -46,7 +46,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(asyncio.wait_for(work, 60))
 
 
-def test_once(tmp_path: Path) -> None:
+def test_with_once_each_run_publishes_one_round(tmp_path: Path) -> None:
     async def send(namesrv: str) -> None:
         async with Producer("P", namesrv) as producer:
             await producer.send(Message(topic="T", body=b"x"))
@@ -73,7 +73,7 @@ def test_once(tmp_path: Path) -> None:
     assert {one.topic for one in second.topics} == {"T", SAMPLES_TOPIC}
 
 
-def test_it_goes_on_until_told_to_stop(tmp_path: Path) -> None:
+def test_collect_runs_until_it_is_stopped(tmp_path: Path) -> None:
     with cluster_in_thread(tmp_path) as servers:
         options = ["-n", servers.namesrv, "--interval", "1", "--topic", "OTHER"]
         with subprocess.Popen([*COMMAND, *options], stdout=subprocess.PIPE, text=True) as process:
@@ -94,7 +94,7 @@ async def stored_when_there(namesrv: str) -> list[Sample]:
     return (await stored(namesrv, "OTHER", 3))[:3]
 
 
-def test_without_a_cluster_it_says_so_at_once() -> None:
+def test_a_missing_cluster_is_reported_immediately() -> None:
     began = time.monotonic()
     done = collected("-n", f"127.0.0.1:{free_port()}", "--once")
     assert done.returncode == 1

@@ -61,7 +61,7 @@ async def pulled(peers: ConnectionPool, addr: str, count: int) -> list[record.Re
     return found
 
 
-def test_times_and_levels_reach_a_held_pull_in_order(tmp_path: Path) -> None:
+def test_timers_and_levels_are_delivered_in_order_to_a_pending_pull(tmp_path: Path) -> None:
     for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"):
         asyncio.run(asyncio.wait_for(_in_order(tmp_path / flush, flush), 60))
 
@@ -82,7 +82,7 @@ async def _in_order(path: Path, flush: str) -> None:
         assert found[4].store_ms - start_ms >= 1000
 
 
-def test_what_waits_survives_a_restart(tmp_path: Path) -> None:
+def test_pending_delayed_messages_survive_a_restart(tmp_path: Path) -> None:
     async def first() -> None:
         async with Broker(config(tmp_path)) as broker, ConnectionPool() as peers:
             await send(peers, broker.addr, b"timer", TIMER_DELAY_MS="1500")
@@ -102,7 +102,7 @@ def test_what_waits_survives_a_restart(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(second(), 60))
 
 
-def test_a_stop_in_order_saves_how_far_each_level_is(tmp_path: Path) -> None:
+def test_a_clean_stop_saves_the_offset_of_each_level(tmp_path: Path) -> None:
     """A Java broker that opens the store next delivers again whatever lies behind that position."""
 
     async def play() -> None:
@@ -117,7 +117,7 @@ def test_a_stop_in_order_saves_how_far_each_level_is(tmp_path: Path) -> None:
     assert json.loads(saved) == {"offsetTable": {"2": 2}}
 
 
-def test_a_message_that_waits_is_taken_back_by_any_of_its_names(tmp_path: Path) -> None:
+def test_a_pending_message_is_cancelled_by_any_of_its_identifiers(tmp_path: Path) -> None:
     async def run() -> None:
         async with Broker(config(tmp_path)) as broker, ConnectionPool() as peers:
 
@@ -148,7 +148,7 @@ def test_a_message_that_waits_is_taken_back_by_any_of_its_names(tmp_path: Path) 
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_a_producer_takes_a_message_back(tmp_path: Path) -> None:
+def test_a_producer_recalls_a_message(tmp_path: Path) -> None:
     async def run() -> None:
         async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer:
             soon_ms = time.time_ns() // 1_000_000 + 600
@@ -170,7 +170,7 @@ def test_a_producer_takes_a_message_back(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_a_batch_may_have_level_0_and_no_other(tmp_path: Path) -> None:
+def test_batches_accept_only_delay_level_0(tmp_path: Path) -> None:
     async def run() -> None:
         async with Broker(config(tmp_path)) as broker, ConnectionPool() as peers:
 

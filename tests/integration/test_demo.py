@@ -22,7 +22,7 @@ DEMO_S = 240
 
 @pytest.mark.spark
 @pytest.mark.timeout(DEMO_S + 60)
-def test_a_killed_broker_loses_nothing_and_turns_nothing_around(tmp_path: Path):
+def test_a_killed_broker_loses_and_reorders_no_messages(tmp_path: Path):
     if find_spec("pyspark") is None:
         pytest.skip("needs pyspark: pip install 'ariane[spark]'")
     if fault := java_fault():

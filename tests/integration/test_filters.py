@@ -53,7 +53,7 @@ async def check(client: Client, subscription: SubscriptionData | None) -> Comman
     return await client.call(RequestCode.CHECK_CLIENT_CONFIG, body=fastjson.write(CheckClient("c", "G", subscription)))
 
 
-def test_messages_are_chosen_by_the_expression_of_the_request_or_of_the_group(tmp_path):
+def test_messages_are_filtered_by_the_expression_of_the_request_or_group(tmp_path):
     async def work(client: Client) -> None:
         for price in range(10):
             await client.send(body=b"%d" % price, price=str(price), TAGS="even" if price % 2 == 0 else "odd")
@@ -70,7 +70,7 @@ def test_messages_are_chosen_by_the_expression_of_the_request_or_of_the_group(tm
     against_broker(config(tmp_path, **SQL), work)
 
 
-def test_when_nothing_matches_the_reader_is_moved_on_a_bounded_step_at_a_time(tmp_path, monkeypatch):
+def test_a_pull_without_matches_advances_by_a_bounded_step(tmp_path, monkeypatch):
     monkeypatch.setattr(queue_reader, "SCAN_RECORD_BYTES", 20_000)
     monkeypatch.setattr(queue_reader, "AHEAD_BYTES", 4000)
 
@@ -93,7 +93,7 @@ def test_when_nothing_matches_the_reader_is_moved_on_a_bounded_step_at_a_time(tm
     against_broker(config(tmp_path, **SQL), work)
 
 
-def test_at_most_800_entries_are_looked_at(tmp_path):
+def test_a_pull_scans_at_most_800_entries(tmp_path):
     async def work(client: Client) -> None:
         await asyncio.gather(*(client.send(price="1") for _ in range(900)))
         answer = await pull(client, expression="price = 2")
@@ -104,7 +104,7 @@ def test_at_most_800_entries_are_looked_at(tmp_path):
     against_broker(config(tmp_path, **SQL), work)
 
 
-def test_a_held_pull_waits_for_a_match_and_sees_each_record_once(tmp_path):
+def test_a_pending_pull_waits_for_a_match_and_evaluates_each_record_once(tmp_path):
     async def work(client: Client) -> None:
         await client.send(price="0")
         held = asyncio.ensure_future(pull(client, 1, expression="price > 5", hold_ms=20_000))
@@ -121,7 +121,7 @@ def test_a_held_pull_waits_for_a_match_and_sees_each_record_once(tmp_path):
     against_broker(config(tmp_path, **SQL), work)
 
 
-def test_a_held_pull_whose_time_is_over_moves_the_reader_behind_what_did_not_match(tmp_path):
+def test_a_timed_out_pull_advances_past_unmatched_records(tmp_path):
     async def work(client: Client) -> None:
         await client.send(price="0")
         held = asyncio.ensure_future(pull(client, 1, expression="price > 5", hold_ms=200))
@@ -134,7 +134,7 @@ def test_a_held_pull_whose_time_is_over_moves_the_reader_behind_what_did_not_mat
     against_broker(config(tmp_path, **SQL), work)
 
 
-def test_codes_of_pulls_that_cannot_be_filtered(tmp_path):
+def test_response_codes_of_pulls_that_cannot_be_filtered(tmp_path):
     async def work(client: Client) -> None:
         await client.send(price="7")
         bad = await pull(client, expression="price > AND 5")
@@ -156,7 +156,7 @@ def test_codes_of_pulls_that_cannot_be_filtered(tmp_path):
     against_broker(config(tmp_path, **SQL), work)
 
 
-def test_without_the_setting_nothing_is_filtered_by_properties(tmp_path):
+def test_property_filters_are_rejected_unless_enabled(tmp_path):
     async def work(client: Client) -> None:
         await client.send(price="7")
         answer = await pull(client, expression="price > 5")
@@ -171,7 +171,7 @@ def test_without_the_setting_nothing_is_filtered_by_properties(tmp_path):
     against_broker(config(tmp_path), work)
 
 
-def test_46_says_beforehand_what_a_pull_would_say(tmp_path):
+def test_check_client_config_validates_expressions(tmp_path):
     async def work(client: Client) -> None:
         assert (await check(client, wants("price > 5"))).code == 0
         bad = await check(client, wants("price > 5 ADN x = 1"))
@@ -182,7 +182,7 @@ def test_46_says_beforehand_what_a_pull_would_say(tmp_path):
     against_broker(config(tmp_path, **SQL), work)
 
 
-def test_a_filter_is_kept_dies_with_its_group_and_is_read_at_the_next_start(tmp_path):
+def test_filters_are_saved_loaded_at_start_and_removed_with_their_group(tmp_path):
     path = Path(tmp_path) / "config" / "consumerFilter.json"
 
     def stored() -> dict[str, object]:
@@ -208,7 +208,7 @@ def test_a_filter_is_kept_dies_with_its_group_and_is_read_at_the_next_start(tmp_
 
 
 @pytest.mark.parametrize("filtered", [True, False])
-def test_retried_messages_are_filtered_when_that_is_set(tmp_path, filtered):
+def test_retried_messages_are_filtered_if_configured(tmp_path, filtered):
     async def work(client: Client) -> None:
         retry = SubscriptionData(topic="%RETRY%G", sub_version=1)
         await client.heartbeat("c", wants("price > 5"), retry)
@@ -221,7 +221,7 @@ def test_retried_messages_are_filtered_when_that_is_set(tmp_path, filtered):
     against_broker(config(tmp_path, filter_support_retry=filtered, **SQL), work)
 
 
-def test_a_tag_that_only_a_file_of_javas_knows_is_not_filtered_out(tmp_path, monkeypatch):
+def test_entries_with_an_extended_tag_address_are_not_filtered_out(tmp_path, monkeypatch):
     """With enableConsumeQueueExt Java writes an address in the place of the tag's hash; clients compare tags again."""
 
     async def work(client: Client) -> None:
@@ -245,7 +245,7 @@ async def until(condition) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_our_consumer_gets_what_it_asks_for_and_may_ask_for_something_else(tmp_path):
+def test_our_consumer_gets_matching_messages_and_can_change_its_expression(tmp_path):
     async def play() -> None:
         got: list[int] = []
 
@@ -276,7 +276,7 @@ def test_our_consumer_gets_what_it_asks_for_and_may_ask_for_something_else(tmp_p
 
 
 @pytest.mark.parametrize(("settings", "expression", "code"), [(SQL, "a >", 23), ({}, "a > 5", 1)])
-def test_a_consumer_that_cannot_be_served_does_not_start(tmp_path, settings, expression, code):
+def test_a_consumer_with_an_unsupported_filter_does_not_start(tmp_path, settings, expression, code):
     async def play() -> None:
         async with cluster(tmp_path, **settings) as servers, Producer("P", servers.namesrv) as producer:
             await producer.send(Message(topic="T", body=b"x"))
@@ -288,7 +288,7 @@ def test_a_consumer_that_cannot_be_served_does_not_start(tmp_path, settings, exp
     asyncio.run(play())
 
 
-def test_a_broker_that_was_started_anew_learns_the_filter_again(tmp_path):
+def test_a_restarted_broker_receives_the_filter_with_the_next_heartbeat(tmp_path):
     """Without a stored file the pull is answered with 24 or 27, and the heartbeat that follows tells the broker."""
 
     async def play() -> None:

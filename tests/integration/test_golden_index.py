@@ -54,7 +54,7 @@ def check(store: MessageStore) -> None:
         assert {record.decode(data).property_map()["UNIQ_KEY"] for data in found} == ids
 
 
-def test_a_clean_index_of_java_is_taken_over(root: Path) -> None:
+def test_a_clean_java_index_is_reused(root: Path) -> None:
     java = names(root)
     store = opened(root)
     assert store.recovery_report.notes == ()
@@ -74,7 +74,7 @@ def test_a_clean_index_of_java_is_taken_over(root: Path) -> None:
     again.close()
 
 
-def test_after_a_crash_of_java_its_last_file_is_made_again_for_all_messages(root: Path) -> None:
+def test_the_last_index_file_is_rebuilt_after_a_java_crash(root: Path) -> None:
     """Java itself would index only what lies in the log's last file again."""
     (root / "abort").touch()
     java = names(root)
@@ -84,7 +84,7 @@ def test_after_a_crash_of_java_its_last_file_is_made_again_for_all_messages(root
     store.close()
 
 
-def test_windows_reach_the_first_key_of_a_file_of_java(root: Path) -> None:
+def test_time_ranges_match_the_first_key_of_a_java_file(root: Path) -> None:
     """Java counts that key's time from the end of the file before, and does not find it again."""
     store = opened(root)
     for one in expected():
@@ -95,7 +95,7 @@ def test_windows_reach_the_first_key_of_a_file_of_java(root: Path) -> None:
     store.close()
 
 
-def test_the_same_log_gives_the_same_bytes(root: Path) -> None:
+def test_the_same_log_produces_the_same_index_bytes(root: Path) -> None:
     """Until Java splits the keys of the message that its first file has no room for."""
     java = (root / "index" / names(root)[0]).read_bytes()
     shutil.rmtree(root / "index")

@@ -47,7 +47,7 @@ def messages(store: MessageStore) -> dict[str, record.Record]:
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_every_message_is_there(root: Path, is_clean: bool) -> None:
+def test_every_message_is_readable(root: Path, is_clean: bool) -> None:
     expected = {one["offsetMsgId"]: one for one in map(json.loads, (DATA / "store.json").read_text().splitlines())}
     if not is_clean:
         (root / "abort").touch()
@@ -67,7 +67,7 @@ def test_every_message_is_there(root: Path, is_clean: bool) -> None:
     store.close()
 
 
-def test_it_goes_on_where_java_stopped(root: Path) -> None:
+def test_new_messages_are_appended_after_those_of_java(root: Path) -> None:
     store = opened(root)
     before = store.max_offset("T", 0)
     placed = store.put(RecordDraft(topic="T", queue_id=0, body=b"ours", born_ms=1, born_host=HOST))
@@ -81,7 +81,7 @@ def test_it_goes_on_where_java_stopped(root: Path) -> None:
     again.close()
 
 
-def test_javas_tables_are_read(root: Path) -> None:
+def test_java_configuration_tables_are_loaded(root: Path) -> None:
     disk, config = SystemDisk(), str(root / "config")
     assert (
         json_documents.load(disk, config, json_documents.TOPICS, TopicTable).topic_config_table["T"].write_queue_nums

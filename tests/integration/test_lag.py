@@ -52,7 +52,7 @@ def against(handlers: dict[int, Handler], work: Callable[[ConnectionPool, str], 
     asyncio.run(asyncio.wait_for(run(), 30))
 
 
-def test_a_group_that_committed_nothing_has_no_known_lag() -> None:
+def test_lag_is_unknown_for_a_group_without_committed_offsets() -> None:
     told = {
         WireQueue("a", COMMITTED, "T"): GroupOffset(9, 4, 77),
         WireQueue("a", NEVER, "T"): GroupOffset(5, 0, 0),
@@ -89,7 +89,7 @@ def test_a_group_that_committed_nothing_has_no_known_lag() -> None:
     )
 
 
-def test_a_broker_that_refuses_is_named() -> None:
+def test_a_broker_that_rejects_the_request_is_named() -> None:
     async def work(peers: ConnectionPool, addr: str) -> None:
         found = await group_lag.group_lag(peers, addr, "G")
         assert (found.total, found.consume_tps) == (None, None)
@@ -103,7 +103,7 @@ def test_a_broker_that_refuses_is_named() -> None:
     against({RequestCode.GET_CONSUME_STATS: refuse, RequestCode.GET_TOPIC_STATS_INFO: refuse}, work)
 
 
-def test_without_a_broker_there_is_no_answer() -> None:
+def test_lag_without_a_registered_broker_is_an_error() -> None:
     async def work(peers: ConnectionPool, addr: str) -> None:
         with pytest.raises(RouteNotFound, match="no broker is registered"):
             await group_lag.group_lag(peers, addr, "G")
@@ -111,7 +111,7 @@ def test_without_a_broker_there_is_no_answer() -> None:
     against({}, work)
 
 
-def test_what_a_broker_does_not_tell_of_itself_is_unknown() -> None:
+def test_missing_runtime_values_are_unknown() -> None:
     async def work(peers: ConnectionPool, addr: str) -> None:
         told = await group_lag.broker_runtime(peers, addr)
         assert (told.put_today, told.got_today, told.boot_ms) == (20, 0, 5)
@@ -123,7 +123,7 @@ def test_what_a_broker_does_not_tell_of_itself_is_unknown() -> None:
     against({RequestCode.GET_BROKER_RUNTIME_INFO: lambda command, peer: Reply(body=table)}, work)
 
 
-def test_an_answer_that_is_no_runtime_is_refused_with_what_it_lacks() -> None:
+def test_runtime_info_without_required_keys_is_rejected_by_key_name() -> None:
     async def work(peers: ConnectionPool, addr: str) -> None:
         with pytest.raises(ProtocolError, match="bootTimestamp"):
             await group_lag.broker_runtime(peers, addr)
@@ -131,7 +131,7 @@ def test_an_answer_that_is_no_runtime_is_refused_with_what_it_lacks() -> None:
     against({RequestCode.GET_BROKER_RUNTIME_INFO: lambda command, peer: Reply(body=b'{"table":{}}')}, work)
 
 
-def test_tables_by_queue_are_read_in_both_forms() -> None:
+def test_tables_by_queue_are_decoded_in_both_formats() -> None:
     bare = b'{"offsetTable":{{"brokerName":"a","queueId":1,"topic":"T"}:{"maxOffset":5}}}'
     quoted = rb'{"offsetTable":{"{\"brokerName\":\"a\",\"queueId\":1,\"topic\":\"T\"}":{"maxOffset":5}}}'
 

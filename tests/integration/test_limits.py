@@ -40,7 +40,7 @@ def with_server(limits: ServerLimits, work: Callable[[str, asyncio.Event], Await
     asyncio.run(asyncio.wait_for(run(), 30))
 
 
-def test_beyond_the_limit_requests_are_refused_until_others_are_answered() -> None:
+def test_requests_beyond_the_limit_are_rejected_until_others_finish() -> None:
     async def work(addr: str, release: asyncio.Event) -> None:
         async with ConnectionPool() as peers, ConnectionPool() as others:
             held = [asyncio.ensure_future(peers.request(addr, HELD)) for _ in range(2)]
@@ -59,7 +59,7 @@ def test_beyond_the_limit_requests_are_refused_until_others_are_answered() -> No
     with_server(limits, work)
 
 
-def test_one_connection_has_a_limit_of_its_own() -> None:
+def test_each_connection_has_its_own_limit() -> None:
     async def work(addr: str, release: asyncio.Event) -> None:
         async with ConnectionPool() as peers, ConnectionPool() as others:
             held = asyncio.ensure_future(peers.request(addr, HELD))
@@ -74,7 +74,7 @@ def test_one_connection_has_a_limit_of_its_own() -> None:
     with_server(limits, work)
 
 
-def test_requests_of_a_connection_that_is_lost_are_no_longer_under_way() -> None:
+def test_requests_of_a_lost_connection_no_longer_count_as_in_flight() -> None:
     async def work(addr: str, release: asyncio.Event) -> None:
         async with ConnectionPool() as peers:
             held = asyncio.ensure_future(peers.request(addr, HELD))
@@ -89,7 +89,7 @@ def test_requests_of_a_connection_that_is_lost_are_no_longer_under_way() -> None
     with_server(limits, work)
 
 
-def test_a_request_that_waited_too_long_for_its_turn_is_told_so() -> None:
+def test_a_request_queued_too_long_is_rejected() -> None:
     async def work(addr: str, release: asyncio.Event) -> None:
         async with ConnectionPool() as peers:
             connection = await peers.connect(addr)
@@ -105,7 +105,7 @@ def test_a_request_that_waited_too_long_for_its_turn_is_told_so() -> None:
     with_server(ServerLimits(queue_time_limits_s={SLOW: 0.03}), work)
 
 
-def test_one_connection_too_many_is_closed() -> None:
+def test_a_connection_beyond_the_limit_is_closed() -> None:
     async def work(addr: str, release: asyncio.Event) -> None:
         async with ConnectionPool() as peers, ConnectionPool() as others:
             assert (await peers.request(addr, ECHO)).code == 0

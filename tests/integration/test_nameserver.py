@@ -54,7 +54,7 @@ def registration(version: int = 1) -> bytes:
     return fastjson.write(RegisterBrokerBody(topic_config_serialize_wrapper=topics))
 
 
-def test_registered_found_and_gone_with_its_connection(tmp_path: Path) -> None:
+def test_a_broker_is_registered_routed_and_removed_with_its_connection(tmp_path: Path) -> None:
     async def work(call: Call, addr: str) -> None:
         async with ConnectionPool() as broker:
             await broker.request_ok(addr, RequestCode.REGISTER_BROKER, REGISTER, registration())
@@ -68,7 +68,7 @@ def test_registered_found_and_gone_with_its_connection(tmp_path: Path) -> None:
     against_name_server(tmp_path, work)
 
 
-def test_cluster_info_has_bare_number_keys_as_every_client_reads_them(tmp_path: Path) -> None:
+def test_cluster_info_has_unquoted_number_keys(tmp_path: Path) -> None:
     async def work(call: Call, addr: str) -> None:
         await call(RequestCode.REGISTER_BROKER, REGISTER, registration())
         answer = await call(RequestCode.GET_BROKER_CLUSTER_INFO)
@@ -77,7 +77,7 @@ def test_cluster_info_has_bare_number_keys_as_every_client_reads_them(tmp_path: 
     against_name_server(tmp_path, work)
 
 
-def test_a_data_version_tells_whether_to_register(tmp_path: Path) -> None:
+def test_query_data_version_reports_whether_to_register(tmp_path: Path) -> None:
     reference = BrokerRef("broker-a", "10.0.0.1:10911", "C", 0)
 
     async def work(call: Call, addr: str) -> None:
@@ -91,7 +91,7 @@ def test_a_data_version_tells_whether_to_register(tmp_path: Path) -> None:
     against_name_server(tmp_path, work)
 
 
-def test_kv_values_are_kept_over_a_restart_and_ordered_topics_told_to_brokers(tmp_path: Path) -> None:
+def test_kv_values_survive_a_restart_and_ordered_topics_are_sent_to_brokers(tmp_path: Path) -> None:
     async def put(call: Call, addr: str) -> None:
         assert (await call(RequestCode.GET_KV_CONFIG, KvKey("NS", "k"))).code == ResponseCode.QUERY_NOT_FOUND
         assert (await call(RequestCode.PUT_KV_CONFIG, PutKv("NS", "k", "v"))).code == 0
@@ -109,7 +109,7 @@ def test_kv_values_are_kept_over_a_restart_and_ordered_topics_told_to_brokers(tm
     against_name_server(tmp_path, get)
 
 
-def test_a_broken_kv_file_falls_back_to_the_former_one_or_stops_the_start(tmp_path: Path) -> None:
+def test_a_damaged_kv_file_falls_back_to_its_backup_or_prevents_the_start(tmp_path: Path) -> None:
     path = tmp_path / "kv.json"
 
     async def put_twice() -> None:
@@ -127,7 +127,7 @@ def test_a_broken_kv_file_falls_back_to_the_former_one_or_stops_the_start(tmp_pa
         KvStore(path)
 
 
-def test_settings_can_be_read_and_paths_not_written(tmp_path: Path) -> None:
+def test_settings_are_readable_but_paths_are_not_writable(tmp_path: Path) -> None:
     async def work(call: Call, addr: str) -> None:
         assert b"orderMessageEnable=false\n" in (await call(RequestCode.GET_NAMESRV_CONFIG)).body
         assert (await call(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"orderMessageEnable=true")).code == 0
@@ -138,7 +138,7 @@ def test_settings_can_be_read_and_paths_not_written(tmp_path: Path) -> None:
     against_name_server(tmp_path, work)
 
 
-def test_an_unknown_code_is_answered_and_not_kept_silent_about(tmp_path: Path) -> None:
+def test_an_unknown_request_code_gets_an_error_response(tmp_path: Path) -> None:
     async def work(call: Call, addr: str) -> None:
         answer = await call(9999)
         assert (answer.code, answer.remark) == (
@@ -150,7 +150,7 @@ def test_an_unknown_code_is_answered_and_not_kept_silent_about(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("addr", ["no-port", "", "h:0"])
-def test_a_registration_with_an_address_that_is_none_is_refused(tmp_path: Path, addr: str) -> None:
+def test_a_registration_with_an_invalid_address_is_rejected(tmp_path: Path, addr: str) -> None:
     async def work(call: Call, _: str) -> None:
         header = RegisterBroker("broker-a", addr, "C", "", 0)
         assert (await call(RequestCode.REGISTER_BROKER, header, registration())).code == ResponseCode.SYSTEM_ERROR

@@ -91,14 +91,14 @@ def frame(header: bytes, form: int = 0) -> bytes:
         frame(b"{}", form=2),
     ],
 )
-def test_what_cannot_be_followed_is_closed_without_an_answer(sent: bytes) -> None:
+def test_malformed_frames_close_the_connection_without_a_response(sent: bytes) -> None:
     async def work(server: RemotingServer) -> None:
         assert await answers_after(server, sent) == b""
 
     with_server(work)
 
 
-def test_a_closed_connection_is_nobody_elses(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_malformed_frame_closes_only_its_own_connection(caplog: pytest.LogCaptureFixture) -> None:
     async def work(server: RemotingServer) -> None:
         async with ConnectionPool() as peers:
             addr = f"127.0.0.1:{server.port}"
@@ -119,7 +119,7 @@ def test_a_closed_connection_is_nobody_elses(caplog: pytest.LogCaptureFixture) -
         (99, 3, " request type 99 not supported"),
     ],
 )
-def test_what_fails_is_answered_with_its_reason(code: int, answered: int, remark: str) -> None:
+def test_handler_errors_are_returned_with_code_and_remark(code: int, answered: int, remark: str) -> None:
     async def work(server: RemotingServer) -> None:
         async with ConnectionPool() as peers:
             answer = await peers.request(f"127.0.0.1:{server.port}", code)
@@ -130,21 +130,21 @@ def test_what_fails_is_answered_with_its_reason(code: int, answered: int, remark
 
 
 @pytest.mark.parametrize("code", [ECHO, REFUSE, CRASH, LATER, 99])
-def test_a_one_way_request_gets_no_answer(code: int) -> None:
+def test_one_way_requests_get_no_response(code: int) -> None:
     async def work(server: RemotingServer) -> None:
         assert await answers_after(server, b"".join(command.encode(code, opaque=1, flag=2))) == b"<open>"
 
     with_server(work)
 
 
-def test_an_answer_for_nobody_is_ignored() -> None:
+def test_responses_without_a_pending_request_are_ignored() -> None:
     async def work(server: RemotingServer) -> None:
         assert await answers_after(server, b"".join(command.encode(0, opaque=77, flag=1))) == b"<open>"
 
     with_server(work)
 
 
-def test_answers_come_in_the_form_of_the_request() -> None:
+def test_responses_use_the_serialization_of_the_request() -> None:
     async def work(server: RemotingServer) -> None:
         got = await answers_after(server, b"".join(command.encode(ECHO, opaque=1, flag=0, form=1)))
         assert got[4] == 1
@@ -152,7 +152,7 @@ def test_answers_come_in_the_form_of_the_request() -> None:
     with_server(work)
 
 
-def test_many_requests_overtake_each_other_on_one_connection() -> None:
+def test_responses_may_arrive_out_of_order_on_one_connection() -> None:
     async def work(server: RemotingServer) -> None:
         async with ConnectionPool() as peers:
             connection = await peers.connect(f"127.0.0.1:{server.port}")
@@ -168,7 +168,7 @@ def test_many_requests_overtake_each_other_on_one_connection() -> None:
     with_server(work)
 
 
-def test_a_server_asks_its_client_on_the_same_connection() -> None:
+def test_a_server_sends_requests_to_its_client_on_the_same_connection() -> None:
     async def work(server: RemotingServer) -> None:
         async with ConnectionPool({ECHO: lambda request, peer: Reply(fields=request.field_map())}) as peers:
             answer = await peers.request(f"127.0.0.1:{server.port}", BACK)
@@ -177,7 +177,7 @@ def test_a_server_asks_its_client_on_the_same_connection() -> None:
     with_server(work)
 
 
-def test_silence_is_a_timeout_and_the_connection_goes_on() -> None:
+def test_a_request_times_out_and_the_connection_stays_usable() -> None:
     async def work(server: RemotingServer) -> None:
         async with ConnectionPool() as peers:
             addr = f"127.0.0.1:{server.port}"
@@ -188,7 +188,7 @@ def test_silence_is_a_timeout_and_the_connection_goes_on() -> None:
     with_server(work)
 
 
-def test_a_lost_connection_ends_what_waits_and_is_made_anew() -> None:
+def test_a_lost_connection_fails_pending_requests_and_is_reopened() -> None:
     async def work(server: RemotingServer) -> None:
         async with ConnectionPool() as peers:
             addr = f"127.0.0.1:{server.port}"
@@ -202,7 +202,7 @@ def test_a_lost_connection_ends_what_waits_and_is_made_anew() -> None:
     with_server(work)
 
 
-def test_nobody_there_is_said_with_the_address() -> None:
+def test_a_refused_connection_is_reported_with_its_address() -> None:
     async def run() -> None:
         async with RemotingServer({}, "127.0.0.1", 0) as server:
             addr = f"127.0.0.1:{server.port}"
@@ -215,7 +215,7 @@ def test_nobody_there_is_said_with_the_address() -> None:
     asyncio.run(run())
 
 
-def test_a_silent_connection_is_closed() -> None:
+def test_an_idle_connection_is_closed() -> None:
     async def run() -> None:
         async with RemotingServer({}, "127.0.0.1", 0, idle_s=0.05) as server:
             reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -225,7 +225,7 @@ def test_a_silent_connection_is_closed() -> None:
     asyncio.run(run())
 
 
-def test_a_peer_that_does_not_read_its_answers_is_not_read_from() -> None:
+def test_reading_pauses_for_a_peer_that_does_not_read_responses() -> None:
     async def work(server: RemotingServer) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1024)
         request = b"".join(command.encode(ECHO, opaque=1, flag=0, body=bytes(1024 * 1024)))
@@ -242,7 +242,7 @@ def test_a_peer_that_does_not_read_its_answers_is_not_read_from() -> None:
     with_server(work)
 
 
-def test_a_request_to_a_peer_that_reads_nothing_ends_in_time() -> None:
+def test_a_request_to_a_peer_that_does_not_read_times_out() -> None:
     async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(3600)
 
@@ -258,7 +258,7 @@ def test_a_request_to_a_peer_that_reads_nothing_ends_in_time() -> None:
     asyncio.run(asyncio.wait_for(run(), 20))
 
 
-def test_a_server_stops_although_a_peer_does_not_read() -> None:
+def test_a_server_stops_even_if_a_peer_does_not_read() -> None:
     async def run() -> None:
         async with RemotingServer(handlers(lambda: None), "127.0.0.1", 0) as server:  # type: ignore[arg-type, return-value]
             _, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1024)
@@ -269,7 +269,7 @@ def test_a_server_stops_although_a_peer_does_not_read() -> None:
     asyncio.run(asyncio.wait_for(run(), 10))
 
 
-def test_one_connection_that_asks_much_does_not_hold_up_another() -> None:
+def test_a_busy_connection_does_not_delay_others() -> None:
     served: list[int] = []
 
     def note(request: Command, peer: Peer) -> Reply:
@@ -295,7 +295,7 @@ def test_one_connection_that_asks_much_does_not_hold_up_another() -> None:
     assert served.index(served[0], 1) < 700
 
 
-def test_one_way_requests_are_served_although_their_connection_is_closed_at_once() -> None:
+def test_one_way_requests_are_processed_after_their_connection_closes() -> None:
     served: list[bytes] = []
 
     def note(request: Command, peer: Peer) -> Reply:

@@ -28,13 +28,13 @@ async def started(path: Path, **settings: object) -> None:
         pass
 
 
-def test_servers_that_only_this_machine_reaches_say_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_servers_on_loopback_log_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         asyncio.run(started(tmp_path))
     assert notices(caplog) == []
 
 
-def test_servers_that_the_network_reaches_say_who_may_do_what(
+def test_servers_open_to_the_network_log_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(broker_module, "is_loopback", lambda address: False)
@@ -47,7 +47,7 @@ def test_servers_that_the_network_reaches_say_who_may_do_what(
     assert "\n" not in name_server + broker
 
 
-def test_access_control_leaves_the_replication_port_open(
+def test_access_control_does_not_cover_the_replication_port(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(broker_module, "is_loopback", lambda address: False)

@@ -55,7 +55,7 @@ def ids_of(answer: Command) -> list[str]:
     return [one.property_map()["UNIQ_KEY"] for one in record.decode_all(answer.body)]
 
 
-def test_by_key_and_by_unique_id(tmp_path: Path) -> None:
+def test_messages_are_found_by_key_and_by_unique_id(tmp_path: Path) -> None:
     async def work(peers: ConnectionPool, addr: str) -> None:
         await send(peers, addr, UNIQ_KEY=ID, KEYS="order-1 customer-2")
         await send(peers, addr, UNIQ_KEY=ID[:-1] + "8", KEYS="order-3 customer-2")
@@ -80,7 +80,7 @@ async def found_again(peers: ConnectionPool, addr: str) -> None:
     assert ids_of(await query(peers, addr, "order-1")) == [ID]
 
 
-def test_the_records_of_a_batch_are_found(tmp_path: Path) -> None:
+def test_records_of_a_batch_are_found(tmp_path: Path) -> None:
     async def work(peers: ConnectionPool, addr: str) -> None:
         entries = [
             batch.BatchEntry(0, b"body", properties.encode({"UNIQ_KEY": f"{ID[:-2]}{number:02X}", "KEYS": "k"}))
@@ -93,7 +93,7 @@ def test_the_records_of_a_batch_are_found(tmp_path: Path) -> None:
     against_broker(tmp_path, work)
 
 
-def test_the_window_counts_for_keys_and_not_for_unique_ids(tmp_path: Path) -> None:
+def test_the_time_range_applies_to_keys_but_not_to_unique_ids(tmp_path: Path) -> None:
     """The client's clock is 1.2 s ahead: what it asks for begins 200 ms after the message was stored."""
 
     async def work(peers: ConnectionPool, addr: str) -> None:
@@ -109,7 +109,7 @@ def test_the_window_counts_for_keys_and_not_for_unique_ids(tmp_path: Path) -> No
     against_broker(tmp_path, work)
 
 
-def test_an_answer_that_is_cut_says_so_and_goes_on(tmp_path: Path) -> None:
+def test_a_truncated_response_is_marked_and_can_be_continued(tmp_path: Path) -> None:
     async def work(peers: ConnectionPool, addr: str) -> None:
         sent = [f"{ID[:-4]}{number:04X}" for number in range(150)]
         for one in sent:
@@ -139,7 +139,7 @@ def test_an_answer_that_is_cut_says_so_and_goes_on(tmp_path: Path) -> None:
     against_broker(tmp_path, work)
 
 
-def test_limits_are_settings(tmp_path: Path) -> None:
+def test_query_limits_are_configurable(tmp_path: Path) -> None:
     async def work(peers: ConnectionPool, addr: str) -> None:
         for number in range(9):
             await send(peers, addr, UNIQ_KEY=f"{ID[:-1]}{number}", KEYS="k")
@@ -153,7 +153,7 @@ def test_limits_are_settings(tmp_path: Path) -> None:
     assert "always indexes again" in BROKER_SETTINGS.parse({"messageIndexSafe": "true"})[1][0]
 
 
-def test_without_an_index_the_answer_says_why(tmp_path: Path) -> None:
+def test_a_query_without_an_index_reports_the_reason(tmp_path: Path) -> None:
     async def work(peers: ConnectionPool, addr: str) -> None:
         answer = await query(peers, addr, "k")
         assert answer.code == ResponseCode.SYSTEM_ERROR
@@ -169,7 +169,7 @@ def test_without_an_index_the_answer_says_why(tmp_path: Path) -> None:
 # --- use cases ---
 
 
-def test_messages_of_a_cluster(tmp_path: Path) -> None:
+def test_queries_cover_all_brokers_of_a_cluster(tmp_path: Path) -> None:
     async def run() -> None:
         async with cluster(tmp_path) as (namesrv, addr), ConnectionPool() as peers:
             placed = [
@@ -207,7 +207,7 @@ def test_messages_of_a_cluster(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_a_broker_that_is_not_there_is_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_broker_is_reported_as_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         async with cluster(tmp_path) as (namesrv, addr), ConnectionPool() as peers:
             await send(peers, addr, UNIQ_KEY=ID)

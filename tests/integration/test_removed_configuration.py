@@ -63,7 +63,7 @@ async def start_with_state(peers: ConnectionPool, broker: Broker, config: Path) 
 
 @pytest.mark.parametrize("take", [remove, move_away, replace_by_copy])
 @pytest.mark.parametrize("stop_at_once", [False, True])
-def test_a_removed_config_directory_is_written_again(
+def test_a_removed_config_directory_is_rewritten(
     tmp_path: Path, take: Callable[[Path], None], *, stop_at_once: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = tmp_path / "store" / "config"
@@ -89,7 +89,7 @@ def test_a_removed_config_directory_is_written_again(
     assert len(notices) == 1 and "was removed while the broker runs" in notices[0]
 
 
-def test_a_file_in_place_of_the_removed_directory_refuses_changes(
+def test_changes_are_rejected_if_a_file_replaces_the_config_directory(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = tmp_path / "store" / "config"
@@ -111,7 +111,7 @@ def test_a_file_in_place_of_the_removed_directory_refuses_changes(
     assert len(notices) == 1 and "cannot be written again (File exists)" in notices[0]
 
 
-def test_a_file_or_a_broken_link_in_place_of_a_directory_refuses_the_start(tmp_path: Path) -> None:
+def test_a_file_or_broken_link_instead_of_a_directory_prevents_the_start(tmp_path: Path) -> None:
     async def start() -> None:
         async with Broker(settings(tmp_path)):
             pass
@@ -131,7 +131,7 @@ def test_a_file_or_a_broken_link_in_place_of_a_directory_refuses_the_start(tmp_p
         asyncio.run(start())
 
 
-def test_a_path_is_compared_with_the_open_file(tmp_path: Path) -> None:
+def test_a_moved_or_replaced_file_is_detected(tmp_path: Path) -> None:
     disk, path = SystemDisk(), str(tmp_path / "f")
     handle = disk.create(path, 0)
     assert disk.is_at(handle, path)

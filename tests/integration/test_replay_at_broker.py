@@ -63,7 +63,7 @@ def run(servers: LocalCluster, *arguments: str) -> subprocess.CompletedProcess[s
     return subprocess.run(command(servers, *arguments), capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_dead_letters_go_back_once_and_a_dry_run_sends_nothing(servers: LocalCluster, tmp_path: Path) -> None:
+def test_dead_letters_are_replayed_once_and_a_dry_run_sends_nothing(servers: LocalCluster, tmp_path: Path) -> None:
     asyncio.run(dead_letters(servers, 5))
     result = tmp_path / "result.jsonl"
     dry = run(servers, "--from-topic", DLQ, "--dry-run")
@@ -98,7 +98,7 @@ def test_dead_letters_go_back_once_and_a_dry_run_sends_nothing(servers: LocalClu
     assert sorted(one.body for one in again.values()) == [b"0", b"1", b"2", b"3", b"4"]
 
 
-def test_a_topic_sent_to_itself_is_sent_once(servers: LocalCluster, tmp_path: Path) -> None:
+def test_a_topic_replayed_to_itself_is_sent_once(servers: LocalCluster, tmp_path: Path) -> None:
     """Each of its queues is read up to where it ended before the first message was sent."""
     asyncio.run(dead_letters(servers, 12))
     done = run(
@@ -108,7 +108,7 @@ def test_a_topic_sent_to_itself_is_sent_once(servers: LocalCluster, tmp_path: Pa
     assert len(asyncio.run(stored(servers, "orders"))) == 24
 
 
-def test_after_a_kill_the_rest_is_sent(servers: LocalCluster, tmp_path: Path) -> None:
+def test_a_killed_replay_resumes_with_the_remaining_messages(servers: LocalCluster, tmp_path: Path) -> None:
     asyncio.run(dead_letters(servers, 60))
     result = tmp_path / "result.parquet"
     journal = tmp_path / "result.parquet.journal"
@@ -131,7 +131,7 @@ def test_after_a_kill_the_rest_is_sent(servers: LocalCluster, tmp_path: Path) ->
     assert run(servers, *arguments, "1000/s").stdout.startswith("0 sent, 0 failed, 0 unsent, 60 already sent")
 
 
-def test_what_cannot_be_is_said(servers: LocalCluster, tmp_path: Path) -> None:
+def test_invalid_replays_are_reported(servers: LocalCluster, tmp_path: Path) -> None:
     asyncio.run(dead_letters(servers, 1))
     result = str(tmp_path / "r.jsonl")
     missing = run(servers, "--from-topic", DLQ, "--topic", "nowhere", "--result", result)

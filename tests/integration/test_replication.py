@@ -82,7 +82,7 @@ def log_of(home: Path, name: str) -> bytes:
     return b"".join(path.read_bytes() for path in sorted((home / name / "commitlog").iterdir()))
 
 
-def test_a_slave_has_the_same_log_also_after_it_was_away(tmp_path: Path) -> None:
+def test_a_slave_has_the_same_log_after_a_disconnection(tmp_path: Path) -> None:
     async def work(servers: Pair) -> None:
         async with servers.broker("master") as master:
             for number in range(500):
@@ -105,7 +105,7 @@ def test_a_slave_has_the_same_log_also_after_it_was_away(tmp_path: Path) -> None
     assert log_of(tmp_path, "slave") == log_of(tmp_path, "master")
 
 
-def test_a_slave_that_was_killed_comes_back(tmp_path: Path) -> None:
+def test_a_killed_slave_recovers(tmp_path: Path) -> None:
     """Its store is left as it is in the middle of the work, with `abort` and perhaps half a record."""
 
     async def work(servers: Pair) -> None:
@@ -129,7 +129,7 @@ def test_a_slave_that_was_killed_comes_back(tmp_path: Path) -> None:
     assert log_of(tmp_path, "killed") == log_of(tmp_path, "master")
 
 
-def test_a_sync_master_says_whether_a_slave_has_it(tmp_path: Path) -> None:
+def test_a_sync_master_reports_whether_a_slave_has_the_message(tmp_path: Path) -> None:
     async def work(servers: Pair) -> None:
         async with servers.broker("master", broker_role="SYNC_MASTER", slave_timeout=300) as master:
             assert await servers.send(master.addr) == ResponseCode.SLAVE_NOT_AVAILABLE
@@ -152,7 +152,7 @@ def test_a_sync_master_says_whether_a_slave_has_it(tmp_path: Path) -> None:
     with_pair(tmp_path, work)
 
 
-def test_with_sync_flush_too_both_are_waited_for(tmp_path: Path) -> None:
+def test_a_sync_flush_master_waits_for_the_disk_and_the_slave(tmp_path: Path) -> None:
     async def work(servers: Pair) -> None:
         both = {"broker_role": "SYNC_MASTER", "flush_disk_type": "SYNC_FLUSH", "broker_fast_failure_enable": False}
         async with servers.broker("master", **both) as master, servers.slave(flush_disk_type="SYNC_FLUSH") as slave:
@@ -165,7 +165,7 @@ def test_with_sync_flush_too_both_are_waited_for(tmp_path: Path) -> None:
     with_pair(tmp_path, work)
 
 
-def test_a_slave_says_no_to_what_is_its_masters(tmp_path: Path) -> None:
+def test_a_slave_rejects_requests_reserved_for_the_master(tmp_path: Path) -> None:
     async def work(servers: Pair) -> None:
         async with servers.broker("master") as master, servers.slave() as slave:
             await servers.send(master.addr)
@@ -214,7 +214,7 @@ def test_a_slave_copies_topics_groups_and_offsets(tmp_path: Path) -> None:
     assert "T" in kept["topicConfigTable"]
 
 
-def test_a_topic_is_deleted_through_a_slave_at_its_master_first(tmp_path: Path) -> None:
+def test_a_slave_deletes_a_topic_at_its_master_first(tmp_path: Path) -> None:
     """`mqadmin deleteTopic -c` asks every broker of a cluster; a slave that refuses ends the command."""
 
     async def work(servers: Pair) -> None:
@@ -238,7 +238,7 @@ def test_a_topic_is_deleted_through_a_slave_at_its_master_first(tmp_path: Path) 
     with_pair(tmp_path, work)
 
 
-def test_the_fast_port_serves_everything_but_pulls(tmp_path: Path) -> None:
+def test_the_vip_port_serves_everything_but_pulls(tmp_path: Path) -> None:
     async def work(servers: Pair) -> None:
         async with servers.broker("master") as master:
             ip, _, port = master.addr.rpartition(":")
@@ -252,7 +252,7 @@ def test_the_fast_port_serves_everything_but_pulls(tmp_path: Path) -> None:
     with_pair(tmp_path, work)
 
 
-def test_slow_consumers_are_sent_to_a_slave_where_that_is_allowed(tmp_path: Path) -> None:
+def test_slow_consumers_are_redirected_to_a_slave_where_allowed(tmp_path: Path) -> None:
     async def work(servers: Pair) -> None:
         async with servers.broker("master", slave_read_enable=True, access_message_in_memory_max_ratio=0) as master:
             await servers.send(master.addr)
@@ -264,7 +264,7 @@ def test_slow_consumers_are_sent_to_a_slave_where_that_is_allowed(tmp_path: Path
     with_pair(tmp_path, work)
 
 
-def test_a_consumer_reads_on_from_the_slave_when_the_master_is_gone(tmp_path: Path) -> None:
+def test_a_consumer_continues_at_the_slave_after_the_master_stops(tmp_path: Path) -> None:
     async def work(servers: Pair) -> None:
         async with servers.slave() as slave:
             async with servers.broker("master") as master:
@@ -284,7 +284,7 @@ def test_a_consumer_reads_on_from_the_slave_when_the_master_is_gone(tmp_path: Pa
     with_pair(tmp_path, work)
 
 
-def test_the_test_cluster_has_slaves(tmp_path: Path) -> None:
+def test_the_local_cluster_supports_slaves(tmp_path: Path) -> None:
     async def run() -> None:
         async with replicated_cluster(tmp_path, slaves=2) as servers:
             assert len(servers.slaves) == 2
@@ -299,7 +299,7 @@ def test_the_test_cluster_has_slaves(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_slave_that_becomes_the_master_delivers_what_is_left_and_nothing_twice(tmp_path: Path) -> None:
+def test_a_promoted_slave_delivers_pending_messages_exactly_once(tmp_path: Path) -> None:
     """What was delayed is known to the slave as delivered or pending from the log alone."""
 
     async def work(servers: Pair) -> None:

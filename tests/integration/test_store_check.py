@@ -54,14 +54,14 @@ def faults(disk: FakeDisk) -> list[CheckFinding]:
     return [one for one in check("/store", disk) if one.severity != NOTE]
 
 
-def test_a_sound_store_has_no_finding_and_is_not_written_to(disk: FakeDisk) -> None:
+def test_a_valid_store_has_no_findings_and_is_not_modified(disk: FakeDisk) -> None:
     before, summary = disk.changes, CheckSummary()
     assert list(check("/store", disk, summary)) == []
     assert (summary.records, summary.entries, summary.queues) == (30, 30, 1)
     assert disk.changes == before
 
 
-def test_a_running_store_is_sound_while_entries_are_not_yet_there() -> None:
+def test_a_running_store_is_valid_while_dispatch_is_pending() -> None:
     disk = FakeDisk()
     store = filled(disk)
     for _ in range(3):
@@ -111,7 +111,7 @@ def made(path: str, data: bytes) -> Callable[[FakeDisk], None]:
         (overwritten(LAST, 1015, b"x"), WARNING, LAST, 0, "after the last record"),
     ],
 )
-def test_one_thing_wrong(
+def test_each_kind_of_damage_is_found(
     disk: FakeDisk, change: Callable[[FakeDisk], None], severity: str, file: str, offset: int, what: str
 ) -> None:
     disk.make_dirs("/store/config")
@@ -159,7 +159,7 @@ def index_faults(disk: FakeDisk) -> list[CheckFinding]:
     return list(check("/store", disk, index_sizes=INDEX_SIZES))
 
 
-def test_a_sound_key_index_has_no_finding() -> None:
+def test_a_valid_key_index_has_no_findings() -> None:
     disk, summary = FakeDisk(), CheckSummary()
     store = indexed(disk)
     store.write_checkpoint()
@@ -184,7 +184,7 @@ def test_a_sound_key_index_has_no_finding() -> None:
         (36, pack(">i", 13), 0, "its header counts 12 entries, it has room for 11"),
     ],
 )
-def test_one_thing_wrong_in_the_key_index(at: int, data: bytes, offset: int, what: str) -> None:
+def test_each_kind_of_index_damage_is_found(at: int, data: bytes, offset: int, what: str) -> None:
     disk = FakeDisk()
     indexed(disk).close()
     path = next(path for path in disk.paths() if "/index/" in path)
@@ -195,7 +195,7 @@ def test_one_thing_wrong_in_the_key_index(at: int, data: bytes, offset: int, wha
     assert found.fix
 
 
-def test_a_slot_that_names_an_older_entry_is_found() -> None:
+def test_an_index_slot_with_a_wrong_entry_number_is_found() -> None:
     disk = FakeDisk()
     indexed(disk).close()
     for path in [path for path in disk.paths() if "/index/" in path]:
@@ -208,7 +208,7 @@ def test_a_slot_that_names_an_older_entry_is_found() -> None:
             assert f"slot {slot} names entry" in found.message
 
 
-def test_an_entry_for_a_key_that_its_record_has_not_is_found() -> None:
+def test_an_index_entry_without_a_matching_key_in_its_record_is_found() -> None:
     """The hash is another one of the same slot: only the record tells."""
     disk = FakeDisk()
     indexed(disk).close()
@@ -221,7 +221,7 @@ def test_an_entry_for_a_key_that_its_record_has_not_is_found() -> None:
     assert "does not have" in found.message
 
 
-def test_a_closed_hole_stays_known(disk: FakeDisk) -> None:
+def test_a_skipped_corrupt_range_stays_in_the_report(disk: FakeDisk) -> None:
     """After the start that passed over it: no error, but what was lost and where its bytes are."""
     disk.remove("/store/checkpoint")
     made("/store/abort", b"")(disk)
@@ -237,7 +237,7 @@ def test_a_closed_hole_stays_known(disk: FakeDisk) -> None:
     assert kept[BODY_AT : BODY_AT + 6] == b"body 1"
 
 
-def test_cli_on_a_sound_and_on_a_damaged_store(tmp_path: Path) -> None:
+def test_cli_on_a_valid_and_on_a_damaged_store(tmp_path: Path) -> None:
     root = tmp_path / "store"
     filled(root=str(root)).close()
     runner = CliRunner()
@@ -259,7 +259,7 @@ def test_cli_on_a_sound_and_on_a_damaged_store(tmp_path: Path) -> None:
     assert runner.invoke(app, ["store", "cat", str(tmp_path)]).exit_code == 2
 
 
-def test_a_store_of_java_is_sound(tmp_path: Path) -> None:
+def test_a_java_store_is_valid(tmp_path: Path) -> None:
     with tarfile.open(DATA / "store.tar.gz") as archive:
         archive.extractall(tmp_path, filter="data")
     summary = CheckSummary()

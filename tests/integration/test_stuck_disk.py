@@ -62,7 +62,7 @@ def on_disk(
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_after_a_slow_write_sends_wait_outside(tmp_path: Path) -> None:
+def test_sends_are_rejected_after_a_slow_write(tmp_path: Path) -> None:
     async def work(disk: SlowDisk, call: Callable[[bool], Awaitable[Command]]) -> None:
         assert (await call(True)).code == 0
         disk.next_write_s = 0.5
@@ -76,7 +76,7 @@ def test_after_a_slow_write_sends_wait_outside(tmp_path: Path) -> None:
     on_disk(tmp_path, work, os_page_cache_busy_time_out_mills=200)
 
 
-def test_a_flush_that_is_stuck_refuses_sends_until_it_ends(tmp_path: Path) -> None:
+def test_sends_are_rejected_while_a_flush_is_stuck(tmp_path: Path) -> None:
     async def work(disk: SlowDisk, call: Callable[[bool], Awaitable[Command]]) -> None:
         disk.may_flush.clear()
         for _ in range(1_000):

@@ -122,7 +122,7 @@ def test_a_commit_is_delivered_once_and_a_rollback_never(tmp_path: Path) -> None
     run(work())
 
 
-def test_what_nobody_knew_is_asked_for_until_somebody_does(tmp_path: Path) -> None:
+def test_undecided_transactions_are_checked_until_they_are_decided(tmp_path: Path) -> None:
     asked: Counter[bytes] = Counter()
 
     async def check(message: ReceivedMessage) -> LocalState:
@@ -156,7 +156,7 @@ def test_what_nobody_knew_is_asked_for_until_somebody_does(tmp_path: Path) -> No
     run(work())
 
 
-def test_a_late_answer_to_an_earlier_question_commits_once(tmp_path: Path) -> None:
+def test_late_answers_to_several_checks_commit_once(tmp_path: Path) -> None:
     """Every copy that a check made is answered, one after another: 4.9.4 delivers such a message more than once."""
 
     async def work() -> None:
@@ -178,7 +178,7 @@ def test_a_late_answer_to_an_earlier_question_commits_once(tmp_path: Path) -> No
     run(work())
 
 
-def test_halves_are_put_aside_after_the_most_checks_and_can_be_resumed(tmp_path: Path) -> None:
+def test_half_messages_are_discarded_after_the_maximum_checks_and_can_be_resumed(tmp_path: Path) -> None:
     async def work() -> None:
         settings = {"transaction_time_out": 1, "transaction_check_interval": 30, "transaction_check_max": 3}
         async with Asking(tmp_path, **settings) as peer:
@@ -208,7 +208,7 @@ def test_halves_are_put_aside_after_the_most_checks_and_can_be_resumed(tmp_path:
     run(work())
 
 
-def test_an_immune_half_holds_up_no_other(tmp_path: Path) -> None:
+def test_an_immune_half_message_does_not_delay_others(tmp_path: Path) -> None:
     async def work() -> None:
         async with Asking(tmp_path, transaction_time_out=1, transaction_check_interval=40) as peer:
             await peer.half("immune", CHECK_IMMUNITY_TIME_IN_SECONDS="3600")
@@ -222,7 +222,7 @@ def test_an_immune_half_holds_up_no_other(tmp_path: Path) -> None:
     run(work())
 
 
-def test_a_restart_asks_about_what_is_open_and_nothing_else(tmp_path: Path) -> None:
+def test_only_open_transactions_are_checked_after_a_restart(tmp_path: Path) -> None:
     async def work() -> None:
         store = {"transaction_time_out": 1, "transaction_check_interval": 50, "transaction_check_max": 1000}
         async with Asking(tmp_path, **store, group="nobody") as peer:
@@ -326,7 +326,7 @@ class Asking:
         return [asked.property_map() for _, asked in self.questions]
 
 
-def test_the_records_are_those_of_rocketmq(tmp_path: Path) -> None:
+def test_transaction_records_match_rocketmq(tmp_path: Path) -> None:
     async def work() -> None:
         async with Asking(tmp_path, transaction_check_interval=60_000) as peer:
             sent = await peer.half("U1", MINE="x", TRAN_PREPARED_QUEUE_OFFSET="7", TRANSACTION_CHECK_TIMES="9")
@@ -351,7 +351,7 @@ def test_the_records_are_those_of_rocketmq(tmp_path: Path) -> None:
     run(work())
 
 
-def test_an_end_that_names_no_half_of_the_group_is_refused_with_the_remarks_of_rocketmq(tmp_path: Path) -> None:
+def test_end_transaction_with_a_wrong_reference_is_rejected_with_rocketmq_remarks(tmp_path: Path) -> None:
     async def work() -> None:
         async with Asking(tmp_path) as peer:
             sent = await peer.half("U1")
@@ -379,7 +379,7 @@ def test_an_end_that_names_no_half_of_the_group_is_refused_with_the_remarks_of_r
     run(work())
 
 
-def test_what_cannot_be_transactional_is_refused(tmp_path: Path) -> None:
+def test_unsupported_transactional_messages_are_rejected(tmp_path: Path) -> None:
     async def work() -> None:
         async with Asking(tmp_path / "a") as peer:
             header = SendMessage("P", "T", "TBW102", 1, 0, 4, 1, 0, "TRAN_MSG\x01true\x02DELAY\x013")
@@ -393,7 +393,7 @@ def test_what_cannot_be_transactional_is_refused(tmp_path: Path) -> None:
     run(work())
 
 
-def test_with_synchronous_flush_an_end_is_answered_when_it_is_on_disk(tmp_path: Path) -> None:
+def test_with_synchronous_flush_an_end_is_answered_once_it_is_on_disk(tmp_path: Path) -> None:
     async def work() -> None:
         settings = {"flush_disk_type": "SYNC_FLUSH", "transaction_time_out": 1, "transaction_check_interval": 50}
         async with Asking(tmp_path, **settings) as peer:
@@ -406,7 +406,7 @@ def test_with_synchronous_flush_an_end_is_answered_when_it_is_on_disk(tmp_path: 
     run(work())
 
 
-def test_a_producer_of_the_group_is_asked_in_turn(tmp_path: Path) -> None:
+def test_checks_rotate_among_the_producers_of_the_group(tmp_path: Path) -> None:
     async def work() -> None:
         asked: list[Counter[str]] = [Counter(), Counter()]
 
@@ -428,7 +428,7 @@ def test_a_producer_of_the_group_is_asked_in_turn(tmp_path: Path) -> None:
     run(work())
 
 
-def test_traces_tell_of_half_and_end(tmp_path: Path) -> None:
+def test_traces_contain_the_half_message_and_its_end(tmp_path: Path) -> None:
     async def work() -> None:
         traces, inbox = TraceSettings(flush_ms=50), Inbox()
         async with cluster(tmp_path, trace_topic_enable=True, **EAGER) as servers:
@@ -453,7 +453,7 @@ def test_traces_tell_of_half_and_end(tmp_path: Path) -> None:
     run(work())
 
 
-def test_messages_that_cannot_be_sent_in_a_transaction_are_refused_by_the_client(tmp_path: Path) -> None:
+def test_the_client_rejects_messages_unsupported_in_transactions(tmp_path: Path) -> None:
     async def work() -> None:
         async with (
             cluster(tmp_path, reject_transaction_message=True) as servers,
@@ -472,7 +472,7 @@ def test_messages_that_cannot_be_sent_in_a_transaction_are_refused_by_the_client
 # --- what operators see ---
 
 
-def test_operators_see_open_halves_and_those_put_aside(tmp_path: Path) -> None:
+def test_open_and_discarded_half_messages_are_listed(tmp_path: Path) -> None:
     async def work() -> None:
         settings = {"transaction_time_out": 100, "transaction_check_interval": 100, "transaction_check_max": 2}
         states: dict[str, LocalState] = {}
@@ -519,7 +519,7 @@ def test_operators_see_open_halves_and_those_put_aside(tmp_path: Path) -> None:
     run(work())
 
 
-def test_the_age_of_a_half_that_was_asked_about_is_that_of_its_first_copy(tmp_path: Path) -> None:
+def test_the_age_of_a_checked_half_message_is_that_of_its_first_copy(tmp_path: Path) -> None:
     async def work() -> None:
         async with (
             cluster(tmp_path, **EAGER, transaction_check_max=1000) as servers,

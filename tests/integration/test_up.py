@@ -61,7 +61,7 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
 
 
-def test_a_killed_broker_is_back_at_the_same_port_and_term_stops_everything(home: Path):
+def test_a_killed_broker_restarts_on_the_same_port_and_sigterm_stops_everything(home: Path):
     ports = free_ports()
     with up(home, ports) as process:
         until(lambda: "ready     namesrv" in said(home))
@@ -80,7 +80,7 @@ def test_a_killed_broker_is_back_at_the_same_port_and_term_stops_everything(home
     assert sorted(path.name for path in home.glob("*.pid")) == ["up.pid"]
 
 
-def test_no_server_outlives_a_parent_that_was_killed(home: Path):
+def test_no_server_outlives_a_killed_parent(home: Path):
     with up(home, free_ports()) as process:
         until(lambda: "ready     namesrv" in said(home))
         servers = [pid(home, "broker"), pid(home, "namesrv")]
@@ -90,7 +90,7 @@ def test_no_server_outlives_a_parent_that_was_killed(home: Path):
     assert not (home / "store" / "abort").exists(), "the broker stopped in order"
 
 
-def test_a_taken_port_is_named(home: Path):
+def test_a_port_in_use_is_named(home: Path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
