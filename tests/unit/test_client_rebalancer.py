@@ -8,6 +8,7 @@ import json
 import pytest
 from client_script import Script, instance, name_server, route
 
+from ariane.client.lite_pull_consumer import LitePullConsumer
 from ariane.client.orderly_delivery import OrderlyDelivery
 from ariane.client.push_consumer import PushConsumer
 from ariane.client.settings import ConsumerSettings
@@ -72,7 +73,8 @@ class Cluster:
         # 19 at the same offset; the fetch loop gives way to others between two pulls through the script's own await
         return Command(19, fields={name: str(value) for name, value in (numbers | {"maxOffset": 0}).items()})
 
-    def play(self, act, **more):
+    def give_way(self) -> None:
+        """Let other tasks run before every response."""
         request = self.peers.request
 
         async def yielding(*args, **kwargs):
@@ -80,6 +82,9 @@ class Cluster:
             return await request(*args, **kwargs)
 
         self.peers.request = yielding
+
+    def play(self, act, **more):
+        self.give_way()
 
         async def run():
             consumer = PushConsumer("g", None, {"T": "*"}, print, instance=self.instance, start="first", **more)
@@ -339,3 +344,19 @@ def test_a_queue_that_a_thread_still_works_on_is_not_unlocked():
     cluster.play(act, orderly=True)
     unlocked = json.loads(cluster.peers.of(RequestCode.UNLOCK_BATCH_MQ)[-1].body)["mqSet"]
     assert sorted(one["queueId"] for one in unlocked if one["topic"] == "T") == [1, 2, 3]
+
+
+def test_queues_of_a_lite_pull_consumer_stay_assigned_when_it_is_opened_again():
+    cluster = Cluster()
+    cluster.give_way()
+
+    async def run():
+        consumer = LitePullConsumer("g", None, instance=cluster.instance, start="first")
+        async with asyncio.timeout(5):
+            async with consumer:
+                await consumer.assign([MessageQueue("T", "a", 1)])
+                await until(lambda: ids(consumer) == [1])
+            async with consumer:
+                await until(lambda: ids(consumer) == [1])
+
+    asyncio.run(run())

@@ -96,8 +96,8 @@ class LitePullConsumer:
             # The request carries the expression, so it applies even before a heartbeat has reached the broker.
             pull_flags=SUBSCRIPTION | LITE_PULL,
         )
-        # True once `poll` has something to read: subscriptions, or a call of `assign`.
-        self._has_queues = subscriptions is not None
+        # The latest call of `assign`, which also holds when the consumer is closed and opened again; None before the first.
+        self._assigned: frozenset[MessageQueue] | None = None
         self._subscriptions = {topic: self._subscription(topic, expression) for topic, expression in topics.items()}
         self._paused: set[MessageQueue] = set()
         self._delivery = PollingDelivery()
@@ -117,6 +117,7 @@ class LitePullConsumer:
                 delivery=self._delivery,
                 rates=ConsumeRates(instance.clock.monotonic),
             )
+            membership.rebalancer.set_manual(self._assigned or ())
             self._membership = await opening.enter_async_context(membership)
             self._open = opening.pop_all()
         return self
@@ -151,7 +152,7 @@ class LitePullConsumer:
         if max_messages is not None:
             validation.whole("max_messages", max_messages, 1, 2**31 - 1)
         validation.seconds("timeout_s", timeout_s)
-        if not self._has_queues:
+        if self._options.assignment is Assignment.MANUAL and self._assigned is None:
             fix = "no queues to read: call `assign` before `poll`, or construct the consumer with subscriptions"
             raise ConfigError("subscriptions", None, fix)
         if self._auto_commit:
@@ -228,11 +229,10 @@ class LitePullConsumer:
         if self._options.assignment is not Assignment.MANUAL:
             fix = "this consumer has subscriptions; construct it without them to assign queues"
             raise ConfigError("assign", self.group, fix)
-        chosen = frozenset(queues)
-        self._has_queues = True
-        topics = sorted({queue.topic for queue in chosen})
+        self._assigned = frozenset(queues)
+        topics = sorted({queue.topic for queue in self._assigned})
         await membership.assign(
-            chosen, [self._subscriptions.get(topic) or self._subscription(topic, tags.ALL) for topic in topics]
+            self._assigned, [self._subscriptions.get(topic) or self._subscription(topic, tags.ALL) for topic in topics]
         )
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
