@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from ariane.client.producer import Producer
-from ariane.errors import ArianeError, ConfigError, ConnectionLost, RequestTimeout
+from ariane.errors import ArianeError, ConfigError, ConnectionLost, RequestTimeout, RouteNotFound
 from ariane.metrics_collector import publisher, sample
 from ariane.metrics_collector.poller import FORGET_MS, BrokerPoller, PollLimits, take_round_robin
 from ariane.metrics_collector.sample import GroupProgress, OmittedPart, Sample, StatsCounter, TopicQueueRanges
@@ -296,3 +296,40 @@ def test_once_says_that_no_broker_took_the_samples() -> None:
         asyncio.run(work())
     with pytest.raises(ConfigError, match="interval"):
         asyncio.run(publisher.run_collector("127.0.0.1:1", interval_s=0.1))
+
+
+class NameServers(ConnectionPool):
+    """Name servers that list `masters`, by address, and a master that creates topics; no one has a route."""
+
+    def __init__(self, **masters: str | None) -> None:
+        super().__init__()
+        self.masters = masters
+        self.created: list[str] = []
+
+    async def request(
+        self, addr: str, code: int, header: msgspec.Struct | None = None, body: bytes = b"", *, timeout_ms: float = 3000
+    ) -> Command:
+        if code == RequestCode.UPDATE_AND_CREATE_TOPIC:
+            self.created.append(addr)
+            return Command(ResponseCode.SUCCESS)
+        if addr not in self.masters:
+            raise RequestTimeout(addr, timeout_ms)
+        if code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            return Command(ResponseCode.TOPIC_NOT_EXIST)
+        master = self.masters[addr]
+        brokers = {"b": BrokerData({0: master}, "b", "c")} if master else {}
+        return Command(ResponseCode.SUCCESS, body=fastjson.write(ClusterInfo(brokers)))
+
+
+@pytest.mark.parametrize("first", ["started", "away"])
+def test_the_topic_is_created_although_the_first_name_server_lists_no_broker(first: str) -> None:
+    servers = NameServers(started=None, ns="master:1")
+    asyncio.run(publisher._ensure_topic(servers, [first, "ns"], "S"))
+    assert servers.created == ["master:1"]
+
+
+def test_without_a_broker_the_topic_cannot_be_created() -> None:
+    with pytest.raises(RouteNotFound, match="no broker is registered with started, ns"):
+        asyncio.run(publisher._ensure_topic(NameServers(started=None, ns=None), ["started", "ns"], "S"))
+    with pytest.raises(RequestTimeout, match="away"):
+        asyncio.run(publisher._ensure_topic(NameServers(started=None), ["started", "away"], "S"))
