@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -285,7 +286,7 @@ def test_a_changed_schema_is_folded_anew_and_old_files_can_still_be_read(fed: Fe
     def happy(*frames_of: DataFrame) -> DataFrame:
         return TRACE.incremental_tables[0].compute(*frames_of).withColumn("mood", F.lit("happy"))
 
-    fold = TRACE.incremental_tables[0]._replace(table=wider, compute=happy)
+    fold = dataclasses.replace(TRACE.incremental_tables[0], table=wider, compute=happy)
     assert incremental.rebuild_changed(fed.spark, fed.home, fold, 0) is not None
     assert [row["mood"] for row in table_publisher.read_table(fed.spark, fed.home, wider).collect()] == ["happy"]
 

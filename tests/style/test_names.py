@@ -1,10 +1,12 @@
-"""Names have one meaning: class names are unique, module names occur at most twice."""
+"""Names have one meaning: class names are unique, module names occur at most twice, and no NamedTuple bundles callables."""
 
 from __future__ import annotations
 
 import ast
 from collections import defaultdict
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "ariane"
@@ -36,3 +38,27 @@ def test_module_names_occur_at_most_twice() -> None:
 
 def test_the_check_finds_repeated_names() -> None:
     assert repeated({"Found": ["a.py", "b.py"], "Message": ["c.py"]}, 1) == {"Found": ["a.py", "b.py"]}
+
+
+def bundles(tree: ast.Module) -> list[str]:
+    """Return the NamedTuples with more than one field that holds a callable: such a value is an object in disguise."""
+    return [
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and any(ast.unparse(parent) == "NamedTuple" for parent in node.bases)
+        if sum(isinstance(field, ast.AnnAssign) and "Callable" in ast.unparse(field.annotation) for field in node.body)
+        > 1
+    ]
+
+
+@pytest.mark.parametrize("path", TREES, ids=str)
+def test_no_named_tuple_bundles_callables(path: Path) -> None:
+    assert bundles(TREES[path]) == [], "pass an object with these methods, typed by a Protocol"
+
+
+def test_the_check_finds_a_bundle() -> None:
+    tree = ast.parse(
+        "class Parts(NamedTuple):\n    send: Callable[[int], None]\n    pull: Callable[[], int] | None\n    size: int"
+    )
+    assert bundles(tree) == ["Parts"]
+    assert bundles(ast.parse("class Table(NamedTuple):\n    name: str\n    compute: Callable[[], int]")) == []

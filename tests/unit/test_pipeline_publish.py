@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import threading
 from collections.abc import Iterator
@@ -147,7 +148,7 @@ def test_journeys_are_as_new_as_traces_where_messages_were_read_long_ago(
         files[:] = [DataFile("v=1/bucket=s/part.parquet", bucket_of_time(at_ms), 1, 9, 2_000_000_000, at_ms, at_ms)]
         table_publisher.append_batch(FRAME, tmp_path, table, "source id", 0, T0_MS)
     for fold in jobs.TRACE_TABLES:
-        incremental.rebuild_changed(FRAME, tmp_path, fold._replace(compute=lambda *_: FRAME), T0_MS)
+        incremental.rebuild_changed(FRAME, tmp_path, dataclasses.replace(fold, compute=lambda *_: FRAME), T0_MS)
     assert there(tmp_path, JOURNEYS).as_of_ms == T0_MS + 7 * day_ms
 
 

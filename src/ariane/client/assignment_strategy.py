@@ -76,7 +76,7 @@ class AssignmentChanges(NamedTuple):
 
 
 def assignment_changes(owned: Iterable[MessageQueue], wanted: Iterable[MessageQueue]) -> AssignmentChanges:
-    """Return which queues to start and which to give up, to get from `owned` to `wanted`."""
+    """Return which queues to start and which to revoke, to get from `owned` to `wanted`."""
     current, new = set(owned), set(wanted)
     return AssignmentChanges(sorted(new - current), sorted(current - new))
 

@@ -10,6 +10,7 @@ publishes the rows. No other state exists.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-class IncrementalTable(NamedTuple):
+@dataclass(frozen=True)
+class IncrementalTable:
     """A table and the function that computes it."""
 
     table: TableSchema

@@ -5,6 +5,7 @@ topics ─ TopicSource ─ AppendTable ─→ base tables ─ IncrementalTable �
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -157,7 +158,9 @@ def with_topics(job: PipelineJob, traces: str, samples: str) -> PipelineJob:
 def with_delay_levels(job: PipelineJob, levels_ms: Sequence[int]) -> PipelineJob:
     """Return the job for brokers with another messageDelayLevel, in ms."""
     computed = (
-        table._replace(compute=partial(delays.delays, levels_ms=levels_ms)) if table.table == t.DELAYS else table
+        dataclasses.replace(table, compute=partial(delays.delays, levels_ms=levels_ms))
+        if table.table == t.DELAYS
+        else table
         for table in job.incremental_tables
     )
     return job._replace(incremental_tables=tuple(computed))

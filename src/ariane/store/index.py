@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ariane.store.consume_queue import QueueFilesChanged
 from ariane.store.files import OpenFiles
-from ariane.store.index_file import IndexCorrupt, IndexFile, IndexSizes, LogView
+from ariane.store.index_file import IndexCorrupt, IndexedLog, IndexFile, IndexSizes
 from ariane.store.key_hashes import Hashed
 
 NAME_DIGITS = 17
@@ -36,7 +36,7 @@ class KeyIndex:
     """All index files of a store. Call `open` first; `notes` has its repairs."""
 
     def __init__(
-        self, files: OpenFiles, root: str, sizes: IndexSizes, *, now_ms: Callable[[], int], log: LogView
+        self, files: OpenFiles, root: str, sizes: IndexSizes, *, now_ms: Callable[[], int], log: IndexedLog
     ) -> None:
         self._open_files = files
         self._disk = files.disk

@@ -22,7 +22,7 @@ from ariane.store.consume_queue import QueueFilesChanged
 from ariane.store.deletions import Deletions
 from ariane.store.files import write_error
 from ariane.store.index import IndexProgress, KeyIndex
-from ariane.store.index_file import IndexCorrupt, IndexSizes, LogView
+from ariane.store.index_file import IndexCorrupt, IndexSizes
 from ariane.store.key_hashes import Keyed, KeyHashes, is_indexed
 from ariane.store.key_query import KeyQuery, KeyQueryResult
 from ariane.store.queue_reader import read_store_ms
@@ -37,6 +37,20 @@ log = logging.getLogger("ariane.store")
 
 BATCH_RECORDS = 1024  # records whose keys are indexed together: some 1.5 ms
 REBUILDS_MAX = 8  # rebuilds of a damaged index in one call before it fails
+
+
+class _RecordedKeys:
+    """The commit log as an `IndexedLog`: store times and keys of its records."""
+
+    def __init__(self, log: CommitLog) -> None:
+        self._log = log
+        self.start = log.start
+
+    def store_ms(self, offset: int) -> int | None:
+        return read_store_ms(self._log, offset)
+
+    def key_hashes(self, offset: int) -> list[int]:
+        return _hashes_at(self._log.segments, offset)
 
 
 def open_index(
@@ -60,9 +74,7 @@ def open_index(
         f"{config.root}/index",
         IndexSizes(config.index_slots, config.index_entries),
         now_ms=now_ms,
-        log=LogView(
-            log.start, lambda offset: read_store_ms(log, offset), lambda offset: _hashes_at(log.segments, offset)
-        ),
+        log=_RecordedKeys(log),
     )
     known = IndexProgress(loaded.clean, checkpoint.indexed_offset, checkpoint.index_files, checkpoint.index_ms)
     index.open(known, log.end)

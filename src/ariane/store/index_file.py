@@ -16,7 +16,7 @@ import sys
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from ariane.store.files import OpenFiles
 from ariane.store.key_hashes import Hashed
@@ -64,19 +64,26 @@ class IndexEntry(NamedTuple):
     ms: int
 
 
-class LogView(NamedTuple):
-    """The log, as far as an index file needs it."""
+class IndexedLog(Protocol):
+    """The part of the commit log's interface that an index file needs to check its entries."""
 
     start: int
-    store_ms: Callable[[int], int | None]  # store time of the record at an offset; None if there is none
-    hashes: Callable[[int], list[int]]  # of all keys of the record at an offset; empty if there is none
 
-    def confirms(self, offset: int, hashes: list[int], *, all_of_them: bool = False) -> bool:
-        """Return whether the record at `offset` has keys with these hashes; a removed record counts as confirmed."""
-        if offset < self.start:
-            return True
-        found = self.hashes(offset)
-        return found == hashes if all_of_them else set(hashes) <= set(found)
+    def store_ms(self, offset: int) -> int | None:
+        """Return the store time of the record at `offset`, or None without a record."""
+        ...
+
+    def key_hashes(self, offset: int) -> list[int]:
+        """Return the hashes of all keys of the record at `offset`; empty without a record."""
+        ...
+
+
+def log_confirms(log: IndexedLog, offset: int, hashes: list[int], *, all_of_them: bool = False) -> bool:
+    """Return whether the record at `offset` has keys with these hashes; a removed record counts as confirmed."""
+    if offset < log.start:
+        return True
+    recorded = log.key_hashes(offset)
+    return recorded == hashes if all_of_them else set(hashes) <= set(recorded)
 
 
 class IndexCorrupt(Exception):
@@ -271,7 +278,7 @@ class IndexFile:
             if self.entry(count - 1)[1] != end_offset:
                 raise IndexCorrupt(self.path, f"its last entry is not for the record at {end_offset}")
 
-    def recover(self, limit: int, log: LogView) -> bool:
+    def recover(self, limit: int, log: IndexedLog) -> bool:
         """After a crash, accept the entries of records below `limit`, which were flushed; return whether some of them are damaged.
 
         A torn write leaves any mix of old and new bytes, so an entry may name an offset below `limit` that is not its own. Of the
@@ -284,7 +291,7 @@ class IndexFile:
         while low > 1:
             start = self._first_of_record(low)
             hashes = [self.entry(number)[0] for number in range(start, low)]
-            if log.confirms(self.entry(start)[1], hashes, all_of_them=True):
+            if log_confirms(log, self.entry(start)[1], hashes, all_of_them=True):
                 break
             low, is_broken = start, True
         self.header = self.header._replace(next_entry=low)
@@ -307,7 +314,7 @@ class IndexFile:
         self._disk.pwrite(handle, HEADER.pack(*self.header), 0)
         self._disk.fsync(handle)
 
-    def _scan_valid_entries(self, slots: memoryview, limit: int, log: LogView) -> tuple[int, bool]:
+    def _scan_valid_entries(self, slots: memoryview, limit: int, log: IndexedLog) -> tuple[int, bool]:
         """Find the first entry that cannot belong to a record below `limit`; fill `slots` with the entries before it.
 
         Returns:
@@ -322,7 +329,7 @@ class IndexFile:
                 raise IndexCorrupt(self.path, f"it ends before entry {number + wanted}")
             for at, (value, offset, seconds, older) in enumerate(ENTRY.iter_unpack(data)):
                 slot = value % slot_count
-                is_blank = not (value or offset or seconds or older) and not log.confirms(0, [0])
+                is_blank = not (value or offset or seconds or older) and not log_confirms(log, 0, [0])
                 if value < 0 or not last <= offset < limit or slots[slot] != older or is_blank:
                     self.header = self.header._replace(slots_used=used)
                     return number, _has_flushed_entry(data[ENTRY_SIZE * at :], limit)
@@ -340,7 +347,7 @@ class IndexFile:
             start -= 1
         return start
 
-    def has_flushed_entries(self, limit: int, log: LogView) -> bool:
+    def has_flushed_entries(self, limit: int, log: IndexedLog) -> bool:
         """After a crash, return whether this file has entries of records below `limit`: then it and all older files were flushed.
 
         Raises:
@@ -348,9 +355,9 @@ class IndexFile:
         """
         self._verify_size()
         value, offset, seconds, older = self.entry(1)
-        if offset >= limit or (not (value or offset or seconds or older) and not log.confirms(0, [0])):
+        if offset >= limit or (not (value or offset or seconds or older) and not log_confirms(log, 0, [0])):
             return False
-        if offset < 0 or not log.confirms(offset, [value]):
+        if offset < 0 or not log_confirms(log, offset, [value]):
             raise IndexCorrupt(
                 self.path, f"its first entry is for a record at {offset} that does not exist, or does not have its key"
             )

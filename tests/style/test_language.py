@@ -1,0 +1,79 @@
+"""The language of docstrings, comments, messages and pages: no word of the list that docs/glossary.md replaces."""
+
+from __future__ import annotations
+
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")])
+
+# Dialect, and the plain word for it (docs/glossary.md has the terms of the field).
+FORBIDDEN = {
+    r"anew": "again",
+    r"besides?": "alongside, next to, in addition",
+    r"news": "updates, changes",
+    r"tells?|told|telling": "report, notify, print",
+    r"believe[ds]?": "assume, trust",
+    r"(re)?folds?|(re)?folded|(re)?folding": "aggregate, rebuild",
+    r"halves": "half messages, open transactions",
+    r"whoever|nobody|somebody|whom": "name the actor",
+    r"thereby|thereof|therein|likewise": "say what",
+    r"under way": "in flight, in progress",
+    r"so long": "while, until",
+    r"of which": "name it again",
+    r"left out|leaves? out": "omitted, skipped",
+    r"for ever": "permanently, without limit",
+    r"what (waits|lies|is due|there is|it was|was asked)": "pending, stored, due",
+    r"who (asks?|waits?|is there|needs?|wants?)": "name the actor",
+    r"that which|(that|which) is none": "name it",
+    r"(is|are) no (?!longer\b|more\b|such\b)[a-z]+": "is not a …",
+    r"(lies?|lay|lying) (in|at|on|there|behind|under|below|above|between|beyond|outside|within)": "is stored in",
+    r"as of when": "as-of time",
+    r"(given|gives?) up": "abandoned, stopped retrying",
+}
+PATTERN = re.compile("|".join(rf"\b(?:{word})\b" for word in FORBIDDEN), re.IGNORECASE)
+CODE = re.compile(r"`[^`]*`|\{[^}]*\}")  # names in backticks and expressions in f-strings are not prose
+
+
+def faults(text: str) -> list[str]:
+    return [match.group() for match in PATTERN.finditer(CODE.sub("", text))]
+
+
+def python_prose(source: str) -> Iterator[tuple[int, str]]:
+    """Yield line numbers and texts of comments, docstrings and strings with a space in them: messages, help, logs."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        is_text = token.type == tokenize.STRING and " " in token.string.strip("rbfu\"' ")
+        if is_text or token.type == tokenize.COMMENT:
+            for number, line in enumerate(token.string.splitlines()):
+                yield token.start[0] + number, line
+
+
+def page_prose(page: str) -> Iterator[tuple[int, str]]:
+    """Yield line numbers and texts of a page outside its code blocks."""
+    is_code = False
+    for number, line in enumerate(page.splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            is_code = not is_code
+        elif not is_code:
+            yield number, line
+
+
+@pytest.mark.parametrize("path", [*SOURCES, *PAGES], ids=lambda path: str(path.relative_to(ROOT)))
+def test_texts_use_the_terms_of_the_glossary(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    lines = python_prose(text) if path.suffix == ".py" else page_prose(text)
+    found = [f"{path.name}:{number}: {fault!r}" for number, line in lines for fault in faults(line)]
+    assert found == [], "docs/glossary.md has the terms"
+
+
+def test_the_list_finds_dialect_and_spares_code() -> None:
+    assert faults("what waits is folded anew; nobody is told") == ["what waits", "folded", "anew", "nobody", "told"]
+    assert faults("the file is no segment") == ["is no segment"]
+    assert faults("The broker is no longer registered. `fold` and {told} are names.") == []
