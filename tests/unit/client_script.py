@@ -1,4 +1,4 @@
-"""Peers that answer by a script, and a clock that stands still: clients under test see no socket and no time."""
+"""Scripted peers and a clock that does not advance: client tests need no socket and no real time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables as the pipeline publishes them, written without Spark: for tests of what reads them."""
+"""Published tables written without Spark, for tests of their readers."""
 
 from __future__ import annotations
 

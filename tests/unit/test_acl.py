@@ -1,4 +1,4 @@
-"""Access control: signatures, addresses, accounts and the decision about one request."""
+"""Access control: signatures, addresses, accounts, and the decision about one request."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def denial(who: Credentials | None, code: int, body: bytes = b"", ip: str = FAR,
 # --- signatures ---
 
 
-def test_the_signature_is_over_sorted_values_and_the_body() -> None:
+def test_the_signature_covers_sorted_values_and_the_body() -> None:
     fields = {"b": "2", "B": "1", "a": "ä", "SecurityToken": "t", "AccessKey": "AK"}
     content = "AK1tä2".encode() + b"body"  # AccessKey B SecurityToken a b
     expected = base64.b64encode(hmac.new(b"SK", content, hashlib.sha1).digest()).decode()
@@ -82,12 +82,12 @@ def test_the_signature_is_over_sorted_values_and_the_body() -> None:
 @pytest.mark.parametrize(
     "change", [{"a": "y"}, {"new": "1"}, {"Signature": ""}, {"Signature": "é"}, {"AccessKey": "C"}]
 )
-def test_a_changed_request_is_not_verified(change: dict[str, str]) -> None:
+def test_a_modified_request_fails_verification(change: dict[str, str]) -> None:
     signed = {**signing.sign(Credentials("AK", "SK"), {"a": "x"}, b"body"), **change}
     assert not signing.verify("SK", signed, b"body")
 
 
-def test_a_query_by_unique_key_is_verified_with_the_mark_signed_or_not() -> None:
+def test_the_unique_key_flag_of_a_query_may_be_signed_or_unsigned() -> None:
     mark = {signing.UNIQUE_KEY_QUERY: "true"}
     ours = signing.sign(Credentials("AK", "SK"), {"key": "k", **mark}, b"")
     assert ours["Signature"] == signing.sign(Credentials("AK", "SK"), {"key": "k"}, b"")["Signature"]
@@ -98,7 +98,7 @@ def test_a_query_by_unique_key_is_verified_with_the_mark_signed_or_not() -> None
     assert not signing.verify("SK", {**javas, "Signature": text[::-1]}, b"")
 
 
-def test_keys_do_not_show() -> None:
+def test_secret_keys_are_not_printed() -> None:
     settings = ClientSettings(credentials=Credentials("AK", SECRET))
     entry = (parse_acl_file("f", yaml.safe_load(FILE)).accounts or ())[1]
     assert SECRET not in f"{settings!r} {settings.credentials} {entry!r}"
@@ -131,7 +131,7 @@ def test_keys_do_not_show() -> None:
         ("fe80:1:2:3:4:5:*:*", "fe80:1:2:3:4:5:9:9", "fe80:1:2:3:4:6:9:9"),
     ],
 )
-def test_addresses(pattern: str, inside: str, outside: str) -> None:
+def test_address_patterns_match_the_expected_addresses(pattern: str, inside: str, outside: str) -> None:
     patterns = ip_allowlist.parse_patterns(pattern)
     assert [ip for ip in inside.split() if not ip_allowlist.matches(patterns, ip)] == []
     assert [ip for ip in outside.split() if ip_allowlist.matches(patterns, ip)] == []
@@ -142,7 +142,7 @@ def test_addresses(pattern: str, inside: str, outside: str) -> None:
     ["1.2.3", "1.2.3.256", "1.2.3.a", "1.*.3.4", "1.2.*.1-2", "1.2.3.20-1", "1.2.{3,4}.5", "1.2.3.{4,*", "host", "::1::",
      "12345::", "1.2.3.4/24", "1.2.3.-5", "1.2.3.1-", "1.2.3.²"],
 )  # fmt: skip
-def test_what_is_no_address_is_named(pattern: str) -> None:
+def test_an_invalid_address_pattern_is_rejected(pattern: str) -> None:
     with pytest.raises(ConfigError, match="whiteRemoteAddress"):
         ip_allowlist.parse_patterns(pattern)
 
@@ -150,7 +150,7 @@ def test_what_is_no_address_is_named(pattern: str) -> None:
 # --- the decision ---
 
 
-def test_the_order_of_the_decision() -> None:
+def test_checks_are_made_in_order_allowlist_signature_permission() -> None:
     code = RequestCode.GET_MAX_OFFSET
     assert denial(None, code, ip="10.1.2.3") is None
     assert denial(None, code) == "No accessKey is configured"
@@ -165,7 +165,7 @@ def signing_topic() -> str:
     return "RMQ_SYS_TRACE_TOPIC"
 
 
-def test_what_a_peer_sends_does_not_break_a_log_line() -> None:
+def test_values_sent_by_a_peer_are_escaped_in_log_lines() -> None:
     text = str(denial(Credentials("x\ny" + "z" * 5_000, SECRET), 30))
     assert "\n" not in text
     assert len(text) < 400
@@ -194,12 +194,12 @@ def test_what_a_peer_sends_does_not_break_a_log_line() -> None:
         (30, {"topic": "topicA"}, ""),
     ],
 )
-def test_permissions(code: int, fields: dict[str, str], refused: str) -> None:
+def test_a_request_needs_the_permission_of_its_topic_and_group(code: int, fields: dict[str, str], refused: str) -> None:
     assert denial(USER, code, **fields) == (f"No default permission for {refused}" if refused else None)
     assert denial(ADMIN, code, **fields) is None
 
 
-def test_a_heartbeat_needs_every_group_and_topic() -> None:
+def test_a_heartbeat_needs_permission_for_every_group_and_topic() -> None:
     def beat(group: str, *topics: str) -> bytes:
         subscriptions = tuple(SubscriptionData(topic=topic) for topic in topics)
         return fastjson.write(
@@ -212,7 +212,7 @@ def test_a_heartbeat_needs_every_group_and_topic() -> None:
     assert denial(USER, code, beat("groupC", "topicC", "topicA")) == "No default permission for topic:topicA"
 
 
-def test_only_admins_administer_and_their_own_permissions_bind_them() -> None:
+def test_admin_requests_need_an_admin_whose_topic_permissions_also_apply() -> None:
     for code in ADMIN_CODES:
         assert denial(ADMIN, code) is None
         assert "Need admin permission" in str(denial(USER, code))
@@ -232,14 +232,14 @@ def test_only_admins_administer_and_their_own_permissions_bind_them() -> None:
         ({"admin": "yes"}, "bool"),
     ],
 )
-def test_an_account_that_cannot_be_used_is_named(change: dict[str, Any], why: str) -> None:
+def test_an_invalid_account_is_rejected_with_its_name(change: dict[str, Any], why: str) -> None:
     document = {"accounts": [{"accessKey": "account-1", "secretKey": SECRET, **change}]}
     with pytest.raises(ConfigError, match=why) as caught:
         parse_acl_file("plain_acl.yml", document)
     assert SECRET not in str(caught.value)
 
 
-def test_of_two_accounts_with_one_key_the_first_counts() -> None:
+def test_the_first_of_two_accounts_with_the_same_access_key_applies() -> None:
     def file(secret: str) -> Any:
         return parse_acl_file("f", {"accounts": [{"accessKey": "account-1", "secretKey": secret}]})
 
@@ -266,7 +266,7 @@ def written(home: Path, text: str, name: str = "plain_acl.yml") -> Path:
     return path
 
 
-def test_the_default_file_is_made_and_only_its_owner_reads_it(tmp_path: Path) -> None:
+def test_the_default_file_is_created_readable_by_its_owner_only(tmp_path: Path) -> None:
     async def work(access: AccessControl) -> None:
         assert access.default.stat().st_mode & 0o777 == 0o600
         assert access.state.acl.denial_reason(30, signing.sign(USER, {}, b""), b"", FAR) == "No acl config for RocketMQ"
@@ -274,7 +274,7 @@ def test_the_default_file_is_made_and_only_its_owner_reads_it(tmp_path: Path) ->
     with_access(tmp_path, work)
 
 
-def test_all_files_count_and_a_change_is_seen(tmp_path: Path) -> None:
+def test_all_acl_files_are_loaded_and_changes_are_reloaded(tmp_path: Path) -> None:
     written(tmp_path, FILE)
     more = written(tmp_path, 'accounts: [{accessKey: "account-2", secretKey: "1234567"}]', "acl/team/more.yaml")
     written(tmp_path, "accessKey: tool\nsecretKey: x", "acl/tools.yml")
@@ -290,7 +290,7 @@ def test_all_files_count_and_a_change_is_seen(tmp_path: Path) -> None:
     with_access(tmp_path, work)
 
 
-def test_a_file_that_was_broken_changes_nothing_and_shows_nothing(
+def test_an_invalid_file_changes_no_account_and_its_content_is_not_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = written(tmp_path, FILE)
@@ -308,7 +308,7 @@ def test_a_file_that_was_broken_changes_nothing_and_shows_nothing(
         with_access(tmp_path, work)
 
 
-def test_an_edit_keeps_what_it_does_not_know_and_counts(tmp_path: Path) -> None:
+def test_an_edit_retains_unknown_keys_and_increments_the_version(tmp_path: Path) -> None:
     path = written(tmp_path, FILE + "\nfuture: 1\ndataVersion: [{counter: 4, timestamp: 5}]\n")
     path.chmod(0o640)
 
@@ -334,7 +334,7 @@ def test_an_edit_keeps_what_it_does_not_know_and_counts(tmp_path: Path) -> None:
     with_access(tmp_path, work)
 
 
-def test_a_guarded_handler_serves_only_what_is_permitted(tmp_path: Path) -> None:
+def test_a_handler_with_access_checks_serves_only_permitted_requests(tmp_path: Path) -> None:
     written(tmp_path, FILE)
 
     async def work(access: AccessControl) -> None:

@@ -1,4 +1,4 @@
-"""The change log and the documents of config/: what a start makes of what the last process, or Java, left."""
+"""The change log and the documents of config/: recovery at start from files of the previous process or of Java."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ async def messages(world: VirtualCluster, topic: str) -> list[bytes]:
 # --- the log ---
 
 
-def test_a_document_is_written_in_slices_as_it_was_whole() -> None:
+def test_encoding_in_slices_equals_encoding_at_once() -> None:
     for document in (
         TopicTable(DataVersion(1, 2), {name: TopicConfig(topic_name=name) for name in ("a", 'b"', "c")}),
         TopicTable(),
@@ -133,7 +133,7 @@ def test_a_document_is_written_in_slices_as_it_was_whole() -> None:
         assert json_documents.encode(document) == fastjson.write(document, pretty=True)
 
 
-def test_a_line_that_was_cut_off_is_ignored_and_a_damaged_one_takes_no_other_with_it(caplog) -> None:
+def test_a_truncated_line_is_ignored_and_a_corrupt_line_affects_no_other(caplog) -> None:
     disk = FakeDisk()
     lines = [
         change_records.encode(
@@ -148,7 +148,7 @@ def test_a_line_that_was_cut_off_is_ignored_and_a_damaged_one_takes_no_other_wit
     assert "was interrupted" in caplog.text
 
 
-def test_a_document_that_java_wrote_since_is_taken_as_it_is_and_what_it_lacks_is_named(caplog) -> None:
+def test_a_newer_document_of_java_is_used_and_missing_changes_are_reported(caplog) -> None:
     async def scenario(world: VirtualCluster) -> None:
         await world.start()
         await create(world, "A")
@@ -164,7 +164,7 @@ def test_a_document_that_java_wrote_since_is_taken_as_it_is_and_what_it_lacks_is
     assert "was written by another program" in caplog.text and '"topicName":"B"' in caplog.text
 
 
-def test_after_an_orderly_stop_the_documents_hold_everything() -> None:
+def test_documents_are_complete_after_an_orderly_stop() -> None:
     async def scenario(world: VirtualCluster) -> None:
         await world.start()
         await create(world, "A")
@@ -176,7 +176,7 @@ def test_after_an_orderly_stop_the_documents_hold_everything() -> None:
 
 
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
-def test_a_topic_survives_a_kill_right_after_its_answer(flush: str) -> None:
+def test_a_topic_survives_a_kill_right_after_its_response(flush: str) -> None:
     async def scenario(world: VirtualCluster) -> None:
         await world.start()
         await create(world, "A")
@@ -189,7 +189,7 @@ def test_a_topic_survives_a_kill_right_after_its_answer(flush: str) -> None:
     in_broker(scenario, flush_disk_type=flush)
 
 
-def test_the_log_stays_small(caplog) -> None:
+def test_the_change_log_stays_small(caplog) -> None:
     async def scenario(world: VirtualCluster) -> None:
         await world.start()
         for number in range(200):
@@ -203,7 +203,7 @@ def test_the_log_stays_small(caplog) -> None:
     in_broker(scenario)
 
 
-def test_a_full_disk_refuses_a_topic_and_takes_it_when_there_is_room() -> None:
+def test_a_topic_is_rejected_while_the_disk_is_full_and_accepted_afterwards() -> None:
     def full(kind: str, path: str) -> None:
         if "/config/" in path and kind in ("write", "create"):
             raise OSError(errno.ENOSPC, "no space left on device", path)
@@ -225,7 +225,7 @@ def test_a_full_disk_refuses_a_topic_and_takes_it_when_there_is_room() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 300, b'{"topicConfigTable":{"A":'])
-def test_a_document_that_cannot_be_read_is_replaced_by_its_bak_with_an_error(content: bytes, caplog) -> None:
+def test_an_unreadable_document_is_replaced_by_its_bak_and_logged_as_an_error(content: bytes, caplog) -> None:
     disk = FakeDisk()
     write(disk, TOPICS, content)
     write(disk, f"{TOPICS}.bak", topics_json("A"))
@@ -238,7 +238,7 @@ def test_a_document_that_cannot_be_read_is_replaced_by_its_bak_with_an_error(con
     assert topics_of(disk) == {"A"}
 
 
-def test_a_missing_document_with_a_bak_is_told(caplog) -> None:
+def test_a_missing_document_is_restored_from_its_bak_and_reported(caplog) -> None:
     disk = FakeDisk()
     write(disk, f"{TOPICS}.bak", topics_json("A"))
     assert topics_of(disk) == {"A"}
@@ -247,7 +247,7 @@ def test_a_missing_document_with_a_bak_is_told(caplog) -> None:
 
 @pytest.mark.parametrize("name", [json_documents.TOPICS, json_documents.GROUPS, json_documents.OFFSETS])
 @pytest.mark.parametrize("bak", [None, b"", b"{"])
-def test_without_a_whole_bak_an_empty_document_is_a_refusal(name: str, bak: bytes | None) -> None:
+def test_an_empty_document_without_a_valid_bak_prevents_the_start(name: str, bak: bytes | None) -> None:
     disk = FakeDisk()
     write(disk, f"{CONFIG_DIR}/{name}", b"")
     if bak is not None:
@@ -256,14 +256,14 @@ def test_without_a_whole_bak_an_empty_document_is_a_refusal(name: str, bak: byte
         SavedState(disk, CONFIG_DIR).load()
 
 
-def test_a_directory_in_place_of_a_document_is_a_refusal() -> None:
+def test_a_directory_in_place_of_a_document_prevents_the_start() -> None:
     disk = FakeDisk()
     disk.make_dirs(TOPICS)
     with pytest.raises(StoreError, match=r"topics\.json is a directory, .*move the directory away"):
         SavedState(disk, CONFIG_DIR).load()
 
 
-def test_a_document_that_was_removed_is_a_refusal() -> None:
+def test_a_removed_document_prevents_the_start() -> None:
     async def scenario(world: VirtualCluster) -> None:
         await world.start()
         await create(world, "A")
@@ -277,7 +277,7 @@ def test_a_document_that_was_removed_is_a_refusal() -> None:
     in_broker(scenario)
 
 
-def test_damaged_locks_keep_no_broker_from_its_start(caplog) -> None:
+def test_corrupt_queue_locks_do_not_prevent_the_start(caplog) -> None:
     disk = FakeDisk()
     write(disk, f"{CONFIG_DIR}/{json_documents.LOCKS}", b"")
     SavedState(disk, CONFIG_DIR).load()
@@ -287,7 +287,7 @@ def test_damaged_locks_keep_no_broker_from_its_start(caplog) -> None:
 # --- bounds ---
 
 
-def test_sends_create_no_topic_beyond_their_bound_and_tools_do(monkeypatch) -> None:
+def test_auto_creation_of_topics_is_bounded_but_tools_may_exceed_it(monkeypatch) -> None:
     monkeypatch.setattr("ariane.broker.state.topic_registry.AUTO_CREATE_MAX", 12)
     topics = TopicRegistry(TopicTable(), BrokerConfig(broker_name="broker-a"), now_ms=lambda: 1)
     with pytest.raises(ReplyError, match="create it with updateTopic"):
@@ -297,7 +297,7 @@ def test_sends_create_no_topic_beyond_their_bound_and_tools_do(monkeypatch) -> N
     assert AUTO_CREATE_MAX >= 100_000
 
 
-def test_a_log_whose_documents_cannot_be_written_is_bounded(monkeypatch) -> None:
+def test_the_change_log_is_bounded_while_documents_cannot_be_written(monkeypatch) -> None:
     monkeypatch.setattr(change_log, "LOG_BYTES_MAX", 2_000)
     disk = FakeDisk()
     log = change_log.ChangeLog(disk, CONFIG_DIR, change_records.load(disk, CONFIG_DIR), None, is_sync=False)  # type: ignore[arg-type]
@@ -311,7 +311,7 @@ def test_a_log_whose_documents_cannot_be_written_is_bounded(monkeypatch) -> None
     log.append(TopicPut(TopicConfig(topic_name="A"), DataVersion()))
 
 
-def test_a_new_directory_of_the_change_log_is_durable_before_its_first_change() -> None:
+def test_a_new_change_log_directory_is_durable_before_its_first_change() -> None:
     synced: list[str] = []
     disk = FakeDisk()
     disk.fail = lambda kind, path: synced.append(path) if kind == "fsync_dir" else None
@@ -321,7 +321,7 @@ def test_a_new_directory_of_the_change_log_is_durable_before_its_first_change() 
     assert {"/store", CONFIG_DIR} <= set(synced)
 
 
-def test_a_repeated_save_that_fails_is_one_line_and_comes_less_and_less_often(caplog) -> None:
+def test_a_failing_periodic_save_logs_one_line_and_backs_off(caplog) -> None:
     loop = VirtualLoop()
     tries: list[float] = []
 
@@ -349,7 +349,7 @@ def test_a_repeated_save_that_fails_is_one_line_and_comes_less_and_less_often(ca
 # --- deletions ---
 
 
-def test_a_deleted_topic_stays_deleted_after_a_kill_and_a_rebuild_of_all_queues() -> None:
+def test_a_deleted_topic_stays_deleted_after_a_kill_and_a_full_queue_rebuild() -> None:
     async def scenario(world: VirtualCluster) -> None:
         await world.start()
         await send(world, "A", b"old", key="k")
@@ -387,7 +387,7 @@ def test_the_only_topic_stays_deleted_after_an_orderly_stop() -> None:
     in_broker(scenario)
 
 
-def test_a_consumer_of_a_deleted_topic_commits_nothing_to_the_one_that_was_created_again() -> None:
+def test_offsets_for_a_deleted_topic_are_not_committed_to_its_recreated_successor() -> None:
     async def scenario(world: VirtualCluster) -> None:
         await world.start()
         for number in range(3):
@@ -418,7 +418,7 @@ def test_a_deleted_group_stays_deleted_with_its_offsets() -> None:
     in_broker(scenario)
 
 
-def test_a_deletion_is_forgotten_when_its_messages_have_left_the_log() -> None:
+def test_a_deletion_record_is_removed_when_the_log_has_none_of_its_messages() -> None:
     deletions = Deletions({"A": TopicDeletion(below=100, store_ms=5), "B": TopicDeletion(below=300, store_ms=6)})
     assert deletions.drop_before(99) == 0
     assert deletions.drop_before(200) == 1
@@ -467,7 +467,7 @@ def test_a_slave_deletes_what_its_master_deleted() -> None:
 
 
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
-def test_no_send_is_acknowledged_before_the_topic_that_it_created(flush: str) -> None:
+def test_a_send_is_acknowledged_only_after_the_topic_it_created_is_durable(flush: str) -> None:
     async def scenario(world: VirtualCluster) -> None:
         await world.start()
         first, second = asyncio.create_task(send(world, "A", b"one")), asyncio.create_task(send(world, "A", b"two"))
@@ -484,7 +484,7 @@ def test_no_send_is_acknowledged_before_the_topic_that_it_created(flush: str) ->
     in_broker(scenario, flush_disk_type=flush)
 
 
-def test_in_synchronous_mode_a_failed_flush_of_a_change_refuses_the_answer_and_all_later_changes() -> None:
+def test_in_sync_flush_a_failed_flush_rejects_the_change_and_all_later_ones() -> None:
     def fail(kind: str, path: str) -> None:
         if kind == "fsync" and "/config/changes." in path:
             raise OSError(errno.EIO, "input/output error", path)
@@ -513,7 +513,7 @@ def test_in_synchronous_mode_a_failed_flush_of_a_change_refuses_the_answer_and_a
 
 
 @pytest.mark.parametrize("place", ["/store", CONFIG_DIR])
-def test_a_file_in_place_of_a_directory_is_a_refusal_that_names_it_and_the_fix(place: str) -> None:
+def test_a_file_in_place_of_a_directory_prevents_the_start_and_states_the_fix(place: str) -> None:
     async def scenario(world: VirtualCluster) -> None:
         world.disk.make_dirs(place.rpartition("/")[0])
         world.disk.put_file(place)
@@ -524,7 +524,7 @@ def test_a_file_in_place_of_a_directory_is_a_refusal_that_names_it_and_the_fix(p
     in_broker(scenario)
 
 
-def test_a_config_directory_that_cannot_be_created_is_a_refusal() -> None:
+def test_a_config_directory_that_cannot_be_created_prevents_the_start() -> None:
     def broken_link(kind: str, path: str) -> None:
         if kind == "create" and path.startswith(f"{CONFIG_DIR}/"):
             raise FileExistsError(errno.EEXIST, "File exists", CONFIG_DIR)
@@ -592,7 +592,7 @@ async def check_state(world: VirtualCluster, *names: str) -> None:
 
 @FLUSH_MODES
 @REMOVALS
-def test_a_removed_configuration_is_written_again_from_memory(remove, flush: str, caplog) -> None:
+def test_a_removed_configuration_is_rewritten_from_memory(remove, flush: str, caplog) -> None:
     async def scenario(world: VirtualCluster) -> None:
         await start_with_state(world)
         remove(world.disk)
@@ -610,7 +610,7 @@ def test_a_removed_configuration_is_written_again_from_memory(remove, flush: str
 
 
 @REMOVALS
-def test_a_stop_right_after_the_removal_writes_all_documents(remove) -> None:
+def test_a_stop_right_after_a_removal_writes_all_documents(remove) -> None:
     async def scenario(world: VirtualCluster) -> None:
         await start_with_state(world)
         before = {path for path in world.disk.paths() if path.endswith(".json") and "/config/" in path}
@@ -622,7 +622,7 @@ def test_a_stop_right_after_the_removal_writes_all_documents(remove) -> None:
     in_broker(scenario)
 
 
-def test_the_positions_of_delay_levels_are_written_again() -> None:
+def test_removed_delay_level_offsets_are_rewritten() -> None:
     async def scenario(world: VirtualCluster) -> None:
         write(world.disk, f"{CONFIG_DIR}/{json_documents.DELAY_OFFSETS}", b'{"offsetTable":{3:7}}')
         await start_with_state(world)
@@ -636,7 +636,7 @@ def test_the_positions_of_delay_levels_are_written_again() -> None:
 
 
 @REMOVALS
-def test_in_synchronous_mode_a_change_after_the_removal_is_answered_when_it_is_on_the_disk(remove) -> None:
+def test_in_sync_flush_a_change_after_a_removal_is_acknowledged_once_it_is_durable(remove) -> None:
     async def scenario(world: VirtualCluster) -> None:
         await start_with_state(world)
         remove(world.disk)
@@ -652,7 +652,7 @@ def test_in_synchronous_mode_a_change_after_the_removal_is_answered_when_it_is_o
     in_broker(scenario, flush_disk_type="SYNC_FLUSH")
 
 
-def test_a_topic_that_is_deleted_right_after_the_removal_stays_deleted() -> None:
+def test_a_topic_deleted_right_after_a_removal_stays_deleted() -> None:
     async def scenario(world: VirtualCluster) -> None:
         await start_with_state(world)
         await send(world, "D", b"old")
@@ -669,8 +669,8 @@ def test_a_topic_that_is_deleted_right_after_the_removal_stays_deleted() -> None
     in_broker(scenario)
 
 
-def test_a_start_that_misses_what_was_removed_is_a_refusal() -> None:
-    """Power fails after the new change log was begun, before the documents are written."""
+def test_a_start_without_the_removed_documents_is_rejected() -> None:
+    """Power fails after the new change log was created, before the documents are written."""
 
     def no_document(kind: str, path: str) -> None:
         if kind == "create" and ".json" in path:
@@ -690,7 +690,7 @@ def test_a_start_that_misses_what_was_removed_is_a_refusal() -> None:
 
 @FLUSH_MODES
 @pytest.mark.parametrize("broken", ["directory", "document"])
-def test_a_configuration_that_cannot_be_written_again_refuses_changes_until_a_restart(
+def test_changes_are_rejected_until_a_restart_if_the_configuration_cannot_be_rewritten(
     broken: str, flush: str, caplog
 ) -> None:
     def fail(kind: str, path: str) -> None:
@@ -717,7 +717,7 @@ def test_a_configuration_that_cannot_be_written_again_refuses_changes_until_a_re
     in_broker(scenario, flush_disk_type=flush)
 
 
-def test_in_synchronous_mode_an_answer_that_waits_for_a_removed_file_is_an_error_if_it_cannot_be_written() -> None:
+def test_in_sync_flush_a_pending_change_fails_if_a_removed_file_cannot_be_rewritten() -> None:
     def fail(kind: str, path: str) -> None:
         if kind == "create" and "/config/" in path:
             raise OSError(errno.EROFS, "Read-only file system", path)
@@ -732,7 +732,7 @@ def test_in_synchronous_mode_an_answer_that_waits_for_a_removed_file_is_an_error
     in_broker(scenario, flush_disk_type="SYNC_FLUSH")
 
 
-def test_a_document_that_only_its_bak_holds_at_a_start_was_not_removed(caplog) -> None:
+def test_a_document_restored_from_its_bak_at_start_does_not_count_as_removed(caplog) -> None:
     async def scenario(world: VirtualCluster) -> None:
         await start_with_state(world)
         await world.broker.stop()

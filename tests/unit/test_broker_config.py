@@ -1,4 +1,4 @@
-"""broker.conf as RocketMQ writes it."""
+"""broker.conf in the format of RocketMQ."""
 
 from __future__ import annotations
 

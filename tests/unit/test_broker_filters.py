@@ -1,4 +1,4 @@
-"""Filters of consumer groups: versions, death and return, the file; the bloom filter that Java brokers expect in it."""
+"""Filters of consumer groups: versions, deactivation and reactivation, the file, and Java's bloom filter in it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def expression(filters: ConsumerFilters, group: str = "G", topic: str = "T") -> 
     return known.sql.expression if known else None
 
 
-def test_the_bloom_filter_is_the_one_of_java():
+def test_the_bloom_filter_equals_javas():
     assert (BLOOM.hashes, BLOOM.bits) == (3, 112)
     assert BLOOM.positions("CGSQL#TopicTest") == (6, 92, 66)
     assert Bloom.sized(10, 64) == (4, 312)
@@ -49,11 +49,11 @@ def test_the_bloom_filter_is_the_one_of_java():
     ("text", "half"),
     [("", 0), ("hello", 0xCBD8A7B341BD9B02), ("The quick brown fox jumps over the lazy dog", 0xE34BBC7BBC071B6C)],
 )
-def test_murmur3_gives_its_published_values(text, half):
+def test_murmur3_matches_its_published_test_vectors(text, half):
     assert murmur3(text.encode()) == half
 
 
-def test_a_heartbeat_leaves_a_filter_and_only_for_sql92():
+def test_a_heartbeat_registers_filters_for_sql92_only():
     filters = made()
     filters.register("G", [sql("a > 5"), sql("TagA", topic="U", kind="TAG"), sql("x", topic="V", kind="CLASS")])
     assert expression(filters) == "a > 5"
@@ -61,7 +61,7 @@ def test_a_heartbeat_leaves_a_filter_and_only_for_sql92():
     assert filters.is_changed
 
 
-def test_a_newer_version_replaces_an_older_one_does_not():
+def test_only_a_newer_version_replaces_a_filter():
     filters = made()
     filters.register("G", [sql("a > 5", 2)])
     filters.register("G", [sql("a > 6", 1)])
@@ -72,7 +72,7 @@ def test_a_newer_version_replaces_an_older_one_does_not():
     assert expression(filters) == "a > 6"
 
 
-def test_the_same_expression_in_a_newer_version_keeps_its_birth():
+def test_a_newer_version_with_the_same_expression_retains_the_creation_time():
     clock = FakeClock(1_000_000)
     filters = made(clock=clock)
     filters.register("G", [sql("a > 5", 1)])
@@ -82,7 +82,7 @@ def test_the_same_expression_in_a_newer_version_keeps_its_birth():
     assert (data.born_time, data.client_version) == (1_000_000, 2)
 
 
-def test_the_same_heartbeat_again_changes_nothing():
+def test_a_repeated_heartbeat_changes_nothing():
     filters = made()
     filters.register("G", [sql("a > 5")])
     filters.is_changed = False
@@ -91,7 +91,7 @@ def test_the_same_heartbeat_again_changes_nothing():
 
 
 @pytest.mark.parametrize("bad", ["a >", "", None])
-def test_a_bad_expression_leaves_no_filter_and_takes_the_old_one_away(bad):
+def test_an_invalid_expression_is_not_registered_and_removes_the_previous_filter(bad):
     filters = made()
     filters.register("G", [sql(bad, 1)])
     assert filters.get("G", "T") is None
@@ -101,7 +101,7 @@ def test_a_bad_expression_leaves_no_filter_and_takes_the_old_one_away(bad):
     assert filters.table() == FilterTable()
 
 
-def test_filters_die_with_their_group_or_topic_and_live_again():
+def test_filters_are_deactivated_with_their_group_or_topic_and_reactivated():
     clock = FakeClock(1_000_000)
     filters = made(clock=clock)
     filters.register("G", [sql("a > 5"), sql("b > 5", topic="U")])
@@ -118,7 +118,7 @@ def test_filters_die_with_their_group_or_topic_and_live_again():
     assert not filters.get("G", "U").is_dead
 
 
-def test_what_is_long_dead_is_forgotten():
+def test_filters_inactive_for_long_are_removed():
     clock = FakeClock(1_000_000)
     filters = made(clock=clock)
     filters.register("G", [sql("a > 5")])
@@ -135,7 +135,7 @@ def test_what_is_long_dead_is_forgotten():
     assert filters.is_changed
 
 
-def test_there_is_a_bound(monkeypatch):
+def test_the_number_of_filters_is_bounded(monkeypatch):
     monkeypatch.setattr(filters_module, "FILTERS_MAX", 2)
     filters = made()
     with pytest.raises(ReplyError, match="2 filters, the maximum"):
@@ -153,7 +153,7 @@ STORED = """{"filterDataByTopic":{"T":{"groupFilterData":{"G":{"bloomFilterData"
 },"topic":"T"}}}""".replace("\n", "")
 
 
-def test_a_file_is_read_and_all_that_lived_is_dead():
+def test_filters_loaded_from_the_file_are_inactive():
     filters = made(fastjson.decode(STORED.encode(), FilterTable))
     assert expression(filters) == "a > 5"
     assert filters.get("G", "T").data.dead_time == 970_000  # 30 s before the start
@@ -163,13 +163,13 @@ def test_a_file_is_read_and_all_that_lived_is_dead():
     assert all(filters.get(group, "T").data.dead for group in "GHI")
 
 
-def test_a_file_of_another_bloom_filter_is_dropped():
+def test_a_file_with_different_bloom_filter_parameters_is_discarded():
     filters = made(fastjson.decode(STORED.encode(), FilterTable), bloom=Bloom.sized(10, 32))
     assert filters.table() == FilterTable()
     assert filters.is_changed
 
 
-def test_the_file_has_javas_form():
+def test_the_file_has_the_format_of_java():
     filters = made()
     filters.register("CGSQL", [sql("a > 5", 7, topic="TopicTest")])
     written = json.loads(json_documents.encode(filters.table()))
@@ -198,12 +198,12 @@ def test_the_file_has_javas_form():
         ("filter_data_clean_time_span", -1),
     ],
 )
-def test_settings_that_cannot_be_used(key, value):
+def test_invalid_filter_settings_are_rejected(key, value):
     with pytest.raises(ConfigError):
         BrokerConfig(broker_name="b", **{key: value}).validate()
 
 
-def test_keys_of_broker_conf():
+def test_filter_keys_of_broker_conf_are_parsed_or_reported_as_without_effect():
     texts = {
         "brokerName": "b",
         "enablePropertyFilter": "true",
@@ -220,7 +220,7 @@ def test_keys_of_broker_conf():
 
 
 @pytest.mark.parametrize(("version", "code"), [(2, None), (3, ResponseCode.FILTER_DATA_NOT_LATEST)])
-def test_a_pull_needs_a_filter_as_new_as_its_subscription(version, code):
+def test_a_pull_needs_a_filter_at_least_as_new_as_its_subscription(version, code):
     filters = made()
     filters.register("G", [sql("a > 5", 2)])
     config = BrokerConfig(broker_name="b", enable_property_filter=True)
@@ -237,7 +237,7 @@ def test_a_pull_needs_a_filter_as_new_as_its_subscription(version, code):
         assert refused.value.code == code
 
 
-def test_properties_of_a_record_without_the_rest():
+def test_properties_are_decoded_without_decoding_the_whole_record():
     table = {"a": "5", "ü": "x" * 300}
     text = properties.encode(table).encode()
     for born, store in itertools.product((8, 20), repeat=2):
@@ -251,7 +251,7 @@ def test_properties_of_a_record_without_the_rest():
                 record.property_map(data[:size])
 
 
-def test_the_expressions_of_all_groups_are_bounded(monkeypatch):
+def test_the_total_size_of_expressions_is_bounded(monkeypatch):
     monkeypatch.setattr(filters_module, "EXPRESSIONS_MAX", 12)
     filters = made()
     filters.register("G", [sql("a > 5")])
@@ -263,7 +263,7 @@ def test_the_expressions_of_all_groups_are_bounded(monkeypatch):
     assert (expression(filters, "G"), expression(filters, "H"), expression(filters, "I")) == ("a > 6", "b > 5", None)
 
 
-def test_expressions_that_cannot_be_compiled_write_few_log_lines(caplog):
+def test_invalid_expressions_log_a_bounded_number_of_lines(caplog):
     filters = made()
     for version in range(100):
         filters.register("G", [sql("a >", version)])

@@ -1,4 +1,4 @@
-"""Queue locks of a whole broker, over its restarts and over a disk that is full; in virtual time."""
+"""Queue locks of a whole broker across restarts and a full disk; in virtual time."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def lost_power(broker):
     ("how", "flush"),
     [(stopped, "ASYNC_FLUSH"), (killed, "ASYNC_FLUSH"), (killed, "SYNC_FLUSH"), (lost_power, "SYNC_FLUSH")],
 )
-def test_a_restarted_broker_still_knows_who_holds_which_lock(how, flush):
+def test_a_restarted_broker_restores_lock_owners(how, flush):
     async def scenario(world):
         await world.start()
         clients = Clients(world)
@@ -70,7 +70,7 @@ def test_a_restarted_broker_still_knows_who_holds_which_lock(how, flush):
 
 
 @pytest.mark.parametrize("how", [stopped, killed, lost_power])
-def test_what_was_unlocked_some_seconds_before_is_free_after_a_restart(how):
+def test_a_queue_unlocked_seconds_before_a_restart_is_free_afterwards(how):
     async def scenario(world):
         await world.start()
         clients = Clients(world)
@@ -86,7 +86,7 @@ def test_what_was_unlocked_some_seconds_before_is_free_after_a_restart(how):
         world.run(scenario(world))
 
 
-def test_a_full_disk_keeps_nobody_from_consuming_in_order(caplog):
+def test_a_full_disk_does_not_prevent_orderly_consumption(caplog):
     def full(kind: str, path: str) -> None:
         if "/config/changes." in path or "queueLocks.json" in path:
             raise OSError(errno.ENOSPC, "no space left on device", path)

@@ -1,4 +1,4 @@
-"""Who is asked about a transaction: producers of the group that are connected and read, in turn."""
+"""Selection of the producer for a transaction check: connected producers of the group that read, in rotation."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def group(*peer_ids: int, name: str = "P", members: GroupMembers | None = None) 
     return members
 
 
-def test_each_group_has_its_own_turn() -> None:
+def test_each_group_rotates_over_its_producers_independently() -> None:
     members = group(3, 4, name="Q", members=group(1, 2))
     producers = ProducerSelector(members, Server({1, 2, 3, 4}))  # type: ignore[arg-type]
     assert [producers.pick("PQ"[number % 2]) for number in range(8)] == [1, 3, 2, 4, 1, 3, 2, 4]
 
 
-def test_who_does_not_read_or_left_is_passed_over() -> None:
+def test_disconnected_producers_and_those_that_do_not_read_are_skipped() -> None:
     server = Server({1, 2, 3})
     producers = ProducerSelector(group(1, 2, 3, 4), server)  # type: ignore[arg-type]
     server.reading = {2}

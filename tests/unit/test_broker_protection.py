@@ -1,4 +1,4 @@
-"""When sends are refused because the disk does not keep up, and the limits of a server."""
+"""Rejection of sends while the disk is too slow, and the limits of a server."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Scene:
         return reply
 
 
-def test_after_a_slow_write_sends_are_refused_for_as_long_as_it_took() -> None:
+def test_a_slow_write_rejects_sends_for_as_long_as_it_took() -> None:
     scene = Scene()
     scene.takes_s = 1.5
     assert scene.ask().body == b"served"
@@ -65,7 +65,7 @@ def test_after_a_slow_write_sends_are_refused_for_as_long_as_it_took() -> None:
     assert scene.ask().body == b"served"
 
 
-def test_a_write_within_the_limit_refuses_nothing_and_a_hung_disk_is_tried_again() -> None:
+def test_a_write_within_the_limit_rejects_nothing_and_a_stalled_disk_is_retried() -> None:
     scene = Scene()
     scene.takes_s = 0.9
     assert [scene.ask().code for _ in range(3)] == [0, 0, 0]
@@ -78,7 +78,7 @@ def test_a_write_within_the_limit_refuses_nothing_and_a_hung_disk_is_tried_again
     assert scene.ask().code == 0
 
 
-def test_too_much_that_waits_for_the_disk_refuses_sends_until_it_is_flushed() -> None:
+def test_too_many_unflushed_bytes_reject_sends_until_they_are_flushed() -> None:
     scene = Scene()
     scene.unflushed = 1_001
     asyncio.run(scene.protection.update_backlog())
@@ -88,7 +88,7 @@ def test_too_much_that_waits_for_the_disk_refuses_sends_until_it_is_flushed() ->
     assert scene.ask().code == 0
 
 
-def test_limits_say_what_is_too_much() -> None:
+def test_exceeded_limits_are_reported_with_their_reason() -> None:
     limits = ServerLimits(requests_max=3, connection_requests_max=2, queue_time_limits_s={10: 0.2})
     limits.in_flight = 2
     assert limits.overload_reason(1) is None

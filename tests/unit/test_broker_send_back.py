@@ -1,4 +1,4 @@
-"""What a send-back stores: the next attempt, its delay, and its origin. No socket, no disk."""
+"""Messages sent back: the next attempt, its delay and its origin. No socket, no disk."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class SendBackRig:
         return draft, properties.decode(draft.properties)
 
 
-def test_the_next_attempt_is_the_same_message_and_remembers_its_first() -> None:
+def test_the_retried_message_is_equal_and_carries_its_original_id() -> None:
     draft, own = SendBackRig(KEYS="k", TAGS="a", UNIQ_KEY="U", mine="1").back()
     assert (draft.topic, draft.queue_id, draft.reconsume_times, draft.tags) == ("%RETRY%G", 0, 1, "a")
     assert (draft.body, draft.flag, draft.sys_flag, draft.born_ms, draft.born_host) == (b"body", 7, 1, 12, BORN)
@@ -79,12 +79,12 @@ def test_the_next_attempt_is_the_same_message_and_remembers_its_first() -> None:
     }  # fmt: skip
 
 
-def test_a_later_attempt_keeps_where_the_first_came_from() -> None:
+def test_later_attempts_retain_the_original_id_and_topic() -> None:
     _, own = SendBackRig(times=4, RETRY_TOPIC="First", ORIGIN_MESSAGE_ID="ID", DELAY="6").back()
     assert (own["RETRY_TOPIC"], own["ORIGIN_MESSAGE_ID"], own["DELAY"]) == ("First", "ID", "7")
 
 
-def test_the_listener_may_choose_the_level() -> None:
+def test_the_listener_may_choose_the_delay_level() -> None:
     assert SendBackRig(times=4).back(level=2)[1]["DELAY"] == "2"
 
 
@@ -99,13 +99,15 @@ def test_the_listener_may_choose_the_level() -> None:
         (16, 0, None, VERSION, "%DLQ%G"),
     ],
 )
-def test_when_it_is_a_dead_letter(times: int, level: int, most: int | None, version: int, topic: str) -> None:
+def test_a_message_becomes_a_dead_letter_by_attempts_or_level(
+    times: int, level: int, most: int | None, version: int, topic: str
+) -> None:
     draft, own = SendBackRig(times=times).back(level, most, version)
     assert draft.topic == topic
     assert (own["DELAY"] == "0") is (topic == "%DLQ%G")
 
 
-def test_a_retry_topic_that_may_not_be_written_refuses() -> None:
+def test_a_retry_topic_without_write_permission_rejects_the_send_back() -> None:
     stage = SendBackRig()
     stage.topics.put(TopicConfig(topic_name="%RETRY%G", perm=4))
     with pytest.raises(ReplyError) as refused:
@@ -113,7 +115,7 @@ def test_a_retry_topic_that_may_not_be_written_refuses() -> None:
     assert refused.value.code == ResponseCode.NO_PERMISSION
 
 
-def test_a_permission_that_is_taken_while_the_broker_runs_counts() -> None:
+def test_a_permission_revoked_at_run_time_takes_effect() -> None:
     stage = SendBackRig()
     stage.settings.apply(msgspec.structs.replace(CONFIG, broker_permission=4), 1)
     with pytest.raises(ReplyError) as refused:

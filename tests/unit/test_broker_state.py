@@ -1,4 +1,4 @@
-"""What the broker knows besides messages: topics, groups, offsets, members, locks. No time, no socket."""
+"""State of the broker besides messages: topics, groups, offsets, members, locks. No clock, no socket."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def consumer(group: str, *subscriptions: SubscriptionData) -> ConsumerData:
     return ConsumerData(group_name=group, subscription_data_set=subscriptions)
 
 
-def test_auto_created_topic_takes_the_smaller_number_of_queues_and_loses_the_inherit_bit() -> None:
+def test_an_auto_created_topic_gets_the_smaller_number_of_queues_without_the_inherit_bit() -> None:
     table = topics()
     four = table.create_from_template("TBW102", "T", 4)
     many = table.create_from_template("TBW102", "U", 100)
@@ -50,23 +50,23 @@ def test_auto_created_topic_takes_the_smaller_number_of_queues_and_loses_the_inh
     assert table.get("T") == four
 
 
-def test_auto_created_topic_has_a_queue_even_when_asked_for_none() -> None:
+def test_an_auto_created_topic_has_at_least_one_queue() -> None:
     made = topics().create_from_template("TBW102", "T", 0)
     assert made is not None and made.write_queue_nums == 1
 
 
 @pytest.mark.parametrize("template", ["OFFSET_MOVED_EVENT", "unknown"])
-def test_only_a_topic_with_the_inherit_bit_is_a_model(template: str) -> None:
+def test_only_a_topic_with_the_inherit_bit_is_a_template(template: str) -> None:
     assert topics().create_from_template(template, "T", 4) is None
 
 
-def test_without_auto_creation_there_is_no_model() -> None:
+def test_there_is_no_template_topic_without_auto_creation() -> None:
     stored = TopicTable(topic_config_table={"TBW102": TopicConfig(topic_name="TBW102", perm=7)})
     config = BrokerConfig(broker_name="broker-a", auto_create_topic_enable=False)
     assert TopicRegistry(stored, config, now_ms=lambda: 0).create_from_template("TBW102", "T", 4) is None
 
 
-def test_each_change_counts_and_is_told() -> None:
+def test_each_topic_change_increments_the_version_and_is_notified() -> None:
     table = topics()
     told = []
     table.on_table_change = lambda: told.append(table.table().data_version.counter)
@@ -77,17 +77,17 @@ def test_each_change_counts_and_is_told() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "../x", "x" * 128, "a/b"])
-def test_a_topic_that_could_not_be_a_path_is_refused(name: str) -> None:
+def test_a_topic_name_that_is_no_valid_path_is_rejected(name: str) -> None:
     with pytest.raises(ReplyError):
         topics().put(TopicConfig(topic_name=name))
 
 
-def test_a_mistyped_number_of_queues_is_refused() -> None:
+def test_an_implausible_number_of_queues_is_rejected() -> None:
     with pytest.raises(ReplyError, match="readQueueNums"):
         topics().put(TopicConfig(topic_name="T", read_queue_nums=QUEUES_MAX + 1))
 
 
-def test_a_full_table_refuses_new_topics_but_not_those_that_consumers_need() -> None:
+def test_a_full_topic_table_rejects_new_topics_except_those_of_consumers() -> None:
     table = topics()
     number = len(table.names())
     with pytest.raises(ReplyError, match=f"topic T not created: this broker has {number} topics"):
@@ -98,7 +98,7 @@ def test_a_full_table_refuses_new_topics_but_not_those_that_consumers_need() -> 
     assert table.get("%RETRY%g") is not None
 
 
-def test_each_change_names_its_topics() -> None:
+def test_each_change_lists_its_topics() -> None:
     table = topics()
     changes: list[object] = []
     table.on_topics_change = changes.append
@@ -111,7 +111,7 @@ def test_each_change_names_its_topics() -> None:
     assert changes == [["T"], ["U"], ["T"], ["T", "U"], ["T"], None]
 
 
-def test_order_follows_the_name_server() -> None:
+def test_order_flags_follow_the_name_server() -> None:
     table = topics()
     table.put(TopicConfig(topic_name="T"))
     table.mark_ordered({"T": "broker-a:4"})
@@ -123,7 +123,7 @@ def test_order_follows_the_name_server() -> None:
     assert table.get("T") == TopicConfig(topic_name="T")
 
 
-def test_groups_are_made_by_use_only_when_that_is_allowed() -> None:
+def test_groups_are_auto_created_only_if_enabled() -> None:
     closed = GroupRegistry(SubscriptionGroupTable(), auto_create=False, now_ms=lambda: 0)
     assert closed.get_or_create("G") is None
     assert closed.get_or_create("CID_RMQ_SYS_TRANS") is not None
@@ -133,7 +133,7 @@ def test_groups_are_made_by_use_only_when_that_is_allowed() -> None:
     assert made is not None and made.retry_max_times == 16
 
 
-def test_offsets_survive_their_file_and_forget_by_topic_and_group() -> None:
+def test_offsets_round_trip_and_are_removed_by_topic_and_group() -> None:
     offsets = ConsumerOffsets()
     offsets.commit("G", "T", 0, 12)
     offsets.commit("G", "T", 1, 9)
@@ -151,7 +151,7 @@ def test_offsets_survive_their_file_and_forget_by_topic_and_group() -> None:
     assert again.table() == ConsumerOffsetTable({})
 
 
-def test_offsets_file_is_javas_dialect() -> None:
+def test_the_offsets_file_has_the_format_of_java() -> None:
     offsets = ConsumerOffsets()
     offsets.commit("G", "T", 0, 12)
     assert fastjson.write(offsets.table()) == b'{"offsetTable":{"T@G":{0:12}}}'
@@ -166,7 +166,7 @@ def test_a_lock_has_one_owner_until_it_expires() -> None:
     assert locks.lock("G", "c1", [QUEUE, OTHER], LOCK_LIVE_MS + 1) == [OTHER]
 
 
-def test_only_the_owner_unlocks() -> None:
+def test_only_the_owner_can_unlock() -> None:
     locks = QueueLocks()
     locks.lock("G", "c1", [QUEUE], 0)
     locks.unlock("G", "c2", [QUEUE])
@@ -175,7 +175,7 @@ def test_only_the_owner_unlocks() -> None:
     assert locks.lock("G", "c2", [QUEUE], 1) == [QUEUE]
 
 
-def test_a_restart_forgets_no_lock() -> None:
+def test_locks_survive_a_restart() -> None:
     locks = QueueLocks()
     locks.lock("G", "c1", [QUEUE, OTHER], 0)
     locks.lock("H", "c2", [QUEUE], 0)
@@ -187,7 +187,7 @@ def test_a_restart_forgets_no_lock() -> None:
     assert locks.lock("G", "c2", [QUEUE], 1_001 + LOCK_LIVE_MS) == [QUEUE]
 
 
-def test_locks_are_to_be_saved_when_an_owner_came_or_went() -> None:
+def test_lock_changes_are_recorded_when_the_owner_changes() -> None:
     recorded: list[object] = []
     locks = QueueLocks(record=recorded.append)
     took = []
@@ -207,7 +207,7 @@ def test_locks_are_to_be_saved_when_an_owner_came_or_went() -> None:
     assert took == [True, False, False, False, True, True, True, True]
 
 
-def test_a_new_member_and_a_new_topic_are_changes_a_new_version_is_none() -> None:
+def test_a_new_member_or_topic_is_a_change_but_a_new_version_is_not() -> None:
     members = GroupMembers()
     first = consumer("G", SubscriptionData(topic="T", sub_version=1))
     assert members.heartbeat_consumer(first, member(1))
@@ -226,7 +226,7 @@ def test_an_older_subscription_does_not_replace_a_newer_one() -> None:
     assert subscription is not None and subscription.sub_string == "a"
 
 
-def test_a_lost_connection_leaves_its_groups_and_the_last_member_ends_one() -> None:
+def test_a_lost_connection_is_removed_from_its_groups_and_empty_groups_are_removed() -> None:
     members = GroupMembers()
     members.heartbeat_consumer(consumer("G"), member(1))
     members.heartbeat_consumer(consumer("G"), member(2, "c2"))
@@ -238,14 +238,14 @@ def test_a_lost_connection_leaves_its_groups_and_the_last_member_ends_one() -> N
     assert members.producers == {}
 
 
-def test_silent_members_are_named_by_their_connection() -> None:
+def test_expired_members_are_returned_by_connection() -> None:
     members = GroupMembers()
     members.heartbeat_consumer(consumer("G"), member(1, seen_ms=0))
     members.heartbeat_consumer(consumer("G"), member(2, seen_ms=100_000))
     assert members.expired_peers(120_001) == {1}
 
 
-def test_a_client_is_found_among_consumers_and_producers() -> None:
+def test_clients_are_found_among_consumers_and_producers() -> None:
     members = GroupMembers()
     assert members.find_consumer("G", "c1") is None and members.find_producer("c1") is None
     members.heartbeat_consumer(consumer("G"), member(1, seen_ms=5))
@@ -256,7 +256,7 @@ def test_a_client_is_found_among_consumers_and_producers() -> None:
     assert sorted(one.peer_id for one in members.consumer_members("G")) == [2, 3]
 
 
-def test_a_producer_is_found_as_long_as_one_of_its_groups_is_here() -> None:
+def test_a_producer_is_found_while_any_of_its_groups_is_registered() -> None:
     members = GroupMembers()
     for group in ("A", "B"):
         members.heartbeat_producer(group, member(1))
@@ -274,7 +274,7 @@ def test_a_producer_is_found_as_long_as_one_of_its_groups_is_here() -> None:
     assert members._producer_of == {}
 
 
-def test_a_connection_is_a_member_of_a_bounded_number_of_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_groups_per_connection_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(members_module, "CONNECTION_GROUPS_MAX", 3)
     table = GroupMembers()
     for number in range(3):
@@ -304,7 +304,7 @@ def test_the_number_of_memberships_is_bounded(monkeypatch: pytest.MonkeyPatch) -
     table.heartbeat_consumer(consumer("G"), member(2))
 
 
-def test_the_subscriptions_of_all_groups_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_total_size_of_subscriptions_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(members_module, "SUBSCRIPTION_CHARS_MAX", 100)
     table = GroupMembers()
     long = SubscriptionData(topic="T", sub_string="x" * 80)
@@ -316,10 +316,10 @@ def test_the_subscriptions_of_all_groups_are_bounded(monkeypatch: pytest.MonkeyP
     table.heartbeat_consumer(consumer("B", long), member(1))
 
 
-def test_a_full_table_of_subscriptions_takes_the_heartbeats_of_those_that_are_stored(
+def test_a_full_subscription_table_accepts_heartbeats_of_existing_members(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Else strangers would have every consumer forgotten after two minutes."""
+    """Otherwise other clients could make every consumer expire after two minutes."""
     monkeypatch.setattr(members_module, "SUBSCRIPTION_CHARS_MAX", 100)
     table = GroupMembers()
     subscription = SubscriptionData(topic="T", sub_string="x" * 50)
@@ -331,7 +331,7 @@ def test_a_full_table_of_subscriptions_takes_the_heartbeats_of_those_that_are_st
         table.heartbeat_consumer(consumer("A", SubscriptionData(topic="T", sub_string="x" * 60)), member(1))
 
 
-def test_a_subscription_that_stays_because_it_is_newer_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_retained_newer_subscription_counts_towards_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(members_module, "SUBSCRIPTION_CHARS_MAX", 100)
     table = GroupMembers()
     table.heartbeat_consumer(consumer("A", SubscriptionData(topic="T", sub_string="x" * 80, sub_version=2)), member(1))
@@ -341,8 +341,8 @@ def test_a_subscription_that_stays_because_it_is_newer_is_counted(monkeypatch: p
         table.heartbeat_consumer(consumer("B", SubscriptionData(topic="T", sub_string="x" * 80)), member(1))
 
 
-def test_a_lost_connection_costs_what_its_own_groups_do() -> None:
-    """Not as much as there are groups: anybody may open and close connections."""
+def test_the_cost_of_a_lost_connection_depends_only_on_its_own_groups() -> None:
+    """The cost must not grow with the number of all groups: any peer can open and close connections."""
 
     class Counted(dict[str, ConsumerGroup]):
         looked_at = 0
@@ -373,7 +373,7 @@ def test_queue_locks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert locks.lock("G", "c", [QUEUE], LOCK_LIVE_MS + 1) == [QUEUE]
 
 
-def test_a_group_is_created_by_use_only_with_a_valid_name() -> None:
+def test_a_group_is_auto_created_only_with_a_valid_name() -> None:
     groups = GroupRegistry(SubscriptionGroupTable(), auto_create=True, now_ms=lambda: 0)
     for name in ("", " ", "x" * 256, "a\x01", "a@b", "a/b"):
         with pytest.raises(ProtocolError, match="Invalid consumerGroup"):

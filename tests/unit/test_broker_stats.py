@@ -47,7 +47,7 @@ def at(text: str, zone: timezone | ZoneInfo = UTC) -> int:  # type: ignore[valid
 # --- items ---
 
 
-def test_the_first_sample_follows_a_zero_one_period_earlier() -> None:
+def test_the_first_sample_is_preceded_by_a_zero_one_period_earlier() -> None:
     item = StatsItem()
     assert item.snapshot(MINUTE) == EMPTY_SNAPSHOT
     item.times, item.count, item.size = 2, 6, 600
@@ -60,7 +60,7 @@ def test_the_first_sample_follows_a_zero_one_period_earlier() -> None:
 
 
 @pytest.mark.parametrize(("window", "kept"), [(MINUTE, 7), (HOUR, 7), (DAY, 25)])
-def test_a_window_slides(window: object, kept: int) -> None:
+def test_the_sampling_window_slides(window: object, kept: int) -> None:
     item = StatsItem()
     every = window.interval_ms  # type: ignore[attr-defined]
     for number in range(1, 100):
@@ -83,7 +83,7 @@ def test_the_average_without_events_is_zero() -> None:
     assert item.snapshot(MINUTE).tps == 0.0
 
 
-def test_items_are_bounded_and_count_the_overflow() -> None:
+def test_the_number_of_items_is_bounded_and_the_overflow_is_counted() -> None:
     items = StatsItemSet("topic", items_max=2)
     for topic in ("A", "B", "C", "C", "A"):
         items.add(topic, 1, 10)
@@ -113,7 +113,7 @@ def test_an_item_without_events_for_a_day_is_removed() -> None:
 # --- counters ---
 
 
-def test_every_raise_stands_under_its_names_and_keys() -> None:
+def test_every_event_is_recorded_under_its_item_names_and_keys() -> None:
     stats = BrokerStats("C")
     stats.record_send("T", 5, 500)
     stats.record_delayed_send(2, 1, 90)
@@ -153,7 +153,7 @@ def test_every_raise_stands_under_its_names_and_keys() -> None:
     }
 
 
-def test_without_details_there_are_no_queues() -> None:
+def test_without_details_there_are_no_per_queue_items() -> None:
     stats = BrokerStats("C", detail=False, fall_recorded=False)
     stats.record_delayed_send(2, 1, 90)
     stats.record_delayed_delivery("T", 2, 1, 70)
@@ -165,7 +165,7 @@ def test_without_details_there_are_no_queues() -> None:
 
 
 @pytest.mark.parametrize("group", ["TOOLS_CONSUMER", "__MONITOR_CONSUMER", "CID_RMQ_SYS_X", "ariane-spark"])
-def test_what_a_tool_reads_is_no_consumption(group: str) -> None:
+def test_reads_by_tools_do_not_count_as_consumption(group: str) -> None:
     stats = BrokerStats("C")
     assert is_tool_group(group) and not is_tool_group("G")
     stats.record_pull("T", group, 1, **PULL)  # type: ignore[arg-type]
@@ -180,13 +180,13 @@ def test_what_a_tool_reads_is_no_consumption(group: str) -> None:
     )
 
 
-def test_our_spark_source_reads_under_a_tools_group_unless_told_otherwise() -> None:
+def test_the_spark_source_reads_with_a_tools_group_by_default() -> None:
     defaults = {field.name: field.default for field in msgspec.structs.fields(SourceOptions)}
     assert is_tool_group(str(defaults["group_id"]))
 
 
 @pytest.mark.parametrize("drop_unused", [True, False])
-def test_deleted_topics_and_groups_are_forgotten_when_that_is_wanted(drop_unused: bool) -> None:
+def test_items_of_deleted_topics_and_groups_are_removed_if_enabled(drop_unused: bool) -> None:
     stats = BrokerStats("C", drop_unused=drop_unused)
     for topic in ("T", "T2"):
         stats.record_send(topic, 1, 1)
@@ -213,7 +213,7 @@ def test_an_unknown_name_or_key_has_no_snapshot() -> None:
 # --- lines ---
 
 
-def test_lines_are_those_of_4_9_4() -> None:
+def test_log_lines_equal_those_of_4_9_4() -> None:
     line = stats_log_format.format_item("TOPIC_PUT_NUMS", "T1", MINUTE, StatsSnapshot(6, 0.1, 6, 1.0))
     assert stats_log_format.format_line(at("2026-11-21T01:50:00"), line) == (
         "2026-11-21 09:50:00 INFO - [TOPIC_PUT_NUMS] [T1] Stats In One Minute, SUM: 6 TPS: 0.10 AVGPT: 1.00\n"
@@ -232,11 +232,11 @@ def test_lines_are_those_of_4_9_4() -> None:
 
 
 @pytest.mark.parametrize(("value", "text"), [(0.125, "0.13"), (0.135, "0.14"), (2.5, "2.50"), (1e7, "10000000.00")])
-def test_halves_are_rounded_up(value: float, text: str) -> None:
+def test_a_half_is_rounded_up(value: float, text: str) -> None:
     assert stats_log_format.format_two_decimals(value) == text
 
 
-def test_the_stores_lines() -> None:
+def test_log_lines_of_the_store() -> None:
     puts = StoreStats()
     assert (
         stats_log_format.format_store_rates(puts)
@@ -256,7 +256,7 @@ def test_the_stores_lines() -> None:
 # --- puts ---
 
 
-def test_rates_need_their_whole_window() -> None:
+def test_a_rate_is_unknown_until_its_window_is_complete() -> None:
     puts = StoreStats()
     for second in range(11):
         assert puts.rate(10, "put") is None
@@ -280,7 +280,7 @@ def test_rates_need_their_whole_window() -> None:
         (10_000, "[10s~]"),
     ],
 )  # fmt: skip
-def test_a_put_falls_into_its_bucket(ms: float, label: str) -> None:
+def test_a_put_is_counted_in_its_time_bucket(ms: float, label: str) -> None:
     puts = StoreStats()
     puts.record_slow_put(ms)
     minute = puts.roll_minute()
@@ -289,7 +289,7 @@ def test_a_put_falls_into_its_bucket(ms: float, label: str) -> None:
     assert puts.roll_minute().total == 0
 
 
-def test_percentiles_are_taken_straight_inside_a_bucket() -> None:
+def test_percentiles_are_interpolated_linearly_within_a_bucket() -> None:
     puts = StoreStats()
     puts.fast_puts = 900
     for _ in range(100):
@@ -304,12 +304,12 @@ def test_percentiles_are_taken_straight_inside_a_bucket() -> None:
     assert puts.put_max_ms == 60_000
 
 
-def test_fine_bounds_grow_as_in_4_9_4() -> None:
+def test_fine_bucket_bounds_equal_those_of_4_9_4() -> None:
     assert len(FINE_BOUNDS_MS) == 20 + 15 + 10 + 10 + 6 + 5 + 9
     assert list(FINE_BOUNDS_MS) == sorted(set(FINE_BOUNDS_MS))
 
 
-def test_morning_totals_move_on_at_midnight() -> None:
+def test_daily_totals_roll_over_at_midnight() -> None:
     puts = StoreStats()
     puts.transferred = 30
     puts.start_day(100)
@@ -321,7 +321,7 @@ def test_morning_totals_move_on_at_midnight() -> None:
 # --- schedule ---
 
 
-def test_next_whole_times() -> None:
+def test_next_minute_hour_and_midnight() -> None:
     india = timezone(timedelta(hours=5, minutes=30))
     now = at("2026-11-21T09:50:07.250")
     assert next_minute_ms(now) == at("2026-11-21T09:51:00")
@@ -332,12 +332,12 @@ def test_next_whole_times() -> None:
     assert next_midnight_ms(now, india) == at("2026-11-22T00:00:00", india)
 
 
-def test_a_day_of_23_hours_ends_at_midnight_too() -> None:
+def test_a_day_of_23_hours_also_ends_at_midnight() -> None:
     berlin = ZoneInfo("Europe/Berlin")
     assert next_midnight_ms(at("2026-03-29T01:00:00", berlin), berlin) == at("2026-03-30T00:00:00", berlin)
 
 
-def test_what_is_due_when() -> None:
+def test_each_task_is_due_at_its_scheduled_times() -> None:
     start = at("2026-11-21T23:58:57")
     schedule = StatsSchedule(start, 0, UTC)
     seen: dict[ScheduledTask, list[int]] = {job: [] for job in ScheduledTask}
@@ -354,7 +354,7 @@ def test_what_is_due_when() -> None:
     assert seen[ScheduledTask.PRINT_HOUR] == seen[ScheduledTask.PRINT_DAY] == seen[ScheduledTask.START_DAY] == [63]
 
 
-def test_a_span_slept_through_is_made_up_for_once_and_a_clock_set_back_is_followed() -> None:
+def test_missed_runs_are_made_up_once_and_a_clock_set_back_is_followed() -> None:
     start = at("2026-11-21T10:00:30")
     schedule = StatsSchedule(start, 0, UTC)
     schedule.due(start, 0)
@@ -371,7 +371,7 @@ def test_a_span_slept_through_is_made_up_for_once_and_a_clock_set_back_is_follow
 # --- the log, and who writes it ---
 
 
-def test_the_log_begins_anew_at_its_size_and_keeps_generations(tmp_path: Path) -> None:
+def test_the_log_is_rotated_by_size_and_old_files_are_retained(tmp_path: Path) -> None:
     journal = StatsLogFile(tmp_path / "logs", size_max=100, generations=2)
     for number in range(5):
         journal.write([f"{number}" * 59 + "\n"])

@@ -1,4 +1,4 @@
-"""The command line without a server: settings, errors as one line, homes, and what a start may load."""
+"""The command line without a server: settings, one-line errors, homes, and modules loaded at start."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def test_name_server_prints_its_settings(tmp_path: Path):
     assert "Unknown key 'noSuchKey' has no effect" in done.stderr
 
 
-def test_the_table_of_commands_loads_nothing_heavy():
+def test_the_command_table_loads_no_large_dependency():
     program = "import sys, ariane.cli.main; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     heavy = ("pyspark", "pyarrow", "numpy", "ariane.broker.broker", "ariane.client.producer", "ariane.spark.source")
     assert [name for name in heavy if name in loaded] == []
 
 
-def test_a_home_is_held_by_one_at_a_time(tmp_path: Path):
+def test_a_home_is_locked_by_one_process_at_a_time(tmp_path: Path):
     with (
         homes.locked_home(tmp_path / "h"),
         pytest.raises(ConfigError, match="already running there"),
@@ -73,13 +73,13 @@ def make_demo(place: Path) -> Path:
     return demo
 
 
-def test_tables_of_a_demo_are_never_read_for_those_of_the_default_home(own: Path, temporary_files: Path):
+def test_demo_tables_are_never_read_in_place_of_the_default_homes(own: Path, temporary_files: Path):
     (own / homes.TABLES).mkdir(parents=True)
     make_demo(temporary_files)  # newer than the default home's
     assert homes.existing_tables_dir(None) == own / homes.TABLES
 
 
-def test_a_home_without_tables_names_the_demos_instead_of_reading_them(own: Path, temporary_files: Path):
+def test_a_home_without_tables_suggests_the_demos_home_and_does_not_read_it(own: Path, temporary_files: Path):
     with homes.locked_home(own):
         pass
     demo = make_demo(temporary_files)
@@ -87,14 +87,14 @@ def test_a_home_without_tables_names_the_demos_instead_of_reading_them(own: Path
         homes.existing_tables_dir(None)
 
 
-def test_as_long_as_the_default_home_does_not_exist_it_is_that_of_the_last_demo(own: Path, temporary_files: Path):
+def test_the_last_demos_home_is_the_default_until_a_default_home_exists(own: Path, temporary_files: Path):
     demo = make_demo(temporary_files)
     assert homes.existing_tables_dir(None) == demo / homes.TABLES
     with pytest.raises(StoreError, match="no tables in"):
         homes.existing_tables_dir(own)
 
 
-def test_one_rule_for_what_home_means(own: Path, tmp_path: Path):
+def test_home_is_resolved_in_the_same_way_for_tables_and_archive(own: Path, tmp_path: Path):
     assert homes.tables_dir(None) == homes.tables_dir(own) == own / homes.TABLES
     assert homes.archive_dir(None) == homes.archive_dir(own) == own / homes.ARCHIVE
     with homes.locked_home(tmp_path / "up") as up:
@@ -111,7 +111,7 @@ def test_one_rule_for_what_home_means(own: Path, tmp_path: Path):
         assert homes.tables_dir(plain) == plain, "tables that are there already are not lost"
 
 
-def test_of_a_demo_only_the_tables_stay_until_the_next(temporary_files: Path):
+def test_only_the_tables_of_a_demo_are_retained_until_the_next_one(temporary_files: Path):
     with homes.temporary_home() as first:
         for name in (homes.TABLES, "store", "logs"):
             (first / name).mkdir()
@@ -122,7 +122,7 @@ def test_of_a_demo_only_the_tables_stay_until_the_next(temporary_files: Path):
         assert homes.demo_homes() == [second]
 
 
-def test_a_demo_that_failed_keeps_everything(temporary_files: Path):
+def test_a_failed_demo_retains_all_files(temporary_files: Path):
     def fails() -> None:
         with homes.temporary_home() as home:
             (home / "logs").mkdir()
@@ -134,7 +134,7 @@ def test_a_demo_that_failed_keeps_everything(temporary_files: Path):
     assert (home / "logs").is_dir()
 
 
-def test_a_demo_leaves_the_home_of_a_running_one_alone(temporary_files: Path):
+def test_a_demo_does_not_remove_the_home_of_a_running_demo(temporary_files: Path):
     with homes.temporary_home() as first, homes.temporary_home() as second:
         assert first.is_dir()
         assert set(homes.demo_homes()) == {first, second}

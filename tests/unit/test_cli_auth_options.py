@@ -1,4 +1,4 @@
-"""Accounts of brokers with access control, as commands take them."""
+"""Credentials of brokers with access control as command-line options."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ariane.cli.main import app
 from ariane.errors import ConfigError
 
 
-def test_both_or_neither() -> None:
+def test_access_key_and_secret_key_are_required_together() -> None:
     assert auth_options.source_options("n:1", "", "") == {"namesrv": "n:1"}
     assert auth_options.source_options("n:1", "a", "s") == {"namesrv": "n:1", "accessKey": "a", "secretKey": "s"}
     assert auth_options.client_settings("", "") is None
@@ -23,7 +23,7 @@ def test_both_or_neither() -> None:
 
 
 @pytest.mark.parametrize("command", [("pipeline", "run"), ("archive", "run"), ("collect",), ("replay",)])
-def test_commands_that_ask_brokers_take_an_account(command: tuple[str, ...]) -> None:
+def test_commands_that_connect_to_brokers_accept_credentials(command: tuple[str, ...]) -> None:
     said = CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "200", "TERM": "dumb"})
     assert said.exit_code == 0
     assert "--access-key" in said.output

@@ -1,4 +1,4 @@
-"""The demo's verdict: duplicates are allowed, a lost or turned-around step is not."""
+"""The demo's verdict: duplicates are allowed, lost or reordered steps are not."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_every_step_once_in_both_groups_is_a_success():
     assert verify(made, orders=10, groups=2) == []
 
 
-def test_a_send_stored_twice_and_a_delivery_repeated_count_once():
+def test_duplicate_sends_and_deliveries_count_once():
     ledger = played(1)
     ledger.on_send(0, "paid", 9.0)
     ledger.on_acknowledged(0, "paid")
@@ -38,7 +38,7 @@ def test_a_send_stored_twice_and_a_delivery_repeated_count_once():
     assert ledger.produce_to_consume_ms() == {"p50": 5.0, "p99": 5.0}
 
 
-def test_an_acknowledged_step_that_one_group_never_saw_is_lost_once():
+def test_an_acknowledged_step_missing_in_one_group_counts_as_lost_once():
     ledger = played(1)
     ledger.on_send(1, "created", 2.0)
     ledger.on_acknowledged(1, "created")
@@ -73,17 +73,17 @@ def test_steps_of_an_earlier_demo_in_the_same_home_do_not_count():
         ([(1, "created"), (2, "shipped"), (1, "paid"), (2, "created")], 1),
     ],
 )
-def test_turned_around_counts_within_an_order_only(arrivals, count):
+def test_reordering_counts_within_an_order_only(arrivals, count):
     assert count_out_of_order(arrivals) == count
 
 
-def test_percentile_is_the_nearest_rank_and_unknown_without_values():
+def test_the_percentile_is_the_nearest_rank_and_unknown_without_values():
     assert percentile([], 50) is None
     assert percentile([1.0], 99) == 1.0
     assert percentile([float(n) for n in range(1, 201)], 99) == 198.0
     assert percentile([float(n) for n in range(1, 201)], 50) == 100.0
 
 
-def test_unknown_journeys_are_told_as_unknown_and_fail():
+def test_unknown_journeys_are_reported_as_unknown_and_fail_the_demo():
     made = dataclasses.replace(build_report(played(1), journeys=None))
     assert verify(made, orders=1, groups=2) == ["journeys: unknown, expected 6"]

@@ -1,4 +1,4 @@
-"""How the jobs are, as lines, as a table and as the list in the end."""
+"""Progress of the jobs as lines, as a live table and as the final summary."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Told:
         return lines
 
 
-def test_a_line_has_the_news_of_ten_seconds_and_the_largest_tables_by_name() -> None:
+def test_a_line_summarizes_ten_seconds_and_lists_the_largest_tables() -> None:
     told = Told()
     told.screen.on_tables_published(done(source(behind=1234), folds=(folded(JOURNEYS, 12345),)))
     assert told.new() == ["traces 1,234 pending, 812 ms  |  rows: journeys 12,345"]
@@ -65,7 +65,7 @@ def test_a_line_has_the_news_of_ten_seconds_and_the_largest_tables_by_name() -> 
     assert told.new() == ["traces ? pending, 812 ms  |  rows: journeys 12,346  traffic 961  clocks 2  1 more"]
 
 
-def test_without_news_a_line_a_minute_says_that_it_runs() -> None:
+def test_without_updates_one_line_per_minute_reports_that_the_jobs_run() -> None:
     told = Told()
     told.screen.on_round(done(source(batch=None, batch_ms=None)))
     assert told.new() == ["traces 0 pending  |  no changes"]
@@ -77,7 +77,7 @@ def test_without_news_a_line_a_minute_says_that_it_runs() -> None:
     assert told.new() == ["traces 0 pending, 812 ms  |  no changes"]
 
 
-def test_what_a_source_waits_for_is_said_when_it_changes() -> None:
+def test_the_reason_for_a_waiting_source_is_printed_when_it_changes() -> None:
     told = Told()
     told.screen.on_round(done(source(topics=0), source("samples")))
     assert told.new() == [
@@ -93,7 +93,7 @@ def test_what_a_source_waits_for_is_said_when_it_changes() -> None:
     ]
 
 
-def test_the_table_fits_a_terminal_of_eighty_columns_and_keeps_what_was_folded() -> None:
+def test_the_live_table_fits_80_columns_and_retains_row_counts() -> None:
     shown = io.StringIO()
     console = Console(file=shown, force_terminal=True, width=80, color_system=None)
     with Live(console=console, auto_refresh=False) as live:
@@ -110,7 +110,7 @@ def test_the_table_fits_a_terminal_of_eighty_columns_and_keeps_what_was_folded()
     assert all(len(line.rstrip()) <= 80 for line in last)
 
 
-def test_the_end_of_once_lists_sources_and_tables(capsys: pytest.CaptureFixture[str]) -> None:
+def test_once_ends_with_a_list_of_sources_and_tables(capsys: pytest.CaptureFixture[str]) -> None:
     progress.SummaryProgress().on_round(
         done(source(), source("samples", topics=0), folds=(folded(JOURNEYS, 12), folded(TRAFFIC, 3)))
     )
@@ -123,7 +123,7 @@ def test_the_end_of_once_lists_sources_and_tables(capsys: pytest.CaptureFixture[
     ]
 
 
-def test_the_collector_speaks_when_brokers_come_or_go_and_of_each_fault_once() -> None:
+def test_the_collector_reports_broker_changes_and_each_fault_once() -> None:
     lines: list[str] = []
     collected = progress.CollectorProgress(lines.append)
 

@@ -1,4 +1,4 @@
-"""`ariane report`: the terminal within its width, JSON, a page that needs nothing else, and clear words for bad input."""
+"""`ariane report`: terminal output within its width, JSON, a self-contained HTML page, and errors for invalid options."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def times() -> list[str]:
 
 
 @pytest.mark.parametrize("width", [20, 60, 80, 200])
-def test_the_terminal_is_never_too_narrow_and_nothing_is_cut(width: int) -> None:
+def test_a_report_fits_the_terminal_width_without_truncation(width: int) -> None:
     lines = text(width=width)
     if width >= 60:
         assert max(map(cell_len, lines)) <= width
@@ -84,7 +84,7 @@ def test_the_terminal_is_never_too_narrow_and_nothing_is_cut(width: int) -> None
         assert part.split()[0] in whole
 
 
-def test_a_wide_sheet_has_its_longest_texts_on_a_second_line() -> None:
+def test_the_longest_values_of_a_wide_table_move_to_a_second_line() -> None:
     sheet = text(width=60)
     place = next(number for number, line in enumerate(sheet) if "12,345" in line)
     assert sheet[place + 1].strip().startswith(f"topic: {BAD}")
@@ -92,13 +92,13 @@ def test_a_wide_sheet_has_its_longest_texts_on_a_second_line() -> None:
     assert next(line for line in text(width=200) if "12,345" in line).endswith(ID)
 
 
-def test_unknown_is_a_question_mark_and_said() -> None:
+def test_unknown_values_are_question_marks_with_a_note() -> None:
     lines = text(width=200)
     assert next(line for line in lines if "日本" in line).split() == ["日本", "?", "100", "?", "no", "short"]
     assert "? = unknown" in lines
 
 
-def test_a_plot_tells_zero_from_unknown() -> None:
+def test_a_plot_distinguishes_zero_from_unknown() -> None:
     lines = text(width=80)
     place = lines.index("up  0 to 2.00 /s")
     bottom = lines[place + terminal.SHARED_HEIGHT]
@@ -109,7 +109,7 @@ def test_a_plot_tells_zero_from_unknown() -> None:
     assert "each series has its own scale;  _ is zero;  · is unknown" in lines
 
 
-def test_of_more_points_than_columns_the_greatest_are_shown() -> None:
+def test_a_plot_with_more_points_than_columns_shows_the_maxima() -> None:
     peak = Line("x", series(*(100.0 if number == 501 else 1.0 for number in range(1000))))
     lines = text(Report("R", at(), (), (Plot("P", "", (peak,)),)), 80)
     assert max(map(len, lines)) <= 80
@@ -117,7 +117,7 @@ def test_of_more_points_than_columns_the_greatest_are_shown() -> None:
     assert any("each column is the maximum of 14 points" in line for line in lines)
 
 
-def test_more_rows_than_a_screen_are_said() -> None:
+def test_omitted_rows_are_counted() -> None:
     sheet = Table("S", (Column("n"),), tuple((number,) for number in range(terminal.ROWS_MAX + 5)))
     assert "5 more rows: use --json or --html" in text(Report("R", at(), (), (sheet,)))
 
@@ -130,7 +130,7 @@ def test_more_rows_than_a_screen_are_said() -> None:
         (True, "", "yes"), (7, "", "7"),
     ],
 )  # fmt: skip
-def test_cells(value: Any, unit: str, said: str) -> None:
+def test_values_are_formatted_by_unit(value: Any, unit: str, said: str) -> None:
     assert value_format.format_value(value, unit) == said
 
 
@@ -158,7 +158,7 @@ class Tags(HTMLParser):
         self.texts.append(data)
 
 
-def test_the_page_needs_nothing_else_and_escapes_its_values() -> None:
+def test_the_html_page_is_self_contained_and_escapes_values() -> None:
     made = html.render(REPORT)
     assert not re.search(r"https?:|//|url\(|@import", made)
     tags = Tags()
@@ -173,7 +173,7 @@ def test_the_page_needs_nothing_else_and_escapes_its_values() -> None:
     assert "@media print" in made
 
 
-def test_the_page_breaks_lines_where_nothing_is_known() -> None:
+def test_plot_lines_of_the_html_page_break_at_unknown_values() -> None:
     line = Line("x", series(1.0, 2.0, None, 3.0, None, 0.0, 4.0))
     made = html.render(Report("R", None, ("nothing yet",), (Plot("P", "ms", (line,)),)))
     assert (made.count("<polyline"), made.count("<circle")) == (2, 1)
@@ -182,7 +182,7 @@ def test_the_page_breaks_lines_where_nothing_is_known() -> None:
 
 
 @pytest.mark.parametrize("name", ["tps", "latency"])
-def test_in_the_terminal_as_of_when_and_complete(home: Path, name: str) -> None:
+def test_the_terminal_shows_the_as_of_time_and_completeness(home: Path, name: str) -> None:
     done = run(name, "--home", str(home), *times())
     assert done.exit_code == 0, done.output
     lines = done.output.splitlines()
@@ -192,7 +192,7 @@ def test_in_the_terminal_as_of_when_and_complete(home: Path, name: str) -> None:
     assert "! source traces has not been read for" in done.output
 
 
-def test_json_has_units_nulls_and_times(home: Path) -> None:
+def test_json_contains_units_nulls_and_times(home: Path) -> None:
     done = run("tps", "--home", str(home), "--json", "--topic", "orders", *times())
     answer = json.loads(done.output)
     assert set(answer) == {"title", "home", "as_of", "complete", "warnings", "tables", "plots"}
@@ -211,14 +211,14 @@ def test_json_has_units_nulls_and_times(home: Path) -> None:
     }
 
 
-def test_html_is_written(home: Path, tmp_path: Path) -> None:
+def test_html_is_written_to_the_file(home: Path, tmp_path: Path) -> None:
     file = tmp_path / "out.html"
     assert run("latency", "--home", str(home), "--html", str(file), *times()).exit_code == 0
     assert ID in file.read_text()
     assert f"tables: {home}" in file.read_text()
 
 
-def test_nothing_known_is_status_1(tmp_path: Path) -> None:
+def test_no_data_exits_with_status_1(tmp_path: Path) -> None:
     done = run("tps", "--home", str(tmp_path))
     assert done.exit_code == 1
     assert "no data yet" in done.output
@@ -240,14 +240,14 @@ def test_nothing_known_is_status_1(tmp_path: Path) -> None:
         (["tps", "--html", "no/such/dir/x.html"], "not writable"),
     ],
 )
-def test_bad_input_is_said(home: Path, arguments: list[str], said: str) -> None:
+def test_invalid_options_are_reported(home: Path, arguments: list[str], said: str) -> None:
     given = arguments if "--home" in arguments else [*arguments, "--home", str(home)]
     done = run(*given)
     assert isinstance(done.exception, ArianeError)
     assert said in str(done.exception)
 
 
-def test_watch_shows_it_again_until_it_is_stopped(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch_repeats_the_report_until_interrupted(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waited = []
 
     def sleep(seconds: float) -> None:

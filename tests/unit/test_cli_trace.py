@@ -1,4 +1,4 @@
-"""`ariane trace` on published tables: the timeline, the list, JSON, and what it says when there is nothing."""
+"""`ariane trace` on published tables: timeline, list, JSON, and messages about missing data."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_timeline_by_the_brokers_clock_with_its_errors(home: Path) -> None:
+def test_the_timeline_uses_the_brokers_clock_and_shows_the_clock_error(home: Path) -> None:
     lines = [line.split() for line in said(home, "--id", unique_id(1)).splitlines()]
     assert [(line[0], line[1], line[4]) for line in lines[1:2]] == [("22:13:20.000", "3", "sent")]
     assert lines[2][:4] == ["22:13:20.002", "2ms", "1", "stored"]
@@ -51,7 +51,7 @@ def test_a_timeline_by_the_brokers_clock_with_its_errors(home: Path) -> None:
     assert lines[-1] == ["tables:", str(home)]
 
 
-def test_a_topic_is_a_line_for_each_journey(home: Path) -> None:
+def test_a_topic_is_printed_as_one_line_per_journey(home: Path) -> None:
     lines = said(home, "--topic", "T", "--slowest", "--limit", "1").splitlines()
     assert unique_id(3) in lines[1]
     assert "900ms" in lines[1]
@@ -59,7 +59,7 @@ def test_a_topic_is_a_line_for_each_journey(home: Path) -> None:
     assert "not consumed" in said(home, "--topic", "T")
 
 
-def test_json_has_a_row_a_line(home: Path) -> None:
+def test_json_is_printed_as_one_row_per_line(home: Path) -> None:
     done = CliRunner().invoke(app, ["trace", "--home", str(home), "--key", "all", "--limit", "2", "--json"])
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert [row["message_id"] for row in rows] == [unique_id(2), unique_id(3)]
@@ -67,7 +67,7 @@ def test_json_has_a_row_a_line(home: Path) -> None:
     assert done.stderr.splitlines()[0] == "1 more results omitted; raise --limit to see them"
 
 
-def test_what_is_not_there_is_said(home: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_missing_messages_and_tables_are_reported(home: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     assert "no traced message with key nobody" in said(home, "--key", "nobody", status=1)
     with pytest.raises(StoreError, match="no traced messages of topic V"):
         said(home, "--topic", "V")

@@ -1,4 +1,4 @@
-"""Wrong calls of every command: what is wrong, the value and what is expected, without a traceback, exit status 2."""
+"""Invalid command lines of every command: fault, value and expected form, without a traceback, exit status 2."""
 
 from __future__ import annotations
 
@@ -114,7 +114,9 @@ def called(arguments: list[str], capsys: Any, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(("line", "said"), WRONG, ids=[line[:40] for line, _ in WRONG])
-def test_a_wrong_call_names_the_fault(line: str, said: str, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_command_line_is_reported_with_the_fault(
+    line: str, said: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     status, told = called(line.split(), capsys, monkeypatch)
     assert (status, said in told) == (2, True), told
     assert "python -m" not in told
@@ -188,7 +190,7 @@ def test_help_fits_80_columns(command: list[str], capsys: Any, monkeypatch: pyte
     assert not [line for line in lines if line.endswith("...") and not line.startswith("Usage: ")], "a summary is cut"
 
 
-def test_names_are_those_that_exist() -> None:
+def test_listed_names_equal_the_registered_commands_jobs_and_reports() -> None:
     pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
     from ariane.pipeline.jobs import JOBS
     from ariane.reports import REPORTS
@@ -201,7 +203,7 @@ def test_names_are_those_that_exist() -> None:
         assert max(len(meaning) for meaning in listed.values()) <= 80 - 17
 
 
-def test_jobs_are_expanded_once() -> None:
+def test_repeated_jobs_are_expanded_once() -> None:
     assert command_names.parse_jobs(["trace", "lag", "trace"]) == ("trace", "lag")
     assert command_names.parse_jobs(["lag", "all"]) == tuple(command_names.JOBS)
 
@@ -214,7 +216,7 @@ def test_jobs_are_expanded_once() -> None:
         ("report nothing", "unknown report"),
     ],
 )
-def test_names_are_checked_without_anything_installed(words: str, said: str) -> None:
+def test_names_are_checked_without_optional_packages(words: str, said: str) -> None:
     with pytest.raises(UsageError, match=said.replace("?", r"\?")):
         command_names.check(words.split())
 
@@ -222,11 +224,11 @@ def test_names_are_checked_without_anything_installed(words: str, said: str) -> 
 @pytest.mark.parametrize(
     "words", ["", "-h", "up --demo", "pipeline run -n a:1 nothing", "report", "test -k x", "install dev"]
 )
-def test_what_only_the_command_can_check_passes(words: str) -> None:
+def test_values_that_only_the_command_can_check_are_accepted(words: str) -> None:
     command_names.check(words.split())
 
 
-def test_under_the_probe_a_command_that_needs_spark_ends_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_needs_spark_exits_before_it_under_the_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(spark_options.PROBE, "1")
     run = CliRunner().invoke
     for line in ("pipeline run trace", "archive run --topics a", "up --demo --exit"):
@@ -234,7 +236,7 @@ def test_under_the_probe_a_command_that_needs_spark_ends_before_it(monkeypatch: 
     assert run(main.app, ["pipeline", "run", "trace", "--interval", "x"]).exit_code == 2
 
 
-def test_without_spark_it_is_said_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_spark_is_reported_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ariane.pipeline.spark_session.spark_fault", lambda: "pyspark is not installed: pip install it")
     done = CliRunner().invoke(main.app, ["pipeline", "run", "trace"])
     assert isinstance(done.exception, ConfigError)
@@ -242,19 +244,19 @@ def test_without_spark_it_is_said_before_anything_starts(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("text", ["s3://b/t", "S3A://b", "file:///x", "hdfs:/x", "", "  ", "a\0b"])
-def test_what_is_no_local_path_is_refused(text: str) -> None:
+def test_a_path_that_is_not_local_is_rejected(text: str) -> None:
     with pytest.raises(typer.BadParameter):
         shared_options.local_path(text)
 
 
-def test_local_paths_are_taken_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_paths_are_accepted_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/users/me")
     assert shared_options.local_path("~/t") == Path("/users/me/t")
     assert shared_options.local_path("a:b/c") == Path("a:b/c")
     assert shared_options.local_path("C:/tables") == Path("C:/tables"), "a drive is no scheme"
 
 
-def test_a_default_home_that_is_a_uri_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_default_home_that_is_a_uri_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     from ariane.cli import paths as homes
 
     monkeypatch.setenv("ARIANE_HOME", "s3://b/t")
@@ -266,8 +268,8 @@ def test_a_default_home_that_is_a_uri_is_refused(monkeypatch: pytest.MonkeyPatch
     "texts",
     [["fs.s3a.secret.key=hidden"], ["spark.a=hidden", "spark.a=hidden"], ["spark.master=hidden"], ["=hidden"]],
 )
-def test_the_value_of_a_spark_setting_is_not_shown(texts: list[str]) -> None:
-    """It may be a password, and errors end in logs."""
+def test_the_value_of_a_spark_setting_is_not_printed(texts: list[str]) -> None:
+    """It may be a password, and error messages are logged."""
     from ariane.pipeline.spark_session import _merge_settings
 
     with pytest.raises(UsageError) as caught:
@@ -278,7 +280,7 @@ def test_the_value_of_a_spark_setting_is_not_shown(texts: list[str]) -> None:
     assert "hidden" not in str(refused.value)
 
 
-def test_the_second_signal_ends_a_command_that_is_stopping(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_signal_terminates_a_stopping_command(monkeypatch: pytest.MonkeyPatch) -> None:
     handlers: dict[int, Any] = {}
     monkeypatch.setattr(signal, "signal", handlers.__setitem__)
     said: list[str] = []
@@ -289,7 +291,7 @@ def test_the_second_signal_ends_a_command_that_is_stopping(monkeypatch: pytest.M
     assert set(handlers.values()) == {signal.default_int_handler}
 
 
-def test_what_is_starting_is_cancelled_when_told_to_stop(capsys: Any) -> None:
+def test_a_start_is_cancelled_by_a_stop_request(capsys: Any) -> None:
     ended: list[str] = []
 
     async def start() -> None:
@@ -309,7 +311,7 @@ def test_what_is_starting_is_cancelled_when_told_to_stop(capsys: Any) -> None:
     assert capsys.readouterr().out.endswith(" stopping\n")
 
 
-def test_what_has_started_before_is_returned() -> None:
+def test_a_start_that_completes_before_a_stop_returns_its_result() -> None:
     async def start() -> int:
         return 7
 
@@ -320,10 +322,10 @@ def test_what_has_started_before_is_returned() -> None:
 
 
 @pytest.mark.parametrize("has_tables", [True, False])
-def test_the_demo_writes_the_tables_that_the_command_it_prints_reads(
+def test_the_demo_writes_the_tables_that_its_printed_command_reads(
     tmp_path: Path, has_tables: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where `pipeline run --home` made the home a directory of tables before."""
+    """Also if `pipeline run --home` created a tables directory in the home before."""
     from ariane.cli import demo_traffic
     from ariane.cli import paths as homes
     from ariane.pipeline import spark_session
@@ -350,19 +352,19 @@ def test_the_demo_writes_the_tables_that_the_command_it_prints_reads(
         assert homes.tables_dir(written) == homes.tables_dir(tmp_path)
 
 
-def test_a_port_that_may_not_be_listened_on_is_not_called_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_without_permission_is_not_reported_as_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upping, "_port_fault", lambda port, offsets: (80, PermissionError(13, "Permission denied")))
     for demo in (False, True):
         with pytest.raises(ConfigError, match="port 80 is not permitted"):
             upping._choose_port("--broker-port", 82, demo)
 
 
-def test_a_neighbour_of_the_brokers_port_that_is_taken_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_adjacent_broker_port_in_use_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upping, "_port_fault", lambda port, offsets: (10909, OSError(98, "Address already in use")))
     with pytest.raises(ConfigError, match="--broker-port = 10911: port 10909 is in use by another program"):
         upping._choose_port("--broker-port", 10911, False)
 
 
 @pytest.mark.parametrize(("bound", "addr"), [("0.0.0.0", "127.0.0.1:9876"), ("10.0.0.7", "10.0.0.7:9876")])
-def test_a_name_server_prints_an_address_that_clients_on_this_machine_can_use(bound: str, addr: str) -> None:
+def test_a_name_server_prints_an_address_usable_by_local_clients(bound: str, addr: str) -> None:
     assert local_addr(bound, 9876) == addr

@@ -1,4 +1,4 @@
-"""Held pulls: what they take of memory is bounded."""
+"""Long polling: memory used by waiting pull requests is bounded."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ariane.protocol.codes import ResponseCode
 from ariane.store.message_store import Arrival
 
 
-def test_the_subscriptions_of_held_pulls_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """100,000 requests may be held, each with a subscription of 16 KiB."""
+def test_subscriptions_of_waiting_pulls_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """100,000 pull requests may wait, each with a subscription of 16 KiB."""
     monkeypatch.setattr(arrivals_module, "SUBSCRIPTION_CHARS_MAX", 10)
 
     async def hold() -> None:

@@ -1,4 +1,4 @@
-"""Bodies of what brokers ask of clients, as Java writes and reads them."""
+"""Bodies of requests from brokers to clients, as Java writes and reads them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_offsets_are_written_as_java_writes_them() -> None:
 
 
 @pytest.mark.parametrize("body", [KEYED, QUOTED, LISTED])
-def test_offsets_are_read_in_every_form(body: bytes) -> None:
+def test_offsets_are_read_in_every_format(body: bytes) -> None:
     assert callbacks.reset_table(body) == {QUEUE: 7}
 
 
@@ -32,12 +32,12 @@ def test_offsets_are_read_in_every_form(body: bytes) -> None:
     [b"", b"[]", b"{}", b'{"offsetTable":5}', b'{"offsetTable":{"x":7}}', b'{"offsetTable":[{"offset":7}]}', b"\xff",
      b'{"offsetTable":{{"brokerName":"b","queueId":3,"topic":"T"}:"many"}}'],
 )  # fmt: skip
-def test_what_is_no_table_is_refused(body: bytes) -> None:
+def test_an_invalid_offset_table_is_rejected(body: bytes) -> None:
     with pytest.raises(ProtocolError):
         callbacks.reset_table(body)
 
 
-def test_status_both_ways() -> None:
+def test_status_tables_are_encoded_and_decoded() -> None:
     body = callbacks.status_body({QUEUE: 7})
     assert body == b'{"consumerTable":{},"messageQueueTable":{{"brokerName":"broker-a","queueId":3,"topic":"T1"}:7}}'
     assert callbacks.status_table(body) == {QUEUE: 7}
