@@ -93,7 +93,7 @@ def test_each_table_of_columns_is_complete() -> None:
     assert first_cells("Store files", "column") == more
 
 
-def test_references_of_the_page_exist() -> None:
+def test_references_on_the_page_exist() -> None:
     names = set(re.findall(r"`((?:tests|benches)/[\w/.]+)`", PAGE)) | {
         f"docs/{link}" for link in re.findall(r"\]\(([\w/.-]+)\)", PAGE)
     }

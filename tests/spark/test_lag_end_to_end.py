@@ -127,7 +127,7 @@ def row_of(report: Report, title: str) -> dict[str, Value]:
     return dict(zip((field.name for field in found.columns), row, strict=True))
 
 
-def test_a_consoles_tps_is_0_and_the_report_tells_the_truth(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_report_shows_the_tps_that_a_console_shows_as_zero(spark: SparkSession, tmp_path: Path) -> None:
     home = tmp_path / "tables"
     with backlog_served_by_the_slave(tmp_path) as namesrv:
         run.run(jobs.JOBS["lag"], {"namesrv": namesrv}, home, settings=run.RunSettings(once=True))

@@ -60,7 +60,7 @@ async def run(text: str, names: dict[str, Any]) -> tuple[str, object]:
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_every_cell_runs_and_gives_the_stored_output(
+def test_every_cell_reproduces_its_stored_output(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def run_all() -> None:

@@ -47,12 +47,12 @@ def messages(spark: SparkSession, *some: tuple[str, int, int]) -> DataFrame:
     return spark.createDataFrame(made, ARCHIVE.ddl)
 
 
-def test_every_column_of_the_source_that_the_properties_do_not_tell() -> None:
+def test_archive_columns_have_the_types_of_the_source() -> None:
     for column in ARCHIVE.columns:
         assert arrow_decoder.COLUMNS[column.name][1] == column.type
 
 
-def test_by_day_and_topic_each_batch_once_and_old_days_leave(spark: SparkSession, tmp_path: Path) -> None:
+def test_batches_are_archived_once_by_day_and_topic_and_old_days_expire(spark: SparkSession, tmp_path: Path) -> None:
     batch = archive.archive_rows(
         messages(spark, ("orders", 1, 5), ("orders", 0, 1), ("%DLQ%G", 0, 5), ("orders", 2, DAY_MS))
     )
@@ -73,9 +73,7 @@ def test_by_day_and_topic_each_batch_once_and_old_days_leave(spark: SparkSession
     assert [file.bucket for file in left.files] == [f"{second}.orders"]
 
 
-def test_small_files_are_merged_and_large_ones_left(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_small_files_are_merged(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_publisher, "MAX_SMALL_FILES", 2)
     for number in range(4):
         batch = archive.archive_rows(messages(spark, ("orders", number, number)))
@@ -96,7 +94,7 @@ def test_small_files_are_merged_and_large_ones_left(
     assert len(merged.files) == len(kept) + 1
 
 
-def test_which_topics() -> None:
+def test_topic_options_are_validated() -> None:
     assert archive.archive_job(["a"]).sources[0].options == {"topic": "a"}
     assert archive.archive_job(["a", "b"]).sources[0].options == {"topics": "a,b"}
     options = archive.archive_job(pattern="%DLQ%.*", system_topics=True).sources[0].options
@@ -106,7 +104,7 @@ def test_which_topics() -> None:
             archive.archive_job(*wrong)
 
 
-def test_from_a_broker_to_the_archive_and_what_replay_reads(spark: SparkSession, tmp_path: Path) -> None:
+def test_messages_of_a_broker_are_archived_and_replayed(spark: SparkSession, tmp_path: Path) -> None:
     async def produce(namesrv: str, first: int) -> None:
         async with Producer("P", namesrv) as producer:
             for number in range(first, first + 3):
@@ -129,7 +127,7 @@ def test_from_a_broker_to_the_archive_and_what_replay_reads(spark: SparkSession,
     assert sorted(asyncio.run(chosen())) == [(f"order-{number}", b"x" * 5000, "red") for number in range(6)]
 
 
-def test_a_frame_is_sent_once_more_and_its_result_is_a_frame(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_dataframe_is_replayed_and_the_result_is_a_dataframe(spark: SparkSession, tmp_path: Path) -> None:
     async def topic_again(namesrv: str) -> None:
         async with Producer("P", namesrv) as producer:
             await producer.send(Message(topic="again", body=b"first"))

@@ -52,7 +52,7 @@ def folded(
     return frames.rows(known), frames.rows(journeys.journeys(events, messages, known))
 
 
-def test_a_producer_whose_clock_is_1200_ms_ahead(spark: SparkSession) -> None:
+def test_a_producer_clock_1200_ms_ahead_is_corrected(spark: SparkSession) -> None:
     """And a consumer whose clock is right; by their own clocks the message was consumed before it was sent."""
     told, stored = [], []
     for number, sent_ms in enumerate((0, 100, 200)):
@@ -81,7 +81,7 @@ def test_a_producer_whose_clock_is_1200_ms_ahead(spark: SparkSession) -> None:
         assert row["deliveries"][0]["started_corrected_at"] == at(100 * number + 9)
 
 
-def test_true_differences_lie_within_the_bounds_and_no_duration_is_negative(spark: SparkSession) -> None:
+def test_true_offsets_are_within_the_bounds_and_no_duration_is_negative(spark: SparkSession) -> None:
     chance = random.Random(4711)
     producers = {f"10.1.0.{n}": chance.uniform(-5000, 5000) for n in range(4)}
     consumers = {f"10.2.0.{n}": chance.uniform(-5000, 5000) for n in range(4)}
@@ -141,7 +141,7 @@ def ms(time: Any) -> float:
     return (time - frames.T0).total_seconds() * 1000  # type: ignore[no-any-return]
 
 
-def test_two_hosts_behind_one_address_contradict_each_other(spark: SparkSession) -> None:
+def test_two_hosts_with_one_address_are_contradictory(spark: SparkSession) -> None:
     """Their clocks are 10 s apart: nothing is corrected, nothing between hosts is claimed, and it is said."""
     told, stored = [], []
     for number, ahead_ms in enumerate((0, 10_000)):
@@ -173,7 +173,7 @@ def ordinary(count: int, host: str = "10.0.0.2") -> tuple[list[Told], list[dict[
 
 
 @pytest.mark.parametrize("wrong", [1, 5, 9])
-def test_records_that_contradict_the_others_are_discarded_and_spoil_nothing(spark: SparkSession, wrong: int) -> None:
+def test_contradictory_records_are_discarded_without_affecting_others(spark: SparkSession, wrong: int) -> None:
     """Sends that claim an end before the broker stored the message: 48 ms, and more."""
     told, stored = ordinary(20)
     for number in range(wrong):
@@ -195,7 +195,7 @@ def test_records_that_contradict_the_others_are_discarded_and_spoil_nothing(spar
 
 
 @pytest.mark.parametrize(("began_ms", "why"), [(-60, "before its store time"), (5000, "after its trace was stored")])
-def test_a_delivery_that_contradicts_its_clock_is_named_and_has_no_queueing(
+def test_a_delivery_that_contradicts_its_clock_is_reported_without_queueing_time(
     spark: SparkSession, began_ms: int, why: str
 ) -> None:
     told, stored = ordinary(9)
@@ -210,7 +210,7 @@ def test_a_delivery_that_contradicts_its_clock_is_named_and_has_no_queueing(
     assert {(row["clock_skew"], row["queueing_ms"]) for row in others} == {(False, 7)}
 
 
-def test_two_clocks_behind_one_address_in_equal_parts_have_no_majority(spark: SparkSession) -> None:
+def test_two_equally_frequent_clocks_of_one_address_have_no_majority(spark: SparkSession) -> None:
     told, stored = ordinary(10)
     for at_, one in enumerate(told):
         if at_ // 3 % 2:
@@ -224,7 +224,7 @@ def test_two_clocks_behind_one_address_in_equal_parts_have_no_majority(spark: Sp
     assert {(row["clock_skew"], row["queueing_missing"]) for row in rows} == {(True, "contradiction")}
 
 
-def test_the_bounds_are_those_of_the_largest_consistent_set(spark: SparkSession) -> None:
+def test_the_bounds_come_from_the_largest_consistent_set(spark: SparkSession) -> None:
     """Against a search over all values, for random intervals with many contradictions and open ends."""
     chance = random.Random(7)
     columns = "bucket STRING, host STRING, hour TIMESTAMP, message_id STRING, within_lower_ms BIGINT, after_ms BIGINT, "
@@ -275,6 +275,8 @@ def test_the_bounds_are_those_of_the_largest_consistent_set(spark: SparkSession)
         ("", None),
     ],
 )
-def test_an_address_is_a_clock(spark: SparkSession, client_host: str, host: str | None) -> None:
+def test_the_host_of_a_client_address_identifies_its_clock(
+    spark: SparkSession, client_host: str, host: str | None
+) -> None:
     frame = spark.createDataFrame([(client_host,)], "client_host STRING")
     assert frame.select(clocks.host_of("client_host")).collect()[0][0] == host

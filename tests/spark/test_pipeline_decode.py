@@ -85,7 +85,7 @@ def of_row(row: dict[str, Any]) -> TraceEvent:
     )  # fmt: skip
 
 
-def test_the_columns_are_those_of_the_tables(spark: SparkSession) -> None:
+def test_the_columns_match_the_table_schemas(spark: SparkSession) -> None:
     records = frames.messages(spark, [frames.message(b"", 0)])
     for frame, table in (
         (trace_decoding.trace_events(records), TRACE_EVENTS),
@@ -97,7 +97,7 @@ def test_the_columns_are_those_of_the_tables(spark: SparkSession) -> None:
         ]
 
 
-def test_spark_reads_what_the_plain_decoder_reads(spark: SparkSession) -> None:
+def test_spark_and_the_python_decoder_return_the_same_events(spark: SparkSession) -> None:
     """Whole, cut short and spoiled records: both decoders give the same events, and reject the same records."""
     chance = random.Random(20231114)
     whole: list[TraceEvent] = [
@@ -142,7 +142,7 @@ def _without_host(event: PublishEvent | ConsumeStartEvent) -> TraceEvent:
     return type(event)(**{name: getattr(event, name) for name in event.__struct_fields__ if name != "client_host"})
 
 
-def test_a_row_says_where_its_record_lies(spark: SparkSession) -> None:
+def test_a_row_contains_the_position_of_its_record(spark: SparkSession) -> None:
     (_, row), _ = decoded(spark, frames.body([frames.pub("A"), frames.pub("B", 5)]))
     assert (row["message_id"], row["event_time"], row["trace_stored_at"]) == ("B", frames.at(5), frames.STORED)
     assert (row["trace_broker"], row["trace_queue_id"], row["trace_queue_offset"], row["record_index"]) == (
@@ -174,7 +174,7 @@ def test_a_row_says_where_its_record_lies(spark: SparkSession) -> None:
         ("{}", "unknown record type {}"),
     ],
 )
-def test_a_broken_record_is_kept_with_a_reason_and_hides_no_other(
+def test_a_malformed_record_is_rejected_with_a_reason_and_affects_no_other(
     spark: SparkSession, record: str, reason: str
 ) -> None:
     good = trace_codec.encode(frames.pub("A"))
@@ -185,7 +185,7 @@ def test_a_broken_record_is_kept_with_a_reason_and_hides_no_other(
     assert (reject["trace_broker"], reject["trace_queue_offset"]) == ("broker-a", 0)
 
 
-def test_bytes_that_are_no_utf8_do_not_end_the_query(spark: SparkSession) -> None:
+def test_invalid_utf8_does_not_fail_the_query(spark: SparkSession) -> None:
     """A Java client with another platform charset."""
     latin = trace_codec.encode(frames.pub("A", keys="Grüße")).encode("latin-1")
     events, rejects = decoded(spark, latin, b"\xff\xfe\x00", b"")

@@ -33,7 +33,7 @@ def brief(row: dict[str, Any]) -> tuple[Any, ...]:
     return row["kind"], row["level"], row["state"], row["lateness_ms"]
 
 
-def test_the_columns_are_those_of_the_tables(spark: SparkSession) -> None:
+def test_the_columns_match_the_table_schemas(spark: SparkSession) -> None:
     tables = Tables(spark, [[Log().level(A, 0, 1)]])
     for made, table in (
         (delays.delays(tables.messages, tables.marks), DELAYS), (tables.messages, MESSAGES), (tables.places, RECORD_POSITIONS),
@@ -43,7 +43,7 @@ def test_the_columns_are_those_of_the_tables(spark: SparkSession) -> None:
         assert found == [*expected, ("bucket", "string")]
 
 
-def test_a_level_a_time_and_a_retry(spark: SparkSession) -> None:
+def test_a_level_a_timer_and_a_retry_have_their_rows(spark: SparkSession) -> None:
     log = Log()
     level, time = log.level(A, 100, 3), log.timer(B, 200, 5000)
     retry = log.level(C, 300, 4, "%RETRY%G", reconsume_times=1)
@@ -60,7 +60,7 @@ def test_a_level_a_time_and_a_retry(spark: SparkSession) -> None:
     assert (brief(three), three["topic"]) == (("retry", 4, "delivered", -1), "%RETRY%G")
 
 
-def test_what_waits_is_pending_until_it_is_delivered_or_taken_back(spark: SparkSession) -> None:
+def test_a_delayed_message_is_pending_until_delivered_or_cancelled(spark: SparkSession) -> None:
     log = Log()
     log.level(A, 0, 1)
     log.timer(B, 0, 3000)
@@ -91,7 +91,7 @@ def many(log: Log) -> None:
     log.put("T", unique_id(10), 5, {"DELAY": "0"})
 
 
-def test_who_belongs_to_whom(spark: SparkSession) -> None:
+def test_deliveries_are_matched_to_their_delayed_records(spark: SparkSession) -> None:
     log = Log()
     many(log)
     rows = folded(spark, log.rows)
@@ -102,7 +102,7 @@ def test_who_belongs_to_whom(spark: SparkSession) -> None:
     assert rows[-1]["stored_at"] == at(0)
 
 
-def test_neither_order_nor_repetition_matters(spark: SparkSession) -> None:
+def test_results_do_not_depend_on_order_or_duplicates(spark: SparkSession) -> None:
     log = Log()
     many(log)
     log.cancel(log.timer(unique_id(4), 0, 4000), 1500)
@@ -113,7 +113,7 @@ def test_neither_order_nor_repetition_matters(spark: SparkSession) -> None:
         assert folded(spark, rows[:7], rows[7:]) == expected
 
 
-def test_deliveries_of_java_and_of_a_source_without_prepared_offsets(spark: SparkSession) -> None:
+def test_java_deliveries_match_without_prepared_offsets(spark: SparkSession) -> None:
     log = Log()
     many(log)
     without = SCHEMA.replace(", prepared_transaction_offset BIGINT", "")
@@ -131,7 +131,7 @@ def test_deliveries_of_java_and_of_a_source_without_prepared_offsets(spark: Spar
     assert [brief(row) for row in folded(spark, java.rows)] == [("level", 1, "delivered", 80)]
 
 
-def test_a_moved_timer_is_taken_back(spark: SparkSession) -> None:
+def test_a_moved_timer_is_cancelled(spark: SparkSession) -> None:
     log = Log()
     log.cancel(log.moved(log.timer(A, 0, 90_000), 30_000), 31_000)
     (row,) = folded(spark, log.rows)
@@ -144,7 +144,7 @@ def test_a_moved_timer_is_taken_back(spark: SparkSession) -> None:
     )
 
 
-def test_a_delivery_whose_waiting_record_is_gone(spark: SparkSession) -> None:
+def test_a_delivery_whose_delayed_record_was_removed(spark: SparkSession) -> None:
     log = Log()
     log.deliver(log.level(A, 0, 1), 1003)
     log.deliver(log.timer(B, 0, 2000), 2003)
@@ -153,7 +153,7 @@ def test_a_delivery_whose_waiting_record_is_gone(spark: SparkSession) -> None:
     assert (brief(time), time["scheduled_at"], time["stored_at"]) == (("time", None, "delivered", 3), at(2000), None)
 
 
-def test_levels_that_were_changed_and_one_that_the_list_has_not(spark: SparkSession) -> None:
+def test_changed_and_unlisted_delay_levels(spark: SparkSession) -> None:
     log = Log()
     log.deliver(log.level(A, 0, 2), 7000)
     log.deliver(log.level(B, 0, 3), 7000)
@@ -177,7 +177,7 @@ def test_a_delivery_after_more_than_a_month_finds_its_message(spark: SparkSessio
     assert [one["bucket"] for one in tables.messages.collect()] == [row["bucket"]]
 
 
-def test_slots_of_places_are_those_of_the_table(spark: SparkSession) -> None:
+def test_position_buckets_match_the_table(spark: SparkSession) -> None:
     log = Log("broker-b")
     half, timer = log.half(A, 0), log.timer(B, 0, 5000)
     half["queue_offset"] = timer["queue_offset"] = 5 * record_positions.OFFSETS_PER_BUCKET + 3
@@ -200,7 +200,7 @@ def test_slots_of_places_are_those_of_the_table(spark: SparkSession) -> None:
     assert {row["bucket"] for row in tables.marks.collect()} == {"2023-11-14T2210"}
 
 
-def test_marks_are_found_when_either_side_is_new(spark: SparkSession) -> None:
+def test_position_marks_match_if_either_side_is_new(spark: SparkSession) -> None:
     log = Log()
     timer = log.timer(A, 0, 5000)
     log.cancel(timer, 6)

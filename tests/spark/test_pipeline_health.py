@@ -72,7 +72,7 @@ def minute(time: datetime) -> datetime:
     return time.replace(second=0, microsecond=0)
 
 
-def test_the_columns_are_those_of_the_table(spark: SparkSession) -> None:
+def test_the_columns_match_the_table_schema(spark: SparkSession) -> None:
     frame = health.health(frames.events(spark, [pub("M")]), messages(spark))
     named = [(field.name, field.dataType.simpleString()) for field in frame.schema]
     assert named == [
@@ -81,7 +81,7 @@ def test_the_columns_are_those_of_the_table(spark: SparkSession) -> None:
     ]
 
 
-def test_consumed_twice_stored_twice_and_never(spark: SparkSession) -> None:
+def test_duplicate_consumption_duplicate_storage_and_unconsumed_messages_are_found(spark: SparkSession) -> None:
     bodies: list[list[TraceEvent]] = [
         [pub("A"), pub("B"), pub("C")],
         [before("A", "R1", 10), after("A", "R1", 12), before("B", "R2", 10), after("B", "R2", 12, code=4)],
@@ -106,13 +106,13 @@ def test_consumed_twice_stored_twice_and_never(spark: SparkSession) -> None:
     assert found(spark, [*reversed(bodies), *bodies], [*reversed(records), *records]) == once
 
 
-def test_sends_that_cannot_be_consumed_yet_are_not_expected(spark: SparkSession) -> None:
+def test_messages_not_yet_consumable_are_not_reported_as_unconsumed(spark: SparkSession) -> None:
     half, delayed = pub("H", message_type=MessageType.HALF), pub("D", message_type=MessageType.DELAY)
     rows = found(spark, [[half, delayed, pub("F", success=False)]], [])
     assert rows == {}
 
 
-def test_stored_messages_by_tag_and_by_who_consumed_them(spark: SparkSession) -> None:
+def test_stored_messages_are_counted_by_tag_and_consumer_group(spark: SparkSession) -> None:
     bodies: list[list[TraceEvent]] = [
         [before("1", "R1", 10, "G"), before("2", "R2", 10, "G"), before("1", "R3", 10, "H")],
     ]
@@ -135,7 +135,7 @@ def disorder(spark: SparkSession, begun: list[TraceEvent], records: list[dict[st
     return sorted((row["cause"], row["worst"], ids(row)) for row in rows if row["kind"] == kinds.OUT_OF_ORDER)
 
 
-def test_out_of_order_is_a_first_delivery_before_that_of_an_earlier_one(spark: SparkSession) -> None:
+def test_a_first_delivery_before_an_earlier_message_is_out_of_order(spark: SparkSession) -> None:
     three = [record(name, place, **ORDERED) for place, name in enumerate("123")]
     in_order: list[TraceEvent] = [before("1", "A", 10), before("2", "B", 20), before("3", "C", 30)]
     assert disorder(spark, in_order, three) == []
@@ -158,7 +158,7 @@ def unique(counted_ms: int, number: int) -> str:
     return f"7F000001{'0' * 12}{counted_ms:08X}{number:04X}"
 
 
-def test_pairs_across_a_slots_edge_whatever_else_is_folded(spark: SparkSession) -> None:
+def test_out_of_order_pairs_are_found_across_bucket_boundaries(spark: SparkSession) -> None:
     ten = 600_000
     first, second, third = (unique(1_209_600_000 - 6_400_000 + ten * place, place) for place in range(3))
     begun: list[TraceEvent] = [before(first, "A", 90), before(second, "B", 50), before(third, "C", 70)]
@@ -174,7 +174,7 @@ def test_pairs_across_a_slots_edge_whatever_else_is_folded(spark: SparkSession) 
     assert sorted(again, key=repr) == sorted((row for row in everything if row["bucket"] == wanted[2]), key=repr)
 
 
-def test_a_clock_that_is_ahead_has_its_lower_bound(spark: SparkSession) -> None:
+def test_a_fast_clock_is_reported_with_its_lower_bound(spark: SparkSession) -> None:
     ahead = {"born_host": "10.0.0.7:4000"}
     rows = found(spark, [], [
         record("1", 0, 0, born_timestamp=at(1200), **ahead), record("2", 1, 0, born_timestamp=at(300), **ahead),
@@ -185,7 +185,7 @@ def test_a_clock_that_is_ahead_has_its_lower_bound(spark: SparkSession) -> None:
     ]  # fmt: skip
 
 
-def test_who_does_not_trace(spark: SparkSession) -> None:
+def test_clients_without_traces_are_reported(spark: SparkSession) -> None:
     retried = record("2", 5, topic="%RETRY%H", properties={"RETRY_TOPIC": "T"}, reconsume_times=1)
     rows = found(spark, [[pub("1")], [before("1", "R", 10, "G")]], [record("1", 0), record("2", 1), retried])
     assert sorted((row["cause"], row["host"], row["topic"], ids(row)) for row in rows[kinds.SENT]) == [
@@ -208,7 +208,7 @@ def test_dead_letters_have_the_result_of_the_last_attempt(spark: SparkSession) -
     ]
 
 
-def test_examples_are_the_worst_and_the_count_is_of_all(spark: SparkSession) -> None:
+def test_examples_are_the_worst_cases_and_the_count_covers_all(spark: SparkSession) -> None:
     many = [record(str(n), n, 0, born_timestamp=at(n + 1)) for n in range(40)]
     (row,) = (row for row in in_one_slot(spark, [], many) if row["kind"] == kinds.CLOCK_AHEAD)
     assert (row["count"], row["worst"], ids(row)) == (40, 40, [str(n) for n in range(39, 39 - kinds.MAX_EXAMPLES, -1)])

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.spark
 DURATIONS = [*range(3000), *(int(1.37**number) for number in range(1, 120))]
 
 
-def test_the_three_agree(spark: SparkSession) -> None:
+def test_python_spark_and_duckdb_compute_the_same_buckets(spark: SparkSession) -> None:
     table = pa.table({"ms": pa.array([None, -1, *DURATIONS], pa.int64())})
     expected = {None: None, -1: None} | {ms: bucket_index(ms) for ms in DURATIONS}
     rows = frames.rows(spark.createDataFrame(table).withColumn("b", bucket_of(F.col("ms"))))

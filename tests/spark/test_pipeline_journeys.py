@@ -34,7 +34,7 @@ def _journeys(spark: SparkSession, events: DataFrame, messages: DataFrame) -> Da
     return journeys.journeys(events, messages, frames.solid(spark, clocks.clocks(events, messages)))
 
 
-def test_the_columns_are_those_of_the_table(spark: SparkSession) -> None:
+def test_the_columns_match_the_table_schema(spark: SparkSession) -> None:
     frame = _journeys(spark, frames.events(spark, [pub("M")]), frames.stored_messages(spark, []))
     assert [(field.name, field.dataType.simpleString()) for field in frame.schema] == [
         *((column.name, column.type.lower()) for column in JOURNEYS.columns),
@@ -42,7 +42,7 @@ def test_the_columns_are_those_of_the_table(spark: SparkSession) -> None:
     ]
 
 
-def test_a_message_in_two_groups_is_two_rows_one_of_them_with_a_retry(spark: SparkSession) -> None:
+def test_a_message_consumed_by_two_groups_has_two_rows(spark: SparkSession) -> None:
     audit, billing = folded(
         spark,
         [pub("M", 0, cost_ms=3)],
@@ -73,7 +73,7 @@ def test_a_message_in_two_groups_is_two_rows_one_of_them_with_a_retry(spark: Spa
     assert (audit["consumer_group"], audit["attempts"], audit["queueing_ms"]) == ("audit", 1, 17)
 
 
-def test_nobody_consumed_it(spark: SparkSession) -> None:
+def test_an_unconsumed_message_has_a_journey(spark: SparkSession) -> None:
     (row,) = folded(spark, [pub("M")])
     known = {name for name, value in row.items() if value is not None}
     assert known == {
@@ -82,7 +82,7 @@ def test_nobody_consumed_it(spark: SparkSession) -> None:
     }  # fmt: skip
 
 
-def test_the_send_left_no_trace(spark: SparkSession) -> None:
+def test_a_message_without_a_send_trace_has_a_journey(spark: SparkSession) -> None:
     (row,) = folded(spark, [before("M", "R", 10), after("M", "R", 17)])
     known = {name for name, value in row.items() if value is not None}
     assert known == {
@@ -91,13 +91,13 @@ def test_the_send_left_no_trace(spark: SparkSession) -> None:
     }  # fmt: skip
 
 
-def test_the_listener_has_not_returned(spark: SparkSession) -> None:
+def test_a_running_listener_has_an_unknown_result(spark: SparkSession) -> None:
     (row,) = folded(spark, [pub("M")], [before("M", "R", 10)])
     assert (row["delivered_at"], row["consumed_at"], row["consume_cost_ms"]) == (at(10), None, None)
     assert (row["result"], row["attempts"]) == ("unknown", 1)
 
 
-def test_a_late_end_corrects_the_journey(spark: SparkSession) -> None:
+def test_a_late_consume_end_updates_the_journey(spark: SparkSession) -> None:
     begun = [[pub("M")], [before("M", "R", 10)]]
     (early,) = folded(spark, *begun)
     (late,) = folded(spark, *begun, [after("M", "R", 17)])
@@ -106,7 +106,7 @@ def test_a_late_end_corrects_the_journey(spark: SparkSession) -> None:
     assert late == early | changed | {"deliveries": [early["deliveries"][0] | end]}
 
 
-def test_the_beginning_was_lost(spark: SparkSession) -> None:
+def test_a_lost_consume_start_is_derived_from_its_end(spark: SparkSession) -> None:
     (row,) = folded(spark, [pub("M")], [after("M", "R", 17, cost_ms=7)])
     assert (row["delivered_at"], row["consumed_at"], row["attempts"]) == (at(10), at(17), 1)
 
@@ -114,12 +114,12 @@ def test_the_beginning_was_lost(spark: SparkSession) -> None:
 @pytest.mark.parametrize(
     ("code", "result"), [(0, "success"), (1, "timeout"), (2, "exception"), (3, "null"), (4, "failed"), (9, "unknown")]
 )
-def test_results(spark: SparkSession, code: int, result: str) -> None:
+def test_consume_codes_map_to_results(spark: SparkSession, code: int, result: str) -> None:
     (row,) = folded(spark, [before("M", "R", 10), after("M", "R", 17, code=code)])
     assert row["result"] == result
 
 
-def test_events_twice_and_in_any_order_are_the_same_journeys(spark: SparkSession) -> None:
+def test_journeys_do_not_depend_on_order_or_duplicates(spark: SparkSession) -> None:
     bodies: list[list[TraceEvent]] = [
         [pub("M", 0, success=False, offset_message_id=""), pub("M", 50)],
         [before("M", "R1", 60), before("N", "R1", 60)],
@@ -133,17 +133,17 @@ def test_events_twice_and_in_any_order_are_the_same_journeys(spark: SparkSession
     assert folded(spark, *reversed(bodies)) == once
 
 
-def test_the_send_that_succeeded_is_the_one_shown(spark: SparkSession) -> None:
+def test_the_successful_send_is_shown(spark: SparkSession) -> None:
     (row,) = folded(spark, [pub("M", 0, success=False, store_host="a:1"), pub("M", 50, store_host="b:1")])
     assert (row["sent_at"], row["store_host"], row["sends"], row["sent_ok"]) == (at(50), "b:1", 2, True)
 
 
-def test_a_send_that_failed_was_not_stored(spark: SparkSession) -> None:
+def test_a_failed_send_is_not_marked_as_stored(spark: SparkSession) -> None:
     (row,) = folded(spark, [pub("M", success=False)])
     assert (row["sent_at"], row["stored_at"], row["sent_ok"]) == (at(0), None, False)
 
 
-def test_the_ids_of_a_java_batch_are_taken_apart(spark: SparkSession) -> None:
+def test_the_ids_of_a_java_batch_are_split(spark: SparkSession) -> None:
     rows = folded(spark, [pub("M,N", keys="k")], [before("N", "R", 10), after("N", "R", 12)])
     assert [(row["message_id"], row["sent_at"], row["consumer_group"]) for row in rows] == [
         ("M", at(0), None),
@@ -151,18 +151,18 @@ def test_the_ids_of_a_java_batch_are_taken_apart(spark: SparkSession) -> None:
     ]
 
 
-def test_a_delivery_before_the_send_is_skew_and_no_negative_time(spark: SparkSession) -> None:
+def test_a_delivery_before_the_send_is_flagged_as_clock_skew(spark: SparkSession) -> None:
     (row,) = folded(spark, [pub("M", 100)], [before("M", "R", 40), after("M", "R", 47)])
     assert (row["clock_skew"], row["queueing_ms"]) == (True, None)
 
 
-def test_a_delivery_may_overtake_the_answer_to_the_send(spark: SparkSession) -> None:
+def test_a_delivery_may_precede_the_send_response(spark: SparkSession) -> None:
     """Long polls are answered at once: no skew, and it did not wait."""
     (row,) = folded(spark, [pub("M", 100, cost_ms=30)], [before("M", "R", 110), after("M", "R", 117)])
     assert (row["clock_skew"], row["queueing_ms"]) == (False, 0)
 
 
-def test_the_broker_knows_when_it_stored_and_when_it_let_go(spark: SparkSession) -> None:
+def test_store_and_release_times_come_from_the_broker(spark: SparkSession) -> None:
     """Normal, delayed, half with its commit, one whose send left no trace, one that is still held back."""
     records = [
         frames.stored("A", 2, offset_message_id="OFF-A"),
@@ -195,7 +195,7 @@ def test_the_broker_knows_when_it_stored_and_when_it_let_go(spark: SparkSession)
     ]
 
 
-def test_a_second_send_of_an_id_is_a_record_of_its_own(spark: SparkSession) -> None:
+def test_a_second_send_of_the_same_id_is_a_separate_record(spark: SparkSession) -> None:
     records = [frames.stored("M", 2, offset_message_id="OFF-1"), frames.stored("M", 52, offset_message_id="OFF-2")]
     sends = [pub("M", 0, success=False, offset_message_id="OFF-1"), pub("M", 50, offset_message_id="OFF-2")]
     (row,) = folded(spark, sends, stored=records)
@@ -222,7 +222,7 @@ def test_dead_letters_and_retries_after_a_pop(spark: SparkSession) -> None:
     ]
 
 
-def test_decisions_and_recalls(spark: SparkSession) -> None:
+def test_transaction_decisions_and_recalls_are_recorded(spark: SparkSession) -> None:
     def end(ms: int, state: str, is_check: bool) -> EndTransactionEvent:
         return EndTransactionEvent(
             timestamp_ms=frames.T0_MS + ms, region="r", group="P", topic="T", message_id="M", tags="", keys="", store_host="",
@@ -241,7 +241,7 @@ def test_decisions_and_recalls(spark: SparkSession) -> None:
     assert (recalled["recalled_at"], recalled["transactions"], recalled["transaction_state"]) == (at(9), None, None)
 
 
-def test_a_message_consumed_twice_and_one_tried_for_ever(spark: SparkSession) -> None:
+def test_repeated_consumption_is_counted_and_deliveries_are_bounded(spark: SparkSession) -> None:
     twice = [before("M", "R1", 10), after("M", "R1", 12), before("M", "R2", 90), after("M", "R2", 95)]
     ever = [
         event
@@ -254,7 +254,7 @@ def test_a_message_consumed_twice_and_one_tried_for_ever(spark: SparkSession) ->
     assert [one["request_id"] for one in second["deliveries"]] == [f"R{n:02}" for n in (*range(32), *range(68, 100))]
 
 
-def test_a_cost_below_zero_is_unknown(spark: SparkSession) -> None:
+def test_a_negative_cost_is_unknown(spark: SparkSession) -> None:
     """The client's clock was set back meanwhile."""
     (row,) = folded(spark, [pub("M", cost_ms=-40), before("M", "R", 10), after("M", "R", 3, -7)])
     assert (row["send_cost_ms"], row["consume_cost_ms"], row["stored_at"]) == (None, None, None)

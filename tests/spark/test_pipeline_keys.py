@@ -25,7 +25,7 @@ HOUR_MS = 3_600_000
 MIDNIGHT_MS = 1_699_920_000_000  # 2023-11-14
 
 
-def test_terms_are_whole_keys_and_the_brokers_ids(spark: SparkSession) -> None:
+def test_terms_are_complete_keys_and_offset_message_ids(spark: SparkSession) -> None:
     told = [
         pub("M", keys="k1  k2", offset_message_id="OFF"),
         pub("M", keys="k1  k2", offset_message_id="OFF"),
@@ -44,7 +44,7 @@ def test_terms_are_whole_keys_and_the_brokers_ids(spark: SparkSession) -> None:
     assert all(row["journey_bucket"] == row["bucket"] and row["first_traced_at"] == frames.STORED for row in rows)
 
 
-def test_days_that_are_over_are_merged_and_what_is_late_is_found_beside_them(
+def test_past_days_are_merged_and_late_rows_are_still_found(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def publish_buckets(*buckets: str) -> None:
@@ -90,7 +90,7 @@ def test_days_that_are_over_are_merged_and_what_is_late_is_found_beside_them(
     assert again.rows == 7, "a row that is there twice is merged into one"
 
 
-def test_a_day_that_goes_on_is_merged_when_it_has_many_files(
+def test_the_current_day_is_merged_when_it_has_many_files(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(message_keys, "MAX_UNMERGED_FILES", 2)

@@ -81,7 +81,7 @@ class Reader:
         return self._seen
 
 
-def test_readers_see_whole_versions_and_nothing_is_lost_or_twice(spark: SparkSession, tmp_path: Path) -> None:
+def test_readers_see_complete_versions_without_losses_or_duplicates(spark: SparkSession, tmp_path: Path) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     chance = random.Random(seed)

@@ -52,7 +52,7 @@ def test_a_sample_becomes_rows_of_three_tables(spark: SparkSession) -> None:
     read.unpersist()
 
 
-def test_a_sample_of_many_topics_is_several_messages_and_one_row_of_its_broker(spark: SparkSession) -> None:
+def test_a_sample_of_many_topics_spans_messages_and_has_one_broker_row(spark: SparkSession) -> None:
     many = tuple(TopicQueueRanges(f"T{number}", frames.ms(1), ((0, 0, number),)) for number in range(1100))
     told = sample(1, topics=many)
     assert len(encode_messages(told)) == 3
@@ -62,7 +62,7 @@ def test_a_sample_of_many_topics_is_several_messages_and_one_row_of_its_broker(s
     read.unpersist()
 
 
-def test_what_is_no_sample_is_a_reject_with_its_reason(spark: SparkSession) -> None:
+def test_invalid_samples_are_rejected_with_a_reason(spark: SparkSession) -> None:
     good = json.loads(encode_messages(state(5, 70, 100)[0])[0])
 
     def changed(**other: object) -> bytes:
@@ -134,7 +134,7 @@ def minutes(spark: SparkSession) -> dict[str, list[Row]]:
     }
 
 
-def test_the_case_of_the_article(minutes: dict[str, list[Row]]) -> None:
+def test_a_backlog_served_by_a_slave_has_its_rates_and_forecast(minutes: dict[str, list[Row]]) -> None:
     """The slave serves a backlog: the master counts nothing, the offsets move, and it will be done in a minute or so."""
     first, second = minutes["article"]
     assert set(first) == {*CONSUMPTION.column_names, "bucket"}
@@ -147,12 +147,12 @@ def test_the_case_of_the_article(minutes: dict[str, list[Row]]) -> None:
     assert (first["flags"], second["flags"]) == ([], [])
 
 
-def test_the_same_whatever_the_order_of_samples_and_when_they_come_twice(spark: SparkSession) -> None:
+def test_results_do_not_depend_on_order_or_duplicates_of_samples(spark: SparkSession) -> None:
     assert folded(spark, CASES, seed=7) == folded(spark, CASES)
     assert folded(spark, {}) == {}
 
 
-def test_the_first_sample_tells_a_lag_and_no_rate(minutes: dict[str, list[Row]]) -> None:
+def test_the_first_sample_has_a_lag_but_no_rate(minutes: dict[str, list[Row]]) -> None:
     (row,) = minutes["first"]
     assert (row["lag"], row["consumed_tps"], row["produced_tps"], row["drain_s"]) == (30, None, None, None)
     assert row["flags"] == ["only one sample", "message age unknown for some queues"]
@@ -160,37 +160,37 @@ def test_the_first_sample_tells_a_lag_and_no_rate(minutes: dict[str, list[Row]])
     assert (row["lag"], row["drain_s"], row["oldest_age_ms"]) == (0, 0.0, None)
 
 
-def test_what_does_not_drain_has_no_forecast(minutes: dict[str, list[Row]]) -> None:
+def test_a_growing_lag_has_no_forecast(minutes: dict[str, list[Row]]) -> None:
     (row,) = minutes["growing"]
     assert (row["consumed_tps"], row["produced_tps"], row["lag_change"], row["drain_s"]) == (1.0, 10.0, 90, None)
 
 
-def test_a_minute_at_a_slots_edge_has_the_sample_before(minutes: dict[str, list[Row]]) -> None:
+def test_the_first_minute_of_a_bucket_uses_the_previous_sample(minutes: dict[str, list[Row]]) -> None:
     before, after = minutes["bucket's edge"]
     assert (before["bucket"], before["consumed_tps"]) == (bucket_of_time(frames.T0_MS - 600_000), None)
     assert (after["bucket"], after["consumed_tps"], after["flags"]) == (bucket_of_time(frames.T0_MS), 2.0, [])
 
 
-def test_a_reset_is_no_negative_rate(minutes: dict[str, list[Row]]) -> None:
+def test_an_offset_reset_gives_no_negative_rate(minutes: dict[str, list[Row]]) -> None:
     (row,) = minutes["reset"]
     assert (row["consumed_tps"], row["lag"], row["flags"]) == (2.0, 100, ["committed offset moved back"])
     (row,) = minutes["reset only"]
     assert (row["consumed_tps"], row["drain_s"], row["flags"]) == (None, None, ["committed offset moved back"])
 
 
-def test_a_broker_that_lost_messages_tells_no_rate(minutes: dict[str, list[Row]]) -> None:
+def test_a_broker_that_lost_messages_has_no_rate(minutes: dict[str, list[Row]]) -> None:
     (row,) = minutes["lost"]
     assert (row["produced_tps"], row["lag"], row["drain_s"]) == (None, None, None)
     assert row["flags"] == ["max offset moved back", "committed offset beyond max offset"]
 
 
-def test_samples_far_apart_tell_no_rate(minutes: dict[str, list[Row]]) -> None:
+def test_samples_far_apart_give_no_rate(minutes: dict[str, list[Row]]) -> None:
     rows = minutes["gap"]
     assert [row["window_start"] for row in rows] == [at(0), at(300)]
     assert (rows[1]["consumed_tps"], rows[1]["lag"], rows[1]["flags"]) == (None, 20, ["samples missing"])
 
 
-def test_a_minute_in_which_the_master_was_away_is_a_row_of_nulls(minutes: dict[str, list[Row]]) -> None:
+def test_a_minute_without_the_master_is_a_row_of_nulls(minutes: dict[str, list[Row]]) -> None:
     _, row = minutes["master unreachable"]
     known = {name for name, value in row.items() if value is not None}
     assert known == {"window_start", "broker", "topic", "consumer_group", "delivered_slaves_tps", "flags", "bucket"}
@@ -198,24 +198,24 @@ def test_a_minute_in_which_the_master_was_away_is_a_row_of_nulls(minutes: dict[s
     assert row["flags"] == ["master counters unknown", "master unreachable"]
 
 
-def test_a_slave_that_is_away_makes_what_slaves_handed_out_unknown(minutes: dict[str, list[Row]]) -> None:
+def test_deliveries_by_slaves_are_unknown_if_one_is_unreachable(minutes: dict[str, list[Row]]) -> None:
     (row,) = minutes["slave away"]
     assert (row["consumed_tps"], row["delivered_slaves_tps"]) == (1.0, None)
     assert row["flags"] == ["slave counters unknown", "slave 1 unreachable"]
 
 
-def test_one_queue_that_is_unknown_makes_the_sum_unknown(minutes: dict[str, list[Row]]) -> None:
+def test_the_lag_is_unknown_if_one_queue_is_unknown(minutes: dict[str, list[Row]]) -> None:
     (row,) = minutes["no ends"]
     assert (row["queues"], row["consumed_tps"], row["lag"], row["drain_s"]) == (2, 3.0, None, None)
     assert "queue bounds unknown" in row["flags"]
 
 
-def test_messages_that_were_removed_unconsumed_are_told(minutes: dict[str, list[Row]]) -> None:
+def test_messages_removed_before_consumption_are_counted(minutes: dict[str, list[Row]]) -> None:
     (row,) = minutes["removed"]
     assert (row["removed"], row["lag"]) == (30, 90)
     assert "unconsumed messages removed" in row["flags"]
 
 
-def test_a_topic_without_groups_has_what_came_in(minutes: dict[str, list[Row]]) -> None:
+def test_a_topic_without_groups_has_a_produce_rate(minutes: dict[str, list[Row]]) -> None:
     (row,) = minutes["no group"]
     assert (row["produced_tps"], row["consumed_tps"], row["lag"], row["flags"]) == (10.0, None, None, [])

@@ -39,7 +39,7 @@ def rows_of(home: Path, table: TableSchema) -> list[dict[str, Any]]:
         return table_views.query(sql, f"SELECT * FROM {table.name} ORDER BY {', '.join(table.sort_columns)}")
 
 
-def test_the_pattern_takes_what_tells_of_messages() -> None:
+def test_the_topic_pattern_selects_message_topics() -> None:
     import re
 
     taken = re.compile(messages.options()["topicsPattern"]).fullmatch
@@ -56,7 +56,7 @@ def test_the_pattern_takes_what_tells_of_messages() -> None:
         assert not taken(topic), topic
 
 
-def test_traces_and_samples_in_other_topics_are_no_messages() -> None:
+def test_custom_trace_and_sample_topics_are_excluded() -> None:
     import re
 
     of_all = jobs.with_topics(jobs.combine_jobs(tuple(jobs.JOBS)), "MY_TRACE", "MY|SAMPLES")
@@ -93,7 +93,7 @@ def run_once(spark: SparkSession, home: Path, inbox: Path) -> list[tuple[str, in
     return [(one.table.name, one.published.rows) for one in listener.progress.rebuilt]
 
 
-def test_marks_reach_their_messages_however_late(spark: SparkSession, tmp_path: Path) -> None:
+def test_late_position_marks_update_their_messages(spark: SparkSession, tmp_path: Path) -> None:
     home, inbox = tmp_path / "tables", tmp_path / "inbox"
     home.mkdir()
     inbox.mkdir()
@@ -238,7 +238,7 @@ def test_from_a_broker_to_the_reports(spark: SparkSession, tmp_path: Path) -> No
     assert [row["message id"] for row in part(report, "Oldest open")] == [sent.ids["immune"]]
 
 
-def test_headers_of_every_record_are_there(spark: SparkSession, tmp_path: Path) -> None:
+def test_headers_of_every_record_are_stored(spark: SparkSession, tmp_path: Path) -> None:
     async def produce(namesrv: str) -> list[SendResult]:
         async with Producer("P", namesrv) as producer:
             return [await producer.send(Message(topic="T", body=b"x" * 5000, keys=["a", "b"], tags="t"))]

@@ -81,7 +81,9 @@ def group_of(pid: int) -> list[int]:
     return found
 
 
-def test_killed_brokers_and_drivers_cost_nothing_and_it_stops_when_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_kills_of_brokers_and_drivers_lose_no_rows_and_the_pipeline_stops_on_request(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """`spark` only says whether Spark can run here."""
     tables, log, servers = tmp_path / "tables", tmp_path / "pipeline.log", tmp_path / "servers.log"
     names_port, port = free_ports()

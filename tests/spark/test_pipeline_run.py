@@ -128,7 +128,7 @@ def folded(progress: run.JobProgress) -> list[tuple[str, int, int]]:
     return [(one.table.name, one.buckets, one.published.rows) for one in progress.rebuilt]
 
 
-def test_what_comes_is_folded_and_a_round_without_news_publishes_nothing(fed: Fed) -> None:
+def test_new_events_are_aggregated_and_a_round_without_updates_publishes_nothing(fed: Fed) -> None:
     begun_ms = SYSTEM_CLOCK.now_ms()
     fed.send(frames.body([pub("A"), before("A", "R", 10)]), b"nonsense")
     assert folded(fed.run_once()) == [("journeys", 1, 1)]
@@ -151,7 +151,7 @@ def test_what_comes_is_folded_and_a_round_without_news_publishes_nothing(fed: Fe
     assert journeys.as_of_ms == frames.T0_MS + 60_000
 
 
-def test_only_slots_with_news_are_folded_again(fed: Fed) -> None:
+def test_only_changed_buckets_are_rebuilt(fed: Fed) -> None:
     early, late = unique_id(hours=1), unique_id(hours=9)
     fed.send(frames.body([pub(early), pub(late)]))
     fed.run_once()
@@ -164,7 +164,7 @@ def test_only_slots_with_news_are_folded_again(fed: Fed) -> None:
     assert fed.journeys() == [(early, None), (late, "success")]
 
 
-def test_a_batch_that_is_done_again_after_a_crash_is_there_once(fed: Fed) -> None:
+def test_a_batch_repeated_after_a_crash_is_stored_once(fed: Fed) -> None:
     """The driver died after the tables had the batch, before the checkpoint said so."""
     for name in "AB":
         fed.send(frames.body([pub(name)]))
@@ -183,7 +183,7 @@ def test_a_batch_that_is_done_again_after_a_crash_is_there_once(fed: Fed) -> Non
     assert fed.journeys() == [("A", None), ("B", None), ("C", None)]
 
 
-def test_a_new_checkpoint_reads_again_and_journeys_stay_right(fed: Fed) -> None:
+def test_a_new_checkpoint_rereads_the_source_and_journeys_stay_correct(fed: Fed) -> None:
     fed.send(frames.body([pub("A"), before("A", "R", 10), after("A", "R", 17)]))
     fed.run_once()
     shutil.rmtree(fed.home / "checkpoint")
@@ -192,7 +192,7 @@ def test_a_new_checkpoint_reads_again_and_journeys_stay_right(fed: Fed) -> None:
     assert fed.journeys() == [("A", "success")]
 
 
-def test_a_base_table_that_was_removed_by_hand_ends_the_job_with_what_to_do(fed: Fed) -> None:
+def test_a_manually_removed_base_table_stops_the_job_with_instructions(fed: Fed) -> None:
     fed.send(frames.body([pub("A")]))
     fed.run_once()
     shutil.rmtree(fed.home / TRACE_EVENTS.name)
@@ -207,7 +207,7 @@ def test_a_base_table_that_was_removed_by_hand_ends_the_job_with_what_to_do(fed:
     assert fed.journeys() == [("A", None), ("B", None)]
 
 
-def test_files_that_a_dead_writer_left_are_in_no_table_and_are_swept(fed: Fed) -> None:
+def test_files_of_a_dead_writer_are_ignored_and_deleted(fed: Fed) -> None:
     fed.send(frames.body([pub("A")]))
     fed.run_once()
     (part,) = (fed.home / TRACE_EVENTS.name).glob("v=*/bucket=*/part-*.parquet")
@@ -222,7 +222,7 @@ def test_files_that_a_dead_writer_left_are_in_no_table_and_are_swept(fed: Fed) -
         assert part.exists()
 
 
-def test_a_second_pipeline_is_refused(fed: Fed) -> None:
+def test_a_second_pipeline_is_rejected(fed: Fed) -> None:
     with (
         table_publisher.lock_tables(fed.home, [TRACE_EVENTS]),
         pytest.raises(ConfigError, match="another pipeline is writing trace_events"),
@@ -231,7 +231,7 @@ def test_a_second_pipeline_is_refused(fed: Fed) -> None:
         pass
 
 
-def test_many_small_files_of_a_slot_are_merged_and_the_old_ones_stay_for_readers_a_while(fed: Fed) -> None:
+def test_small_files_of_a_bucket_are_merged_and_old_files_are_retained_for_readers(fed: Fed) -> None:
     for number in range(table_publisher.MAX_SMALL_FILES + 1):
         fed.send(frames.body([pub("A", ms=number)]))
     fed.run_once()
@@ -251,7 +251,7 @@ def test_many_small_files_of_a_slot_are_merged_and_the_old_ones_stay_for_readers
     assert len(fed.events()) == table_publisher.MAX_SMALL_FILES + 1
 
 
-def test_slots_that_are_too_old_leave_the_tables(fed: Fed) -> None:
+def test_expired_buckets_are_removed_from_the_tables(fed: Fed) -> None:
     since_t0 = {
         hours: int((datetime(2023, 11, 1, hours, tzinfo=UTC) - frames.T0).total_seconds() * 1000) for hours in (1, 9)
     }
@@ -263,7 +263,7 @@ def test_slots_that_are_too_old_leave_the_tables(fed: Fed) -> None:
     assert fed.journeys() == []
 
 
-def test_a_fold_that_fails_leaves_the_table_as_it_was(fed: Fed) -> None:
+def test_a_failed_aggregation_leaves_the_table_unchanged(fed: Fed) -> None:
     fed.send(frames.body([pub("A")]))
     fed.run_once()
     former = table_format.read_version(fed.home, JOURNEYS)
@@ -275,7 +275,7 @@ def test_a_fold_that_fails_leaves_the_table_as_it_was(fed: Fed) -> None:
     assert fed.journeys() == [("A", None)]
 
 
-def test_a_changed_schema_is_folded_anew_and_old_files_can_still_be_read(fed: Fed) -> None:
+def test_a_schema_change_rebuilds_the_table_and_old_files_stay_readable(fed: Fed) -> None:
     fed.send(frames.body([pub("A")]))
     fed.run_once()
     wider = JOURNEYS._replace(columns=(*JOURNEYS.columns, ColumnSchema("mood", "STRING", "of the message")), schema=99)
@@ -291,7 +291,7 @@ def test_a_changed_schema_is_folded_anew_and_old_files_can_still_be_read(fed: Fe
     assert [row["mood"] for row in table_publisher.read_table(fed.spark, fed.home, wider).collect()] == ["happy"]
 
 
-def test_a_fold_that_looks_back_gets_the_slot_before_and_keeps_to_its_own(fed: Fed) -> None:
+def test_an_aggregation_with_lookback_reads_the_previous_bucket_but_writes_only_its_own(fed: Fed) -> None:
     ids = [unique_id(hours=1, minutes=minutes) for minutes in (0, 10, 20)]
     counted = TableSchema(
         "counted",
@@ -354,7 +354,7 @@ def watching(work: Callable[[Callable[[run.JobProgress], None], threading.Event]
         assert not thread.is_alive()
 
 
-def test_a_server_that_is_away_is_said_and_waited_for(
+def test_an_unavailable_server_is_reported_and_retried(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "UNAVAILABLE_PAUSE_S", 0.1)
@@ -402,7 +402,7 @@ def test_a_server_that_is_away_is_said_and_waited_for(
     progress.close()  # type: ignore[attr-defined]
 
 
-def test_a_source_that_fails_does_not_keep_the_others_from_what_there_is(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_failing_source_does_not_block_the_others(spark: SparkSession, tmp_path: Path) -> None:
     """With `once`: no name server answers to one source, the other one's messages are read and folded."""
     fed = Fed(spark, tmp_path)
     fed.send(frames.body([pub("A")]))
@@ -415,7 +415,7 @@ def test_a_source_that_fails_does_not_keep_the_others_from_what_there_is(spark: 
     assert fed.journeys() == [("A", None)]
 
 
-def test_any_other_fault_ends_the_job(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_permanent_error_stops_the_job(spark: SparkSession, tmp_path: Path) -> None:
     inbox = tmp_path / "inbox"
     inbox.mkdir()
     (inbox / "part-0.parquet").write_bytes(b"this is no parquet file")
@@ -459,13 +459,13 @@ def test_from_a_broker_to_the_timeline(spark: SparkSession, tmp_path: Path) -> N
     assert spark.range(1).count() == 1, "a session that ran before goes on"
 
 
-def test_a_home_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+def test_an_unwritable_home_directory_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be written to"):
         run.run(TRACE, {"namesrv": "127.0.0.1:1"}, tmp_path / "file" / "tables")
 
 
-def test_spark_finds_the_same_slots(spark: SparkSession) -> None:
+def test_spark_and_python_compute_the_same_buckets(spark: SparkSession) -> None:
     ids = [
         "",
         "A",

@@ -60,7 +60,7 @@ def folded(spark: SparkSession, *bodies: Sequence[TraceEvent]) -> list[dict[str,
     return sorted(rows, key=lambda row: (row["minute"], row["direction"], row["topic"] or "", row["client_group"]))
 
 
-def test_counts_bytes_and_histograms_of_a_minute(spark: SparkSession) -> None:
+def test_a_minute_has_counts_bytes_and_histograms(spark: SparkSession) -> None:
     sends = [pub(f"M{number}", 10 * number, cost_ms=number, body_length=100) for number in range(5)]
     sends.append(pub("M5", 60, cost_ms=3000, success=False, body_length=100))
     consumed = [before(f"M{number}", f"R{number}", 200) for number in range(4)]
@@ -81,7 +81,7 @@ def test_counts_bytes_and_histograms_of_a_minute(spark: SparkSession) -> None:
     }  # fmt: skip
 
 
-def test_each_attempt_of_a_listener_counts_and_the_first_tells_of_the_queueing(spark: SparkSession) -> None:
+def test_each_attempt_is_counted_and_the_first_determines_the_queueing_time(spark: SparkSession) -> None:
     tries = [("R0", 200, 2), ("R1", 10_200, 2), ("R2", 70_200, 0)]  # two fail, the third succeeds, in the next minute
     calls = [
         event
@@ -96,7 +96,7 @@ def test_each_attempt_of_a_listener_counts_and_the_first_tells_of_the_queueing(s
     assert (first["queueing_redelivered"], second["queueing_redelivered"]) == (1, 1)
 
 
-def test_what_is_in_no_histogram_is_counted_by_its_reason(spark: SparkSession) -> None:
+def test_values_omitted_from_histograms_are_counted_by_reason(spark: SparkSession) -> None:
     """And added up in `latencies`, whatever the histograms hold."""
     events = of_one_slot(
         frames.events(
@@ -116,7 +116,7 @@ def test_what_is_in_no_histogram_is_counted_by_its_reason(spark: SparkSession) -
     assert sent["send_cost_missing"] == 1
 
 
-def test_minutes_topics_and_groups_are_rows_of_their_own(spark: SparkSession) -> None:
+def test_each_minute_topic_and_group_has_its_own_row(spark: SparkSession) -> None:
     rows = folded(
         spark,
         [pub("A", 0), pub("B", 60_000), pub("C", 0, topic="U"), pub("D", 0, group="Q")],
@@ -132,7 +132,7 @@ def test_minutes_topics_and_groups_are_rows_of_their_own(spark: SparkSession) ->
     assert rows[0]["queueing_ms"] is None, "a send that left no trace tells no queueing"
 
 
-def test_any_order_twice_and_late_give_the_same(spark: SparkSession) -> None:
+def test_results_do_not_depend_on_order_duplicates_or_lateness(spark: SparkSession) -> None:
     bodies: list[list[TraceEvent]] = [
         [pub("A", 0), pub("A", 3000, offset_message_id="OFF-2")],
         [before("A", "R1", 3100), after("A", "R1", 3107)],
@@ -147,7 +147,7 @@ def test_any_order_twice_and_late_give_the_same(spark: SparkSession) -> None:
     assert [row["messages"] for row in once if row["direction"] == "out"] == [3], "two sends of A, one of B"
 
 
-def test_ten_minutes_are_the_sum_of_their_minutes_and_hosts(spark: SparkSession) -> None:
+def test_ten_minute_rows_sum_their_minutes_and_hosts(spark: SparkSession) -> None:
     sends = [pub(f"M{number}", 20_000 * number, cost_ms=number) for number in range(60)]
     calls = [[before(f"M{number}", f"R{number}", 20_000 * number + 500)] for number in range(3)]
     events = of_one_slot(frames.events(spark, sends, *calls))
@@ -168,12 +168,12 @@ def test_ten_minutes_are_the_sum_of_their_minutes_and_hosts(spark: SparkSession)
     [("10.0.0.9:5000", "10.0.0.9"), ("10.0.0.9@17@abc", "10.0.0.9"), ("[2001:db8::1]:5000", "[2001:db8::1]"),
      ("2001:db8::1", "2001:db8::1"), ("10.0.0.9", "10.0.0.9"), (None, None)],
 )  # fmt: skip
-def test_hosts_are_without_ports(spark: SparkSession, host: str | None, ip: str | None) -> None:
+def test_hosts_have_no_port(spark: SparkSession, host: str | None, ip: str | None) -> None:
     frame = spark.createDataFrame([(host,)], "host STRING")
     assert frames.rows(frame.select(traffic._ip("host").alias("ip"))) == [{"ip": ip}]
 
 
-def test_the_slowest_of_each_measure_topic_and_group(spark: SparkSession) -> None:
+def test_the_slowest_messages_are_listed_by_measure_topic_and_group(spark: SparkSession) -> None:
     many = SLOWEST_PER_BUCKET + 3
     sends = [pub(f"M{number:02}", 1000 * number, cost_ms=number) for number in range(many)]
     calls = [
@@ -193,7 +193,7 @@ def test_the_slowest_of_each_measure_topic_and_group(spark: SparkSession) -> Non
     assert len(found) == 3
 
 
-def test_of_a_message_that_is_tried_again_the_slowest_call_and_the_queueing_of_the_first(spark: SparkSession) -> None:
+def test_a_retried_message_has_its_slowest_call_and_first_queueing_time(spark: SparkSession) -> None:
     """As traffic counts them: a timeout after a minute, on another host than the retry that succeeded quickly."""
     tries = [("R0", 200, 60_000, 1, "10.0.0.3:1"), ("R1", 70_200, 5, 0, "10.0.0.4:1")]
     bodies = [
@@ -216,7 +216,7 @@ def test_of_a_message_that_is_tried_again_the_slowest_call_and_the_queueing_of_t
         assert rows[measure]["ms"] == max(row[f"{measure}_max"] or 0 for row in of_traffic)
 
 
-def test_the_columns_are_those_of_the_tables(spark: SparkSession) -> None:
+def test_the_columns_match_the_table_schemas(spark: SparkSession) -> None:
     events = frames.events(spark, [pub("M")])
     found = of_traces(events)
     for table, frame in (
@@ -227,7 +227,7 @@ def test_the_columns_are_those_of_the_tables(spark: SparkSession) -> None:
         assert frame.columns == [*table.column_names, "bucket"]
 
 
-def test_the_job_folds_late_events_of_two_slots_into_what_duckdb_adds_up(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_job_aggregates_late_events_of_two_buckets_as_duckdb_does(spark: SparkSession, tmp_path: Path) -> None:
     job = JOBS["traffic"]
 
     def come(number: int, *events: TraceEvent) -> None:

@@ -46,7 +46,7 @@ def brief(row: dict[str, Any]) -> tuple[Any, ...]:
     return row["decision"], row["decision_ms"], row["checks"]
 
 
-def test_the_columns_are_those_of_the_table(spark: SparkSession) -> None:
+def test_the_columns_match_the_table_schema(spark: SparkSession) -> None:
     tables = Tables(spark, [[Log().half(A, 0)]])
     told = spark.createDataFrame([], f"{TRACE_EVENTS.ddl}, {table_format.BUCKET} STRING")
     made = transactions.transactions(tables.messages, tables.marks, told)
@@ -55,7 +55,7 @@ def test_the_columns_are_those_of_the_table(spark: SparkSession) -> None:
     ]  # fmt: skip
 
 
-def test_a_commit_a_rollback_and_an_open_one(spark: SparkSession) -> None:
+def test_commit_rollback_and_open_transactions(spark: SparkSession) -> None:
     log = Log()
     one, two, _ = log.half(A, 0), log.half(B, 10), log.half(C, 20)
     log.commit(one, 130)
@@ -88,7 +88,7 @@ def checked(log: Log) -> None:
     log.op({"queue_offset": 999}, ms=5)  # of a half that is in no table
 
 
-def test_checks_and_what_they_led_to(spark: SparkSession) -> None:
+def test_checks_and_their_outcomes(spark: SparkSession) -> None:
     log = Log()
     checked(log)
     rows = folded(spark, log.rows)
@@ -101,7 +101,7 @@ def test_checks_and_what_they_led_to(spark: SparkSession) -> None:
     assert rows[-1]["offset_message_id"] == f"OFF-{newest}"
 
 
-def test_neither_order_nor_repetition_matters(spark: SparkSession) -> None:
+def test_results_do_not_depend_on_order_or_duplicates(spark: SparkSession) -> None:
     log = Log()
     checked(log)
     expected = folded(spark, log.rows)
@@ -111,7 +111,7 @@ def test_neither_order_nor_repetition_matters(spark: SparkSession) -> None:
         assert folded(spark, rows[:9], rows[9:]) == expected
 
 
-def test_what_was_put_aside_and_resumed_begins_anew(spark: SparkSession) -> None:
+def test_resuming_a_discarded_half_message_reopens_its_transaction(spark: SparkSession) -> None:
     def resumed() -> tuple[Log, Row]:
         log = Log()
         half = log.copy(log.half(A, 0), 60_000, 1)
@@ -130,7 +130,7 @@ def test_what_was_put_aside_and_resumed_begins_anew(spark: SparkSession) -> None
     assert [brief(row) for row in folded(spark, log.rows)] == [("commit", 500_100, 1)]
 
 
-def test_a_retry_of_a_committed_message_is_no_commit(spark: SparkSession) -> None:
+def test_a_retry_of_a_committed_message_is_not_a_commit(spark: SparkSession) -> None:
     log = Log()
     log.commit(log.half(A, 0), 100)
     own = {"TRAN_MSG": "true", "REAL_TOPIC": "%RETRY%G", "REAL_QID": "0", "DELAY": "3", "RETRY_TOPIC": "T"}
@@ -140,7 +140,7 @@ def test_a_retry_of_a_committed_message_is_no_commit(spark: SparkSession) -> Non
     assert (row["commits"], brief(row)) == (1, ("commit", 100, 0))
 
 
-def test_committed_twice_and_committed_without_a_half(spark: SparkSession) -> None:
+def test_double_commits_and_commits_without_a_half_message(spark: SparkSession) -> None:
     log = Log()
     half = log.half(A, 0)
     log.commit(half, 100)
@@ -157,7 +157,7 @@ def test_committed_twice_and_committed_without_a_half(spark: SparkSession) -> No
     )
 
 
-def test_what_traces_add(spark: SparkSession) -> None:
+def test_traces_add_the_reported_state(spark: SparkSession) -> None:
     log = Log()
     halves = [log.half(one, 0) for one in (A, B, C, D)]
     log.commit(halves[0], 100)
@@ -174,7 +174,7 @@ def test_what_traces_add(spark: SparkSession) -> None:
     ]  # fmt: skip
 
 
-def test_a_rollback_that_only_a_trace_tells_of(spark: SparkSession) -> None:
+def test_a_rollback_recorded_only_in_a_trace(spark: SparkSession) -> None:
     """A Java broker does not show its op messages; what it asks about after that it has not heard."""
     log = Log()
     log.half(A, 0)
@@ -185,7 +185,7 @@ def test_a_rollback_that_only_a_trace_tells_of(spark: SparkSession) -> None:
     assert brief(unheard) == ("open", None, 1)
 
 
-def test_two_brokers_count_their_queues_each_for_itself(spark: SparkSession) -> None:
+def test_queue_offsets_are_separate_for_each_broker(spark: SparkSession) -> None:
     one, other = Log("broker-a"), Log("broker-b")
     half = one.half(A, 0)
     other.half(B, 0)
@@ -195,7 +195,7 @@ def test_two_brokers_count_their_queues_each_for_itself(spark: SparkSession) -> 
     ]  # fmt: skip
 
 
-def test_several_ends_in_one_op_message_and_ids_that_tell_no_time(spark: SparkSession) -> None:
+def test_several_ends_in_one_op_message_and_ids_without_a_time(spark: SparkSession) -> None:
     log = Log()
     log.op(log.half("KEY1", 0), log.half("KEY2", 0), ms=50)
     log.put("RMQ_SYS_TRANS_OP_HALF_TOPIC", None, 60, {"TAGS": "d"}, body=b"\xff what")

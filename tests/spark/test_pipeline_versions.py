@@ -113,7 +113,7 @@ GOLDEN: dict[str, tuple[str, list[dict[str, Any]]]] = {
 }
 
 
-def test_records_of_every_version(spark: SparkSession) -> None:
+def test_trace_records_of_every_version_are_decoded(spark: SparkSession) -> None:
     bodies = [text.replace("|", "\x01").replace(";", "\x02").encode() for text, _ in GOLDEN.values()]
     messages = [frames.message(body, offset) for offset, body in enumerate(bodies)]
     records = frames.messages(spark, messages)
@@ -128,7 +128,7 @@ def test_records_of_every_version(spark: SparkSession) -> None:
         assert told == [{name: value for name, value in one.items() if value is not None} for one in expected], who
 
 
-def test_records_that_ran_together_have_places_of_their_own(spark: SparkSession) -> None:
+def test_concatenated_records_have_their_own_index(spark: SparkSession) -> None:
     body = f"{AFTER}|2|{AFTER}|2|".replace("|", "\x01").encode()
     rows = frames.rows(trace_decoding.trace_events(frames.messages(spark, [frames.message(body, 0)])))
     assert sorted(row["record_index"] for row in rows) == [0, 1]

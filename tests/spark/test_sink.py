@@ -173,7 +173,7 @@ class Copy:
         query.awaitTermination(120)
 
 
-def test_a_killed_stream_writes_copies_that_are_recognised(
+def test_duplicates_written_by_a_killed_stream_are_recognised(
     spark: SparkSession, servers: LocalCluster, tmp_path: Path
 ) -> None:
     from ariane.spark import drop_duplicates
@@ -220,7 +220,7 @@ def test_a_killed_stream_writes_copies_that_are_recognised(
     assert numbers(spark.read.parquet(str(target))) == [*range(100), *range(1000, 1005)]
 
 
-def test_a_stream_drops_copies_and_never_a_late_row(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_stream_drops_duplicates_but_never_late_rows(spark: SparkSession, tmp_path: Path) -> None:
     from ariane.spark import drop_duplicates
 
     ids = "topic STRING, broker STRING, queue_id INT, queue_offset BIGINT"
@@ -258,7 +258,7 @@ def test_a_stream_drops_copies_and_never_a_late_row(spark: SparkSession, tmp_pat
     assert run() == ["none", "none", "none", "q/0/0/0", "q/0/0/0", "q/0/0/1", "q/0/0/2", "q/0/0/3"]
 
 
-def test_a_frame_read_from_a_topic_can_be_written(spark: SparkSession, servers: LocalCluster) -> None:
+def test_a_dataframe_read_from_a_topic_can_be_written(spark: SparkSession, servers: LocalCluster) -> None:
     make_topic(servers, 1, "From")
     make_topic(servers, 1, "To")
     send(servers, 0, 5, "From")

@@ -87,7 +87,7 @@ class Stream:
         return numbers(self._spark.read.parquet(str(self._home / "rows")))
 
 
-def test_a_batch_reads_everything_with_all_columns(spark: SparkSession, servers: LocalCluster) -> None:
+def test_a_batch_reads_all_messages_with_all_columns(spark: SparkSession, servers: LocalCluster) -> None:
     send(servers, 0, 100)
     rows = read(spark, servers).collect()
     assert sorted(int(row.body) for row in rows) == list(range(100))
@@ -127,7 +127,9 @@ def test_a_stream_resumes_from_its_checkpoint_and_finds_new_queues(
     assert stream.rows() == list(range(80))
 
 
-def test_a_limit_makes_several_batches(spark: SparkSession, servers: LocalCluster, tmp_path: Path) -> None:
+def test_a_limit_splits_the_input_into_several_batches(
+    spark: SparkSession, servers: LocalCluster, tmp_path: Path
+) -> None:
     send(servers, 0, 60)
     stream = Stream(spark, servers, tmp_path, maxOffsetsPerTrigger=20)
     assert stream.run() >= 3
@@ -178,7 +180,7 @@ def test_a_stream_waits_for_a_topic_that_does_not_exist_yet(
     assert stream.rows() == list(range(20))  # all of them came after the start
 
 
-def test_a_stream_from_the_end_reads_what_comes(spark: SparkSession, servers: LocalCluster, tmp_path: Path) -> None:
+def test_a_stream_from_latest_reads_new_messages(spark: SparkSession, servers: LocalCluster, tmp_path: Path) -> None:
     send(servers, 0, 20)
     stream = Stream(spark, servers, tmp_path, startingOffsets="latest")
     stream.run()
@@ -203,7 +205,7 @@ def test_a_stream_beyond_the_end_of_a_queue_fails_or_resumes(
     assert lenient.rows() == [10, 11, 12, 13, 14]
 
 
-def test_json_offsets_may_say_earliest_and_latest_and_name_queues_that_exist(
+def test_json_offsets_accept_earliest_latest_and_existing_queues_only(
     spark: SparkSession, servers: LocalCluster
 ) -> None:
     make_topic(servers, 1)

@@ -143,7 +143,7 @@ def driver(servers: LocalCluster, home: Path, until: str = "on") -> Iterator[Dri
         started.close()
 
 
-def test_rows_are_exactly_the_inputs_after_kills(spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_equal_the_input_after_kills(spark: SparkSession, tmp_path: Path) -> None:
     print(f"seed {SEED}, {KILLS} kills, {ROWS} rows")
     chance = random.Random(SEED)
     killed: Counter[str] = Counter()

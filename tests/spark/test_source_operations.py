@@ -98,7 +98,7 @@ def test_the_lag_is_in_the_progress_and_passed_to_a_listener(
     assert progress.lags(query.recentProgress[0].json) == {"T": {"broker-a": {"0": 30}}}
 
 
-def test_offsets_are_committed_to_the_group_the_last_batch_too(
+def test_offsets_are_committed_to_the_group_including_the_last_batch(
     spark: SparkSession, servers: LocalCluster, tmp_path: Path
 ) -> None:
     make(servers, 2)

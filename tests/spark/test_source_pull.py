@@ -123,7 +123,7 @@ def refused() -> str:
         return f"127.0.0.1:{taken.getsockname()[1]}"
 
 
-def test_readable_queues_ends_and_a_pull_over_one_connection(fake: Fake) -> None:
+def test_queues_bounds_and_pulls_share_one_connection(fake: Fake) -> None:
     with contextlib.closing(cluster_at(fake.addr, groupId="g", pullBatchSize="16")) as cluster:
         assert cluster.queues("T") == [QUEUE, MessageQueue("T", "broker-a", 1)]
         assert cluster.queue_bounds([QUEUE]) == {QUEUE: OffsetBounds(31, 30, from_master=True)}

@@ -82,7 +82,7 @@ def stream(spark: SparkSession, servers: LocalCluster, home: Path, **options: An
     return [json.loads(one.json) for one in query.recentProgress if one.numInputRows]
 
 
-def test_topics_by_list_and_by_pattern(spark: SparkSession, servers: LocalCluster) -> None:
+def test_topics_are_selected_by_list_and_by_pattern(spark: SparkSession, servers: LocalCluster) -> None:
     make(servers, 2, "list-a", "list-b", "list-c")
     for number, name in enumerate(["list-a", "list-b", "list-c"]):
         send(servers, name, number)
@@ -106,7 +106,7 @@ def test_a_stream_by_pattern_finds_new_topics(spark: SparkSession, servers: Loca
     assert numbers(spark.read.parquet(str(tmp_path / "rows"))) == [3, 4, 5]
 
 
-def test_system_topics_by_name(spark: SparkSession, servers: LocalCluster) -> None:
+def test_system_topics_are_selected_by_name(spark: SparkSession, servers: LocalCluster) -> None:
     make(servers, 1, "delayed")
     send(servers, "delayed", 1, 2, delay_level=18)
     rows = read(spark, servers, topic="SCHEDULE_TOPIC_XXXX").select("queue_id", "body", "properties").collect()
@@ -118,7 +118,7 @@ def test_system_topics_by_name(spark: SparkSession, servers: LocalCluster) -> No
     assert numbers(read(spark, servers, topicsPattern="SCHEDULE.*")) == []
 
 
-def test_times_are_exact(spark: SparkSession, servers: LocalCluster) -> None:
+def test_time_selections_are_exact(spark: SparkSession, servers: LocalCluster) -> None:
     make(servers, 2, "timed")
     send(servers, "timed", *range(30), pause_s=0.004)
     rows = read(spark, servers, topic="timed").select("body", "store_timestamp").collect()
@@ -136,7 +136,7 @@ def test_times_are_exact(spark: SparkSession, servers: LocalCluster) -> None:
     assert all(round(row.store_timestamp.timestamp() * 1000) >= high for row in rows if row.queue_id == 0)
 
 
-def test_a_stream_begins_at_a_time(spark: SparkSession, servers: LocalCluster, tmp_path: Path) -> None:
+def test_a_stream_starts_at_a_timestamp(spark: SparkSession, servers: LocalCluster, tmp_path: Path) -> None:
     make(servers, 1, "since")
     send(servers, "since", 1, 2)
     time.sleep(0.02)
@@ -148,7 +148,7 @@ def test_a_stream_begins_at_a_time(spark: SparkSession, servers: LocalCluster, t
         stream(spark, servers, tmp_path / "other", topic="since", endingTimestamp=now_ms)
 
 
-def test_keys(spark: SparkSession, servers: LocalCluster) -> None:
+def test_messages_are_selected_by_key(spark: SparkSession, servers: LocalCluster) -> None:
     make(servers, 2, "keyed")
     send(servers, "keyed", *range(12))
     assert numbers(read(spark, servers, topic="keyed", keys="K1, K10,none")) == [1, 10]
@@ -159,7 +159,7 @@ def test_keys(spark: SparkSession, servers: LocalCluster) -> None:
     assert len(only.load().collect()) == 1
 
 
-def test_min_partitions_gives_more_tasks_than_queues(spark: SparkSession, servers: LocalCluster) -> None:
+def test_min_partitions_splits_queues_into_more_tasks(spark: SparkSession, servers: LocalCluster) -> None:
     make(servers, 1, "split")
     send(servers, "split", *range(40))
     frame = read(spark, servers, topic="split", minPartitions=5)
@@ -168,7 +168,7 @@ def test_min_partitions_gives_more_tasks_than_queues(spark: SparkSession, server
     assert (frame.rdd.getNumPartitions(), numbers(frame)) == (6, list(range(40)))
 
 
-def test_filters_reach_the_source(spark: SparkSession, servers: LocalCluster) -> None:
+def test_filters_are_pushed_down_to_the_source(spark: SparkSession, servers: LocalCluster) -> None:
     make(servers, 4, "pushed")
     send(servers, "pushed", *range(40))
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
@@ -186,7 +186,7 @@ def test_filters_reach_the_source(spark: SparkSession, servers: LocalCluster) ->
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
-def test_bytes_limit_a_batch_with_available_now(spark: SparkSession, servers: LocalCluster, tmp_path: Path) -> None:
+def test_max_bytes_limit_a_batch_with_available_now(spark: SparkSession, servers: LocalCluster, tmp_path: Path) -> None:
     make(servers, 2, "sized")
     send(servers, "sized", *range(60))
     batches = stream(spark, servers, tmp_path, topic="sized", maxBytesPerTrigger="4k")

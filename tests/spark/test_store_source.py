@@ -65,7 +65,7 @@ def test_any_message_is_found_by_any_predicate(reader: Any, java_store: Path) ->
     assert frame.where("length(body) > 5000 and topic = 'T'").count() == 3  # compressed ones
 
 
-def test_damage_is_a_row_and_columns_are_pruned(reader: Any, java_store: Path) -> None:
+def test_corrupt_ranges_are_rows_and_columns_are_pruned(reader: Any, java_store: Path) -> None:
     path = java_store / "commitlog" / f"{65536:020d}"
     data = bytearray(path.read_bytes())
     data[3000:9000] = b"\xff" * 6000
