@@ -110,7 +110,7 @@ def outcome(ask) -> object:
 
 @given(conditions, PROPERTIES)
 @example(("and", ("null", "a", False), ("number", "a", ">", 5)), {"a": "x"})
-def test_a_compiled_expression_answers_as_the_model_does(condition, properties):
+def test_a_compiled_expression_evaluates_as_the_model(condition, properties):
     sql = compile_sql(text(condition))
     expected = outcome(lambda: model(condition, properties))
     assert outcome(lambda: sql.truth(properties)) == expected
@@ -152,7 +152,7 @@ PIECES = [
 
 @given(st.one_of(st.text(max_size=60), st.lists(st.sampled_from(PIECES), max_size=14).map(" ".join)), PROPERTIES)
 @example("a = 5 --", {"a": "5"})
-def test_any_text_is_compiled_or_refused_with_a_place_within_it(expression, properties):
+def test_any_text_is_compiled_or_rejected_with_a_position_inside_it(expression, properties):
     try:
         sql = compile_sql(expression)
     except FilterError as error:

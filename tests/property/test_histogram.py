@@ -40,7 +40,7 @@ def test_a_quantile_is_within_one_per_cent(values: list[float], q: float) -> Non
 
 
 @given(st.lists(st.lists(DURATIONS, max_size=30), min_size=3, max_size=3))
-def test_merging_is_associative_and_in_any_order(parts: list[list[float]]) -> None:
+def test_merging_is_associative_and_commutative(parts: list[list[float]]) -> None:
     one, two, three = map(histogram_of, parts)
     whole = histogram_of([ms for part in parts for ms in part])
     assert (
@@ -60,7 +60,7 @@ def test_a_bucket_covers_its_durations(ms: float) -> None:
         assert GAMMA ** (number - 1) * (1 - 1e-9) < ms <= GAMMA**number * (1 + 1e-9)
 
 
-def test_of_nothing_nothing_is_known() -> None:
+def test_an_empty_histogram_has_no_quantiles() -> None:
     assert quantile({}, 0.5) is None
 
 
@@ -77,7 +77,7 @@ def asked(question: str, *values: object) -> list[tuple[Any, ...]]:
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("ab"), DURATIONS), min_size=1, max_size=100))
-def test_duckdb_makes_the_same_buckets_and_quantiles(rows: list[tuple[str, float]]) -> None:
+def test_duckdb_computes_the_same_buckets_and_quantiles(rows: list[tuple[str, float]]) -> None:
     names, durations = [name for name, _ in rows], [float(ms) for _, ms in rows]
     # Three partial rows of each name, as they come from several buckets.
     question = f"""
@@ -97,12 +97,12 @@ def test_duckdb_makes_the_same_buckets_and_quantiles(rows: list[tuple[str, float
         assert row[2:] == pytest.approx(wanted[2:], rel=1e-9)
 
 
-def test_duckdb_knows_what_is_no_duration() -> None:
+def test_duckdb_ignores_missing_and_negative_durations() -> None:
     question = f"SELECT {in_sql.bucket_expression('ms')} FROM (SELECT unnest([NULL, -3, 0, 1, 250]::BIGINT[]) AS ms)"
     assert asked(question) == [(None,), (None,), (ZERO_BUCKET,), (0,), (bucket_index(250),)]
 
 
-def test_duckdb_without_keys_and_without_rows() -> None:
+def test_duckdb_quantiles_without_keys_and_without_rows() -> None:
     rows = "(SELECT MAP {0: 3, 35: 1}::MAP(INTEGER, BIGINT) AS h)"
     ((count, half, most),) = asked(in_sql.quantiles(rows, [], "h", (0.5, 1.0)))
     assert (count, half, most) == (4, pytest.approx(bucket_value(0)), pytest.approx(bucket_value(35)))

@@ -98,7 +98,7 @@ SEEDS = {kind: json_seeds(kind) for kind in structs()}
 
 
 @given(KINDS.flatmap(lambda kind: st.tuples(st.just(kind), mutated(SEEDS[kind]) | st.binary(max_size=80))))
-def test_headers_and_bodies(kind_and_data: tuple[type[msgspec.Struct], bytes]) -> None:
+def test_hostile_headers_and_bodies_are_decoded_or_rejected(kind_and_data: tuple[type[msgspec.Struct], bytes]) -> None:
     kind, data = kind_and_data
     read_or_refused(lambda: typed(Command(11, fields=msgspec.Raw(data)), kind))
     read_or_refused(lambda: decode_body(RequestCode.HEART_BEAT, data, kind))
@@ -110,7 +110,7 @@ NASTY_TEXT = st.sampled_from([one.decode("utf-8", "replace") for one in NASTY]) 
 
 
 @given(KINDS.flatmap(lambda kind: st.tuples(st.just(kind), st.lists(NASTY_TEXT, min_size=1, max_size=6))))
-def test_headers_of_texts(kind_and_texts: tuple[type[msgspec.Struct], list[str]]) -> None:
+def test_hostile_header_texts_are_decoded_or_rejected(kind_and_texts: tuple[type[msgspec.Struct], list[str]]) -> None:
     kind, texts = kind_and_texts
     names = [field.encode_name for field in msgspec.structs.fields(kind)]
     fields = {name: texts[number % len(texts)] for number, name in enumerate(names)}
@@ -125,13 +125,13 @@ HEADERS = [
 
 
 @given(mutated(HEADERS) | st.binary(max_size=200), st.sampled_from([0, 1]))
-def test_frames_of_both_forms(header: bytes, form: int) -> None:
+def test_hostile_frames_of_both_serializations_are_decoded_or_rejected(header: bytes, form: int) -> None:
     read_or_refused(lambda: command.decode(Frame(form, header, b"")).field_map())
     read_or_refused(lambda: command.outline(Frame(form, header, b"")))
 
 
 @given(mutated([b"".join(command.encode(11, opaque=3, flag=0, fields={"a": "b"}, body=b"body"))]), st.integers(1, 9))
-def test_streams(data: bytes, step: int) -> None:
+def test_hostile_streams_are_decoded_or_rejected(data: bytes, step: int) -> None:
     reader = FrameReader()
     read_or_refused(lambda: [list(reader.feed(data[at : at + step])) for at in range(0, len(data), step)])
 
@@ -143,7 +143,7 @@ RECORD = record.encode(
 
 
 @given(mutated([RECORD, RECORD * 2]) | st.binary(max_size=200))
-def test_records_and_batches(data: bytes) -> None:
+def test_hostile_records_and_batches_are_decoded_or_rejected(data: bytes) -> None:
     read_or_refused(lambda: record.decode(data).property_map())
     read_or_refused(lambda: list(record.decode_all(data)))
     read_or_refused(lambda: record.property_map(data))
@@ -155,7 +155,7 @@ def test_records_and_batches(data: bytes) -> None:
     mutated([batch.encode([batch.BatchEntry(1, b"body", "a\x01b"), batch.BatchEntry(0, b"", "")])])
     | st.binary(max_size=100)
 )
-def test_batches(data: bytes) -> None:
+def test_hostile_batches_are_decoded_or_rejected(data: bytes) -> None:
     read_or_refused(lambda: batch.decode(data))
 
 
@@ -171,7 +171,7 @@ TRACES = [
 
 
 @given(mutated(TRACES) | st.binary(max_size=100))
-def test_texts(data: bytes) -> None:
+def test_hostile_texts_are_parsed_or_rejected(data: bytes) -> None:
     text = data.decode("utf-8", "replace")
     read_or_refused(lambda: trace_codec.decode(data))
     read_or_refused(lambda: properties.decode(text))
@@ -182,13 +182,13 @@ def test_texts(data: bytes) -> None:
 
 
 @given(mutated([b"\0" * 8 + b"\0\0\0\4data" + b"\0" * 12]) | st.binary(max_size=100))
-def test_replication_streams(data: bytes) -> None:
+def test_hostile_replication_streams_are_decoded_or_rejected(data: bytes) -> None:
     read_or_refused(lambda: replication.ReplicationChunkReader().feed(data))
     read_or_refused(lambda: replication.AckReader().feed(data))
 
 
 @given(mutated([zlib.compress(b"body" * 10), zlib.compress(b"")]), st.sampled_from([0, 1, 0x101, 0x201, 0x301, 0x701]))
-def test_compressed_bodies(data: bytes, sys_flag: int) -> None:
+def test_hostile_compressed_bodies_are_decoded_or_rejected(data: bytes, sys_flag: int) -> None:
     read_or_refused(lambda: compression.decompress(data, sys_flag, 1 << 20))
 
 
@@ -207,12 +207,12 @@ def registers(data: bytes, version: int, *, is_compressed: bool) -> None:
 
 
 @given(mutated([b'{"counter":1,"timestamp":1}']), mutated([b"T 4 4 6 SINGLE_TAG"]), mutated([b"[]", b'["h:1"]']))
-def test_compressed_registrations(version: bytes, topic: bytes, servers: bytes) -> None:
+def test_hostile_compressed_registrations_are_decoded_or_rejected(version: bytes, topic: bytes, servers: bytes) -> None:
     registers(zlib.compress(compressed(version, topic, servers)), 401, is_compressed=True)
 
 
 @given(mutated([zlib.compress(compressed(b"{}", b"T 4 4 6 SINGLE_TAG", b"[]"))]))
-def test_broken_compressed_registrations(data: bytes) -> None:
+def test_corrupted_compressed_registrations_are_decoded_or_rejected(data: bytes) -> None:
     registers(data, 401, is_compressed=True)
 
 
@@ -222,7 +222,7 @@ PLAIN = TopicTable(DataVersion(1, 1), {"T": TopicConfig(topic_name="T")})
 @given(
     mutated([fastjson.write(RegisterBrokerBody(("h:1",), PLAIN)), fastjson.write(PLAIN)]), st.sampled_from([0, 36, 401])
 )
-def test_plain_registrations(data: bytes, version: int) -> None:
+def test_hostile_plain_registrations_are_decoded_or_rejected(data: bytes, version: int) -> None:
     registers(data, version, is_compressed=False)
 
 
@@ -235,13 +235,13 @@ def test_plain_registrations(data: bytes, version: int) -> None:
         ]
     )
 )
-def test_tables_of_queues(data: bytes) -> None:
+def test_hostile_queue_tables_are_decoded_or_rejected(data: bytes) -> None:
     read_or_refused(lambda: reset_table(data))
     read_or_refused(lambda: status_table(data))
 
 
 @pytest.mark.parametrize("piece", NASTY)
-def test_each_nasty_piece_as_a_value(piece: bytes) -> None:
+def test_each_hostile_value_is_decoded_or_rejected(piece: bytes) -> None:
     for kind in structs():
         for seed in SEEDS[kind][:2]:
             for data in (seed.replace(b'"1"', piece).replace(b"1", piece), seed.replace(b'"1"', b'"' + piece + b'"')):

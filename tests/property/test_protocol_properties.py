@@ -25,7 +25,7 @@ HOSTS = st.binary(min_size=8, max_size=8) | st.binary(min_size=20, max_size=20)
     st.binary(max_size=200),
     st.sampled_from([0, 1]),
 )
-def test_commands(
+def test_commands_survive_a_round_trip(
     code: int, opaque: int, flag: int, fields: dict[str, str], remark: str, body: bytes, form: int
 ) -> None:
     data = b"".join(command.encode(code, opaque=opaque, flag=flag, fields=fields, remark=remark, body=body, form=form))
@@ -36,7 +36,7 @@ def test_commands(
 
 
 @given(st.binary(max_size=300), st.sampled_from([0, 1]))
-def test_any_header_is_read_or_refused(data: bytes, form: int) -> None:
+def test_any_header_is_decoded_or_rejected(data: bytes, form: int) -> None:
     try:
         command.decode(Frame(form, data, b"")).field_map()
     except ProtocolError as error:
@@ -44,7 +44,7 @@ def test_any_header_is_read_or_refused(data: bytes, form: int) -> None:
 
 
 @given(st.lists(st.binary(max_size=60), max_size=20))
-def test_any_stream_is_cut_into_frames_or_refused(pieces: list[bytes]) -> None:
+def test_any_stream_is_split_into_frames_or_rejected(pieces: list[bytes]) -> None:
     reader = FrameReader(frame_max=1024)
     try:
         for piece in pieces:
@@ -70,13 +70,13 @@ def without_null_members(value: object) -> object:
 
 
 @given(JSON)
-def test_fastjson_reads_what_it_writes(value: object) -> None:
+def test_fastjson_values_survive_a_round_trip(value: object) -> None:
     assert fastjson.read(fastjson.write(value)) == without_null_members(value)
     assert fastjson.read(fastjson.write(value, pretty=True)) == without_null_members(value)
 
 
 @given(st.text(max_size=60))
-def test_fastjson_reads_or_refuses_anything(text: str) -> None:
+def test_any_fastjson_is_decoded_or_rejected(text: str) -> None:
     try:
         fastjson.read(text.encode("utf-8", "surrogatepass"))
     except ProtocolError as error:
@@ -84,7 +84,7 @@ def test_fastjson_reads_or_refuses_anything(text: str) -> None:
 
 
 @given(st.dictionaries(WORDS, WORDS, max_size=8))
-def test_properties(values: dict[str, str]) -> None:
+def test_message_properties_survive_a_round_trip(values: dict[str, str]) -> None:
     assert properties.decode(properties.encode(values)) == values
 
 
@@ -92,12 +92,12 @@ PLAIN = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1,
 
 
 @given(st.dictionaries(PLAIN, PLAIN, max_size=8))
-def test_properties_files(values: dict[str, str]) -> None:
+def test_properties_files_survive_a_round_trip(values: dict[str, str]) -> None:
     assert java_properties.parse(java_properties.write(values)) == values
 
 
 @given(st.text(max_size=60))
-def test_any_properties_file_is_read_or_refused(text: str) -> None:
+def test_any_properties_file_is_parsed_or_rejected(text: str) -> None:
     try:
         java_properties.parse(text)
     except ProtocolError as error:
@@ -105,7 +105,7 @@ def test_any_properties_file_is_read_or_refused(text: str) -> None:
 
 
 @given(st.lists(st.tuples(INT32, st.binary(max_size=50), TEXT), max_size=6))
-def test_batches(entries: list[tuple[int, bytes, str]]) -> None:
+def test_batches_survive_a_round_trip(entries: list[tuple[int, bytes, str]]) -> None:
     made = [batch.BatchEntry(*entry) for entry in entries]
     assert batch.decode(batch.encode(made)) == made
 
@@ -121,7 +121,7 @@ def test_batches(entries: list[tuple[int, bytes, str]]) -> None:
     INT64,
     st.integers(0, 15),
 )
-def test_records(
+def test_records_survive_a_round_trip(
     body: bytes, topic: str, text: str, born: bytes, store: bytes, number: int, offset: int, time: int, flags: int
 ) -> None:
     data = record.encode(
@@ -136,7 +136,7 @@ def test_records(
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes_are_a_record_or_refused(data: bytes) -> None:
+def test_any_bytes_are_decoded_as_a_record_or_rejected(data: bytes) -> None:
     try:
         record.decode(data)
     except ProtocolError as error:

@@ -100,7 +100,7 @@ LZ4, ZSTD, ZLIB = 0x101, 0x201, 1
 
 
 @pytest.mark.parametrize("sys_flag", [LZ4, ZSTD, ZLIB])
-def test_bodies_that_expand_much_come_in_batches_of_a_bounded_size(
+def test_strongly_compressed_bodies_are_returned_in_bounded_batches(
     monkeypatch: pytest.MonkeyPatch, sys_flag: int
 ) -> None:
     monkeypatch.setattr(bodies, "EXPANDED_BYTES_MAX", 3_000_000)
@@ -167,7 +167,7 @@ def placed(draw: Any) -> bytes:
 
 @settings(max_examples=100, deadline=None)
 @given(placed() | spoilt(placed()), st.sampled_from([128, 1024]))
-def test_a_file_becomes_rows_that_cover_it_once(data: bytes, chunk: int) -> None:
+def test_the_rows_of_a_file_cover_it_exactly_once(data: bytes, chunk: int) -> None:
     pieces, _ = pieces_of(data, chunk)
     shape = log_task._RowBuilder(parse({"path": "/log"}), [*COLUMNS[:-1], *log_task.STORE_COLUMNS], max(len(data), 1))
     at = 0
@@ -205,7 +205,7 @@ def _record_at(place: int, size: int = 0) -> bytes:
 
 
 @pytest.mark.parametrize("claimed", [0, 1 << 20], ids=["junk", "claims-much"])
-def test_damage_everywhere_costs_no_more_than_a_few_reads_of_the_file(claimed: int) -> None:
+def test_a_fully_damaged_file_is_read_only_a_few_times(claimed: int) -> None:
     data = b""
     while len(data) < 1 << 18:
         data += _record_at(len(data))

@@ -383,7 +383,7 @@ def play(seed: int, faults: int = FAULTS) -> Ledger:
 
 
 @pytest.mark.parametrize("seed", CHOSEN)
-def test_no_order_is_broken(seed: int):
+def test_order_is_preserved(seed: int):
     counts = play(seed).counts
     if FAULTS >= 100:
         assert counts["queues that changed hands"] > QUEUES
@@ -430,7 +430,7 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("planted", PLANTED)
-def test_a_planted_fault_is_found(planted: str, monkeypatch):
+def test_each_planted_fault_is_detected(planted: str, monkeypatch):
     PLANTED[planted](monkeypatch)
     with pytest.raises(AssertionError):
         for seed in range(PLANTED_SEEDS):

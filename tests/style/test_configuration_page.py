@@ -19,7 +19,7 @@ def test_the_page_is_generated_from_the_definitions() -> None:
     assert PAGE.read_text(encoding="utf-8") == configuration_page(SCHEMAS), f"run: python {Path(__file__).name}"
 
 
-def test_every_setting_has_a_meaning() -> None:
+def test_every_setting_is_described() -> None:
     for schema in SCHEMAS:
         assert [key for key, setting in schema.settings.items() if not setting.description] == []
 

@@ -76,7 +76,7 @@ def test_no_file_names_a_machine_or_an_author():
     assert faults == []
 
 
-def test_the_rule_finds_what_it_forbids():
+def test_the_rule_detects_forbidden_text():
     assert FORBIDDEN.search("see /" + "work/main/x")
     assert FORBIDDEN.search("Co-Authored" + "-By: someone")
     assert not FORBIDDEN.search("a workload at home/work")
@@ -97,7 +97,7 @@ def test_no_class_has_an_empty_suffix():
 
 
 @pytest.mark.parametrize("path", MODULES, ids=shown)
-def test_every_module_says_what_it_is_and_stays_readable(path: Path):
+def test_every_module_has_a_docstring_and_a_readable_size(path: Path):
     text = path.read_text(encoding="utf-8")
     assert ast.get_docstring(ast.parse(text)), "a docstring at its head says what it is"
     assert len(text.splitlines()) <= LINES_MAX
@@ -108,11 +108,11 @@ def test_every_package_has_an_init():
     assert [shown(package) for package in packages if not (package / "__init__.py").exists()] == []
 
 
-def test_nothing_large_is_kept():
+def test_no_file_is_large():
     assert [shown(path) for path in kept_files() if path.stat().st_size > BYTES_MAX] == []
 
 
-def test_servers_run_nothing_and_unpickle_nothing():
+def test_servers_never_execute_or_unpickle_data():
     """CVE-2023-33246 and its kind: a server that cannot start a program cannot be made to."""
     servers = ("broker", "nameserver", "settings", "net", "store", "protocol", "client", "filter", "model")
     forbidden = {"subprocess", "pickle", "marshal", "shelve", "multiprocessing"}
