@@ -24,7 +24,7 @@ def test_killed_at_every_change_of_the_configuration(config: promises.StoreConfi
     assert promises.configuration_changed(lambda disk, cut: disk.after_kill(), config) > 120
 
 
-def test_the_steps_change_the_configuration_as_named() -> None:
+def test_each_step_changes_the_configuration_as_named() -> None:
     states = dict(zip([name for name, _ in promises.CONFIGURING], promises.configured_states()[1:], strict=True))
     assert states["a topic is created"].topics == {"A": 2}
     assert states["a message creates a topic"].topics == {"A": 2, "B": 2}

@@ -152,7 +152,7 @@ def test_power_lost_at_every_change(flush: str, fate: SurvivingData, chance_seed
 
 @pytest.mark.parametrize("flush", ["async", "sync"])
 @pytest.mark.parametrize("seed", range(12))
-def test_killed_after_a_workload(flush: str, seed: int) -> None:
+def test_delayed_messages_survive_a_kill(flush: str, seed: int) -> None:
     world = World(flush)
     disk = FakeDisk()
     for part in range(3):

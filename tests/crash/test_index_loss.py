@@ -330,7 +330,7 @@ def test_an_overwritten_page_is_detected_and_the_file_rebuilt() -> None:
     assert noticed > 50
 
 
-def test_bit_flips_are_never_fatal() -> None:
+def test_bit_flips_in_the_index_are_never_fatal() -> None:
     disk = FakeDisk()
     run(disk, {})
     for path in [path for path in disk.paths() if "/index/" in path][:3]:
@@ -350,7 +350,7 @@ def test_bit_flips_are_never_fatal() -> None:
             store.close()
 
 
-def test_an_index_that_stays_damaged_is_an_error_of_queries_alone() -> None:
+def test_a_permanently_damaged_index_fails_only_queries() -> None:
     disk = FakeDisk()
     store = opened(disk)
     workload(store, {}, {})
@@ -372,7 +372,7 @@ def test_an_index_that_stays_damaged_is_an_error_of_queries_alone() -> None:
     check_index(store)
 
 
-def test_records_lost_in_a_crash_leave_no_entry_in_the_index() -> None:
+def test_records_lost_in_a_crash_have_no_index_entries() -> None:
     """Slots that were on the disk, and entries behind the end, would come back to life as the file grows."""
     config = replace(CONFIG, flush="async", index_slots=3000, index_entries=50, commit_log_size=65536)
     disk = FakeDisk()
@@ -399,7 +399,7 @@ def test_records_lost_in_a_crash_leave_no_entry_in_the_index() -> None:
     check_index(opened(left, config))
 
 
-def test_the_index_never_claims_more_than_the_log_has_flushed() -> None:
+def test_the_index_never_covers_unflushed_messages() -> None:
     """Two losses of power: the first takes messages from the log, the second the index entries of those that took their
     places."""
     config = replace(CONFIG, flush="async", commit_log_size=65536)

@@ -88,14 +88,14 @@ def no_fsync_of_the_log(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(commit_log.CommitLog, "new_flush_round", lambda self: plain(self)._replace(handles=()))
 
 
-def no_fsync_of_full_files(patch: pytest.MonkeyPatch) -> None:
+def no_fsync_of_full_segments(patch: pytest.MonkeyPatch) -> None:
     plain = commit_log.CommitLog.new_flush_round
     patch.setattr(
         commit_log.CommitLog, "new_flush_round", lambda self: plain(self)._replace(handles=plain(self).handles[-1:])
     )
 
 
-def no_fsync_of_queues(patch: pytest.MonkeyPatch) -> None:
+def no_fsync_of_consume_queues(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(flush.FlushRound, "_fsync_path", lambda self, path: None)
 
 
@@ -107,12 +107,12 @@ def no_fsync_of_any_directory(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FakeDisk, "fsync_dir", lambda self, path: None)
 
 
-def no_directory_in_a_flush_of_the_log(patch: pytest.MonkeyPatch) -> None:
+def log_flush_without_directory_fsync(patch: pytest.MonkeyPatch) -> None:
     plain = commit_log.CommitLog.new_flush_round
     patch.setattr(commit_log.CommitLog, "new_flush_round", lambda self: plain(self)._replace(directories=()))
 
 
-def flushed_before_the_fsync(patch: pytest.MonkeyPatch) -> None:
+def flushed_offset_advanced_before_the_fsync(patch: pytest.MonkeyPatch) -> None:
     plain = commit_log.CommitLog.begin_flush
 
     def begin_flush(self: commit_log.CommitLog) -> flush.FlushRound | None:
@@ -123,7 +123,7 @@ def flushed_before_the_fsync(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(commit_log.CommitLog, "begin_flush", begin_flush)
 
 
-def flushed_up_to_the_end_not_to_where_it_began(patch: pytest.MonkeyPatch) -> None:
+def flushed_offset_advanced_by_each_append(patch: pytest.MonkeyPatch) -> None:
     plain = commit_log.CommitLog.append
 
     def append(self: commit_log.CommitLog, data: bytes, store_ms: int) -> None:
@@ -133,7 +133,7 @@ def flushed_up_to_the_end_not_to_where_it_began(patch: pytest.MonkeyPatch) -> No
     patch.setattr(commit_log.CommitLog, "append", append)
 
 
-def checkpoint_before_the_data(patch: pytest.MonkeyPatch) -> None:
+def checkpoint_written_before_the_data(patch: pytest.MonkeyPatch) -> None:
     plain = flush.FlushRound.run
 
     def run(self: flush.FlushRound) -> None:
@@ -143,7 +143,7 @@ def checkpoint_before_the_data(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(flush.FlushRound, "run", run)
 
 
-def checkpoint_speaks_of_what_is_not_flushed(patch: pytest.MonkeyPatch) -> None:
+def checkpoint_covers_unflushed_data(patch: pytest.MonkeyPatch) -> None:
     plain = checkpoint_writer.CheckpointWriter._build
     patch.setattr(
         checkpoint_writer.CheckpointWriter,
@@ -162,7 +162,7 @@ def checkpoint_without_crc(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(checkpoint, "decode", decode)
 
 
-def checkpoint_does_not_count_queue_files(patch: pytest.MonkeyPatch) -> None:
+def checkpoint_without_queue_file_count(patch: pytest.MonkeyPatch) -> None:
     plain = checkpoint_writer.CheckpointWriter._build
     patch.setattr(
         checkpoint_writer.CheckpointWriter,
@@ -193,7 +193,7 @@ def _remove_if_there(plain: Callable[[FakeDisk, str], None]) -> Callable[[FakeDi
     return remove
 
 
-def failure_of_an_fsync_forgotten(patch: pytest.MonkeyPatch) -> None:
+def failed_fsync_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(commit_log.CommitLog, "fail", lambda self, error: None)
 
 
@@ -233,7 +233,7 @@ def failed_write_swallowed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FakeDisk, "pwrite", pwrite)
 
 
-def body_crc_skipped(patch: pytest.MonkeyPatch) -> None:
+def body_crc_not_verified(patch: pytest.MonkeyPatch) -> None:
     plain = record_scanner.parse_record
 
     def parse_record(data: bytes, at: int, offset: int, room: int, *, check_crc: bool) -> record_scanner.ScannedRecord:
@@ -242,7 +242,7 @@ def body_crc_skipped(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(record_scanner, "parse_record", parse_record)
 
 
-def own_offset_skipped(patch: pytest.MonkeyPatch) -> None:
+def record_offset_not_verified(patch: pytest.MonkeyPatch) -> None:
     """Whatever looks like a record is one, wherever it says that it lies."""
 
     def good(log: segments.Segments, offset: int, floor_ms: int) -> bool:
@@ -263,7 +263,7 @@ def own_offset_skipped(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(record_scanner, "parse_record", parse_record)
 
 
-def cut_does_not_clear(patch: pytest.MonkeyPatch) -> None:
+def truncation_does_not_clear_the_rest(patch: pytest.MonkeyPatch) -> None:
     def truncate(self: segments.Segments, end: int) -> None:
         while self.bases and self.bases[-1] > end:
             self.remove_file(self.bases[-1])
@@ -271,11 +271,11 @@ def cut_does_not_clear(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(segments.Segments, "truncate", truncate)
 
 
-def log_is_not_cut(patch: pytest.MonkeyPatch) -> None:
+def log_not_truncated(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recovery, "_cut", lambda files, log, read_from, end: 0)
 
 
-def log_is_not_flushed_by_a_start(patch: pytest.MonkeyPatch) -> None:
+def truncated_log_not_flushed_at_start(patch: pytest.MonkeyPatch) -> None:
     plain = recovery._cut
 
     def cut(files: Any, log: segments.Segments, read_from: int, end: int) -> int:
@@ -286,7 +286,7 @@ def log_is_not_flushed_by_a_start(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recovery, "_cut", cut)
 
 
-def queues_are_not_cut(patch: pytest.MonkeyPatch) -> None:
+def consume_queues_not_truncated(patch: pytest.MonkeyPatch) -> None:
     plain = consume_queues.ConsumeQueues.allow_opening
 
     def allow_opening(
@@ -297,15 +297,15 @@ def queues_are_not_cut(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(consume_queues.ConsumeQueues, "allow_opening", allow_opening)
 
 
-def last_entry_is_not_verified(patch: pytest.MonkeyPatch) -> None:
+def last_queue_entry_not_verified(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(consume_queue.ConsumeQueue, "_is_valid", lambda self, number, limit, read, *, trusted: True)
 
 
-def damage_ends_the_log(patch: pytest.MonkeyPatch) -> None:
+def log_ends_at_a_corrupt_range(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(record_scanner.RecordScanner, "_find_resume", lambda self, place: None)
 
 
-def holes_are_not_told(patch: pytest.MonkeyPatch) -> None:
+def corrupt_ranges_not_reported(patch: pytest.MonkeyPatch) -> None:
     plain = recovery.RecoveryReport._replace
     patch.setattr(
         recovery.RecoveryReport,
@@ -314,12 +314,12 @@ def holes_are_not_told(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def hole_closed_by_a_record_that_is_served(patch: pytest.MonkeyPatch) -> None:
+def corrupt_range_overwritten_by_a_visible_record(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(corrupt_ranges, "TRANSACTION_ROLLBACK", 0)
     patch.setattr(corrupt_ranges, "TOPIC", b"T")
 
 
-def hole_closed_beyond_its_end(patch: pytest.MonkeyPatch) -> None:
+def corrupt_range_overwritten_beyond_its_end(patch: pytest.MonkeyPatch) -> None:
     plain = recovery.overwrite
     patch.setattr(
         recovery,
@@ -328,22 +328,22 @@ def hole_closed_beyond_its_end(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def numbers_are_believed(patch: pytest.MonkeyPatch) -> None:
+def queue_offsets_accepted_without_check(patch: pytest.MonkeyPatch) -> None:
     """The numbers of records are accepted immediately, as in Java, without waiting for the next one."""
     patch.setattr(dispatch._Dispatcher, "_out_of_order", dispatch._Dispatcher._place)
 
 
-def lost_numbers_are_closed_up(patch: pytest.MonkeyPatch) -> None:
+def lost_queue_offsets_reused(patch: pytest.MonkeyPatch) -> None:
     """A record behind a lost one gets the lost one's number."""
     patch.setattr(consume_queue.ConsumeQueue, "fill_lost", lambda self, *entry: None)
 
 
-def torn_numbers_restart_queues(patch: pytest.MonkeyPatch) -> None:
+def torn_queue_offset_restarts_the_queue(patch: pytest.MonkeyPatch) -> None:
     """A log of this store is read as one of Java's, whose deletions are not recorded."""
     patch.setattr(recovery, "_restarts", lambda **settings: queue_numbering.NumberingRestarts.LIKELY)
 
 
-def torn_numbers_stay_in_the_log(patch: pytest.MonkeyPatch) -> None:
+def torn_queue_offset_stays_in_the_log(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         recovered_state, "withdraw_rejected", lambda files, log, refused, recovered: [str(one) for one in refused]
     )
@@ -358,11 +358,11 @@ def no_first_checkpoint(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def what_none_follows_is_refused(patch: pytest.MonkeyPatch) -> None:
+def last_record_of_a_queue_rejected(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(queue_numbering, "is_last_placed", lambda *args, **settings: False)
 
 
-def entries_count_before_they_are_written(patch: pytest.MonkeyPatch) -> None:
+def queue_entries_visible_before_they_are_written(patch: pytest.MonkeyPatch) -> None:
     def step(notes: Any, up_to: int, queues: Any) -> Any:
         taken = [note for note in notes if note.end <= up_to]
         for _ in taken:
@@ -380,16 +380,16 @@ def entries_count_before_they_are_written(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(dispatch, "dispatch_pending", step)
 
 
-def unflushed_records_are_shown(patch: pytest.MonkeyPatch) -> None:
+def unflushed_records_readable_by_queue(patch: pytest.MonkeyPatch) -> None:
     plain = dispatch.dispatch_pending
     patch.setattr(dispatch, "dispatch_pending", lambda notes, up_to, queues: plain(notes, 1 << 62, queues))
 
 
-def unflushed_records_are_found_by_offset(patch: pytest.MonkeyPatch) -> None:
+def unflushed_records_readable_by_offset(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(log_replica.ReplicationSource, "end", property(lambda self: self._log.end))
 
 
-def failed_write_is_not_wiped_and_counts(patch: pytest.MonkeyPatch) -> None:
+def failed_write_not_cleared_and_counted(patch: pytest.MonkeyPatch) -> None:
     plain = commit_log.CommitLog.append
 
     def append(self: commit_log.CommitLog, data: bytes, store_ms: int) -> None:
@@ -401,12 +401,12 @@ def failed_write_is_not_wiped_and_counts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(commit_log.CommitLog, "append", append)
 
 
-def filler_is_missing(patch: pytest.MonkeyPatch) -> None:
+def segment_filler_missing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(commit_log, "filler", lambda room: b"")
     patch.setattr(record_scanner.RecordScanner, "_find_resume", lambda self, place: None)
 
 
-def crc_of_another_kind(patch: pytest.MonkeyPatch) -> None:
+def crc_computed_wrongly(patch: pytest.MonkeyPatch) -> None:
     """A recovery that computes the CRC wrongly throws good records away."""
 
     class Other:
@@ -417,37 +417,37 @@ def crc_of_another_kind(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(record_scanner, "zlib", Other)
 
 
-def changes_are_not_flushed(patch: pytest.MonkeyPatch) -> None:
+def changes_not_flushed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(change_log.ChangeLog, "flush_blocking", lambda self: None)
 
 
-def names_of_new_change_files_are_not_flushed(patch: pytest.MonkeyPatch) -> None:
+def directory_of_new_change_files_not_flushed(patch: pytest.MonkeyPatch) -> None:
     plain = change_log.ChangeLog._plan_flush
     patch.setattr(change_log.ChangeLog, "_plan_flush", lambda self: plain(self)._replace(new_paths=frozenset()))
 
 
-def changes_are_written_later(patch: pytest.MonkeyPatch) -> None:
+def changes_written_with_the_next_save(patch: pytest.MonkeyPatch) -> None:
     """By the next save of documents, as before there was a change log."""
     patch.setattr(change_log.ChangeLog, "append", lambda self, change: self.last_n)
 
 
-def changes_are_removed_before_documents_hold_them(patch: pytest.MonkeyPatch) -> None:
+def changes_removed_before_documents_are_saved(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(change_log.ChangeLog, "_is_covered", lambda self, file: True)
 
 
-def changes_are_applied_to_documents_that_hold_them(patch: pytest.MonkeyPatch) -> None:
+def saved_changes_applied_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(saved_state.SavedState, "_holds", lambda self, name: -1)
 
 
-def contents_of_documents_are_not_noted(patch: pytest.MonkeyPatch) -> None:
+def document_contents_not_recorded(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(change_log.ChangeLog, "record_document", lambda self, name, content: None)
 
 
-def deletions_leave_messages(patch: pytest.MonkeyPatch) -> None:
+def deletions_do_not_cover_messages(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(deletions.Deletions, "covers", lambda self, found: False)
 
 
-def deletions_are_recorded_after_the_queues_are_gone(patch: pytest.MonkeyPatch) -> None:
+def deletions_recorded_after_removing_the_queues(patch: pytest.MonkeyPatch) -> None:
     plain = topic_deletion.TopicRemover.remove
 
     def remove(self: topic_deletion.TopicRemover, topic: str) -> None:
@@ -457,70 +457,70 @@ def deletions_are_recorded_after_the_queues_are_gone(patch: pytest.MonkeyPatch) 
     patch.setattr(topic_deletion.TopicRemover, "remove", remove)
 
 
-def queues_of_deleted_topics_stay(patch: pytest.MonkeyPatch) -> None:
+def queues_of_deleted_topics_not_removed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recovered_state, "remove_deleted_queues", lambda queues, deletions: None)
 
 
 FAULTS: list[tuple[Plant, Check]] = [
-    (changes_are_not_flushed, configuration_lost),
-    (names_of_new_change_files_are_not_flushed, configuration_lost),
-    (changes_are_written_later, configuration_killed),
-    (changes_are_removed_before_documents_hold_them, configuration_killed),
-    (changes_are_applied_to_documents_that_hold_them, promises.held_changes_are_not_applied_again),
-    (contents_of_documents_are_not_noted, configuration_killed),
-    (deletions_leave_messages, configuration_killed),
-    (deletions_are_recorded_after_the_queues_are_gone, configuration_killed),
-    (queues_of_deleted_topics_stay, configuration_lost),
+    (changes_not_flushed, configuration_lost),
+    (directory_of_new_change_files_not_flushed, configuration_lost),
+    (changes_written_with_the_next_save, configuration_killed),
+    (changes_removed_before_documents_are_saved, configuration_killed),
+    (saved_changes_applied_again, promises.held_changes_are_not_applied_again),
+    (document_contents_not_recorded, configuration_killed),
+    (deletions_do_not_cover_messages, configuration_killed),
+    (deletions_recorded_after_removing_the_queues, configuration_killed),
+    (queues_of_deleted_topics_not_removed, configuration_lost),
     (no_fsync_of_the_log, power_lost),
-    (no_fsync_of_full_files, power_lost),
-    (no_fsync_of_queues, power_lost),
+    (no_fsync_of_full_segments, power_lost),
+    (no_fsync_of_consume_queues, power_lost),
     (no_fsync_of_directories, power_lost),
     (no_fsync_of_any_directory, power_lost),
-    (no_directory_in_a_flush_of_the_log, power_lost),
-    (flushed_before_the_fsync, promises.unflushed_is_unread),
-    (flushed_up_to_the_end_not_to_where_it_began, promises.unflushed_is_unread),
-    (checkpoint_before_the_data, power_lost),
-    (checkpoint_speaks_of_what_is_not_flushed, power_lost),
+    (log_flush_without_directory_fsync, power_lost),
+    (flushed_offset_advanced_before_the_fsync, promises.unflushed_is_unread),
+    (flushed_offset_advanced_by_each_append, promises.unflushed_is_unread),
+    (checkpoint_written_before_the_data, power_lost),
+    (checkpoint_covers_unflushed_data, power_lost),
     (checkpoint_without_crc, promises.derived_write_torn_at_every_byte),
-    (checkpoint_does_not_count_queue_files, promises.derived_files_lost),
+    (checkpoint_without_queue_file_count, promises.derived_files_lost),
     (no_abort_file, promises.damaged_in_the_middle),
-    (failure_of_an_fsync_forgotten, fsync_failed),
+    (failed_fsync_forgotten, fsync_failed),
     (failed_fsync_swallowed, fsync_failed),
     (failed_directory_fsync_swallowed, fsync_dir_failed),
     (failed_write_swallowed, write_failed),
-    (body_crc_skipped, flips),
-    (own_offset_skipped, promises.record_within_a_body),
-    (cut_does_not_clear, power_lost),
-    (log_is_not_cut, power_lost),
-    (log_is_not_flushed_by_a_start, promises.killed_then_power_lost),
-    (queues_are_not_cut, power_lost),
-    (last_entry_is_not_verified, power_lost),
-    (damage_ends_the_log, promises.damaged_in_the_middle),
-    (holes_are_not_told, promises.damaged_in_the_middle),
-    (hole_closed_by_a_record_that_is_served, promises.damaged_in_the_middle),
-    (hole_closed_beyond_its_end, promises.damaged_in_the_middle),
-    (torn_numbers_restart_queues, promises.numbers_torn),
-    (torn_numbers_stay_in_the_log, promises.numbers_torn),
+    (body_crc_not_verified, flips),
+    (record_offset_not_verified, promises.record_within_a_body),
+    (truncation_does_not_clear_the_rest, power_lost),
+    (log_not_truncated, power_lost),
+    (truncated_log_not_flushed_at_start, promises.killed_then_power_lost),
+    (consume_queues_not_truncated, power_lost),
+    (last_queue_entry_not_verified, power_lost),
+    (log_ends_at_a_corrupt_range, promises.damaged_in_the_middle),
+    (corrupt_ranges_not_reported, promises.damaged_in_the_middle),
+    (corrupt_range_overwritten_by_a_visible_record, promises.damaged_in_the_middle),
+    (corrupt_range_overwritten_beyond_its_end, promises.damaged_in_the_middle),
+    (torn_queue_offset_restarts_the_queue, promises.numbers_torn),
+    (torn_queue_offset_stays_in_the_log, promises.numbers_torn),
     (no_first_checkpoint, promises.numbers_torn),
-    (numbers_are_believed, flips),
-    (lost_numbers_are_closed_up, promises.damaged_in_the_middle),
-    (what_none_follows_is_refused, promises.damaged_in_the_middle),
-    (entries_count_before_they_are_written, write_failed),
-    (unflushed_records_are_shown, promises.unflushed_is_unread),
-    (unflushed_records_are_found_by_offset, promises.unflushed_is_unread),
-    (failed_write_is_not_wiped_and_counts, promises.full_disk),
-    (filler_is_missing, power_lost),
-    (crc_of_another_kind, power_lost),
+    (queue_offsets_accepted_without_check, flips),
+    (lost_queue_offsets_reused, promises.damaged_in_the_middle),
+    (last_record_of_a_queue_rejected, promises.damaged_in_the_middle),
+    (queue_entries_visible_before_they_are_written, write_failed),
+    (unflushed_records_readable_by_queue, promises.unflushed_is_unread),
+    (unflushed_records_readable_by_offset, promises.unflushed_is_unread),
+    (failed_write_not_cleared_and_counted, promises.full_disk),
+    (segment_filler_missing, power_lost),
+    (crc_computed_wrongly, power_lost),
 ]
 
 
 @pytest.mark.parametrize("check", dict.fromkeys(check for _, check in FAULTS), ids=lambda check: check.__name__)
-def test_without_a_fault_the_check_holds(check: Check) -> None:
+def test_each_check_passes_without_a_fault(check: Check) -> None:
     check()
 
 
 @pytest.mark.parametrize(("plant", "check"), FAULTS, ids=[plant.__name__ for plant, _ in FAULTS])
-def test_a_planted_fault_is_caught(plant: Plant, check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_planted_fault_is_detected(plant: Plant, check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
     # A promise that is not kept, or an error of the store where there has to be none; not some slip of the fault itself.
     with pytest.raises((AssertionError, ArianeError)):

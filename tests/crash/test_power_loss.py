@@ -78,7 +78,7 @@ def test_a_failed_fsync_never_acknowledges(kind: str) -> None:
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
 @pytest.mark.parametrize("kind", ["write", "create"])
-def test_each_write_failed_in_turn(kind: str, code: int) -> None:
+def test_a_failed_write_is_never_acknowledged(kind: str, code: int) -> None:
     assert promises.changes_failed_in_turn(kind, code) > 3
 
 
@@ -90,7 +90,7 @@ def test_in_sync_mode_no_consumer_reads_unflushed_messages() -> None:
     promises.unflushed_is_unread()
 
 
-def test_a_damaged_record_is_skipped_and_reported_and_all_others_stay() -> None:
+def test_a_damaged_record_is_skipped_and_reported_and_affects_no_other() -> None:
     promises.damaged_in_the_middle()
 
 

@@ -442,7 +442,7 @@ def test_a_half_message_completed_during_the_flush_of_its_copy_is_not_checked() 
     play(work)
 
 
-def test_a_producer_that_does_not_read_is_not_asked_and_no_check_is_counted() -> None:
+def test_a_producer_that_does_not_read_is_not_checked() -> None:
     async def work() -> None:
         broker = await Broker(FakeDisk()).ready()
         broker.half("U1")
