@@ -61,7 +61,7 @@ def test_every_queue_has_exactly_one_owner(strategy, member_count, queue_count):
 
 
 @given(st.integers(1, 12), st.integers(0, 40))
-def test_average_is_the_formula_of_the_reference(m, n):
+def test_average_equals_the_formula_of_java(m, n):
     members = [f"{number:02}" for number in range(m)]
     for i, me in enumerate(members):
         mod = n % m

@@ -103,7 +103,7 @@ class Play:
 END = answer(19, 99)
 
 
-def test_messages_arrive_and_the_next_pull_starts_after_them():
+def test_the_next_pull_starts_after_the_received_messages():
     play = Play(answer(0, 7, stored(5), stored(6)), END)
     assert play.arrived == [5, 6]
     assert play.asked == [5, 7]

@@ -124,7 +124,7 @@ def test_a_refresh_reports_changes_and_registers_with_new_brokers_once():
     asyncio.run(play())
 
 
-def test_a_notification_wakes_its_group_and_no_other():
+def test_a_notification_triggers_a_rebalance_of_its_group_only():
     woken: list[str] = []
     made = instance(script())
     made.register_consumer("one", Group("one", woken))
@@ -149,7 +149,7 @@ def test_an_instance_that_is_not_open_raises_client_closed():
         _ = ClientInstance("a:1").peers
 
 
-def test_an_admin_request_reaches_the_group_that_it_names():
+def test_an_admin_request_is_passed_to_its_group():
     async def play():
         made = instance(script())
         asked = []

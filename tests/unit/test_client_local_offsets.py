@@ -27,7 +27,7 @@ JAVAS = b"""{
 }"""
 
 
-def test_the_default_path_is_javas() -> None:
+def test_the_default_path_equals_javas() -> None:
     assert (
         offsets_path("", "10.0.0.1@x", "g") == Path.home() / ".rocketmq_offsets" / "10.0.0.1@x" / "g" / "offsets.json"
     )

@@ -66,7 +66,7 @@ def test_only_a_request_can_be_replied_to(missing: str) -> None:
         request_reply.build_reply(asked, b"yes", tags="", keys=(), properties={})
 
 
-def test_properties_that_are_too_long_are_refused() -> None:
+def test_properties_that_are_too_long_are_rejected() -> None:
     out = send_codec.prepare(Message(topic="T", body=b"b", properties={"mine": "x" * 32_600}), "ID", SETTINGS)
     with pytest.raises(MessageRefused, match="32767"):
         request_reply.prepare_request(out, "x" * 100, "me", 3000)
@@ -87,7 +87,7 @@ def test_a_pushed_reply_completes_its_request_once() -> None:
     asyncio.run(play())
 
 
-def test_a_reply_after_the_timeout_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reply_after_the_timeout_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_reply, "PENDING_MAX", 1)
 
     async def play() -> None:

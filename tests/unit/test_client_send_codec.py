@@ -25,7 +25,7 @@ def plain(**more) -> Message:
     return Message(**({"topic": "T", "body": b"x"} | more))
 
 
-def test_properties_of_a_message():
+def test_message_properties_are_encoded():
     out = send_codec.prepare(
         plain(tags="A", keys=["k1", "k2"], delay_level=3, properties={"mine": "1"}, wait_stored=False), "ID", SETTINGS
     )
@@ -39,7 +39,7 @@ def test_properties_of_a_message():
     }
 
 
-def test_a_large_body_is_compressed_and_says_so():
+def test_a_large_body_is_compressed_and_flagged():
     body = b"z" * 4096
     out = send_codec.prepare(plain(body=body), "ID", SETTINGS)
     assert out.sys_flag == 0x301
@@ -67,7 +67,7 @@ def test_a_large_body_is_compressed_and_says_so():
         (plain(properties={"mine": "ä" * 17_000}), "32767"),
     ],
 )
-def test_messages_that_brokers_would_refuse_or_change_are_refused(message, says):
+def test_messages_that_brokers_would_reject_or_change_are_rejected(message, says):
     with pytest.raises(MessageRefused, match=says):
         send_codec.prepare(message, "ID", SETTINGS)
 
@@ -97,12 +97,12 @@ def test_each_message_of_a_batch_has_its_own_id():
         ([plain(), plain(body=b"")], "empty"),
     ],
 )
-def test_invalid_batches_are_refused(messages, says):
+def test_invalid_batches_are_rejected(messages, says):
     with pytest.raises(MessageRefused, match=says):
         send_codec.prepare_batch(messages, lambda: "ID", SETTINGS)
 
 
-def test_header_of_a_message():
+def test_the_send_header_of_a_message_is_encoded():
     out = send_codec.prepare(plain(), "ID", SETTINGS)
     sent = send_codec.request_fields(out, "g", 3, 5, SETTINGS)
     assert sent == {
@@ -125,7 +125,7 @@ def test_header_of_a_message():
 
 @pytest.mark.parametrize(("code", "name"), [(0, "SEND_OK"), (10, "FLUSH_DISK_TIMEOUT"), (11, "SLAVE_NOT_AVAILABLE"),
                                             (12, "FLUSH_SLAVE_TIMEOUT")])  # fmt: skip
-def test_result_of_an_answer(code, name):
+def test_the_response_is_decoded_to_a_send_result(code, name):
     out = send_codec.prepare(plain(), "ID", SETTINGS)
     answer = Command(code, fields={"msgId": "OFF", "queueId": "1", "queueOffset": "9", "TRACE_ON": "false"})
     result = send_codec.parse_result(out, answer, QUEUES[0], "a:1")
@@ -135,7 +135,7 @@ def test_result_of_an_answer(code, name):
     assert (result.region, result.trace_on) == ("DefaultRegion", False)
 
 
-def test_any_other_answer_is_an_error_with_code_remark_and_address():
+def test_other_responses_raise_an_error_with_code_remark_and_address():
     out = send_codec.prepare(plain(), "ID", SETTINGS)
     with pytest.raises(ReplyError) as caught:
         send_codec.parse_result(out, Command(13, remark="too large"), QUEUES[0], "a:1")
@@ -143,12 +143,12 @@ def test_any_other_answer_is_an_error_with_code_remark_and_address():
 
 
 @pytest.mark.parametrize("code", [1, 14, 16, 17, 204, 205])
-def test_errors_that_are_retried_at_another_broker(code):
+def test_transient_errors_are_retried_at_another_broker(code):
     assert send_codec.can_retry_elsewhere(ReplyError(code, None))
 
 
 @pytest.mark.parametrize("code", [2, 13, 26, 3])
-def test_errors_that_are_not_retried(code):
+def test_permanent_errors_are_not_retried(code):
     assert not send_codec.can_retry_elsewhere(ReplyError(code, None))
 
 
@@ -158,7 +158,7 @@ def test_lost_connections_and_timeouts_are_retried_elsewhere():
     assert not send_codec.can_retry_elsewhere(ValueError())
 
 
-def test_queues_take_turns_and_a_failed_broker_is_avoided():
+def test_queues_are_selected_in_rotation_and_a_failed_broker_is_avoided():
     assert [send_codec.select_queue(QUEUES, turn, None) for turn in range(5)] == [*QUEUES, QUEUES[0]]
     assert send_codec.select_queue(QUEUES, 0, "a") == QUEUES[2]
     assert send_codec.select_queue(QUEUES[:2], 1, "a") == QUEUES[1]  # the only broker
@@ -170,7 +170,7 @@ def test_an_order_key_selects_the_queue_as_java_does(key, queue_id):
     assert send_codec.queue_for_key(QUEUES[:2], key).queue_id == queue_id
 
 
-def test_codes_that_mean_stored_are_those_of_the_protocol():
+def test_response_codes_of_stored_messages_equal_those_of_the_protocol():
     from ariane.protocol.codes import STORED_CODES
 
     assert {ResponseCode(status.value) for status in send_codec.SendStatus} == STORED_CODES
@@ -189,7 +189,7 @@ def test_codes_that_mean_stored_are_those_of_the_protocol():
         ("1700000000000", "not str"),
     ],
 )
-def test_a_delivery_time_in_another_unit_is_refused(deliver_at_ms, said):
+def test_a_delivery_time_in_another_unit_is_rejected(deliver_at_ms, said):
     with pytest.raises(MessageRefused) as caught:
         send_codec.prepare(plain(deliver_at_ms=deliver_at_ms), "ID", SETTINGS)
     assert str(caught.value).startswith(f"deliver_at_ms = {deliver_at_ms!r}: ")
@@ -203,7 +203,7 @@ def test_a_delivery_time_in_ms_is_accepted(deliver_at_ms):
 
 
 @pytest.mark.parametrize("level", [-1, "3", 1.5, True])
-def test_an_invalid_delay_level_is_refused(level):
+def test_an_invalid_delay_level_is_rejected(level):
     with pytest.raises(MessageRefused, match="delay_level = "):
         send_codec.prepare(plain(delay_level=level), "ID", SETTINGS)
 
@@ -216,7 +216,7 @@ def test_an_invalid_delay_level_is_refused(level):
         {"properties": "a"}, {"message_id": 5},
     ],
 )  # fmt: skip
-def test_a_field_of_a_wrong_type_is_refused_with_its_value(wrong):
+def test_a_field_of_a_wrong_type_is_rejected_with_its_value(wrong):
     ((name, value),) = wrong.items()
     for prepare in (
         lambda message: send_codec.prepare(message, "ID", SETTINGS),

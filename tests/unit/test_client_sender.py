@@ -95,7 +95,7 @@ def test_all_attempts_share_one_deadline():
     assert [round(one.timeout_ms) for one in peers.of(SEND)] == [3000, 1000]
 
 
-def test_late_flush_is_a_result():
+def test_a_late_flush_is_a_result():
     peers = script(LATE)
     assert send(peers).status is send_codec.SendStatus.FLUSH_DISK_TIMEOUT
 
@@ -172,7 +172,7 @@ def test_a_missing_response_causes_no_event():
 
 
 @pytest.mark.parametrize("pause_at", range(12))
-def test_a_traced_send_encloses_the_time_of_storing_wherever_the_process_pauses(pause_at):
+def test_a_traced_send_interval_contains_the_store_time_despite_process_pauses(pause_at):
     """A record that ends before the broker stored the message contradicts every other record of its host."""
     clock, events, stored_at, told_at = PausingClock(pause_at), [], [], []
     peers = script()
@@ -191,7 +191,7 @@ def test_a_traced_send_encloses_the_time_of_storing_wherever_the_process_pauses(
     assert event.started_ms + event.cost_ms <= told_ms, "a record states no end after it was written"
 
 
-def test_a_send_during_which_the_wall_clock_was_set_back_has_the_cost_of_the_monotonic_clock():
+def test_the_send_cost_is_monotonic_if_the_wall_clock_is_set_back():
     clock, events = FakeClock(is_auto=True), []
     peers = script()
 
@@ -215,7 +215,7 @@ def producer_play(peers: Script, play):
     return asyncio.run(run())
 
 
-def test_a_value_that_is_not_a_message_is_refused():
+def test_a_value_that_is_not_a_message_is_rejected():
     async def play(producer):
         for send_it in (producer.send, producer.send_one_way, producer.request):
             with pytest.raises(MessageRefused, match="'hello' is of type str: expected a Message"):

@@ -31,7 +31,7 @@ class SqlPlay(Play):
         await super()._run()
 
 
-def test_a_pull_names_the_kind_of_expression_and_does_not_filter_by_tags():
+def test_a_pull_request_carries_the_expression_type_and_does_not_filter_by_tags():
     play = SqlPlay(answer(0, 7, stored(5, TAGS="a"), stored(6)), END)
     assert play.arrived == [5, 6]
     assert play.peers.of(PULL)[0].fields["expressionType"] == "SQL92"
@@ -79,7 +79,7 @@ def test_an_expression_is_checked_before_the_first_heartbeat_and_tags_are_not():
     assert told["U"]["expressionType"] == told["%RETRY%g"]["expressionType"] == "TAG"
 
 
-def test_a_refusal_is_raised_and_no_heartbeat_is_sent():
+def test_a_rejected_expression_is_raised_and_no_heartbeat_is_sent():
     peers = script(CHECK_CLIENT_CONFIG=lambda asked: Command(23, remark="column 3"))
     with pytest.raises(ReplyError, match="column 3"):
         started(peers, {"T": Sql("a >")})
@@ -107,7 +107,7 @@ def test_a_rejected_subscription_leaves_the_others_unchanged():
     started(peers, {"T": "*"}, act)
 
 
-def test_an_empty_expression_is_refused():
+def test_an_empty_expression_is_rejected():
     with pytest.raises(ConfigError):
         PushConsumer("g", "a:1", {"T": Sql("  ")}, print)
 

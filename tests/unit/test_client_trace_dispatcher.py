@@ -1,4 +1,4 @@
-"""Traces: records of events, batches within their limits, and no silent loss."""
+"""Trace dispatcher: records of events, batches within their limits, and counted drops."""
 
 from __future__ import annotations
 
@@ -42,30 +42,30 @@ def one(topic: str = "T", **more) -> send_codec.PreparedMessage:
     return send_codec.prepare(Message(topic=topic, body=b"xyz", tags="A", keys=["k1", "k2"], **more), "ID", SETTINGS)
 
 
-def test_pub_of_a_stored_message():
+def test_a_stored_message_has_a_successful_pub_record():
     (record,) = events_of_send(sent(one()), TOPIC)
     assert client_trace.trace_text.encode(record) == (
         "\x01".join(["Pub", "5", "R", "g", "T", "ID", "A", "k1 k2", "a:1", "3", "7", "0", "OFF", "true"]) + "\x02"
     )
 
 
-def test_pub_of_a_refused_message():
+def test_a_rejected_message_has_a_failed_pub_record():
     (record,) = events_of_send(sent(one(), code=13), TOPIC)
     fields = client_trace.trace_text.encode(record).rstrip("\x02").split("\x01")
     assert (fields[5], fields[13]) == ("ID", "false")
 
 
-def test_a_late_flush_is_no_success():
+def test_a_late_flush_is_traced_as_a_failure():
     (record,) = events_of_send(sent(one(), code=10), TOPIC)
     assert record.success is False
 
 
-def test_a_delayed_message_is_marked():
+def test_a_delayed_message_is_traced_with_its_message_type():
     (record,) = events_of_send(sent(one(delay_level=2)), TOPIC)
     assert client_trace.trace_text.encode(record).split("\x01")[11] == "3"
 
 
-def test_each_message_of_a_batch_has_a_record_of_its_own():
+def test_each_message_of_a_batch_has_its_own_record():
     ids = iter(["ID0", "ID1"])
     out = send_codec.prepare_batch(
         [Message(topic="T", body=b"a", keys=["k0"]), Message(topic="T", body=b"bc")], lambda: next(ids), SETTINGS
@@ -77,7 +77,7 @@ def test_each_message_of_a_batch_has_a_record_of_its_own():
     ]
 
 
-def test_no_record_of_trace_messages_nor_when_the_broker_says_so():
+def test_trace_messages_and_sends_with_tracing_disabled_by_the_broker_have_no_record():
     assert events_of_send(sent(one(topic=TOPIC)), TOPIC) == []
     assert events_of_send(sent(one(), topic_trace_on="false"), TOPIC) == []
 
@@ -86,7 +86,7 @@ def consuming(*messages) -> ConsumeStarted:
     return ConsumeStarted(group="g", queue=QUEUE, messages=messages, request_id="REQ", started_ms=5)
 
 
-def test_records_of_a_call_of_the_listener():
+def test_a_listener_call_has_records_before_and_after():
     messages = [message(0, properties={"KEYS": "k1 k2"}, reconsume_times=2), message(1, properties={"MSG_REGION": "R"})]
     before = consuming(*messages)
     texts = [client_trace.trace_text.encode(record) for record in events_of_consume(before)]
@@ -97,7 +97,7 @@ def test_records_of_a_call_of_the_listener():
     assert texts[0] == "\x01".join(["SubAfter", "REQ", "ID0", "4", "false", "k1 k2", "2", "9", "g"]) + "\x02"
 
 
-def test_a_message_with_its_own_switch_off_leaves_no_record():
+def test_a_message_with_tracing_disabled_has_no_record():
     before = consuming(message(0, properties={"TRACE_ON": "false"}), message(1))
     assert [record.message_id for record in events_of_consume(before)] == ["ID1"]
 
@@ -110,12 +110,12 @@ def entries(count: int, *, text: int = 10, key: str = "k{}") -> list[client_trac
     return found
 
 
-def test_a_batch_is_bounded_by_its_body():
+def test_a_batch_is_bounded_by_its_body_size():
     assert next_batch(entries(10), 35, 1000).records == 3
     assert next_batch(entries(10), 5, 1000).records == 1  # at least one, however large
 
 
-def test_a_batch_is_bounded_by_its_keys_which_count_once():
+def test_a_batch_is_bounded_by_its_distinct_keys():
     assert next_batch(entries(10), 1000, 9).records == 3
     same = next_batch(entries(10, key="same"), 1000, 9)
     assert (same.records, same.keys) == (10, ("same",))
@@ -173,7 +173,7 @@ def test_closing_sends_pending_records():
     assert play.messages[0].topic == TOPIC
 
 
-def test_many_records_become_messages_within_the_bounds():
+def test_many_records_are_split_into_messages_within_the_limits():
     play = Play(body_max=1024, keys_max=256)
 
     async def act(tracer):
@@ -238,7 +238,7 @@ def test_a_failed_batch_is_sent_again():
     assert play.clock.elapsed_ms == 1000  # retry_ms, twice
 
 
-def test_a_batch_that_cannot_be_sent_is_counted_and_the_next_one_goes_on():
+def test_a_batch_that_cannot_be_sent_is_counted_and_the_next_one_is_sent():
     play = Play(*[ConnectionLost("a:1", "reset")] * 4)
 
     async def act(tracer):
@@ -270,7 +270,7 @@ def test_records_not_sent_before_closing_are_counted(caplog):
 
 
 @pytest.mark.parametrize(("given", "expected"), [(False, None), (True, TraceSettings())])
-def test_the_trace_argument(given, expected):
+def test_the_trace_argument_is_converted_to_trace_settings(given, expected):
     assert client_trace.trace_settings(given) == expected
     own = TraceSettings(topic="mine")
     assert client_trace.trace_settings(own) is own

@@ -49,7 +49,7 @@ def test_a_half_message_is_marked_in_properties_and_flags() -> None:
         (message(properties={"TRAN_MSG": "false"}), None, "reserved"),
     ],
 )
-def test_an_invalid_half_message_is_refused(refused: Message, immunity_s: int | None, why: str) -> None:
+def test_an_invalid_half_message_is_rejected(refused: Message, immunity_s: int | None, why: str) -> None:
     with pytest.raises(MessageRefused, match=why):
         prepare_half_message(refused, "ID", "P", SETTINGS, immunity_s)
 
@@ -84,7 +84,7 @@ def test_checks_beyond_the_limit_are_dropped_and_logged(
         (lambda about: 1 / 0, LocalState.UNKNOWN, True),
     ],
 )
-def test_anything_but_a_local_state_is_unknown(answer, expected: LocalState, raises: bool) -> None:
+def test_a_result_that_is_no_local_state_counts_as_unknown(answer, expected: LocalState, raises: bool) -> None:
     async def later(about: object) -> object:
         return answer(about)
 
@@ -93,7 +93,7 @@ def test_anything_but_a_local_state_is_unknown(answer, expected: LocalState, rai
         assert (state, error is not None) == (expected, raises)
 
 
-def test_an_end_is_traced_as_4_9_4_does_but_not_that_of_a_trace_message() -> None:
+def test_transaction_ends_are_traced_as_in_4_9_4_except_those_of_trace_messages() -> None:
     ending = TransactionEnd(
         group="P", topic="T", tags="a", keys="k1 k2", region="R", message_id="ID", transaction_id="TX",
         state=LocalState.UNKNOWN, from_check=True, broker_addr="a:1", ended_ms=5,
@@ -106,7 +106,7 @@ def test_an_end_is_traced_as_4_9_4_does_but_not_that_of_a_trace_message() -> Non
     assert events_of_transaction_end(ending, "T") == []
 
 
-def test_a_state_is_printed_by_its_name_and_sent_by_its_number() -> None:
+def test_a_state_is_printed_by_name_and_sent_as_a_number() -> None:
     """`print(result.state)` printed 8."""
     assert [f"{state} {state!s}" for state in LocalState] == ["UNKNOWN UNKNOWN", "COMMIT COMMIT", "ROLLBACK ROLLBACK"]
     header = EndTransactionHeader("P", 0, 0, LocalState.COMMIT)

@@ -34,13 +34,13 @@ from ariane.model.message import Message
         (settings.ClientSettings, "heartbeat_ms", 120_000),
     ],
 )
-def test_an_invalid_setting_is_named(kind, key, value):
+def test_an_invalid_setting_is_rejected_with_its_name(kind, key, value):
     with pytest.raises(ConfigError) as caught:
         kind(**{key: value})
     assert caught.value.key == key
 
 
-def test_credentials_of_another_type_are_refused_without_showing_the_key():
+def test_credentials_of_another_type_are_rejected_without_printing_the_key():
     with pytest.raises(ConfigError, match="credentials") as caught:
         settings.ClientSettings(credentials=("access", "s3cret"))
     assert "s3cret" not in str(caught.value)
@@ -74,7 +74,7 @@ def test_name_servers_are_split_and_checked():
         ({"a:1": 1}, "not dict"),
     ],
 )
-def test_wrong_name_servers_are_named_with_the_fix(wrong, fix):
+def test_invalid_name_servers_are_reported_with_the_fix(wrong, fix):
     for construct in (
         lambda: Producer("g", wrong),
         lambda: TransactionProducer("g", wrong, check=print),
@@ -88,7 +88,7 @@ def test_wrong_name_servers_are_named_with_the_fix(wrong, fix):
 
 
 @pytest.mark.parametrize("group", ["", "DEFAULT_PRODUCER", "DEFAULT_CONSUMER", "a b", "x" * 256])
-def test_reserved_and_invalid_group_names_are_refused(group):
+def test_reserved_and_invalid_group_names_are_rejected(group):
     with pytest.raises(ConfigError):
         Producer(group, "a:1")
 
@@ -120,7 +120,7 @@ def test_reserved_and_invalid_group_names_are_refused(group):
         {"instance": ClientInstance("a:1")},
     ],
 )
-def test_invalid_consumer_arguments_are_refused_by_the_constructor(wrong):
+def test_invalid_consumer_arguments_are_rejected_by_the_constructor(wrong):
     good = {"group": "g", "namesrv": "a:1", "subscriptions": {"T": "*"}, "listener": print}
     with pytest.raises(ConfigError):
         PushConsumer(**(good | wrong))
@@ -214,7 +214,7 @@ def test_any_callable_of_one_argument_is_a_listener(listener):
 
 
 @pytest.mark.parametrize("listener", WRONG_LISTENERS)
-def test_a_listener_with_a_wrong_signature_is_refused(listener):
+def test_a_listener_with_a_wrong_signature_is_rejected(listener):
     with pytest.raises(ConfigError) as caught:
         PushConsumer("g", "a:1", {"T": "*"}, listener)
     assert (caught.value.key, caught.value.value) == ("listener", listener)
@@ -237,7 +237,7 @@ def test_the_error_about_a_listener_shows_the_expected_and_the_actual_signature(
         {"hooks": [nothing]}, {"settings": 5}, {"trace": 1}, {"group": 7}, {"client": settings.ClientSettings, "trace": False},
     ],
 )  # fmt: skip
-def test_invalid_producer_arguments_are_refused_by_the_constructor(wrong):
+def test_invalid_producer_arguments_are_rejected_by_the_constructor(wrong):
     key = next(iter(wrong))
     good = {"group": "g", "namesrv": "a:1", "check": lambda message: None}
     with pytest.raises(ConfigError) as caught:
@@ -245,14 +245,14 @@ def test_invalid_producer_arguments_are_refused_by_the_constructor(wrong):
     assert caught.value.key == key
 
 
-def test_connection_settings_are_refused_together_with_a_shared_instance():
+def test_connection_settings_are_rejected_together_with_a_shared_instance():
     with pytest.raises(ConfigError, match="client"):
         Producer("g", instance=ClientInstance("a:1"), client=settings.ClientSettings())
     with pytest.raises(ConfigError, match="instance"):
         Producer("g", instance="a:1")
 
 
-def test_a_lite_pull_consumer_refuses_empty_subscriptions():
+def test_a_lite_pull_consumer_rejects_empty_subscriptions():
     with pytest.raises(ConfigError, match="no topic, so no message would ever arrive"):
         LitePullConsumer("g", "a:1", {})
     LitePullConsumer("g", "a:1")  # queues will be assigned

@@ -1,4 +1,4 @@
-"""Every key of 4.9.4 is a setting, without effect for a reason, or refused: none is unknown."""
+"""Every configuration key of 4.9.4 is supported, without effect for a stated reason, or rejected."""
 
 from __future__ import annotations
 

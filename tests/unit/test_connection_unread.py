@@ -1,4 +1,4 @@
-"""Peers that do not read their answers, oversized frames, and log lines. No socket: the transport is a stand-in."""
+"""Peers that do not read their responses, oversized frames, and log lines. No socket: the transport is a fake."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def large(command: Command, peer: Any) -> Reply:
     return Reply(body=bytes(MIB // 2))
 
 
-def test_requests_of_a_peer_that_does_not_read_wait_until_it_does() -> None:
+def test_requests_of_a_peer_that_does_not_read_wait_until_it_reads() -> None:
     async def work() -> None:
         connection, transport = connect({7: large})
         connection.data_received(request(7, 1000))
@@ -135,7 +135,7 @@ def test_requests_of_a_peer_that_does_not_read_wait_until_it_does() -> None:
     in_loop(work)
 
 
-def test_held_requests_are_answered_when_there_is_room_for_their_answers() -> None:
+def test_deferred_requests_are_answered_when_the_write_buffer_has_room() -> None:
     async def work() -> None:
         arrived = asyncio.Event()
         made: list[int] = []
@@ -164,8 +164,8 @@ def test_held_requests_are_answered_when_there_is_room_for_their_answers() -> No
     in_loop(work)
 
 
-def test_a_request_that_waits_keeps_no_body() -> None:
-    """A held pull has none that counts, and waits for up to two minutes."""
+def test_the_body_of_a_deferred_request_is_released() -> None:
+    """A long-polling pull needs no body and waits for up to two minutes."""
 
     async def work() -> None:
         arrived = asyncio.Event()
@@ -194,7 +194,7 @@ def test_a_request_that_waits_keeps_no_body() -> None:
     in_loop(work)
 
 
-def test_answers_that_are_ready_together_are_written_when_there_is_room() -> None:
+def test_simultaneous_responses_are_written_when_the_write_buffer_has_room() -> None:
     async def work() -> None:
         arrived = asyncio.Event()
         body = bytes(MIB // 2)
@@ -218,7 +218,7 @@ def test_answers_that_are_ready_together_are_written_when_there_is_room() -> Non
     in_loop(work)
 
 
-def test_a_client_answers_all_requests_whose_answers_are_ready_together() -> None:
+def test_a_client_sends_all_simultaneous_responses() -> None:
     async def work() -> None:
         async def relayed(command: Command, peer: Any) -> Reply:
             await asyncio.sleep(0)
@@ -237,7 +237,7 @@ def test_a_client_answers_all_requests_whose_answers_are_ready_together() -> Non
     in_loop(work)
 
 
-def test_beyond_the_bound_of_all_a_connection_is_served_when_it_has_read_everything() -> None:
+def test_above_the_total_limit_a_connection_is_served_only_after_it_has_read_everything() -> None:
     async def work() -> None:
         limits = ServerLimits(unread_max=3 * MIB)
         connections = [connect({7: large}, limits, number) for number in range(3)]
@@ -259,7 +259,9 @@ def test_beyond_the_bound_of_all_a_connection_is_served_when_it_has_read_everyth
     in_loop(work)
 
 
-def test_far_beyond_the_bound_of_all_the_connection_with_most_is_closed(caplog: pytest.LogCaptureFixture) -> None:
+def test_far_above_the_total_limit_the_connection_with_most_unread_bytes_is_closed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def work() -> None:
         limits = ServerLimits(unread_max=2 * MIB)
         connections = [connect({7: large}, limits, number) for number in range(20)]
@@ -277,7 +279,7 @@ def test_far_beyond_the_bound_of_all_the_connection_with_most_is_closed(caplog: 
     assert "unread responses" in caplog.text
 
 
-def test_a_peer_that_reads_nothing_for_long_is_closed_and_one_that_reads_slowly_is_not(
+def test_a_peer_that_stops_reading_is_closed_but_a_slow_reader_is_not(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def work() -> None:
@@ -295,7 +297,9 @@ def test_a_peer_that_reads_nothing_for_long_is_closed_and_one_that_reads_slowly_
     assert "read none for" in caplog.text
 
 
-def test_of_unfinished_frames_the_oldest_go_when_they_are_too_many(caplog: pytest.LogCaptureFixture) -> None:
+def test_connections_with_the_oldest_incomplete_frames_are_closed_above_the_limit(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def work() -> None:
         limits = ServerLimits(unfinished_max=3 * MIB)
         (frame,) = commands.encode(7, opaque=1, flag=0, body=b"")
@@ -317,8 +321,8 @@ def test_of_unfinished_frames_the_oldest_go_when_they_are_too_many(caplog: pytes
     assert "unfinished frames" in caplog.text
 
 
-def test_an_unfinished_frame_of_a_lost_connection_is_not_counted() -> None:
-    """The frames before it are served after the connection was lost."""
+def test_incomplete_frames_of_a_lost_connection_are_not_counted() -> None:
+    """Complete frames before it are served after the connection was lost."""
 
     async def work() -> None:
         limits = ServerLimits()
@@ -332,7 +336,7 @@ def test_an_unfinished_frame_of_a_lost_connection_is_not_counted() -> None:
     in_loop(work)
 
 
-def test_an_answer_that_no_frame_holds_is_an_error_with_its_size_and_the_limit() -> None:
+def test_a_response_larger_than_a_frame_is_an_error_with_size_and_limit() -> None:
     async def work() -> None:
         connection, transport = connect({206: lambda command, peer: Reply(body=bytes(FRAME_MAX))})
         for form in (0, 1):
@@ -346,7 +350,7 @@ def test_an_answer_that_no_frame_holds_is_an_error_with_its_size_and_the_limit()
     in_loop(work)
 
 
-def test_a_request_that_no_frame_holds_is_refused_and_nothing_waits_for_it() -> None:
+def test_a_request_larger_than_a_frame_is_rejected_and_not_pending() -> None:
     async def work() -> None:
         connection, transport = connect({})
         with pytest.raises(ProtocolError, match=f"SEND_MESSAGE.*{FRAME_MAX}"):
@@ -358,7 +362,7 @@ def test_a_request_that_no_frame_holds_is_refused_and_nothing_waits_for_it() -> 
 
 
 @pytest.mark.parametrize("form", [0, 1])
-def test_a_request_whose_header_is_too_large_is_answered_and_the_next_is_served(form: int) -> None:
+def test_a_request_with_an_oversized_header_is_answered_and_the_next_one_is_served(form: int) -> None:
     async def work() -> None:
         connection, transport = connect({7: lambda command, peer: Reply()}, ServerLimits(header_max=1000))
         connection.data_received(request(7, fields={"a": "x" * 1000}, form=form) + request(7))
@@ -372,7 +376,7 @@ def test_a_request_whose_header_is_too_large_is_answered_and_the_next_is_served(
 @pytest.mark.parametrize(
     "header", [b"{" * 25 + b'"a":1}' + b":1}" * 24, b"[" * 5000, b'{"code":' + b"9" * 5000 + b"}", b"{code:1,\xff}"]
 )
-def test_a_header_that_cannot_be_read_closes_the_connection_with_one_line(
+def test_an_invalid_header_closes_the_connection_with_one_log_line(
     header: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work() -> None:
@@ -386,7 +390,7 @@ def test_a_header_that_cannot_be_read_closes_the_connection_with_one_line(
     assert len([one for one in caplog.records if one.levelno >= logging.WARNING]) == 1
 
 
-def test_a_code_that_is_not_served_is_logged_once_for_each_connection(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unsupported_code_is_logged_once_per_connection(caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         limits = ServerLimits()
         for number in (1, 2):
@@ -400,7 +404,7 @@ def test_a_code_that_is_not_served_is_logged_once_for_each_connection(caplog: py
     assert [record.getMessage().count("not supported") for record in caplog.records] == [1] * 4
 
 
-def test_failing_requests_write_few_log_lines(caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_requests_log_a_bounded_number_of_lines(caplog: pytest.LogCaptureFixture) -> None:
     def fails(command: Command, peer: Any) -> Reply:
         raise ZeroDivisionError
 
@@ -415,7 +419,7 @@ def test_failing_requests_write_few_log_lines(caplog: pytest.LogCaptureFixture) 
     assert "suppressed" in caplog.records[-1].getMessage()
 
 
-def test_suppressed_lines_are_counted_and_addresses_and_lines_bounded(caplog: pytest.LogCaptureFixture) -> None:
+def test_suppressed_lines_are_counted_and_logged_addresses_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     lines = PeerLog(logging.getLogger("test"))
     with caplog.at_level(logging.WARNING):
         for _ in range(LINES_PER_ADDRESS + 5):

@@ -1,4 +1,4 @@
-"""How the documents of config/ are written: one write of a document at a time, and each of them counts."""
+"""Documents of config/ are written one write at a time, and every write takes effect."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def topics_of(disk: FakeDisk) -> set[str]:
     return {name for name in state.topics.topic_config_table if name in ("A", "B")}
 
 
-def test_a_write_that_a_stop_interrupts_ends_before_the_last_one_begins() -> None:
+def test_a_write_interrupted_by_a_stop_ends_before_the_last_write_begins() -> None:
     disk, threads = FakeDisk(), Held()
     disk.make_dirs(CONFIG.config_dir)
     saved = SavedState(disk, CONFIG.config_dir)

@@ -10,7 +10,7 @@ from ariane.clock import Clock
 from ariane.testing.clock import EPOCH_MS, FakeClock
 
 
-def test_time_stands_still_until_it_is_advanced() -> None:
+def test_time_does_not_pass_until_it_is_advanced() -> None:
     clock: Clock = FakeClock()
     assert (clock.now_ms(), clock.monotonic()) == (EPOCH_MS, EPOCH_MS / 1000)
     assert clock.now_ms() == EPOCH_MS
@@ -25,13 +25,13 @@ def test_a_tick_separates_readings() -> None:
     assert [clock.now_ms() for _ in range(3)] == [1000, 1001, 1002]
 
 
-def test_a_wall_clock_that_is_set_back_leaves_the_monotonic_clock_alone() -> None:
+def test_setting_the_wall_clock_back_does_not_change_the_monotonic_clock() -> None:
     clock = FakeClock(10_000)
     clock.wall_offset_ms = -5000
     assert (clock.now_ms(), clock.monotonic()) == (5000, 10.0)
 
 
-def test_sleepers_wake_in_order_when_their_end_is_reached() -> None:
+def test_sleepers_wake_in_order_of_their_deadlines() -> None:
     async def run() -> None:
         clock, woken = FakeClock(), list[str]()
 
@@ -69,7 +69,7 @@ def test_a_cancelled_sleeper_does_not_disturb_the_others() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, -1])
-def test_a_sleep_of_no_time_returns_without_an_advance(seconds: float) -> None:
+def test_a_sleep_of_zero_returns_without_an_advance(seconds: float) -> None:
     asyncio.run(FakeClock().sleep(seconds))
 
 

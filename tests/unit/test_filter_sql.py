@@ -1,4 +1,4 @@
-"""SQL92 expressions: three-valued truth, what binds first, how texts become numbers, where a bad one is wrong."""
+"""SQL92 expressions: three-valued logic, operator precedence, conversion of texts to numbers, and error positions."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_and_or_not_have_three_values(left, right):
         ("NOT a = 5", False),  # (NOT a) = 5
     ],
 )
-def test_answers(expression, expected):
+def test_expressions_evaluate_to_true_false_or_unknown(expression, expected):
     sql = compile_sql(expression)
     if expression.startswith("d >"):
         with pytest.raises(ValueError, match="no whole number"):
@@ -89,7 +89,7 @@ def test_answers(expression, expected):
     assert sql.matches(P) is (expected is True)
 
 
-def test_names_are_as_they_are_written_and_keywords_in_any_case():
+def test_names_are_case_sensitive_and_keywords_are_not():
     assert truth("A = 1", a="1") is None
     assert truth("a = 1 aNd b iS nOt nUlL", a="1", b="2") is True
     assert truth("$_9z = '1'", **{"$_9z": "1"}) is True
@@ -130,7 +130,7 @@ def test_names_are_as_they_are_written_and_keywords_in_any_case():
         ("a IS TRUE", 6, "NULL is expected, not TRUE"),
     ],
 )
-def test_a_bad_expression_shows_its_place(expression, column, why):
+def test_an_invalid_expression_is_reported_with_its_position(expression, column, why):
     if column is None:
         compile_sql(expression)
         return
@@ -145,7 +145,7 @@ def test_a_bad_expression_shows_its_place(expression, column, why):
     assert caret == " " * (column - 1) + "^"
 
 
-def test_the_place_in_a_long_expression_is_shown_with_what_stands_around_it():
+def test_an_error_in_a_long_expression_is_shown_with_its_context():
     expression = " OR ".join(f"a = {n}" for n in range(100)) + "\nOR b > 'x' OR " + " OR ".join(["c = 1"] * 100)
     with pytest.raises(FilterError) as refused:
         compile_sql(expression)
@@ -172,7 +172,7 @@ def test_nesting_is_bounded(expression):
         compile_sql(expression)
 
 
-def test_length_is_bounded_and_a_long_flat_expression_is_none_too_deep():
+def test_length_is_bounded_and_a_long_flat_expression_is_not_too_deep():
     assert truth(" OR ".join(f"a = {number}" for number in range(COMPARISONS_MAX)), a="255") is True
     assert truth(" AND ".join(["a = 1"] * COMPARISONS_MAX), a="1") is True
     values = ", ".join(f"'{number}'" for number in range(2000))
@@ -185,7 +185,7 @@ def test_length_is_bounded_and_a_long_flat_expression_is_none_too_deep():
         compile_sql("a = 1 " + " " * EXPRESSION_MAX)
 
 
-def test_the_deepest_expression_that_is_taken_leaves_most_of_the_stack():
+def test_the_deepest_accepted_expression_uses_a_small_part_of_the_stack():
     inner = "a = 1"
     for _ in range(DEPTH_MAX - 2):
         inner = f"(TRUE AND {inner})"
@@ -197,19 +197,19 @@ def test_the_deepest_expression_that_is_taken_leaves_most_of_the_stack():
 
 
 @pytest.mark.parametrize("text", ["5", "+5", "-5", "007", "2147483647", "-2147483648", "٥"])
-def test_texts_that_are_32_bit_numbers(text):
+def test_valid_32_bit_integers_are_parsed(text):
     assert numbers.int32(text) == int(text)
 
 
 @pytest.mark.parametrize(
     "text", ["", "+", " 5", "5 ", "5.0", "5L", "1_0", "2147483648", "-2147483649", "x", "𝟓", "9" * 5000]
 )
-def test_texts_that_are_none(text):
+def test_invalid_32_bit_integers_are_rejected(text):
     with pytest.raises(ValueError):
         numbers.int32(text)
 
 
-def test_64_bit_numbers_end_where_they_end():
+def test_64_bit_integers_are_limited_to_their_range():
     assert numbers.int64("9223372036854775807") == 2**63 - 1
     for text in ("9223372036854775808", "-9223372036854775809", "5L"):
         with pytest.raises(ValueError):
@@ -224,12 +224,12 @@ def test_64_bit_numbers_end_where_they_end():
         ("0x1p9999", float("inf")), ("-0x1p9999", float("-inf")),
     ],
 )  # fmt: skip
-def test_texts_that_are_doubles(text, value):
+def test_valid_doubles_are_parsed(text, value):
     assert numbers.double(text) == value
 
 
 @pytest.mark.parametrize("text", ["", " ", ".", "e5", "1_0", "inf", "nan", "0x1", "5 5", "٥", "5L", "+-5"])
-def test_texts_that_are_no_doubles(text):
+def test_invalid_doubles_are_rejected(text):
     with pytest.raises(ValueError):
         numbers.double(text)
 
@@ -260,8 +260,8 @@ def limited_cpu_time() -> Iterator[None]:
 @pytest.mark.parametrize(
     "part", ["-", "--x", "0", "00 ", "1e", "0e+", "0.", "/**", "'", "''", "\n--", "a=1 OR ", "+-", "9L", "007"]
 )
-def test_an_expression_is_cut_in_linear_time(part, monkeypatch):
-    """63 KB of `-` or `0` took 9.9 s: each character was matched against everything that follows it."""
+def test_an_expression_is_tokenized_in_linear_time(part, monkeypatch):
+    """63 KB of `-` or `0` took 9.9 s: each character was matched against all following text."""
     monkeypatch.setattr(lexer, "TOKENS_MAX", 10**9)
     monkeypatch.setattr(lexer, "EXPRESSION_MAX", 10**9)
     with contextlib.suppress(FilterError):
@@ -271,7 +271,7 @@ def test_an_expression_is_cut_in_linear_time(part, monkeypatch):
 @pytest.mark.usefixtures("limited_cpu_time")
 @pytest.mark.parametrize("read", [numbers.double, numbers.int32, numbers.int64])
 @pytest.mark.parametrize("text", ["1" * 1_000_000 + "x", "0x" + "a" * 1_000_000 + "g", "0" * 129, "1" * 129])
-def test_a_long_text_is_no_number(read, text, monkeypatch):
+def test_a_long_text_is_not_a_number(read, text, monkeypatch):
     with pytest.raises(ValueError, match="too long"):
         read(text)
     monkeypatch.setattr(numbers, "TEXT_MAX", 10**9)
@@ -295,5 +295,5 @@ def test_a_long_text_is_no_number(read, text, monkeypatch):
         ("1\n--2", ["1", "-", "-", "2"]),
     ],
 )
-def test_how_numbers_and_comments_are_cut(expression, kinds):
+def test_numbers_and_comments_are_tokenized(expression, kinds):
     assert [token.text for token in lexer.tokens(expression)][:-1] == kinds

@@ -1,4 +1,4 @@
-"""Frames of real 4.9.4 peers are read, understood as typed requests, and written again the same."""
+"""Frames of real 4.9.4 peers are decoded, converted to typed requests, and encoded to the same bytes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def read(entry: dict[str, Any]) -> Command:
 
 
 @pytest.mark.parametrize("entry", BY_NAME)
-def test_every_frame_is_read_and_carries_the_same_when_written_again(entry: dict[str, Any]) -> None:
+def test_every_frame_round_trips(entry: dict[str, Any]) -> None:
     got = read(entry)
     assert got.is_response == entry["kind"].startswith("answer")
     assert got.is_one_way == (entry["kind"] == "one-way")
@@ -105,7 +105,7 @@ def test_every_frame_is_read_and_carries_the_same_when_written_again(entry: dict
         if param.values[0]["code"] in HEADERS and not param.values[0]["kind"].startswith("answer")
     ],
 )
-def test_requests_are_typed_and_lose_nothing(entry: dict[str, Any]) -> None:
+def test_typed_requests_retain_all_fields(entry: dict[str, Any]) -> None:
     got = read(entry)
     known = fields(typed(got, HEADERS[got.code]))
     sent = {name: value for name, value in got.field_map().items() if name in known}
@@ -122,7 +122,7 @@ def test_requests_are_typed_and_lose_nothing(entry: dict[str, Any]) -> None:
         if (param.values[0]["code"], param.values[0]["kind"]) in {(code, f"answer-{rc}") for code, rc in ANSWER_HEADERS}
     ],
 )
-def test_answers_are_typed(entry: dict[str, Any]) -> None:
+def test_responses_are_typed(entry: dict[str, Any]) -> None:
     got = read(entry)
     assert typed(got, ANSWER_HEADERS[entry["code"], got.code]) is not None
 
@@ -137,7 +137,7 @@ def bodies() -> list[Any]:
 
 
 @pytest.mark.parametrize(("entry", "kind"), bodies())
-def test_bodies_are_read_and_written_as_java_writes_them(entry: dict[str, Any], kind: type[msgspec.Struct]) -> None:
+def test_bodies_round_trip_in_javas_format(entry: dict[str, Any], kind: type[msgspec.Struct]) -> None:
     body = read(entry).body
     value = fastjson.decode(body, kind)
     if body:
@@ -151,7 +151,7 @@ def _plain(value: Any) -> Any:
     return sorted(map(_plain, value), key=repr) if isinstance(value, list) else value
 
 
-def test_pulled_records_are_read_with_their_checksums() -> None:
+def test_pulled_records_are_decoded_with_checksums() -> None:
     found = [read(entry) for entry in INDEX if entry["code"] == 11 and entry["kind"] == "answer-0"]
     records = [one for answer in found for one in record.decode_all(answer.body)]
     assert len(records) >= 2
@@ -166,7 +166,7 @@ def test_pulled_records_are_read_with_their_checksums() -> None:
         assert record.decode(again) == one
 
 
-def test_batches_are_javas() -> None:
+def test_batches_equal_javas() -> None:
     (request,) = [
         read(entry)
         for entry in INDEX
@@ -178,7 +178,7 @@ def test_batches_are_javas() -> None:
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-def test_registrations_are_read_in_both_forms(compressed: bool) -> None:
+def test_registrations_are_decoded_in_both_formats(compressed: bool) -> None:
     wanted = [e for e in INDEX if e["code"] == RequestCode.REGISTER_BROKER and e["kind"] == "request"]
     request = read(next(e for e in wanted if ("compressed" in e["file"]) == compressed))
     header = typed(request, routing.RegisterBroker)
@@ -189,7 +189,7 @@ def test_registrations_are_read_in_both_forms(compressed: bool) -> None:
     assert topics["BenchmarkTest"].write_queue_nums == 1024
 
 
-def test_traces_of_java_clients_are_read_without_a_reject() -> None:
+def test_traces_of_java_clients_are_decoded_without_rejects() -> None:
     events = []
     for path in sorted((DATA / "trace").iterdir()):
         body = path.read_bytes()

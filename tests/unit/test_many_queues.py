@@ -1,4 +1,4 @@
-"""What a store asks of all its queues for small requests: counted and indexed as they come and go."""
+"""Costs of a store that grow with its number of queues: queue files are counted and indexed as they come and go."""
 
 from __future__ import annotations
 

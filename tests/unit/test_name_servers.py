@@ -56,7 +56,7 @@ def test_a_sender_retries_after_more_response_codes() -> None:
     assert is_transient(ReplyError(ResponseCode.NO_PERMISSION, "read only"), RETRY_SEND_CODES)
 
 
-def test_a_back_off_doubles_up_to_its_limit() -> None:
+def test_a_backoff_doubles_up_to_its_limit() -> None:
     backoff = Backoff(0.5, 3.0)
     assert [backoff.delay_s(failures) for failures in (1, 2, 3, 4, 10**9)] == [0.5, 1.0, 2.0, 3.0, 3.0]
 
@@ -89,7 +89,7 @@ def fetch(script: Script, **settings: bool) -> TopicRoute:
 
 
 @pytest.mark.parametrize("first", [LOST, RequestTimeout("a", 3000), UNKNOWN, BUSY])
-def test_the_next_name_server_is_asked_until_one_has_the_route(first: Command | Exception) -> None:
+def test_name_servers_are_tried_until_one_has_the_route(first: Command | Exception) -> None:
     script = Script(a=[first], b=[FOUND])
     assert fetch(script) == ROUTE
     assert script.requested == ["a", "b"]
@@ -106,7 +106,7 @@ def test_the_first_response_can_be_final(first: Command, error: type[ArianeError
 
 
 @pytest.mark.parametrize("answers", [(UNKNOWN, LOST), (LOST, UNKNOWN), (UNKNOWN, BUSY)])
-def test_an_unknown_topic_wins_over_name_servers_that_failed(answers: tuple[Command | Exception, ...]) -> None:
+def test_an_unknown_topic_takes_precedence_over_failed_name_servers(answers: tuple[Command | Exception, ...]) -> None:
     with pytest.raises(RouteNotFound, match="no such topic on a, b"):
         fetch(Script(a=[answers[0]], b=[answers[1]]))
     assert BlockingNameServerClient(Script(a=[answers[0]], b=[answers[1]]), ["a", "b"]).fetch_routes(["T"]) == {}
@@ -121,7 +121,7 @@ def test_without_a_response_the_last_error_is_raised() -> None:
         asyncio.run(NameServerClient(Script(), []).request(RequestCode.GET_BROKER_CLUSTER_INFO))
 
 
-def test_a_name_server_that_did_not_respond_is_asked_last_from_then_on() -> None:
+def test_an_unresponsive_name_server_is_tried_last_afterwards() -> None:
     async def run() -> None:
         script = Script(a=[LOST, FOUND], b=[FOUND, FOUND, LOST])
         client = NameServerClient(script, ["a", "b"])
@@ -132,7 +132,7 @@ def test_a_name_server_that_did_not_respond_is_asked_last_from_then_on() -> None
     asyncio.run(run())
 
 
-def test_only_topics_without_a_route_are_asked_for_at_the_next_name_server() -> None:
+def test_only_topics_without_a_route_are_requested_from_the_next_name_server() -> None:
     script = Script(a=[FOUND, UNKNOWN], b=[FOUND])
     assert BlockingNameServerClient(script, ["a", "b"]).fetch_routes(["T", "U"]) == {"T": ROUTE, "U": ROUTE}
     assert script.requested == ["a", "a", "b"]

@@ -1,4 +1,4 @@
-"""What many large requests at once cost a name server. No socket."""
+"""Cost of many large simultaneous requests to a name server. No socket."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def in_loop(work: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
-def test_lists_that_are_asked_for_together_are_encoded_once(tmp_path: Path) -> None:
-    """Else a thousand requests of one connection take a thousand times the memory of the list."""
+def test_lists_requested_at_the_same_time_are_encoded_once(tmp_path: Path) -> None:
+    """Otherwise a thousand requests of one connection take a thousand times the memory of the list."""
 
     async def work() -> None:
         server = name_server(tmp_path)
@@ -81,7 +81,7 @@ def test_lists_that_are_asked_for_together_are_encoded_once(tmp_path: Path) -> N
     in_loop(work)
 
 
-def test_a_list_has_what_was_registered_before_it_was_asked_for(tmp_path: Path) -> None:
+def test_a_list_contains_all_earlier_registrations(tmp_path: Path) -> None:
     async def work() -> None:
         server = name_server(tmp_path)
         await served(server.register(compressed([f"T{number}" for number in range(10_000)]), PEER))
@@ -97,10 +97,10 @@ def test_a_list_has_what_was_registered_before_it_was_asked_for(tmp_path: Path) 
     in_loop(work)
 
 
-def test_large_registrations_are_decoded_one_after_another_outside_the_loop(
+def test_large_registrations_are_decoded_sequentially_outside_the_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A few KiB may hold a hundred thousand topics."""
+    """A few KiB can contain a hundred thousand topics."""
     running: list[int] = []
     threads = set()
     decode = registration.decode
@@ -129,7 +129,7 @@ def test_large_registrations_are_decoded_one_after_another_outside_the_loop(
     in_loop(work)
 
 
-def test_registrations_that_wait_are_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pending_registrations_are_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         server = name_server(tmp_path)
         command = compressed([f"T{number}" for number in range(5000)])
@@ -144,10 +144,10 @@ def test_registrations_that_wait_are_bounded_in_bytes(tmp_path: Path, monkeypatc
     in_loop(work)
 
 
-def test_a_registration_is_answered_with_the_order_configuration_once(
+def test_a_registration_response_contains_the_order_configuration_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not once for each slice of its topics."""
+    """Not once per slice of its topics."""
     written = []
     encode = handlers_module._kv_body
     monkeypatch.setattr(handlers_module, "_kv_body", lambda values: written.append(1) or encode(values))

@@ -14,7 +14,7 @@ from ariane.nameserver import kv_store
 from ariane.nameserver.kv_store import KvStore
 
 
-def test_changes_that_come_together_share_a_write(tmp_path: Path) -> None:
+def test_simultaneous_changes_share_one_write(tmp_path: Path) -> None:
     async def run() -> None:
         table = KvStore(tmp_path / "kv.json")
         with mock.patch.object(table, "_write", wraps=table._write) as write:
@@ -31,7 +31,7 @@ def test_changes_that_come_together_share_a_write(tmp_path: Path) -> None:
     assert len(json.loads((tmp_path / "kv.json").read_text())["configTable"]["NS"]) == 1000
 
 
-def test_a_change_that_cannot_be_written_is_an_error_and_written_later(tmp_path: Path) -> None:
+def test_a_change_that_cannot_be_written_is_an_error_and_is_written_later(tmp_path: Path) -> None:
     async def run() -> None:
         (tmp_path / "not a directory").write_text("")
         table = KvStore(tmp_path / "not a directory" / "kv.json")
@@ -47,7 +47,7 @@ def test_a_change_that_cannot_be_written_is_an_error_and_written_later(tmp_path:
 
 
 @pytest.mark.parametrize("content", ["", "\0\0\0\0", "{"])
-def test_an_empty_or_damaged_file_is_never_an_empty_table(
+def test_an_empty_or_corrupt_file_is_never_read_as_an_empty_table(
     content: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "kv.json"
@@ -79,7 +79,7 @@ def test_an_empty_or_damaged_file_is_never_an_empty_table(
     assert (tmp_path / "kv.json.damaged").read_text() == content
 
 
-def test_the_table_is_bounded_in_bytes_and_a_smaller_value_is_taken_at_the_bound(tmp_path: Path) -> None:
+def test_a_full_table_accepts_only_smaller_values(tmp_path: Path) -> None:
     table = KvStore(tmp_path / "kv.json")
     value = "x" * 250_000
     for number in range(kv_store.TABLE_MAX // 250_100):
@@ -105,7 +105,7 @@ def test_names_and_values_are_bounded(tmp_path: Path, monkeypatch: pytest.Monkey
         table.put("n", "3", "v")
 
 
-def test_empty_namespaces_give_way_to_new_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_namespaces_do_not_count_towards_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kv_store, "NAMESPACES_MAX", 3)
     table = KvStore(tmp_path / "kv.json")
     for number in range(10):
@@ -118,7 +118,7 @@ def test_empty_namespaces_give_way_to_new_ones(tmp_path: Path, monkeypatch: pyte
         table.put("one more", "k", "v")
 
 
-def test_a_directory_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
+def test_a_directory_in_place_of_the_file_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "kv.json").mkdir()
     with pytest.raises(ConfigError, match=r"cannot read .*kv\.json"):
         KvStore(tmp_path / "kv.json")

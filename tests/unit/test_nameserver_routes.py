@@ -1,4 +1,4 @@
-"""The route table by its rules. Time is a number."""
+"""Rules of the route table. Time is a number."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def all_of(slices: Iterator[list[str]]) -> list[str]:
     return sorted(itertools.chain.from_iterable(slices))
 
 
-def test_a_route_names_queues_and_addresses() -> None:
+def test_a_route_contains_queues_and_addresses() -> None:
     routes = RouteTable()
     routes.register(header("a", "h:1"), body("T"), 1, 0)
     routes.register(header("b", "h:2"), body("T", "U"), 2, 0)
@@ -45,7 +45,7 @@ def test_a_route_names_queues_and_addresses() -> None:
     assert all_of(routes.topics()) == ["T", "U"]
 
 
-def test_topics_are_taken_over_only_with_another_version_and_never_removed() -> None:
+def test_topics_are_updated_only_with_another_version_and_never_removed() -> None:
     routes = RouteTable()
     routes.register(header(), body("T"), 1, 0)
     routes.register(header(), body("U"), 1, 0)
@@ -54,7 +54,7 @@ def test_topics_are_taken_over_only_with_another_version_and_never_removed() -> 
     assert all_of(routes.topics()) == ["T", "U"]
 
 
-def test_a_slave_brings_no_topics_and_learns_its_master() -> None:
+def test_a_slave_registers_no_topics_and_receives_its_masters_address() -> None:
     routes = RouteTable()
     assert routes.register(header(addr="h:9", broker_id=1), body("T"), 2, 0).master_addr is None
     assert routes.find_route("T") is None
@@ -65,7 +65,7 @@ def test_a_slave_brings_no_topics_and_learns_its_master() -> None:
     assert found is not None and found.broker_datas[0].broker_addrs == {0: "h:1", 1: "h:9"}
 
 
-def test_an_address_under_a_new_id_leaves_the_old_one() -> None:
+def test_an_address_registered_under_a_new_id_is_removed_from_the_old_one() -> None:
     routes = RouteTable()
     routes.register(header(broker_id=1), body("T"), 1, 0)
     routes.register(header(broker_id=0), body("T"), 1, 0)
@@ -73,7 +73,7 @@ def test_an_address_under_a_new_id_leaves_the_old_one() -> None:
     assert found is not None and found.broker_datas[0].broker_addrs == {0: "h:1"}
 
 
-def test_silence_for_two_minutes_ends_a_broker_and_its_topics() -> None:
+def test_a_broker_without_heartbeats_for_two_minutes_is_removed_with_its_topics() -> None:
     routes = RouteTable()
     routes.register(header("a", "h:1"), body("T"), 1, 0)
     routes.register(header("b", "h:2"), body("T", "U"), 2, 1000)
@@ -85,7 +85,7 @@ def test_silence_for_two_minutes_ends_a_broker_and_its_topics() -> None:
     assert all_of(routes.topics()) == []
 
 
-def test_a_broker_that_came_back_over_a_new_connection_survives_the_end_of_the_old_one() -> None:
+def test_a_reconnected_broker_remains_registered_when_its_old_connection_closes() -> None:
     routes = RouteTable()
     routes.register(header(), body("T"), 1, 0)
     routes.register(header(), body("T"), 2, 10)
@@ -93,7 +93,7 @@ def test_a_broker_that_came_back_over_a_new_connection_survives_the_end_of_the_o
     assert routes.find_route("T") is not None
 
 
-def test_the_last_address_takes_the_name_along_a_slave_keeps_it() -> None:
+def test_a_broker_name_is_removed_with_its_last_address() -> None:
     routes = RouteTable()
     routes.register(header(), body("T"), 1, 0)
     routes.register(header(addr="h:9", broker_id=1), body(), 2, 0)
@@ -105,7 +105,7 @@ def test_the_last_address_takes_the_name_along_a_slave_keeps_it() -> None:
     assert routes.clusters().cluster_addr_table == {}
 
 
-def test_write_permission_is_wiped_until_something_new_is_registered() -> None:
+def test_write_permission_is_wiped_until_a_new_version_is_registered() -> None:
     routes = RouteTable()
     routes.register(header(), body("T", "U"), 1, 0)
     assert sum(routes.wipe_write_perm("a")) == 2
@@ -120,7 +120,7 @@ def test_write_permission_is_wiped_until_something_new_is_registered() -> None:
     assert found is not None and found.queue_datas[0].perm == 6
 
 
-def test_a_version_that_is_known_counts_as_a_sign_of_life() -> None:
+def test_a_version_query_of_a_registered_broker_counts_as_a_heartbeat() -> None:
     routes = RouteTable()
     reference = BrokerRef("a", "h:1", "C", 0)
     assert routes.refresh_version(reference, DataVersion(1, 1), 0) is None
@@ -130,7 +130,7 @@ def test_a_version_that_is_known_counts_as_a_sign_of_life() -> None:
     assert routes.expire(BROKER_LIVE_MS + 1) == []
 
 
-def test_topics_by_cluster_unit_and_name() -> None:
+def test_topics_are_listed_by_cluster_unit_and_name() -> None:
     routes = RouteTable()
     routes.register(header("a", "h:1", cluster="C"), body("T", flag=1), 1, 0)
     routes.register(header("b", "h:2", cluster="D"), body("T", "U", flag=2), 2, 0)
@@ -145,7 +145,7 @@ def test_topics_by_cluster_unit_and_name() -> None:
     assert all_of(routes.topics()) == ["U"]
 
 
-def test_a_broker_is_forgotten_with_many_topics_and_its_lists_come_in_slices() -> None:
+def test_a_broker_with_many_topics_is_removed_and_lists_are_built_in_slices() -> None:
     routes = RouteTable()
     names = [f"T{number}" for number in range(2 * TOPICS_PER_SLICE + 1)]
     routes.register(header("a", "h:1"), body(*names, "only a"), 1, 0)
@@ -162,7 +162,7 @@ def test_a_broker_is_forgotten_with_many_topics_and_its_lists_come_in_slices() -
     assert all_of(routes.topics()) == sorted(names[:-1])
 
 
-def test_an_outline_has_the_version_and_no_topics() -> None:
+def test_an_outline_contains_the_version_and_no_topics() -> None:
     request = RegisterBroker("a", "h:1", "C", "h:2", 0)
     data = fastjson.write(body("T", counter=5))
     read = registration.outline(request, data, 401)
@@ -177,7 +177,7 @@ def registered(data: bytes, version: int = 401, *, compressed: bool = False, crc
     return registration.decode(request, data, version).topic_config_serialize_wrapper
 
 
-def test_a_registration_is_read_in_all_three_forms() -> None:
+def test_a_registration_is_decoded_in_all_three_formats() -> None:
     plain = fastjson.write(body("T"))
     assert registered(plain, crc=zlib.crc32(plain) & 0x7FFFFFFF) == body("T").topic_config_serialize_wrapper
     old = fastjson.write(body("T").topic_config_serialize_wrapper)
@@ -204,12 +204,12 @@ def test_a_registration_is_read_in_all_three_forms() -> None:
         (zlib.compress(b"\xff\xff\xff\xff"), True, 0),
     ],
 )
-def test_a_registration_that_cannot_be_is_refused(data: bytes, compressed: bool, crc: int) -> None:
+def test_an_invalid_registration_is_rejected(data: bytes, compressed: bool, crc: int) -> None:
     with pytest.raises(ProtocolError):
         registered(data, compressed=compressed, crc=crc)
 
 
-def test_only_harmless_settings_change_at_run_time() -> None:
+def test_only_safe_settings_can_change_at_run_time() -> None:
     config = NameServerConfig()
     assert NAME_SERVER_SETTINGS.change(config, {"orderMessageEnable": "true"})[0].order_message_enable
     assert NAME_SERVER_SETTINGS.change(config, {"listenPort": str(config.listen_port)})[0] == config
@@ -217,8 +217,8 @@ def test_only_harmless_settings_change_at_run_time() -> None:
         NAME_SERVER_SETTINGS.change(config, {"kvConfigPath": "/etc/passwd"})
 
 
-def test_every_address_of_a_broker_counts() -> None:
-    """A name server takes 10,000 brokers; one name could bring any number of addresses."""
+def test_every_address_of_a_broker_counts_towards_the_limit() -> None:
+    """A name server accepts 10,000 brokers; one name could register any number of addresses."""
     routes = RouteTable()
     routes.register(header("a", "h:1"), body("T"), 1, 0)
     routes.register(header("a", "h:2", broker_id=1), body(), 2, 0)

@@ -1,4 +1,4 @@
-"""What people have to see of a server whose log goes to a file, and which of it they see."""
+"""Notices: lines of a server that are printed although its log is written to a file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ariane.net.interfaces import is_loopback
     ("address", "expected"),
     [("127.0.0.1", True), ("127.8.0.1", True), ("::1", True), ("0.0.0.0", False), ("::", False), ("10.0.0.1", False)],
 )
-def test_only_loopback_addresses_are_out_of_reach_of_the_network(address: str, expected: bool) -> None:
+def test_only_loopback_addresses_are_unreachable_from_the_network(address: str, expected: bool) -> None:
     assert is_loopback(address) is expected
 
 
@@ -51,7 +51,7 @@ sys.stdin.read()
 """
 
 
-def test_notices_of_a_program_are_said_before_and_after_it_is_ready(
+def test_notices_of_a_process_are_printed_before_and_after_it_is_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spawn = asyncio.create_subprocess_exec

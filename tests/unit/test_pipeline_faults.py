@@ -1,4 +1,4 @@
-"""Faults of Spark: transient ones are tried again with growing pauses, the others are one line."""
+"""Errors of Spark: transient ones are retried with growing delays, all others are printed as one line."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Failing:
         return self.calls
 
 
-def test_a_transient_fault_is_one_line_and_tried_again_with_growing_pauses() -> None:
+def test_a_transient_error_is_one_line_and_retried_with_growing_delays() -> None:
     stop, said = Stop(), list[str]()
     assert restarts.retry_transient("journeys", Failing(5), stop, said.append) == 6
     assert stop.waited == [5, 10, 20, 40, 60]
@@ -52,7 +52,7 @@ def test_a_transient_fault_is_one_line_and_tried_again_with_growing_pauses() -> 
     assert all("\n" not in line for line in said)
 
 
-def test_what_fails_again_and_again_ends_with_one_line() -> None:
+def test_repeated_failures_end_with_one_line() -> None:
     stop, work = Stop(), Failing(100)
     with pytest.raises(
         ArianeError, match=r"^journeys failed 8 times in a row: Spark: Python worker failed to connect back$"
@@ -61,14 +61,14 @@ def test_what_fails_again_and_again_ends_with_one_line() -> None:
     assert work.calls == restarts.MAX_FAILURES
 
 
-def test_any_other_fault_is_raised_at_once() -> None:
+def test_a_permanent_error_is_raised_immediately() -> None:
     stop, work = Stop(), Failing(1, "No space left on device")
     with pytest.raises(RuntimeError, match="No space"):
         restarts.retry_transient("journeys", work, stop, lambda _: None)
     assert (work.calls, stop.waited) == (1, [])
 
 
-def test_a_job_that_is_told_to_stop_tries_nothing_again() -> None:
+def test_a_stopping_job_retries_nothing() -> None:
     stop, work = Stop(), Failing(100)
     stop.set()
     with pytest.raises(RuntimeError):
@@ -76,7 +76,7 @@ def test_a_job_that_is_told_to_stop_tries_nothing_again() -> None:
     assert work.calls == 1
 
 
-def test_a_success_between_begins_the_pauses_again() -> None:
+def test_a_success_resets_the_delays() -> None:
     backoff = restarts.RestartBackoff("traces")
     assert [backoff.record_failure("x"), backoff.record_failure("x")] == [5, 10]
     backoff.reset()
@@ -98,7 +98,7 @@ def test_an_error_of_spark_is_one_line_and_its_traceback_is_in_the_log(tmp_path:
     assert "at a.b.C" in log.read_text()
 
 
-def test_a_jvm_that_is_gone_while_the_jobs_stop_is_said(tmp_path: Path) -> None:
+def test_a_jvm_that_ends_while_the_jobs_stop_is_reported(tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
     stop = threading.Event()
     stop.set()
@@ -117,7 +117,7 @@ def test_a_jvm_that_is_gone_while_the_jobs_stop_is_said(tmp_path: Path) -> None:
         BrokenPipeError(32, "the reader of our output ended"),
     ],
 )
-def test_errors_that_are_not_of_spark_stay_as_they_are(error: Exception, tmp_path: Path) -> None:
+def test_errors_that_are_not_of_spark_are_unchanged(error: Exception, tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
     with pytest.raises(type(error)) as raised, restarts.single_line_errors(tmp_path / "l", threading.Event()):
         raise error
@@ -125,7 +125,7 @@ def test_errors_that_are_not_of_spark_stay_as_they_are(error: Exception, tmp_pat
     assert not (tmp_path / "l").exists()
 
 
-def test_a_pipe_to_the_jvm_that_broke_is_a_fault_of_spark(tmp_path: Path) -> None:
+def test_a_broken_pipe_to_the_jvm_is_an_error_of_spark(tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
     namespace = {"__name__": "py4j.clientserver"}
     exec("def send():\n    raise BrokenPipeError(32, 'Broken pipe')", namespace)
@@ -153,7 +153,7 @@ class Query:
         return True
 
 
-def test_a_query_that_a_transient_fault_ended_is_started_again_until_it_is_done() -> None:
+def test_a_query_ended_by_a_transient_error_is_restarted_until_it_completes() -> None:
     run = pytest.importorskip("ariane.pipeline.run", reason="needs pyspark: pip install 'ariane[spark]'")
     queries = [Query(WORKER), Query(WORKER), Query(None)]
     stop, said = Stop(), list[str]()
@@ -167,8 +167,8 @@ def test_a_query_that_a_transient_fault_ended_is_started_again_until_it_is_done(
     assert run._unavailable_reason(Query(WORKER)) == "Spark: Python worker failed to connect back"
 
 
-def test_servers_that_do_not_respond_are_no_fault_of_the_job() -> None:
-    """Spark shows an error of the connector with a traceback or, where it is hidden, within a line of its own."""
+def test_unresponsive_servers_are_not_an_error_of_the_job() -> None:
+    """Spark prints a connector error with a traceback or, if that is hidden, within its own line."""
     run = pytest.importorskip("ariane.pipeline.run", reason="needs pyspark: pip install 'ariane[spark]'")
     text = "ServerUnavailable: routes: connection to 127.0.0.1:1: refused (tried 1 times)"
     hidden = f"[STREAMING_ERROR] Failed when the source perform prepareForTriggerAvailableNow: ariane.errors.{text}\nSQLSTATE"
@@ -178,7 +178,7 @@ def test_servers_that_do_not_respond_are_no_fault_of_the_job() -> None:
         run._unavailable_reason(Query("Failed when it reads: ariane.errors.ConfigError: topic: none\n"))
 
 
-def test_settings_of_a_user_replace_ours_and_java_options_are_added() -> None:
+def test_user_settings_replace_the_defaults_and_java_options_are_appended() -> None:
     ours = {"spark.a": "1", JAVA_OPTIONS: "-Xours"}
     assert _merge_settings(ours, {"spark.a": "2", JAVA_OPTIONS: "-Xtheirs"}) == {
         "spark.a": "2",

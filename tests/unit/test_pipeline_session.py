@@ -1,4 +1,4 @@
-"""Where Spark's words go."""
+"""Destinations of Spark's output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def cry(word: str) -> None:
     subprocess.run([sys.executable, "-c", f"import os; os.write(2, b'{word}')"], check=True)
 
 
-def test_what_a_process_says_goes_to_the_file_and_ours_does_not(
+def test_child_process_output_is_redirected_to_the_file_and_our_stderr_is_not(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     log = tmp_path / "spark.log"
@@ -30,7 +30,7 @@ def test_what_a_process_says_goes_to_the_file_and_ours_does_not(
     assert capfd.readouterr().err == "ours later"
 
 
-def test_a_start_that_fails_names_the_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_start_names_the_log_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "spark.log"
     with pytest.raises(RuntimeError, match="gateway") as failed, _stderr_to(log):
         cry("no memory")

@@ -1,4 +1,4 @@
-"""Changing tables: threads that meet, tables that were removed by hand, and what is folded then. Without Spark."""
+"""Changing tables: concurrent threads, manually removed tables, and what is rebuilt then. Without Spark."""
 
 from __future__ import annotations
 
@@ -49,9 +49,7 @@ def there(home: Path, table: TableSchema) -> TableVersion:
     return now
 
 
-def test_a_batch_and_the_leaving_of_old_rows_at_once_lose_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_during_an_expiry_loses_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table_publisher.append_batch(FRAME, tmp_path, TRACE_EVENTS, QUERY, 0, T0_MS)
     write = table_publisher._write_files
     others: list[threading.Thread] = []
@@ -72,7 +70,9 @@ def test_a_batch_and_the_leaving_of_old_rows_at_once_lose_nothing(
     assert (len(now.files), len(now.retired)) == (0, 2), "both batches were there, then both left"
 
 
-def test_old_are_rows_and_not_the_ids_of_a_clock_that_is_ahead(tmp_path: Path, files: list[DataFile]) -> None:
+def test_rows_expire_by_their_time_not_by_an_id_from_a_clock_that_is_ahead(
+    tmp_path: Path, files: list[DataFile]
+) -> None:
     noon_ms, hour_ms, keep_ms = 1_786_795_200_000, 3_600_000, 30 * 86_400_000  # 2026-08-15 12:00
     counted = noon_ms + 20 * hour_ms - ids.month_start_ms(noon_ms)
     ahead = bucket_of_id(f"7F0000010001AABBCCDD{counted:08X}0001", noon_ms)
@@ -93,7 +93,7 @@ def test_old_are_rows_and_not_the_ids_of_a_clock_that_is_ahead(tmp_path: Path, f
     assert table_publisher.expire(tmp_path, TRACE_EVENTS, first, noon_ms) is None
 
 
-def test_a_base_table_that_was_removed_is_no_silent_gap(tmp_path: Path) -> None:
+def test_a_removed_base_table_is_not_a_silent_gap(tmp_path: Path) -> None:
     for batch in (0, 1, 1):
         table_publisher.append_batch(FRAME, tmp_path, TRACE_EVENTS, QUERY, batch, T0_MS)
     assert there(tmp_path, TRACE_EVENTS).rows == 2, "a batch that is done again is there once"
@@ -103,10 +103,8 @@ def test_a_base_table_that_was_removed_is_no_silent_gap(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("batches", [1, 4, 9])
-def test_a_table_that_was_made_anew_is_folded_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: int
-) -> None:
-    """However many versions it has by then: fewer than were folded of the former one, as many, or more."""
+def test_a_recreated_table_is_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: int) -> None:
+    """Whether it has fewer, as many or more versions than the rebuild had processed of its predecessor."""
     fold = incremental.IncrementalTable(TRAFFIC, (JOURNEYS,), lambda *_: FRAME)
     monkeypatch.setattr(table_publisher, "read_table", lambda *_: FRAME)
     for batch in range(4):
@@ -121,10 +119,8 @@ def test_a_table_that_was_made_anew_is_folded_anew(
     assert incremental.rebuild_changed(FRAME, tmp_path, fold, T0_MS + 60_000) is not None
 
 
-def test_a_list_that_is_older_than_what_was_folded_is_folded_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A backup of one table was put back."""
+def test_a_restored_older_version_of_a_table_is_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backup of one table was restored."""
     fold = incremental.IncrementalTable(TRAFFIC, (JOURNEYS,), lambda *_: FRAME)
     monkeypatch.setattr(table_publisher, "read_table", lambda *_: FRAME)
     table_publisher.append_batch(FRAME, tmp_path, JOURNEYS, QUERY, 0, T0_MS)
@@ -139,7 +135,7 @@ def test_a_list_that_is_older_than_what_was_folded_is_folded_anew(
     assert incremental.rebuild_changed(FRAME, tmp_path, fold, T0_MS) is not None
 
 
-def test_journeys_are_as_new_as_traces_where_messages_were_read_long_ago(
+def test_journeys_are_as_fresh_as_traces_if_messages_were_read_long_ago(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: list[DataFile]
 ) -> None:
     monkeypatch.setattr(table_publisher, "read_table", lambda *_: FRAME)
@@ -152,7 +148,7 @@ def test_journeys_are_as_new_as_traces_where_messages_were_read_long_ago(
     assert there(tmp_path, JOURNEYS).as_of_ms == T0_MS + 7 * day_ms
 
 
-def test_versions_that_nobody_named_are_swept(tmp_path: Path) -> None:
+def test_unreferenced_version_directories_are_removed(tmp_path: Path) -> None:
     table_publisher.append_batch(FRAME, tmp_path, TRACE_EVENTS, QUERY, 0, T0_MS)
     (file,) = there(tmp_path, TRACE_EVENTS).files
     for name in (file.path.partition("/")[0], "v=00000007", "v=9999999999"):
@@ -161,7 +157,7 @@ def test_versions_that_nobody_named_are_swept(tmp_path: Path) -> None:
         assert [place.name for place in (tmp_path / TRACE_EVENTS.name).glob("v=*")] == [file.path.partition("/")[0]]
 
 
-def test_a_query_that_is_waited_for_can_be_stopped() -> None:
+def test_a_query_can_be_stopped_while_it_is_awaited() -> None:
     stop = threading.Event()
 
     class Query:
@@ -188,7 +184,7 @@ class Query:
         return None
 
 
-def test_a_query_that_found_nothing_is_not_behind() -> None:
+def test_a_query_without_input_has_no_pending_messages() -> None:
     found = run._source_status(jobs.TRACES, run.RunningQuery(Query(active=False), 1000))  # type: ignore[arg-type]
     assert (found.batch, found.pending, found.unavailable, found.caught_up_ms) == (None, 0, None, 1000)
 
@@ -197,14 +193,16 @@ def test_a_query_that_found_nothing_is_not_behind() -> None:
     ("ends", "away", "behind", "read_ms"),
     [(7, None, 0, 1_700_000_000_123), (9, None, 2, None), (7, "refused", 0, None)],
 )
-def test_until_when_all_was_read(ends: int, away: str | None, behind: int, read_ms: int | None) -> None:
-    """A batch asks for the ends when it begins, so what was stored then is read when none is left."""
+def test_a_query_reports_pending_messages_and_its_caught_up_time(
+    ends: int, away: str | None, behind: int, read_ms: int | None
+) -> None:
+    """A batch requests the end offsets when it begins, so all messages stored before then are read when none is pending."""
     found = run._source_status(jobs.TRACES, run.RunningQuery(Query(active=True, ends=ends, away=away), None))  # type: ignore[arg-type]
     assert (found.pending, found.caught_up_ms, found.batch, found.batch_ms) == (behind, read_ms, 3, 9)
     assert found.unavailable == (away and f"a is unavailable: {away}")
 
 
 @pytest.mark.parametrize(("option", "value"), [("keep_days", 0), ("interval_s", 0.0), ("interval_s", -1.0)])
-def test_what_would_keep_nothing_or_never_rest_is_refused(tmp_path: Path, option: str, value: float) -> None:
+def test_settings_that_retain_nothing_or_never_pause_are_rejected(tmp_path: Path, option: str, value: float) -> None:
     with pytest.raises(ConfigError, match=option.partition("_")[0]):
         run.run(jobs.JOBS["trace"], {}, tmp_path, settings=run.RunSettings(**{option: value}))

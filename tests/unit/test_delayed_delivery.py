@@ -1,4 +1,4 @@
-"""Delays: which messages have one, where they wait, and that they leave in time. Time is a number, the disk is in memory."""
+"""Delayed messages: which messages are delayed, where they are stored, and when they are delivered. Fake clock, disk in memory."""
 
 from __future__ import annotations
 
@@ -74,13 +74,13 @@ class Rig:
         ({"__STARTDELIVERTIME": str(NOW_MS + YEAR_MS)}, NOW_MS + YEAR_MS),
     ],
 )
-def test_a_time_sends_a_message_to_the_timer_topic(own: dict[str, str], due_ms: int) -> None:
+def test_a_message_with_a_delivery_time_is_stored_in_the_timer_topic(own: dict[str, str], due_ms: int) -> None:
     where = delay_target(own, "T", 2, NOW_MS, LIMITS)
     assert where == ("rmq_sys_wheel_timer", 0, due_ms)
     assert (own["REAL_TOPIC"], own["REAL_QID"], own["TIMER_OUT_MS"]) == ("T", "2", str(due_ms))
 
 
-def test_a_relative_delay_is_kept_as_a_time_so_that_the_message_can_be_sent_again() -> None:
+def test_a_relative_delay_is_stored_as_an_absolute_time() -> None:
     own = {"TIMER_DELAY_SEC": "3", "a": "b"}
     delay_target(own, "T", 2, NOW_MS, LIMITS)
     assert "TIMER_DELAY_SEC" not in own
@@ -88,7 +88,7 @@ def test_a_relative_delay_is_kept_as_a_time_so_that_the_message_can_be_sent_agai
     assert own["a"] == "b"
 
 
-def test_a_time_that_has_come_is_no_delay() -> None:
+def test_a_delivery_time_in_the_past_is_not_a_delay() -> None:
     for own in (
         {"__STARTDELIVERTIME": str(NOW_MS)},
         {"TIMER_DELIVER_MS": "1"},
@@ -99,7 +99,7 @@ def test_a_time_that_has_come_is_no_delay() -> None:
         assert "REAL_TOPIC" not in own
 
 
-def test_a_level_wins_over_a_time_and_is_capped() -> None:
+def test_a_delay_level_takes_precedence_over_a_time_and_is_capped() -> None:
     own = {"DELAY": "99", "__STARTDELIVERTIME": str(NOW_MS + 5)}
     assert delay_target(own, "T", 0, NOW_MS, LIMITS) == ("SCHEDULE_TOPIC_XXXX", 17, None)
     assert own == {"DELAY": "18", "REAL_TOPIC": "T", "REAL_QID": "0"}
@@ -116,18 +116,18 @@ def test_a_level_wins_over_a_time_and_is_capped() -> None:
         ({"TIMER_DELIVER_MS": str(NOW_MS + YEAR_MS + 1)}, "timerMaxDelaySec"),
     ],
 )
-def test_what_is_no_time_is_refused_by_name(own: dict[str, str], named: str) -> None:
+def test_an_invalid_delivery_time_is_rejected_with_its_property(own: dict[str, str], named: str) -> None:
     with pytest.raises(ProtocolError, match=named):
         delay_target(own, "T", 0, NOW_MS, LIMITS)
 
 
-def test_a_dead_letter_forgets_its_delay() -> None:
+def test_the_delay_of_a_dead_letter_is_removed() -> None:
     own = {"DELAY": "3", "TIMER_DELAY_SEC": "9", "a": "b"}
     remove_delay(own)
     assert own == {"a": "b"}
 
 
-def test_bad_levels_are_refused_by_name() -> None:
+def test_invalid_delay_levels_in_the_configuration_are_rejected() -> None:
     assert BrokerConfig(message_delay_level="1s 2m 3h 4d").delays_ms == (1000, 120_000, 10_800_000, 345_600_000)
     for text in ("1s x", "", "0s", "1.5s", "5"):
         with pytest.raises(ConfigError, match="messageDelayLevel"):
@@ -137,7 +137,7 @@ def test_bad_levels_are_refused_by_name() -> None:
 # --- delivery ---
 
 
-def test_timers_are_delivered_in_the_order_they_are_due_and_never_early() -> None:
+def test_timers_are_delivered_in_due_order_and_never_early() -> None:
     rig = Rig()
     for body, after_ms in (("c", 300), ("a", 100), ("b", 200)):
         rig.send(body, TIMER_DELAY_MS=str(after_ms))
@@ -151,7 +151,7 @@ def test_timers_are_delivered_in_the_order_they_are_due_and_never_early() -> Non
     assert rig.store.delayed.next_due_ms() is None
 
 
-def test_a_delivered_message_has_its_own_topic_queue_and_properties() -> None:
+def test_a_delivered_message_has_its_original_topic_queue_and_properties() -> None:
     rig = Rig()
     placed = rig.send("x", __STARTDELIVERTIME=str(NOW_MS + 5), TAGS="a", k="v")
     rig.clock.advance_ms(10)
@@ -162,7 +162,7 @@ def test_a_delivered_message_has_its_own_topic_queue_and_properties() -> None:
     assert rig.store.get("T", 1, 0, 1, frozenset({97})).records  # found by its tag
 
 
-def test_levels_keep_the_properties_of_4_9_4() -> None:
+def test_delay_levels_retain_the_properties_of_4_9_4() -> None:
     rig = Rig()
     rig.send("x", DELAY="2", k="v")
     rig.clock.advance_ms(4999)
@@ -172,7 +172,7 @@ def test_levels_keep_the_properties_of_4_9_4() -> None:
     assert rig.records()[0].property_map() == {"DELAY": "2", "k": "v", "REAL_TOPIC": "T", "REAL_QID": "1"}
 
 
-def test_what_is_due_longest_goes_first_whatever_its_kind() -> None:
+def test_overdue_messages_are_delivered_oldest_first_for_levels_and_timers() -> None:
     rig = Rig()
     rig.send("level", DELAY="1")
     rig.send("early", TIMER_DELAY_MS="500")
@@ -181,7 +181,7 @@ def test_what_is_due_longest_goes_first_whatever_its_kind() -> None:
     assert rig.deliver() == ["early", "level", "late"]
 
 
-def test_a_message_that_cannot_be_delivered_blocks_no_other() -> None:
+def test_an_undeliverable_message_blocks_no_other() -> None:
     rig = Rig()
     bad = {"REAL_TOPIC": "../x", "REAL_QID": "0", "TIMER_OUT_MS": str(NOW_MS + 1)}
     rig.store.put(
@@ -206,7 +206,7 @@ def test_late_deliveries_are_counted() -> None:
     assert (rig.deliveries.counts.late, rig.deliveries.counts.max_late_ms) == (1, 1490)
 
 
-def test_a_cancelled_timer_is_never_delivered_also_after_a_restart() -> None:
+def test_a_cancelled_timer_is_not_delivered_even_after_a_restart() -> None:
     rig = Rig()
     placed = rig.send("no", TIMER_DELAY_MS="10")
     rig.send("yes", TIMER_DELAY_MS="11")
@@ -224,7 +224,7 @@ def test_a_cancelled_timer_is_never_delivered_also_after_a_restart() -> None:
         rig.deliveries.cancel(1, NOW_MS + 11, HOST)
 
 
-def test_a_clock_that_is_set_back_makes_no_timer_early_and_loses_none() -> None:
+def test_a_clock_set_back_delivers_no_timer_early_and_loses_none() -> None:
     rig = Rig()
     rig.send("a", TIMER_DELAY_MS="10")
     rig.clock.advance_ms(3_600_000)
@@ -240,7 +240,7 @@ def test_a_clock_that_is_set_back_makes_no_timer_early_and_loses_none() -> None:
     assert rig.deliver() == ["b"]
 
 
-def test_a_clock_that_is_set_back_holds_no_level_back() -> None:
+def test_a_clock_set_back_does_not_postpone_delay_levels() -> None:
     rig = Rig()
     rig.send("a", DELAY="1")
     rig.clock.advance_ms(-3_600_000)
@@ -260,7 +260,7 @@ def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_runs")
 @pytest.mark.parametrize("restart", ["none", "clean", "killed", "state lost", "run lost"])
-def test_many_timers_through_runs_and_restarts(restart: str) -> None:
+def test_many_timers_are_delivered_in_order_across_runs_and_restarts(restart: str) -> None:
     rig = Rig()
     wanted: list[str] = []
     for number in range(120):
@@ -291,7 +291,7 @@ def test_many_timers_through_runs_and_restarts(restart: str) -> None:
 
 
 @pytest.mark.usefixtures("small_runs")
-def test_a_delivery_whose_number_was_torn_does_not_count() -> None:
+def test_a_delivery_with_a_torn_queue_offset_is_repeated() -> None:
     rig = Rig()
     rig.send("first")
     rig.send("delayed", TIMER_DELAY_MS="10")
@@ -306,7 +306,7 @@ def test_a_delivery_whose_number_was_torn_does_not_count() -> None:
     assert rig.deliver() == ["delayed"]
 
 
-def test_used_up_runs_are_removed_and_lone_ones_joined() -> None:
+def test_finished_timer_runs_are_removed_and_small_ones_merged() -> None:
     rig = Rig()
     for number in range(100):
         rig.send("far" if number % 10 == 0 else "near", TIMER_DELAY_MS="100000" if number % 10 == 0 else "5")

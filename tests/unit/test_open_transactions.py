@@ -1,4 +1,4 @@
-"""Which half messages are open, against a model that keeps everything; and when one is asked about."""
+"""Open transactions compared with a complete model, and the time of transaction checks."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Queues:
     spread=st.sampled_from([0, 1, 300, 700]),
     steps=st.lists(st.tuples(st.sampled_from(["store", "copy", "end", "save", "restart"]), st.integers(0, 1000))),
 )
-def test_what_is_open_is_known_whatever_happens_and_after_every_restart(
+def test_open_transactions_equal_the_model_after_any_events_and_restarts(
     spread: int, steps: list[tuple[str, int]]
 ) -> None:
     queues = Queues(spread)
@@ -89,7 +89,7 @@ def test_what_is_open_is_known_whatever_happens_and_after_every_restart(
         queues.check()
 
 
-def test_progress_passes_what_is_ended_and_no_op_that_is_still_needed() -> None:
+def test_progress_passes_ended_half_messages_but_no_op_message_still_needed() -> None:
     queues = Queues(0)
     for _ in range(4):
         queues.store()
@@ -102,8 +102,8 @@ def test_progress_passes_what_is_ended_and_no_op_that_is_still_needed() -> None:
     assert queues.halves.trim() == (5, 4)
 
 
-def test_an_op_of_another_copy_ends_a_half_and_is_told() -> None:
-    """Java writes such when a half was copied because it was immune."""
+def test_an_op_of_another_copy_ends_a_half_message_and_is_returned() -> None:
+    """Java writes such an op when a half message was copied during its immunity time."""
     halves = OpenTransactions(5, 0)
     rebuild = OpenTransactionsBuilder(halves)
     rebuild.add_op(0, [2])
@@ -112,7 +112,7 @@ def test_an_op_of_another_copy_ends_a_half_and_is_told() -> None:
     assert (halves.newest_copy(2), halves.newest_copy(6), rebuild.unmarked) == (None, 6, [5])
 
 
-def test_several_offsets_in_one_op_end_all_of_them() -> None:
+def test_several_offsets_in_one_op_message_end_all_of_them() -> None:
     halves = OpenTransactions()
     rebuild = OpenTransactionsBuilder(halves)
     rebuild.add_op(0, [0, 2])
@@ -123,7 +123,7 @@ def test_several_offsets_in_one_op_end_all_of_them() -> None:
     assert halves.trim() == (1, 0)
 
 
-def test_halves_that_rest_are_not_gone_over_before_their_time() -> None:
+def test_deferred_half_messages_are_not_scanned_before_their_time() -> None:
     halves = OpenTransactions()
     for offset in range(2 * PIECE_OFFSETS):
         halves.add_half(offset)
@@ -137,7 +137,7 @@ def test_halves_that_rest_are_not_gone_over_before_their_time() -> None:
     assert [piece[0] for piece in halves.open_batches(2 * PIECE_OFFSETS, 0)] == [0, PIECE_OFFSETS]
 
 
-def test_memory_of_what_is_ended_is_given_back() -> None:
+def test_memory_of_ended_transactions_is_released() -> None:
     halves = OpenTransactions()
     for offset in range(10 * PIECE_OFFSETS):
         halves.add_half(offset)
@@ -165,6 +165,8 @@ def test_memory_of_what_is_ended_is_given_back() -> None:
         (HalfMessageState(1000, 99, "60"), 0, CheckDecision.DISCARD),
     ],
 )
-def test_when_a_half_is_asked_about(half: HalfMessageState, now_ms: int, expected: CheckDecision) -> None:
+def test_a_transaction_check_is_due_after_the_immunity_time(
+    half: HalfMessageState, now_ms: int, expected: CheckDecision
+) -> None:
     assert decide_check(half, now_ms, 6000, 15) is expected
     assert (first_check_ms(half, 6000) <= now_ms or half.checks > 0) == (expected is not CheckDecision.WAIT)

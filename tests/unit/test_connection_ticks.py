@@ -1,4 +1,4 @@
-"""How much of what a peer asked is served in one turn of the loop. No socket: the transport only collects."""
+"""Work of one event loop iteration on a peer's requests is bounded. No socket: the transport only collects."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Collected:
 
 
 @pytest.mark.parametrize(("pieces", "in_first_turn"), [(1, FRAMES_PER_TICK), (32, 2), (100, 1)])
-def test_large_answers_end_a_turn_sooner_and_all_are_served_in_the_end(pieces: int, in_first_turn: int) -> None:
+def test_large_responses_reduce_the_requests_per_tick_and_all_are_served(pieces: int, in_first_turn: int) -> None:
     async def run() -> None:
         served = []
 
