@@ -1,8 +1,8 @@
 """Transactions for operators: lists open and abandoned half messages, and makes a broker check one again.
 
-    open_halves(peers, namesrv)      half and op queue of every master, read from the broker's own progress on
-    put_aside(peers, namesrv)        TRANS_CHECK_MAX_TIME_TOPIC
-    resume(peers, addr, id)          RESUME_CHECK_HALF_MESSAGE (323), for one of either
+    list_open(peers, namesrv)                    half and op queue of every master, read from the broker's own progress on
+    list_check_limit_exceeded(peers, namesrv)    TRANS_CHECK_MAX_TIME_TOPIC
+    resume_checks(peers, addr, id)               RESUME_CHECK_HALF_MESSAGE (323), for one of either
 
 It asks for nothing that 4.9.4 brokers do not serve. Those keep no topic for the op queue, so it cannot be pulled there: its
 entries are asked for (321), then each record (33). [ResumeCheckHalfMessage of DefaultMQAdminExt; the list has no counterpart]

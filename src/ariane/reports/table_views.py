@@ -1,10 +1,10 @@
 """SQL queries over the pipeline's tables with DuckDB: each table is a view over its published files. No Spark.
 
-    with asked(home, whole(JOURNEYS)) as sql:
-        rows(sql, "SELECT topic, count(*) AS messages FROM journeys GROUP BY topic")
+    with open_views(home, whole_table(JOURNEYS)) as sql:
+        query(sql, "SELECT topic, count(*) AS messages FROM journeys GROUP BY topic")
 
 Times are TIMESTAMP WITH TIME ZONE in UTC, as in the files. Only files that may contain matching rows are opened: they are selected
-by bucket or by time from the list (`between`), and inside of a file by its order (`Table.order`).
+by bucket or by time from the list (`files_between`), and inside of a file by its order (`TableSchema.sort_columns`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def whole_table(table: TableSchema) -> TablePart:
 
 
 def files_between(table: TableSchema, since_ms: int, until_ms: int) -> TablePart:
-    """Select the files with times (column `TableSchema.time`) in a range, and those with rows without a time."""
+    """Select the files with times (column `TableSchema.time_column`) in a range, and those with rows without a time."""
 
     def is_needed(file: DataFile) -> bool:
         if file.first_ms is None or file.last_ms is None:

@@ -61,7 +61,7 @@ def read_queue(
         log = _log(files, root, commit_log)
         directory = f"{root}/consumequeue/{topic}/{queue_id}"
         if files.disk.size(directory) is None:
-            raise StoreError(f"Queue {queue_id} of topic {topic} not record in {root}")
+            raise StoreError(f"Queue {queue_id} of topic {topic} not found in {root}")
         queue, _ = inspect_files(files, directory, "mappedFileSizeConsumeQueue")
         for at in range(max(start * ENTRY_SIZE, queue.start), queue.stop, ENTRY_SIZE):
             data = queue.read(at, ENTRY_SIZE)

@@ -3,7 +3,7 @@
     list files -> refuse a loss -> mark as running -> recover the log -> remove deleted queues -> rebuild queue entries
     -> withdraw rejected records -> delayed messages -> key index -> `RecoveredState`
 
-Nothing is changed on the disk before `refuse_loss` has passed. `MessageStore` runs what this module opens.
+No record and no queue entry is removed before `refuse_loss` has passed. `MessageStore` runs what this module opens.
 [DefaultMessageStore.load, recover]
 """
 
