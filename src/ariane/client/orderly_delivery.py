@@ -78,7 +78,7 @@ class OrderlyDelivery:
         task = self._queue_tasks.get(process_queue)
         while task is not None and not await _ended([task], REVOKE_WARNING_S):
             log.warning(
-                "The listener still processes messages of %s, which was assigned to another member; waiting",
+                "The listener still processes messages of %s, which was revoked; waiting until it ends",
                 process_queue.queue,
             )
         self._queue_tasks.pop(process_queue, None)

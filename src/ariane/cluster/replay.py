@@ -181,7 +181,7 @@ def build_message(original: OriginalMessage, topic: str | None, message_id: str)
         MessageRefused: it cannot be sent.
     """
     if original.sys_flag & COMPRESSED:
-        raise MessageRefused("unsupported compression of the body")
+        raise MessageRefused("the body cannot be decompressed")
     properties = original.properties
     forwarded = {name: value for name, value in properties.items() if name not in DROPPED_PROPERTIES and value}
     forwarded[REPLAYED_FROM] = "/".join(map(str, (*original.record_id, original.message_id)))

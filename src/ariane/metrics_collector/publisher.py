@@ -63,12 +63,12 @@ async def run_collector(
 
     Args:
         namesrv: name server addresses, separated by ';'.
-        interval_s: pause between rounds.
+        interval_s: seconds from the start of a round to the start of the next.
         topic: topic for the samples.
         once: do one round.
         collector: name of this collector in its samples; default: the host name.
-        limits: maximum number of requests per round.
-        settings: credentials and TLS.
+        limits: maximum numbers of topics and groups per broker and round.
+        settings: settings of the client instance, with the credentials.
         on_round: called after each round.
         stop: ends the collector when set.
         clock: source of time.

@@ -382,7 +382,7 @@ class Connection(asyncio.Protocol):
             return
         self._unsupported_codes.add(code)
         peer, name = self.peer, code_name(code)
-        text = "Rejecting requests of %s with code %s: not supported by this server"
+        text = "Rejecting requests of %s with code %s: not supported here"
         self._limits.log.warning(peer.ip, self._loop.time(), text, peer.addr, name)
 
     def _busy(self, code: int) -> str | None:

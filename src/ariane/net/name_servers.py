@@ -90,7 +90,7 @@ class NameServerClient:
             response = await self.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(topic))
         except ReplyError as error:
             if is_unknown_topic(error):
-                raise RouteNotFound(topic, f"no such topic on {', '.join(self._addrs)}") from None
+                raise RouteNotFound(topic, f"no such topic on name server {error.addr}") from None
             raise
         return fastjson.decode(response.body, TopicRoute)
 
