@@ -1,4 +1,4 @@
-"""The broker over its socket: what clients rely on, answer by answer."""
+"""The broker over its socket: the responses that clients rely on."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def config(path: Path, **settings: object) -> BrokerConfig:
 
 
 class Client:
-    """A peer that speaks to one broker, request by request."""
+    """Client of one broker that sends single requests."""
 
     def __init__(self, peers: ConnectionPool, addr: str) -> None:
         self.addr = addr

@@ -33,7 +33,7 @@ accounts:
 
 
 class Tool:
-    """Asks the broker in the name of an account."""
+    """Client that signs requests with an account."""
 
     def __init__(self, addr: str, who: Credentials | None) -> None:
         self._addr = addr

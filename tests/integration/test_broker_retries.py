@@ -1,4 +1,4 @@
-"""What a group failed on, over the broker's socket: retry topic, dead letters, and the asks that are passed on to clients."""
+"""Failed messages over the broker's socket: retry topic, dead letters, and requests forwarded to clients."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_a_dead_letter_sent_directly_is_not_delayed(tmp_path: Path) -> None:
 
 
 class Member:
-    """A client that answers as told, and keeps what it was asked."""
+    """Client that records requests and returns prepared responses."""
 
     def __init__(self, *answers: tuple[int, Reply | None]) -> None:
         self.asked: dict[int, Command] = {}
@@ -295,7 +295,7 @@ def test_an_undeliverable_reply_is_reported_and_stored(tmp_path: Path, own: dict
 
 @pytest.mark.parametrize("times", [1, 16])
 def test_a_retried_message_with_a_transaction_flag_is_stored(tmp_path: Path, times: int) -> None:
-    """Clients before 4.6.1 leave TRAN_MSG on what they send to a retry topic themselves."""
+    """Clients before 4.6.1 do not clear TRAN_MSG on messages that they send to a retry topic themselves."""
 
     async def work(client: Client) -> None:
         await client.heartbeat("c1", SubscriptionData(topic="T"))

@@ -1,4 +1,4 @@
-"""Statistics over the socket: what is counted, what is told, what the log says. The broker's clock is moved by the test."""
+"""Statistics over the socket: counters, responses and the statistics log. The test advances the broker's clock."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ RUNTIME_KEYS = {
 
 
 class JumpingClock(FakeClock):
-    """Follows the machine's clock, plus the seconds that a test adds; a sleep of any length ends soon."""
+    """Clock that follows the system clock plus the seconds that a test adds; a sleep of any length ends soon."""
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000 + int(self.elapsed_ms)
@@ -77,7 +77,7 @@ class JumpingClock(FakeClock):
         self.sleep_count += 1
 
     async def jump(self, seconds: int) -> None:
-        """Let time pass and wait until the work that is due then is done."""
+        """Advance the clock and wait until the work that is due is done."""
         self.advance(seconds)
         sleeps = self.sleep_count
         while self.sleep_count < sleeps + 3:
@@ -85,7 +85,7 @@ class JumpingClock(FakeClock):
 
 
 class Client:
-    """A peer that speaks to one broker."""
+    """Client of one broker."""
 
     def __init__(self, peers: ConnectionPool, addr: str, clock: JumpingClock) -> None:
         self.peers, self.addr, self.clock = peers, addr, clock

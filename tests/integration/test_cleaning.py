@@ -1,4 +1,4 @@
-"""A broker that removes old files: what its clients are answered meanwhile and afterwards."""
+"""A broker that deletes expired files: responses to its clients during the deletion and afterwards."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HOUR_S = 3600
 
 
 class FillingDisk(SystemDisk):
-    """The machine's disk, as full as a test says."""
+    """The system disk with a usage that the test sets."""
 
     used = 10
 
@@ -53,7 +53,7 @@ def config(path: Path, **settings: object) -> BrokerConfig:
 
 
 async def recorded(broker: Broker) -> None:
-    """Wait until the checkpoint says that everything is on the disk, so that all files but the last may go."""
+    """Wait until the checkpoint covers the whole log, so that all files but the last can be deleted."""
     async with asyncio.timeout(30):
         while broker._store._checkpoints._file.durable.safe_offset != broker._store.commit_log_max:
             await asyncio.sleep(0.01)

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from test_client_reach import QUICK, Inbox, run, stored
+from test_client_retries import QUICK, Inbox, run, stored
 
 from ariane.client import ClientSettings, ConsumerSettings, Producer, PushConsumer, ReconsumeLater
 from ariane.errors import ConfigError

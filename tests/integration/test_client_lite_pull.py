@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from test_client_reach import QUICK, run
+from test_client_retries import QUICK, run
 
 from ariane.client import ConsumerSettings, LitePullConsumer, Producer
 from ariane.errors import ClientClosed, ConfigError

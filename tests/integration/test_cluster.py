@@ -1,4 +1,4 @@
-"""The public test cluster: an application's test sends and receives through it, with and without a loop of its own."""
+"""The public test cluster: an application's test sends and receives through it, with or without its own event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ariane collect` as a process, at brokers of ours: the topic is made once, samples are stored, it ends when told to."""
+"""`ariane collect` as a process: the topic is created once, samples are stored, the process stops on a signal."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_collect_runs_until_it_is_stopped(tmp_path: Path) -> None:
 
 
 async def stored_when_there(namesrv: str) -> list[Sample]:
-    """The first three samples, of a collector that is just starting."""
+    """Return the first three samples of a collector that is starting."""
     async with ConnectionPool() as peers:
         while (await peers.request(namesrv, RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest("OTHER"))).code != 0:
             await asyncio.sleep(0.1)

@@ -51,7 +51,7 @@ async def send(peers: ConnectionPool, addr: str, body: bytes, **own: str) -> Com
 
 
 async def pulled(peers: ConnectionPool, addr: str, count: int) -> list[record.Record]:
-    """`count` messages of T, in the order of their arrival."""
+    """Return `count` messages of T in the order of their arrival."""
     found: list[record.Record] = []
     while len(found) < count:
         header = PullMessage("G", "T", 0, len(found), 32, SUBSCRIPTION | SUSPEND, 0, 5000, "*", 0, None)
@@ -103,7 +103,7 @@ def test_pending_delayed_messages_survive_a_restart(tmp_path: Path) -> None:
 
 
 def test_a_clean_stop_saves_the_offset_of_each_level(tmp_path: Path) -> None:
-    """A Java broker that opens the store next delivers again whatever lies behind that position."""
+    """A Java broker that opens the store next redelivers everything after that offset."""
 
     async def play() -> None:
         async with Broker(config(tmp_path)) as broker, ConnectionPool() as peers:

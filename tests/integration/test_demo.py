@@ -1,4 +1,4 @@
-"""The demo from end to end, its broker killed in the middle, and the timeline afterwards. Needs Java for Spark."""
+"""The demo end to end: its broker is killed during the run, then the timeline is printed. Needs Java for Spark."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_killed_broker_loses_and_reorders_no_messages(tmp_path: Path):
 
 
 def kill_the_broker(demo: subprocess.Popen[bytes], out: Path, errors: Path) -> int:
-    """SIGKILL to the broker once orders are on their way. Returns its pid."""
+    """Kill the broker with SIGKILL once orders are in flight. Return its pid."""
     deadline = time.monotonic() + 60
     while "sending" not in out.read_text():
         assert demo.poll() is None, out.read_text() + errors.read_text()

@@ -1,4 +1,4 @@
-"""SQL92 over the broker's socket, and our consumer with it: which code when, what is held and what wakes it, what is kept."""
+"""SQL92 filters over the broker's socket and with our consumer: response codes, pending pulls, saved filters."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def pull(
     kind: str = "SQL92",
     most: int = 32,
 ) -> Command:
-    """By the request's expression, or, without one, by what the group's heartbeat said."""
+    """Pull with the expression of the request, or without one, with that of the group's heartbeat."""
     flag = (SUBSCRIPTION if expression is not None else 0) | (SUSPEND if hold_ms else 0)
     header = PullMessage("G", topic, 0, offset, most, flag, 0, hold_ms, expression, version, kind)
     return await client.call(RequestCode.PULL_MESSAGE, header, timeout_ms=hold_ms + 3000)
@@ -222,7 +222,7 @@ def test_retried_messages_are_filtered_if_configured(tmp_path, filtered):
 
 
 def test_entries_with_an_extended_tag_address_are_not_filtered_out(tmp_path, monkeypatch):
-    """With enableConsumeQueueExt Java writes an address in the place of the tag's hash; clients compare tags again."""
+    """With enableConsumeQueueExt Java stores an address instead of the tag's hash; clients compare tags again."""
 
     async def work(client: Client) -> None:
         await client.send(body=b"ours", TAGS="b")
@@ -289,7 +289,7 @@ def test_a_consumer_with_an_unsupported_filter_does_not_start(tmp_path, settings
 
 
 def test_a_restarted_broker_receives_the_filter_with_the_next_heartbeat(tmp_path):
-    """Without a stored file the pull is answered with 24 or 27, and the heartbeat that follows tells the broker."""
+    """Without a saved filter the pull is answered with 24 or 27, and the next heartbeat registers the filter."""
 
     async def play() -> None:
         got: list[str] = []

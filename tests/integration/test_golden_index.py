@@ -1,4 +1,4 @@
-"""Index files that a Java 4.9.4 broker wrote (64 slots, 256 entries) are read, gone on with, and made again."""
+"""Index files of a Java 4.9.4 broker (64 slots, 256 entries) are read, extended and rebuilt."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def names(root: Path) -> list[str]:
 
 
 def check(store: MessageStore) -> None:
-    """Every message by its unique id, and by its key."""
+    """Check that every message is found by its unique id and by its key."""
     by_key: dict[str, set[str]] = {}
     for one in expected():
         by_key.setdefault(one["key"], set()).add(one["msgId"])
@@ -75,7 +75,7 @@ def test_a_clean_java_index_is_reused(root: Path) -> None:
 
 
 def test_the_last_index_file_is_rebuilt_after_a_java_crash(root: Path) -> None:
-    """Java itself would index only what lies in the log's last file again."""
+    """Java itself rebuilds the index only for messages in the last file of the log."""
     (root / "abort").touch()
     java = names(root)
     store = opened(root)
@@ -85,7 +85,7 @@ def test_the_last_index_file_is_rebuilt_after_a_java_crash(root: Path) -> None:
 
 
 def test_time_ranges_match_the_first_key_of_a_java_file(root: Path) -> None:
-    """Java counts that key's time from the end of the file before, and does not find it again."""
+    """Java stores that key's time relative to the end of the previous file and does not find it again."""
     store = opened(root)
     for one in expected():
         stored = int(one["storeTimestamp"])
@@ -96,7 +96,7 @@ def test_time_ranges_match_the_first_key_of_a_java_file(root: Path) -> None:
 
 
 def test_the_same_log_produces_the_same_index_bytes(root: Path) -> None:
-    """Until Java splits the keys of the message that its first file has no room for."""
+    """The bytes are equal up to the message whose keys Java splits across two files."""
     java = (root / "index" / names(root)[0]).read_bytes()
     shutil.rmtree(root / "index")
     store = opened(root)

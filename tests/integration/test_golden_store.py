@@ -1,4 +1,4 @@
-"""A store directory that a Java 4.9.4 broker left behind is opened, and every message in it is served."""
+"""A store directory of a Java 4.9.4 broker is opened, and all its messages are readable."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def opened(root: Path) -> MessageStore:
 
 
 def messages(store: MessageStore) -> dict[str, record.Record]:
-    """Records of topic T by offset message id, read queue by queue as consumers do."""
+    """Return the records of topic T by offset message id, read queue by queue as consumers do."""
     found = {}
     for queue_id in store.topics()["T"]:
         at = store.min_offset("T", queue_id)

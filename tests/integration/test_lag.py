@@ -1,4 +1,4 @@
-"""Lag as the tools show it, against a broker whose answers the test writes."""
+"""Lag as shown by the tools, against a broker with prepared responses."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RUNTIME = {
 
 
 def against(handlers: dict[int, Handler], work: Callable[[ConnectionPool, str], Awaitable[None]]) -> None:
-    """`handlers` are those of the name server and of its only broker at once."""
+    """Run `work` against one server that is both the name server and its only broker."""
 
     async def run() -> None:
         async with RemotingServer(handlers, "127.0.0.1", 0) as server, ConnectionPool() as peers:

@@ -1,4 +1,4 @@
-"""Sockets: what bad input gets, and that one peer's fault is never another's."""
+"""Sockets: malformed input is handled, and an error of one peer never affects another."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def with_server(work: Callable[[RemotingServer], Awaitable[None]]) -> None:
 
 
 async def answers_after(server: RemotingServer, sent: bytes) -> bytes:
-    """What a raw connection gets until it is closed, or has been silent for a moment."""
+    """Return the bytes that a raw connection receives until it is closed or idle for a moment."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(sent)
     got = b""

@@ -1,4 +1,4 @@
-"""A server that the network can reach without access control says so at its start, once, and what anybody may do."""
+"""A server reachable from the network without access control logs one warning at its start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages by key over the socket of a broker, and the use cases made of it."""
+"""Message queries by key over the socket of a broker, and the use cases built on them."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_records_of_a_batch_are_found(tmp_path: Path) -> None:
 
 
 def test_the_time_range_applies_to_keys_but_not_to_unique_ids(tmp_path: Path) -> None:
-    """The client's clock is 1.2 s ahead: what it asks for begins 200 ms after the message was stored."""
+    """The client's clock is 1.2 s ahead, so its query starts 200 ms after the store time of the message."""
 
     async def work(peers: ConnectionPool, addr: str) -> None:
         await send(peers, addr, UNIQ_KEY=ID, KEYS="k")

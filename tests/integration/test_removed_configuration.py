@@ -1,4 +1,4 @@
-"""A broker whose config directory is removed, moved away or replaced by a copy while it runs: nothing is lost."""
+"""A config directory that is removed, moved or replaced by a copy while the broker runs: no state is lost."""
 
 from __future__ import annotations
 

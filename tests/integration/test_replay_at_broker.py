@@ -1,4 +1,4 @@
-"""`ariane replay` against our broker: dead letters back to their topic, a dry run, a kill and the run after it."""
+"""`ariane replay` against our broker: dead letters to their original topic, a dry run, a kill and the resumed run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def servers(tmp_path: Path) -> Iterator[LocalCluster]:
 
 
 async def dead_letters(servers: LocalCluster, count: int) -> None:
-    """`count` messages of topic orders, each given up by group G."""
+    """Create `count` dead letters of topic orders in group G."""
     async with ClientInstance(servers.namesrv) as instance, Producer("P", instance=instance) as producer:
         for number in range(count):
             message = Message(
@@ -99,7 +99,7 @@ def test_dead_letters_are_replayed_once_and_a_dry_run_sends_nothing(servers: Loc
 
 
 def test_a_topic_replayed_to_itself_is_sent_once(servers: LocalCluster, tmp_path: Path) -> None:
-    """Each of its queues is read up to where it ended before the first message was sent."""
+    """Each queue is read only up to its end at the time of the first send."""
     asyncio.run(dead_letters(servers, 12))
     done = run(
         servers, "--from-topic", "orders", "--topic", "orders", "--rate", "20/s", "--result", str(tmp_path / "r.jsonl")

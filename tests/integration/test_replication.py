@@ -1,4 +1,4 @@
-"""Master and slave over sockets: the log and the tables are copied, each answers what its role allows."""
+"""Master and slave over sockets: log and tables are replicated, each server accepts the requests of its role."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ QUICK = {"ha_send_heartbeat_interval": 100, "ha_housekeeping_interval": 2000}
 
 
 class Pair:
-    """A name server, and brokers that a test starts and stops."""
+    """Name server and brokers that a test starts and stops."""
 
     def __init__(self, home: Path, namesrv: str, peers: ConnectionPool) -> None:
         self.home = home
@@ -106,7 +106,7 @@ def test_a_slave_has_the_same_log_after_a_disconnection(tmp_path: Path) -> None:
 
 
 def test_a_killed_slave_recovers(tmp_path: Path) -> None:
-    """Its store is left as it is in the middle of the work, with `abort` and perhaps half a record."""
+    """The slave's store is left with an `abort` file and possibly half a record, as after a kill."""
 
     async def work(servers: Pair) -> None:
         async with servers.broker("master") as master:
@@ -190,7 +190,7 @@ def test_a_slave_rejects_requests_reserved_for_the_master(tmp_path: Path) -> Non
 
 
 async def slave_copies(slave: Broker, servers: Pair) -> None:
-    """Until the slave has copied its master's tables once; its topics tell."""
+    """Wait until the slave has copied its master's tables once, judged by its topics."""
     await until(lambda: slave._state.topics.get("T") is not None)
 
 
@@ -215,7 +215,7 @@ def test_a_slave_copies_topics_groups_and_offsets(tmp_path: Path) -> None:
 
 
 def test_a_slave_deletes_a_topic_at_its_master_first(tmp_path: Path) -> None:
-    """`mqadmin deleteTopic -c` asks every broker of a cluster; a slave that refuses ends the command."""
+    """`mqadmin deleteTopic -c` sends the request to every broker of a cluster; an error of a slave fails the command."""
 
     async def work(servers: Pair) -> None:
         async with servers.slave() as slave:
@@ -300,7 +300,7 @@ def test_the_local_cluster_supports_slaves(tmp_path: Path) -> None:
 
 
 def test_a_promoted_slave_delivers_pending_messages_exactly_once(tmp_path: Path) -> None:
-    """What was delayed is known to the slave as delivered or pending from the log alone."""
+    """The slave determines from the log alone whether a delayed message is delivered or pending."""
 
     async def work(servers: Pair) -> None:
         async with servers.broker("master") as master, servers.slave() as slave:

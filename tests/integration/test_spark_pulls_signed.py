@@ -1,4 +1,4 @@
-"""The connector's pulls at a broker with access control. No Spark: what its tasks ask with is tried directly."""
+"""The connector's pulls from a broker with access control, tested directly without Spark."""
 
 from __future__ import annotations
 

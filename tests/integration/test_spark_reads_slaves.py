@@ -1,4 +1,4 @@
-"""The connector's reads when servers go away: a slave answers for its master, a broker lost mid-read is waited for. No Spark."""
+"""The connector's reads during server failures, without Spark: a slave replaces its master, a lost broker is retried."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def send(namesrv: str, count: int) -> None:
 
 
 async def copied(addr: str, queues: list[MessageQueue]) -> None:
-    """Wait until the slave at `addr` knows the topic and holds everything."""
+    """Wait until the slave at `addr` has the topic and all messages."""
     async with ConnectionPool() as peers:
 
         async def end(queue: MessageQueue) -> int:
@@ -136,6 +136,6 @@ def slept(waits: list[int]) -> None:
 
 
 def rows_of(cluster: pull_client.BlockingCluster, options: SourceOptions, part: OffsetRange) -> Iterator[int]:
-    """Queue offsets as they come out."""
+    """Return queue offsets in the order in which they are read."""
     for batch in read_task.read_range(cluster, part, options, ["queue_offset"]):
         yield from batch["queue_offset"].to_pylist()

@@ -1,4 +1,4 @@
-"""Topics that a broker keeps for itself, read by name: where their queues are is asked of the brokers. No Spark."""
+"""System topics read by name, without Spark: the brokers return the queues, as name servers have no route."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ariane.testing.cluster import cluster_in_thread
 
 
 def send_halves(namesrv: str, count: int) -> None:
-    """Transactions that nobody decides."""
+    """Send half messages whose transactions stay open."""
 
     async def work() -> None:
         async with TransactionProducer("shop", namesrv, check=lambda _: LocalState.UNKNOWN) as producer:

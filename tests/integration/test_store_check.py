@@ -1,4 +1,4 @@
-"""`ariane store check` and `cat`: on sound stores of ours and of Java, and with one thing wrong at a time."""
+"""`ariane store check` and `cat`: on valid stores of ours and of Java, and with one defect at a time."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_an_index_slot_with_a_wrong_entry_number_is_found() -> None:
 
 
 def test_an_index_entry_without_a_matching_key_in_its_record_is_found() -> None:
-    """The hash is another one of the same slot: only the record tells."""
+    """The hash is a different one of the same slot: only the record reveals the error."""
     disk = FakeDisk()
     indexed(disk).close()
     path = next(path for path in disk.paths() if "/index/" in path)
@@ -222,7 +222,7 @@ def test_an_index_entry_without_a_matching_key_in_its_record_is_found() -> None:
 
 
 def test_a_skipped_corrupt_range_stays_in_the_report(disk: FakeDisk) -> None:
-    """After the start that passed over it: no error, but what was lost and where its bytes are."""
+    """After a start that skipped it, the report has warnings with the lost range and the path of its copy, but no error."""
     disk.remove("/store/checkpoint")
     made("/store/abort", b"")(disk)
     overwritten(LOG, SIZE + 4, b"\0")(disk)

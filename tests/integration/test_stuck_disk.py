@@ -1,4 +1,4 @@
-"""A broker whose disk does not keep up: sends are refused with code 2 until it does, pulls go on."""
+"""A broker with a slow disk: sends are rejected with code 2 until the disk recovers, pulls continue."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ariane.store.files import SystemDisk
 
 
 class SlowDisk(SystemDisk):
-    """Takes its time for the next write when told so, and holds every fsync while `may_flush` is not set."""
+    """Disk that delays the next write by `next_write_s` and blocks every fsync while `may_flush` is not set."""
 
     def __init__(self) -> None:
         self.next_write_s = 0.0

@@ -1,4 +1,4 @@
-"""Transactions over sockets: our broker, our producers, and requests as they come from others."""
+"""Transactions over sockets: our broker, our producers, and requests as other clients send them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def run(work: Awaitable[None]) -> None:
 
 
 class Inbox:
-    """A listener that keeps what it gets."""
+    """Listener that records its messages."""
 
     def __init__(self) -> None:
         self.messages: list[ReceivedMessage] = []
@@ -157,7 +157,7 @@ def test_undecided_transactions_are_checked_until_they_are_decided(tmp_path: Pat
 
 
 def test_late_answers_to_several_checks_commit_once(tmp_path: Path) -> None:
-    """Every copy that a check made is answered, one after another: 4.9.4 delivers such a message more than once."""
+    """Every copy created by a check is answered in turn: 4.9.4 delivers such a message more than once."""
 
     async def work() -> None:
         async with Asking(tmp_path, transaction_time_out=1, transaction_check_interval=60) as peer:
@@ -257,7 +257,7 @@ def test_only_open_transactions_are_checked_after_a_restart(tmp_path: Path) -> N
 
 
 class Asking:
-    """A broker, and a producer of group P that speaks the protocol by hand and only notes what it is asked."""
+    """A broker and a producer of group P that speaks the protocol directly and records the checks it receives."""
 
     def __init__(self, home: Path, *, group: str = "P", **settings: object) -> None:
         values: dict[str, Any] = {
@@ -309,7 +309,7 @@ class Asking:
         return await self.call(RequestCode.RESUME_CHECK_HALF_MESSAGE, ResumeCheckHalfMessage(message_id))
 
     async def pull(self, topic: str, most: int = 100) -> list[Record]:
-        """The messages of queue 0, up to `most` or some more; none when the topic does not exist."""
+        """Return the messages of queue 0, about `most` at most; an empty list if the topic does not exist."""
         found: list[Record] = []
         while len(found) < most:
             header = PullMessage("G", topic, 0, len(found), 32, SUBSCRIPTION, 0, 0, "*", 0, None)

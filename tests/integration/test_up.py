@@ -1,4 +1,4 @@
-"""`ariane up` as a user meets it: servers that come back after kill -9, and that never outlive their parent."""
+"""`ariane up` as a process: servers restart after kill -9 and never outlive their parent."""
 
 from __future__ import annotations
 

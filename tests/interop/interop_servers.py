@@ -1,4 +1,4 @@
-"""What the interop tests share: the Java programs by name."""
+"""Java programs that the interop tests share, by name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def pull_all(namesrv: str, topic: str) -> list[dict[str, object]]:
 
 
 def mqadmin(namesrv: str, *lines: str) -> list[str]:
-    """What Java's mqadmin prints for each of these command lines, all run by one JVM."""
+    """Run these mqadmin command lines in one JVM and return the output of each."""
     outputs, current = [], []
     for line in java.run("ariane.peers.Admin", [namesrv, *lines]):
         if line == f"#### {len(outputs) + 1}":

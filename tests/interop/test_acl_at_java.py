@@ -1,4 +1,4 @@
-"""A Java 4.9.4 broker with access control takes what our clients sign, and says of itself what ours says."""
+"""A Java 4.9.4 broker with access control accepts requests signed by our clients and responds as ours does."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def ask(addr: str, code: int, fields: dict[str, str], who: Credentials | N
 
 
 async def denial(addr: str, code: int, fields: dict[str, str], who: Credentials | None) -> str:
-    """What a refusal says up to the place in the Java program that Java adds."""
+    """Return the remark of an error without the Java source position that Java appends."""
     remark = (await ask(addr, code, fields, who)).remark or ""
     return remark.split(", org.apache")[0].strip()
 

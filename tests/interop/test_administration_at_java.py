@@ -1,4 +1,4 @@
-"""The same questions to a Java 4.9.4 broker and to ours: the same answers."""
+"""The same admin requests to a Java 4.9.4 broker and to ours return the same responses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def table(body: bytes) -> Any:
 
 
 def entries(body: bytes) -> Any:
-    """A Java broker says what the filter makes of an entry only where it keeps extended queue files."""
+    """A Java broker returns filter results of an entry only if extended consume queues are enabled."""
     found = fastjson.read(body)
     passing = [one.pop("eval") for one in found["queueData"]]
     assert not any(passing) or "subscriptionData" in found
@@ -70,7 +70,7 @@ async def asked(connection: Connection, code: int, header: dict[str, str], body:
 
 
 async def prepare(connection: Connection) -> None:
-    """Messages with tags, a group that is online, offsets of two groups."""
+    """Send tagged messages, start an online group and commit offsets of two groups."""
     for tag in ("a", "b", "a"):
         header = SendMessage("P", "T", "TBW102", 4, 0, 0, 1, 0, f"TAGS\x01{tag}\x02WAIT\x01true")
         sent = await asked(connection, RequestCode.SEND_MESSAGE_V2, fields(header), b"body")

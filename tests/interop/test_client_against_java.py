@@ -1,4 +1,4 @@
-"""Our Producer and PushConsumer against a Java 4.9.4 name server and broker, and beside Java clients."""
+"""Our Producer and PushConsumer against a Java 4.9.4 name server and broker, alongside Java clients."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 class Inbox:
-    """A listener that keeps what it gets."""
+    """Listener that records its messages."""
 
     def __init__(self) -> None:
         self.messages: list[ReceivedMessage] = []

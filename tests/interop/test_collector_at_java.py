@@ -1,4 +1,4 @@
-"""The collector at a Java 4.9.4 master and its Java slave: every question is answered, a backlog that the slave serves is seen."""
+"""The collector at a Java 4.9.4 master and slave: every request succeeds, a backlog served by the slave is visible."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_java_master_and_slave_are_sampled(tmp_path: Path) -> None:
 
 
 async def samples_of(namesrv: str, count: int) -> list[Sample]:
-    """What the topic of samples holds."""
+    """Return the contents of the sample topic."""
     found: list[Sample] = []
     async with LitePullConsumer("R", namesrv, {SAMPLES_TOPIC: "*"}, start="first") as consumer, asyncio.timeout(30):
         while len(found) < count:

@@ -1,4 +1,4 @@
-"""A damaged record in the middle of the log: our start closes the hole, and Java's broker then serves all other messages."""
+"""A damaged record inside the log: our start overwrites the corrupt range, and a Java broker serves all other messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs delay and transactions on what Java 4.9.4 clients sent to a Java broker; its log, handed to ours, tells more."""
+"""The delay and transaction jobs on traffic of Java 4.9.4 clients: at a Java broker, and from its log at our broker."""
 
 from __future__ import annotations
 

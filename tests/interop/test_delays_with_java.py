@@ -1,4 +1,4 @@
-"""Delays between the two sides: Java 4.9.4 clients at our broker, ours at a Java broker, and one store for both brokers."""
+"""Delays across implementations: Java 4.9.4 clients at our broker, ours at a Java broker, and one store for both."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_java_clients_use_delays_of_our_broker(tmp_path: Path) -> None:
 
 
 def assert_in_time(came: dict[str, Any], first_ms: int, last_ms: int) -> None:
-    """It came not before `first_ms`, and within the delay that is allowed after `last_ms`."""
+    """Assert that the delivery is not before `first_ms` and not later than the allowed delay after `last_ms`."""
     assert first_ms <= came["storeTimestamp"] <= came["receivedAt"] <= last_ms + LATE_MS, came
 
 
@@ -117,7 +117,7 @@ JAVA_LEVELS = {
 
 
 def test_one_store_for_both_brokers_delivers_each_message_once(tmp_path: Path) -> None:
-    """Ours, Java, ours: what one of them keeps, the other delivers. Java forgets up to 10 s of what it did when it is killed."""
+    """Ours, Java, ours: each delivers pending messages of the other. A killed Java broker loses up to 10 s of progress."""
     with cluster_in_thread(tmp_path, message_delay_level=LEVELS) as (namesrv, _):
         asyncio.run(send(namesrv, "by us", 3, delay_level=1))
         assert asyncio.run(there(namesrv, 3)) == {"by us": 3}
@@ -147,7 +147,7 @@ async def send(namesrv: str, body: str, count: int, **delay: int) -> None:
 
 
 async def there(namesrv: str, count: int) -> dict[str, int]:
-    """How many messages of each body T holds, as soon as they are `count`, and what comes with them."""
+    """Return the number of messages in T by body, once there are at least `count` and no further ones arrive."""
     found: Counter[str] = Counter()
     group = f"G{time.time_ns()}"
     async with asyncio.timeout(PATIENCE_S), LitePullConsumer(group, namesrv, {"T": "*"}, start="first") as consumer:

@@ -25,7 +25,7 @@ from ariane.testing.cluster import cluster_in_thread
 
 
 class Step(NamedTuple):
-    """One request. `records`: the body of the answer holds records; `volatile`: members that no two runs have in common."""
+    """One request. `records`: the response body contains records; `volatile`: members that differ in every run."""
 
     name: str
     code: int
@@ -329,7 +329,7 @@ DIFFERENT: dict[str, tuple[str, str]] = {
 
 
 class Answer(NamedTuple):
-    """What came back, in a form that two servers can share."""
+    """Return the response in a form that is comparable between two servers."""
 
     code: int | str
     fields: dict[str, str] | None
@@ -399,7 +399,7 @@ def _plain(value: Any, volatile: tuple[str, ...], port: str) -> Any:
 
 
 def _same(text: str, port: str) -> str:
-    """Ports, and message ids that hold them, made equal."""
+    """Replace ports, and message ids that contain them, by constants."""
     text = text.replace(f":{port}", ":PORT")
     return re.sub(rf"7F000001{int(port):08X}", "7F000001PORT", text)
 
@@ -415,7 +415,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Answer], d
 
 
 def difference(expected: Answer, got: Answer) -> str:
-    """What differs, in words; empty when nothing does."""
+    """Return a description of the differences; empty if there are none."""
     found = []
     if expected.code != got.code:
         found.append(f"code {expected.code} → {got.code}")

@@ -1,4 +1,4 @@
-"""mqadmin 4.9.4 administers our broker, and Java clients with accounts work with it."""
+"""mqadmin 4.9.4 manages our broker, and Java clients with accounts work with it."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ async def until(what: Callable[[], bool]) -> None:
 
 
 async def until_replicated(peers: ConnectionPool, master: str) -> int:
-    """Send until the answer is 0 and not 11: a slave is there; how many messages that took."""
+    """Send until a slave is connected (code 0 instead of 11). Return the number of messages sent."""
     header = SendMessage("P", "T", "TBW102", 4, 0, 0, 1, 0, properties.encode({"KEYS": "first"}))
     for count in range(1, 200):
         if (await peers.request(master, RequestCode.SEND_MESSAGE_V2, header, b"x", timeout_ms=10_000)).code == 0:
@@ -54,7 +54,7 @@ def files(store: Path) -> dict[str, bytes]:
 
 
 def same_log(master: Path, slave: Path) -> int:
-    """How many bytes of the logs are the same; files that only a Java broker made ahead hold nothing."""
+    """Return the number of equal bytes in both logs; preallocated files of a Java broker are ignored."""
     one, other = files(master), files(slave)
     common = sorted(set(one) & set(other))
     assert all(one[name] == other[name] for name in common)
@@ -110,7 +110,7 @@ def test_a_java_slave_replicates_our_master(tmp_path: Path) -> None:
         assert {one["status"] for one in java.events(lines)} == {"SLAVE_NOT_AVAILABLE"}
 
     async def until_served(peers: ConnectionPool, slave: str) -> int:
-        """The Java slave has copied the topic and answers pulls with the first messages; their bytes."""
+        """Wait until the Java slave has the topic and serves the first messages. Return their bytes."""
         header = PullMessage("G", "T", 0, 0, 32, SUBSCRIPTION, 0, 0, "*", 0, None)
         for _ in range(100):
             answer = await peers.request(slave, RequestCode.PULL_MESSAGE, header)
@@ -120,7 +120,7 @@ def test_a_java_slave_replicates_our_master(tmp_path: Path) -> None:
         raise AssertionError(f"the slave answers {answer.code}: {answer.remark}")
 
     async def until_offset(peers: ConnectionPool, slave: str) -> int:
-        """The offset of the group as the Java slave has copied it."""
+        """Return the group's offset as copied by the Java slave."""
         header = QueryConsumerOffset("G", "T", 0)
         for _ in range(100):
             answer = await peers.request(slave, RequestCode.QUERY_CONSUMER_OFFSET, header)
@@ -133,7 +133,7 @@ def test_a_java_slave_replicates_our_master(tmp_path: Path) -> None:
 
 
 def test_mqadmin_deletes_a_topic_of_a_cluster_with_a_slave(tmp_path: Path) -> None:
-    """On a cluster of Java brokers the command fails: the slave refuses the request."""
+    """On a cluster of Java brokers the command fails, as the slave rejects the request."""
 
     async def run() -> None:
         async with cluster(tmp_path / "master", **SMALL) as servers, ConnectionPool() as peers:

@@ -1,4 +1,4 @@
-"""Statistics between the two sides: Java's mqadmin against our broker, and the answers of both brokers side by side."""
+"""Statistics across implementations: mqadmin against our broker, and responses of both brokers compared."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_mqadmin_combines_rates_and_lag(tmp_path: Path) -> None:
 
 
 def test_both_brokers_return_the_same_structure(tmp_path: Path) -> None:
-    """The same messages and reads on both, then each answer's members compared, and every value that must be the same."""
+    """Send and read the same messages at both brokers, then compare the members of each response and all stable values."""
     with (
         java.name_server(tmp_path / "ns") as names,
         java.broker(tmp_path / "java", names.addr) as theirs,
@@ -102,7 +102,7 @@ def test_both_brokers_return_the_same_structure(tmp_path: Path) -> None:
 
 
 async def used_and_asked(addr: str) -> dict[str, Any]:
-    """Twelve messages to four queues, all read, two of one queue consumed; what the broker tells after its next sample."""
+    """Send twelve messages to four queues, read all, commit two of one queue; return the statistics of the next sample."""
     async with ConnectionPool() as peers:
         await peers.request_ok(addr, RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopic("T", "TBW102", 4, 4, 6))
         for number in range(SENT):
@@ -147,7 +147,7 @@ async def answers(addr: str) -> dict[str, Any]:
 
 
 def shape(value: Any) -> Any:
-    """Members and kinds of values. Paths and groups of one broker are made alike."""
+    """Return members and value types. Paths and broker-specific groups are normalized."""
     if isinstance(value, dict):
         return {
             re.sub(r"commitLogDiskRatio_.*", "commitLogDiskRatio_PATH", key): shape(one) for key, one in value.items()
@@ -164,7 +164,7 @@ def is_silent_group(value: Any) -> bool:
 
 
 def sums(told: dict[str, Any]) -> dict[str, Any]:
-    """What must be equal on both sides."""
+    """Return the values that must be equal on both sides."""
     ends = by_queue(told["202"]["body"]["offsetTable"])
     group = by_queue(told["208"]["body"]["offsetTable"])
     return {

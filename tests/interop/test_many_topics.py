@@ -1,4 +1,4 @@
-"""A hundred thousand topics at two name servers at once, an unmodified Java 4.9.4 one and ours: each topic has a route."""
+"""A hundred thousand topics at an unmodified Java 4.9.4 name server and at ours: each topic has a route."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ JVM = ("-Xms512m", "-Xmx1g")
 
 
 class Broker:
-    """A broker's topic table with its registration, and connections to check the result with."""
+    """A broker's topic table with its registration, and connections for checking the result."""
 
     def __init__(self, namesrv: list[str], peers: ConnectionPool, tasks: BackgroundTasks, count: int) -> None:
         self.addrs = namesrv
@@ -51,7 +51,7 @@ class Broker:
         self.topics.on_table_change = self.registration.register_soon
 
     async def assert_routed(self, names: Iterable[str] | None = None) -> None:
-        """Each topic has a route with its number of queues at each name server; their lists hold exactly our topics."""
+        """Assert that each name server has a route with the right queue count for every topic, and no other topics."""
         names = self.topics.names() if names is None else names
         for addr in self.addrs:
             pending = iter(names)
@@ -80,7 +80,7 @@ class Broker:
         return (await self._peers.request(addr, RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(name, True))).code
 
     async def delete(self, name: str) -> None:
-        """As mqadmin does it: at the broker, then at the name servers."""
+        """Delete a topic as mqadmin does: at the broker, then at the name servers."""
         self.topics.delete(name)
         await self.registration.wait_registered()
         for addr in self.addrs:

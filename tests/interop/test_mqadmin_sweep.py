@@ -24,7 +24,7 @@ SWEEP = "test_mqadmin_sweep.py"
 CLIENTS = "test_java_clients.py"
 ADMINISTRATION = "test_java_administration.py"
 STATISTICS = "test_java_statistics.py"
-REACH = "test_reach_java.py"
+REACH = "test_retries_java.py"
 KEYS = "test_query_by_key.py"
 REPLICATION = "test_java_replication.py"
 
@@ -99,7 +99,7 @@ LEFT_OUT = {"startMonitoring"}
 
 
 class Used(NamedTuple):
-    """A cluster with SENT traced messages in T, tags A and B by turns, consumed by G, of which a member is still online."""
+    """Start a cluster with SENT traced messages in T with alternating tags A and B, consumed by group G with an online member."""
 
     namesrv: str
     broker: str
@@ -120,7 +120,7 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Used]:
 
 
 def rows(printed: str) -> list[list[str]]:
-    """The words of each line of a table that tells of broker-a."""
+    """Return the words of each table line that contains broker-a."""
     return [line.split() for line in printed.splitlines() if "broker-a" in line.split()]
 
 
@@ -330,7 +330,7 @@ def test_cluster_commands(used: Used) -> None:
 
 
 def test_cluster_round_trip_times(used: Used) -> None:
-    """It never ends."""
+    """The command does not exit by itself."""
     args = ["clusterRT", "-n", used.namesrv, "-a", "5", "-s", "64", "-i", "1"]
     with java.start(java.ADMIN, args) as program:
         line = next(line for line in program.lines(time.monotonic() + 60) if "broker-a" in line)

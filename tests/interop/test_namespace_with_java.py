@@ -1,4 +1,4 @@
-"""Namespaces: two Java applications with the same topic and group names in one cluster of ours, told apart by their namespace."""
+"""Namespaces: two Java applications with the same topic and group names in one cluster, isolated by namespace."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ asyncio.run(run(*sys.argv[1:]))
 
 
 class Got(NamedTuple):
-    """A step as a member got it."""
+    """One step of an order as received by a member."""
 
     at_ms: float
     order: str
@@ -73,7 +73,7 @@ def theirs(namesrv: str, group: str) -> contextlib.AbstractContextManager[java.J
 
 
 def got(member: str, program: java.JavaProgram) -> list[Got]:
-    """What it got so far."""
+    """Return the steps received so far."""
     found = []
     for line in program.lines(time.monotonic()):
         if line.startswith("{") and line.endswith("}"):  # the last line of a dead member may be cut
@@ -91,7 +91,7 @@ def test_order_is_preserved_when_a_java_or_our_member_is_killed(tmp_path: Path) 
 
 
 async def play(namesrv: str) -> tuple[list[list[Got]], int]:
-    """What the members of each group got, and the last step that all had to get."""
+    """Return the steps received by the members of each group, and the last step that all must receive."""
     async with Producer("P", namesrv) as producer, contextlib.AsyncExitStack() as stack:
         steps = itertools.count()
 

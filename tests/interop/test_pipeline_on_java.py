@@ -34,7 +34,7 @@ HOUR_MS = 3_600_000
 
 
 class Done(NamedTuple):
-    """What was sent, the tables that came of it, and what else was read while the broker ran and after."""
+    """Messages sent, the resulting tables, and data read while the broker ran and afterwards."""
 
     sent: list[dict[str, object]]
     delayed: dict[str, object]
@@ -74,7 +74,7 @@ COMPARED = (
 
 
 def both(namesrv: str, store: Path) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]:
-    """Topic T as the connector reads it from the broker, and as its files have it."""
+    """Read topic T through the connector, from the broker and from the store files."""
     from ariane.pipeline.spark_session import open_session
     from ariane.spark import RocketMQSource, StoreSource
 

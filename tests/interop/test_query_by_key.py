@@ -1,4 +1,4 @@
-"""Queries by key with unmodified Java 4.9.4 tools, and index files that Java and we read of each other."""
+"""Queries by key with unmodified Java 4.9.4 tools, and index files exchanged between Java and us."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ JAVA_INDEX = {
 
 
 def by_key(namesrv: str, key: str, topic: str = "T") -> list[str]:
-    """Unique ids that mqadmin queryMsgByKey prints."""
+    """Return the unique ids printed by mqadmin queryMsgByKey."""
     lines = java.run(java.ADMIN, ["queryMsgByKey", "-t", topic, "-k", key, "-n", namesrv])
     return [line.split()[0] for line in lines if line[:1] not in "#\t " and len(line.split()) == 3]
 
 
 def by_unique_key(namesrv: str, message_id: str) -> str:
-    """What mqadmin queryMsgByUniqueKey prints."""
+    """Return the output of mqadmin queryMsgByUniqueKey."""
     command = ["queryMsgByUniqueKey", "-t", "T", "-i", message_id, "-n", namesrv]
     return "\n".join(java.run(java.ADMIN, command))
 
 
 def check(namesrv: str, sent: Sequence[dict[str, object]]) -> None:
-    """First, middle and last of what was sent, by key and by id: the JVM takes its time for each."""
+    """Query the first, middle and last message by key and by id; more would take too long, as each query starts a JVM."""
     for one in (sent[0], sent[len(sent) // 2], sent[-1]):
         assert by_key(namesrv, str(one["key"])) == [one["msgId"]]
     assert f"UNIQ_KEY={sent[0]['msgId']}" in by_unique_key(namesrv, str(sent[0]["msgId"]))
@@ -53,7 +53,7 @@ def index_files(home: Path) -> list[str]:
 
 
 def every_id(namesrv: str, sent: Sequence[dict[str, object]]) -> None:
-    """Every message by its unique id and by its key, asked by our use cases of whichever broker serves."""
+    """Query every message by unique id and by key through our use cases, at either broker."""
 
     async def run() -> None:
         async with ConnectionPool() as peers:

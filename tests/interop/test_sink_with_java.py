@@ -1,4 +1,4 @@
-"""The Spark sink's tasks against a Java 4.9.4 broker: a Java client reads what the rows said, and copies are known."""
+"""The Spark sink's tasks against a Java 4.9.4 broker: a Java client reads the rows, and duplicates are recognised."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_rows_written_to_a_java_broker_are_read_by_a_java_client(tmp_path: Path)
 
 
 def test_rows_are_written_over_tls(tmp_path: Path) -> None:
-    """Java's default: plain and TLS at one port, with a certificate that it made for itself."""
+    """Start servers with Java's default: plain and TLS on one port, with a generated certificate."""
     with java.name_server(tmp_path / "ns") as name_server, java.broker(tmp_path / "b", name_server.addr):
         make_topic(name_server.addr, "Rows")
         encrypted = {"useTls": "true", "tlsVerify": "false"}
@@ -98,14 +98,14 @@ def _same(found: list[dict[str, Any]]) -> None:
 
 
 def _java_finds_by_unique_id(namesrv: str, one: dict[str, Any]) -> None:
-    """mqadmin looks from the time on that it reads in the id."""
+    """mqadmin searches from the time encoded in the id."""
     (shown,) = mqadmin(namesrv, f"queryMsgByUniqueKey -t Rows -i {one['msgId']}")
     assert f"ARIANE_DEDUP={one['properties']['ARIANE_DEDUP']}" in shown
     assert f"[{one['key']}]" in shown
 
 
 def _copies_are_left_out(namesrv: str) -> None:
-    """The task runs again; the consumer is given each row once."""
+    """The task runs twice; the consumer receives each row once."""
     write(namesrv, "Rows", frame(200), batchSize="50")
     given: list[str] = []
 
@@ -123,7 +123,7 @@ def _copies_are_left_out(namesrv: str) -> None:
 
 
 def _a_time_is_not_known_to_4_9_4(namesrv: str) -> None:
-    """A Java 4.9.4 broker delivers at once, and keeps the property."""
+    """A Java 4.9.4 broker delivers immediately and stores the property."""
     due = datetime.now(UTC) + timedelta(hours=1)
     rows = pa.record_batch({"body": pa.array([b"x"]), "deliver_at": pa.array([due], pa.timestamp("us", "UTC"))})
     write(namesrv, "Late", rows)

@@ -33,7 +33,7 @@ CHECKED = {"transactionCheckInterval": "1000"}
 class Peers(NamedTuple):
     namesrv: str
     stored: dict[MessageQueue, list[int]]
-    """Store times of topic T."""
+    """Return the store times of topic T."""
 
 
 def cluster(namesrv: str, **options: str) -> pull_client.BlockingCluster:
@@ -63,7 +63,7 @@ def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peers]:
 
 
 def test_permissive_servers_are_read_over_tls(peers: Peers) -> None:
-    """Java's default: plain and TLS at one port, with a certificate that it made for itself."""
+    """Start servers with Java's default: plain and TLS on one port, with a generated certificate."""
     encrypted = cluster(peers.namesrv, useTls="true", tlsVerify="false")
     found = queue_bounds.fetch_bounds(encrypted, encrypted.queues("T"))
     assert sum(found.end.values()) == 120

@@ -1,5 +1,5 @@
-"""SQL92 beside Java 4.9.4: every expression gives the answer that its own parser and evaluator give, and its consumers read
-what they ask our broker for."""
+"""SQL92 compared with Java 4.9.4: each expression evaluates as in Java's parser and evaluator, and consumers of either side
+receive the messages that their expression selects."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_expressions_ignored_silently_by_java_are_rejected(tmp_path):
 
 
 def _random(chance: random.Random, depth: int) -> str:
-    """A condition, mostly one that 4.9.4 accepts."""
+    """Return a random condition, mostly one that 4.9.4 accepts."""
 
     def operand() -> str:
         words = ["a", "b", "missing", "5", "5.0", "7L", "3000000000", "'x'", "'5'", "TRUE", "NULL", "-5", "-a", "0.5"]
@@ -230,7 +230,7 @@ def test_our_consumer_receives_matching_messages_from_a_java_broker(tmp_path):
 
 
 def test_filter_files_are_exchangeable_between_the_brokers(tmp_path):
-    """consumerFilter.json of ours is read by a Java broker and written again, and the other way round."""
+    """Our consumerFilter.json is read and rewritten by a Java broker, and vice versa."""
     store, home = tmp_path / "store", tmp_path / "java"
     path = store / "config" / "consumerFilter.json"
     with cluster_in_thread(tmp_path, enable_property_filter=True) as servers:

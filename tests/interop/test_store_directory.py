@@ -22,7 +22,7 @@ def identities(messages: list[dict[str, object]]) -> set[tuple[object, ...]]:
 
 
 def by_us(home: Path, count: int) -> tuple[set[tuple[object, ...]], set[tuple[object, ...]]]:
-    """Our broker on home/store sends `count` more: what it read before, and after."""
+    """Send `count` messages through our broker on home/store. Return the messages before and after."""
     with cluster_in_thread(home, **SMALL) as (namesrv, _):
         before = identities(pull_all(namesrv, "T")) if (home / "known").exists() else set()
         sent = produce(namesrv, count, "size=3000", f"keys=ours{count}")
@@ -33,7 +33,7 @@ def by_us(home: Path, count: int) -> tuple[set[tuple[object, ...]], set[tuple[ob
 
 
 def by_java(home: Path, count: int) -> tuple[set[tuple[object, ...]], set[tuple[object, ...]]]:
-    """The same by the Java broker."""
+    """Do the same with the Java broker."""
     with java.name_server(home / "ns") as name_server, java.broker(home, name_server.addr, properties=JAVA_SMALL):
         before = identities(pull_all(name_server.addr, "T")) if (home / "known").exists() else set()
         sent = produce(name_server.addr, count, "size=3000", f"keys=java{count}")

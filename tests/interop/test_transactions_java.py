@@ -117,7 +117,7 @@ def test_transactions_of_our_producer_at_a_java_broker(tmp_path: Path) -> None:
 
 
 def records(home: Path, topic: str) -> list[Record]:
-    """What a stopped broker left in queue 0, or all queues, of a topic."""
+    """Return the messages of a stopped broker in queue 0, or in all queues, of a topic."""
     config = StoreConfig(root=str(home / "store"), commit_log_size=1 << 20, consume_queue_size=2000)
     store = open_store(config, store_host=host.pack("127.0.0.1", 10911))
     found: list[Record] = []
@@ -131,7 +131,7 @@ def records(home: Path, topic: str) -> list[Record]:
 
 
 def test_open_transactions_survive_ours_then_java_then_ours(tmp_path: Path) -> None:
-    """Halves that one broker leaves open are asked about by the next, those that it ended are not."""
+    """Half messages that one broker left open are checked by the next; completed ones are not."""
     quiet = {"transaction_time_out": 1, "transaction_check_interval": 700, "transaction_check_max": 1000}
     small = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 2000}
     with cluster_in_thread(tmp_path, **quiet, **small) as (namesrv, _):

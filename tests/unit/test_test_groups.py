@@ -17,5 +17,8 @@ def test_groups_are_those_of_what_is_shared():
 
     assert conftest.group("tests/spark/test_sink.py::test_a") == "spark"
     assert conftest.group("tests/interop/test_differential.py::test_a[b::c]") == "tests/interop/test_differential.py"
-    assert conftest.group("tests/integration/test_spark_wires.py::t") == "tests/integration/test_spark_wires.py"
+    assert (
+        conftest.group("tests/integration/test_spark_connections.py::t")
+        == "tests/integration/test_spark_connections.py"
+    )
     assert conftest.group("tests/unit/test_acl.py::test_a") == "tests/unit/test_acl.py::test_a"

@@ -1,4 +1,4 @@
-"""What a server takes on at once, over its socket."""
+"""Limits of a server on requests in flight and on connections, over its socket."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def run(work: Awaitable[None]) -> None:
 
 
 class Inbox:
-    """A listener that keeps what it is given, and then does what the test says."""
+    """Listener that records its messages, then runs the action of the test."""
 
     def __init__(self, then: Callable[[ReceivedMessage], None] = lambda message: None) -> None:
         self.got: list[ReceivedMessage] = []

@@ -1,4 +1,4 @@
-"""Connections of the sink over real sockets: a peer that closes, is silent, is not there, or answers out of order."""
+"""Connections of the sink over real sockets: a peer that closes, is silent, is absent or responds out of order."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Serve = Callable[[socket.socket, list[commands.Command]], None]
 
 @pytest.fixture
 def peer() -> Iterator[Callable[[int, Serve], str]]:
-    """Starts a peer that gathers `count` requests of a connection and then does what it is told, on each connection."""
+    """Start a peer that collects `count` requests per connection and then runs the given action on each connection."""
     servers: list[socket.socket] = []
 
     def start(count: int, serve: Serve, tls: ssl.SSLContext | None = None) -> str:
@@ -152,7 +152,7 @@ def test_the_connection_to_a_silent_server_is_closed(peer: Any) -> None:
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1 that signs itself, and its key."""
+    """Return a self-signed certificate for 127.0.0.1 and its key."""
     if shutil.which("openssl") is None:
         pytest.skip("no openssl to make a certificate with")
     home = tmp_path_factory.mktemp("tls")
@@ -203,7 +203,7 @@ def test_a_refused_connection_raises_connection_lost() -> None:
 
 
 async def stored(broker: str, queues: int) -> list[list[int]]:
-    """Bodies of each queue of T, as numbers."""
+    """Return the bodies of each queue of T as numbers."""
     found: list[list[int]] = []
     async with ConnectionPool() as peers:
         for queue_id in range(queues):

@@ -1,4 +1,4 @@
-"""Retries, dead letters, request-reply, and tools that reach consumers: unmodified Java 4.9.4 peers with ours, both ways."""
+"""Retries, dead letters, request-reply and admin requests to consumers: unmodified Java 4.9.4 peers with ours, both ways."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Java store whose commit log is outside its root, opened with Java's own broker.conf, and given back: nothing is lost."""
+"""A Java store with its commit log outside the root, opened with Java's own broker.conf and returned without loss."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def identities(messages: list[dict[str, Any]]) -> set[tuple[object, ...]]:
 
 
 def by_java(home: Path) -> tuple[set[tuple[object, ...]], set[tuple[object, ...]]]:
-    """What a Java broker reads before and after it sends COUNT messages."""
+    """Return the messages that a Java broker reads before and after it receives COUNT messages."""
     properties = {**JAVA_SMALL, "storePathCommitLog": str(home / "fast" / "log")}
     with java.name_server(home / "ns") as names, java.broker(home, names.addr, properties=properties):
         before = identities(pull_all(names.addr, "T")) if (home / "sent").exists() else set()
@@ -34,7 +34,7 @@ def by_java(home: Path) -> tuple[set[tuple[object, ...]], set[tuple[object, ...]
 
 
 def own_settings(home: Path) -> dict[str, Any]:
-    """The settings of the broker.conf that the Java broker was started with, by field of BrokerConfig."""
+    """Return the settings of the Java broker's broker.conf, by field of BrokerConfig."""
     config, remarks = broker_config.BROKER_SETTINGS.load(home / "conf" / "server.conf")
     assert not [remark for remark in remarks if "nknown" in remark]
     return {
