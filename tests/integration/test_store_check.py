@@ -257,6 +257,8 @@ def test_cli_on_a_valid_and_on_a_damaged_store(tmp_path: Path) -> None:
     assert last["errors"] == len([row for row in rows if row["severity"] == ERROR])
     assert runner.invoke(app, ["store", "check", str(tmp_path / "nothing")]).exit_code == 2
     assert runner.invoke(app, ["store", "cat", str(tmp_path)]).exit_code == 2
+    missing = runner.invoke(app, ["store", "cat", str(root), "--topic", "T", "--queue", "9"])
+    assert (missing.exit_code, missing.stderr) == (2, f"Error: Queue 9 of topic T not found in {root}\n")
 
 
 def test_a_java_store_is_valid(tmp_path: Path) -> None:

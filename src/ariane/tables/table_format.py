@@ -136,7 +136,8 @@ def read_version(home: Path, table: TableSchema) -> TableVersion | None:
         ) from error
     raise StoreError(
         f"{path} has table format {number}, expected {FORMAT}: the tables were written by another version of Ariane. "
-        f"Remove {home} and run the pipeline again to rebuild them from the messages that brokers still hold."
+        f"Remove {home} and run the pipeline again to rebuild them from the messages that brokers still hold. "
+        f"Keep it if it has older messages, such as an archive: only that version reads them."
     )
 
 
