@@ -1,4 +1,4 @@
-"""Frames, commands, sessions, records and the small formats around them: known bytes, and what bad bytes get."""
+"""Frames, commands, sessions, records and small formats: known bytes, and the handling of invalid bytes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def read(data: bytes) -> Command:
     return command.decode(frame)
 
 
-def test_a_frame_is_whole_whatever_pieces_it_comes_in() -> None:
+def test_a_frame_is_reassembled_from_any_fragments() -> None:
     stream = framed(JAVA_HEADER, b"body") + framed(JAVA_HEADER) + framed(JAVA_HEADER, b"x" * 1000)
     expected = list(FrameReader().feed(stream))
     assert [frame.body for frame in expected] == [b"body", b"", b"x" * 1000]
@@ -65,21 +65,21 @@ def test_a_frame_is_whole_whatever_pieces_it_comes_in() -> None:
         (10).to_bytes(4, "big") + b"\x02\0\0\1",
     ],
 )
-def test_a_length_that_lies_is_refused_before_anything_is_kept(start: bytes) -> None:
+def test_an_invalid_length_is_rejected_before_anything_is_buffered(start: bytes) -> None:
     reader = FrameReader()
     with pytest.raises(ProtocolError):
         list(reader.feed(start + b"x" * 100))
     assert reader.waiting <= 108
 
 
-def test_the_largest_frame_is_taken_and_one_more_byte_is_not_sent() -> None:
+def test_the_largest_frame_is_accepted_and_a_larger_one_is_not_sent() -> None:
     body = bytes(FRAME_MAX - 8 - len(JAVA_HEADER))
     assert read(framed(JAVA_HEADER, body)).body == body
     with pytest.raises(ProtocolError, match="too large"):
         command.encode(1, opaque=1, flag=0, body=bytes(FRAME_MAX))
 
 
-def test_javas_json_header_is_read_and_written_to_the_letter() -> None:
+def test_the_json_header_round_trips_byte_for_byte_with_javas() -> None:
     got = read(framed(JAVA_HEADER))
     assert (got.code, got.opaque, got.flag, got.language, got.version) == (105, 7, 0, "JAVA", 401)
     assert got.field_map() == {"topic": "T1"}
@@ -87,7 +87,7 @@ def test_javas_json_header_is_read_and_written_to_the_letter() -> None:
     assert written[8:] == JAVA_HEADER.replace(b"JAVA", b"PYTHON")
 
 
-def test_javas_binary_header_is_read() -> None:
+def test_the_binary_header_of_java_is_decoded() -> None:
     got = read(framed(JAVA_BINARY, b"B", form=1))
     assert (got.code, got.version, got.opaque, got.is_response, got.field_map(), got.body) == (
         0,
@@ -100,7 +100,7 @@ def test_javas_binary_header_is_read() -> None:
 
 
 @pytest.mark.parametrize("form", [0, 1])
-def test_both_forms_carry_the_same(form: int) -> None:
+def test_both_header_formats_carry_the_same_values(form: int) -> None:
     pieces = command.encode(
         11, opaque=-5, flag=2, fields={"a": "ä\x01b", "n": "5"}, remark="why “so”", body=b"x", form=form
     )
@@ -122,23 +122,23 @@ def test_both_forms_carry_the_same(form: int) -> None:
         b"\xff\xfe",
     ],
 )
-def test_a_json_header_that_is_none_is_refused(header: bytes) -> None:
+def test_an_invalid_json_header_is_rejected(header: bytes) -> None:
     with pytest.raises(ProtocolError):
         command.decode(Frame(0, header, b""))
 
 
 @pytest.mark.parametrize("cut", range(len(JAVA_BINARY)))
-def test_a_binary_header_that_ends_anywhere_early_is_refused(cut: int) -> None:
+def test_a_truncated_binary_header_is_rejected(cut: int) -> None:
     with pytest.raises(ProtocolError):
         command.decode(Frame(1, JAVA_BINARY[:cut], b""))
 
 
-def test_a_binary_header_with_bytes_behind_it_is_refused() -> None:
+def test_a_binary_header_with_trailing_bytes_is_rejected() -> None:
     with pytest.raises(ProtocolError):
         command.decode(Frame(1, JAVA_BINARY + b"x", b""))
 
 
-def test_headers_as_fastjson_takes_them() -> None:
+def test_headers_are_parsed_as_leniently_as_by_fastjson() -> None:
     got = command.decode(
         Frame(0, b"{code:34,'opaque':\"8\",language:'KLINGON',extFields:{n:5,b:true,o:{x:1},z:null}}", b"")
     )
@@ -146,7 +146,7 @@ def test_headers_as_fastjson_takes_them() -> None:
     assert got.field_map() == {"n": "5", "b": "true", "o": '{"x":1}'}
 
 
-def test_a_typed_request_takes_texts_for_numbers_and_names_what_is_wrong() -> None:
+def test_a_typed_request_converts_texts_to_numbers_and_names_invalid_fields() -> None:
     assert typed(Command(30, fields={"topic": "T", "queueId": "3"}), QueueRef) == QueueRef("T", 3)
     assert fields(QueueRef("T", 3)) == {"topic": "T", "queueId": "3"}
     with pytest.raises(HeaderError, match="GET_MAX_OFFSET.*queueId"):
@@ -157,14 +157,14 @@ def test_a_typed_request_takes_texts_for_numbers_and_names_what_is_wrong() -> No
         typed(Command(30, fields={"topic": "T", "queueId": str(2**31)}), QueueRef)
 
 
-def test_ext_fields_that_are_no_object_are_refused_when_they_are_looked_at() -> None:
+def test_ext_fields_that_are_no_object_are_rejected_on_access() -> None:
     got = command.decode(Frame(0, b'{"code":30,"extFields":5}', b""))
     with pytest.raises(ProtocolError):
         typed(got, QueueRef)
     assert command.decode(Frame(0, b'{"code":30,"extFields":null}', b"")).field_map() == {}
 
 
-def test_long_and_short_names_of_a_send_are_one_request() -> None:
+def test_long_and_short_field_names_of_a_send_are_equivalent() -> None:
     request = SendMessage("P", "T", "TBW102", 4, 1, 0, 5, 0, "a\x01b", 0, False, None, True)
     short = fields(request)
     assert short["m"] == "true"
@@ -186,14 +186,14 @@ def test_long_and_short_names_of_a_send_are_one_request() -> None:
         (b"1.5E-7", 1.5e-7),
     ],
 )
-def test_the_dialect_is_read(text: bytes, value: object) -> None:
+def test_the_json_dialect_of_fastjson_is_read(text: bytes, value: object) -> None:
     assert fastjson.read(text) == value
 
 
 @pytest.mark.parametrize(
     "text", [b"", b"{", b"{a}", b'{"a":}', b'"x', b'"\\u12"', b"[1 2]", b"{} x", b"[" * 100 + b"]" * 100, b"\xff"]
 )
-def test_what_is_no_json_is_an_error_and_never_a_crash(text: bytes) -> None:
+def test_invalid_json_is_a_protocol_error(text: bytes) -> None:
     with pytest.raises(ProtocolError):
         fastjson.read(text)
 
@@ -207,11 +207,11 @@ def test_what_is_no_json_is_an_error_and_never_a_crash(text: bytes) -> None:
         ([0.0, 0.25, 1e10, 1.5e-7, 12345678.0, float("nan")], b"[0.0,0.25,1.0E10,1.5E-7,1.2345678E7,null]"),
     ],
 )
-def test_the_dialect_is_written(value: object, text: bytes) -> None:
+def test_the_json_dialect_of_fastjson_is_written(value: object, text: bytes) -> None:
     assert fastjson.write(value) == text
 
 
-def test_bodies_are_matched_as_liberally_as_java_does() -> None:
+def test_bodies_are_matched_as_leniently_as_in_java() -> None:
     body = b"{clientId:'c1','consumer_data_set':[{groupname:\"G\",subscriptionDataSet:[{topic:'T',subVersion:\"5\"}]}],more:1}"
     data = fastjson.decode(body, HeartbeatData)
     assert (data.client_id, data.consumers[0].subscription_data_set[0].sub_version) == ("c1", 5)
@@ -233,7 +233,7 @@ def encoded(**more: object) -> bytes:
 
 
 @pytest.mark.parametrize(("born", "store"), [(HOST4, HOST4), (HOST6, HOST4), (HOST4, HOST6), (HOST6, HOST6)])
-def test_a_record_comes_back_with_hosts_of_either_kind(born: bytes, store: bytes) -> None:
+def test_a_record_round_trips_with_ipv4_and_ipv6_hosts(born: bytes, store: bytes) -> None:
     data = encoded(born_host=born, store_host=store, sys_flag=1, reconsume_times=7, prepared_offset=9, flag=-1)
     got = record.decode(b"before" + data + b"after", 6)
     assert got.size == len(data) == record.FIXED_SIZE + 4 + 1 + 6 + len(born) + len(store) - 16
@@ -247,14 +247,14 @@ def test_a_record_comes_back_with_hosts_of_either_kind(born: bytes, store: bytes
     assert (got.topic, got.body, got.property_map(), got.crc_is_right()) == ("T", b"body", {"TAGS": "a"}, True)
 
 
-def test_a_record_that_ends_anywhere_early_is_refused() -> None:
+def test_a_truncated_record_is_rejected() -> None:
     data = encoded()
     for cut in range(len(data)):
         with pytest.raises(ProtocolError):
             record.decode(data[:cut])
 
 
-def test_a_changed_byte_is_refused_or_changes_a_value_but_never_crashes() -> None:
+def test_a_modified_byte_is_rejected_or_changes_a_value_but_never_crashes() -> None:
     data = bytearray(encoded())
     for at in range(len(data)):
         data[at] ^= 0x80
@@ -265,14 +265,14 @@ def test_a_changed_byte_is_refused_or_changes_a_value_but_never_crashes() -> Non
         data[at] ^= 0x80
 
 
-def test_records_of_an_answer_stop_at_the_first_that_is_none() -> None:
+def test_decoding_a_response_stops_at_the_first_invalid_record() -> None:
     data = encoded() * 2
     assert len(list(record.decode_all(data))) == 2
     with pytest.raises(ProtocolError):
         list(record.decode_all(data + b"rest"))
 
 
-def test_properties_are_javas_text() -> None:
+def test_properties_have_javas_text_format() -> None:
     text = properties.encode({"a": "1", "b": "2"})
     assert text == "a\x011\x02b\x012"
     assert properties.decode(text + "\x02") == {"a": "1", "b": "2"}
@@ -281,7 +281,7 @@ def test_properties_are_javas_text() -> None:
         properties.encode({"a": "x\x02b\x01y"})
 
 
-def test_a_batch_comes_back_and_a_broken_one_not_at_all() -> None:
+def test_a_batch_round_trips_and_an_invalid_one_is_rejected_as_a_whole() -> None:
     entries = [batch.BatchEntry(5, b"one", "k\x01v"), batch.BatchEntry(0, b"", "")]
     data = batch.encode(entries)
     assert batch.decode(data) == entries
@@ -368,8 +368,8 @@ def test_all_frames_of_a_body_are_expanded(how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["zlib", "LZ4", "ZSTD"])
-def test_a_bomb_costs_no_more_than_the_bound(how: str) -> None:
-    """256 MiB in little, expanded to at most 1 MiB: what is allocated meanwhile is bounded, too."""
+def test_a_decompression_bomb_allocates_no_more_than_the_limit(how: str) -> None:
+    """256 MiB compressed to a few bytes, expanded to at most 1 MiB: intermediate allocations are bounded, too."""
     compress, sys_flag = COMPRESSORS[how]
     if how == "ZSTD":  # blocks of one repeated byte: 4 bytes for 128 KiB
         block = (1 << 1 | (128 * 1024) << 3).to_bytes(3, "little") + b"x"
@@ -388,7 +388,7 @@ def test_a_bomb_costs_no_more_than_the_bound(how: str) -> None:
 
 @pytest.mark.parametrize(("module", "sys_flag"), [("lz4", 0x101), ("zstandard", 0x201)])
 def test_a_missing_package_is_named(module: str, sys_flag: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Executors of Spark run this code without the installation of this package."""
+    """Spark executors run this code without the installation of this package."""
     for name in (module, f"{module}.frame"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ConfigError, match=f"{module}: is not installed for .*: pip install {module}"):
@@ -402,7 +402,7 @@ def test_an_unknown_algorithm_is_named() -> None:
         compression.decompress(b"x", 0x501)
 
 
-def test_ids_are_javas() -> None:
+def test_message_ids_equal_javas() -> None:
     assert ids.offset_message_id(host.pack("127.0.0.1", 10911), 0) == "7F00000100002A9F0000000000000000"
     assert ids.parse_offset_message_id("7F00000100002A9F0000000000000010") == ("127.0.0.1:10911", 16)
     with pytest.raises(ProtocolError):
@@ -412,7 +412,7 @@ def test_ids_are_javas() -> None:
     assert (make(), make()) == ("0A00000123450102030400000005" + "0000", "0A00000123450102030400000005" + "0001")
 
 
-def test_unique_ids_begin_anew_with_the_month() -> None:
+def test_unique_ids_restart_with_the_month() -> None:
     now = ids.month_start_ms(1_700_000_000_000) + 5
     make = ids.unique_ids(lambda: now, ip="10.0.0.1", pid=1, process=b"\1\2\3\4")
     make()
@@ -420,7 +420,7 @@ def test_unique_ids_begin_anew_with_the_month() -> None:
     assert make()[20:28] == "00000007"
 
 
-def test_tag_hashes_are_javas() -> None:
+def test_tag_hashes_equal_javas() -> None:
     assert (java_hash("TagA"), java_hash("TagB"), java_hash("")) == (2598919, 2598920, 0)
     assert java_hash("polygenelubricants") == -(2**31)
     assert java_hash("😀") == 55357 * 31 + 56832
@@ -428,7 +428,7 @@ def test_tag_hashes_are_javas() -> None:
 
 @pytest.mark.parametrize("length", [0, 1, 511, 512, 513, 1_023, 1_024, 1_025, 5_000])
 @pytest.mark.parametrize("alphabet", ["abcXYZ09", "aéß漢😀\ud800"])
-def test_the_hash_of_a_long_text_is_that_of_its_units_one_by_one(length: int, alphabet: str) -> None:
+def test_the_hash_of_a_long_text_equals_the_iterative_hash(length: int, alphabet: str) -> None:
     text = "".join(Random(length).choices(alphabet, k=length))
     units = text.encode("utf-16-be", "surrogatepass")
     expected = 0
@@ -438,22 +438,22 @@ def test_the_hash_of_a_long_text_is_that_of_its_units_one_by_one(length: int, al
 
 
 def test_only_hashes_of_short_texts_are_cached() -> None:
-    """Pulls with tags of 10 MiB: the cache kept 65,536 of them."""
+    """Pulls with tags of 10 MiB: the cache retained 65,536 of them."""
     hashes._cached_hash.cache_clear()
     for text in ("x" * 255, "y" * 256, "z" * 1_000_000):
         java_hash(text)
     assert hashes._cached_hash.cache_info().currsize == 1
 
 
-def test_escaped_halves_of_a_character_are_joined_and_lone_ones_replaced() -> None:
-    """A text with half a character can neither be stored nor sent."""
+def test_escaped_surrogates_are_joined_and_lone_ones_replaced() -> None:
+    """A text with a lone surrogate can neither be stored nor sent."""
     read = java_properties.parse(r"a=\ud83d\ude00 \ud800x")
     assert read == {"a": "\U0001f600 \ufffdx"}
     assert java_properties.write(read).encode()
 
 
 def test_large_tables_are_strict_json_as_java_prints_them() -> None:
-    """Strict JSON is a hundred times faster; the same text, but for the quotes around queue ids."""
+    """Strict JSON is a hundred times faster; the text differs only in the quotes around queue ids."""
     groups = SubscriptionGroupTable(DataVersion(1, 2), {"G": SubscriptionGroupConfig(group_name="G")})
     assert msgspec.json.encode(groups) == fastjson.write(groups)
     values = KvTableBody({"T": 'broker-a:4;"b"'})
@@ -475,7 +475,7 @@ def test_properties_files_are_read_as_java_reads_them() -> None:
 # --- sessions ---
 
 
-def test_a_session_knows_who_waits_and_until_when() -> None:
+def test_a_session_tracks_pending_requests_and_their_deadlines() -> None:
     session: Session[str] = Session(pending_max=2)
     first, second = session.register("a", 10.0), session.register("b", 5.0)
     assert first != second
@@ -492,7 +492,7 @@ def test_a_session_knows_who_waits_and_until_when() -> None:
     assert session.next_deadline() is None
 
 
-def test_expiry_looks_at_no_request_that_is_not_due(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expiry_examines_only_requests_that_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ariane.protocol.session.DEADLINES_SPARE", 10)
     session: Session[int] = Session()
     opaques = [session.register(number, float(number)) for number in range(1000)]

@@ -164,7 +164,7 @@ def test_many_changes_are_registered_in_parts_too() -> None:
 
 
 @pytest.mark.parametrize("served", range(6))
-def test_a_registration_that_breaks_off_is_completed_by_the_next(served: int) -> None:
+def test_an_interrupted_registration_is_completed_by_the_next(served: int) -> None:
     async def work(setup: Setup) -> None:
         setup.first.fail_after = served
         await setup.registration.register_now()
@@ -178,7 +178,7 @@ def test_a_registration_that_breaks_off_is_completed_by_the_next(served: int) ->
 
 
 @pytest.mark.parametrize("served", range(4))
-def test_changes_of_a_registration_that_breaks_off_are_not_lost(served: int) -> None:
+def test_changes_of_an_interrupted_registration_are_not_lost(served: int) -> None:
     async def work(setup: Setup) -> None:
         await setup.registration.register_now()
         setup.first.fail_after = served
@@ -203,7 +203,7 @@ def test_a_restarted_name_server_receives_the_whole_table() -> None:
     run(work)
 
 
-def test_a_name_server_that_forgot_the_broker_receives_the_whole_table() -> None:
+def test_a_name_server_that_removed_the_broker_receives_the_whole_table() -> None:
     async def work(setup: Setup) -> None:
         await setup.registration.register_now()
         setup.first.routes.unregister(BrokerRef("broker-a", "h:1", "DefaultCluster", 0))
@@ -214,7 +214,7 @@ def test_a_name_server_that_forgot_the_broker_receives_the_whole_table() -> None
     run(work)
 
 
-def test_the_table_of_the_former_process_counts_for_nothing() -> None:
+def test_the_table_registered_by_the_previous_process_is_replaced() -> None:
     async def work(setup: Setup) -> None:
         await setup.registration.register_now()
         again = Setup(3, broker_permission=PERM_READ)
@@ -237,7 +237,7 @@ def test_a_period_without_changes_sends_no_topics() -> None:
     run(work)
 
 
-def test_another_permission_of_the_broker_sends_the_whole_table() -> None:
+def test_a_changed_broker_permission_sends_the_whole_table() -> None:
     async def work(setup: Setup) -> None:
         await setup.registration.register_now()
         setup.settings.current = msgspec.structs.replace(setup.settings.current, broker_permission=PERM_READ)
@@ -249,7 +249,7 @@ def test_another_permission_of_the_broker_sends_the_whole_table() -> None:
     run(work)
 
 
-def test_a_deleted_topic_is_in_no_later_part() -> None:
+def test_later_parts_do_not_contain_a_deleted_topic() -> None:
     async def work(setup: Setup) -> None:
         task = asyncio.ensure_future(setup.registration.register_now())
         while not setup.first.requests:
@@ -264,7 +264,7 @@ def test_a_deleted_topic_is_in_no_later_part() -> None:
     run(work, 4 * PART_TOPICS)
 
 
-def test_a_silent_name_server_does_not_hold_up_the_others() -> None:
+def test_an_unresponsive_name_server_does_not_delay_the_others() -> None:
     async def work(setup: Setup) -> None:
         await setup.registration.register_now()
         setup.first.hang = asyncio.Event()
@@ -278,7 +278,7 @@ def test_a_silent_name_server_does_not_hold_up_the_others() -> None:
     run(work)
 
 
-def test_a_broker_that_left_is_not_brought_back_by_a_late_registration() -> None:
+def test_a_late_registration_does_not_restore_an_unregistered_broker() -> None:
     async def work(setup: Setup) -> None:
         task = asyncio.ensure_future(setup.registration.register_now())
         while not setup.first.requests:
@@ -291,7 +291,7 @@ def test_a_broker_that_left_is_not_brought_back_by_a_late_registration() -> None
     run(work, 4 * PART_TOPICS)
 
 
-def test_changes_are_not_collected_for_a_name_server_that_receives_the_whole_table_next() -> None:
+def test_no_changes_are_collected_for_a_name_server_due_for_the_whole_table() -> None:
     async def work(setup: Setup) -> None:
         setup.second.is_down = True
         await setup.registration.register_now()

@@ -1,4 +1,4 @@
-"""Replaying: which messages, as what, at which rate, and a result that a killed replay goes on from."""
+"""Replay of messages: selection, destination, rate, and a result file from which an interrupted replay resumes."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def results(path: Path) -> list[dict[str, Any]]:
 # --- what is sent ---
 
 
-def test_the_applications_properties_stay_and_the_brokers_go() -> None:
+def test_application_properties_are_retained_and_broker_properties_removed() -> None:
     message = build_message(original(3, **DEAD), None, "NEW")
     assert (message.topic, message.tags, message.keys, message.flag) == ("orders", "new", ("order-1", "order-2"), 7)
     assert (message.message_id, message.delay_level, message.deliver_at_ms) == ("NEW", 0, 0)
@@ -107,7 +107,7 @@ def test_the_applications_properties_stay_and_the_brokers_go() -> None:
     assert set(DEAD) - DROPPED_PROPERTIES == {"color", "__SHARDINGKEY", "empty"}
 
 
-def test_a_destination_that_is_not_known_is_asked_for() -> None:
+def test_an_unknown_destination_must_be_specified() -> None:
     with pytest.raises(MessageRefused, match="no RETRY_TOPIC"):
         build_message(original(0, color="red"), None, "")
     with pytest.raises(MessageRefused, match="stored in orders"):
@@ -120,7 +120,7 @@ def test_a_destination_that_is_not_known_is_asked_for() -> None:
 # --- how fast ---
 
 
-def test_the_rate_is_kept_and_lost_time_is_not_made_up_for(tmp_path: Path) -> None:
+def test_the_rate_limit_applies_and_lost_time_is_not_caught_up(tmp_path: Path) -> None:
     clock = FakeClock(is_auto=True)
 
     async def passed() -> list[float]:
@@ -139,7 +139,7 @@ def test_the_rate_is_kept_and_lost_time_is_not_made_up_for(tmp_path: Path) -> No
     assert ReplayPace(1e9).chunk_size == 64
 
 
-def test_rates() -> None:
+def test_rate_options_are_parsed() -> None:
     assert [parse_rate(text) for text in ("500/s", "20", "30/m", "0.5/s")] == [500, 20, 0.5, 0.5]
     for text in ("0", "fast", "-1/s", "5/h", "inf"):
         with pytest.raises(ConfigError, match="500/s"):
@@ -174,7 +174,7 @@ def test_each_message_is_one_row(tmp_path: Path) -> None:
     assert (failed["source_queue_offset"], failed["state"], failed["error"]) == (1, "failed", "too large")
 
 
-def test_servers_that_are_away_end_it_and_the_rest_stands_in_the_result(tmp_path: Path) -> None:
+def test_unavailable_servers_end_the_replay_and_unsent_messages_are_in_the_result(tmp_path: Path) -> None:
     path = tmp_path / "result.jsonl"
     target = FakeTarget()
     target.away = True
@@ -189,7 +189,7 @@ def test_servers_that_are_away_end_it_and_the_rest_stands_in_the_result(tmp_path
     assert [row["state"] for row in results(path)] == ["ok"] * 4
 
 
-def test_it_can_be_stopped(tmp_path: Path) -> None:
+def test_a_replay_can_be_stopped(tmp_path: Path) -> None:
     stop = asyncio.Event()
     done = run(
         FakeTarget(),
@@ -201,7 +201,7 @@ def test_it_can_be_stopped(tmp_path: Path) -> None:
     assert done == ReplayResult(2, 0, 3, 0, "stopped")
 
 
-def test_a_killed_replay_goes_on_and_what_was_under_way_keeps_its_id(tmp_path: Path) -> None:
+def test_a_killed_replay_resumes_and_in_flight_messages_retain_their_ids(tmp_path: Path) -> None:
     path = tmp_path / "result.jsonl"
 
     def line(number: int, state: str) -> str:
@@ -219,7 +219,7 @@ def test_a_killed_replay_goes_on_and_what_was_under_way_keeps_its_id(tmp_path: P
     assert [(row["message_id"], row["state"]) for row in results(path)] == [("K0", "ok"), ("K1", "ok"), ("N1", "ok")]
 
 
-def test_one_replay_at_a_time_and_files_that_can_be_written(tmp_path: Path) -> None:
+def test_a_result_file_must_be_writable_and_used_by_one_replay(tmp_path: Path) -> None:
     with (
         ResultFile(tmp_path / "r.jsonl"),
         pytest.raises(ConfigError, match="another replay"),
@@ -235,7 +235,7 @@ def test_one_replay_at_a_time_and_files_that_can_be_written(tmp_path: Path) -> N
         pass
 
 
-def test_a_topic_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_topic_is_reported(tmp_path: Path) -> None:
     target = FakeTarget()
     with pytest.raises(ConfigError, match="no such topic"):
         run(target, tmp_path / "r.jsonl", original(0), topic="missing")
@@ -244,7 +244,7 @@ def test_a_topic_that_is_not_there(tmp_path: Path) -> None:
     assert [row["error"] for row in results(tmp_path / "r.jsonl")] == ["missing: no such topic", None]
 
 
-def test_messages_of_one_sharding_key_go_one_after_another(tmp_path: Path) -> None:
+def test_messages_with_one_sharding_key_are_sent_sequentially(tmp_path: Path) -> None:
     class Slow(FakeTarget):
         async def send(self, message: Message, order_key: str | None) -> SendResult:
             assert order_key == message.properties.get("__SHARDINGKEY")
@@ -258,7 +258,7 @@ def test_messages_of_one_sharding_key_go_one_after_another(tmp_path: Path) -> No
     assert [message.properties["n"] for message in target.sent] == ["2", "0", "1"]
 
 
-def test_when_one_of_a_sharding_key_fails_later_ones_wait_for_it(tmp_path: Path) -> None:
+def test_a_failed_message_blocks_later_ones_with_the_same_sharding_key(tmp_path: Path) -> None:
     target = FakeTarget()
     target.refused = {"N1"}
     keys = ("a", "b", "a", "b", "a")
@@ -307,7 +307,7 @@ def chosen(home: Path, **wanted: Any) -> list[OriginalMessage]:
     return asyncio.run(work())
 
 
-def test_an_archives_messages_are_chosen(tmp_path: Path) -> None:
+def test_messages_of_an_archive_are_selected(tmp_path: Path) -> None:
     home = archive(tmp_path)
 
     def offsets(**wanted: Any) -> list[int]:
@@ -326,19 +326,19 @@ def test_an_archives_messages_are_chosen(tmp_path: Path) -> None:
     "where",
     ["flag = 1); COPY (SELECT 1) TO 'stolen.csv'; SELECT (1", "colour = 1", "flag =", "1); DROP VIEW archive; --"],
 )
-def test_a_condition_is_a_condition(tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_where_option_accepts_conditions_only(tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="--where"):
         chosen(archive(tmp_path), where=where)
     assert not (tmp_path / "stolen.csv").exists()
 
 
-def test_no_archive(tmp_path: Path) -> None:
+def test_a_missing_archive_is_reported(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="ariane archive run"):
         chosen(tmp_path)
 
 
-def test_an_outcome_is_named_by_its_place() -> None:
+def test_an_outcome_is_identified_by_its_record_id() -> None:
     row = ReplayOutcome(
         source_topic="T", source_broker="b", source_queue_id=1, source_queue_offset=2, source_message_id="U", state="ok",
         at_ms=1,
@@ -347,7 +347,7 @@ def test_an_outcome_is_named_by_its_place() -> None:
 
 
 @pytest.mark.parametrize("code", [ResponseCode.PULL_OFFSET_MOVED, ResponseCode.PULL_RETRY_IMMEDIATELY])
-def test_messages_that_a_broker_removes_meanwhile_are_not_passed_over(code: ResponseCode) -> None:
+def test_messages_removed_by_a_broker_during_the_replay_are_an_error(code: ResponseCode) -> None:
     class Peers:
         async def request(self, addr: str, request: object, pull: object) -> Command:
             told = {"suggestWhichBrokerId": "0", "nextBeginOffset": "7", "minOffset": "7", "maxOffset": "9"}
@@ -363,7 +363,7 @@ def test_messages_that_a_broker_removes_meanwhile_are_not_passed_over(code: Resp
         asyncio.run(work())
 
 
-def test_what_an_archive_has_twice_is_sent_once(tmp_path: Path) -> None:
+def test_duplicates_in_an_archive_are_sent_once(tmp_path: Path) -> None:
     home = archive(tmp_path)
     now = table_format.read_version(home, ARCHIVE)
     assert now is not None

@@ -1,4 +1,4 @@
-"""Replication without sockets: framing, a store that follows another's bytes, and how far a slave is known to be."""
+"""Replication without sockets: framing, a store that follows another's bytes, and the acknowledged offset of a slave."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CONFIG = StoreConfig(root="/store", commit_log_size=1024, consume_queue_size=100
 FOLLOWER = StoreConfig(root="/store", commit_log_size=1024, consume_queue_size=100, follower=True)
 
 
-def test_only_the_last_whole_report_counts() -> None:
+def test_only_the_last_complete_report_counts() -> None:
     reports = AckReader()
     assert reports.feed(report(1)[:5]) is None
     assert reports.feed(report(1)[5:] + report(2) + report(3)[:7]) == 2
@@ -35,7 +35,7 @@ def test_only_the_last_whole_report_counts() -> None:
         reports.feed(report(-1))
 
 
-def test_chunks_come_out_as_they_went_in_however_they_are_cut() -> None:
+def test_chunks_round_trip_with_any_fragmentation() -> None:
     sent = [ReplicationChunk(0, b"abc"), ReplicationChunk(3, b""), ReplicationChunk(3, bytes(1000))]
     stream = b"".join(frame_head(offset, len(data)) + data for offset, data in sent)
     for step in (1, 7, 13, len(stream)):
@@ -87,7 +87,7 @@ def stored(store: MessageStore) -> dict[tuple[str, int, int], bytes]:
 
 
 @pytest.mark.parametrize("size", [1, 7, 100, 1024, 32768])
-def test_a_follower_has_the_same_records_however_they_are_cut(size: int) -> None:
+def test_a_follower_has_the_same_records_with_any_fragmentation(size: int) -> None:
     first = master()
     follower = opened(FakeDisk(), FOLLOWER)
     replica = follower.follow_master()
@@ -104,7 +104,7 @@ def test_a_follower_has_the_same_records_however_they_are_cut(size: int) -> None
         follower.put(draft(b"x"))
 
 
-def test_a_record_is_not_read_before_its_end_has_come() -> None:
+def test_an_incomplete_record_is_not_readable() -> None:
     store = opened(FakeDisk())
     placed = store.put(draft(b"x" * 50))
     store.dispatch_pending()
@@ -118,7 +118,7 @@ def test_a_record_is_not_read_before_its_end_has_come() -> None:
     assert stored(follower) == stored(store)
 
 
-def test_an_empty_follower_begins_where_the_master_does_and_nowhere_else() -> None:
+def test_an_empty_follower_starts_at_the_masters_first_offset() -> None:
     first = master()
     base = 1024 * 3
     disk = FakeDisk()
@@ -141,7 +141,7 @@ def test_an_empty_follower_begins_where_the_master_does_and_nowhere_else() -> No
     assert stored(again) == kept
 
 
-def test_a_flush_in_flight_survives_the_move_of_an_empty_log_to_where_the_master_begins() -> None:
+def test_a_flush_in_flight_survives_the_move_of_an_empty_log_to_the_masters_start() -> None:
     source, disk = master(), FakeDisk()
     follower = opened(disk, FOLLOWER)
     replica = follower.follow_master()
@@ -158,13 +158,13 @@ def test_a_flush_in_flight_survives_the_move_of_an_empty_log_to_where_the_master
     follower.close()
 
 
-def test_another_file_size_is_told() -> None:
+def test_a_different_file_size_is_reported() -> None:
     follower = opened(FakeDisk(), FOLLOWER)
     with pytest.raises(ConfigError, match="mappedFileSizeCommitLog"):
         follower.follow_master().append(0, bytes(2000))
 
 
-def test_a_topic_deleted_and_made_anew_at_the_master_begins_anew_here() -> None:
+def test_a_topic_recreated_at_the_master_restarts_at_the_follower() -> None:
     first = master(9)
     first.flush()
     first.delete_topic("T")
@@ -180,7 +180,7 @@ def test_a_topic_deleted_and_made_anew_at_the_master_begins_anew_here() -> None:
     assert {key: data for key, data in stored(follower).items() if key[1] == 0} == stored(first)
 
 
-def test_a_follower_whose_disk_is_full_goes_on_with_room() -> None:
+def test_a_follower_with_a_full_disk_resumes_when_there_is_space() -> None:
     first = master()
     disk = FakeDisk()
     follower = opened(disk, FOLLOWER)
@@ -209,8 +209,8 @@ def test_a_follower_whose_disk_is_full_goes_on_with_room() -> None:
     [(SurvivingData.NONE, 0), (SurvivingData.ALL, 0), (SurvivingData.SOME, 1), (SurvivingData.SOME, 2)],
 )
 @pytest.mark.parametrize("flush", ["async", "sync"])
-def test_power_lost_at_every_change_of_a_follower(kept: SurvivingData, seed: int, flush: str) -> None:
-    """It opens, holds nothing but the master's records, all it had flushed, and takes the rest from where it is."""
+def test_a_follower_recovers_from_a_power_loss_at_every_change(kept: SurvivingData, seed: int, flush: str) -> None:
+    """It opens, contains only records of the master and all that it had flushed, and resumes from its end."""
     first = master(40)
     config = StoreConfig(root="/store", commit_log_size=1024, consume_queue_size=100, flush=flush, follower=True)  # type: ignore[arg-type]
     chunks = pieces(first, 0, 90)
@@ -296,7 +296,7 @@ def with_feed(
     asyncio.run(asyncio.wait_for(run(), 20))
 
 
-def test_nothing_is_sent_before_the_first_report_and_an_empty_slave_gets_everything() -> None:
+def test_nothing_is_sent_before_the_first_report_and_an_empty_slave_receives_everything() -> None:
     async def work(feed: ReplicationFeed, store: MessageStore, script: Script, serving: asyncio.Task[None]) -> None:
         await turns()
         assert script.got == []
@@ -313,7 +313,7 @@ def test_nothing_is_sent_before_the_first_report_and_an_empty_slave_gets_everyth
     with_feed(work)
 
 
-def test_a_send_waits_until_a_slave_has_it() -> None:
+def test_a_send_waits_until_a_slave_has_replicated_it() -> None:
     async def work(feed: ReplicationFeed, store: MessageStore, script: Script, serving: asyncio.Task[None]) -> None:
         end = store.commit_log_max
         assert await feed.wait_replicated(end) == ResponseCode.SLAVE_NOT_AVAILABLE
@@ -338,7 +338,7 @@ def test_a_send_waits_until_a_slave_has_it() -> None:
     with_feed(work)
 
 
-def test_a_slave_that_does_not_answer_or_is_too_far_behind() -> None:
+def test_an_unresponsive_or_lagging_slave_fails_the_send() -> None:
     async def work(feed: ReplicationFeed, store: MessageStore, script: Script, serving: asyncio.Task[None]) -> None:
         script.said.put_nowait(report(10))
         await turns()
@@ -349,7 +349,7 @@ def test_a_slave_that_does_not_answer_or_is_too_far_behind() -> None:
 
 
 @pytest.mark.parametrize("reports", [[1 << 40], [10, 1 << 40]])
-def test_a_slave_ahead_of_its_master_is_let_go(reports: list[int]) -> None:
+def test_a_slave_ahead_of_its_master_is_disconnected(reports: list[int]) -> None:
     async def work(feed: ReplicationFeed, store: MessageStore, script: Script, serving: asyncio.Task[None]) -> None:
         for offset in reports:
             script.said.put_nowait(report(offset))
@@ -361,7 +361,7 @@ def test_a_slave_ahead_of_its_master_is_let_go(reports: list[int]) -> None:
     with_feed(work)
 
 
-def test_in_sync_mode_slaves_get_only_what_is_flushed() -> None:
+def test_in_sync_flush_slaves_receive_only_flushed_records() -> None:
     store = opened(FakeDisk(), StoreConfig(root="/store", commit_log_size=1024, consume_queue_size=100, flush="sync"))
     placed = store.put(draft(b"x"))
     assert store.replication_source.read(0, 100) == b""

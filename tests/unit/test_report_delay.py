@@ -48,7 +48,7 @@ def dicts(sheet: Table) -> list[dict[str, Any]]:
     return [dict(zip((field.name for field in sheet.columns), line, strict=True)) for line in sheet.rows]
 
 
-def test_both_sides_of_what_was_asked_for(tmp_path: Path) -> None:
+def test_deliveries_are_reported_early_and_late_per_kind_and_level(tmp_path: Path) -> None:
     offs = [*range(1, 101), -5, -2000, 0]
     rows = [row(number, timedelta(minutes=-5), off) for number, off in enumerate(offs)]
     rows.append(row(200, timedelta(minutes=-5), 7, kind="time", level=None))
@@ -83,7 +83,7 @@ def test_both_sides_of_what_was_asked_for(tmp_path: Path) -> None:
     assert report.as_of == T0
 
 
-def test_what_waits_by_the_hour_in_which_it_is_due_and_what_is_overdue(tmp_path: Path) -> None:
+def test_pending_messages_are_counted_by_due_hour_with_overdue_ones(tmp_path: Path) -> None:
     rows = [
         row(1, timedelta(seconds=-5)),
         row(2, HOUR),
@@ -107,14 +107,14 @@ def test_what_waits_by_the_hour_in_which_it_is_due_and_what_is_overdue(tmp_path:
     }  # fmt: skip
 
 
-def test_more_hours_than_are_shown_are_counted(tmp_path: Path) -> None:
+def test_omitted_hours_are_counted(tmp_path: Path) -> None:
     put(tmp_path, DELAYS, [row(number, number * HOUR) for number in range(60)], as_of_ms=T0_MS)
     sheet = part(asked(tmp_path), "Pending by due hour")
     assert (len(sheet.rows), sheet.omitted_rows) == (delay_report.HOURS_MAX, 60 - delay_report.HOURS_MAX)
 
 
-def test_nothing_is_overdue_before_its_delivery_could_be_known(tmp_path: Path) -> None:
-    """Where nobody sends, nothing tells the broker's time: it is overdue when the pipeline has looked and found nothing."""
+def test_a_message_is_overdue_only_after_its_delivery_could_be_observed(tmp_path: Path) -> None:
+    """Without sends the broker's time is unknown: a message is overdue if the pipeline is up to date without a delivery."""
     put(tmp_path, MESSAGES, [], as_of_ms=T0_MS, applied={"messages Q": 1})
     put(tmp_path, DELAYS, [row(1, timedelta(seconds=30))], as_of_ms=T0_MS, applied={"messages": 1})
     later_ms = T0_MS + 100_000
@@ -131,7 +131,7 @@ def test_nothing_is_overdue_before_its_delivery_could_be_known(tmp_path: Path) -
     assert overdue(7) == (0, False)
 
 
-def test_filters_and_a_home_without_the_table(tmp_path: Path) -> None:
+def test_filters_apply_and_a_missing_table_is_reported(tmp_path: Path) -> None:
     empty = asked(tmp_path)
     assert empty.as_of is None
     assert empty.warnings

@@ -1,4 +1,4 @@
-"""The health report over small Parquet files: partial rows are summed, unknown is not zero, what is left out is said."""
+"""The health report on small Parquet files: partial rows are summed, unknown is not zero, omitted data is reported."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def sheet(report: Report, title: str) -> Table:
     return found
 
 
-def test_partial_rows_are_summed_and_the_worst_comes_first(tmp_path: Path) -> None:
+def test_partial_rows_are_summed_and_sorted_by_severity(tmp_path: Path) -> None:
     ahead = {"host": "10.0.0.7"}
     report = asked(
         tmp_path,
@@ -54,7 +54,7 @@ def test_partial_rows_are_summed_and_the_worst_comes_first(tmp_path: Path) -> No
     )
 
 
-def test_never_consumed_is_stored_less_consumed_by_topic_tag_and_group(tmp_path: Path) -> None:
+def test_never_consumed_is_stored_minus_consumed_by_topic_tag_and_group(tmp_path: Path) -> None:
     report = asked(
         tmp_path,
         row("stored", 10, cause="a", consumer_group="G H"),
@@ -77,8 +77,8 @@ def test_never_consumed_is_stored_less_consumed_by_topic_tag_and_group(tmp_path:
     assert {line[1]: line[5] for line in never.rows}["G"] == "nobody"
 
 
-def test_when_all_is_read_and_nobody_traces_any_more_never_consumed_is_known_until_now(tmp_path: Path) -> None:
-    """The newest trace is half an hour old, and the pipeline has just looked: consumers are dead, which is to be seen."""
+def test_never_consumed_is_known_until_now_if_everything_is_read_without_new_traces(tmp_path: Path) -> None:
+    """The newest trace is half an hour old and the pipeline is up to date: dead consumers must be visible."""
     now_ms = T0_MS + HOUR_MS
     put(
         tmp_path,
@@ -93,7 +93,7 @@ def test_when_all_is_read_and_nobody_traces_any_more_never_consumed_is_known_unt
     assert [line[:3] for line in sheet(report, "Never consumed").rows] == [("T", None, 5)]
 
 
-def test_that_the_table_begins_after_what_was_asked_for_is_said(tmp_path: Path) -> None:
+def test_a_table_that_starts_after_the_requested_time_is_reported(tmp_path: Path) -> None:
     put(tmp_path, HEALTH, [row("stored", 5, minutes=2)], as_of_ms=T0_MS + HOUR_MS)
     gaps = [
         health_report.report(tmp_path, since_ms=T0_MS + ms, until_ms=T0_MS + HOUR_MS, now_ms=T0_MS + HOUR_MS).warnings
@@ -102,7 +102,7 @@ def test_that_the_table_begins_after_what_was_asked_for_is_said(tmp_path: Path) 
     assert [any("the tables start at 2023-11-14 22:16 UTC" in gap for gap in some) for some in gaps] == [True, False]
 
 
-def test_filters(tmp_path: Path) -> None:
+def test_topic_and_group_filters_apply(tmp_path: Path) -> None:
     dead = {"cause": "exception", "worst": 16}
     report = asked(
         tmp_path,
@@ -115,7 +115,7 @@ def test_filters(tmp_path: Path) -> None:
     assert [line[:4] for line in sheet(report, "Dead letters").rows] == [("G", "T", "exception", 1)]
 
 
-def test_who_does_not_trace(tmp_path: Path) -> None:
+def test_producers_and_groups_without_traces_are_listed(tmp_path: Path) -> None:
     report = asked(
         tmp_path,
         row("sent", 30, host="p1", cause="traced"), row("sent", 10, host="p1", cause="untraced"),
@@ -127,13 +127,13 @@ def test_who_does_not_trace(tmp_path: Path) -> None:
     assert sheet(report, "Groups without traces").rows == (("silent", "T", 2, T0),)
 
 
-def test_rows_that_are_left_out_are_counted(tmp_path: Path) -> None:
+def test_omitted_rows_are_counted(tmp_path: Path) -> None:
     many = [row("stored-twice", host=f"h{number:02}", worst=2) for number in range(25)]
     twice = sheet(asked(tmp_path, *many), "Stored twice")
     assert (len(twice.rows), twice.omitted_rows, twice.title) == (20, 5, "Stored twice: 25")
 
 
-def test_tables_that_are_not_there_are_said(tmp_path: Path) -> None:
+def test_missing_tables_are_reported(tmp_path: Path) -> None:
     report = health_report.report(tmp_path, since_ms=T0_MS, until_ms=T0_MS + 1, now_ms=T0_MS + 2)
     assert report.as_of is None
     assert any("table health in" in gap for gap in report.warnings)

@@ -1,4 +1,4 @@
-"""The lag report over small published tables: sums over brokers, what is unknown, the case in which a console misleads."""
+"""The lag report on small published tables: sums over brokers, unknown values, misleading console values."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def plot(report: Report, title: str) -> Plot:
     return found
 
 
-def test_a_groups_numbers_are_sums_over_brokers_in_its_last_whole_minute(tmp_path: Path) -> None:
+def test_group_values_are_sums_over_brokers_in_the_last_complete_minute(tmp_path: Path) -> None:
     last = {"lag": 1, "consumed_tps": 1.0}  # a minute that has just begun
     report = reported(
         tmp_path, [minute(1), minute(2), minute(2, "b", lag=30, drain_s=6.0, oldest_age_ms=9000), minute(3, **last)]
@@ -84,7 +84,7 @@ def test_a_groups_numbers_are_sums_over_brokers_in_its_last_whole_minute(tmp_pat
     assert sheet(report, "Misleading TPS in consoles") == []
 
 
-def test_where_a_slave_serves_the_consoles_tps_stands_beside_the_truth(tmp_path: Path) -> None:
+def test_the_consoles_tps_is_shown_next_to_the_actual_one_if_a_slave_serves(tmp_path: Path) -> None:
     served = {"delivered_master_tps": 0.0, "delivered_slaves_tps": 12.0}
     report = reported(tmp_path, [minute(1, **served), minute(2, **served), minute(3, **served)])
     (row,) = sheet(report, "Groups")
@@ -93,7 +93,7 @@ def test_where_a_slave_serves_the_consoles_tps_stands_beside_the_truth(tmp_path:
     assert (told["TPS in consoles"], told["consumed"], told["by slaves"]) == (0.0, 10.0, 12.0)
 
 
-def test_a_console_that_misled_in_any_minute_of_the_time_is_named(tmp_path: Path) -> None:
+def test_misleading_console_values_in_any_minute_are_reported(tmp_path: Path) -> None:
     """The slave served in the first two minutes only; one broker is not known in the second."""
     served = {"delivered_master_tps": 0.0, "delivered_slaves_tps": 12.0, "lag": 900, "oldest_age_ms": 8000}
     unknown = dict.fromkeys(("delivered_master_tps", "delivered_slaves_tps", "lag"))
@@ -105,13 +105,13 @@ def test_a_console_that_misled_in_any_minute_of_the_time_is_named(tmp_path: Path
     assert (told["TPS in consoles"], told["consumed"], told["by slaves"], told["lag"]) == (0, 10, 12, 900)
 
 
-def test_a_consoles_zero_while_a_group_confirms_is_named(tmp_path: Path) -> None:
+def test_a_console_value_of_zero_while_a_group_commits_is_reported(tmp_path: Path) -> None:
     rows = [minute(0, delivered_master_tps=0.0), minute(1), minute(2)]
     (told,) = sheet(reported(tmp_path, rows), "Misleading TPS in consoles")
     assert (told["minutes"], told["of"], told["worst"]) == (1, 2, at(0))
 
 
-def test_the_whole_time_has_the_greatest_lag_and_every_doubt(tmp_path: Path) -> None:
+def test_the_time_range_shows_the_maximum_lag_and_every_warning(tmp_path: Path) -> None:
     away = minute(1, produced_tps=None, consumed_tps=None, lag=None, flags=["master unreachable"])
     early = minute(0, produced_tps=35.0, lag=5000, oldest_age_ms=70_000, delivered_slaves_tps=30.0)
     report = reported(tmp_path, [early, away, minute(2), minute(3, lag=9999)])
@@ -124,7 +124,7 @@ def test_the_whole_time_has_the_greatest_lag_and_every_doubt(tmp_path: Path) -> 
     assert sheet(reported(tmp_path / "other", [minute(0)], group="H"), "Groups over the time range") == []
 
 
-def test_a_broker_that_was_away_and_a_silent_collector_are_told_also_when_both_are_back(tmp_path: Path) -> None:
+def test_past_outages_of_a_broker_or_the_collector_are_reported(tmp_path: Path) -> None:
     samples = [
         broker(second, error="refused" if second == 5 else None, dropped_samples=9 if second == 5 else 0)
         for second in (0, 5, 80, 180)
@@ -138,7 +138,7 @@ def test_a_broker_that_was_away_and_a_silent_collector_are_told_also_when_both_a
     )
 
 
-def test_what_one_broker_does_not_tell_is_unknown_and_never_zero(tmp_path: Path) -> None:
+def test_a_value_missing_from_one_broker_is_unknown_not_zero(tmp_path: Path) -> None:
     nothing = dict.fromkeys(set(CONSUMPTION.column_names) - {"window_start", "broker", "topic", "consumer_group"})
     away = minute(2, "b") | nothing | {"flags": ["master unreachable"]}
     report = reported(tmp_path, [minute(1), minute(1, "b"), minute(2), away, minute(3)])
@@ -150,12 +150,12 @@ def test_what_one_broker_does_not_tell_is_unknown_and_never_zero(tmp_path: Path)
     assert lags == [1200.0, None, None]
 
 
-def test_a_broker_that_is_in_no_row_of_the_minute_is_told(tmp_path: Path) -> None:
+def test_a_broker_without_rows_in_the_minute_is_reported(tmp_path: Path) -> None:
     (row,) = sheet(reported(tmp_path, [minute(1), minute(1, "b"), minute(2), minute(3)]), "Groups")
     assert (row["lag"], row["remarks"]) == (None, "no data for this minute")
 
 
-def test_minutes_without_samples_are_holes_in_the_lines(tmp_path: Path) -> None:
+def test_minutes_without_samples_are_gaps_in_the_plot(tmp_path: Path) -> None:
     report = reported(tmp_path, [minute(0), minute(3)])
     (line,) = plot(report, "Lag").lines
     assert line.points == ((at(0), 600.0), (at(60), None), (at(120), None), (at(180), 600.0))
@@ -163,7 +163,7 @@ def test_minutes_without_samples_are_holes_in_the_lines(tmp_path: Path) -> None:
     assert names == ["G · T in", "G · T consumed"]
 
 
-def test_filters_and_order(tmp_path: Path) -> None:
+def test_filters_apply_and_rows_are_sorted(tmp_path: Path) -> None:
     rows = [minute(1, consumer_group=f"G{number}", lag=number, topic=f"T{number % 2}") for number in range(8)]
     rows.append(minute(1, consumer_group="lost", lag=None))
     report = reported(tmp_path / "all", rows)
@@ -175,14 +175,14 @@ def test_filters_and_order(tmp_path: Path) -> None:
     assert len(sheet(reported(tmp_path / "topic", rows, topic="T1"), "Groups")) == 4
 
 
-def test_rows_that_are_left_out_are_counted(tmp_path: Path) -> None:
+def test_omitted_rows_are_counted(tmp_path: Path) -> None:
     rows = [minute(1, consumer_group=f"G{number}") for number in range(lag_report.ROWS_MAX + 3)]
     first = reported(tmp_path, rows).sections[0]
     assert isinstance(first, Table)
     assert (len(first.rows), first.omitted_rows) == (lag_report.ROWS_MAX, 3)
 
 
-def test_brokers_their_rates_and_what_a_slave_has_to_copy(tmp_path: Path) -> None:
+def test_brokers_are_listed_with_rates_and_replication_lag(tmp_path: Path) -> None:
     samples = [
         broker(180), broker(185), broker(185, stored_at=at(187)), broker(180, 1, log_max=300),
         broker(185, 1, log_max=400, booted_at=at(184), put_total=3),
@@ -203,7 +203,7 @@ def test_brokers_their_rates_and_what_a_slave_has_to_copy(tmp_path: Path) -> Non
     )
 
 
-def test_why_samples_may_be_missing(tmp_path: Path) -> None:
+def test_reasons_for_missing_samples_are_reported(tmp_path: Path) -> None:
     early = [broker(60, dropped_samples=7, skipped_groups=2)]
     report = reported(tmp_path / "late", [minute(0)], early)
     assert report.warnings == (

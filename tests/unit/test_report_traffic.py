@@ -1,4 +1,4 @@
-"""Reports tps and latency: partial rows add up, unknown is not zero, percentiles are those of all that was added."""
+"""Reports tps and latency: partial rows are summed, unknown is not zero, percentiles cover all summed histograms."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def plot(report: Report, title: str) -> dict[str, list[float | None]]:
     return {line.name: [value for _, value in line.points] for line in found.lines}
 
 
-def test_partial_rows_of_a_minute_add_up(tmp_path: Path) -> None:
+def test_partial_rows_of_a_minute_are_summed(tmp_path: Path) -> None:
     rows = [
         sent(-1, 1),
         sent(0, 30),
@@ -54,14 +54,14 @@ def test_partial_rows_of_a_minute_add_up(tmp_path: Path) -> None:
     assert (second["mean"], second["peak"], second["open"]) == (0.05, 0.1, 0)
 
 
-def test_below_one_a_second_is_no_zero(tmp_path: Path) -> None:
+def test_a_rate_below_one_per_second_is_not_zero(tmp_path: Path) -> None:
     both(tmp_path, [sent(-1, 1), sent(0, 12)], [], as_of_s=60)
     report = asked("tps", tmp_path)
     assert sheet(report, "Sent by topic and group")[0]["mean"] == 0.2
     assert plot(report, "Sent by")["orders · shop"] == [0.2]
 
 
-def test_unknown_minutes_are_unknown_and_others_zero(tmp_path: Path) -> None:
+def test_minutes_without_data_are_zero_only_if_they_are_known(tmp_path: Path) -> None:
     # Minute 1: another topic only; minute 2: nobody traced; minute 4: known for half of it.
     rows = [sent(-1, 1), sent(0, 60), sent(1, 6, topic="other"), sent(3, 60), sent(4, 30)]
     both(tmp_path, rows, [], as_of_s=270)
@@ -79,7 +79,7 @@ def test_unknown_minutes_are_unknown_and_others_zero(tmp_path: Path) -> None:
     assert only == {"other · shop": [0.0, 0.1, None, 0.0, None]}, "a filter changes nothing of what is known"
 
 
-def test_the_first_minute_of_the_table_is_not_whole(tmp_path: Path) -> None:
+def test_the_first_minute_of_the_table_is_incomplete(tmp_path: Path) -> None:
     both(tmp_path, [sent(2, 6), sent(3, 6)], [], as_of_s=240)
     steps = sheet(asked("tps", tmp_path), "By minute, newest first")
     assert [(row["complete"], row["sent"]) for row in steps] == [(True, 6), (False, 6)]
@@ -90,7 +90,7 @@ def test_the_first_minute_of_the_table_is_not_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_long", [False, True])
-def test_a_clock_three_days_slow_does_not_make_the_tables_older(tmp_path: Path, is_long: bool) -> None:
+def test_a_slow_client_clock_does_not_change_the_start_of_the_tables(tmp_path: Path, is_long: bool) -> None:
     hour, two_days, three_days = 60, 2 * 1440, 3 * 1440
     slow_one = [sent(minute - two_days + 70, 5, topic="slow") for minute in range(60)]
     rows = [sent(minute, 60) for minute in range(hour)]
@@ -109,27 +109,27 @@ def test_a_clock_three_days_slow_does_not_make_the_tables_older(tmp_path: Path, 
     assert (send["topic"], send["messages"]) == ("orders", 3600)
 
 
-def test_what_was_sent_just_before_its_trace_was_stored_is_known(tmp_path: Path) -> None:
+def test_messages_sent_just_before_their_trace_was_stored_are_known(tmp_path: Path) -> None:
     both(tmp_path, [sent(0, 6)], [], as_of_s=90)
     put(tmp_path, TRACE_EVENTS, [{"trace_stored_at": at(62)}], as_of_s=90)
     assert sheet(asked("tps", tmp_path), "Sent by topic and group")[0]["messages"] == 6
 
 
-def test_success_is_of_those_that_ended(tmp_path: Path) -> None:
+def test_the_success_rate_covers_completed_consumptions_only(tmp_path: Path) -> None:
     both(tmp_path, [consumed(0, 4, successes=1, failures=1), consumed(0, 2, topic="open", successes=0)], [], as_of_s=60)
     ended, still_open = sheet(asked("tps", tmp_path), "Consumed by topic and group")
     assert (ended["OK"], ended["open"]) == (50.0, 2)
     assert (still_open["OK"], still_open["open"]) == (None, 2)
 
 
-def test_what_is_beyond_the_known_is_said(tmp_path: Path) -> None:
+def test_messages_after_the_known_time_are_excluded_and_reported(tmp_path: Path) -> None:
     both(tmp_path, [sent(0, 6), sent(5, 7)], [], as_of_s=90)
     report = asked("tps", tmp_path)
     assert sheet(report, "Sent by topic and group")[0]["messages"] == 6
     assert "7 messages excluded" in report.sections[0].note
 
 
-def test_more_than_a_sheet_or_a_plot_holds_is_said(tmp_path: Path) -> None:
+def test_omitted_rows_and_plot_lines_are_reported(tmp_path: Path) -> None:
     both(tmp_path, [sent(0, 1 + number, topic=f"t{number}") for number in range(ROWS_MAX + 5)], [], as_of_s=90)
     report = asked("tps", tmp_path)
     assert isinstance(report.sections[0], Table)
@@ -139,7 +139,7 @@ def test_more_than_a_sheet_or_a_plot_holds_is_said(tmp_path: Path) -> None:
     assert f"{ROWS_MAX + 5 - LINES_MAX} more" in report.sections[1].note
 
 
-def test_of_two_days_the_steps_are_longer_and_the_rates_the_same(tmp_path: Path) -> None:
+def test_two_days_use_longer_buckets_with_the_same_rates(tmp_path: Path) -> None:
     both(tmp_path, [sent(minute, 60) for minute in range(0, 2880)], [], as_of_s=2880 * 60)
     report = asked("tps", tmp_path, until_s=2880 * 60)
     values = plot(report, "Sent by")["orders · shop"]
@@ -149,14 +149,14 @@ def test_of_two_days_the_steps_are_longer_and_the_rates_the_same(tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", OF_TRAFFIC)
-def test_of_nothing_nothing_is_known(tmp_path: Path, name: str) -> None:
+def test_an_empty_home_has_no_data(tmp_path: Path, name: str) -> None:
     report = asked(name, tmp_path)
     assert report.as_of is None
     assert re.fullmatch(r"table \w+ in .* has no data yet", report.warnings[0])
     assert all(not (part.rows if isinstance(part, Table) else part.lines) for part in report.sections)
 
 
-def test_percentiles_are_of_all_hosts_and_slots(tmp_path: Path) -> None:
+def test_percentiles_cover_all_hosts_and_time_buckets(tmp_path: Path) -> None:
     rows = [
         sent(0, 50, send=range(1, 51)),
         sent(0, 50, send=range(51, 101), client_host="10.0.0.9"),
@@ -172,7 +172,7 @@ def test_percentiles_are_of_all_hosts_and_slots(tmp_path: Path) -> None:
     assert series == [pytest.approx(99, rel=0.01), pytest.approx(900, rel=0.01)]
 
 
-def test_latency_is_narrowed_and_null_topics_are_there(tmp_path: Path) -> None:
+def test_latency_filters_apply_and_null_topics_are_included(tmp_path: Path) -> None:
     rows = [consumed(0, 2), consumed(0, 3, client_group="audit"), consumed(2, 1, topic=None, cost=[70])]
     both(tmp_path, rows, [], as_of_s=180)
     report = asked("latency", tmp_path)
@@ -184,8 +184,8 @@ def test_latency_is_narrowed_and_null_topics_are_there(tmp_path: Path) -> None:
     assert [row["group"] for row in sheet(narrowed, "Consumption")] == ["audit"]
 
 
-def test_the_reasons_fit_80_columns(tmp_path: Path) -> None:
-    """A text that is printed on a line of its own is not wrapped."""
+def test_exclusion_reasons_fit_80_columns(tmp_path: Path) -> None:
+    """A text printed on its own line is not wrapped."""
 
     from rich.console import Console
 
@@ -201,8 +201,8 @@ def test_the_reasons_fit_80_columns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("until_s", [600, 6 * 3600])
-def test_messages_that_are_not_counted_are_said_with_the_reason(tmp_path: Path, until_s: int) -> None:
-    """45 messages of 18,000 are no answer about queueing unless the report says so."""
+def test_excluded_messages_are_reported_with_the_reason(tmp_path: Path, until_s: int) -> None:
+    """45 of 18,000 messages say nothing about queueing unless the report states it."""
     rows = [
         consumed(0, 18_000, queueing=[20] * 45, queueing_outlier=17_900, queueing_no_clock=50, queueing_redelivered=5),
         consumed(1, 10, client_group="audit", queueing=[], queueing_contradiction=10, consume_cost_missing=3),
@@ -245,7 +245,7 @@ def test_messages_that_contradict_a_clock_are_reported(tmp_path: Path) -> None:
     assert ["no majority" in row["clock"] for row in found] == [True, False]
 
 
-def test_of_a_long_time_the_answer_is_the_same_by_ten_minutes(tmp_path: Path) -> None:
+def test_a_long_time_range_gives_the_same_result_in_ten_minute_buckets(tmp_path: Path) -> None:
     rows = [sent(minute, 2, send=[minute, 2 * minute]) for minute in range(1, 400)]
     both(tmp_path, rows, [], as_of_s=400 * 60)
     report = asked("latency", tmp_path, until_s=400 * 60)
@@ -259,7 +259,7 @@ def test_of_a_long_time_the_answer_is_the_same_by_ten_minutes(tmp_path: Path) ->
     assert len(found.lines[0].points) in (40, 41)
 
 
-def test_the_slowest_of_all_slots(tmp_path: Path) -> None:
+def test_the_slowest_messages_of_all_time_buckets_are_listed(tmp_path: Path) -> None:
     rows = [slow(40 * number, 100 + number, f"M{number:02}") for number in range(14)]
     rows.append(slow(3, 5, "S", measure="send_cost_ms", client_group="shop"))
     rows.append(slow(5000, 99999, "later"))

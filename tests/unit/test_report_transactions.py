@@ -59,7 +59,7 @@ ROWS = [
 ]
 
 
-def test_how_they_ended(tmp_path: Path) -> None:
+def test_transactions_are_counted_by_decision_and_time_to_decision(tmp_path: Path) -> None:
     put(tmp_path, TRANSACTIONS, ROWS, as_of_ms=T0_MS)
     report = asked(tmp_path)
     first, second = dicts(part(report, "Decisions"))
@@ -82,7 +82,7 @@ def test_how_they_ended(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_what_is_open_by_age_whenever_it_was_sent(tmp_path: Path) -> None:
+def test_open_transactions_are_listed_by_age_regardless_of_the_time_range(tmp_path: Path) -> None:
     put(tmp_path, TRANSACTIONS, ROWS, as_of_ms=T0_MS)
     report = asked(tmp_path)
     assert part(report, "Open by age").rows == (
@@ -97,13 +97,13 @@ def test_what_is_open_by_age_whenever_it_was_sent(tmp_path: Path) -> None:
     assert (report.as_of, part(asked(tmp_path, now_ms=T0_MS + 7000), "Oldest open").rows[1][5]) == (T0, 172_807_000)
 
 
-def test_more_than_are_shown_are_counted(tmp_path: Path) -> None:
+def test_omitted_rows_are_counted(tmp_path: Path) -> None:
     put(tmp_path, TRANSACTIONS, [row(number, "open", age_s=number) for number in range(30)], as_of_ms=T0_MS)
     sheet = part(asked(tmp_path), "Oldest open")
     assert (len(sheet.rows), sheet.omitted_rows, sheet.rows[0][0]) == (20, 10, "M29")
 
 
-def test_filters_and_a_home_without_the_table(tmp_path: Path) -> None:
+def test_filters_apply_and_a_missing_table_is_reported(tmp_path: Path) -> None:
     empty = asked(tmp_path)
     assert empty.as_of is None
     assert empty.warnings

@@ -1,4 +1,4 @@
-"""Every request code of the broker and of the name server: names that are too long, empty or unprintable are refused."""
+"""Every request code of the broker and of the name server rejects names that are too long, empty or unprintable."""
 
 from __future__ import annotations
 
@@ -295,7 +295,7 @@ async def ask(peers: ConnectionPool, addr: str, code: int, header: dict[str, str
 
 
 @pytest.mark.parametrize("server", ["broker", "name server"])
-def test_every_code_refuses_bad_names(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_code_rejects_invalid_names(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     served: list[Mapping[int, Handler]] = []
     start = RemotingServer.__init__
 
@@ -337,7 +337,7 @@ def test_every_code_refuses_bad_names(server: str, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("header", [
     UpdateAccount("a", "s", "*", False, "DENY", "DENY", "T=PUB", "G=SUB"), DeleteAccount("a"), UpdateWhiteAddresses("*", "f"),
 ])  # fmt: skip
-def test_account_headers_refuse_bad_names(header: msgspec.Struct) -> None:
+def test_account_headers_reject_invalid_names(header: msgspec.Struct) -> None:
     for member, bad, texts in bad_headers(header):
         if bad is OVERSIZED or member.endswith("access_key"):
             with pytest.raises(ProtocolError, match="Invalid"):
@@ -358,8 +358,8 @@ def test_account_headers_refuse_bad_names(header: msgspec.Struct) -> None:
         (UpdateConsumerOffset("G", "T", 3, 2**62), ResponseCode.SUCCESS),
     ],
 )
-def test_an_offset_is_committed_for_queues_that_may_exist(header: UpdateConsumerOffset, code: int) -> None:
-    """60 commits with group names of 4 MiB took 760 MiB; names and numbers were taken as they came."""
+def test_offsets_are_committed_only_for_plausible_queues(header: UpdateConsumerOffset, code: int) -> None:
+    """60 commits with group names of 4 MiB used 760 MiB; names and numbers were not validated."""
 
     async def scenario(world: VirtualCluster) -> None:
         await world.start()
@@ -376,7 +376,7 @@ def test_an_offset_is_committed_for_queues_that_may_exist(header: UpdateConsumer
         world.run(scenario(world))
 
 
-def test_every_number_of_a_request_is_bounded() -> None:
+def test_every_number_in_a_request_is_bounded() -> None:
     huge = TopicTable(DataVersion(), {"T": TopicConfig(topic_name="T", read_queue_nums=10**30)})
     with pytest.raises(ProtocolError, match="Invalid readQueueNums"):
         rules.check(RegisterBrokerBody((), huge))
@@ -390,7 +390,7 @@ def test_every_number_of_a_request_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("name", ["ip-10-0-0-1.ec2.internal", "x" * 255])
-def test_a_java_broker_registers_under_the_name_of_its_host(name: str) -> None:
+def test_a_java_broker_can_register_under_its_host_name(name: str) -> None:
     header = RegisterBroker(name, "10.0.0.9:10911", "DefaultCluster", "10.0.0.9:10912", 0)
     retry = "%RETRY%" + "g" * 255  # which 4.9.4 creates for the group with the longest name
     table = {topic: TopicConfig(topic_name=topic) for topic in (name, retry)}
@@ -400,7 +400,7 @@ def test_a_java_broker_registers_under_the_name_of_its_host(name: str) -> None:
     assert set(registered.topic_config_serialize_wrapper.topic_config_table) == {name, retry}
 
 
-def test_a_rule_remembers_a_bounded_number_of_values(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rule_caches_a_bounded_number_of_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rules, "REMEMBERED_VALUES", 2)
     rule = rules.FieldRule(1_000)
     for value in ("a", "b", "c", "x" * 500):

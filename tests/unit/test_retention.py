@@ -1,4 +1,4 @@
-"""Which old files go, and what is left to read when they are gone."""
+"""Retention: which old files are removed, and what remains readable."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ CONFIG = StoreConfig(root="/store", commit_log_size=1024, consume_queue_size=100
         (Usage(0, 0), -1),
     ],
 )
-def test_use_is_rounded_up_and_unknown_is_not_zero(usage: Usage | None, percent: int) -> None:
+def test_disk_usage_is_rounded_up_and_unknown_is_not_zero(usage: Usage | None, percent: int) -> None:
     assert used_percent(usage) == percent
 
 
@@ -62,11 +62,13 @@ def test_use_is_rounded_up_and_unknown_is_not_zero(usage: Usage | None, percent:
         (10, 5, True, RetentionTrigger.MANUAL),
     ],
 )
-def test_what_starts_a_removal(percent: int, hour: int, manual: bool, why: RetentionTrigger | None) -> None:
+def test_a_removal_starts_at_its_hour_or_above_the_disk_limit(
+    percent: int, hour: int, manual: bool, why: RetentionTrigger | None
+) -> None:
     assert removal_trigger(RULE, percent, hour, manual=manual) is why
 
 
-def test_files_go_oldest_first_until_one_has_not_expired() -> None:
+def test_files_are_removed_oldest_first_up_to_the_first_unexpired_one() -> None:
     files = [RetainedFile(0, 100), RetainedFile(1, 200), RetainedFile(2, 900), RetainedFile(3, 150)]
     assert count_removable(files, RULE, 10, 1099) == 0
     assert count_removable(files, RULE, 10, 1200) == 2
@@ -127,7 +129,7 @@ def readable(store: MessageStore, queue_id: int) -> list[int]:
         at = got.next_offset
 
 
-def test_log_queues_and_minima_move_together() -> None:
+def test_log_queues_and_minimum_offsets_are_trimmed_together() -> None:
     disk, store = filled()
     logs, queue_files = names(disk, "commitlog"), names(disk, "/T/0/")
     assert len(logs) > 4 and len(queue_files) > 3
@@ -151,7 +153,7 @@ def test_log_queues_and_minima_move_together() -> None:
     assert readable(again, 0) == list(range(first, 30))
 
 
-def test_the_last_file_of_log_and_queue_stay() -> None:
+def test_the_last_files_of_log_and_queue_are_retained() -> None:
     disk, store = filled()
     clean(store, 99)
     assert len(names(disk, "commitlog")) == 1
@@ -164,7 +166,7 @@ def test_the_last_file_of_log_and_queue_stay() -> None:
     assert readable(store, 0)[-1] == 30
 
 
-def test_a_queue_without_messages_left_keeps_its_end() -> None:
+def test_an_empty_queue_retains_its_maximum_offset() -> None:
     disk, store = filled(10)
     for number in range(60):
         store.put(draft(b"%d" % number, 1))
@@ -180,8 +182,8 @@ def test_a_queue_without_messages_left_keeps_its_end() -> None:
     assert again.put(draft(b"goes on")).queue_offset == 5
 
 
-def test_what_a_start_would_need_stays() -> None:
-    """Nothing above the checkpoint on the disk goes, whatever its age."""
+def test_files_needed_by_a_start_are_retained() -> None:
+    """No file above the flushed checkpoint is removed, whatever its age."""
     disk, store = filled(0)
     for number in range(60):
         store.put(draft(b"%d" % number))
@@ -196,7 +198,7 @@ def test_what_a_start_would_need_stays() -> None:
     assert ages == sorted(ages) and ages[0] > 1_000_000
 
 
-def test_a_removal_that_failed_is_done_by_the_next_run() -> None:
+def test_a_failed_removal_is_repeated_by_the_next_run() -> None:
     disk, store = filled()
     oldest = names(disk, "commitlog")[0]
 
@@ -217,7 +219,7 @@ def test_a_removal_that_failed_is_done_by_the_next_run() -> None:
     assert store.retention.begin_log_removal(None) is None
 
 
-def test_a_topic_deleted_between_plan_and_removal_is_left_alone() -> None:
+def test_a_topic_deleted_between_plan_and_removal_is_skipped() -> None:
     disk, store = filled()
     removal = store.retention.begin_log_removal(store.retention.log_files()[0])
     assert removal is not None
@@ -235,7 +237,7 @@ def test_a_topic_deleted_between_plan_and_removal_is_left_alone() -> None:
     assert opened(disk.after_kill()).max_offset("T", 0) == 1
 
 
-def test_a_store_that_refuses_serves_reads() -> None:
+def test_a_store_that_rejects_writes_serves_reads() -> None:
     _, store = filled()
     store.refusal = StoreFull("nearly full")
     with pytest.raises(StoreError, match="nearly full"):
@@ -274,7 +276,7 @@ def due_numbers(store: MessageStore) -> list[int]:
     return found
 
 
-def test_timers_in_a_file_that_goes_are_stored_once_more_and_due_once() -> None:
+def test_timers_in_a_removed_file_are_stored_again_and_delivered_once() -> None:
     disk, store = with_timers(5)
     end = 3 * 1024
     assert len(store.delayed.timers_before(end)) == 5
@@ -294,7 +296,7 @@ def test_timers_in_a_file_that_goes_are_stored_once_more_and_due_once() -> None:
     assert due_numbers(opened(left)) == [5, 6, 7, 8, 9]
 
 
-def test_a_timer_counts_as_moved_only_once_its_new_record_is_on_the_disk() -> None:
+def test_a_timer_counts_as_moved_only_when_its_new_record_is_flushed() -> None:
     disk, store = with_timers(5)
     move_timers(store, 1024 * 3)
     store.write_checkpoint()

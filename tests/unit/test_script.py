@@ -1,4 +1,4 @@
-"""The script `./ariane`, with a Python that only says how it was called: nothing is installed."""
+"""The script `./ariane`, with a fake Python that prints its arguments: nothing is installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A round of the collector: what is asked of whom, what is left for the next round, who does not answer."""
+"""A round of the collector: requests per broker, work deferred to the next round, unresponsive brokers."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def one_round(cluster: Cluster) -> list[Sample]:
     return asyncio.run(sampler(cluster).poll())
 
 
-def test_a_round_over_a_master_and_its_slave() -> None:
+def test_a_round_samples_a_master_and_its_slave() -> None:
     cluster = Cluster()
     master, slave = one_round(cluster)
     assert master.topics == (TopicQueueRanges("T", 1000, ((0, 0, 100), (1, 3, 50))),)
@@ -132,7 +132,7 @@ def test_a_round_over_a_master_and_its_slave() -> None:
     )
 
 
-def test_topics_are_asked_for_again_when_a_group_has_a_new_one() -> None:
+def test_topics_are_requested_again_when_a_group_subscribes_to_a_new_one() -> None:
     cluster = Cluster()
 
     async def work() -> list[int]:
@@ -151,7 +151,7 @@ def test_topics_are_asked_for_again_when_a_group_has_a_new_one() -> None:
     assert sum(code == RequestCode.GET_ALL_TOPIC_CONFIG for _, code, _ in cluster.asked) == 2
 
 
-def test_what_is_too_much_for_a_round_has_its_turn_in_the_next() -> None:
+def test_requests_beyond_the_limit_of_a_round_move_to_the_next() -> None:
     assert take_round_robin("abc", 3, 2) == (["a", "b", "c"], 0)
     assert take_round_robin("abcde", 2, 4) == (["e", "a"], 1)
     cluster = Cluster()
@@ -177,8 +177,8 @@ def test_what_is_too_much_for_a_round_has_its_turn_in_the_next() -> None:
         sampler(cluster, pairs=0)
 
 
-def test_an_age_that_only_says_that_the_message_is_gone_is_unknown() -> None:
-    """4.9.4 subtracts -1 from now when the message is not there any more; ours answers -1."""
+def test_the_age_of_a_removed_message_is_unknown() -> None:
+    """4.9.4 subtracts -1 from the current time if the message was removed; Ariane returns -1."""
     for delay_ms in (1_795_000_000_000, -1):
         cluster = Cluster()
         cluster.delays = {0: delay_ms}
@@ -186,7 +186,7 @@ def test_an_age_that_only_says_that_the_message_is_gone_is_unknown() -> None:
         assert master.groups[0].queues[0] == (0, 90, 0, 100, None)
 
 
-def test_who_does_not_answer_is_a_sample_that_says_why() -> None:
+def test_an_unresponsive_broker_gives_a_sample_with_the_reason() -> None:
     cluster = Cluster()
     cluster.silent = {"master:1"}
     master, slave = one_round(cluster)
@@ -195,7 +195,7 @@ def test_who_does_not_answer_is_a_sample_that_says_why() -> None:
     assert slave.error is None
 
 
-def test_a_refused_question_is_told_and_hides_no_other() -> None:
+def test_a_rejected_request_is_reported_and_affects_no_other() -> None:
     cluster = Cluster()
     cluster.offsets["gone@G"] = {0: 7}
     (master, _) = one_round(cluster)
@@ -206,7 +206,7 @@ def test_a_refused_question_is_told_and_hides_no_other() -> None:
     ]
 
 
-def test_brokers_stay_known_while_name_servers_are_away_and_for_a_while_when_they_forget_them() -> None:
+def test_brokers_remain_listed_while_name_servers_are_unavailable_or_drop_them_briefly() -> None:
     cluster, clock = Cluster(), FakeClock(1000, is_auto=True)
 
     async def work() -> None:
@@ -229,7 +229,7 @@ def test_brokers_stay_known_while_name_servers_are_away_and_for_a_while_when_the
     asyncio.run(work())
 
 
-def test_messages_of_a_sample_hold_it_all() -> None:
+def test_the_messages_of_a_sample_contain_all_of_it() -> None:
     (master, slave) = one_round(Cluster())
     (body,) = sample.encode_messages(master)
     assert msgspec.json.decode(body, type=Sample) == master
@@ -255,7 +255,7 @@ class Producing:
         self.sent.append(message.body)
 
 
-def test_what_no_broker_takes_waits_and_what_is_too_old_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsent_samples_are_retried_and_expired_ones_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publisher, "MAX_PENDING", 3)
     producing, clock, cluster = Producing(), FakeClock(1000, is_auto=True), Cluster()
     seen: list[publisher.PollingRound] = []
@@ -282,7 +282,7 @@ def test_what_no_broker_takes_waits_and_what_is_too_old_is_counted(monkeypatch: 
     assert told[-1].dropped_samples == 2
 
 
-def test_once_says_that_no_broker_took_the_samples() -> None:
+def test_once_reports_that_no_broker_accepted_the_samples() -> None:
     async def work() -> None:
         clock = FakeClock(1000, is_auto=True)
         waiting: deque[tuple[str, bytes]] = deque()

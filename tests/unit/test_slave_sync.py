@@ -1,4 +1,4 @@
-"""What a slave makes of the tables that it copies from its master."""
+"""Topic and deletion tables that a slave copies from its master."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Slave:
         removal.run()
 
 
-def test_a_deletion_whose_messages_left_the_log_of_the_slave_first_costs_it_no_topic() -> None:
+def test_a_deletion_older_than_the_slaves_log_removes_no_topic() -> None:
     master, copy = Master("A", "B"), Slave()
     copy.copy(master)
     copy.put("A", 10)
@@ -88,7 +88,7 @@ def test_a_deletion_whose_messages_left_the_log_of_the_slave_first_costs_it_no_t
         assert copy.tables.offsets.get("G", "B", 0) == 7
 
 
-def test_a_topic_that_was_created_again_before_the_slave_learnt_of_its_deletion_stays() -> None:
+def test_a_topic_recreated_before_the_slave_copies_its_deletion_is_retained() -> None:
     master, copy = Master("A", "B"), Slave()
     copy.copy(master)
     copy.put("B", 2)
@@ -98,7 +98,7 @@ def test_a_topic_that_was_created_again_before_the_slave_learnt_of_its_deletion_
     assert copy.store.max_offset("B", 0) == 0
 
 
-def test_many_deletions_cost_one_flush_of_the_change_log() -> None:
+def test_many_deletions_need_one_flush_of_the_change_log() -> None:
     master, copy = Master("A"), Slave()
     copy.copy(master)
     master.deletions = {f"T{number}": TopicDeletion(below=5000 + number, store_ms=1) for number in range(100)}
@@ -111,7 +111,7 @@ def test_many_deletions_cost_one_flush_of_the_change_log() -> None:
     assert len(again.load()) == 100
 
 
-def test_only_the_queues_that_began_again_outlive_a_deletion() -> None:
+def test_only_recreated_queues_survive_a_deletion() -> None:
     master, copy = Master("A"), Slave()
     copy.put("A", 2, queue_id=1)
     below, last_ms = copy.store.commit_log_max, copy.store.last_ms
@@ -122,7 +122,7 @@ def test_only_the_queues_that_began_again_outlive_a_deletion() -> None:
     assert copy.store.max_offset("A", 1) == 0
 
 
-def test_a_slave_deletes_no_messages_of_topics_that_it_has_not_copied_yet() -> None:
+def test_a_slave_deletes_no_messages_of_topics_not_copied_yet() -> None:
     peer = cast(Peer, None)
     reply = slave_sync.reject_handlers()[RequestCode.CLEAN_UNUSED_TOPIC](Command(RequestCode.CLEAN_UNUSED_TOPIC), peer)
     assert isinstance(reply, Reply) and reply.code == ResponseCode.SUCCESS
