@@ -418,14 +418,14 @@ def test_a_deleted_group_stays_deleted_with_its_offsets() -> None:
     in_broker(scenario)
 
 
-def test_a_deletion_record_is_removed_when_the_log_has_none_of_its_messages() -> None:
+def test_a_deletion_record_is_removed_when_the_log_has_no_message_of_the_topic() -> None:
     deletions = Deletions({"A": TopicDeletion(below=100, store_ms=5), "B": TopicDeletion(below=300, store_ms=6)})
     assert deletions.drop_before(99) == 0
     assert deletions.drop_before(200) == 1
     assert set(deletions.to_table()) == {"B"}
 
 
-def test_a_slave_deletes_what_its_master_deleted() -> None:
+def test_a_slave_deletes_topics_deleted_at_its_master() -> None:
     deletions = Deletions()
     host_bytes = host.pack("127.0.0.1", 10911)
     config = StoreConfig(root="/store", commit_log_size=4096, consume_queue_size=200)

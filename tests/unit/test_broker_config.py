@@ -37,7 +37,7 @@ def test_the_sample_file_of_java_is_read_and_keys_without_effect_are_reported(tm
     assert config.delete_hours == {4}
 
 
-def test_texts_read_back_to_the_same_settings() -> None:
+def test_settings_round_trip_through_their_texts() -> None:
     config, _ = configs.BROKER_SETTINGS.parse(
         {"brokerName": "b", "listenPort": "0", "brokerIP2": "10.0.0.1", "traceOn": "FALSE"}
     )
@@ -109,7 +109,7 @@ def test_the_store_may_open_half_of_the_process_limit(monkeypatch):
         assert configs.to_store_config(configs.BrokerConfig(store_path_root_dir="/s")).open_files_max == expected
 
 
-def test_queues_written_in_turn_keep_their_files_open():
+def test_alternating_writes_to_queues_keep_their_files_open():
     def opened(files_max: int) -> int:
         disk = FakeDisk()
         disk_open = disk.open

@@ -354,7 +354,7 @@ def test_each_task_is_due_at_its_scheduled_times() -> None:
     assert seen[ScheduledTask.PRINT_HOUR] == seen[ScheduledTask.PRINT_DAY] == seen[ScheduledTask.START_DAY] == [63]
 
 
-def test_missed_runs_are_made_up_once_and_a_clock_set_back_is_followed() -> None:
+def test_missed_runs_are_caught_up_once_and_a_clock_set_back_is_followed() -> None:
     start = at("2026-11-21T10:00:30")
     schedule = StatsSchedule(start, 0, UTC)
     schedule.due(start, 0)
@@ -432,7 +432,7 @@ def test_groups_with_a_large_lag_are_disabled_unless_they_stopped_reading(tmp_pa
     assert groups.disabled == ["far"]
 
 
-def test_a_log_that_cannot_be_written_is_reported_and_sampling_goes_on(
+def test_a_log_that_cannot_be_written_is_reported_and_sampling_continues(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("")

@@ -68,7 +68,7 @@ def test_each_option_and_argument_has_a_help_text(path: tuple[str, ...]) -> None
 
 
 @ALL
-def test_each_option_with_a_value_names_its_form(path: tuple[str, ...]) -> None:
+def test_each_option_with_a_value_names_its_format(path: tuple[str, ...]) -> None:
     for param in visible_params(path):
         if param.param_type_name == "option" and not param.is_flag:
             assert re.fullmatch(r"[A-Z][A-Z:=|,…]*", param.metavar or ""), param.name

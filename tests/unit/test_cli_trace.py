@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]'")
 
-from test_trace_journeys import T0_MS, at, delivery, journey, publish, unique_id
+from test_trace_lookup import T0_MS, at, delivery, journey, publish, unique_id
 from typer.testing import CliRunner
 
 from ariane.cli.main import app

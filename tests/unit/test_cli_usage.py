@@ -158,7 +158,7 @@ def test_errors_of_the_operating_system_are_one_line(capsys: Any, monkeypatch: p
     assert called([], capsys, monkeypatch) == (1, "Error: /data/x: No space left on device\n")
 
 
-def test_an_interrupted_command_says_so(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_command_reports_the_interruption(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(directory: Path) -> None:
         raise KeyboardInterrupt
 

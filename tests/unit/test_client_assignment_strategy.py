@@ -31,7 +31,7 @@ def test_average_with_more_members_than_queues_leaves_the_last_without():
     assert [ids(assignment_strategy.average(me, members, queues(2))) for me in members] == [[0], [1], []]
 
 
-def test_by_circle_takes_every_mth():
+def test_by_circle_assigns_every_mth_queue():
     assert ids(assignment_strategy.by_circle("B", ["A", "B", "C"], queues(7))) == [1, 4]
 
 

@@ -81,7 +81,7 @@ def test_a_call_that_takes_too_long_is_cancelled():
 
 
 @pytest.mark.parametrize("pause_at", range(6))
-def test_the_times_of_a_call_enclose_it_wherever_the_process_pauses(pause_at):
+def test_the_recorded_interval_of_a_call_contains_it_despite_process_pauses(pause_at):
     clock, events, called = PausingClock(pause_at), [], []
 
     async def listener(messages) -> None:
@@ -260,7 +260,7 @@ def test_failed_messages_are_sent_back_and_count_as_consumed():
     assert stage.offset == 5
 
 
-def test_a_copy_goes_to_the_retry_topic_if_sending_back_fails():
+def test_a_copy_is_sent_to_the_retry_topic_if_sending_back_fails():
     listener, _ = failing_on(2)
     stage = Stage(ConcurrentDelivery, listener, back=ConnectionLost("a:1", "reset")).play(all_done)
     (copy,) = stage.peers.of(SEND)
@@ -313,7 +313,7 @@ def test_a_call_that_ends_after_the_revocation_does_not_count():
     asyncio.run(play())
 
 
-def test_closing_waits_for_running_calls_and_starts_none():
+def test_closing_waits_for_running_calls_and_starts_no_new_one():
     async def play():
         release, called, ended = asyncio.Event(), asyncio.Event(), []
 
@@ -348,7 +348,7 @@ def test_an_orderly_queue_repeats_the_failed_message():
     assert stage.clock.elapsed_ms == 2000  # suspend_queue_ms, twice
 
 
-def test_an_orderly_message_goes_to_the_retry_topic_after_its_last_attempt():
+def test_an_orderly_message_is_sent_to_the_retry_topic_after_its_last_attempt():
     listener, seen = failing_on(2, times=10**6)
     stage = Stage(OrderlyDelivery, listener, times_max=1).play(all_done)
     assert [one for one in seen if one[0] == 2] == [(2, 0), (2, 1)]

@@ -102,7 +102,7 @@ def test_failed_rows_are_delivered_again() -> None:
     asyncio.run(work())
 
 
-def test_a_copy_waits_for_the_one_that_is_being_consumed() -> None:
+def test_a_copy_waits_for_the_one_being_consumed() -> None:
     async def work(first_fails: bool) -> list[int]:
         listener = Listener()
         listener.gate = asyncio.Event()
@@ -202,7 +202,7 @@ def test_a_cancelled_call_without_a_consumer_blocks_its_rows_too() -> None:
     asyncio.run(work())
 
 
-def test_a_cancelled_call_that_no_thread_has_taken_releases_its_rows() -> None:
+def test_a_cancelled_call_not_yet_started_by_a_thread_releases_its_rows() -> None:
     listener = Held()
 
     async def work() -> None:
@@ -293,7 +293,7 @@ def test_an_unreadable_journal_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_consumed_rows_match_a_set_and_forget_only_the_oldest_blocks(seed: int) -> None:
+def test_consumed_rows_equal_a_set_and_only_the_oldest_blocks_are_evicted(seed: int) -> None:
     chance = random.Random(seed)
     seen, exact = ConsumedRows(), set()
     for _ in range(3000):
@@ -310,7 +310,7 @@ def test_consumed_rows_match_a_set_and_forget_only_the_oldest_blocks(seed: int) 
     assert [Row("a", 0, 0, block * BLOCK) in small for block in range(4)] == [False, False, True, True]
 
 
-def test_clients_are_loaded_where_there_are_no_file_locks() -> None:
+def test_clients_can_be_imported_without_file_locks() -> None:
     without = "import sys; sys.modules['fcntl'] = None; import ariane.client"  # as on Windows
     subprocess.run([sys.executable, "-c", without], check=True)
 

@@ -60,7 +60,7 @@ def test_a_committed_offset_takes_precedence():
         (RETRY, 1_700_000_000_000, {"GET_MAX_OFFSET": offset(3)}, 3),
     ],
 )
-def test_without_a_committed_offset_the_start_position_counts(queue, position, answers, expected):
+def test_without_a_committed_offset_the_start_position_applies(queue, position, answers, expected):
     assert start(queue, position, **NOTHING, **answers) == expected
 
 

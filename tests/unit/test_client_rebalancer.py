@@ -133,7 +133,7 @@ def test_heartbeats_carry_the_subscriptions():
     cluster.play(act)
 
 
-def test_a_second_member_takes_half_of_the_queues_and_the_offsets_are_committed():
+def test_a_second_member_is_assigned_half_of_the_queues_and_offsets_are_committed():
     cluster = Cluster()
     cluster.stored = dict.fromkeys("0123", 7)
 
@@ -262,7 +262,7 @@ def test_two_consumers_of_one_group_need_two_instances():
     cluster.play(act, settings=ConsumerSettings())
 
 
-def test_a_lock_counts_from_its_request_not_from_the_response():
+def test_a_lock_is_valid_from_its_request_not_from_the_response():
     cluster = Cluster()
     granted = cluster.lock
 
@@ -346,7 +346,7 @@ def test_a_queue_that_a_thread_still_works_on_is_not_unlocked():
     assert sorted(one["queueId"] for one in unlocked if one["topic"] == "T") == [1, 2, 3]
 
 
-def test_queues_of_a_lite_pull_consumer_stay_assigned_when_it_is_opened_again():
+def test_queues_of_a_lite_pull_consumer_remain_assigned_when_it_is_reopened():
     cluster = Cluster()
     cluster.give_way()
 

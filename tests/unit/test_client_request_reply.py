@@ -44,7 +44,7 @@ def test_a_request_carries_its_correlation_id_and_client() -> None:
     assert send_codec.request_code(asked) == RequestCode.SEND_MESSAGE_V2
 
 
-def test_a_reply_goes_to_the_clusters_reply_topic_with_the_requests_properties() -> None:
+def test_a_reply_is_sent_to_the_clusters_reply_topic_with_the_request_properties() -> None:
     asked = message(0, properties=ASKED)
     answer = request_reply.build_reply(asked, b"yes", tags="a", keys=["k"], properties={"mine": "1"})
     out = request_reply.prepare_reply(asked, answer, "ID", SETTINGS)

@@ -101,7 +101,7 @@ def test_an_unknown_topic_gets_the_queues_of_the_default_topic_until_it_exists()
     asyncio.run(play())
 
 
-def test_a_missing_route_names_the_requested_topic():
+def test_a_missing_route_error_names_the_requested_topic():
     async def play():
         with pytest.raises(RouteNotFound, match="topic T:"):
             await instance(Script({ROUTE: name_server({})})).routes.publish_queues("T", "TBW102", 4)
@@ -161,7 +161,7 @@ def test_a_route_that_cannot_be_refreshed_stays_cached():
     asyncio.run(play())
 
 
-def test_brokers_that_left_all_routes_are_forgotten():
+def test_brokers_without_routes_are_removed():
     topics = {"T": route("a", "b")}
     script = Script({ROUTE: name_server(topics)})
 
@@ -192,7 +192,7 @@ def test_without_a_name_server_a_client_of_many_topics_waits_for_one_timeout(cap
     asyncio.run(play())
 
 
-def test_a_refresh_asks_for_the_topics_in_use_and_for_no_list():
+def test_a_refresh_requests_only_the_topics_in_use():
     names = [f"T{number}" for number in range(1000)]
     script = Script({ROUTE: name_server({name: route("a") for name in names})})
 

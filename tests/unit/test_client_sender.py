@@ -55,7 +55,7 @@ def test_a_successful_send_is_one_request():
     assert len(brokers_asked(peers)) == 1
 
 
-def test_a_failed_attempt_goes_to_another_broker():
+def test_a_failed_attempt_is_retried_at_another_broker():
     peers = script(ConnectionLost("x", "refused"), STORED)
     send(peers)
     assert sorted(brokers_asked(peers)) == ["a:1", "b:1"]
@@ -237,7 +237,7 @@ def test_messages_with_one_order_key_go_to_one_queue():
     assert len({(one.addr, one.fields["e"]) for one in peers.of(SEND)}) == 1
 
 
-def test_a_selector_chooses_and_must_return_a_queue():
+def test_a_selector_must_return_a_queue():
     peers = script(STORED)
 
     async def play(producer):
@@ -253,7 +253,7 @@ def test_a_selector_chooses_and_must_return_a_queue():
     assert [(one.addr, one.fields["e"]) for one in peers.of(SEND)] == [("b:1", "1")]
 
 
-def test_a_one_way_send_waits_for_no_response():
+def test_a_one_way_send_does_not_wait_for_a_response():
     peers = script()
     peers.answers[SEND] = lambda asked: Command(0)
 

@@ -196,7 +196,7 @@ def test_a_full_batch_is_sent_immediately():
     play.run(act)
 
 
-def test_a_full_queue_drops_and_counts_and_warns_once_a_minute(caplog):
+def test_a_full_queue_counts_dropped_records_and_warns_once_a_minute(caplog):
     play = Play(queue_max=10)
 
     async def act(tracer):

@@ -53,7 +53,7 @@ def topics_of(disk: FakeDisk) -> set[str]:
     return {name for name in state.topics.topic_config_table if name in ("A", "B")}
 
 
-def test_a_write_interrupted_by_a_stop_ends_before_the_last_write_begins() -> None:
+def test_a_write_interrupted_by_a_stop_ends_before_the_last_write_starts() -> None:
     disk, threads = FakeDisk(), Held()
     disk.make_dirs(CONFIG.config_dir)
     saved = SavedState(disk, CONFIG.config_dir)

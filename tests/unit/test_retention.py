@@ -305,7 +305,7 @@ def test_a_timer_counts_as_moved_only_when_its_new_record_is_flushed() -> None:
     assert due_numbers(opened(left)) == [0, 1, 2, 3, 4]
 
 
-def test_the_size_of_a_disk_includes_what_only_root_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_of_a_disk_includes_space_reserved_for_root(monkeypatch: pytest.MonkeyPatch) -> None:
     """Total of commitLogDirCapacity was used + available; Java prints the size of the file system."""
     state = SimpleNamespace(f_blocks=1_000, f_bfree=300, f_bavail=250, f_frsize=4_096)
     monkeypatch.setattr(os, "statvfs", lambda path: state)

@@ -1,4 +1,4 @@
-"""What a user is told where the connector cannot run, or Spark runs another Python. No Spark session."""
+"""Errors where the connector cannot run or Spark runs another Python. No Spark session."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run(code: str) -> str:
     return done.stdout + done.stderr.strip().splitlines()[-1] if done.returncode else done.stdout
 
 
-def test_an_old_spark_is_named_with_the_one_that_is_needed() -> None:
+def test_an_old_spark_is_reported_with_the_required_version() -> None:
     said = "the RocketMQ connector needs Spark 4.1 or newer: pip install 'pyspark>=4.2'"
     assert f"ariane.errors.ConfigError: Spark = '4.0.1': {said}" in run(OLD + "from ariane.spark import RocketMQSource")
     for module, name in (("pyspark_rocketmq", "rocketmq"), ("pyspark_rocketmq_store", "rocketmq-store")):
@@ -42,7 +42,7 @@ def test_an_old_spark_is_named_with_the_one_that_is_needed() -> None:
 
 
 def test_batches_and_writing_work_on_spark_4_1() -> None:
-    """The modules that Spark 4.1 does not have are hidden."""
+    """The modules missing from Spark 4.1 are hidden."""
     code = """
 import pyspark.sql.datasource
 sys.modules['pyspark.sql.streaming.datasource'] = None
@@ -64,7 +64,7 @@ for reader in (source.streamReader(schema), store.streamReader(schema)):
     assert run("import sys, pyspark\n" + code).splitlines() == [said] * 6
 
 
-def test_a_package_that_is_missing_is_named_and_hides_no_other_source() -> None:
+def test_a_missing_package_is_named_and_does_not_hide_other_sources() -> None:
     code = "import sys; sys.modules['pyarrow'] = None; import pyspark_rocketmq as m; m.DefaultSource(options={})"
     told = run(code)
     assert "pyarrow = " in told
@@ -89,13 +89,13 @@ def chosen(on_path: str | None, environ: dict[str, str], modules: dict[str, Any]
     return environ
 
 
-def test_import_sets_the_interpreter_of_a_venv_that_is_not_activated() -> None:
+def test_import_sets_the_interpreter_of_an_inactive_venv() -> None:
     assert chosen("/usr/bin/python3", {}) == {"PYSPARK_PYTHON": VENV}
     assert chosen(None, {}) == {"PYSPARK_PYTHON": VENV}
     assert chosen("/srv/venv/bin/python3", {}) == {}, "activated: nothing changes"
 
 
-def test_another_version_in_the_same_directory_is_another_python(tmp_path: Path) -> None:
+def test_another_python_version_in_the_same_directory_is_detected(tmp_path: Path) -> None:
     for name in ("python3.10", "python3.12"):
         (tmp_path / name).touch()
     for link, target in (("python3", "python3.10"), ("python", "python3.12")):
@@ -135,7 +135,7 @@ def test_a_session_with_another_python_logs_a_warning(
 
 
 @pytest.mark.parametrize("in_worker", [True, False])
-def test_an_error_of_ours_is_shown_without_a_traceback_by_spark_alone(
+def test_connector_errors_are_printed_without_a_traceback_by_spark_only(
     monkeypatch: pytest.MonkeyPatch, in_worker: bool
 ) -> None:
     monkeypatch.setenv(reporting.HIDE_TRACEBACK, "")  # restored after the test

@@ -1,4 +1,4 @@
-"""Records to Arrow: the fast way gives what the plain way gives."""
+"""Records to Arrow: the fast decoder equals the row-by-row decoder."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_records_with_ipv6_hosts_are_decoded_row_by_row_in_order() -> None:
     assert rows[2]["born_host"] == "[2001:db8::1]:10911"
 
 
-def test_ids_keys_and_what_is_absent() -> None:
+def test_ids_keys_and_absent_values_are_decoded() -> None:
     data = encoded(one(own={"UNIQ_KEY": "U", "KEYS": "a b"})) + encoded(one(offset=8))
     rows = arrow_decoder.decode(
         data, "b", ["message_id", "offset_message_id", "keys", "tags", "properties"]
@@ -115,7 +115,7 @@ def test_records_at_the_end_offset_and_beyond_are_omitted() -> None:
     assert arrow_decoder.decode(b"", "b", ["queue_offset"]).schema == pa.schema([("queue_offset", pa.int64())])
 
 
-def test_broken_bytes_are_an_error_and_never_fewer_rows() -> None:
+def test_corrupt_bytes_are_an_error_and_never_fewer_rows() -> None:
     data = encoded(one())
     for broken in (data[:-1], data + b"x", b"\0" * 100, data[:84] + b"\x7f" + data[85:]):
         with pytest.raises(ProtocolError):
@@ -129,13 +129,13 @@ def test_broken_bytes_are_an_error_and_never_fewer_rows() -> None:
         )  # a body that nobody wants breaks nothing
 
 
-def test_invalid_utf8_names_its_record() -> None:
+def test_invalid_utf8_is_reported_with_its_record() -> None:
     bad = encoded(one(topic="Txx")).replace(b"Txx", b"T\xff\xff")
     with pytest.raises(ProtocolError, match="queue 1 offset 7: .*UTF-8"):
         arrow_decoder.decode(encoded(one(offset=6)) + bad, "b", ["topic"])
 
 
-def test_a_negative_length_of_properties_ends_no_record() -> None:
+def test_a_negative_properties_length_does_not_truncate_a_record() -> None:
     own = "x\x01" + "v" * 32765
     long = encoded(one(own={"x": own[2:]}))
     assert arrow_decoder.decode(long, "b", ["properties"])["properties"].to_pylist() == [[("x", own[2:])]]
@@ -155,7 +155,7 @@ RAW = st.text(st.sampled_from("\x01\x01\x02\x02\0KäTAGS"), max_size=14)
 
 
 @given(st.lists(RAW, max_size=8))
-def test_properties_of_many_records_are_those_of_each(texts: list[str]) -> None:
+def test_properties_decoded_in_bulk_equal_those_decoded_individually(texts: list[str]) -> None:
     found = PropertyTexts(pa.array(texts, pa.string()))
     each = [properties.decode(text) for text in texts]
     maps = found.maps()
@@ -167,7 +167,7 @@ def test_properties_of_many_records_are_those_of_each(texts: list[str]) -> None:
         assert values.to_pylist() == [own.get(name) for own in each]
 
 
-def test_more_names_than_bits_and_one_of_them_twice() -> None:
+def test_more_property_names_than_bits_and_duplicates_are_decoded() -> None:
     names = [f"n{n}\x01{n}" for n in range(60)]
     texts = ["\x02".join(names), "\x02".join([*names, "n7\x01again"])]
     assert PropertyTexts(pa.array(texts[:1])).maps().to_pylist() == [list(properties.decode(texts[0]).items())]
@@ -186,7 +186,7 @@ def test_records_are_found_although_a_body_contains_records(rows: list[tuple[dic
 
 
 @pytest.mark.parametrize("how", ["zlib", "lz4", "zstd"])
-def test_a_body_that_cannot_be_expanded_names_its_record_or_is_null_with_the_reason(how: str) -> None:
+def test_a_corrupt_compressed_body_is_an_error_or_null_with_the_reason(how: str) -> None:
     broken = encoded(one(), sys_flag=FLAGS[how], body=packed(how, bytes(range(256)) * 9)[:-9])
     data = encoded(one(offset=6)) + broken
     for more in (b"", encoded(one(offset=8), born=V6)):  # both ways
@@ -199,7 +199,7 @@ def test_a_body_that_cannot_be_expanded_names_its_record_or_is_null_with_the_rea
     assert "body_error" not in arrow_decoder.DDL
 
 
-def test_columns_of_delayed_and_transactional_records() -> None:
+def test_delayed_and_transactional_records_fill_their_columns() -> None:
     def row(own: dict[str, str], topic: str = "T", sys_flag: int = 0) -> dict:  # type: ignore[type-arg]
         columns = [
             "delay_level", "deliver_at", "real_topic", "real_queue_id", "transaction_state", "transaction_id", "check_times",

@@ -1,4 +1,4 @@
-"""Columns to messages: the same bytes as the encoder that does one message at a time, whatever is in the rows."""
+"""Columns to messages: the same bytes as the encoder for one message, for any rows."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def one(row: Any, sequence: int) -> batch.BatchEntry:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(row, min_size=1, max_size=12), st.integers(0, 2**40), st.data())
-def test_the_bytes_are_those_of_the_encoder_for_one_message(rows: list[Any], first: int, data: Any) -> None:
+def test_the_bytes_equal_those_of_the_encoder_for_one_message(rows: list[Any], first: int, data: Any) -> None:
     padding = data.draw(st.integers(0, 3))  # a slice begins within its buffers
     table = frame([*rows[:1] * padding, *rows]).slice(padding)
     found = message_encoder.encode(table, NAMES, first, options())
@@ -92,7 +92,7 @@ def test_the_bytes_are_those_of_the_encoder_for_one_message(rows: list[Any], fir
     assert found.sizes.sum() == len(joined)
 
 
-def test_a_text_column_is_a_body_and_large_bodies_go_alone() -> None:
+def test_a_text_column_can_be_the_body_and_large_bodies_are_sent_separately() -> None:
     table = pa.RecordBatch.from_pydict({"body": ["ä", "x" * 10]})
     found = message_encoder.encode(table, NAMES, 0, options(compressionThreshold="10"))
     assert found.bodies.to_pylist() == ["ä".encode(), b"x" * 10]

@@ -1,4 +1,4 @@
-"""What applications import from `ariane.spark`, and that nothing heavy is loaded before they do."""
+"""Public names of `ariane.spark`, and that importing it loads no large dependency."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the next micro-batch has, against servers that appear, go away, lag or lose entries. No socket, no Spark session."""
+"""Planning of the next micro-batch with servers that appear, disappear, lag or lose entries. No socket, no Spark session."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def next_batch(one: StreamReader, start: dict[str, Any]) -> dict[str, Any]:
     return one.latestOffset(start, one.getDefaultReadLimit())
 
 
-def test_an_unavailable_broker_keeps_its_position_and_its_lag_is_unknown(servers: Servers) -> None:
+def test_an_unavailable_broker_retains_its_position_and_its_lag_is_unknown(servers: Servers) -> None:
     one = reader()
     start = next_batch(one, one.initialOffset())
     servers.held |= {A: ConnectionLost("h:2", "refused"), B: OffsetBounds(0, 40, True)}
@@ -128,7 +128,7 @@ def lag_of(one: StreamReader, offset: dict[str, Any]) -> int | None:
 
 
 def test_an_unregistered_broker_is_unavailable(servers: Servers, caplog: pytest.LogCaptureFixture) -> None:
-    """They drop the routes of a broker with its connection: its queues are only known from what was read."""
+    """Name servers remove a broker's routes when it disconnects: its queues are only known from earlier reads."""
     one = reader()
     start = next_batch(one, one.initialOffset())
     servers.held[A] = RequestTimeout("h:2", 1000)  # it hangs first
@@ -201,7 +201,7 @@ def test_a_slave_that_responds_for_its_master_is_reported(servers: Servers) -> N
     assert report["unavailable"] == {"master of a": "reading from a slave, which may lack the newest messages"}
 
 
-def test_a_slave_behind_the_current_position_is_not_a_data_loss(servers: Servers) -> None:
+def test_a_slave_that_lags_the_current_position_is_not_a_data_loss(servers: Servers) -> None:
     one = reader()
     start = next_batch(one, one.initialOffset())
     servers.held[A] = OffsetBounds(0, 7, False)

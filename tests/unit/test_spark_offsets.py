@@ -1,4 +1,4 @@
-"""Positions of the source: what a batch reads, and that nothing is read twice or left out. Pure."""
+"""Offsets of the source: the range of each batch, with nothing read twice or omitted. Pure functions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_without_new_messages_the_same_offset_is_returned() -> None:
     assert offset_ranges.next_offset(start, {}, {}) is start
 
 
-def test_a_new_queue_starts_at_its_beginning_and_a_missing_one_keeps_its_position() -> None:
+def test_a_new_queue_starts_at_its_minimum_offset_and_a_missing_one_retains_its_position() -> None:
     start = offset_ranges.initial_offset({A: 5, B: 7})
     end = offset_ranges.next_offset(start, {A: 0, NEW: 2}, {A: 6, NEW: 4})
     assert offset_ranges.batch_ranges(end) == [offset_ranges.OffsetRange(A, 5, 6), offset_ranges.OffsetRange(NEW, 2, 4)]
@@ -93,7 +93,7 @@ def test_limited_batches_add_up_to_everything_once(ends: dict[MessageQueue, int]
     assert read == ends
 
 
-def test_options_are_values() -> None:
+def test_options_are_parsed_to_typed_values() -> None:
     options = parse(
         {**MINIMAL, "startingOffsets": '{"T":{"a":{"0":12}}}', "maxOffsetsPerTrigger": "5", "subExpression": "x"}
     )
@@ -127,13 +127,13 @@ def test_json_offsets_accept_earliest_and_latest() -> None:
         {"nameServer": "h:1"},
     ],
 )
-def test_a_wrong_option_is_named(wrong: dict[str, str]) -> None:
+def test_an_invalid_option_is_named(wrong: dict[str, str]) -> None:
     with pytest.raises(ConfigError) as caught:
         parse({**MINIMAL, **wrong})
     assert next(iter(wrong)).lower() in str(caught.value).lower()
 
 
-def test_topics_by_list_and_times() -> None:
+def test_topics_are_selected_by_list_and_offsets_by_time() -> None:
     options = parse({"namesrv": "h:1", "topics": "b, a,b", "startingTimestamp": "1700000000000", "keys": "k1, k2"})
     assert (listed_topics(options), options.keys) == (("a", "b"), ("k1", "k2"))
     assert time_for_queue(options.starting_timestamp, A) == 1_700_000_000_000
@@ -162,7 +162,7 @@ def test_sizes_and_durations_have_units() -> None:
     assert (options.max_bytes_per_trigger, options.max_trigger_delay) == (64 * 1024 * 1024, 30_000)
 
 
-def test_sources_that_differ_in_what_they_read_share_connections() -> None:
+def test_sources_with_different_selections_share_connections() -> None:
     one, other = parse(MINIMAL), parse({"namesrv": "h:9876", "topics": "a,b", "tags": "x", "minPartitions": "9"})
     assert pull_access(one) == pull_access(other)
     assert hash(pull_access(one)) == hash(pull_access(other))

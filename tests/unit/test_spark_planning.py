@@ -1,4 +1,4 @@
-"""Which topics, which ranges, which part of a range: planning of the source. Pure, no socket, no Spark session."""
+"""Planning of the source: topics, offset ranges and their division. Pure functions, no socket, no Spark session."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_filters_select_queues_and_offsets() -> None:
         (EqualTo, (1001, 1001)),
     ],
 )  # fmt: skip
-def test_store_times_between_whole_ms_leave_no_ms_out(one: type, bounds: tuple[int | None, int | None]) -> None:
+def test_store_time_filters_between_whole_ms_omit_no_ms(one: type, bounds: tuple[int | None, int | None]) -> None:
     wanted = pushdown.parse_filters([one(("store_timestamp",), datetime.fromtimestamp(1.000_500, UTC))])
     assert (wanted.first_ms, wanted.end_ms) == bounds
 
@@ -155,7 +155,7 @@ def test_store_times_between_whole_ms_leave_no_ms_out(one: type, bounds: tuple[i
         (EqualTo, (1000, 1001)),
     ],
 )  # fmt: skip
-def test_store_times_of_whole_ms(one: type, bounds: tuple[int | None, int | None]) -> None:
+def test_store_time_filters_of_whole_ms_are_exact(one: type, bounds: tuple[int | None, int | None]) -> None:
     wanted = pushdown.parse_filters([one(("store_timestamp",), datetime.fromtimestamp(1, UTC))])
     assert (wanted.first_ms, wanted.end_ms) == bounds
 

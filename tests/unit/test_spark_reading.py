@@ -1,4 +1,4 @@
-"""A range of a queue to rows, against answers that brokers give: nothing is passed over without a word. No socket."""
+"""A range of a queue to rows, for all responses of brokers: nothing is skipped silently. No socket."""
 
 from __future__ import annotations
 
@@ -296,7 +296,7 @@ def test_a_corrupt_body_names_broker_queue_and_offset() -> None:
 
 
 @pytest.mark.parametrize("born", [HOST, V6])
-def test_bodies_that_expand_to_more_than_a_batch_come_in_several(monkeypatch: pytest.MonkeyPatch, born: bytes) -> None:
+def test_bodies_that_expand_beyond_a_batch_are_split_into_several(monkeypatch: pytest.MonkeyPatch, born: bytes) -> None:
     monkeypatch.setattr(bodies, "EXPANDED_BYTES_MAX", 1000)
     made = [b"%d" % number * size for number, size in enumerate([400, 1, 400, 900, 100, 1000])]
     data = b"".join(

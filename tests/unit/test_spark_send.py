@@ -1,4 +1,4 @@
-"""A partition to requests and requests to brokers that refuse, vanish and answer late. No socket, no waiting."""
+"""A partition to send requests, with brokers that reject, disappear and respond late. No socket, no waiting."""
 
 from __future__ import annotations
 

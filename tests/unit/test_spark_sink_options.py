@@ -1,4 +1,4 @@
-"""What a write may say: mistakes are named with what to write instead, secrets never."""
+"""Options of a write: errors state the remedy and never contain secrets."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_invalid_options_are_named() -> None:
     assert "is set, too: keep one" in fault(nameServer="b:1")
 
 
-def test_access_options_are_those_of_the_source() -> None:
+def test_access_options_equal_those_of_the_source() -> None:
     shared = {
         "group": "G", "timeoutMs": "5", "retries": "3", "accessKey": "me", "secretKey": "hidden",
         "securityToken": "t",

@@ -1,4 +1,4 @@
-"""Store files to rows: every record once however the log is cut, damage as rows of its own, and the tail of a log that grows."""
+"""Store files to rows: every record once for any split, damage as separate rows, and the tail of a growing log."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_planted_damage_becomes_rows_and_all_other_records_are_read(tmp_path: Pa
         assert [row["position"] for row in found] == sorted(row["position"] for row in found)
 
 
-def test_a_record_with_a_corrupt_body_keeps_its_other_columns(tmp_path: Path) -> None:
+def test_a_record_with_a_corrupt_body_retains_its_other_columns(tmp_path: Path) -> None:
     bodies = filled(tmp_path, 60)
     victim = told(tmp_path)[31]
     flip(tmp_path, victim.offset + 90)
@@ -381,7 +381,7 @@ def test_options_are_validated() -> None:
             parse(wrong)
 
 
-def test_a_java_store_gives_what_a_java_consumer_received(tmp_path: Path) -> None:
+def test_a_java_store_gives_the_messages_that_a_java_consumer_received(tmp_path: Path) -> None:
     data = Path(__file__).parents[1] / "data"
     with tarfile.open(data / "store.tar.gz") as archive:
         archive.extractall(tmp_path, filter="data")
@@ -435,7 +435,7 @@ def test_a_log_written_during_the_read_shows_complete_records_only(tmp_path: Pat
 
 
 @pytest.mark.parametrize("born", [HOST, V6])
-def test_bodies_that_expand_to_more_than_a_batch_come_in_several(
+def test_bodies_that_expand_beyond_a_batch_are_split_into_several(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, born: bytes
 ) -> None:
     monkeypatch.setattr(bodies, "EXPANDED_BYTES_MAX", 1000)

@@ -1,4 +1,4 @@
-"""The first entry at a time, found exactly by a broker's nearest one; sizes of entries; lag of a progress. No socket."""
+"""The first entry at a time found by a broker's nearest one, entry sizes, and the lag in a progress report. No socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SystemDisk, where a fake disk cannot stand for it: relative paths."""
+"""SystemDisk for cases that a fake disk cannot represent: relative paths."""
 
 from __future__ import annotations
 

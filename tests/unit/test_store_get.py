@@ -1,4 +1,4 @@
-"""What one read looks at is bounded, however many messages a client asks for."""
+"""The work of one read is bounded, however many messages a client requests."""
 
 from __future__ import annotations
 

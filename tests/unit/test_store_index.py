@@ -54,7 +54,7 @@ def index_files(disk: FakeDisk) -> list[str]:
 # --- hashes ---
 
 
-def test_java_string_hash() -> None:
+def test_string_hashes_equal_javas() -> None:
     assert (string_hash(""), string_hash("Aa"), string_hash("BB")) == (0, 2112, 2112)
     assert string_hash("polygenelubricants") == -(2**31)
     assert string_hash("a" * 5000) == java_hash("a" * 5000)
@@ -89,7 +89,7 @@ PROPERTIES = st.lists(st.tuples(NAMES, HEX | TEXT | st.sampled_from(["a b", " a 
 
 
 @given(st.lists(st.tuples(st.sampled_from(["T", "Topic_2", "%RETRY%g"]), PROPERTIES), max_size=20))
-def test_hashing_many_keys_equals_hashing_each(messages: list[tuple[str, list[tuple[str, str]]]]) -> None:
+def test_bulk_hashes_equal_single_hashes(messages: list[tuple[str, list[tuple[str, str]]]]) -> None:
     noted = [
         (topic, "\x02".join(f"{name}\x01{value}" for name, value in pairs), number, number)
         for number, (topic, pairs) in enumerate(messages)
@@ -109,7 +109,7 @@ def test_keys_are_the_unique_id_and_the_words() -> None:
 # --- bytes ---
 
 
-def test_the_bytes_of_a_file() -> None:
+def test_the_bytes_of_an_index_file_are_exact() -> None:
     """Three keys, computed by hand: hash of "T#k1" = (84*31+35)*961 + 107*31 + 49."""
     disk, clock = FakeDisk(), FakeClock(T0)
     store = opened(disk, clock)
@@ -156,7 +156,7 @@ def test_a_hash_collision_is_not_a_match() -> None:
     assert found(store, "A") == []
 
 
-def test_a_query_is_never_behind_the_consumers() -> None:
+def test_a_query_finds_every_message_visible_to_consumers() -> None:
     store = opened(FakeDisk())
     placed = store.put(draft("ID1"))
     assert found(store, "ID1") == []
@@ -177,7 +177,7 @@ def test_in_sync_mode_a_query_finds_only_flushed_messages() -> None:
     assert found(store, "ID1") == [placed.offset]
 
 
-def test_half_messages_are_found_rolled_back_ones_are_not() -> None:
+def test_half_messages_are_found_but_rolled_back_ones_are_not() -> None:
     disk = FakeDisk()
     store = opened(disk)
     half = store.put(draft("H", sys_flag=TRANSACTION_PREPARED))
@@ -189,7 +189,7 @@ def test_half_messages_are_found_rolled_back_ones_are_not() -> None:
     assert (found(again, "H"), found(again, "R")) == ([half.offset], [])
 
 
-def test_the_keys_of_a_message_stay_in_one_file_and_times_are_right_after_a_roll() -> None:
+def test_keys_of_a_message_share_one_file_and_times_are_correct_after_a_roll() -> None:
     disk, clock = FakeDisk(), FakeClock(T0)
     store = opened(disk, clock)
     for _ in range(3):
@@ -223,7 +223,7 @@ def test_a_message_with_more_keys_than_a_file_loses_none() -> None:
     assert len(index_files(disk)) > 4
 
 
-def test_names_of_files_grow_even_when_the_clock_does_not() -> None:
+def test_file_names_ascend_even_if_the_clock_does_not() -> None:
     disk, clock = FakeDisk(), FakeClock(T0)
     store = opened(disk, clock)
     for number in range(40):
@@ -276,7 +276,7 @@ def pages(store: MessageStore, key: str, max_count: int) -> list[int]:
         position = QueryPosition.parse(got.position.text())
 
 
-def test_a_page_ends_only_when_there_is_more() -> None:
+def test_a_page_has_a_continuation_only_if_more_results_exist() -> None:
     store = opened(FakeDisk())
     for number in range(3):
         store.put(draft(keys=f"k only{number}"))
@@ -306,7 +306,7 @@ def test_a_position_in_a_removed_file_continues_by_offset() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "1", "1-2", "1-2-x", "-1-2-3", "1-2-3-4", "9" * 30 + "-1-1", "1-../x-1", "²-1-1"])
-def test_an_invalid_position_is_refused(text: str) -> None:
+def test_an_invalid_position_is_rejected(text: str) -> None:
     with pytest.raises(ProtocolError, match="position"):
         QueryPosition.parse(text)
 
@@ -355,7 +355,7 @@ def test_the_last_update_is_reported() -> None:
 # --- life ---
 
 
-def test_without_an_index_queries_are_refused_and_nothing_is_stored() -> None:
+def test_without_an_index_queries_are_rejected_and_nothing_is_stored() -> None:
     disk = FakeDisk()
     store = opened(disk, config=replace(CONFIG, index=False))
     store.put(draft("ID"))
@@ -395,12 +395,12 @@ def test_files_of_other_sizes_are_rebuilt() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("index_slots", 0), ("index_entries", 1), ("index_entries", 1 << 31)])
-def test_invalid_sizes_are_refused(name: str, value: int) -> None:
+def test_invalid_sizes_are_rejected(name: str, value: int) -> None:
     with pytest.raises(ConfigError, match=r"maxHashSlotNum|maxIndexNum"):
         StoreConfig(root="/store", **{name: value}).check()
 
 
-def test_retention_drops_the_files_below() -> None:
+def test_retention_removes_index_files_below_the_minimum_offset() -> None:
     disk = FakeDisk()
     store = opened(disk)
     placed = [store.put(draft(f"ID{number}")).offset for number in range(20)]
@@ -424,7 +424,7 @@ def test_retention_drops_the_files_below() -> None:
     assert opened(disk).recovery_report.notes == ()
 
 
-def test_a_full_disk_refuses_queries_not_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_rejects_queries_but_not_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_builder, "BATCH_RECORDS", 2)
     disk = FakeDisk()
     store = opened(disk)

@@ -1,4 +1,4 @@
-"""Files that somebody removes while the store is open: noticed, reported once, and never a message that stays invisible."""
+"""Files removed while the store is open: detected, reported once, and no message becomes invisible."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def flush(store: MessageStore) -> None:
     store.write_checkpoint()
 
 
-def test_a_removed_queue_stops_writes_is_reported_once_and_rebuilt_by_a_start(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_removed_queue_stops_writes_and_is_rebuilt_by_the_next_start(caplog: pytest.LogCaptureFixture) -> None:
     disk = FakeDisk()
     store = opened(disk)
     put(store, 5)
@@ -63,7 +63,7 @@ def test_a_removed_queue_stops_writes_is_reported_once_and_rebuilt_by_a_start(ca
     assert len(again.get("T", 0, 0, 32).records) == 8
 
 
-def test_a_removed_queue_whose_file_is_not_open_stops_writes_at_the_first_entry(
+def test_a_removed_queue_without_an_open_file_stops_writes_at_the_first_entry(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     disk = FakeDisk()
@@ -82,7 +82,7 @@ def test_a_removed_queue_whose_file_is_not_open_stops_writes_at_the_first_entry(
     assert opened(disk.after_kill()).max_offset("T", 0) == 6
 
 
-def test_a_removed_queue_that_is_read_is_an_error_that_says_so() -> None:
+def test_reading_a_removed_queue_is_reported_as_such() -> None:
     disk = FakeDisk()
     store = opened(disk)
     put(store, 5)
@@ -174,7 +174,7 @@ def test_a_removed_index_is_rebuilt(caplog: pytest.LogCaptureFixture) -> None:
     assert [path for path in disk.paths() if "/index/" in path]
 
 
-def test_files_that_the_store_removes_itself_are_not_missing() -> None:
+def test_files_removed_by_the_store_are_not_reported_as_missing() -> None:
     disk = FakeDisk()
     store = opened(disk)
     put(store, 90)
@@ -191,7 +191,7 @@ def test_files_that_the_store_removes_itself_are_not_missing() -> None:
     put(store, 1)
 
 
-def test_a_full_disk_is_reported_once_until_it_is_cleared(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_disk_is_reported_once_until_space_is_freed(caplog: pytest.LogCaptureFixture) -> None:
     disk = FakeDisk()
     store = opened(disk)
     put(store, 3)
@@ -209,7 +209,7 @@ def test_a_full_disk_is_reported_once_until_it_is_cleared(caplog: pytest.LogCapt
     assert all("Messages are refused" in record.getMessage() for record in reported)
 
 
-def test_a_removed_segment_that_is_read_is_reported_as_such() -> None:
+def test_reading_a_removed_segment_is_reported_as_such() -> None:
     disk = FakeDisk()
     store = opened(disk)
     put(store, 60)

@@ -1,4 +1,4 @@
-"""What a start does with a store directory that is not as the last stop left it: refuse and explain, or rebuild; never delete."""
+"""Start with an unexpected store directory: it is rejected with an explanation or rebuilt, never deleted."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def content(disk: FakeDisk, part: str) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("java_wrote_last", [False, True])
-def test_a_log_that_is_missing_stops_the_start_and_changes_no_queue(*, java_wrote_last: bool) -> None:
+def test_a_missing_log_prevents_the_start_and_changes_no_queue(*, java_wrote_last: bool) -> None:
     disk = FakeDisk()
     filled(disk)
     if java_wrote_last:
@@ -134,7 +134,7 @@ def test_a_new_store_and_one_that_crashed_before_its_first_flush_start() -> None
 
 
 @pytest.mark.parametrize("java_wrote_last", [False, True])
-def test_a_missing_end_of_the_log_stops_the_start(*, java_wrote_last: bool) -> None:
+def test_a_missing_end_of_the_log_prevents_the_start(*, java_wrote_last: bool) -> None:
     disk = FakeDisk()
     filled(disk)
     if java_wrote_last:
@@ -167,7 +167,7 @@ def test_a_removed_first_segment_is_reported() -> None:
     assert not any("recorded" in note for note in opened(disk).recovery_report.notes), "it is reported once"
 
 
-def test_a_segment_that_the_broker_removed_is_not_reported() -> None:
+def test_a_segment_removed_by_retention_is_not_reported() -> None:
     disk = FakeDisk()
     filled(disk)
     store = opened(disk)
@@ -188,7 +188,7 @@ def forget_checkpoint(disk: FakeDisk) -> None:
     disk.close(handle)
 
 
-def test_a_deletion_of_another_log_hides_no_message_of_this_one() -> None:
+def test_a_deletion_record_of_another_log_hides_no_message() -> None:
     """The log was lost and its loss accepted, or config/ was copied from another broker."""
     disk = FakeDisk()
     filled(disk)
@@ -197,7 +197,7 @@ def test_a_deletion_of_another_log_hides_no_message_of_this_one() -> None:
     assert bodies(store) == list(range(COUNT))
 
 
-def test_a_later_deletion_counts_although_its_log_is_shorter() -> None:
+def test_a_later_deletion_applies_although_its_log_is_shorter() -> None:
     deletions = Deletions({"T": TopicDeletion(below=1 << 30, store_ms=5)})
     assert deletions.add("T", TopicDeletion(below=4096, store_ms=1_000_000))
     assert deletions.get("T") == TopicDeletion(below=4096, store_ms=1_000_000)
@@ -230,7 +230,7 @@ def test_two_stores_never_share_a_commit_log(tmp_path: Path) -> None:
     store.close()
 
 
-def test_corrupt_ranges_of_a_log_outside_the_root_are_copied_below_the_root() -> None:
+def test_corrupt_ranges_of_a_log_outside_the_root_are_copied_into_the_root() -> None:
     disk = FakeDisk()
     filled(disk, commit_log="/fast/log")
     first = paths(disk, "/fast/log/0")[0]
@@ -244,7 +244,7 @@ def test_corrupt_ranges_of_a_log_outside_the_root_are_copied_below_the_root() ->
     assert not paths(disk, "/fast/damaged/")
 
 
-def test_broker_conf_names_the_directory_of_the_log() -> None:
+def test_the_log_directory_is_configured_in_broker_conf() -> None:
     settings, _ = broker_config.BROKER_SETTINGS.parse(
         {"brokerName": "b", "storePathRootDir": "/s", "storePathCommitLog": "/l/"}
     )
@@ -274,9 +274,7 @@ def test_a_queue_file_of_a_wrong_length_is_rebuilt(which: int, size: int, *, cra
 
 @pytest.mark.parametrize("java_wrote_last", [False, True])
 @pytest.mark.parametrize("fault", ["short", "missing"])
-def test_an_interrupted_rebuild_begins_again(
-    fault: str, monkeypatch: pytest.MonkeyPatch, *, java_wrote_last: bool
-) -> None:
+def test_an_interrupted_rebuild_restarts(fault: str, monkeypatch: pytest.MonkeyPatch, *, java_wrote_last: bool) -> None:
     monkeypatch.setattr(dispatch, "BATCH_RECORDS", 3)  # entries reach the disk while records are still read
     disk = FakeDisk()
     filled(disk)
@@ -306,7 +304,7 @@ def test_an_interrupted_rebuild_begins_again(
     assert point > 20
 
 
-def test_queues_that_were_written_with_another_size_are_not_touched() -> None:
+def test_queues_written_with_another_file_size_are_not_modified() -> None:
     disk = FakeDisk()
     filled(disk)
     with pytest.raises(ConfigError, match=f"mappedFileSizeConsumeQueue = {QUEUE_FILE}"):
@@ -324,7 +322,7 @@ def test_an_index_file_of_a_wrong_length_is_rebuilt() -> None:
 
 
 @pytest.mark.parametrize("crashed", [False, True])
-def test_a_truncated_segment_between_others_is_a_refusal_that_says_so(*, crashed: bool) -> None:
+def test_a_truncated_segment_between_others_prevents_the_start(*, crashed: bool) -> None:
     disk = FakeDisk()
     filled(disk)
     path = paths(disk, "/commitlog/")[1]
@@ -346,7 +344,7 @@ def bodies_without_corrupt(store: MessageStore) -> bool:
     return got.status is GetStatus.FOUND
 
 
-def test_a_truncated_last_segment_is_a_refusal_when_the_disk_had_more() -> None:
+def test_a_truncated_last_segment_prevents_the_start_if_more_was_flushed() -> None:
     disk = FakeDisk()
     filled(disk)
     disk.close(disk.create("/s/abort", 0))
@@ -356,7 +354,7 @@ def test_a_truncated_last_segment_is_a_refusal_when_the_disk_had_more() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 10])
-def test_a_segment_that_a_crash_left_short_gets_its_length(size: int) -> None:
+def test_a_segment_shortened_by_a_crash_is_extended(size: int) -> None:
     disk = FakeDisk()
     filled(disk)
     disk.close(disk.create("/s/abort", 0))
@@ -365,7 +363,7 @@ def test_a_segment_that_a_crash_left_short_gets_its_length(size: int) -> None:
     assert bodies(opened(disk)) == list(range(COUNT))
 
 
-def test_a_segment_that_is_too_long_is_a_refusal_that_says_so() -> None:
+def test_a_segment_that_is_too_long_prevents_the_start() -> None:
     disk = FakeDisk()
     filled(disk)
     resize(disk, paths(disk, "/commitlog/")[0], SEGMENT + 5)
@@ -380,7 +378,7 @@ def test_segments_of_one_other_length_are_a_configuration_error() -> None:
         opened(disk, commit_log_size=2 * SEGMENT)
 
 
-def test_a_single_segment_of_another_length_may_be_either() -> None:
+def test_a_single_segment_of_another_length_has_two_possible_causes() -> None:
     disk = FakeDisk()
     filled(disk, 3)
     with pytest.raises(ConfigError, match="truncated, restore it") as caught:
@@ -388,7 +386,7 @@ def test_a_single_segment_of_another_length_may_be_either() -> None:
     assert f"mappedFileSizeCommitLog = {SEGMENT}" in str(caught.value)
 
 
-def test_a_renamed_segment_is_a_refusal_that_says_so() -> None:
+def test_a_renamed_segment_prevents_the_start() -> None:
     disk = FakeDisk()
     filled(disk)
     path = paths(disk, "/commitlog/")[-1]
@@ -405,7 +403,7 @@ def real(root: Path, **changes: object) -> StoreConfig:
 
 
 @pytest.mark.parametrize("name", ["commitlog", "consumequeue", "index", "consumequeue/T", "consumequeue/T/0", ""])
-def test_a_file_where_a_directory_should_be_is_a_refusal_of_one_line(name: str, tmp_path: Path) -> None:
+def test_a_file_in_place_of_a_directory_is_a_one_line_error(name: str, tmp_path: Path) -> None:
     root = tmp_path / "store"
     path = root / name if name else root
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -418,7 +416,7 @@ def test_a_file_where_a_directory_should_be_is_a_refusal_of_one_line(name: str, 
 
 
 @pytest.mark.parametrize("name", ["lock", "abort", "checkpoint"])
-def test_a_directory_where_a_file_should_be_is_a_refusal_of_one_line(name: str, tmp_path: Path) -> None:
+def test_a_directory_in_place_of_a_file_is_a_one_line_error(name: str, tmp_path: Path) -> None:
     (tmp_path / name).mkdir()
     with pytest.raises(StoreError) as caught:
         store = open_store(real(tmp_path), store_host=bytes(8))
@@ -426,7 +424,7 @@ def test_a_directory_where_a_file_should_be_is_a_refusal_of_one_line(name: str, 
     assert str(tmp_path / name) in str(caught.value)
 
 
-def test_a_broken_link_to_a_missing_mount_is_a_refusal_of_one_line(tmp_path: Path) -> None:
+def test_a_broken_link_to_a_missing_mount_is_a_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "store").symlink_to(tmp_path / "not-mounted")
     with pytest.raises(StoreError, match="store") as caught:
         open_store(real(tmp_path / "store"), store_host=bytes(8))
@@ -434,7 +432,7 @@ def test_a_broken_link_to_a_missing_mount_is_a_refusal_of_one_line(tmp_path: Pat
 
 
 @pytest.mark.parametrize("number", [13, 30, 5, 107])  # EACCES, EROFS, EIO, ENOTCONN
-def test_a_disk_that_cannot_be_written_is_a_refusal_of_one_line(number: int) -> None:
+def test_a_read_only_disk_is_a_one_line_error(number: int) -> None:
     def fail(kind: str, path: str) -> None:
         raise OSError(number, "reason", path)
 

@@ -1,4 +1,4 @@
-"""Which connection of a replication port is one too many."""
+"""Selection of the replication connection to close above the limits."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Connected:
         self.is_identified = is_slave
 
 
-def test_a_slave_gets_in_whatever_others_have_opened() -> None:
-    """64 connections that do not report, or that do from a few addresses, shut no slave out."""
+def test_a_slave_can_connect_despite_many_other_connections() -> None:
+    """64 connections that send no reports, or come from a few addresses, do not exclude a slave."""
     for is_slave in (False, True):
         attackers = [Connected(f"10.0.0.{number % 4}", is_slave=is_slave) for number in range(CONNECTIONS_MAX)]
         slave = Connected("10.0.1.1")
@@ -34,8 +34,8 @@ def test_a_slave_gets_in_whatever_others_have_opened() -> None:
         assert displaced in attackers
 
 
-def test_a_host_with_many_ipv6_addresses_shuts_no_slave_out() -> None:
-    """A slave of 4.9.4 says nothing for 5 s: meanwhile it is not displaced for being the oldest."""
+def test_a_host_with_many_ipv6_addresses_does_not_exclude_a_slave() -> None:
+    """A slave of 4.9.4 sends nothing for 5 s: it must not be displaced as the oldest connection meanwhile."""
     slave = Connected("2001:db8:0:1::5")
     streams = [slave]
     for number in range(1000):
@@ -49,12 +49,12 @@ def test_a_host_with_many_ipv6_addresses_shuts_no_slave_out() -> None:
 
 
 @pytest.mark.parametrize("ip", ["::ffff:10.0.{}.1", "10.0.{}.1"])
-def test_ipv4_addresses_count_one_by_one(ip: str) -> None:
+def test_ipv4_addresses_count_individually(ip: str) -> None:
     streams = [Connected(ip.format(number)) for number in range(CONNECTIONS_MAX)]
     assert select_displaced(cast(Stream, streams[-1]), cast(list[Stream], streams)) is None
 
 
-def test_slaves_stay_while_connections_that_do_not_report_come_and_go() -> None:
+def test_slaves_remain_connected_while_idle_connections_come_and_go() -> None:
     slave = Connected("10.0.1.1", is_slave=True)
     streams = [slave]
     for number in range(1000):
@@ -67,7 +67,7 @@ def test_slaves_stay_while_connections_that_do_not_report_come_and_go() -> None:
     assert len(streams) == CONNECTIONS_MAX
 
 
-def test_an_address_has_a_bound_of_its_own() -> None:
+def test_connections_per_address_are_bounded() -> None:
     slave = Connected("10.0.0.1", is_slave=True)
     streams = [slave, *(Connected("10.0.0.1") for _ in range(ADDRESS_CONNECTIONS_MAX))]
     assert select_displaced(cast(Stream, streams[-1]), cast(list[Stream], streams)) is streams[1]
@@ -96,7 +96,7 @@ class Silent:
 
 
 @pytest.mark.parametrize("piece", [b"", b"\0" * 7])
-def test_a_connection_that_does_not_report_is_closed_within_seconds(piece: bytes) -> None:
+def test_a_connection_without_reports_is_closed_within_seconds(piece: bytes) -> None:
     async def run() -> float:
         feed = ReplicationFeed(BrokerConfig(), cast(MessageStore, None))
         began = asyncio.get_running_loop().time()
@@ -110,8 +110,8 @@ def test_a_connection_that_does_not_report_is_closed_within_seconds(piece: bytes
     assert took_s <= replication.FIRST_REPORT_S + 0.01
 
 
-def test_a_peer_that_reads_nothing_keeps_no_connection_open() -> None:
-    """What is due is written for CLOSE_S; then the connection is aborted, whatever the peer does."""
+def test_a_peer_that_reads_nothing_cannot_keep_a_connection_open() -> None:
+    """Pending bytes are written for CLOSE_S; then the connection is aborted, whatever the peer does."""
 
     class Unread:
         is_aborted = False

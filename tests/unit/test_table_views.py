@@ -1,4 +1,4 @@
-"""Questions in SQL to published tables, and what their answers say of themselves."""
+"""SQL queries on published tables, and the freshness of their results."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ ROW = {
 }
 
 
-def test_every_type_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_every_type_round_trips(tmp_path: Path) -> None:
     put(tmp_path, EVERY, [{**ROW, "counts": list(ROW["counts"].items())}, {}])  # type: ignore[attr-defined]
     with table_views.open_views(tmp_path, table_views.whole_table(EVERY)) as sql:
         full, empty = table_views.query(sql, "SELECT * FROM every ORDER BY many NULLS LAST")
@@ -59,21 +59,21 @@ def test_every_type_comes_back_as_it_was(tmp_path: Path) -> None:
     assert empty == dict.fromkeys(EVERY.column_names)
 
 
-def test_a_table_that_is_not_published_has_its_columns_and_no_rows(tmp_path: Path) -> None:
+def test_an_unpublished_table_has_its_columns_and_no_rows(tmp_path: Path) -> None:
     with table_views.open_views(tmp_path, table_views.whole_table(EVERY)) as sql:
         assert table_views.query(sql, 'SELECT tries[1].cost_ms FROM every WHERE counts[1] = 2 AND "at" > now()') == []
         with pytest.raises(duckdb.BinderException):
             table_views.query(sql, "SELECT nothing FROM every")
 
 
-def test_values_are_parameters(tmp_path: Path) -> None:
+def test_values_are_passed_as_parameters(tmp_path: Path) -> None:
     put(tmp_path, EVERY, [ROW])
     with table_views.open_views(tmp_path, table_views.whole_table(EVERY)) as sql:
         assert table_views.query(sql, "SELECT many FROM every WHERE text = $1", ["it's"]) == [{"many": 1}]
         assert table_views.query(sql, "SELECT many FROM every WHERE text = $1", ["' OR true --"]) == []
 
 
-def test_only_files_that_a_question_can_need_are_opened(tmp_path: Path) -> None:
+def test_only_files_within_the_query_range_are_opened(tmp_path: Path) -> None:
     for hours in range(3):
         put(
             tmp_path,
@@ -104,7 +104,7 @@ def test_an_unreadable_current_file_is_reported(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b'{"version":7,"schema":3,"rows":0,"files":[{"slot":"x"}]}', b'{"format":9,"version":7}']
 )
-def test_a_table_of_another_format_is_refused_with_advice(tmp_path: Path, content: bytes) -> None:
+def test_a_table_of_another_format_version_is_rejected_with_a_remedy(tmp_path: Path, content: bytes) -> None:
     (tmp_path / EVERY.name).mkdir()
     (tmp_path / EVERY.name / table_format.CURRENT).write_bytes(content)
     with pytest.raises(
@@ -117,7 +117,7 @@ def tell(home: Path, *, behind: int | None = 0, away: str | None = None, read_ms
     pipeline_status.write_status(home, SourceStatus("traces", T0_MS, 3, 90, behind, away, 1, read_ms))
 
 
-def test_an_answer_says_as_of_when_it_is_and_what_it_may_lack(tmp_path: Path) -> None:
+def test_a_result_has_its_as_of_time_and_known_gaps(tmp_path: Path) -> None:
     assert pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS) == Freshness(
         None, (f"table journeys in {tmp_path} has no data yet",)
     )
@@ -154,7 +154,7 @@ def test_an_answer_says_as_of_when_it_is_and_what_it_may_lack(tmp_path: Path) ->
     )
 
 
-def test_a_status_that_is_none_is_said(tmp_path: Path) -> None:
+def test_an_invalid_status_file_is_reported(tmp_path: Path) -> None:
     tell(tmp_path)
     (tmp_path / "status" / "traces").write_text("{}")
     with pytest.raises(StoreError, match="is not a valid status file"):

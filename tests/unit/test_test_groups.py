@@ -1,4 +1,4 @@
-"""How test processes share the tests: by what shares a Spark session or a server (tests/conftest.py)."""
+"""Distribution of tests over test processes by shared Spark sessions and servers (tests/conftest.py)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 
 
-def test_groups_are_those_of_what_is_shared():
+def test_tests_are_grouped_by_shared_resources():
     spec = importlib.util.spec_from_file_location("tests_conftest", TESTS / "conftest.py")
     assert spec is not None
     assert spec.loader is not None

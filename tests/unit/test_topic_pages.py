@@ -1,4 +1,4 @@
-"""How a slave copies a large topic table: page by page, and nothing if it has it."""
+"""A slave copies a large topic table page by page, and nothing if it is up to date."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def copied(master: Master, slave: TopicRegistry) -> MasterTopicTable:
     return asyncio.run(topic_pages.fetch(slave, master.ask))
 
 
-def test_a_large_table_comes_in_pages_and_only_once() -> None:
+def test_a_large_table_is_copied_in_pages_and_only_once() -> None:
     master, slave = Master(topics(3 * PAGE_TOPICS)), topics(0, version=1)
     table = copied(master, slave)
     slave.replace(table)
@@ -61,14 +61,14 @@ def test_a_large_table_comes_in_pages_and_only_once() -> None:
     assert master.sizes == [0]
 
 
-def test_the_whole_table_of_a_java_master_is_taken_and_skipped_when_known() -> None:
+def test_the_whole_table_of_a_java_master_is_copied_unless_unchanged() -> None:
     master, slave = Master(topics(3 * PAGE_TOPICS), is_java=True), topics(0, version=1)
     slave.replace(copied(master, slave))
     assert slave.table() == master.table.table()
     assert copied(master, slave).topic_config_table == {}
 
 
-def test_a_topic_deleted_between_two_pages_costs_the_slave_no_other_topic() -> None:
+def test_a_topic_deleted_between_two_pages_affects_no_other_topic() -> None:
     master, slave = Master(topics(3 * PAGE_TOPICS)), topics(3 * PAGE_TOPICS, version=1)
 
     def delete_once() -> None:
@@ -83,7 +83,7 @@ def test_a_topic_deleted_between_two_pages_costs_the_slave_no_other_topic() -> N
     assert slave.table() == master.table.table()
 
 
-def test_tools_get_the_whole_table_as_java_prints_it() -> None:
+def test_tools_receive_the_whole_table_in_javas_format() -> None:
     for count in (1, 2 * PAGE_TOPICS):
         master = topics(count)
 

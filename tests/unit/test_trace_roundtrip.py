@@ -1,4 +1,4 @@
-"""Any event survives its text, alone and among others; any bytes at all are read without an error."""
+"""Any event round-trips through its text, alone and among others; any bytes are decoded without an exception."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ EVENTS = PUBS | BEFORES | AFTERS | ENDS
 
 
 @given(st.lists(EVENTS, max_size=5), st.booleans())
-def test_events_come_back_with_and_without_the_last_end(events: list[TraceEvent], is_ended: bool) -> None:
+def test_events_round_trip_with_and_without_the_last_separator(events: list[TraceEvent], is_ended: bool) -> None:
     text = "".join(map(trace_codec.encode, events))
     body = (text if is_ended else text[:-1]).encode()
     assert trace_codec.decode(body) == (events, [])
 
 
 @given(EVENTS)
-def test_a_record_has_its_fields_and_none_is_empty(event: TraceEvent) -> None:
+def test_a_record_has_all_its_fields(event: TraceEvent) -> None:
     fields = trace_codec.encode(event)[:-1].split("\x01")
     assert (
         len(fields)
@@ -55,9 +55,7 @@ def test_a_record_has_its_fields_and_none_is_empty(event: TraceEvent) -> None:
     st.binary(max_size=80).filter(lambda data: b"\x02" not in data),
     st.lists(EVENTS, max_size=3),
 )
-def test_whatever_stands_between_records_hides_none(
-    before: list[TraceEvent], junk: bytes, after: list[TraceEvent]
-) -> None:
+def test_bytes_between_records_hide_none(before: list[TraceEvent], junk: bytes, after: list[TraceEvent]) -> None:
     body = (
         "".join(map(trace_codec.encode, before)).encode()
         + junk
@@ -71,7 +69,7 @@ def test_whatever_stands_between_records_hides_none(
 
 
 @given(EVENTS)
-def test_keys_hold_no_blank_but_the_ids(event: TraceEvent) -> None:
+def test_keys_are_the_message_id_and_the_business_keys(event: TraceEvent) -> None:
     first, *business = trace_codec.keys(event)
     assert first == event.message_id
     assert business == event.keys.split()

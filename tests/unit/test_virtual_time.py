@@ -1,4 +1,4 @@
-"""The virtual loop, its processes and its network: what tests rely on who use them."""
+"""The virtual event loop, its processes and its network: guarantees for tests that use them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_clock_jumps_to_the_next_timer():
     play(act)
 
 
-def test_what_is_due_at_one_instant_happens_in_the_order_it_was_asked_for():
+def test_callbacks_due_at_the_same_time_run_in_the_order_of_scheduling():
     async def act(loop):
         seen = []
         for number in range(5):
@@ -61,7 +61,7 @@ def test_what_is_due_at_one_instant_happens_in_the_order_it_was_asked_for():
     play(act)
 
 
-def test_waiting_for_what_never_comes_is_an_error():
+def test_waiting_for_an_event_that_never_occurs_is_an_error():
     async def act(loop):
         await loop.create_future()
 
@@ -69,7 +69,7 @@ def test_waiting_for_what_never_comes_is_an_error():
         play(act)
 
 
-def test_going_round_in_a_circle_is_an_error(monkeypatch):
+def test_a_loop_that_never_waits_is_an_error(monkeypatch):
     monkeypatch.setattr(virtual_time, "SAME_INSTANT_MAX", 1_000)
 
     async def act(loop):
@@ -80,7 +80,7 @@ def test_going_round_in_a_circle_is_an_error(monkeypatch):
         play(act)
 
 
-def test_a_paused_process_stands_still_while_time_goes_on():
+def test_a_paused_process_does_not_run_while_time_passes():
     async def act(loop):
         ticks = []
 
@@ -103,7 +103,7 @@ def test_a_paused_process_stands_still_while_time_goes_on():
     play(act)
 
 
-def test_a_killed_process_does_nothing_more_and_who_waits_for_it_is_told():
+def test_a_killed_process_stops_and_its_waiters_are_notified():
     async def act(loop):
         seen = []
 
@@ -131,7 +131,7 @@ def test_a_killed_process_does_nothing_more_and_who_waits_for_it_is_told():
     play(act)
 
 
-def test_the_result_and_the_error_of_a_process_reach_who_waits():
+def test_the_result_or_error_of_a_process_is_passed_to_its_waiters():
     async def act(loop):
         async def fail():
             raise ValueError("no")
@@ -160,7 +160,7 @@ async def asking(body=b"hello", timeout_ms=3000) -> bytes:
         return (await peers.request(f"{SERVER}:1000", 1, body=body, timeout_ms=timeout_ms)).body
 
 
-def test_programs_talk_over_the_network():
+def test_programs_communicate_over_the_network():
     async def act(loop):
         server, client = serving(loop), loop.process("client", "10.0.0.8")
         await asyncio.sleep(1)
@@ -174,7 +174,7 @@ def test_programs_talk_over_the_network():
     play(act)
 
 
-def test_nobody_listens_a_process_dies_a_machine_vanishes():
+def test_connections_fail_without_a_listener_after_a_kill_and_after_a_machine_loss():
     async def act(loop):
         client = loop.process("client", "10.0.0.8")
         with pytest.raises(ConnectionLost, match="refused"):
@@ -210,7 +210,7 @@ def test_nobody_listens_a_process_dies_a_machine_vanishes():
     play(act)
 
 
-def test_frames_can_be_lost_and_be_late():
+def test_frames_can_be_lost_or_delayed():
     async def act(loop):
         client = loop.process("client", "10.0.0.8")
         serving(loop)
@@ -225,7 +225,7 @@ def test_frames_can_be_lost_and_be_late():
     play(act)
 
 
-def test_who_does_not_read_stops_who_writes():
+def test_a_peer_that_does_not_read_blocks_the_writer():
     async def act(loop):
         server, client = serving(loop), loop.process("client", "10.0.0.8")
         await asyncio.sleep(1)
@@ -295,7 +295,7 @@ async def lost_power(broker):
 
 
 @pytest.mark.parametrize("how", [stopped, killed, lost_power])
-def test_a_broker_starts_again_on_its_disk(how):
+def test_a_broker_restarts_on_its_disk(how):
     runs = []
     for _ in range(2):
         with virtual_cluster(seed=3, flush_disk_type="SYNC_FLUSH") as world:

@@ -1,4 +1,4 @@
-"""What a small or hostile frame may cost, and what is told of it."""
+"""Costs of small or hostile frames, and what is reported about them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class CountedTokens:
 
 
 @pytest.mark.parametrize("depth", [3, 25, 60])
-def test_keys_within_keys_are_refused_after_a_few_tokens(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_nested_in_keys_are_rejected_after_a_few_tokens(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = CountedTokens(fastjson._TOKEN)
     monkeypatch.setattr(fastjson, "_TOKEN", tokens)
     with pytest.raises(ProtocolError, match="object as a key within"):
@@ -44,7 +44,7 @@ def test_keys_within_keys_are_refused_after_a_few_tokens(depth: int, monkeypatch
     assert tokens.count < 10
 
 
-def test_a_queue_as_a_key_is_read_and_a_huge_one_is_not() -> None:
+def test_a_queue_as_a_key_is_accepted_unless_it_is_too_large() -> None:
     assert fastjson.read(b'{{"brokerName":"b","queueId":0,"topic":"t"}:5}') == {
         '{"brokerName":"b","queueId":0,"topic":"t"}': 5
     }
@@ -75,13 +75,13 @@ def test_each_character_is_read_once(piece: bytes, monkeypatch: pytest.MonkeyPat
         b"{code:" + b"9" * 5000 + b"}",
     ],
 )
-def test_headers_that_msgspec_stumbles_over_are_refused(header: bytes) -> None:
+def test_headers_that_msgspec_cannot_decode_are_rejected(header: bytes) -> None:
     with pytest.raises(ProtocolError):
         command.decode(Frame(0, header, b""))
 
 
 @pytest.mark.parametrize("fields", [b'{"topic":"\xff"}', b'{"topic":' + b"[" * 2000 + b"]" * 2000 + b"}"])
-def test_fields_that_are_not_looked_at_until_they_are_typed_are_refused_then(fields: bytes) -> None:
+def test_lazily_decoded_fields_are_rejected_when_they_are_typed(fields: bytes) -> None:
     request = Command(105, fields=msgspec.Raw(fields))
     with pytest.raises(ProtocolError):
         typed(request, RouteRequest)
@@ -89,7 +89,7 @@ def test_fields_that_are_not_looked_at_until_they_are_typed_are_refused_then(fie
         request.field_map()
 
 
-def test_a_large_header_is_read_only_as_strict_json() -> None:
+def test_a_large_header_is_parsed_as_strict_json_only() -> None:
     strict = b'{"code":10,"extFields":{"a":"' + b"x" * 200_000 + b'"}}'
     assert len(command.decode(Frame(0, strict, b"")).field_map()["a"]) == 200_000
     liberal = b"{code:10,extFields:{a:'" + b"x" * 200_000 + b"'}}"
@@ -97,7 +97,7 @@ def test_a_large_header_is_read_only_as_strict_json() -> None:
         command.decode(Frame(0, liberal, b""))
 
 
-def test_the_largest_legal_properties_fit_into_a_header_in_any_form() -> None:
+def test_the_largest_valid_properties_fit_into_a_header_of_either_format() -> None:
     text = properties.join({"\x7f" * 3: "\x1f" * (properties.SIZE_MAX - 4)})
     assert len(text.encode()) == properties.SIZE_MAX
     for form in (0, 1):
@@ -109,13 +109,13 @@ def test_the_largest_legal_properties_fit_into_a_header_in_any_form() -> None:
 
 
 @pytest.mark.parametrize("form", [0, 1])
-def test_of_a_header_that_is_too_large_the_number_is_known(form: int) -> None:
+def test_the_request_number_of_an_oversized_header_is_decoded(form: int) -> None:
     (data,) = command.encode(310, opaque=77, flag=0, fields={"i": "x" * 300_000}, form=form)
     outline = command.outline(Frame(form, data[8:], b""))
     assert (outline.code, outline.opaque, outline.form, outline.field_map()) == (310, 77, form, {})
 
 
-def test_bodies_are_bounded_by_code_and_the_error_names_the_request() -> None:
+def test_bodies_are_bounded_by_request_code_and_errors_name_the_request() -> None:
     with pytest.raises(ProtocolError, match=f"HEART_BEAT: body of {JSON_BODY_MAX + 1} bytes"):
         decode_body(RequestCode.HEART_BEAT, b" " * (JSON_BODY_MAX + 1), HeartbeatData)
     many = (
@@ -137,7 +137,7 @@ def test_properties_bodies_are_bounded() -> None:
             java_properties.parse_body(body)
 
 
-def test_trace_records_that_lost_their_ends_are_cut_in_linear_time() -> None:
+def test_trace_records_without_separators_are_split_in_linear_time() -> None:
     record = "\x01".join(("SubAfter", "req", "m", "1", "true", "k", "0")) + "\x01"
     events, rejects = trace_codec.decode((record * 50_000 + "SubAfter\x01\x02").encode())
     assert (len(events), len(rejects)) == (50_000, 1)
@@ -170,18 +170,18 @@ def compressed(topic: bytes, count: int = 1) -> bytes:
         "T",
     ],
 )
-def test_a_compressed_registration_with_numbers_that_are_none_is_refused(topic: str) -> None:
+def test_a_compressed_registration_with_invalid_numbers_is_rejected(topic: str) -> None:
     with pytest.raises(ProtocolError) as refused:
         register(compressed(topic.encode()), is_compressed=True)
     assert len(str(refused.value)) < 400
 
 
-def test_a_compressed_registration_of_too_many_topics_is_refused_before_they_are_read() -> None:
+def test_a_compressed_registration_with_too_many_topics_is_rejected_before_decoding() -> None:
     with pytest.raises(ProtocolError, match="2000000 topics"):
         register(compressed(b"T 4 4 6 X", 2_000_000), is_compressed=True)
 
 
-def test_a_registration_that_expands_beyond_its_bound_is_refused() -> None:
+def test_a_registration_that_expands_beyond_its_limit_is_rejected() -> None:
     with pytest.raises(ProtocolError, match=str(registration.EXPANDED_MAX)):
         register(zlib.compress(bytes(registration.EXPANDED_MAX + 1)), is_compressed=True)
 
@@ -197,7 +197,7 @@ def test_queue_counts_of_a_plain_registration_are_bounded(member: str, number: i
 # --- settings of the name server ---
 
 
-def test_settings_that_do_not_exist_or_have_no_effect_are_refused() -> None:
+def test_unknown_settings_and_those_without_effect_are_rejected() -> None:
     config = NameServerConfig()
     for key, text in (
         ("noSuchKey", "1"),

@@ -1,4 +1,4 @@
-"""Options that would have no effect, or not the effect that they say, are refused. No socket, no Spark session."""
+"""Options without effect, or with a misleading one, are rejected. No socket, no Spark session."""
 
 from __future__ import annotations
 

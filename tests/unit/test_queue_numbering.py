@@ -1,4 +1,4 @@
-"""Queue numbers out of order when entries are rebuilt: which of them restart a queue, and what becomes of the others."""
+"""Queue offsets out of order during a rebuild: which of them restart a queue, and how the others are handled."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def bodies(store: MessageStore) -> list[str]:
         (NumberingRestarts.NEVER, 5, 7, 8, True),
     ],
 )
-def test_a_number_out_of_order_is_decided_by_the_next_one(
+def test_a_queue_offset_out_of_order_is_decided_by_the_next_record(
     restarts: NumberingRestarts, due: int, held: int, number: int, *, is_placed: bool
 ) -> None:
     assert decide(due, held, number, restarts=restarts).place_held is is_placed
@@ -58,14 +58,14 @@ def test_a_number_out_of_order_is_decided_by_the_next_one(
     ("restarts", "is_placed"),
     [(NumberingRestarts.LIKELY, True), (NumberingRestarts.CONFIRMED, False), (NumberingRestarts.NEVER, False)],
 )
-def test_a_last_record_with_number_0_restarts_only_queues_of_java(
+def test_a_last_record_with_queue_offset_0_restarts_only_queues_of_java(
     restarts: NumberingRestarts, *, is_placed: bool
 ) -> None:
     assert is_last_placed(5, 0, 0, restarts=restarts, is_new=False) is is_placed
 
 
 @pytest.mark.parametrize("sys_flag", [0, TRANSACTION_COMMIT])
-def test_a_torn_number_is_withdrawn_and_reported(sys_flag: int) -> None:
+def test_a_torn_queue_offset_is_withdrawn_and_reported(sys_flag: int) -> None:
     disk = FakeDisk()
     store = opened(disk)
     put(store, "acknowledged")
@@ -85,7 +85,7 @@ def test_a_torn_number_is_withdrawn_and_reported(sys_flag: int) -> None:
     assert opened(disk.after_kill()).recovery_report.notes == ()
 
 
-def test_a_new_queue_whose_first_file_was_lost_is_rebuilt() -> None:
+def test_a_new_queue_with_a_lost_first_file_is_rebuilt() -> None:
     disk = FakeDisk()
     opened(disk).close()
     store = opened(disk)
@@ -97,7 +97,7 @@ def test_a_new_queue_whose_first_file_was_lost_is_rebuilt() -> None:
     assert bodies(opened(disk)) == [str(number) for number in range(12)]
 
 
-def test_a_disk_that_refuses_the_withdrawal_is_reported() -> None:
+def test_a_failed_withdrawal_is_reported() -> None:
     disk = FakeDisk()
     store = opened(disk)
     put(store, "acknowledged")
@@ -128,8 +128,8 @@ def test_a_slave_does_not_change_the_bytes_of_its_master() -> None:
     assert bytes(disk.contents(LOG)) == log
 
 
-def test_a_topic_that_java_deleted_and_created_again_has_its_new_record() -> None:
-    """Java records no deletion: after its crash a last record with number 0 is the first one of the new topic."""
+def test_a_topic_recreated_by_java_has_its_new_record() -> None:
+    """Java records no deletion: after a crash of Java, a last record with queue offset 0 is the first one of the new topic."""
     disk = FakeDisk()
     store = opened(disk)
     for number in range(3):
@@ -142,7 +142,7 @@ def test_a_topic_that_java_deleted_and_created_again_has_its_new_record() -> Non
     assert bodies(opened(disk)) == ["new"]
 
 
-def test_a_rebuild_that_was_interrupted_stays_one_of_a_log_of_java() -> None:
+def test_an_interrupted_rebuild_of_a_java_log_resumes_as_one() -> None:
     disk = FakeDisk()
     store = opened(disk)
     for number in range(3):

@@ -83,7 +83,7 @@ def ids(found: trace_lookup.LookupResult) -> list[str]:
     return [row["message_id"] for row in found.rows]
 
 
-def test_found_by_a_whole_key_and_by_either_id(tmp_path: Path) -> None:
+def test_journeys_are_found_by_a_complete_key_and_by_either_id(tmp_path: Path) -> None:
     one, two, three = (unique_id(number) for number in (1, 2, 3))
     publish(tmp_path, journey(one), journey(two), journey(three, keys=None), journey("not-unique"))
     assert ids(trace_lookup.find_journeys(tmp_path, key=f"order-{one}")) == [one]
@@ -95,14 +95,14 @@ def test_found_by_a_whole_key_and_by_either_id(tmp_path: Path) -> None:
     assert ids(trace_lookup.find_journeys(tmp_path, message_id=unique_id(9))) == []
 
 
-def test_of_many_messages_the_newest_and_how_many_are_left_out(tmp_path: Path) -> None:
+def test_the_newest_of_many_messages_are_returned_with_the_omitted_count(tmp_path: Path) -> None:
     publish(tmp_path, *(journey(unique_id(number)) for number in range(5)))
     found = trace_lookup.find_journeys(tmp_path, key="all", limit=2)
     assert (ids(found), found.omitted) == ([unique_id(3), unique_id(4)], 3)
     assert trace_lookup.find_journeys(tmp_path, key="all").omitted == 0
 
 
-def test_one_group_only(tmp_path: Path) -> None:
+def test_journeys_are_restricted_to_one_group(tmp_path: Path) -> None:
     publish(tmp_path, journey(unique_id(1)), journey(unique_id(1), "H"))
     assert [
         row["consumer_group"] for row in trace_lookup.find_journeys(tmp_path, message_id=unique_id(1), group="H").rows
@@ -111,7 +111,7 @@ def test_one_group_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("looked_at", [1, 7, 1000])
-def test_of_a_key_the_messages_of_a_group_however_many_others_are_newer(
+def test_a_groups_messages_with_a_key_are_found_despite_newer_ones_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looked_at: int
 ) -> None:
     monkeypatch.setattr(trace_lookup, "GROUP_PAGE_MESSAGES", looked_at)
@@ -126,20 +126,20 @@ def test_of_a_key_the_messages_of_a_group_however_many_others_are_newer(
     assert trace_lookup.find_journeys(tmp_path, key="all", group="none") == ([], 0)
 
 
-def test_of_a_topic_also_what_a_client_with_a_wrong_clock_sent(tmp_path: Path) -> None:
-    """Files are chosen by the broker's clock, as rows are."""
+def test_messages_of_a_client_with_a_wrong_clock_are_found_by_topic(tmp_path: Path) -> None:
+    """Files are selected by the broker's clock, as rows are."""
     publish(tmp_path, journey(unique_id(1), sent_at=at(-8 * 3_600_000), stored_at=at(0), stored_exact=True))
     found = trace_lookup.journeys_of_topic(tmp_path, "T", since_ms=T0_MS - 600_000, until_ms=T0_MS + 60_000)
     assert ids(found) == [unique_id(1)]
 
 
-def test_rows_have_the_columns_of_the_table_and_times_in_utc(tmp_path: Path) -> None:
+def test_rows_have_the_columns_of_the_table_and_utc_times(tmp_path: Path) -> None:
     publish(tmp_path, journey(unique_id(1)))
     (row,) = trace_lookup.find_journeys(tmp_path, message_id=unique_id(1)).rows
     assert row == journey(unique_id(1))
 
 
-def test_a_topic_newest_first_or_slowest_first(tmp_path: Path) -> None:
+def test_messages_of_a_topic_are_sorted_newest_or_slowest_first(tmp_path: Path) -> None:
     fast, slow, old, other = (unique_id(number) for number in range(4))
     publish(
         tmp_path,
@@ -159,7 +159,7 @@ def test_a_topic_newest_first_or_slowest_first(tmp_path: Path) -> None:
         trace_lookup.journeys_of_topic(tmp_path, "T", since_ms=T0_MS + 9000, until_ms=T0_MS + 9999)
 
 
-def test_nothing_published_yet_says_what_to_run(tmp_path: Path) -> None:
+def test_unpublished_tables_are_reported_with_the_command_to_run(tmp_path: Path) -> None:
     for ask in (
         lambda: trace_lookup.find_journeys(tmp_path, key="k"),
         lambda: trace_lookup.journeys_of_topic(tmp_path, "T", since_ms=0, until_ms=1),
@@ -169,12 +169,12 @@ def test_nothing_published_yet_says_what_to_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wanted", [{}, {"key": "k", "message_id": "m"}])
-def test_either_key_or_id(tmp_path: Path, wanted: dict[str, str]) -> None:
+def test_key_and_id_exclude_each_other(tmp_path: Path, wanted: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="expected exactly one of key and message_id"):
         trace_lookup.find_journeys(tmp_path, **wanted)
 
 
-def test_the_timeline_of_two_groups_tells_the_send_once_and_every_attempt() -> None:
+def test_the_timeline_of_two_groups_shows_the_send_once_and_every_attempt() -> None:
     tries = [delivery(20, 30, result="failed"), delivery(1020, 1030, retry_times=1)]
     late = journey("1", "H", delivered_at=at(20), consumed_at=at(1030), attempts=2, queueing_ms=17, deliveries=tries)
     moments = trace_lookup.timeline([late, journey("1")])
@@ -192,8 +192,8 @@ def test_the_timeline_of_two_groups_tells_the_send_once_and_every_attempt() -> N
     assert moments[-2].note == "retry 1"
 
 
-def test_times_are_the_brokers_where_the_clocks_are_known() -> None:
-    """The producer's clock is 1.2 s ahead, the consumer's is right; the broker's time of storing is exact."""
+def test_times_are_converted_to_the_brokers_clock_if_offsets_are_known() -> None:
+    """The producer's clock is 1.2 s ahead, the consumer's is right; the broker's store time is exact."""
     row = journey(
         "1", sent_at=at(1200), stored_at=at(2), stored_exact=True, producer_clock_ms=-1200, producer_clock_error_ms=2,
         deliveries=[delivery(10, 15, clock_ms=0, clock_error_ms=4)],
@@ -207,12 +207,12 @@ def test_times_are_the_brokers_where_the_clocks_are_known() -> None:
     assert {moment.error_ms for moment in trace_lookup.timeline([journey("2")])} == {None}
 
 
-def test_what_happened_at_one_time_stands_in_the_order_it_must_have_had() -> None:
+def test_simultaneous_events_are_listed_in_causal_order() -> None:
     row = journey("1", stored_at=at(0), deliveries=[delivery(0, 0)])
     assert [moment.event for moment in trace_lookup.timeline([row])] == ["sent", "stored", "delivered", "consumed"]
 
 
-def test_decisions_delays_recalls_and_dead_letters() -> None:
+def test_the_timeline_shows_decisions_delays_recalls_and_dead_letters() -> None:
     decision = {"decided_at": at(50), "state": "COMMIT_MESSAGE", "from_check": True, "host": "p", "transaction_id": "X"}
     row = journey(
         "1", transactions=[decision], available_at=at(60), delay_ms=57, dead_lettered_at=at(90), recalled_at=at(55)
@@ -222,7 +222,7 @@ def test_decisions_delays_recalls_and_dead_letters() -> None:
     ]  # fmt: skip
 
 
-def test_a_send_that_failed_and_a_delivery_with_skew_are_said() -> None:
+def test_a_failed_send_and_a_delivery_with_clock_skew_are_reported() -> None:
     failed = journey("1", None, sent_ok=False, stored_at=None)
     assert [moment.event for moment in trace_lookup.timeline([failed])] == ["send failed"]
     skewed = journey("2", sent_at=at(100), stored_at=at(103), clock_skew=True, queueing_ms=None)
@@ -231,7 +231,7 @@ def test_a_send_that_failed_and_a_delivery_with_skew_are_said() -> None:
     assert "clocks" in first.note
 
 
-def test_a_consumption_that_has_not_ended_and_ones_without_a_send_or_a_beginning() -> None:
+def test_consumptions_without_an_end_a_send_or_a_start_are_shown() -> None:
     running = journey("1", deliveries=[delivery(10, None, result="unknown", cost_ms=None)])
     assert [moment.event for moment in trace_lookup.timeline([running])] == ["sent", "stored", "delivered"]
     unsent = journey("2", sent_at=None, stored_at=None, deliveries=[delivery(None, 15)])
@@ -241,6 +241,6 @@ def test_a_consumption_that_has_not_ended_and_ones_without_a_send_or_a_beginning
     ]
 
 
-def test_attempts_that_are_left_out_are_counted() -> None:
+def test_omitted_attempts_are_counted() -> None:
     row = journey("1", attempts=100, deliveries=[delivery(10, 15), delivery(20, 25)])
     assert trace_lookup.timeline([row])[2].note == "98 attempts in between omitted"

@@ -1,4 +1,4 @@
-"""The text of traces, as every client from 4.4 to 5.3 writes and reads it."""
+"""The text format of traces, as written and read by all clients from 4.4 to 5.3."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ END = EndTransactionEvent(
 
 
 @pytest.mark.parametrize(("event", "fields"), [(PUB, 14), (BEFORE, 8), (AFTER, 9), (END, 13)])
-def test_each_layout_has_its_number_of_fields_and_reads_back(event: object, fields: int) -> None:
+def test_each_layout_has_its_number_of_fields_and_round_trips(event: object, fields: int) -> None:
     text = trace_codec.encode(event)  # type: ignore[arg-type]
     assert text.endswith("\x02")
     assert len(text[:-1].split("\x01")) == fields
     assert trace_codec.decode(text.encode()) == ([event], [])
 
 
-def test_the_text_is_javas_to_the_letter() -> None:
+def test_the_text_equals_javas_byte_for_byte() -> None:
     pub = "Pub|1700000000000|DefaultRegion|P|T|ID1|a|k1 k2|10.0.0.1:10911|5|3|0|OFF1|true"
     assert trace_codec.encode(PUB) == pub.replace("|", "\x01") + "\x02"
     assert trace_codec.encode(BEFORE) == "SubBefore\x011\x01null\x01G\x01R\x01ID1\x010\x01null\x02"
     assert trace_codec.encode(AFTER) == "SubAfter\x01R\x01ID1\x017\x01false\x01k\x014\x019\x01G\x02"
 
 
-def test_keys_are_the_id_and_each_business_key() -> None:
+def test_keys_contain_the_id_and_each_business_key() -> None:
     assert trace_codec.keys(PUB) == ("ID1", "k1", "k2")
     assert trace_codec.keys(BEFORE) == ("ID1",)
 
 
-def test_a_separator_in_a_value_does_not_make_fields_of_it() -> None:
+def test_a_separator_in_a_value_does_not_split_it() -> None:
     event = ConsumeStartEvent(
         timestamp_ms=1, region="", group="G", request_id="R", message_id="I", retry_times=0, keys="a\x01b\x02c"
     )
@@ -71,20 +71,22 @@ def test_a_separator_in_a_value_does_not_make_fields_of_it() -> None:
         ("Pub|1|r|g|t|i|a|k|h|5|3|4|OFF|true|1.2.3.4@5", True, "OFF", "1.2.3.4@5"),
     ],
 )
-def test_pubs_of_older_and_newer_clients(text: str, success: bool, offset_id: str, host: str) -> None:
+def test_pub_records_of_older_and_newer_clients_are_decoded(
+    text: str, success: bool, offset_id: str, host: str
+) -> None:
     ((event,), rejects) = trace_codec.decode(text.replace("|", "\x01").encode() + b"\x02")
     assert isinstance(event, PublishEvent)
     assert (event.success, event.offset_message_id, event.client_host, rejects) == (success, offset_id, host, [])
 
 
 @pytest.mark.parametrize(("text", "code", "time"), [("R|i|5|true|k", 0, None), ("R|i|5|true|k|4", 4, None)])
-def test_consumes_without_time_and_group(text: str, code: int, time: int | None) -> None:
+def test_consume_records_without_time_and_group_are_decoded(text: str, code: int, time: int | None) -> None:
     ((event,), _) = trace_codec.decode(f"SubAfter|{text}".replace("|", "\x01").encode())
     assert isinstance(event, ConsumeEndEvent)
     assert (event.context_code, event.timestamp_ms, event.group) == (code, time, "")
 
 
-def test_a_broken_record_is_kept_with_its_reason_and_hides_no_other() -> None:
+def test_an_invalid_record_is_returned_with_the_reason_and_hides_no_other() -> None:
     broken = "Pub\x01soon\x01" + "x\x01" * 12 + "\x02Reply\x011\x02SubBefore\x011\x02"
     events, rejects = trace_codec.decode((trace_codec.encode(PUB) + broken + trace_codec.encode(AFTER)).encode())
     assert events == [PUB, AFTER]

@@ -26,7 +26,7 @@ brokerPermission=4
 brokerPermission=6"""
 
 
-def test_changes_are_applied_and_the_version_counts_them() -> None:
+def test_changes_are_applied_and_increment_the_version() -> None:
     settings = DynamicConfig(CONFIG, 5)
     after, changes = BROKER_SETTINGS.change(
         CONFIG, {"brokerPermission": " 4", "traceOn": "false", "longPollingEnable": "true"}
@@ -90,7 +90,7 @@ def test_a_file_accepts_every_value_that_a_request_may_set(key: str) -> None:
             setting.check(value)
 
 
-def test_an_updated_file_keeps_comments_and_line_order() -> None:
+def test_an_updated_file_retains_comments_and_line_order() -> None:
     disk = FakeDisk()
     disk.make_dirs("/conf")
     disk.close(disk.create("/conf/broker.conf", 0))
