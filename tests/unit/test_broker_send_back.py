@@ -68,7 +68,7 @@ class SendBackRig:
         return draft, properties.decode(draft.properties)
 
 
-def test_the_retried_message_is_equal_and_carries_its_original_id() -> None:
+def test_a_retried_message_is_equal_and_carries_its_original_id() -> None:
     draft, own = SendBackRig(KEYS="k", TAGS="a", UNIQ_KEY="U", mine="1").back()
     assert (draft.topic, draft.queue_id, draft.reconsume_times, draft.tags) == ("%RETRY%G", 0, 1, "a")
     assert (draft.body, draft.flag, draft.sys_flag, draft.born_ms, draft.born_host) == (b"body", 7, 1, 12, BORN)

@@ -1,4 +1,4 @@
-"""Flushes: waiters and deadlines, and cancellation, after which no flush may still run while the store is closed."""
+"""Flushes: waiters, deadlines and cancellation. No flush may run while the store is closed."""
 
 from __future__ import annotations
 

@@ -255,7 +255,7 @@ class Producing:
         self.sent.append(message.body)
 
 
-def test_unsent_samples_are_retried_and_expired_ones_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsent_samples_are_retried_and_dropped_ones_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publisher, "MAX_PENDING", 3)
     producing, clock, cluster = Producing(), FakeClock(1000, is_auto=True), Cluster()
     seen: list[publisher.PollingRound] = []

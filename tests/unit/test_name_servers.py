@@ -1,4 +1,4 @@
-"""Which errors are transient, how long to wait, and how several name servers are asked (asyncio and blocking)."""
+"""Transient and permanent errors, retry delays, and requests to several name servers (asyncio and blocking)."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_disk_usage_is_rounded_up_and_unknown_is_not_zero(usage: Usage | None, p
         (10, 5, True, RetentionTrigger.MANUAL),
     ],
 )
-def test_a_removal_starts_at_its_hour_or_above_the_disk_limit(
+def test_the_trigger_of_a_removal_follows_usage_hour_and_request(
     percent: int, hour: int, manual: bool, why: RetentionTrigger | None
 ) -> None:
     assert removal_trigger(RULE, percent, hour, manual=manual) is why

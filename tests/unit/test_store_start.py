@@ -432,7 +432,7 @@ def test_a_broken_link_to_a_missing_mount_is_a_one_line_error(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("number", [13, 30, 5, 107])  # EACCES, EROFS, EIO, ENOTCONN
-def test_a_read_only_disk_is_a_one_line_error(number: int) -> None:
+def test_an_unwritable_disk_is_a_one_line_error(number: int) -> None:
     def fail(kind: str, path: str) -> None:
         raise OSError(number, "reason", path)
 

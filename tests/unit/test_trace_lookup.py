@@ -1,4 +1,4 @@
-"""Looking up published journeys, and their timeline."""
+"""Lookup of published journeys, and their timeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables traffic and slow_messages as the pipeline publishes them, written without Spark, for the tests of reports."""
+"""Published tables traffic and slow_messages written without Spark, for tests of the reports."""
 
 from __future__ import annotations
 
