@@ -13,4 +13,6 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "journeys.md"
 
 @pytest.mark.parametrize("table", [CLOCKS, JOURNEYS, MESSAGE_KEYS], ids=lambda table: table.name)
 def test_the_page_matches_the_table_definition(table: TableSchema) -> None:
-    assert markdown_page(table) in PAGE.read_text(encoding="utf-8"), f"print ariane.tables.page of {table.name} into it"
+    assert markdown_page(table) in PAGE.read_text(encoding="utf-8"), (
+        f"print ariane.tables.markdown_page of {table.name} into it"
+    )

@@ -1,8 +1,8 @@
 """All settings of a server: its configuration file is read, checked and changed by one `SettingsSchema`.
 
-broker.conf ── properties ── options of the command line ──► parse ──► struct, remarks about keys without effect
+broker.conf ── properties ── options of the command line ──► parse ──► struct, remarks about unknown and unused keys
                                                               │
-                      unknown or refused keys, bad values     └──► ConfigError names the key and what is expected
+                      refused keys, invalid values            └──► ConfigError names the key and what is expected
 
 request of a tool ──► change ──► struct, texts of the changed keys
 """

@@ -28,7 +28,8 @@ from ariane.store.message_store import MessageStore
 
 log = logging.getLogger("ariane.broker.dynamic_config")
 
-# `mqadmin exportConfigs` and `exportMetrics` of 4.9.4 fail without these keys; this broker does not use them.
+# `mqadmin exportConfigs` and `exportMetrics` of 4.9.4 fail without these keys, which this broker does not use; `exportMetrics`
+# prints the last one as cpuNum.
 KEYS_FOR_TOOLS = {
     "filterServerNums": "0",
     "useTLS": "false",

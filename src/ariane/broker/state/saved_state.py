@@ -3,7 +3,8 @@
 document               in the log                applied to it
 ---------------------  ------------------------  -----------------------------------------------------------
 checksum is known      holds changes up to n     the changes above n
-checksum is unknown    written by other_contents since   none; changes newer than the last known content are reported
+checksum is unknown    written by another        none; changes newer than the last known content are reported
+                       program since
 missing                never mentioned           all
 missing                mentioned                 refused: its content is lost
 """
