@@ -1,4 +1,4 @@
-"""The driver of test_standalone_cluster: a topic copied to another through both ends of the connector, and a store read.
+"""The driver of test_standalone_cluster: copy a topic to another with source and sink, and read a store.
 
 python cluster_driver.py MASTER NAMESRV STORE     prints a line of JSON
 """

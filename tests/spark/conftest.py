@@ -1,4 +1,4 @@
-"""One Spark session for the run: starting one takes longer than the tests. Skipped where there is no Java or no pyspark."""
+"""One Spark session for the whole run, as starting it takes longer than the tests. Skipped without Java or pyspark."""
 
 from __future__ import annotations
 

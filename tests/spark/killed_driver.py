@@ -1,4 +1,4 @@
-"""The driver of test_source_kills: a query from a topic to Parquet, in small micro-batches, until it is killed or at the end.
+"""The driver of test_source_kills: a query from a topic to Parquet, in small micro-batches, until it is killed or finished.
 
 python killed_driver.py NAMESRV HOME MASTER on|rest
 """

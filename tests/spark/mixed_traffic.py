@@ -1,4 +1,4 @@
-"""Traffic of which every job has something: traced sends and consumption, delayed messages, transactions."""
+"""Traffic with input for every job: traced sends and consumption, delayed messages, transactions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ QUICK = {"transaction_time_out": 500, "transaction_check_interval": 500}  # sett
 
 
 async def traffic(namesrv: str, prefix: str, plain: int, delayed: int, transactions: int) -> None:
-    """Send them and wait until all that is committed is consumed; the traces of all are with the broker then."""
+    """Send the messages and wait until all committed ones are consumed and all traces are stored."""
     await _served(namesrv)
     got: list[ReceivedMessage] = []
 
@@ -53,5 +53,5 @@ async def _served(namesrv: str) -> None:
 
 
 def send(namesrv: str, prefix: str, *, plain: int, delayed: int = 1, transactions: int = 1) -> None:
-    """`traffic`, within two minutes."""
+    """Run `traffic` with a timeout of two minutes."""
     asyncio.run(asyncio.wait_for(traffic(namesrv, prefix, plain, delayed, transactions), 120))

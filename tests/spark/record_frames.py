@@ -1,4 +1,4 @@
-"""Stored records as small frames, as a broker writes them for delays and transactions; for the tests of the pipeline."""
+"""Stored records as small data frames, as a broker writes them for delays and transactions; for the pipeline tests."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ Row = dict[str, Any]
 
 
 def at(ms: int) -> datetime:
-    """The time `ms` after the tests' epoch."""
+    """Return the time `ms` after the tests' epoch."""
     return T0 + timedelta(milliseconds=ms)
 
 
 def unique_id(number: int, ms: int = 0) -> str:
-    """The id of a message born `ms` after the epoch."""
+    """Return the id of a message created `ms` after the epoch."""
     return f"7F0000010001AABBCCDD{T0_MS + ms - NOVEMBER_MS:08X}{number:04X}"
 
 
 class Log:
-    """A broker's commit log: gives records their places."""
+    """A broker's commit log, which assigns offsets to records."""
 
     def __init__(self, broker: str = "broker-a") -> None:
         self.broker = broker
@@ -51,7 +51,7 @@ class Log:
         self, topic: str, message_id: str | None, ms: int, own: Mapping[str, str] = {}, *, queue_id: int = 0,
         body: bytes = b"body", born: int = 0, sys_flag: int = 0, prepared: int = 0, reconsume_times: int = 0,
     ) -> Row:  # fmt: skip
-        """A record that was stored `ms` after the epoch."""
+        """Add a record stored `ms` after the epoch."""
         offset = 1000 * (len(self.rows) + 1)
         number = self._next.get((topic, queue_id), 0)
         self._next[topic, queue_id] = number + 1
@@ -126,12 +126,12 @@ class Log:
 
 
 def frame(spark: SparkSession, rows: Iterable[Row], schema: str = SCHEMA) -> DataFrame:
-    """Records as the source gives them."""
+    """Return records as the source returns them."""
     return spark.createDataFrame(list(rows), schema)
 
 
 class Tables:
-    """Base tables of records, made at once or batch by batch."""
+    """Base tables built from records at once or batch by batch."""
 
     def __init__(self, spark: SparkSession, batches: Iterable[Iterable[Row]], schema: str = SCHEMA) -> None:
         parts = [messages.decode_records(frame(spark, batch, schema)) for batch in batches]

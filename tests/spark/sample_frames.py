@@ -1,4 +1,4 @@
-"""Samples of the collector as small frames, for the tests of the lag job."""
+"""Samples of the collector as small data frames, for the tests of the lag job."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ assert T0_MS % 600_000 == 0
 
 
 def sample(second: float, broker_id: int = 0, **other: Any) -> Sample:
-    """A round of the collector `second` s after the tests' epoch."""
+    """Return a round of the collector `second` s after the tests' epoch."""
     values: dict[str, Any] = {
         "collector": "host", "round": round(second), "at_ms": ms(second), "interval_ms": 10_000, "duration_ms": 5, "requests": 9,
         "cluster": "c", "broker": "b", "broker_id": broker_id, "addr": "10.0.0.1:10911",
@@ -65,7 +65,7 @@ def got(second: float, tps: float, name: str = "G") -> StatsCounter:
 def state(
     second: float, committed: int, end: int, *, age: int | None = None, master: float = 0.0, slave: float | None = None
 ) -> list[Sample]:
-    """A round of a master with one queue and one group, and of a slave when it has handed out something."""
+    """Return a round of a master with one queue and one group, and of a slave if it has delivered messages."""
     queue = (0, committed, 0, end, age)
     mine = sample(
         second, topics=(ends(second, (0, 0, end)),), groups=(group(second, queue),), counters=(got(second, master),)
@@ -83,8 +83,8 @@ def records(spark: SparkSession, told: Iterable[Sample]) -> DataFrame:
 
 
 def folded(spark: SparkSession, cases: Mapping[str, Iterable[Sample]], seed: int | None = None) -> dict[str, list[Row]]:
-    """The minutes that follow from samples, by case, in order; values rounded. Each case is a broker of its own, so that all
-    are one question to Spark. With a `seed` samples come in another order, and some of them twice."""
+    """Return the minutes computed from samples, by case, in order, with rounded values. Each case is a broker of its own, so
+    that one Spark query computes all. A `seed` shuffles the samples and duplicates some of them."""
     told = [msgspec.structs.replace(one, broker=case) for case, members in cases.items() for one in members]
     if seed is not None:
         chance = random.Random(seed)

@@ -1,4 +1,4 @@
-"""docs/connector.md: its code runs, its tables name every option and column there is, and what it refers to exists."""
+"""docs/connector.md: its code runs, its tables list every option and column, and its references exist."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SECTIONS = {section.partition("\n")[0]: section for section in PAGE.split("\n## 
 
 
 def first_cells(section: str, head: str) -> set[str]:
-    """Names in the first column of the section's tables that have that head."""
+    """Return the first-column names of the section's tables with that head."""
     names: set[str] = set()
     for table in re.findall(r"(?:^\|.*\n)+", SECTIONS[section], re.MULTILINE):
         if table.startswith(f"| {head} |"):

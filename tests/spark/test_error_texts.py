@@ -1,4 +1,4 @@
-"""What a user sees of a wrong option: the connector's own words in the first line, and no Python traceback."""
+"""Error texts for invalid options: the connector's message in the first line, and no Python traceback."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The case of the article, whole: a slave serves a backlog, a console's TPS is 0, and the report tells what is so.
+"""Lag end to end: a slave serves a backlog, a console's TPS is 0, and the report shows the actual rate.
 
-Master, slave, consumer and collector run in a thread; samples go to the topic, Spark makes the table, the report reads it.
+Master, slave, consumer and collector run in a thread; samples go to the topic, Spark builds the table, the report reads it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SERVED_S = 15.0  # of a minute in which the master has handed out nothing: clien
 
 
 class Watched:
-    """Tells when the master says for long enough that it hands out nothing, while the slave does."""
+    """Signals `ready` once the master has reported no deliveries for long enough while the slave delivers."""
 
     def __init__(self, ready: Callable[[str], None], namesrv: str) -> None:
         self._ready = ready
@@ -67,7 +67,7 @@ class Watched:
 
 @contextmanager
 def backlog_served_by_the_slave(home: Path) -> Iterator[str]:
-    """The name server of a cluster in which it is so, and whose topic of samples tells of it."""
+    """Yield the name server of a cluster in this state whose sample topic records it."""
     ready: list[str] = []
     told, stop = threading.Event(), threading.Event()
     faults: list[BaseException] = []

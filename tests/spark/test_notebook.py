@@ -1,4 +1,4 @@
-"""docs/notebooks/rocketmq-in-spark.ipynb says what is so: its cells run, and give the outputs that are stored in it."""
+"""docs/notebooks/rocketmq-in-spark.ipynb is current: its cells run and reproduce the stored outputs."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def source(cell: Mapping[str, Any]) -> str:
 
 
 def stored(cell: Mapping[str, Any]) -> str:
-    """What a cell printed, and the value of its last line."""
+    """Return the output of a cell and the value of its last line."""
     texts = [one["text"] if one["output_type"] == "stream" else one["data"]["text/plain"] for one in cell["outputs"]]
     return "".join("".join(text) for text in texts)
 
 
 async def run(text: str, names: dict[str, Any]) -> tuple[str, object]:
-    """What a cell prints, and the value of its last line, as Jupyter has them: with `await` outside of functions."""
+    """Return the output of a cell and the value of its last line, with top-level `await`, as Jupyter does."""
     tree = ast.parse(text)
     last = ast.Expression(tree.body.pop().value) if isinstance(tree.body[-1], ast.Expr) else None
     printed, value = io.StringIO(), None

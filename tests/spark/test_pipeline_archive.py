@@ -1,4 +1,4 @@
-"""Topics to the archive: by day and topic, once, kept for some days, merged while small, read without Spark."""
+"""The archive job: topics are stored by day and topic, once, retained for some days, merged, and readable without Spark."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ T0_MS = 1_700_006_400_000 - 1_700_006_400_000 % DAY_MS
 
 
 def messages(spark: SparkSession, *some: tuple[str, int, int]) -> DataFrame:
-    """Messages as the source gives them: topic, queue offset, ms after a midnight."""
+    """Return messages as the source returns them: topic, queue offset, ms after a midnight."""
     empty = dict.fromkeys(ARCHIVE.column_names)
     made: list[dict[str, Any]] = [
         empty

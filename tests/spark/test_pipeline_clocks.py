@@ -1,4 +1,4 @@
-"""Clocks of hosts: the truth lies within the bounds, corrected times within their error, and no duration is negative."""
+"""Clock offsets of hosts: true offsets are within the bounds, corrected times within their error, no duration is negative."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ SINCE_MONTH_MS = frames.T0_MS - 1_698_796_800_000  # 2023-11-01
 
 
 def unique_id(number: int) -> str:
-    """Ids of one bucket."""
+    """Return ids of one bucket."""
     return f"0A00000200010A0B0C0D{SINCE_MONTH_MS:08X}{number:04X}"
 
 
 class Told(NamedTuple):
-    """A trace message: its event, from where, and when the broker stored it."""
+    """A trace message: its event, its host and its store time."""
 
     event: TraceEvent
     host: str
@@ -41,7 +41,7 @@ class Told(NamedTuple):
 def folded(
     spark: SparkSession, told: list[Told], stored: list[dict[str, Any]]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Clocks and journeys."""
+    """Return clocks and journeys."""
     bodies = [
         frames.message(frames.body([one.event]), offset, f"{one.host}:5000", at(one.stored_ms))
         for offset, one in enumerate(told)
@@ -53,7 +53,7 @@ def folded(
 
 
 def test_a_producer_clock_1200_ms_ahead_is_corrected(spark: SparkSession) -> None:
-    """And a consumer whose clock is right; by their own clocks the message was consumed before it was sent."""
+    """The consumer's clock is right; by the uncorrected clocks the message was consumed before it was sent."""
     told, stored = [], []
     for number, sent_ms in enumerate((0, 100, 200)):
         one = unique_id(number)
@@ -142,7 +142,7 @@ def ms(time: Any) -> float:
 
 
 def test_two_hosts_with_one_address_are_contradictory(spark: SparkSession) -> None:
-    """Their clocks are 10 s apart: nothing is corrected, nothing between hosts is claimed, and it is said."""
+    """The clocks differ by 10 s: nothing is corrected, no duration between hosts is computed, and the conflict is reported."""
     told, stored = [], []
     for number, ahead_ms in enumerate((0, 10_000)):
         one = unique_id(number)
@@ -159,7 +159,7 @@ def test_two_hosts_with_one_address_are_contradictory(spark: SparkSession) -> No
 
 
 def ordinary(count: int, host: str = "10.0.0.2") -> tuple[list[Told], list[dict[str, Any]]]:
-    """Messages that a host with a right clock sends and consumes itself, one every 20 ms."""
+    """Return messages that a host with a right clock sends and consumes itself, one every 20 ms."""
     told, stored = [], []
     for number in range(count):
         one, sent_ms = unique_id(number), 20 * number
@@ -174,7 +174,7 @@ def ordinary(count: int, host: str = "10.0.0.2") -> tuple[list[Told], list[dict[
 
 @pytest.mark.parametrize("wrong", [1, 5, 9])
 def test_contradictory_records_are_discarded_without_affecting_others(spark: SparkSession, wrong: int) -> None:
-    """Sends that claim an end before the broker stored the message: 48 ms, and more."""
+    """Sends whose reported end precedes the store time by 48 ms and more."""
     told, stored = ordinary(20)
     for number in range(wrong):
         stored[number]["store_timestamp"] = at(20 * number + 52 + number)
@@ -225,7 +225,7 @@ def test_two_equally_frequent_clocks_of_one_address_have_no_majority(spark: Spar
 
 
 def test_the_bounds_come_from_the_largest_consistent_set(spark: SparkSession) -> None:
-    """Against a search over all values, for random intervals with many contradictions and open ends."""
+    """Compare with an exhaustive search, for random intervals with many contradictions and open ends."""
     chance = random.Random(7)
     columns = "bucket STRING, host STRING, hour TIMESTAMP, message_id STRING, within_lower_ms BIGINT, after_ms BIGINT, "
     rows, by_host = [], {}

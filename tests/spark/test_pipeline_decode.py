@@ -1,4 +1,4 @@
-"""Trace messages to trace_events: the same as the plain decoder says, and nothing that a client writes ends the query."""
+"""Trace messages to trace_events: the same as the Python decoder, and no client input fails the query."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ RECALL = RecallEvent(timestamp_ms=frames.T0_MS, region="r", group="P", topic="T"
 
 
 def decoded(spark: SparkSession, *bodies: bytes) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Events and rejects of these trace messages, in their order."""
+    """Return events and rejects of these trace messages, in order."""
     messages = [frames.message(body, offset) for offset, body in enumerate(bodies)]
     records = frames.messages(spark, messages).cache()
     order = ("trace_queue_offset", "record_index")
@@ -50,7 +50,7 @@ def decoded(spark: SparkSession, *bodies: bytes) -> tuple[list[dict[str, Any]], 
 
 
 def of_row(row: dict[str, Any]) -> TraceEvent:
-    """The event that a row tells of, in the words of the plain decoder."""
+    """Return the event of a row in the types of the Python decoder."""
     ms = None if row["event_time"] is None else round(row["event_time"].timestamp() * 1000)
     text = {name: value or "" for name, value in row.items() if isinstance(value, str) or value is None}
     about = {"message_id": text["message_id"], "keys": text.get("keys", ""), "group": text.get("client_group", "")}
@@ -98,7 +98,7 @@ def test_the_columns_match_the_table_schemas(spark: SparkSession) -> None:
 
 
 def test_spark_and_the_python_decoder_return_the_same_events(spark: SparkSession) -> None:
-    """Whole, cut short and spoiled records: both decoders give the same events, and reject the same records."""
+    """Complete, truncated and corrupted records: both decoders return the same events and reject the same records."""
     chance = random.Random(20231114)
     whole: list[TraceEvent] = [
         frames.pub("M"), frames.before("M", "R", 5), frames.after("M", "R", 9, code=4), END, RECALL
@@ -186,7 +186,7 @@ def test_a_malformed_record_is_rejected_with_a_reason_and_affects_no_other(
 
 
 def test_invalid_utf8_does_not_fail_the_query(spark: SparkSession) -> None:
-    """A Java client with another platform charset."""
+    """A Java client with a different platform charset."""
     latin = trace_codec.encode(frames.pub("A", keys="Grüße")).encode("latin-1")
     events, rejects = decoded(spark, latin, b"\xff\xfe\x00", b"")
     assert [row["keys"] for row in events] == ["Gr\ufffd\ufffde"]

@@ -1,4 +1,4 @@
-"""messages and marks to delays: one row per delayed message, whatever order, whatever is missing, however often."""
+"""messages and marks to delays: one row per delayed message, whatever the order, duplicates or gaps of the input."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_delayed_message_is_pending_until_delivered_or_cancelled(spark: SparkS
 
 
 def many(log: Log) -> None:
-    """A message that failed twice, one that was sent twice under one id, a timer that was moved, and more."""
+    """Add a message that failed twice, one sent twice under one id, a moved timer, and more."""
     first = log.level(A, 0, 2)
     log.deliver(first, 5003)
     for number in (1, 2):

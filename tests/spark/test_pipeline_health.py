@@ -1,4 +1,4 @@
-"""trace_events and messages to health: each rule on a few rows, and the same rows whatever comes late or twice."""
+"""trace_events and messages to health: each rule on a few rows, and the same rows for late or duplicate input."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.spark
 
 
 def record(message_id: str, offset: int, ms: int = 0, topic: str = "T", **other: Any) -> dict[str, Any]:
-    """A stored record, `ms` after the tests' epoch, sent at the same time."""
+    """Return a record stored, and sent, `ms` after the tests' epoch."""
     row = dict.fromkeys(MESSAGES.column_names) | {
         "topic": topic, "broker": "broker-a", "queue_id": 0, "queue_offset": offset, "commit_log_offset": offset * 100,
         "message_id": message_id, "offset_message_id": f"OFF-{message_id}", "keys": f"key-{message_id}", "tags": "a",
@@ -48,7 +48,7 @@ def messages(spark: SparkSession, *rows: dict[str, Any]) -> DataFrame:
 def found(
     spark: SparkSession, bodies: list[list[TraceEvent]], records: list[dict[str, Any]]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Rows by kind, without what is null."""
+    """Return rows by kind, without null columns."""
     frame = health.health(frames.events(spark, *bodies), messages(spark, *records))
     by_kind: dict[str, list[dict[str, Any]]] = {}
     for row in sorted(frames.rows(frame), key=repr):
@@ -59,7 +59,7 @@ def found(
 def in_one_slot(
     spark: SparkSession, bodies: list[list[TraceEvent]], records: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Rows as if all ids told the same time; those of the tests tell none, and their hashes differ."""
+    """Return rows as if all ids belonged to one bucket; the tests' ids contain no time, and their hashes differ."""
     inputs = (frames.events(spark, *bodies), messages(spark, *records))
     return frames.rows(health.health(*(frame.selectExpr("* EXCEPT (bucket)", "'S' AS bucket") for frame in inputs)))
 
@@ -154,7 +154,7 @@ def test_a_first_delivery_before_an_earlier_message_is_out_of_order(spark: Spark
 
 
 def unique(counted_ms: int, number: int) -> str:
-    """A unique id made `counted_ms` after the beginning of its month."""
+    """Return a unique id created `counted_ms` after the beginning of its month."""
     return f"7F000001{'0' * 12}{counted_ms:08X}{number:04X}"
 
 
@@ -215,7 +215,7 @@ def test_examples_are_the_worst_cases_and_the_count_covers_all(spark: SparkSessi
 
 
 def test_from_the_tables_to_the_report(spark: SparkSession, tmp_path: Path) -> None:
-    """News of a bucket fold the next one as well: disorder over their edge is found when the earlier one comes late."""
+    """A changed bucket rebuilds the next one as well: disorder across their boundary is found when the earlier one is late."""
     (fold,) = JOBS["health"].incremental_tables
     first, second = (unique(1_209_600_000 - 6_400_000 + 600_000 * place, place) for place in range(2))
     begun = frames.events(spark, [pub(first), pub(second), before(first, "A", 90), before(second, "B", 50)])

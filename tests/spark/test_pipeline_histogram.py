@@ -1,4 +1,4 @@
-"""Spark, DuckDB and Python put durations into the same buckets, and the histograms of all three are equal."""
+"""Spark, DuckDB and Python map durations to the same buckets and compute equal histograms."""
 
 from __future__ import annotations
 

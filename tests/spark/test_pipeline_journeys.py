@@ -1,4 +1,4 @@
-"""trace_events to journeys: one row per message and group, whatever order, whatever is missing, however often."""
+"""trace_events to journeys: one row per message and group, whatever the order, duplicates or gaps of the input."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.spark
 def folded(
     spark: SparkSession, *bodies: list[TraceEvent], stored: list[dict[str, Any]] | None = None
 ) -> list[dict[str, Any]]:
-    """The journeys of trace messages with these events, one each, and of these stored records."""
+    """Return the journeys of one trace message per event list, and of these stored records."""
     messages = frames.solid(spark, frames.stored_messages(spark, stored or []))
     rows = frames.rows(_journeys(spark, frames.solid(spark, frames.events(spark, *bodies)), messages))
     return sorted(rows, key=lambda row: (row["message_id"], row["consumer_group"] or ""))
@@ -157,13 +157,13 @@ def test_a_delivery_before_the_send_is_flagged_as_clock_skew(spark: SparkSession
 
 
 def test_a_delivery_may_precede_the_send_response(spark: SparkSession) -> None:
-    """Long polls are answered at once: no skew, and it did not wait."""
+    """A pending pull is answered immediately: no clock skew and no queueing time."""
     (row,) = folded(spark, [pub("M", 100, cost_ms=30)], [before("M", "R", 110), after("M", "R", 117)])
     assert (row["clock_skew"], row["queueing_ms"]) == (False, 0)
 
 
 def test_store_and_release_times_come_from_the_broker(spark: SparkSession) -> None:
-    """Normal, delayed, half with its commit, one whose send left no trace, one that is still held back."""
+    """Cases: normal, delayed, committed half message, a send without a trace, and one that is still pending."""
     records = [
         frames.stored("A", 2, offset_message_id="OFF-A"),
         frames.stored("B", 2, "SCHEDULE_TOPIC_XXXX", offset_message_id="OFF-B"),
@@ -203,7 +203,7 @@ def test_a_second_send_of_the_same_id_is_a_separate_record(spark: SparkSession) 
 
 
 def test_dead_letters_and_retries_after_a_pop(spark: SparkSession) -> None:
-    """Of traced messages also for a group that left no trace; never of a message that nobody traced."""
+    """Recorded for traced messages, even of a group without traces; never for an untraced message."""
     pop = {"1ST_POP_TIME": str(frames.T0_MS + 5), "RETRY_TOPIC": "T_1"}
     records = [
         frames.stored("M", 2),
@@ -255,7 +255,7 @@ def test_repeated_consumption_is_counted_and_deliveries_are_bounded(spark: Spark
 
 
 def test_a_negative_cost_is_unknown(spark: SparkSession) -> None:
-    """The client's clock was set back meanwhile."""
+    """The client's clock was set back during the call."""
     (row,) = folded(spark, [pub("M", cost_ms=-40), before("M", "R", 10), after("M", "R", 3, -7)])
     assert (row["send_cost_ms"], row["consume_cost_ms"], row["stored_at"]) == (None, None, None)
     assert row["queueing_ms"] is None

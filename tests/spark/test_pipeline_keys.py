@@ -1,4 +1,4 @@
-"""The index from keys to messages: its terms, and days merged into a file each without losing a row."""
+"""The index from keys to messages: its terms, and days merged into one file each without losing a row."""
 
 from __future__ import annotations
 

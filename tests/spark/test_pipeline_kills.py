@@ -1,5 +1,5 @@
-"""The pipeline killed at random moments while others read its tables: every read is a whole version, and in the end every row is
-there once. ARIANE_KILLS makes the run longer than the few kills of a plain one."""
+"""The pipeline is killed at random moments while others read its tables: every read returns a complete version, and finally
+every row exists exactly once. ARIANE_KILLS sets the number of kills."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300 + 60 * KILLS)]
 
 
 def job(inbox: str, home: str) -> None:
-    """What is killed: the trace job over a stream of files, a file a batch."""
+    """Run the process to kill: the trace job over a stream of files, one file per batch."""
     import threading
 
     from ariane.pipeline import jobs, run, table_publisher
@@ -52,7 +52,7 @@ def job(inbox: str, home: str) -> None:
 
 
 class Reader:
-    """Someone outside who reads the tables all the time, through the list of files."""
+    """A reader that continuously reads the published tables."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -60,7 +60,7 @@ class Reader:
         self.reads = 0
 
     def look(self) -> int:
-        """How many events there are; each is there once, and what was there stays."""
+        """Return the number of events; assert that each exists once and that none has disappeared."""
         now = table_format.read_version(self._home, TRACE_EVENTS)
         with table_views.open_views(
             self._home, table_views.whole_table(TRACE_EVENTS), table_views.whole_table(JOURNEYS)

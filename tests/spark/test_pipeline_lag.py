@@ -1,4 +1,4 @@
-"""The lag job on small frames: samples become rows or rejects, and minutes of true rates; what is unknown stays null."""
+"""The lag job on small data frames: samples become rows or rejects, and minutes of rates; unknown values stay null."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def minutes(spark: SparkSession) -> dict[str, list[Row]]:
-    """What follows for the group G in each case."""
+    """Return the rows of group G in each case."""
     found = folded(spark, CASES)
     return {case: [row for row in rows if row["consumer_group"] == "G"] for case, rows in found.items()} | {
         "no group": found["no group"]
@@ -135,7 +135,7 @@ def minutes(spark: SparkSession) -> dict[str, list[Row]]:
 
 
 def test_a_backlog_served_by_a_slave_has_its_rates_and_forecast(minutes: dict[str, list[Row]]) -> None:
-    """The slave serves a backlog: the master counts nothing, the offsets move, and it will be done in a minute or so."""
+    """A slave serves a backlog: the master counts no deliveries, the offsets advance, and the lag drains in minutes."""
     first, second = minutes["article"]
     assert set(first) == {*CONSUMPTION.column_names, "bucket"}
     assert (first["window_start"], second["window_start"]) == (at(0), at(60))

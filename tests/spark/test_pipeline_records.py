@@ -1,4 +1,4 @@
-"""Delays and transactions from a broker of ours through the connector into tables and reports; and round by round from files."""
+"""Delays and transactions from our broker through the connector into tables and reports; and round by round from files."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_custom_trace_and_sample_topics_are_excluded() -> None:
 
 
 class LastRound(run.SilentListener):
-    """Keeps the progress of the last round."""
+    """Listener that records the progress of the last round."""
 
     progress: run.JobProgress | None = None
 
@@ -81,7 +81,7 @@ class LastRound(run.SilentListener):
 
 
 def run_once(spark: SparkSession, home: Path, inbox: Path) -> list[tuple[str, int]]:
-    """Tables that were folded, and their rows then."""
+    """Return the rebuilt tables and their row counts."""
     listener = LastRound()
     stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(inbox))
     settings = run.RunSettings(once=True, keep_days=FOREVER)
@@ -145,7 +145,7 @@ CHECKS = {"transaction_time_out": 300, "transaction_check_interval": 400, "trans
 
 
 class Sent:
-    """What was sent to a broker of the test, and under which ids."""
+    """Messages sent to a broker of the test, with their ids."""
 
     def __init__(self) -> None:
         self.ids: dict[str, str] = {}

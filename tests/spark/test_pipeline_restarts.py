@@ -1,4 +1,4 @@
-"""The program itself, `ariane pipeline run`: its broker and itself killed in the middle; in the end all is right."""
+"""`ariane pipeline run` as a process: its broker and the process itself are killed; finally all rows are correct."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 @contextmanager
 def program(log: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A command of ours in a process group of its own, killed when the block ends."""
+    """Run one of our commands in its own process group and kill it when the block ends."""
     with log.open("ab") as file:
         process = subprocess.Popen(
             [sys.executable, "-m", "ariane.cli", *arguments], stdout=file, stderr=file, start_new_session=True
@@ -49,7 +49,7 @@ def program(log: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """As the kernel does when memory is short: the program and all that it started. Python workers die with the JVM."""
+    """Kill the program and all its children, as the kernel does when memory is short. Python workers exit with the JVM."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(STOP_S)
@@ -69,7 +69,7 @@ def rows(tables: Path, table: TableSchema) -> int:
 
 
 def group_of(pid: int) -> list[int]:
-    """The processes of a group that run."""
+    """Return the running processes of a group."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -84,7 +84,7 @@ def group_of(pid: int) -> list[int]:
 def test_kills_of_brokers_and_drivers_lose_no_rows_and_the_pipeline_stops_on_request(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """`spark` only says whether Spark can run here."""
+    """The fixture `spark` only skips the test where Spark cannot run."""
     tables, log, servers = tmp_path / "tables", tmp_path / "pipeline.log", tmp_path / "servers.log"
     names_port, port = free_ports()
     names = f"127.0.0.1:{names_port}"

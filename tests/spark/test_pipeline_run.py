@@ -1,4 +1,4 @@
-"""The wired jobs over a stream of files in place of a broker: restarts, publishing, servers that are away. And over a broker."""
+"""The complete jobs over a stream of files instead of a broker: restarts, publishing, unavailable servers. And over a broker."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FOREVER = 36_500  # days: the tests' messages are of 2023
 
 
 def unique_id(hours: int, minutes: int = 0) -> str:
-    """A unique id made so long after the month began."""
+    """Return a unique id created this long after the month began."""
     return f"7F0000010001AABBCCDD{(hours * 60 + minutes) * 60_000:08X}0001"
 
 
@@ -53,7 +53,7 @@ def files(fed: Fed, table: TableSchema) -> tuple[table_format.DataFile, ...]:
 
 
 class Rounds(run.SilentListener):
-    """Collects the progress of each round, or passes it on."""
+    """Listener that records the progress of each round, or forwards it."""
 
     def __init__(self, on_round: Callable[[run.JobProgress], None] | None = None) -> None:
         self.seen: list[run.JobProgress] = []
@@ -80,7 +80,7 @@ def run_job(
 
 
 class Fed:
-    """A stream of trace messages that come as files."""
+    """A stream of trace messages stored as files."""
 
     def __init__(self, spark: SparkSession, place: Path) -> None:
         self.spark = spark
@@ -107,12 +107,12 @@ class Fed:
         return progress
 
     def events(self) -> list[tuple[str, str]]:
-        """Type and message id of every row of trace_events."""
+        """Return type and message id of every row of trace_events."""
         rows = table_publisher.read_table(self.spark, self.home, TRACE_EVENTS).select("type", "message_id").collect()
         return sorted((row["type"], row["message_id"]) for row in rows)
 
     def journeys(self) -> list[tuple[str, str | None]]:
-        """Message id and result of every published journey."""
+        """Return message id and result of every published journey."""
         with table_views.open_views(self.home, table_views.whole_table(JOURNEYS)) as sql:
             rows = table_views.query(sql, "SELECT message_id, result FROM journeys ORDER BY ALL")
         return [(row["message_id"], row["result"]) for row in rows]
@@ -124,7 +124,7 @@ def fed(spark: SparkSession, tmp_path: Path) -> Fed:
 
 
 def folded(progress: run.JobProgress) -> list[tuple[str, int, int]]:
-    """Table, buckets that were folded, rows then."""
+    """Return table, rebuilt buckets and row count."""
     return [(one.table.name, one.buckets, one.published.rows) for one in progress.rebuilt]
 
 
@@ -165,7 +165,7 @@ def test_only_changed_buckets_are_rebuilt(fed: Fed) -> None:
 
 
 def test_a_batch_repeated_after_a_crash_is_stored_once(fed: Fed) -> None:
-    """The driver died after the tables had the batch, before the checkpoint said so."""
+    """The driver died after the batch was stored in the tables and before it was recorded in the checkpoint."""
     for name in "AB":
         fed.send(frames.body([pub(name)]))
     fed.run_once()
@@ -321,7 +321,7 @@ def test_an_aggregation_with_lookback_reads_the_previous_bucket_but_writes_only_
 
 
 def watching(work: Callable[[Callable[[run.JobProgress], None], threading.Event], None]) -> Iterator[run.JobProgress]:
-    """The progress of a job in a thread. When the caller has seen enough, the job is stopped; what it raises is raised."""
+    """Yield the progress of a job in a thread. The job is stopped when the block ends; its exception is raised."""
     said: list[run.JobProgress | BaseException | None] = []
     news = threading.Semaphore(0)
     stop = threading.Event()
@@ -403,7 +403,7 @@ def test_an_unavailable_server_is_reported_and_retried(
 
 
 def test_a_failing_source_does_not_block_the_others(spark: SparkSession, tmp_path: Path) -> None:
-    """With `once`: no name server answers to one source, the other one's messages are read and folded."""
+    """With `once`: no name server responds to one source, and the other source's messages are read and aggregated."""
     fed = Fed(spark, tmp_path)
     fed.send(frames.body([pub("A")]))
     lost = jobs.TopicSource("lost", {"topic": "T"}, "body BINARY", ())

@@ -1,4 +1,4 @@
-"""trace_events and journeys to traffic and slow messages: counts, histograms, the same for any order of the input."""
+"""trace_events and journeys to traffic and slow messages: counts and histograms, the same for any order of the input."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ MINUTE = at(0).replace(second=0, microsecond=0)
 
 
 def of_one_slot(events: DataFrame) -> DataFrame:
-    """The tests' ids tell no time, so each would lie in a bucket by its hash."""
+    """Move all rows to one bucket; the tests' ids contain no time, so each would be in a bucket by its hash."""
     return events.withColumn("bucket", F.lit("2023-11-14T2210"))
 
 
 def of_traces(events: DataFrame) -> DataFrame:
-    """The journeys that follow from traces alone."""
+    """Return the journeys computed from traces alone."""
     spark = events.sparkSession
     clocks = spark.createDataFrame([], f"{CLOCKS.ddl}, bucket STRING")
     return journeys.journeys(events, frames.stored_messages(spark, []), clocks)
@@ -97,7 +97,7 @@ def test_each_attempt_is_counted_and_the_first_determines_the_queueing_time(spar
 
 
 def test_values_omitted_from_histograms_are_counted_by_reason(spark: SparkSession) -> None:
-    """And added up in `latencies`, whatever the histograms hold."""
+    """The counts are also summed in `latencies`, whatever the histograms contain."""
     events = of_one_slot(
         frames.events(
             spark,
@@ -194,7 +194,7 @@ def test_the_slowest_messages_are_listed_by_measure_topic_and_group(spark: Spark
 
 
 def test_a_retried_message_has_its_slowest_call_and_first_queueing_time(spark: SparkSession) -> None:
-    """As traffic counts them: a timeout after a minute, on another host than the retry that succeeded quickly."""
+    """As in the traffic table: a timeout after a minute, on another host than the retry that succeeded quickly."""
     tries = [("R0", 200, 60_000, 1, "10.0.0.3:1"), ("R1", 70_200, 5, 0, "10.0.0.4:1")]
     bodies = [
         frames.message(

@@ -1,4 +1,4 @@
-"""messages, marks and traces to transactions: one row per half message, whatever order, whatever is missing, however often."""
+"""messages, marks and traces to transactions: one row per half message, whatever the order, duplicates or gaps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ A, B, C, D, E = (unique_id(number) for number in range(1, 6))
 def ended(
     message_id: str, ms: int, state: str, *, from_check: bool = False, stored: int | None = None
 ) -> dict[str, Any]:
-    """A row of trace_events."""
+    """Return a row of trace_events."""
     row: dict[str, Any] = dict.fromkeys((*TRACE_EVENTS.column_names, "bucket"))
     return row | {
         "type": "EndTransaction", "event_time": at(ms), "message_id": message_id, "transaction_state": state,
@@ -73,7 +73,7 @@ def test_commit_rollback_and_open_transactions(spark: SparkSession) -> None:
 
 
 def checked(log: Log) -> None:
-    """Asked about: committed, rolled back, put aside by either broker, still open."""
+    """Add checked transactions: committed, rolled back, discarded by either broker, still open."""
     half = log.half(A, 0)
     newest = log.copy(log.copy(half, 60_000, 1), 120_000, 2)
     log.commit(newest, 120_010)
@@ -175,7 +175,7 @@ def test_traces_add_the_reported_state(spark: SparkSession) -> None:
 
 
 def test_a_rollback_recorded_only_in_a_trace(spark: SparkSession) -> None:
-    """A Java broker does not show its op messages; what it asks about after that it has not heard."""
+    """A Java broker does not expose its op messages, so transactions that it checks later are still undecided."""
     log = Log()
     log.half(A, 0)
     log.copy(log.half(B, 0), 60_000, 1, by_java=True)

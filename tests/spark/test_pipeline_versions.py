@@ -1,4 +1,4 @@
-"""A record of every kind of client, byte for byte as its version writes it, and the event that it becomes."""
+"""A trace record of every kind of client, byte for byte as its version writes it, and the decoded event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sink against a broker: what a frame holds is what the topic holds, and what was written twice is known."""
+"""The sink against a broker: the topic contains the rows of the data frame, and duplicates are recognised."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def make_topic(servers: LocalCluster, queues: int, topic: str) -> None:
 
 
 def send(servers: LocalCluster, first: int, count: int, topic: str) -> None:
-    """Messages whose bodies are numbers, and whose keys say the same."""
+    """Send messages whose bodies are numbers and whose keys are derived from them."""
 
     async def work() -> None:
         async with Producer("P", servers.namesrv) as producer:
@@ -153,7 +153,7 @@ def test_an_invalid_row_fails_the_job_and_is_named(spark: SparkSession, servers:
 
 
 class Copy:
-    """A streaming query from one topic to another."""
+    """Run a streaming query from one topic to another."""
 
     def __init__(self, spark: SparkSession, servers: LocalCluster, home: Path, source: str, sink: str) -> None:
         self._spark, self._servers, self._home, self._source, self._sink = spark, servers, home, source, sink

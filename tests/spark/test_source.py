@@ -1,4 +1,4 @@
-"""The source against a broker: what was sent is what is read, once."""
+"""The source against a broker: every message sent is read exactly once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _registered(spark: SparkSession) -> None:
 
 
 def send(servers: LocalCluster, first: int, count: int, topic: str = "T") -> None:
-    """Messages whose bodies are numbers, and whose keys say the same."""
+    """Send messages whose bodies are numbers and whose keys are derived from them."""
 
     async def work() -> None:
         async with Producer("P", servers.namesrv) as producer:
@@ -64,13 +64,13 @@ def numbers(frame: DataFrame) -> list[int]:
 
 
 class Stream:
-    """A streaming query to Parquet, run until there is nothing more, as often as wanted."""
+    """A streaming query to Parquet that processes everything available, any number of times."""
 
     def __init__(self, spark: SparkSession, servers: LocalCluster, home: Path, **options: Any) -> None:
         self._spark, self._servers, self._home, self._options = spark, servers, home, options
 
     def run(self) -> int:
-        """Number of micro-batches that had rows."""
+        """Return the number of non-empty micro-batches."""
         source = self._spark.readStream.format("rocketmq").schema("body BINARY, queue_id INT, queue_offset BIGINT")
         frame = source.options(namesrv=self._servers.namesrv, topic="T", **self._options).load()
         query = (

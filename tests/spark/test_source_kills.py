@@ -1,4 +1,4 @@
-"""Exactly once by the checkpoint alone: drivers and Python workers killed at random moments, and in the end the input's rows.
+"""Exactly once by the checkpoint alone: drivers and Python workers are killed at random moments, and the result equals the input.
 
 ARIANE_KILLS=300 ARIANE_SEED=1 pytest -s tests/spark/test_source_kills.py       the long form, about half an hour
 """
@@ -55,7 +55,7 @@ def send(servers: LocalCluster) -> None:
 
 
 def stored(servers: LocalCluster) -> list[tuple[int, int, bytes]]:
-    """Queue, offset and body of each row of the input, as the broker holds it."""
+    """Return queue, offset and body of each message stored by the broker."""
     cluster = pull_client.BlockingCluster(parse({"namesrv": servers.namesrv, "topic": "T"}))
     found = []
     for queue, end in queue_bounds.fetch_bounds(cluster, cluster.queues("T")).end.items():
@@ -70,7 +70,7 @@ def stored(servers: LocalCluster) -> list[tuple[int, int, bytes]]:
 
 
 def descendants(pid: int) -> dict[int, str]:
-    """Processes below `pid` and what each was started with."""
+    """Return the descendants of `pid` with their command lines."""
     parents, commands = {}, {}
     for directory in Path("/proc").iterdir():
         if directory.name.isdigit():
@@ -92,12 +92,12 @@ def kill(*pids: int) -> None:
 
 
 def committed(home: Path) -> int:
-    """Micro-batches that are done."""
+    """Return the number of completed micro-batches."""
     return len(list((home / "checkpoint" / "commits").glob("[0-9]*")))
 
 
 class Driver:
-    """A driver process in a session of its own."""
+    """A driver process in its own session."""
 
     def __init__(self, servers: LocalCluster, home: Path, until: str) -> None:
         script = str(Path(__file__).with_name("killed_driver.py"))
@@ -107,7 +107,7 @@ class Driver:
         self._home = home
 
     def goes_on(self) -> bool:
-        """Wait for the next batch to be committed; False when the driver has ended, as it may without a worker."""
+        """Wait for the next committed batch. Return False if the driver has exited, as it may without a worker."""
         before, ends_s = committed(self._home), time.monotonic() + BATCH_S
         while committed(self._home) == before and self.process.poll() is None:
             assert time.monotonic() < ends_s, self.told()

@@ -1,4 +1,4 @@
-"""A query seen from outside: its lag, its group's offsets, no secrets anywhere, and the format without a register call."""
+"""Monitoring of a query: its lag, its group's offsets, no exposed secrets, and the format without a register call."""
 
 from __future__ import annotations
 

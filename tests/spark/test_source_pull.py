@@ -1,4 +1,4 @@
-"""The blocking client against servers that listen: fail-over, lost connections, slaves. Needs no Spark."""
+"""The blocking client against real sockets, without Spark: fail-over, lost connections, slaves."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EMPTY = {"suggestWhichBrokerId": "0", "nextBeginOffset": "0", "minOffset": "0", 
 
 
 class Fake:
-    """A name server and a broker at one address, with what it was asked. `answers` replaces replies by code."""
+    """A name server and broker at one address that records requests. `answers` replaces replies by code."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -62,7 +62,7 @@ class Fake:
 
 @contextlib.contextmanager
 def serving(fake: Fake, idle_s: float = 120.0) -> Iterator[Fake]:
-    """`fake` on a free port (the one it had, when it served before), in a loop and thread of its own."""
+    """Serve `fake` on a free port (or its previous one) in a separate thread and event loop."""
     started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     async def run() -> None:
@@ -117,7 +117,7 @@ def end_of(cluster: BlockingCluster) -> int:
 
 
 def refused() -> str:
-    """An address where nobody listens."""
+    """Return an address without a listening server."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{taken.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""What of a cluster the source reads: topics by list and pattern, times, keys, pushed filters, split ranges, limits."""
+"""Selections of the source: topics by list and pattern, times, keys, pushed filters, split ranges, limits."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def numbers(frame: DataFrame) -> list[int]:
 
 
 def stream(spark: SparkSession, servers: LocalCluster, home: Path, **options: Any) -> list[dict[str, Any]]:
-    """The micro-batches that had rows; the rows go to Parquet."""
+    """Return the non-empty micro-batches; the rows are written to Parquet."""
     frame = spark.readStream.format("rocketmq").schema("topic STRING, body BINARY")
     query = (
         frame.options(namesrv=servers.namesrv, **options)

@@ -1,5 +1,4 @@
-"""All jobs and both connectors on a Spark cluster: a master and two workers that know nothing of this package get it from the
-driver."""
+"""All jobs and both connectors on a Spark cluster: a master and two workers without this package, which the driver ships."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(2 * DRIVER_S + 200)]
 
 @contextmanager
 def spark_cluster(home: Path, workers: int) -> Iterator[str]:
-    """A standalone cluster on 127.0.0.1 from the pip package; its master's address."""
+    """Start a standalone cluster on 127.0.0.1 from the pip package. Yield the address of its master."""
     import pyspark
 
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -73,7 +72,7 @@ def spark_cluster(home: Path, workers: int) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def place(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str, str]]:
-    """A directory, a name server with traffic behind it, a Spark master. `spark` only says whether Spark can run here."""
+    """Yield a directory, a name server with traffic and a Spark master. The fixture `spark` only skips where Spark cannot run."""
     home = tmp_path_factory.mktemp("cluster")
     with cluster_in_thread(home / "servers", **mixed_traffic.QUICK) as servers, spark_cluster(home, 2) as master:
         mixed_traffic.send(servers.namesrv, "A", plain=20)

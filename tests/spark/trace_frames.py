@@ -1,4 +1,4 @@
-"""Trace messages and events as small frames, for the tests of the pipeline."""
+"""Trace messages and events as small data frames, for the pipeline tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STORED = T0 + timedelta(minutes=1)
 
 
 def at(ms: int) -> datetime:
-    """The time `ms` after the tests' epoch."""
+    """Return the time `ms` after the tests' epoch."""
     return T0 + timedelta(milliseconds=ms)
 
 
@@ -55,7 +55,7 @@ def body(events: Iterable[TraceEvent]) -> bytes:
 
 
 def message(body: bytes, offset: int, born_host: str = "10.0.0.9:5000", stored_at: datetime = STORED) -> dict[str, Any]:
-    """A trace message as the source gives it."""
+    """Return a trace message as the source returns it."""
     return {
         "body": body, "broker": "broker-a", "queue_id": 0, "queue_offset": offset, "store_timestamp": stored_at,
         "born_host": born_host,
@@ -67,13 +67,13 @@ def messages(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:
 
 
 def events(spark: SparkSession, *bodies: Iterable[TraceEvent]) -> DataFrame:
-    """trace_events of trace messages with these events, one message each."""
+    """Return the trace_events of these events, one trace message each."""
     rows = [message(body(one), offset) for offset, one in enumerate(bodies)]
     return trace_decoding.trace_events(messages(spark, rows))
 
 
 def stored(message_id: str, ms: int, topic: str = "T", **other: Any) -> dict[str, Any]:
-    """A record as `messages` has it, stored at `ms` by the broker's clock."""
+    """Return a row of `messages` stored at `ms` by the broker's clock."""
     values = dict.fromkeys(MESSAGES.column_names) | {"properties": {}} | other
     about = {"message_id": message_id, "topic": topic, "store_timestamp": at(ms)}
     return about | {name: value for name, value in values.items() if name not in about}
@@ -85,7 +85,7 @@ def stored_messages(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFram
 
 
 def solid(spark: SparkSession, frame: DataFrame) -> DataFrame:
-    """The rows of a frame without its plan, as if read from a file: what is made of it is planned in a fraction of the time."""
+    """Return the rows of a data frame without its plan, as if read from a file, so that queries on it are planned quickly."""
     return spark.createDataFrame(frame.collect(), frame.schema)
 
 
