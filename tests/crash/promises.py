@@ -1,8 +1,8 @@
-"""The promises of the store after a crash, as functions: the tests run them on the store as it is, `test_planted_faults` on a store
-that was broken on purpose. Each raises when a promise is not kept.
+"""The guarantees of the store after a crash, as functions: the tests run them on the unmodified store, `test_planted_faults` on a
+store with a deliberate fault. Each raises if a guarantee is violated.
 
-A workload is sent to a store on a fake disk; something happens to the disk; the store is opened on what is left and judged:
-it opens, has everything acknowledged, no message that was never sent, takes new messages, and is the same when it is opened again.
+A workload is sent to a store on a fake disk; a fault hits the disk; the store is opened on the surviving data and checked: it
+opens, has every acknowledged message and no unsent one, accepts new messages, and is the same when it is opened again.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ START_MS = 1_700_000_000_000
 
 
 class Broken(AssertionError):
-    """A promise is not kept."""
+    """A guarantee of the store is violated."""
 
 
 def require(holds: object, what: str) -> None:
@@ -66,7 +66,7 @@ def draft(body: bytes, queue_id: int = 0, topic: str = "T") -> RecordDraft:
 
 
 class Sent:
-    """What a producer knows: bodies that were put, and where those lie that were acknowledged."""
+    """A producer's view: bodies sent, and the offsets of acknowledged messages."""
 
     def __init__(self) -> None:
         self.put: set[bytes] = set()
@@ -74,7 +74,7 @@ class Sent:
 
 
 def workload(store: MessageStore, sent: Sent, count: int = 20) -> None:
-    """Single messages and batches to three queues, flushed as a broker does; queue files and checkpoint now and then."""
+    """Send single messages and batches to three queues, flushed as a broker does; queue files and checkpoint now and then."""
     waiting: dict[int, bytes] = {}
     for number in range(count):
         bodies = [b"%d.%d" % (number, part) * (1 + number % 3) for part in range(1 + number % 3)]
@@ -96,7 +96,8 @@ def workload(store: MessageStore, sent: Sent, count: int = 20) -> None:
 
 
 def stored(store: MessageStore) -> dict[int, bytes]:
-    """Everything that consumers can read, by commit-log offset. Each record must have the number it is read at."""
+    """Return all messages that consumers can read, by commit-log offset. Require that each record has the queue offset it is
+    read at."""
     found = {}
     for topic, queue_ids in store.topics().items():
         for queue_id in queue_ids:
@@ -117,7 +118,7 @@ def stored(store: MessageStore) -> dict[int, bytes]:
 
 
 def judge(disk: FakeDisk, sent: Sent, config: StoreConfig = CONFIG, *, is_damaged: bool = False) -> None:
-    """The promises, on what is left of a disk. `is_damaged`: where no start reads, and only a check finds it."""
+    """Check the guarantees on the surviving disk. `is_damaged`: the damage is outside the range that a start reads."""
     store = opened(disk, config)
     found = stored(store)
     lost = sent.acknowledged.items() - found.items()
@@ -142,12 +143,13 @@ def judge(disk: FakeDisk, sent: Sent, config: StoreConfig = CONFIG, *, is_damage
 
 
 def _is_allowed(one: check.CheckFinding) -> bool:
-    """What a store may keep of a crash: closed holes, and empty entries of queues that lost a record in them."""
+    """Return whether a finding is allowed after a crash: overwritten corrupt ranges, and empty entries of queues with lost
+    records."""
     return one.severity == check.NOTE or "overwritten by a start" in one.message or "are empty" in one.message
 
 
 def power_lost_at_every_change(kept: SurvivingData, seed: int) -> int:
-    """How many places there were."""
+    """Lose power at every change of the workload. Return the number of changes."""
     cut = 0
     while True:
         cut += 1
@@ -165,7 +167,7 @@ def power_lost_at_every_change(kept: SurvivingData, seed: int) -> int:
 
 
 def power_lost_again_while_recovering(kept: SurvivingData, seed: int) -> None:
-    """Also with a damaged record below good ones, so that the recovery has something to write."""
+    """The log also has a damaged record before good ones, so that the recovery writes to the disk."""
     first, sent = FakeDisk(), Sent()
     store = opened(first)
     workload(store, sent)
@@ -189,7 +191,7 @@ def power_lost_again_while_recovering(kept: SurvivingData, seed: int) -> None:
 
 
 def killed_then_power_lost() -> None:
-    """The process dies at each change, the store is opened again: what is read from then on survives a loss of power."""
+    """Kill the process at each change and open the store again: messages read from then on survive a power loss."""
     cut = 0
     while True:
         cut += 1
@@ -209,9 +211,9 @@ def killed_then_power_lost() -> None:
 
 
 def numbers_torn() -> int:
-    """Unacknowledged records are whole but for their queue id or queue offset; how many cases there were.
+    """Tear the queue id or queue offset of unacknowledged records and nothing else. Return the number of cases.
 
-    The queues stay as they are, also when they are rebuilt later, with and without the checkpoint.
+    The queues are unchanged, also after a later rebuild, with and without the checkpoint.
     """
     cases = 0
     for field, size in ((QUEUE_ID_AT, 4), (QUEUE_OFFSET_AT, 8)):
@@ -245,7 +247,7 @@ def numbers_torn() -> int:
 
 
 def record_within_a_body() -> None:
-    """A message that holds a stored record is damaged: what it held must not be taken for a record of the log."""
+    """Damage a message whose body contains a stored record: the inner record must not be read as a record of the log."""
     disk, sent = FakeDisk(), Sent()
     store = opened(disk)
     inner = store.put(draft(b"stored elsewhere"))
@@ -263,7 +265,7 @@ def record_within_a_body() -> None:
 
 
 def stored_log(store: MessageStore) -> dict[int, bytes]:
-    """All that is flushed: what consumers may see after a step."""
+    """Return all flushed messages: those visible to consumers after a step."""
     store.dispatch_pending()
     return stored(store)
 
@@ -293,7 +295,7 @@ def last_write_torn_at_every_byte() -> None:
 
 
 def derived_write_torn_at_every_byte() -> int:
-    """Each write of a queue file or of the checkpoint, torn at each of its bytes; how many cases there were."""
+    """Tear each write of a queue file or of the checkpoint at each of its bytes. Return the number of cases."""
     cases = 0
     for number, size in derived_writes():
         for torn_at in range(min(size, 64)):  # the rest of a checkpoint is zeros
@@ -309,7 +311,7 @@ def derived_write_torn_at_every_byte() -> int:
 
 
 def derived_writes() -> list[tuple[int, int]]:
-    """Numbers and lengths of the changes that write a queue file or the checkpoint."""
+    """Return numbers and lengths of the changes that write a queue file or the checkpoint."""
     writes: list[tuple[int, int]] = []
     disk = FakeDisk()
     plain = disk.pwrite
@@ -326,7 +328,7 @@ def derived_writes() -> list[tuple[int, int]]:
 
 
 def derived_files_lost() -> None:
-    """The checkpoint, all files of a queue, or any file of it but the first (retention removes those in order)."""
+    """Remove the checkpoint, all files of a queue, or any file of it but the first (retention removes those in order)."""
     disk, sent = FakeDisk(), Sent()
     store = opened(disk)
     workload(store, sent, 60)
@@ -348,7 +350,7 @@ def derived_files_lost() -> None:
 
 
 def changes_failed_in_turn(kind: str, code: int = errno.EIO) -> int:
-    """Let each fsync, write, creation ... of a workload fail once; return how many. Unacknowledged work stays undone."""
+    """Fail each fsync, write, creation ... of a workload once. Return the number of cases. Unacknowledged work is not retried."""
     number = 0
     while True:
         number += 1
@@ -383,13 +385,13 @@ def changes_failed_in_turn(kind: str, code: int = errno.EIO) -> int:
 
 
 def seen(sent: Sent, store: MessageStore) -> dict[int, bytes]:
-    """What consumers must be able to read: acknowledged before the last step that worked (the last one may have failed)."""
+    """Return the messages that consumers must be able to read: acknowledged before the last successful step."""
     behind = min(store.flushed, store._dispatched)
     return {offset: body for offset, body in sent.acknowledged.items() if offset < behind}
 
 
 def _stopped(store: MessageStore, sent: Sent, error: BaseException | None) -> None:
-    """After a failed fsync: no more writes, reads go on, and never above what was flushed."""
+    """Check the store after a failed fsync: writes are rejected, flushed messages and no others are readable."""
     flush = store._log._flushing
     if flush is not None and isinstance(error, OSError):
         store.end_flush(flush, error)
@@ -403,7 +405,7 @@ def _stopped(store: MessageStore, sent: Sent, error: BaseException | None) -> No
 
 
 def full_disk() -> None:
-    """At each amount of room left: writes are refused, reads go on, and so do writes when there is room again."""
+    """Limit the free space to each amount: writes are rejected, reads continue, and writes work again once there is space."""
     for room in range(0, 400, 7):
         disk, sent = FakeDisk(), Sent()
         store = opened(disk)
@@ -435,7 +437,7 @@ def full_disk() -> None:
 
 
 def unflushed_is_unread() -> None:
-    """In sync mode no unflushed message is read, by queue or by offset."""
+    """Require that in sync mode no unflushed message is readable, by queue or by offset."""
     store = opened(FakeDisk())
     placed = store.put(draft(b"soon"))
     require(store.dispatch_pending() == [], "nothing arrives before the flush")
@@ -453,9 +455,9 @@ def unflushed_is_unread() -> None:
 
 
 def damaged_in_the_middle() -> None:
-    """One record after another is damaged, with the checkpoint behind it, before it, and away: all others stay.
+    """Damage each record in turn, with the checkpoint after it, before it, and missing: all other records stay readable.
 
-    Below the checkpoint nothing is read at a start, and a read verifies a record's head, not its body's CRC.
+    A start reads nothing below the checkpoint, and a read verifies a record's header, not the CRC of its body.
     """
     disk, sent = FakeDisk(), Sent()
     store = opened(disk)
@@ -477,7 +479,7 @@ def damaged_in_the_middle() -> None:
 
 
 def judge_told(disk: FakeDisk, sent: Sent, place: int) -> None:
-    """A start that reads over damage names it."""
+    """Require that a start that skips a corrupt range reports it."""
     store = opened(disk.after_kill())
     if store.recovery_report.dispatch_from <= place:
         require(
@@ -495,7 +497,7 @@ FLIP_CONFIG = StoreConfig(root="/store", commit_log_size=65536, consume_queue_si
 
 
 class Flips:
-    """A full segment of 64 KB, a few records behind it, and no checkpoint that would spare a start from reading it all."""
+    """A full segment of 64 KB, a few records after it, and no checkpoint, so that a start reads the whole log."""
 
     def __init__(self) -> None:
         chance = random.Random(7)
@@ -517,12 +519,12 @@ class Flips:
         self.starts = sorted(self.sizes)
 
     def victim(self, byte: int) -> int | None:
-        """Offset of the record that holds `byte`; None behind the last one of the file."""
+        """Return the offset of the record that contains `byte`; None after the last record of the file."""
         at = max(start for start in self.starts if start <= byte)
         return at if byte < at + self.sizes[at] else None
 
     def judge(self, bit: int) -> None:
-        """With this bit flipped all other records are readable, and nothing is read that was never sent."""
+        """Flip this bit: all other records are readable, and no unsent message is returned."""
         byte = bit // 8
         disk = self.disk.after_kill()
         disk.contents(self.file)[byte] ^= 1 << bit % 8
@@ -543,8 +545,8 @@ class Flips:
         store.close()
 
     def _may_lose(self, victim: int | None, byte: int) -> int:
-        """Nothing in a record protects its queue id and topic. Flipped to those of another queue that awaits just this number,
-        they take the place of one record there, which stays readable by its offset only."""
+        """Return the number of further records that the flip may hide. No checksum covers queue id and topic: changed to those of
+        another queue that expects this queue offset, they replace one record there, which stays readable by its offset only."""
         if victim is None:
             return 0
         topic_at = BODY_AT + len(self.sent.acknowledged[victim])
@@ -553,7 +555,7 @@ class Flips:
 
 
 def bodies(store: MessageStore) -> dict[int, bytes]:
-    """All that consumers are given, by offset; a record whose topic or properties cannot be decoded does not count."""
+    """Return all messages delivered to consumers, by offset; records with undecodable topic or properties are ignored."""
     found = {}
     for topic, queue_ids in store.topics().items():
         for queue_id in queue_ids:
@@ -575,7 +577,7 @@ def bodies(store: MessageStore) -> dict[int, bytes]:
 
 
 class Inline(Executor):
-    """Runs submitted work immediately: a power loss in it ends the test's program as it does everywhere."""
+    """Executor that runs submitted work immediately, so that a power loss in it ends the test's program as elsewhere."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         outcome: Future[Any] = Future()
@@ -587,7 +589,7 @@ class Inline(Executor):
 
 
 class State(NamedTuple):
-    """What an administrator and consumers can see of a broker's configuration."""
+    """A broker's configuration as visible to administrators and consumers."""
 
     topics: dict[str, int]  # queues
     groups: dict[str, int]  # retries
@@ -597,7 +599,7 @@ class State(NamedTuple):
 
 
 class Configured:
-    """Store and state of a broker on a disk, without sockets. `acknowledge` is what a handler does before it answers."""
+    """Store and state of a broker on a disk, without sockets. `acknowledge` does what a handler does before its response."""
 
     def __init__(self, disk: FakeDisk, config: StoreConfig = CONFIG) -> None:
         self.is_sync = config.flush == "sync"
@@ -634,7 +636,7 @@ class Configured:
         self.tables.locks.unlock("G", client_id, [MessageQueue("A", "broker-a", queue_id)])
 
     def commit(self, group: str, topic: str, offset: int) -> None:
-        """A consumer's commit and the save that makes it durable."""
+        """Commit a consumer's offset and save it durably."""
         self.tables.offsets.commit(group, topic, 0, offset)
 
     def delete_group(self, group: str) -> None:
@@ -718,7 +720,7 @@ NOT_ATOMIC = frozenset(
 
 
 def configured_states(config: StoreConfig = CONFIG) -> list[State]:
-    """The state before the first step of CONFIGURING, and after each."""
+    """Return the state before the first step of CONFIGURING, and after each step."""
     broker = Configured(FakeDisk(), config)
     states = [broker.state()]
     for _, step in CONFIGURING[:-1]:
@@ -729,8 +731,8 @@ def configured_states(config: StoreConfig = CONFIG) -> list[State]:
 
 
 def configuration_changed(fate: Callable[[FakeDisk, int], FakeDisk], config: StoreConfig = CONFIG) -> int:
-    """The program ends at each change of the disk, `fate` decides what is left: every acknowledged step of CONFIGURING is
-    there with all its effects, the one in flight is there or not, and nothing else. Returns the number of cases."""
+    """End the program at each change of the disk; `fate` selects the surviving data. Every acknowledged step of CONFIGURING is
+    applied with all its effects, the one in flight completely or not at all. Return the number of cases."""
     states = configured_states(config)
     cut = 0
     while True:
@@ -754,7 +756,7 @@ def configuration_changed(fate: Callable[[FakeDisk, int], FakeDisk], config: Sto
 
 
 def held_changes_are_not_applied_again() -> None:
-    """A document was saved and the broker died before the file of its changes was removed."""
+    """A document was saved, and the broker died before the file of its changes was removed."""
     disk = FakeDisk()
     broker = Configured(disk)
     broker.create("A")
@@ -774,7 +776,7 @@ def held_changes_are_not_applied_again() -> None:
 
 
 def judge_configuration(disk: FakeDisk, states: list[State], done: int, config: StoreConfig) -> None:
-    """`done` steps were acknowledged."""
+    """Check the state on the disk after `done` acknowledged steps."""
     allowed = states[done : done + 2]
     name = CONFIGURING[done][0] if done < len(CONFIGURING) else "the end"
     for opening in ("opened", "opened again after a kill", "opened again after a stop"):
@@ -797,7 +799,7 @@ def judge_configuration(disk: FakeDisk, states: list[State], done: int, config: 
 
 
 def _is_between(found: State, before: State, after: State) -> bool:
-    """Each part of a step that makes several changes is there or not."""
+    """Return whether each part of a step with several changes is either applied or not."""
     return all(
         before_part.get(key) == value or after_part.get(key) == value
         for part, before_part, after_part in zip(found, before, after, strict=True)
@@ -806,7 +808,7 @@ def _is_between(found: State, before: State, after: State) -> bool:
 
 
 def configuration_fails_in_turn(kind: str, code: int) -> int:
-    """Each write, fsync … fails once: what was refused is not there, what was acknowledged is. Returns the number of cases."""
+    """Fail each write, fsync ... once: rejected changes are absent, acknowledged ones present. Return the number of cases."""
     number = 0
     while True:
         number += 1

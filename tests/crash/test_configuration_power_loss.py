@@ -1,4 +1,4 @@
-"""Topics, groups, locks, deletions and cloned offsets after a crash: what an answer promised is there, with all its effects."""
+"""Topics, groups, locks, deletions and cloned offsets after a crash: acknowledged changes are present with all effects."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Power is lost at every single change of a workload of delayed messages, while they are sent, cancelled and delivered.
+"""Power is lost at every change of a workload of delayed messages, while they are sent, cancelled and delivered.
 
-Whatever is left of what was not flushed: every acknowledged message is delivered, none before its time, none twice unless its
-delivery was lost, and none that was cancelled for sure.
+Whichever unflushed data survives: every acknowledged message is delivered, none early, none twice unless its delivery was lost,
+and none whose cancellation was acknowledged.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class World:
-    """What a producer knows, and the time."""
+    """A producer's view of its messages, and the clock."""
 
     def __init__(self, flush: str) -> None:
         self.clock = FakeClock(START_MS)
@@ -110,7 +110,7 @@ def bodies(store: MessageStore) -> Iterator[record.Record]:
 
 
 def check(world: World, disk: FakeDisk) -> None:
-    """Start again twice (once before, once after the rest is due), deliver everything, and compare."""
+    """Start twice (before and after the remaining messages are due), deliver everything, and compare."""
     store, deliveries = world.open(disk)
     deliveries.deliver(100)
     store.close()

@@ -1,4 +1,4 @@
-"""The key index after power losses, torn writes, lost and damaged files: never fatal, never wrong, nothing lost for good."""
+"""The key index after power losses, torn writes, lost and damaged files: never fatal, never wrong, no entry lost permanently."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FATES = [
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Index files are written while messages come, not at their end."""
+    """Index files are written continuously, not only when they are full."""
     monkeypatch.setattr(index_builder, "BATCH_RECORDS", 2)
 
 
@@ -69,7 +69,7 @@ def workload(store: MessageStore, sent: Messages, acknowledged: Messages, count:
 
 
 def in_log(store: MessageStore) -> Messages:
-    """Everything consumers can read, and the unique ids of it."""
+    """Return the unique ids of all messages that consumers can read, by commit-log offset."""
     at, found = store.min_offset("T", 0), {}
     while at < store.max_offset("T", 0):
         got = store.get("T", 0, at, 32)
@@ -85,7 +85,7 @@ def by_key(store: MessageStore, key: str) -> list[int]:
 
 
 def check_index(store: MessageStore) -> None:
-    """The index knows what the log has: each message by its id and its words, and nothing else."""
+    """Check that the index finds each message of the log by its id and keys, and no other message."""
     messages = in_log(store)
     for offset, unique in messages.items():
         assert by_key(store, unique) == [offset]
@@ -149,7 +149,7 @@ def test_power_lost_again_while_recovering(kept: SurvivingData, seed: int) -> No
 
 
 def test_every_write_of_the_index_torn_at_every_byte() -> None:
-    """The last write before the power goes is one to an index file: header, entries or slots."""
+    """The last write before the power loss is one to an index file: header, entries or slots."""
     probe = FakeDisk()
     writes: dict[int, int] = {}
     original = probe.pwrite
@@ -173,7 +173,7 @@ def test_every_write_of_the_index_torn_at_every_byte() -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_entries_torn_after_the_flushed_ones(seed: int) -> None:
-    """A torn entry names a place below what was flushed, be it one of a record or not; its file may be a new one."""
+    """A torn entry refers to an offset below the flushed end, with or without a record there; its file may be a new one."""
     config = replace(CONFIG, index_slots=3000, index_entries=6 + seed % 20, commit_log_size=65536)
     disk, acknowledged = FakeDisk(), Messages()
     store = opened(disk, config)
@@ -191,7 +191,7 @@ def test_entries_torn_after_the_flushed_ones(seed: int) -> None:
 
 @pytest.mark.parametrize("place", ["no record", "the record before", "one before the first"])
 def test_an_entry_torn_to_name_another_offset(place: str) -> None:
-    """It fits into its chain, and the place is below what was flushed, in the last file that was and in one that was not."""
+    """The entry fits into its chain and its offset is below the flushed end, in the last flushed file and in an unflushed one."""
     config = replace(CONFIG, flush="async", index_slots=3000, index_entries=50, commit_log_size=65536)
     disk, acknowledged = FakeDisk(), Messages()
     store = opened(disk, config)
@@ -238,7 +238,7 @@ def test_an_entry_torn_to_name_another_offset(place: str) -> None:
 @pytest.mark.parametrize("is_clean", [True, False])
 @pytest.mark.parametrize(("kept", "seed"), FATES)
 def test_power_lost_while_a_damaged_file_is_rebuilt(kept: SurvivingData, seed: int, is_clean: bool) -> None:
-    """Of a file that is made again nothing is flushed, whatever the checkpoint said of the one it replaces."""
+    """Nothing of a rebuilt file is flushed, whatever the checkpoint recorded for the file it replaces."""
     first, acknowledged = FakeDisk(), Messages()
     store = opened(first)
     workload(store, {}, acknowledged)
@@ -308,7 +308,7 @@ def test_unrelated_files_are_not_touched() -> None:
 
 
 def test_an_overwritten_page_is_detected_and_the_file_rebuilt() -> None:
-    """Entries, or slots, or the header: ones or noise over any twenty bytes."""
+    """Overwrite any twenty bytes of entries, slots or header with 0xff or random bytes."""
     disk, acknowledged = FakeDisk(), Messages()
     run(disk, acknowledged)
     chance = random.Random(5)
@@ -373,7 +373,7 @@ def test_a_permanently_damaged_index_fails_only_queries() -> None:
 
 
 def test_records_lost_in_a_crash_have_no_index_entries() -> None:
-    """Slots that were on the disk, and entries behind the end, would come back to life as the file grows."""
+    """Old slots on the disk, and entries after the end, would reappear as the file grows."""
     config = replace(CONFIG, flush="async", index_slots=3000, index_entries=50, commit_log_size=65536)
     disk = FakeDisk()
     store = opened(disk, config)
@@ -400,8 +400,7 @@ def test_records_lost_in_a_crash_have_no_index_entries() -> None:
 
 
 def test_the_index_never_covers_unflushed_messages() -> None:
-    """Two losses of power: the first takes messages from the log, the second the index entries of those that took their
-    places."""
+    """Two power losses: the first removes messages from the log, the second the index entries of their successors."""
     config = replace(CONFIG, flush="async", commit_log_size=65536)
     disk = FakeDisk()
     store = opened(disk, config)

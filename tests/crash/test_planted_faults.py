@@ -1,7 +1,7 @@
-"""Are the crash tests worth anything? Faults are planted into the store, one at a time; for each, a check of `promises` must fail.
+"""Proof that the crash tests detect faults: one fault at a time is planted into the store, and a check of `promises` must fail.
 
-A fault is a patch of one function; next to it is the check that has to notice. That the checks hold without a fault is shown by
-`test_power_loss`, and here once more for exactly those that are used.
+A fault is a patch of one function, listed with the check that must detect it. `test_power_loss` shows that the checks pass without
+a fault; the checks used here are run without one as well.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 Check = Callable[[], object]
 
 
-# ---------------------------------------------------------------------------------------------------------- what must notice
+# ------------------------------------------------------------------------------------------------ the checks that detect the faults
 
 
 def power_lost() -> None:
@@ -62,7 +62,7 @@ def write_failed() -> None:
 
 
 def flips() -> None:
-    """Bits of three fields of some records: own offset, body, number in the queue."""
+    """Flip bits of three fields of some records: commit-log offset, body, queue offset."""
     case = promises.Flips()
     for start in case.starts[5:100:9]:
         for within in (4, 20 + 7, 28 + 7, 90, 100):
@@ -243,7 +243,7 @@ def body_crc_not_verified(patch: pytest.MonkeyPatch) -> None:
 
 
 def record_offset_not_verified(patch: pytest.MonkeyPatch) -> None:
-    """Whatever looks like a record is one, wherever it says that it lies."""
+    """Accept any well-formed record, whatever commit-log offset it contains."""
 
     def good(log: segments.Segments, offset: int, floor_ms: int) -> bool:
         data = log.read(offset, record_scanner.CHUNK_BYTES)
@@ -329,17 +329,17 @@ def corrupt_range_overwritten_beyond_its_end(patch: pytest.MonkeyPatch) -> None:
 
 
 def queue_offsets_accepted_without_check(patch: pytest.MonkeyPatch) -> None:
-    """The numbers of records are accepted immediately, as in Java, without waiting for the next one."""
+    """Queue offsets of records are accepted immediately, as in Java, without comparing them with the next record."""
     patch.setattr(dispatch._Dispatcher, "_out_of_order", dispatch._Dispatcher._place)
 
 
 def lost_queue_offsets_reused(patch: pytest.MonkeyPatch) -> None:
-    """A record behind a lost one gets the lost one's number."""
+    """A record after a lost one gets the lost record's queue offset."""
     patch.setattr(consume_queue.ConsumeQueue, "fill_lost", lambda self, *entry: None)
 
 
 def torn_queue_offset_restarts_the_queue(patch: pytest.MonkeyPatch) -> None:
-    """A log of this store is read as one of Java's, whose deletions are not recorded."""
+    """A log of this store is read like a Java log, whose deletions are not recorded."""
     patch.setattr(recovery, "_restarts", lambda **settings: queue_numbering.NumberingRestarts.LIKELY)
 
 
@@ -407,7 +407,7 @@ def segment_filler_missing(patch: pytest.MonkeyPatch) -> None:
 
 
 def crc_computed_wrongly(patch: pytest.MonkeyPatch) -> None:
-    """A recovery that computes the CRC wrongly throws good records away."""
+    """A recovery that computes the CRC wrongly discards good records."""
 
     class Other:
         @staticmethod
@@ -427,7 +427,7 @@ def directory_of_new_change_files_not_flushed(patch: pytest.MonkeyPatch) -> None
 
 
 def changes_written_with_the_next_save(patch: pytest.MonkeyPatch) -> None:
-    """By the next save of documents, as before there was a change log."""
+    """Changes are written only with the next save of documents, as before the change log existed."""
     patch.setattr(change_log.ChangeLog, "append", lambda self, change: self.last_n)
 
 

@@ -1,4 +1,4 @@
-"""What the store promises after a crash, a failed fsync, a full disk, a damaged disk. The checks themselves: `promises`.
+"""Guarantees of the store after a crash, a failed fsync, a full disk, a damaged disk. The checks are in `promises`.
 
 With ARIANE_CRASH_FULL=1 each of the 524,288 bits of a 64 KB segment is flipped (about half an hour), else a sample, each day
 another one; ARIANE_CRASH_SEED=n repeats that of a failure.

@@ -1,4 +1,4 @@
-"""Power is lost at every change of a workload that removes old files: what is left opens, and holds what was not removed."""
+"""Power is lost at every change of a workload that deletes old files: the store opens and has all remaining messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def draft(body: bytes, queue_id: int) -> RecordDraft:
 
 
 class Known:
-    """What was acknowledged, by commit-log offset, and below which offset everything may be gone."""
+    """Acknowledged messages by commit-log offset, and the offset below which messages may be missing."""
 
     def __init__(self) -> None:
         self.acknowledged: dict[int, bytes] = {}
@@ -50,7 +50,7 @@ def workload(store: MessageStore, known: Known) -> None:
 
 
 def remove(store: MessageStore, known: Known) -> None:
-    """All files but the last two, as the broker does it."""
+    """Delete all files but the last two, as the broker does."""
     known.removing = True
     for file in store.retention.log_files()[:-2]:
         known.removed_below = file.base + CONFIG.commit_log_size

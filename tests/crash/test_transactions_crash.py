@@ -1,4 +1,4 @@
-"""Transactions on a disk that fails, and through restarts: a half is committed once, and asked about only while it is open."""
+"""Transactions on a failing disk and across restarts: a half message is committed once and checked only while it is open."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FATES = [(SurvivingData.NONE, 0), (SurvivingData.ALL, 0), *((SurvivingData.SOME,
 
 
 class Asked:
-    """Producers that note what they are asked."""
+    """Producers that record the checks they receive."""
 
     def __init__(self) -> None:
         self.questions: list[CheckTransactionState] = []
@@ -62,8 +62,8 @@ class Asked:
 
 
 class Broker:
-    """Store, transactions and rounds, without sockets; opened on what is left of a disk. `saved`: what consumerOffset.json
-    would hold."""
+    """Store, transactions and check rounds without sockets, opened on the surviving data of a disk. `saved`: the contents of
+    consumerOffset.json."""
 
     def __init__(self, disk: FakeDisk, saved: ConsumerOffsetTable | None = None, config: StoreConfig = CONFIG) -> None:
         self.disk, self.clock, self.producers = disk, FakeClock(tick_ms=1), Asked()
@@ -104,7 +104,7 @@ class Broker:
         return self
 
     def half(self, name: str, **own: str) -> CheckTransactionState:
-        """Store a half message; named as a question about it would."""
+        """Store a half message. Return its reference as a check request would contain it."""
         table = {"UNIQ_KEY": name, "TRAN_MSG": "true", "PGROUP": "P", **own}
         draft = RecordDraft(topic="T", queue_id=0, body=name.encode(), born_ms=1, born_host=HOST, sys_flag=4)
         placed = self.store.put(self.transactions.redirect(draft, table))
@@ -118,7 +118,7 @@ class Broker:
         )
 
     async def round(self, after_ms: int = 2000) -> list[str]:
-        """A round of checks some time later: who was asked about."""
+        """Run a round of checks some time later. Return the checked transactions."""
         self.clock.advance_ms(after_ms)
         await self.checks.check_all()
         return self.producers.take()
@@ -133,7 +133,7 @@ class Broker:
         return [one.body.decode() for one in self.read(topic)]
 
     def intact(self, topic: str) -> list[str]:
-        """Without a record at the log's end that was torn within its properties: no checksum of the format covers them."""
+        """Exclude a last record torn within its properties, which no checksum of the format covers."""
         return [one.body.decode() for one in self.read(topic) if "\0" not in one.properties]
 
     def saved(self) -> ConsumerOffsetTable:
@@ -160,7 +160,8 @@ STEPS = st.lists(
 @settings(deadline=None, max_examples=60)
 @given(steps=STEPS)
 def test_any_order_of_half_messages_ends_checks_and_restarts_matches_the_model(steps: list[tuple[str, int]]) -> None:
-    """Names are: open (how often asked about), committed, rolled back or put aside; all copies of a half stay usable."""
+    """States are: open (with the number of checks), committed, rolled back or discarded; all copies of a half message stay
+    usable."""
 
     async def work() -> None:
         disk = FakeDisk()
@@ -224,8 +225,8 @@ async def workload(
     told: dict[str, int],
     saved: list[ConsumerOffsetTable | None],
 ) -> None:
-    """Halves, ends, flushes, and a round of checks; `told`: what was decided and is flushed, so that it was acknowledged;
-    `saved`: each progress, as a file that is durable immediately."""
+    """Run half messages, ends, flushes and a round of checks. `told`: flushed, thus acknowledged decisions; `saved`: each
+    progress, as a file that is durable immediately."""
     decided: dict[str, int] = {}
     for number in range(12):
         name = f"U{number}"
@@ -261,7 +262,7 @@ async def changes_of_workload() -> int:
 def test_power_loss_at_any_change_commits_nothing_twice_and_loses_nothing(
     kept: SurvivingData, seed: int, torn_at: int | None
 ) -> None:
-    """Afterwards every half that is left is asked about until it is committed; in the end each of them was, once."""
+    """Then every remaining half message is checked until it is committed; finally each is committed exactly once."""
 
     async def work() -> None:
         for cut in range(1, await changes_of_workload() + 1):

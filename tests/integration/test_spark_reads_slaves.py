@@ -136,6 +136,6 @@ def slept(waits: list[int]) -> None:
 
 
 def rows_of(cluster: pull_client.BlockingCluster, options: SourceOptions, part: OffsetRange) -> Iterator[int]:
-    """Return queue offsets in the order in which they are read."""
+    """Yield queue offsets in the order in which they are read."""
     for batch in read_task.read_range(cluster, part, options, ["queue_offset"]):
         yield from batch["queue_offset"].to_pylist()

@@ -1,8 +1,8 @@
-"""The same requests to a Java broker and to ours, and their answers compared field by field.
+"""The same requests are sent to a Java broker and to ours, and the responses are compared field by field.
 
-Both brokers have the same name, an empty store and a name server of their own; one client talks to each. What must differ (ports,
-times, sizes of a machine) is made the same before it is compared; what differs on purpose stands in DIFFERENT with its reason,
-and in docs/compatibility.md. A difference that is not there, and one that is there and no longer is one, both fail.
+Both brokers have the same name, an empty store and their own name server; one client talks to each. Values that must differ (ports,
+times, machine sizes) are normalized before the comparison; intended differences are listed in DIFFERENT with a reason, and in
+docs/compatibility.md. An unlisted difference fails, and so does a listed one that no longer exists.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Replication between a Java 4.9.4 broker and ours, either as the master: the same log, byte for byte, and readers find it there.
+"""Replication between a Java 4.9.4 broker and ours, with either as the master: the logs are equal and readable on both sides.
 
-Both masters are SYNC_MASTER: a SEND_OK then says that the other side acknowledged the record.
+Both masters are SYNC_MASTER: SEND_OK means that the other side acknowledged the record.
 """
 
 from __future__ import annotations

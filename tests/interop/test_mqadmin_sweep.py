@@ -1,6 +1,6 @@
-"""Every command of Java's mqadmin 4.9.4 against our name server and broker: `COVERED` says in which file each is tried.
+"""Every command of Java's mqadmin 4.9.4 against our name server and broker: `COVERED` names the test file of each command.
 
-Those of other files are not tried again here. What is asserted is what the commands print of data that was sent before.
+Commands covered by other files are not repeated. The tests check the output of the commands for data sent before.
 """
 
 from __future__ import annotations

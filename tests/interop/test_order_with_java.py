@@ -1,7 +1,7 @@
-"""Orders whose consumers are a Java 4.9.4 orderly consumer and ours, in one group on our broker, until one of them is killed.
+"""Orderly consumption by a Java 4.9.4 consumer and ours in one group on our broker, until one of them is killed.
 
-Two groups read the same orders: in one the Java member is killed, in the other ours. The survivor gets the queues of the dead
-member when their locks have run out, which takes up to 60 s; what the dead one did not commit comes once more.
+Two groups read the same orders: in one the Java member is killed, in the other ours. The survivor receives the queues of the killed
+member once their locks expire, which takes up to 60 s; uncommitted messages are redelivered.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The jobs against a Java cluster with Java clients: what they trace and store becomes tables, unchanged.
+"""The jobs against a Java cluster with Java clients: their traces and messages become tables, unchanged.
 
-Java's trace dispatcher drops what is younger than 500 ms when a client ends, and what does not fit its queue: the programs wait
-before they end, and send some tens of messages only.
+Java's trace dispatcher drops traces younger than 500 ms when a client stops, and those that exceed its queue: the programs wait
+before they exit, and send only some tens of messages.
 """
 
 from __future__ import annotations

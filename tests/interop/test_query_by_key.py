@@ -79,8 +79,8 @@ AHEAD_MS = 1200
 
 
 async def asked_ahead(namesrv: str, addr: str) -> tuple[str, int, message_query.UniqueKeyResult]:
-    """Send a message with a unique id as a client makes it whose clock is ahead, and ask for it as Java's client does: from
-    the id's time less a second on, 200 ms after it was stored. The id, the code of the answer, and what our tools find."""
+    """Send a message with a unique id from a client whose clock is ahead, and query it as Java's client does: from one second
+    before the id's time, which is 200 ms after the store time. Return the id, the response code and the result of our tools."""
     now_ms = time.time_ns() // 1_000_000
     ahead = f"7F0000011A2B18B4AAC2{now_ms + AHEAD_MS - ids.month_start_ms(now_ms):08X}0007"
     async with ConnectionPool() as peers:

@@ -1,4 +1,4 @@
-"""Random SQL92 expressions: the compiled function answers as a plain model of the rules does, and no text breaks the parser."""
+"""Random SQL92 expressions: the compiled function returns the result of a simple model, and no text crashes the parser."""
 
 from __future__ import annotations
 

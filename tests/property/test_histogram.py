@@ -1,4 +1,4 @@
-"""Histograms: the error of a quantile is bounded, adding is associative, and DuckDB says the same as Python."""
+"""Histograms: the error of a quantile is bounded, merging is associative, and DuckDB computes the same as Python."""
 
 from __future__ import annotations
 

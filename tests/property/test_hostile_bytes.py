@@ -1,4 +1,4 @@
-"""Every decoder reads what a peer sends or raises ProtocolError, and nothing else."""
+"""Every decoder either decodes what a peer sends or raises ProtocolError, and raises nothing else."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ NASTY = [
 
 
 def structs() -> list[type[msgspec.Struct]]:
-    """Every header and body of the protocol."""
+    """Return every header and body type of the protocol."""
     modules = [
         importlib.import_module(f"{requests.__name__}.{one.name}") for one in pkgutil.iter_modules(requests.__path__)
     ]
@@ -63,7 +63,7 @@ KINDS = st.sampled_from(structs())
 
 
 def mutated(seeds: Iterable[bytes]) -> st.SearchStrategy[bytes]:
-    """Seeds with pieces taken out, doubled or replaced."""
+    """Strategy: seeds with pieces removed, duplicated or replaced."""
 
     @st.composite
     def mutate(draw: st.DrawFn) -> bytes:
@@ -86,7 +86,7 @@ def read_or_refused(read: Callable[[], Any]) -> None:
 
 
 def json_seeds(kind: type[msgspec.Struct]) -> list[bytes]:
-    """Objects with all members of a struct, as texts, numbers and nested values."""
+    """Return objects with all members of a struct, as texts, numbers and nested values."""
     names = [field.encode_name for field in msgspec.structs.fields(kind)]
     values: list[Any] = ["1", 1, "x", [], {}, [{}], {"1": {}}, None]
     return [fastjson.write(dict.fromkeys(names, value)) for value in values] + [

@@ -1,4 +1,4 @@
-"""The key index against a list: whatever is put, however the store is stopped, each query gives what the list gives."""
+"""The key index against a list: after any puts and any kind of stop, each query returns the result of the list."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Stored(NamedTuple):
 
 
 class IndexMachine(RuleBasedStateMachine):
-    """`model` is what was put, by offset; what was flushed survives the loss of power, of the rest what the log still has."""
+    """`model` contains all puts by offset; flushed ones survive the power loss, others as far as the log still has them."""
 
     disk: FakeDisk
     store: MessageStore
@@ -102,7 +102,7 @@ class IndexMachine(RuleBasedStateMachine):
         self.clock.set_ms(max([self.clock.time_ms, *(stored.ms for stored in self.model.values())]))
 
     def stored_at(self, offset: int) -> Stored | None:
-        """What the log has there: a write that was torn in its properties can leave some of the keys, or others."""
+        """Return the record in the log at this offset: a write torn in its properties can leave some or other keys."""
         data = self.store.read_record(offset)
         found = None if data is None else parse_record(data, 0, offset, CONFIG.commit_log_size, check_crc=False)
         if found is None or found.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:

@@ -1,4 +1,4 @@
-"""Whatever is written is read back the same; whatever is read never crashes."""
+"""Written data is decoded unchanged, and decoding never crashes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ JSON = st.recursive(
 
 
 def without_null_members(value: object) -> object:
-    """What is left of a value: fastjson prints no null members."""
+    """Return a value without null members, which fastjson does not write."""
     if isinstance(value, dict):
         return {key: without_null_members(one) for key, one in value.items() if one is not None}
     return [without_null_members(one) for one in value] if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""The connector's decoders on arbitrary bytes: rows or an ArianeError, bounded expansion, work that grows with the input alone."""
+"""The connector's decoders on arbitrary bytes: rows or an ArianeError, bounded expansion, work linear in the input."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ BODIES = st.binary(max_size=60) | st.sampled_from(
 
 @st.composite
 def records(draw: Any) -> bytes:
-    """A record, its fields anything that they can say."""
+    """Strategy: a record with arbitrary field values."""
     return record.encode(
         draw(st.binary(max_size=20)), draw(BODIES), draw(TEXTS), queue_id=draw(st.integers(0, 3)),
         queue_offset=draw(I64), offset=draw(I64), born_ms=draw(I64), born_host=draw(st.sampled_from(HOSTS)),
@@ -55,7 +55,7 @@ def records(draw: Any) -> bytes:
 
 @st.composite
 def spoilt(draw: Any, pieces: st.SearchStrategy[bytes]) -> bytes:
-    """Pieces one after another, some octets of them changed, some cut off."""
+    """Strategy: concatenated pieces with some bytes changed or truncated."""
     data = bytearray(b"".join(draw(st.lists(pieces, max_size=5))))
     for _ in range(draw(st.integers(0, 4)) if data else 0):
         data[draw(st.integers(0, len(data) - 1))] = draw(st.integers(0, 255))
@@ -125,7 +125,7 @@ def test_strongly_compressed_bodies_are_returned_in_bounded_batches(
 
 
 class OneFile(ReadOnlyDisk):
-    """A disk whose files all hold the same bytes; counts the octets that are read."""
+    """A disk whose files all contain the same bytes; counts the bytes read."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ class OneFile(ReadOnlyDisk):
         return 0
 
     def close(self, handle: int) -> None:
-        """Nothing was opened."""
+        """Do nothing, as no file is open."""
 
     def pread(self, handle: int, size: int, offset: int) -> bytes:
         found = self.data[offset : offset + size]
@@ -144,7 +144,7 @@ class OneFile(ReadOnlyDisk):
 
 
 def pieces_of(data: bytes, chunk: int, exact: bool = True) -> tuple[list[Any], int]:
-    """What a task finds in a file that holds `data`, and how many octets it read."""
+    """Return the rows of a task on a file with these bytes, and the number of bytes read."""
     disk = OneFile(data)
     segments = Segments(OpenFiles(disk), "/log", len(data) or 1, [0])
     return list(commit_log.scan_range(segments, 0, len(data), len(data), chunk, exact=exact)), disk.octets
@@ -152,7 +152,7 @@ def pieces_of(data: bytes, chunk: int, exact: bool = True) -> tuple[list[Any], i
 
 @st.composite
 def placed(draw: Any) -> bytes:
-    """Records that name their own places, as in a file; bytes between them that are none."""
+    """Strategy: records with their own offsets, as in a file, with other bytes between them."""
     data = b""
     for _ in range(draw(st.integers(0, 8))):
         if draw(st.booleans()):

@@ -58,7 +58,7 @@ CALLS = ((0.01, (31.0, 180.0)), (0.02, (20.0, 29.5)), (0.04, (2.0, 8.0)), (1.0, 
 
 @dataclass(eq=False)
 class Call:
-    """The listener at work."""
+    """A call of the listener."""
 
     member: Member
     queue: MessageQueue
@@ -68,7 +68,7 @@ class Call:
 
 @dataclass
 class Ledger:
-    """What was consumed, and what was wrong with it."""
+    """Consumed messages and the violations found."""
 
     inside: dict[MessageQueue, list[Call]] = field(default_factory=lambda: defaultdict(list))
     next_offset: dict[MessageQueue, int] = field(default_factory=lambda: defaultdict(int))
@@ -122,7 +122,7 @@ class Ledger:
 
 
 class Member:
-    """A consumer in a process of its own."""
+    """A consumer in its own process."""
 
     def __init__(self, world: VirtualCluster, ledger: Ledger, number: int) -> None:
         self.process = world.process(f"consumer-{number}")
@@ -171,7 +171,7 @@ class Member:
 
 
 class Scenario:
-    """What befalls a group; each of KINDS is one fault."""
+    """Faults of a group; each of KINDS is one fault."""
 
     def __init__(self, world: VirtualCluster) -> None:
         self.world = world
@@ -233,7 +233,7 @@ class Scenario:
             self._pause(process)
 
     def pause_asker(self) -> None:
-        """Whoever asks for locks next is paused between its request and the answer."""
+        """Pause the next client that requests locks between its request and the response."""
         self._pause_asker = True
 
     def _pause(self, process: VirtualProcess) -> None:
@@ -257,7 +257,7 @@ class Scenario:
         self._slow_until = self.world.loop.time() + 20
 
     def isolate(self) -> None:
-        """A member reaches nobody for a while; what was sent meanwhile arrives later, as TCP does."""
+        """Disconnect a member for a while; data sent meanwhile arrives later, as with TCP."""
         if self.members:
             member = self.chance.choice(self.members)
             member.isolated_until = self.world.loop.time() + self.chance.choice(PAUSES_S)
@@ -325,7 +325,7 @@ class Scenario:
         assert missing == [], "the last offsets of some queues were not consumed"
 
     async def _send(self, shop: VirtualProcess) -> dict[MessageQueue, int]:
-        """A message of some key now and then, or forty at once; the last offset by queue."""
+        """Send a message of some key now and then, or forty at once. Return the last offset by queue."""
         last: dict[MessageQueue, int] = {}
         numbers: Counter[str] = Counter()
         burst = 0
@@ -359,7 +359,7 @@ class Scenario:
 
 @pytest.fixture(autouse=True)
 def quiet():
-    """Clients and servers speak of every fault; here are thousands."""
+    """Silence the log: clients and servers log every fault, and there are thousands."""
     logger = logging.getLogger("ariane")
     level = logger.level
     logger.setLevel(os.environ.get("ORDER_LOG", "CRITICAL"))

@@ -1,6 +1,6 @@
 """docs/configuration.md lists every key of broker.conf and namesrv.conf as the code defines it.
 
-To write the page again after a change: `python tests/style/test_configuration_page.py`.
+To rewrite the page after a change: `python tests/style/test_configuration_page.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""docs/journeys.md describes every column of its tables, in the words of the tables themselves."""
+"""docs/journeys.md describes every column of its tables with the text of the table definitions."""
 
 from __future__ import annotations
 

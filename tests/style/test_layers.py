@@ -1,4 +1,4 @@
-"""The arrows between packages, checked by import-linter with the contracts of .importlinter, and that they can fail."""
+"""Import contracts between packages, checked by import-linter, and a proof that a violation is detected."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_every_import_contract_holds():
 
 
 def test_a_reverse_import_is_detected(tmp_path: Path):
-    """The contracts on a copy of the packages in which the store imports the broker."""
+    """Check the contracts on a copy of the packages in which the store imports the broker."""
     copy = tmp_path / "ariane"
     for path in (ROOT / "src" / "ariane").rglob("*.py"):
         target = copy / path.relative_to(ROOT / "src" / "ariane")

@@ -1,4 +1,4 @@
-"""The rules of the house that no linter knows: names of packages, a docstring at each head, lengths, what no file may say."""
+"""Project rules that no linter covers: package names, module docstrings, lengths, forbidden text."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FORBIDDEN = re.compile(
 
 
 def kept_files() -> list[Path]:
-    """Files that git keeps or would keep; of a tree without git, all but what tools leave behind."""
+    """Return files that git tracks or would track; in a tree without git, all but generated files."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -113,7 +113,7 @@ def test_no_file_is_large():
 
 
 def test_servers_never_execute_or_unpickle_data():
-    """CVE-2023-33246 and its kind: a server that cannot start a program cannot be made to."""
+    """Guard against CVE-2023-33246 and the like: a server that cannot start a program cannot be made to."""
     servers = ("broker", "nameserver", "settings", "net", "store", "protocol", "client", "filter", "model")
     forbidden = {"subprocess", "pickle", "marshal", "shelve", "multiprocessing"}
     faults = []
