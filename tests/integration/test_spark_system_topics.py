@@ -47,7 +47,7 @@ def halves(namesrv: str) -> list[tuple[bytes, str]]:
     return sorted(rows)
 
 
-def test_half_messages_of_open_transactions(tmp_path: Path) -> None:
+def test_half_messages_of_open_transactions_are_readable(tmp_path: Path) -> None:
     with cluster_in_thread(tmp_path) as servers:
         send_halves(servers.namesrv, 3)
         assert halves(servers.namesrv) == [(b"%d" % number, "T") for number in range(3)]

@@ -330,7 +330,7 @@ def test_cluster_commands(used: Used) -> None:
 
 
 def test_cluster_round_trip_times(used: Used) -> None:
-    """The command does not exit by itself."""
+    """The command runs until it is killed."""
     args = ["clusterRT", "-n", used.namesrv, "-a", "5", "-s", "64", "-i", "1"]
     with java.start(java.ADMIN, args) as program:
         line = next(line for line in program.lines(time.monotonic() + 60) if "broker-a" in line)
