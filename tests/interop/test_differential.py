@@ -191,7 +191,7 @@ STEPS = [
         volatile=("indexLastUpdateTimestamp",),
     ),
     ask(
-        "query a key that is not there",
+        "query a key that does not exist",
         12,
         topic="T",
         key="none",
@@ -298,7 +298,7 @@ STEPS = [
         fromTransactionCheck="false",
         msgId="H1",
     ),
-    ask("resume the check of what is no half message", 323, msgId="7F00000100002A9F0000000000000000"),
+    ask("resume the check of a record other than a half message", 323, msgId="7F00000100002A9F0000000000000000"),
     # settings, ACL
     ask("update an ACL account without ACL", 50, accessKey="a", secretKey="12345678", admin="false"),
     ask("delete an ACL account without ACL", 51, accessKey="a"),
@@ -315,7 +315,7 @@ STEPS = [
 DIFFERENT: dict[str, tuple[str, str]] = {
     "query by key": ("truncated None → 'false'", "the answer says whether it was cut"),
     "query by unique key": ("truncated None → 'false'", "the answer says whether it was cut"),
-    "query a key that is not there": (
+    "query a key that does not exist": (
         "indexLastUpdatePhyoffset",
         "tells how far the index is, as when something is found",
     ),
@@ -324,7 +324,7 @@ DIFFERENT: dict[str, tuple[str, str]] = {
     "consume queue": ("'eval': True", "tells what the group's filter says of every entry"),
     "consume queue behind its end": ("maxQueueIndex", "an index out of range is answered with the queue's bounds"),
     "pull half messages": ("code 17 → 0", "the half topic is there from the start, not from the first check round on"),
-    "resume the check of what is no half message": ("code 0 → 1", "only half messages are checked again"),
+    "resume the check of a record other than a half message": ("code 0 → 1", "only half messages are checked again"),
 }
 
 

@@ -72,7 +72,7 @@ def test_every_block_of_code_runs(spark: SparkSession, tmp_path: Path) -> None:
     shown: list[str] = []
     with cluster_in_thread(tmp_path / "rocketmq") as servers:
         asyncio.run(run_all(servers.namesrv))
-    spark.streams.removeListener(names["listener"])
+    spark.streams.removeListener(names["lag_listener"])
     assert "ORDER-17" in shown[0]
     assert any("{'orders': {'broker-a': {'0': 0, '1': 0}}}" in text for text in shown), "the lag in the end"
     assert spark.read.parquet(str(tmp_path / "orders")).count() == 2

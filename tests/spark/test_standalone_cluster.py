@@ -105,8 +105,8 @@ def test_all_jobs_run_on_a_cluster(place: tuple[Path, str, str]) -> None:
         assert table_views.query(sql, "SELECT keys, state FROM delays") == [
             {"keys": "A-delayed-0", "state": "delivered"}
         ]
-        (half,) = table_views.query(sql, "SELECT keys, decision, halves FROM transactions")
-    assert half == {"keys": "A-half-0", "decision": "commit", "halves": 1}
+        (half,) = table_views.query(sql, "SELECT keys, decision, half_count FROM transactions")
+    assert half == {"keys": "A-half-0", "decision": "commit", "half_count": 1}
 
 
 def test_the_connector_reads_and_writes_and_reads_stores_on_executors(place: tuple[Path, str, str]) -> None:
