@@ -184,7 +184,7 @@ def test_queries_cover_all_brokers_of_a_cluster(tmp_path: Path) -> None:
             assert [one.body for one in found.messages] == [*(b"%d" % number for number in range(130)), b"again"]
             assert found.messages[0].queue.broker == "broker-a"
             few = await message_query.query_by_key(peers, namesrv, "T", "k", messages_max=70)
-            assert few.missing == {"broker-a": "only the newest 70 were asked for"}
+            assert few.missing == {"broker-a": "limited to the newest 70 messages"}
             assert few.messages == found.messages[-70:]
             half = await message_query.query_by_key(peers, namesrv, "T", "Aa1", end_ms=found.messages[-1].store_ms)
             assert len(half.messages) == 65

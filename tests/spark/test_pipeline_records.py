@@ -105,13 +105,13 @@ def test_late_position_marks_update_their_messages(spark: SparkSession, tmp_path
     a, b, c = (unique_id(number, HOUR_MS * number) for number in (1, 2, 3))  # three buckets
     half, other, timer = log.half(a, 0), log.half(b, 0), log.timer(c, 0, 90_000_000)
     send(log.rows)
-    assert run_once(spark, home, inbox) == [("marks", 0), ("delays", 1), ("transactions", 2)]
+    assert run_once(spark, home, inbox) == [("position_marks", 0), ("delays", 1), ("transactions", 2)]
     before = table_format.read_version(home, TRANSACTIONS)
     assert before is not None
 
     op, cancel = log.op(half, ms=86_400_000), log.cancel(timer, 86_400_001)
     send([op, cancel])
-    assert run_once(spark, home, inbox) == [("marks", 2), ("delays", 1), ("transactions", 2)]
+    assert run_once(spark, home, inbox) == [("position_marks", 2), ("delays", 1), ("transactions", 2)]
     assert [(row["message_id"], row["decision"]) for row in rows_of(home, TRANSACTIONS)] == [
         (a, "rollback"),
         (b, "open"),

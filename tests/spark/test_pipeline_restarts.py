@@ -112,7 +112,7 @@ def test_kills_of_brokers_and_drivers_lose_no_rows_and_the_pipeline_stops_on_req
         begins = len(log.read_text())
         with program(log, *jobs) as running:
             # No broker serves the topics, so nobody knows how far it is behind.
-            until("it goes on without the broker", lambda: "? behind" in log.read_text()[begins:], log)
+            until("it goes on without the broker", lambda: "? pending" in log.read_text()[begins:], log)
             with program(servers, "broker", "-c", str(conf)):
                 until("the second part is folded", journeys(48), log)
                 mixed_traffic.send(names, "third", **PART)

@@ -164,7 +164,7 @@ def test_lost_offsets_fail_the_query_or_are_skipped(spark: SparkSession, servers
 def test_an_unknown_topic_and_a_wrong_option_are_named(spark: SparkSession, servers: LocalCluster) -> None:
     with pytest.raises(Exception, match="no route for topic T"):
         read(spark, servers).collect()
-    with pytest.raises(Exception, match=r"startingoffset = ...: is no option"):
+    with pytest.raises(Exception, match=r"startingoffset = ...: is not an option"):
         read(spark, servers, startingOffset="latest").collect()
     with pytest.raises(Exception, match="nothing"):
         spark.read.format("rocketmq").schema("nothing INT").options(namesrv=servers.namesrv, topic="T").load().collect()

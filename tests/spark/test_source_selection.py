@@ -144,7 +144,7 @@ def test_a_stream_starts_at_a_timestamp(spark: SparkSession, servers: LocalClust
     send(servers, "since", 3, 4)
     stream(spark, servers, tmp_path, topic="since", startingTimestamp=now_ms)
     assert numbers(spark.read.parquet(str(tmp_path / "rows"))) == [3, 4]
-    with pytest.raises(Exception, match="endingTimestamp.*a stream has no end"):
+    with pytest.raises(Exception, match="endingTimestamp.*streams, which have no end"):
         stream(spark, servers, tmp_path / "other", topic="since", endingTimestamp=now_ms)
 
 
