@@ -217,7 +217,10 @@ def test_json_offsets_accept_earliest_latest_and_existing_queues_only(
     assert numbers(read(spark, servers, startingOffsets=queue_0(-2), endingOffsets=queue_0(4))) == [0, 1, 2, 3]
     assert numbers(read(spark, servers, startingOffsets=queue_0(8), endingOffsets=queue_0(-1))) == [8, 9]
     assert numbers(read(spark, servers, startingOffsets=queue_0(-1))) == []
-    with pytest.raises(Exception, match="endingOffsets = '-2': a queue that ends at its earliest offset is empty"):
+    with pytest.raises(
+        Exception,
+        match="endingOffsets = '-2': expected an offset, or -1 for the latest: a queue that ends at its earliest offset is empty",
+    ):
         read(spark, servers, endingOffsets=queue_0(-2)).collect()
     with pytest.raises(Exception, match="endingOffsets.*queue 5 of broker-a.*no such queue"):
         read(spark, servers, endingOffsets=json.dumps({"T": {"broker-a": {"5": 1}}})).collect()
