@@ -340,4 +340,7 @@ class Rebalancer:
         """Log an unreadable topic once; the look-up is repeated every second until it succeeds."""
         if topic not in self._warned_topics:
             self._warned_topics.add(topic)
-            log.warning("Group %s cannot read topic %s yet: %s", self._context.options.group, topic, error)
+            # The first heartbeat of a new group creates its retry topic, so a missing route is expected for a moment.
+            is_expected = topic.startswith(RETRY_PREFIX) and isinstance(error, RouteNotFound)
+            level = logging.INFO if is_expected else logging.WARNING
+            log.log(level, "Group %s cannot read topic %s yet: %s", self._context.options.group, topic, error)
