@@ -13,11 +13,11 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "ariane"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 BYTES_MAX = 1_000_000  # larger things are made, not kept
-LINES_MAX = 520  # mostly under 400; a file that needs more is two files
+LINES_MAX = 500  # mostly under 400; a file that needs more is two files
 
 # Names that say nothing about the contents. Manager, Handler, Processor, Factory are RocketMQ's and Python's own words.
 EMPTY_NAMES = {"utils", "util", "common", "helpers", "helper", "base", "misc", "shared", "core", "lib"}
-EMPTY_SUFFIXES = ("Impl", "Helper", "Util", "Utils", "Misc")
+EMPTY_SUFFIXES = ("Impl", "Helper", "Wrapper", "Util", "Utils", "Misc")
 
 # Paths and hosts of one machine, and lines about who wrote a line. Written in parts, so that this file passes.
 FORBIDDEN = re.compile(

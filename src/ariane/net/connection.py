@@ -21,7 +21,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, cast
 
-from ariane.errors import ArianeError, ConnectionLost, ProtocolError, ReplyError, RequestTimeout
+from ariane.errors import ConnectionLost, ProtocolError, RequestTimeout
 from ariane.net import replies
 from ariane.net.flow_limits import ServerLimits
 from ariane.net.replies import Handler, HandlerResult, LateReply, Peer, Reply, Sign, make_peer
@@ -42,9 +42,8 @@ FRAMES_PER_TICK = 32
 # Pieces of responses that end a batch. A pull response has one piece per message, so batches of consumers end sooner and
 # producers do not wait for thousands of messages that are being read.
 PIECES_PER_TICK = 2 * FRAMES_PER_TICK
-BYTES_PER_TICK = (
-    1024 * 1024
-)  # of responses that end a batch: unread bytes exceed their bound by at most this and one response
+# Bytes of responses that end a batch: unread bytes exceed their bound by at most this and one response.
+BYTES_PER_TICK = 1024 * 1024
 WRITE_HIGH_WATER = 4 * 1024 * 1024  # bytes of a client's requests that may be buffered before `request` waits
 CLOSE_S = 10.0  # time limit for writing buffered data when a connection is closed
 UNSUPPORTED_CODES_MAX = 64  # codes per connection that are remembered as logged
@@ -367,8 +366,8 @@ class Connection(asyncio.Protocol):
         self._in_flight.add(future)
         self._limits.in_flight += 1
         # Enough for the response: the body of a request is not retained while it is in flight.
-        asked = Command(command.code, command.opaque, command.flag, form=command.form)
-        future.add_done_callback(lambda done: self._on_handler_done(asked, done))
+        header = Command(command.code, command.opaque, command.flag, form=command.form)
+        future.add_done_callback(lambda done: self._on_handler_done(header, done))
 
     def _refuse_header(self, frame: Frame, header_max: int) -> None:
         """Reject a request whose header is too large, without decoding its fields."""
@@ -422,15 +421,7 @@ class Connection(asyncio.Protocol):
         if reply is None or command.flag & ONE_WAY or self._transport is None:
             return
         try:
-            pieces = commands.encode(
-                reply.code,
-                opaque=command.opaque,
-                flag=RESPONSE,
-                fields=reply.fields,
-                remark=reply.remark,
-                body=reply.body,
-                form=command.form,
-            )
+            pieces = replies.encode(command, reply)
         except ProtocolError as error:
             refusal = replies.response_too_large(command.code, error)
             self._limits.log.warning(self.peer.ip, self._loop.time(), "%s: %s", self.peer.addr, refusal.remark)
@@ -440,16 +431,7 @@ class Connection(asyncio.Protocol):
         self._write(pieces)
 
     def _error_reply(self, command: Command, error: BaseException) -> Reply:
-        """Return the reply to a request whose handler raised `error`."""
-        if isinstance(error, ReplyError):
-            return Reply(error.code, remark=error.remark)
-        what = f"{code_name(command.code)} of {self.peer.addr}"
-        peer_log, now = self._limits.log, self._loop.time()
-        if isinstance(error, ArianeError):
-            peer_log.warning(self.peer.ip, now, "%s failed: %s", what, error)
-            return Reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
-        peer_log.error(self.peer.ip, now, "%s failed", what, exc_info=error)
-        return Reply(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
+        return replies.error_reply(command.code, error, self.peer, self._limits.log, self._loop.time())
 
     # --- responses to our requests ---
 

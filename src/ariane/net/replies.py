@@ -7,10 +7,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ariane.errors import ProtocolError
+from ariane.errors import ArianeError, ProtocolError, ReplyError
 from ariane.model import host
+from ariane.net.peer_log import PeerLog
+from ariane.protocol import command as commands
 from ariane.protocol.codes import ResponseCode, code_name
-from ariane.protocol.command import Command
+from ariane.protocol.command import RESPONSE, Command
 
 
 class Peer(NamedTuple):
@@ -54,6 +56,19 @@ def make_peer(number: int, name: Sequence[Any]) -> Peer:
     return Peer(number, name[0], name[1], host.pack(name[0], name[1]))
 
 
+def encode(request: Command, reply: Reply) -> list[bytes]:
+    """Return the pieces of the response frame, in the header form of the request. Raise ProtocolError if it is too large."""
+    return commands.encode(
+        reply.code,
+        opaque=request.opaque,
+        flag=RESPONSE,
+        fields=reply.fields,
+        remark=reply.remark,
+        body=reply.body,
+        form=request.form,
+    )
+
+
 def not_supported(code: int) -> Reply:
     """Return the reply to a request with an unsupported code."""
     return Reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {code} not supported")
@@ -68,6 +83,18 @@ def header_too_large(code: int, size: int, header_max: int) -> Reply:
 def response_too_large(code: int, error: ProtocolError) -> Reply:
     """Return the reply to send in place of one that exceeds the frame limit of peers."""
     return Reply(ResponseCode.SYSTEM_ERROR, remark=f"Cannot send the response to {code_name(code)}: {error}")
+
+
+def error_reply(code: int, error: BaseException, peer: Peer, log: PeerLog, now: float) -> Reply:
+    """Return the reply to a request of `peer` whose handler raised `error`, and log what is not a rejection."""
+    if isinstance(error, ReplyError):
+        return Reply(error.code, remark=error.remark)
+    what = f"{code_name(code)} of {peer.addr}"
+    if isinstance(error, ArianeError):
+        log.warning(peer.ip, now, "%s failed: %s", what, error)
+        return Reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+    log.error(peer.ip, now, "%s failed", what, exc_info=error)
+    return Reply(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
 
 
 def completed(reply: Reply | None) -> LateReply:
