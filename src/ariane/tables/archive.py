@@ -34,11 +34,6 @@ ARCHIVE = TableSchema(
 BUCKET_SEPARATOR = "."  # invalid in topic names
 
 
-def archive_bucket(day: str, topic: str) -> str:
-    """Return the bucket of a topic's messages of a day, given as `2026-11-21`."""
-    return f"{day}{BUCKET_SEPARATOR}{topic}"
-
-
 def topic_of_bucket(bucket: str) -> str:
     """Return the topic of a bucket of the archive."""
     return bucket.partition(BUCKET_SEPARATOR)[2]
