@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from ariane.protocol import command
 from ariane.protocol.codes import RequestCode
-from ariane.protocol.requests import fields
+from ariane.protocol.requests import encode_header
 from ariane.protocol.requests.messaging import QueueRef
 
 OPAQUE = 1_000_000_000  # ten digits, so that it can be replaced in place
@@ -59,7 +59,7 @@ class Answers:
 
 def max_offset(connection: socket.socket, topic: str, queue: int) -> int:
     """Return the offset of the next message of a queue; no other request may be in flight on the connection."""
-    asked = fields(QueueRef(topic, queue))
+    asked = encode_header(QueueRef(topic, queue))
     connection.sendall(b"".join(command.encode(RequestCode.GET_MAX_OFFSET, opaque=OPAQUE, flag=0, fields=asked)))
     answers = Answers(connection)
     while True:

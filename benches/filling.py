@@ -19,7 +19,7 @@ from answers import OPAQUE, Answers, accepted, connected
 from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import command
 from ariane.protocol.codes import RequestCode
-from ariane.protocol.requests import fields, typed
+from ariane.protocol.requests import decode_header, encode_header
 from ariane.protocol.requests.messaging import OffsetAnswer, QueueRef, SendMessage
 
 BATCH_BYTES = 100_000
@@ -71,7 +71,7 @@ async def until_readable(addr: str, topic: str, queues: int, count: int) -> None
                 answer = await peers.request_ok(
                     addr, RequestCode.GET_MAX_OFFSET, QueueRef(topic, queue), timeout_ms=30_000
                 )
-                there += typed(answer, OffsetAnswer).offset
+                there += decode_header(answer, OffsetAnswer).offset
             if there >= count:
                 return
             await asyncio.sleep(0.1)
@@ -91,7 +91,7 @@ def batch(first: int, count: int, size: int, keys: bool) -> bytes:
 def frame(topic: str, queue: int, body: bytes, turn: int) -> bytes:
     header = SendMessage("filling", topic, "TBW102", 8, queue, 0, int(time.time() * 1000), 0, batch=True)
     code = RequestCode.SEND_BATCH_MESSAGE
-    return b"".join(command.encode(code, opaque=OPAQUE + turn, flag=0, fields=fields(header), body=body))
+    return b"".join(command.encode(code, opaque=OPAQUE + turn, flag=0, fields=encode_header(header), body=body))
 
 
 if __name__ == "__main__":

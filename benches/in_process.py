@@ -33,7 +33,7 @@ from ariane.model.topic import AUTO_CREATE_TOPIC, PERM_READ, PERM_WRITE
 from ariane.net.connection import Connection
 from ariane.protocol import command
 from ariane.protocol.codes import RequestCode
-from ariane.protocol.requests import fields
+from ariane.protocol.requests import encode_header
 from ariane.protocol.requests.admin import CreateTopic
 
 READ_MAX = 65536  # maximum size of a read from a socket
@@ -166,7 +166,7 @@ async def feed(connection: Connection, transport: Nowhere, reads: Iterator[bytes
 
 def topic(queues: int) -> bytes:
     header = CreateTopic("InProcess", AUTO_CREATE_TOPIC, queues, queues, PERM_READ | PERM_WRITE)
-    return b"".join(command.encode(RequestCode.UPDATE_AND_CREATE_TOPIC, opaque=1, flag=0, fields=fields(header)))
+    return b"".join(command.encode(RequestCode.UPDATE_AND_CREATE_TOPIC, opaque=1, flag=0, fields=encode_header(header)))
 
 
 def sends(count: int, args: argparse.Namespace) -> Iterator[bytes]:

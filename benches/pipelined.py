@@ -19,7 +19,7 @@ import time
 from answers import OPAQUE, Answers, accepted, connected, max_offset, percentile
 from ariane.protocol import command
 from ariane.protocol.codes import RequestCode
-from ariane.protocol.requests import fields
+from ariane.protocol.requests import encode_header
 from ariane.protocol.requests.messaging import SendMessage
 from servers import cpu_s
 
@@ -94,7 +94,7 @@ def template(topic: str, queue: int, queues: int, size: int) -> tuple[bytes, byt
         reconsume_times=0,
     )
     code = RequestCode.SEND_MESSAGE_V2
-    frame = b"".join(command.encode(code, opaque=OPAQUE, flag=0, fields=fields(header), body=b"x" * size))
+    frame = b"".join(command.encode(code, opaque=OPAQUE, flag=0, fields=encode_header(header), body=b"x" * size))
     before, _, after = frame.partition(str(OPAQUE).encode())
     return before, after
 

@@ -18,7 +18,7 @@ from struct import Struct
 from answers import OPAQUE, Answers, connected, number, percentile
 from ariane.protocol import command
 from ariane.protocol.codes import RequestCode
-from ariane.protocol.requests import fields
+from ariane.protocol.requests import encode_header
 from ariane.protocol.requests.messaging import SUBSCRIPTION, PullMessage
 from servers import cpu_s
 
@@ -64,7 +64,7 @@ def main() -> None:
 def template(topic: str, group: str, queue: int) -> bytes:
     """Return the header of a pull as a format for offset and opaque."""
     asked = PullMessage(group, topic, queue, OFFSET, AT_ONCE, SUBSCRIPTION, 0, 0, "*", 0, None)
-    frame = b"".join(command.encode(RequestCode.PULL_MESSAGE, opaque=OPAQUE, flag=0, fields=fields(asked)))
+    frame = b"".join(command.encode(RequestCode.PULL_MESSAGE, opaque=OPAQUE, flag=0, fields=encode_header(asked)))
     header = frame[PREFIX.size :].replace(b"%", b"%%")
     return header.replace(b"%d" % OFFSET, b"%d").replace(b"%d" % OPAQUE, b"%d")
 

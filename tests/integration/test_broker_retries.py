@@ -16,7 +16,7 @@ from ariane.protocol import fastjson, properties, record
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.record import Record
-from ariane.protocol.requests import typed
+from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.callbacks import (
     ConsumeDirectly,
     ConsumerStatus,
@@ -52,7 +52,7 @@ async def only(client: Client, topic: str) -> Record:
 @pytest.mark.parametrize(("level", "most"), [(-1, 16), (0, 0), (0, -1)])
 def test_a_dead_letter_is_stored_at_once(tmp_path: Path, level: int, most: int) -> None:
     async def work(client: Client) -> None:
-        sent = typed(await client.send(), SendMessageAnswer)
+        sent = decode_header(await client.send(), SendMessageAnswer)
         assert (await back(client, 0, level, most)).code == 0
         dead = await only(client, DLQ)
         own = dead.property_map()
@@ -167,7 +167,7 @@ def test_running_info_is_fetched_from_the_client_and_returned_unchanged(tmp_path
 
 def test_the_broker_attaches_the_record_to_a_direct_consumption(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
-        sent = typed(await client.send(), SendMessageAnswer)
+        sent = decode_header(await client.send(), SendMessageAnswer)
         await client.heartbeat("c1", TOPIC)
         code = RequestCode.CONSUME_MESSAGE_DIRECTLY
         answer = await client.call(code, ConsumeDirectly("G", "c1", sent.message_id))
@@ -268,11 +268,11 @@ def test_a_reply_is_pushed_to_the_requesting_client(tmp_path: Path, stored: bool
         await client.call(RequestCode.HEART_BEAT, body=fastjson.write(data))
         answer = await send_reply(client, CORRELATION_ID="x", REPLY_TO_CLIENT="c1", MSG_TYPE="reply")
         told = member.asked[RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT]
-        header = typed(told, PushReply)
+        header = decode_header(told, PushReply)
         own = properties.decode(header.properties or "")
         assert (answer.code, told.body, header.store_host, header.flag) == (0, b"yes", client.addr, 7)
         assert (own["CORRELATION_ID"], own["PUSH_REPLY_TIME"].isdigit()) == ("x", True)
-        assert (typed(answer, SendMessageAnswer).message_id != "0") is stored
+        assert (decode_header(answer, SendMessageAnswer).message_id != "0") is stored
         kept = await client.pull(topic="DefaultCluster_REPLY_TOPIC")
         assert (len(kept.body) > 0) is stored
 

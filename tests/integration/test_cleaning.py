@@ -12,7 +12,7 @@ from ariane.errors import ReplyError
 from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import properties, record
 from ariane.protocol.codes import RequestCode, ResponseCode
-from ariane.protocol.requests import typed
+from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.messaging import (
     SUBSCRIPTION,
     OffsetAnswer,
@@ -67,7 +67,7 @@ async def send(peers: ConnectionPool, addr: str) -> int:
 async def pull(peers: ConnectionPool, addr: str, offset: int) -> tuple[int, PullMessageAnswer]:
     header = PullMessage("G", "T", 0, offset, 32, SUBSCRIPTION, 0, 0, "*", 0, None)
     answer = await peers.request(addr, RequestCode.PULL_MESSAGE, header)
-    return answer.code, typed(answer, PullMessageAnswer)
+    return answer.code, decode_header(answer, PullMessageAnswer)
 
 
 def files(path: Path, part: str) -> list[Path]:
@@ -92,7 +92,9 @@ def test_expired_files_are_deleted_on_request_and_minimum_offsets_advance(tmp_pa
             assert files(tmp_path, "commitlog") == logs[4:]
             assert files(tmp_path, "consumequeue/T/0")[0].name != "0" * 20
             queue = QueueRef("T", 0)
-            first = typed(await peers.request_ok(broker.addr, RequestCode.GET_MIN_OFFSET, queue), OffsetAnswer).offset
+            first = decode_header(
+                await peers.request_ok(broker.addr, RequestCode.GET_MIN_OFFSET, queue), OffsetAnswer
+            ).offset
             assert first > 0
             code, answer = await pull(peers, broker.addr, 0)
             assert (code, answer.next_begin_offset, answer.min_offset) == (21, first, first)

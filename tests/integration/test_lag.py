@@ -15,7 +15,7 @@ from ariane.net.server import RemotingServer
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests import fields, typed
+from ariane.protocol.requests import decode_header, encode_header
 from ariane.protocol.requests.clients import WireQueue
 from ariane.protocol.requests.messaging import OffsetAnswer, QueryConsumerOffset
 from ariane.protocol.requests.routing import BrokerData, ClusterInfo, KvTableBody
@@ -62,11 +62,11 @@ def test_lag_is_unknown_for_a_group_without_committed_offsets() -> None:
     asked: list[int] = []
 
     def offset(command: Command, peer: Peer) -> Reply:
-        queue_id = typed(command, QueryConsumerOffset).queue_id
+        queue_id = decode_header(command, QueryConsumerOffset).queue_id
         asked.append(queue_id)
         if queue_id == NEVER:
             return Reply(ResponseCode.QUERY_NOT_FOUND, {}, "none")
-        return Reply(fields=fields(OffsetAnswer(0)))
+        return Reply(fields=encode_header(OffsetAnswer(0)))
 
     async def work(peers: ConnectionPool, addr: str) -> None:
         found = await group_lag.group_lag(peers, addr, "G")

@@ -16,7 +16,7 @@ from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import batch, properties, record
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests import typed
+from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.messaging import (
     QueryMessage,
     QueryMessageAnswer,
@@ -43,7 +43,7 @@ def against_broker(path: Path, work: Callable[[ConnectionPool, str], Awaitable[N
 
 async def send(peers: ConnectionPool, addr: str, body: bytes = b"b", topic: str = "T", **own: str) -> SendMessageAnswer:
     header = SendMessage("P", topic, "TBW102", 4, 0, 0, 1234, 0, properties.encode(own))
-    return typed(await peers.request_ok(addr, RequestCode.SEND_MESSAGE_V2, header, body), SendMessageAnswer)
+    return decode_header(await peers.request_ok(addr, RequestCode.SEND_MESSAGE_V2, header, body), SendMessageAnswer)
 
 
 async def query(peers: ConnectionPool, addr: str, key: str, most: int = 64, **more: object) -> Command:
@@ -63,7 +63,7 @@ def test_messages_are_found_by_key_and_by_unique_id(tmp_path: Path) -> None:
             answer = await query(peers, addr, key)
             assert answer.code == ResponseCode.SUCCESS
             assert len(ids_of(answer)) == expected
-            header = typed(answer, QueryMessageAnswer)
+            header = decode_header(answer, QueryMessageAnswer)
             last = list(record.decode_all((await query(peers, addr, "order-3")).body))[-1]
             assert header == QueryMessageAnswer(last.store_ms, last.offset, False)
         nothing = await query(peers, addr, "order")
@@ -122,7 +122,7 @@ def test_a_truncated_response_is_marked_and_can_be_continued(tmp_path: Path) -> 
             page = ids_of(answer)
             sizes.append(len(page))
             got = page + got
-            header = typed(answer, QueryMessageAnswer)
+            header = decode_header(answer, QueryMessageAnswer)
             assert header.truncated is (header.next_position is not None)
             if header.next_position is None:
                 break

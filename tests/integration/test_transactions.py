@@ -33,7 +33,7 @@ from ariane.protocol import fastjson, properties, record
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.record import Record
-from ariane.protocol.requests import typed
+from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.clients import HeartbeatData, ProducerData
 from ariane.protocol.requests.messaging import (
     COMMIT,
@@ -247,7 +247,7 @@ def test_only_open_transactions_are_checked_after_a_restart(tmp_path: Path) -> N
             assert bodies == Counter([f"U{number}" for number in range(40) if number % 4 in (0, 1)])
             halves = await peer.pull(HALF_TOPIC, most=10_000)
             header = QueryConsumerOffset(TRANSACTION_GROUP, HALF_TOPIC, 0)
-            low = typed(await peer.call(RequestCode.QUERY_CONSUMER_OFFSET, header), OffsetAnswer).offset
+            low = decode_header(await peer.call(RequestCode.QUERY_CONSUMER_OFFSET, header), OffsetAnswer).offset
             assert low == len(halves)
 
     run(work())
@@ -276,7 +276,7 @@ class Asking:
         self.questions: list[tuple[CheckTransactionState, Record]] = []
 
     def _asked(self, command: Command, peer: Peer) -> None:
-        self.questions.append((typed(command, CheckTransactionState), record.decode(command.body)))
+        self.questions.append((decode_header(command, CheckTransactionState), record.decode(command.body)))
 
     async def __aenter__(self) -> Asking:
         await self._broker.__aenter__()
@@ -297,7 +297,7 @@ class Asking:
         header = SendMessage(group, "T", "TBW102", 1, 0, 4, 1, 7, properties.encode(table))
         answer = await self.call(RequestCode.SEND_MESSAGE_V2, header, b"body")
         assert answer.code == 0, answer.remark
-        return typed(answer, SendMessageAnswer)
+        return decode_header(answer, SendMessageAnswer)
 
     async def end(self, half: int, offset: int, decision: int, group: str = "P") -> Command:
         return await self.call(

@@ -13,7 +13,7 @@ from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests import fields
+from ariane.protocol.requests import encode_header
 from ariane.protocol.requests.clients import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from ariane.protocol.requests.messaging import SendMessage, UpdateConsumerOffset
 from ariane.testing import java
@@ -73,7 +73,7 @@ async def prepare(connection: Connection) -> None:
     """Send tagged messages, start an online group and commit offsets of two groups."""
     for tag in ("a", "b", "a"):
         header = SendMessage("P", "T", "TBW102", 4, 0, 0, 1, 0, f"TAGS\x01{tag}\x02WAIT\x01true")
-        sent = await asked(connection, RequestCode.SEND_MESSAGE_V2, fields(header), b"body")
+        sent = await asked(connection, RequestCode.SEND_MESSAGE_V2, encode_header(header), b"body")
         assert sent.code == 0, sent.remark
     wanted = SubscriptionData(
         topic="T", sub_string="a", code_set=frozenset({97}), tags_set=frozenset({"a"}), sub_version=7
@@ -82,7 +82,9 @@ async def prepare(connection: Connection) -> None:
     beat = HeartbeatData("client-1", (consumer,), (ProducerData("P"),))
     await asked(connection, RequestCode.HEART_BEAT, {}, fastjson.write(beat))
     for group, offset in (("G", 2), ("Slow", 1), ("Other", 3)):
-        await asked(connection, RequestCode.UPDATE_CONSUMER_OFFSET, fields(UpdateConsumerOffset(group, "T", 0, offset)))
+        await asked(
+            connection, RequestCode.UPDATE_CONSUMER_OFFSET, encode_header(UpdateConsumerOffset(group, "T", 0, offset))
+        )
     await asyncio.sleep(0.5)  # a Java broker lists a message in its queue a moment after it has answered
 
 

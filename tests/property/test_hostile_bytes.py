@@ -32,7 +32,7 @@ from ariane.protocol import (
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
 from ariane.protocol.frame import Frame, FrameReader
-from ariane.protocol.requests import decode_body, typed
+from ariane.protocol.requests import decode_header, decode_json_body
 from ariane.protocol.requests.callbacks import reset_table, status_table
 from ariane.protocol.requests.routing import RegisterBroker, RegisterBrokerBody, TopicTable
 
@@ -100,8 +100,8 @@ SEEDS = {kind: json_seeds(kind) for kind in structs()}
 @given(KINDS.flatmap(lambda kind: st.tuples(st.just(kind), mutated(SEEDS[kind]) | st.binary(max_size=80))))
 def test_hostile_headers_and_bodies_are_decoded_or_rejected(kind_and_data: tuple[type[msgspec.Struct], bytes]) -> None:
     kind, data = kind_and_data
-    read_or_refused(lambda: typed(Command(11, fields=msgspec.Raw(data)), kind))
-    read_or_refused(lambda: decode_body(RequestCode.HEART_BEAT, data, kind))
+    read_or_refused(lambda: decode_header(Command(11, fields=msgspec.Raw(data)), kind))
+    read_or_refused(lambda: decode_json_body(RequestCode.HEART_BEAT, data, kind))
     read_or_refused(lambda: fastjson.decode(data, kind))
     read_or_refused(lambda: Command(11, fields=msgspec.Raw(data)).field_map())
 
@@ -114,7 +114,7 @@ def test_hostile_header_texts_are_decoded_or_rejected(kind_and_texts: tuple[type
     kind, texts = kind_and_texts
     names = [field.encode_name for field in msgspec.structs.fields(kind)]
     fields = {name: texts[number % len(texts)] for number, name in enumerate(names)}
-    read_or_refused(lambda: typed(Command(11, fields=fields), kind))
+    read_or_refused(lambda: decode_header(Command(11, fields=fields), kind))
 
 
 HEADERS = [
@@ -245,5 +245,5 @@ def test_each_hostile_value_is_decoded_or_rejected(piece: bytes) -> None:
     for kind in structs():
         for seed in SEEDS[kind][:2]:
             for data in (seed.replace(b'"1"', piece).replace(b"1", piece), seed.replace(b'"1"', b'"' + piece + b'"')):
-                read_or_refused(lambda data=data, kind=kind: typed(Command(11, fields=msgspec.Raw(data)), kind))  # type: ignore[misc]
-                read_or_refused(lambda data=data, kind=kind: decode_body(34, data, kind))  # type: ignore[misc]
+                read_or_refused(lambda data=data, kind=kind: decode_header(Command(11, fields=msgspec.Raw(data)), kind))  # type: ignore[misc]
+                read_or_refused(lambda data=data, kind=kind: decode_json_body(34, data, kind))  # type: ignore[misc]

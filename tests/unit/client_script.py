@@ -22,7 +22,7 @@ from ariane.model.message import MessageQueue, ReceivedMessage
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests import fields
+from ariane.protocol.requests import encode_header
 from ariane.protocol.requests.clients import SubscriptionData
 from ariane.protocol.requests.routing import BrokerData, QueueData, TopicRoute
 from ariane.testing.clock import EPOCH_MS, FakeClock
@@ -81,7 +81,7 @@ class Script:
 
 
 def _texts(header) -> Mapping[str, str]:
-    return fields(header) if isinstance(header, msgspec.Struct) else header or {}
+    return encode_header(header) if isinstance(header, msgspec.Struct) else header or {}
 
 
 class PausingClock(FakeClock):

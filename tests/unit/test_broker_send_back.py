@@ -20,7 +20,7 @@ from ariane.net.replies import make_peer
 from ariane.protocol import properties, record
 from ariane.protocol.codes import VERSION, RequestCode, ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests import fields
+from ariane.protocol.requests import encode_header
 from ariane.protocol.requests.admin import SubscriptionGroupTable
 from ariane.protocol.requests.messaging import ConsumerSendMsgBack
 from ariane.protocol.requests.routing import TopicTable
@@ -61,7 +61,7 @@ class SendBackRig:
         return AppendResult(0, 1, 0, 0)
 
     def back(self, level: int = 0, most: int | None = 16, version: int = VERSION) -> tuple[RecordDraft, dict[str, str]]:
-        header = fields(ConsumerSendMsgBack(77, "G", level, None, None, False, most))
+        header = encode_header(ConsumerSendMsgBack(77, "G", level, None, None, False, most))
         command = Command(RequestCode.CONSUMER_SEND_MSG_BACK, version=version, fields=header)
         assert self.handler.send_back(command, make_peer(1, ("127.0.0.1", 1))) == Reply()
         (draft,) = self.drafts

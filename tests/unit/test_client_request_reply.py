@@ -16,7 +16,7 @@ from ariane.net.connection import Peer
 from ariane.protocol import properties
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests import fields
+from ariane.protocol.requests import encode_header
 from ariane.protocol.requests.callbacks import PushReply
 from ariane.testing.clock import FakeClock
 
@@ -31,7 +31,7 @@ def push(body: bytes = b"yes", sys_flag: int = 0, **own: str) -> Command:
         sys_flag=sys_flag, born_ms=1, flag=7, born_host="127.0.0.1:9", store_host="127.0.0.1:8", store_ms=2,
         properties=properties.encode(own),
     )  # fmt: skip
-    return Command(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, fields=fields(header), body=body)
+    return Command(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, fields=encode_header(header), body=body)
 
 
 def test_a_request_carries_its_correlation_id_and_client() -> None:

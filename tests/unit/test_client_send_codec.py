@@ -14,7 +14,7 @@ from ariane.model.message import Message, MessageQueue
 from ariane.protocol import batch, properties
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests import fields, typed
+from ariane.protocol.requests import decode_header, encode_header
 from ariane.protocol.requests.messaging import SendMessage
 
 SETTINGS = ProducerSettings()
@@ -119,7 +119,7 @@ def test_the_send_header_of_a_message_is_encoded():
         "k": "false",
         "m": "false",
     }
-    assert fields(typed(Command(310, fields=sent), SendMessage)) == sent
+    assert encode_header(decode_header(Command(310, fields=sent), SendMessage)) == sent
     assert send_codec.request_code(out) == RequestCode.SEND_MESSAGE_V2
 
 

@@ -18,7 +18,7 @@ from ariane.net.connection import Peer
 from ariane.protocol import properties
 from ariane.protocol import trace_codec as trace_text
 from ariane.protocol.command import Command
-from ariane.protocol.requests import fields
+from ariane.protocol.requests import encode_header
 from ariane.protocol.requests.messaging import EndTransactionHeader
 
 SETTINGS = ProducerSettings()
@@ -110,4 +110,4 @@ def test_a_state_is_printed_by_name_and_sent_as_a_number() -> None:
     """`print(result.state)` printed 8."""
     assert [f"{state} {state!s}" for state in LocalState] == ["UNKNOWN UNKNOWN", "COMMIT COMMIT", "ROLLBACK ROLLBACK"]
     header = EndTransactionHeader("P", 0, 0, LocalState.COMMIT)
-    assert fields(header)["commitOrRollback"] == "8"
+    assert encode_header(header)["commitOrRollback"] == "8"

@@ -15,7 +15,7 @@ from ariane.protocol import batch, command, fastjson, record, trace_codec
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
 from ariane.protocol.frame import FrameReader
-from ariane.protocol.requests import admin, clients, fields, messaging, routing, typed
+from ariane.protocol.requests import admin, clients, decode_header, encode_header, messaging, routing
 
 DATA = Path(__file__).parents[1] / "data"
 INDEX = json.loads((DATA / "frames" / "index.json").read_text())
@@ -107,7 +107,7 @@ def test_every_frame_round_trips(entry: dict[str, Any]) -> None:
 )
 def test_typed_requests_retain_all_fields(entry: dict[str, Any]) -> None:
     got = read(entry)
-    known = fields(typed(got, HEADERS[got.code]))
+    known = encode_header(decode_header(got, HEADERS[got.code]))
     sent = {name: value for name, value in got.field_map().items() if name in known}
     assert {name: known[name] for name in sent} == sent
     unknown = got.field_map().keys() - known.keys()
@@ -124,7 +124,7 @@ def test_typed_requests_retain_all_fields(entry: dict[str, Any]) -> None:
 )
 def test_responses_are_typed(entry: dict[str, Any]) -> None:
     got = read(entry)
-    assert typed(got, ANSWER_HEADERS[entry["code"], got.code]) is not None
+    assert decode_header(got, ANSWER_HEADERS[entry["code"], got.code]) is not None
 
 
 def bodies() -> list[Any]:
@@ -181,7 +181,7 @@ def test_batches_equal_javas() -> None:
 def test_registrations_are_decoded_in_both_formats(compressed: bool) -> None:
     wanted = [e for e in INDEX if e["code"] == RequestCode.REGISTER_BROKER and e["kind"] == "request"]
     request = read(next(e for e in wanted if ("compressed" in e["file"]) == compressed))
-    header = typed(request, routing.RegisterBroker)
+    header = decode_header(request, routing.RegisterBroker)
     assert (header.compressed, zlib.crc32(request.body) & 0x7FFFFFFF) == (compressed, header.body_crc32)
     body = registration.decode(header, request.body, request.version)
     topics = body.topic_config_serialize_wrapper.topic_config_table

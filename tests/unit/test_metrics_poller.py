@@ -19,7 +19,7 @@ from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests import fields as fields_of
+from ariane.protocol.requests import encode_header
 from ariane.protocol.requests.admin import ConsumerOffsetTable
 from ariane.protocol.requests.routing import BrokerData, ClusterInfo, KvTableBody
 from ariane.testing.clock import FakeClock
@@ -43,7 +43,7 @@ class Cluster(ConnectionPool):
     async def request(
         self, addr: str, code: int, header: msgspec.Struct | None = None, body: bytes = b"", *, timeout_ms: float = 3000
     ) -> Command:
-        values = fields_of(header) if header else {}
+        values = encode_header(header) if header else {}
         self.asked.append((addr, RequestCode(code), "@".join(values.values())))
         if addr in self.silent:
             raise RequestTimeout(addr, timeout_ms)

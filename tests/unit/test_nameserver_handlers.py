@@ -25,7 +25,7 @@ from ariane.net.replies import make_peer
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests import fields
+from ariane.protocol.requests import encode_header
 from ariane.protocol.requests.routing import RegisterBroker
 
 PEER = make_peer(1, ("127.0.0.1", 1))
@@ -44,7 +44,7 @@ def compressed(names: list[str], name: str = "a") -> Command:
 
     topics = b"".join(piece(f"{topic} 1 1 6 SINGLE_TAG".encode()) for topic in names)
     body = piece(b'{"counter":1,"timestamp":1}') + I32.pack(len(names)) + topics + piece(b"[]")
-    header = fields(RegisterBroker(name, "127.0.0.1:1", "C", "", 0, compressed=True))
+    header = encode_header(RegisterBroker(name, "127.0.0.1:1", "C", "", 0, compressed=True))
     return Command(RequestCode.REGISTER_BROKER, fields=header, body=zlib.compress(body))
 
 

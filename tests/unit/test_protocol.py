@@ -19,7 +19,7 @@ from ariane.model.topic import DataVersion, SubscriptionGroupConfig
 from ariane.protocol import batch, command, compression, fastjson, java_properties, properties, record
 from ariane.protocol.command import Command
 from ariane.protocol.frame import FRAME_MAX, Frame, FrameReader
-from ariane.protocol.requests import fields, typed
+from ariane.protocol.requests import decode_header, encode_header
 from ariane.protocol.requests.admin import ConsumerOffsetTable, SubscriptionGroupTable
 from ariane.protocol.requests.clients import HeartbeatData
 from ariane.protocol.requests.messaging import LONG_NAMES, QueueRef, SendMessage
@@ -147,30 +147,30 @@ def test_headers_are_parsed_as_leniently_as_by_fastjson() -> None:
 
 
 def test_a_typed_request_converts_texts_to_numbers_and_names_invalid_fields() -> None:
-    assert typed(Command(30, fields={"topic": "T", "queueId": "3"}), QueueRef) == QueueRef("T", 3)
-    assert fields(QueueRef("T", 3)) == {"topic": "T", "queueId": "3"}
+    assert decode_header(Command(30, fields={"topic": "T", "queueId": "3"}), QueueRef) == QueueRef("T", 3)
+    assert encode_header(QueueRef("T", 3)) == {"topic": "T", "queueId": "3"}
     with pytest.raises(HeaderError, match="GET_MAX_OFFSET.*queueId"):
-        typed(Command(30, fields={"topic": "T"}), QueueRef)
+        decode_header(Command(30, fields={"topic": "T"}), QueueRef)
     with pytest.raises(HeaderError, match="queueId"):
-        typed(Command(30, fields={"topic": "T", "queueId": "many"}), QueueRef)
+        decode_header(Command(30, fields={"topic": "T", "queueId": "many"}), QueueRef)
     with pytest.raises(HeaderError, match="queueId"):
-        typed(Command(30, fields={"topic": "T", "queueId": str(2**31)}), QueueRef)
+        decode_header(Command(30, fields={"topic": "T", "queueId": str(2**31)}), QueueRef)
 
 
 def test_ext_fields_that_are_no_object_are_rejected_on_access() -> None:
     got = command.decode(Frame(0, b'{"code":30,"extFields":5}', b""))
     with pytest.raises(ProtocolError):
-        typed(got, QueueRef)
+        decode_header(got, QueueRef)
     assert command.decode(Frame(0, b'{"code":30,"extFields":null}', b"")).field_map() == {}
 
 
 def test_long_and_short_field_names_of_a_send_are_equivalent() -> None:
     request = SendMessage("P", "T", "TBW102", 4, 1, 0, 5, 0, "a\x01b", 0, False, None, True)
-    short = fields(request)
+    short = encode_header(request)
     assert short["m"] == "true"
     long = {name: short[letter] for name, letter in LONG_NAMES.items() if letter in short}
-    assert typed(Command(10, fields=long), SendMessage, LONG_NAMES) == request
-    assert typed(Command(310, fields=short), SendMessage) == request
+    assert decode_header(Command(10, fields=long), SendMessage, LONG_NAMES) == request
+    assert decode_header(Command(310, fields=short), SendMessage) == request
 
 
 # --- fastjson ---

@@ -21,7 +21,7 @@ from ariane.net.tasks import BackgroundTasks
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests import fields
+from ariane.protocol.requests import encode_header
 from ariane.protocol.requests.routing import BrokerRef, RegisterBroker, TopicTable
 
 
@@ -57,7 +57,7 @@ class FakeNameServer:
             request = msgspec.convert(header, RegisterBroker, strict=False)
             registered = wire.decode(request, body, 401)
             self.requests.append((code, tuple(registered.topic_config_serialize_wrapper.topic_config_table)))
-            return answered(fields(self.routes.register(request, registered, 1, 0)))
+            return answered(encode_header(self.routes.register(request, registered, 1, 0)))
         self.requests.append((code, ()))
         ref = msgspec.convert(header, BrokerRef, strict=False)
         if code == RequestCode.UNREGISTER_BROKER:
@@ -92,7 +92,7 @@ class FakePeers:
         return self._servers[addr].connection
 
     async def request_ok(self, addr: str, code: int, header: msgspec.Struct) -> Command:
-        return await (await self.connect(addr)).request(code, fields(header), b"", timeout_ms=1)
+        return await (await self.connect(addr)).request(code, encode_header(header), b"", timeout_ms=1)
 
 
 class Setup:

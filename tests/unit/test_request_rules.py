@@ -19,7 +19,7 @@ from ariane.net.connection_pool import ConnectionPool
 from ariane.net.server import RemotingServer
 from ariane.protocol.codes import VERSION, RequestCode, ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests import fields, rules, typed
+from ariane.protocol.requests import decode_header, encode_header, rules
 from ariane.protocol.requests.acl import DeleteAccount, UpdateAccount, UpdateWhiteAddresses
 from ariane.protocol.requests.admin import CreateTopic, DeleteGroup, GroupName, ProducerGroupRef, TopicRef
 from ariane.protocol.requests.brokers import CloneOffsets, FilterServer, QueryCorrection, QueryQueue
@@ -236,7 +236,7 @@ def bad_headers(header: msgspec.Struct) -> Iterator[tuple[str, str, dict[str, st
             continue
         assert value is not None, f"give the example of {kind.__name__} a {field.name}"
         for bad in (OVERSIZED, BLANK, CONTROL):
-            yield f"{kind.__name__}.{field.name}", bad, {**fields(header), field.encode_name: bad}
+            yield f"{kind.__name__}.{field.name}", bad, {**encode_header(header), field.encode_name: bad}
 
 
 def bad_bodies(body: msgspec.Struct) -> Iterator[tuple[str, str, bytes]]:
@@ -318,12 +318,12 @@ def test_every_code_rejects_invalid_names(server: str, monkeypatch: pytest.Monke
         assert {RequestCode(code).name for code in table} == {RequestCode(code).name for code in examples}
         faults = []
         async with ConnectionPool({}) as peers:
-            created = fields(CreateTopic("T", "TBW102", 4, 4, 6))
+            created = encode_header(CreateTopic("T", "TBW102", 4, 4, 6))
             if server == "broker":
                 assert (await ask(peers, addr, RequestCode.UPDATE_AND_CREATE_TOPIC, created, b"")).code == 0
             for code, example in examples.items():
                 whole = msgspec.json.encode(example.body) if example.body else b""
-                header = fields(example.header) if example.header else None
+                header = encode_header(example.header) if example.header else None
                 for member, bad, texts in bad_headers(example.header) if example.header else ():
                     faults.append(fault_of(code, member, bad, await ask(peers, addr, code, texts, whole)))
                 for member, bad, body in bad_bodies(example.body) if example.body else ():
@@ -341,7 +341,7 @@ def test_account_headers_reject_invalid_names(header: msgspec.Struct) -> None:
     for member, bad, texts in bad_headers(header):
         if bad is OVERSIZED or member.endswith("access_key"):
             with pytest.raises(ProtocolError, match="Invalid"):
-                typed(Command(code=50, fields=texts), type(header))
+                decode_header(Command(code=50, fields=texts), type(header))
 
 
 @pytest.mark.parametrize(
@@ -366,9 +366,9 @@ def test_offsets_are_committed_only_for_plausible_queues(header: UpdateConsumerO
 
         async def commit() -> Command:
             async with ConnectionPool({}) as peers:
-                created = fields(CreateTopic("T", "TBW102", 4, 4, 6))
+                created = encode_header(CreateTopic("T", "TBW102", 4, 4, 6))
                 await ask(peers, BROKER_ADDR, RequestCode.UPDATE_AND_CREATE_TOPIC, created, b"")
-                return await ask(peers, BROKER_ADDR, RequestCode.UPDATE_CONSUMER_OFFSET, fields(header), b"")
+                return await ask(peers, BROKER_ADDR, RequestCode.UPDATE_CONSUMER_OFFSET, encode_header(header), b"")
 
         assert (await world.process("peer").start(commit())).code == code
 
@@ -395,7 +395,7 @@ def test_a_java_broker_can_register_under_its_host_name(name: str) -> None:
     retry = "%RETRY%" + "g" * 255  # which 4.9.4 creates for the group with the longest name
     table = {topic: TopicConfig(topic_name=topic) for topic in (name, retry)}
     body = msgspec.json.encode(RegisterBrokerBody((), TopicTable(DataVersion(), table)))
-    assert typed(Command(code=103, fields=fields(header)), RegisterBroker) == header
+    assert decode_header(Command(code=103, fields=encode_header(header)), RegisterBroker) == header
     registered = registration.decode(header, body, VERSION)
     assert set(registered.topic_config_serialize_wrapper.topic_config_table) == {name, retry}
 

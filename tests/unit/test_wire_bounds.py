@@ -14,7 +14,7 @@ from ariane.protocol import command, fastjson, java_properties, properties, trac
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
 from ariane.protocol.frame import Frame
-from ariane.protocol.requests import JSON_BODY_MAX, LIBERAL_BODY_MAX, decode_body, typed
+from ariane.protocol.requests import JSON_BODY_MAX, LIBERAL_BODY_MAX, decode_header, decode_json_body
 from ariane.protocol.requests.clients import HeartbeatData, LockBatch
 from ariane.protocol.requests.routing import RegisterBroker, RouteRequest
 
@@ -84,7 +84,7 @@ def test_headers_that_msgspec_cannot_decode_are_rejected(header: bytes) -> None:
 def test_lazily_decoded_fields_are_rejected_when_they_are_typed(fields: bytes) -> None:
     request = Command(105, fields=msgspec.Raw(fields))
     with pytest.raises(ProtocolError):
-        typed(request, RouteRequest)
+        decode_header(request, RouteRequest)
     with pytest.raises(ProtocolError):
         request.field_map()
 
@@ -117,17 +117,17 @@ def test_the_request_number_of_an_oversized_header_is_decoded(form: int) -> None
 
 def test_bodies_are_bounded_by_request_code_and_errors_name_the_request() -> None:
     with pytest.raises(ProtocolError, match=f"HEART_BEAT: body of {JSON_BODY_MAX + 1} bytes"):
-        decode_body(RequestCode.HEART_BEAT, b" " * (JSON_BODY_MAX + 1), HeartbeatData)
+        decode_json_body(RequestCode.HEART_BEAT, b" " * (JSON_BODY_MAX + 1), HeartbeatData)
     many = (
         b'{"clientID":"c","consumerDataSet":[],"producerDataSet":['
         + b'{"groupName":"g"},' * 20_000
         + b'{"groupName":"g"}]}'
     )
     assert len(many) > LIBERAL_BODY_MAX
-    assert len(decode_body(RequestCode.HEART_BEAT, many, HeartbeatData).producers) == 20_001
+    assert len(decode_json_body(RequestCode.HEART_BEAT, many, HeartbeatData).producers) == 20_001
     liberal = b"{clientId:'" + b"x" * LIBERAL_BODY_MAX + b"'}"
     with pytest.raises(ProtocolError, match="LOCK_BATCH_MQ.*only up to 65536"):
-        decode_body(RequestCode.LOCK_BATCH_MQ, liberal, LockBatch)
+        decode_json_body(RequestCode.LOCK_BATCH_MQ, liberal, LockBatch)
 
 
 def test_properties_bodies_are_bounded() -> None:

@@ -21,7 +21,7 @@ from ariane.broker.ip_allowlist import Pattern
 from ariane.errors import ConfigError
 from ariane.model.topic import RETRY_PREFIX, TRACE_TOPIC, DataVersion
 from ariane.protocol.codes import RequestCode
-from ariane.protocol.requests import decode_body
+from ariane.protocol.requests import decode_json_body
 from ariane.protocol.requests.clients import HeartbeatData
 from ariane.protocol.signing import ACCESS_KEY, verify
 
@@ -263,7 +263,7 @@ def _send(topic: str | None) -> list[RequiredPermission]:
 
 def _heartbeat(body: bytes) -> list[RequiredPermission]:
     required = []
-    for consumer in decode_body(RequestCode.HEART_BEAT, body, HeartbeatData).consumers:
+    for consumer in decode_json_body(RequestCode.HEART_BEAT, body, HeartbeatData).consumers:
         required += _group(consumer.group_name)
         for subscription in consumer.subscription_data_set:
             required += _topic(subscription.topic, Permission.SUB)

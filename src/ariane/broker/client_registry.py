@@ -15,7 +15,7 @@ from ariane.errors import ConnectionLost
 from ariane.net.connection import Peer
 from ariane.net.server import RemotingServer
 from ariane.protocol.codes import RequestCode
-from ariane.protocol.requests import fields
+from ariane.protocol.requests import encode_header
 from ariane.protocol.requests.clients import GroupRef
 
 log = logging.getLogger("ariane.broker")
@@ -35,7 +35,7 @@ class ClientRegistry:
         """Notify the members of a consumer group that they have to rebalance."""
         if self.server is None or not self._settings.current.notify_consumer_ids_changed_enable:
             return
-        header = fields(GroupRef(group))
+        header = encode_header(GroupRef(group))
         for peer_id in self.members.consumer_peers(group):
             try:
                 self.server.one_way(peer_id, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header)

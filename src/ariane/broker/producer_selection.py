@@ -12,7 +12,7 @@ from ariane.broker.state.group_members import GroupMembers
 from ariane.errors import ConnectionLost
 from ariane.net.server import RemotingServer
 from ariane.protocol.codes import RequestCode
-from ariane.protocol.requests import fields
+from ariane.protocol.requests import encode_header
 from ariane.protocol.requests.messaging import CheckTransactionState
 
 log = logging.getLogger("ariane.broker.transaction_service")
@@ -50,6 +50,6 @@ class ProducerSelector:
     def send_check(self, peer_id: int, header: CheckTransactionState, body: bytes) -> None:
         """Send CHECK_TRANSACTION_STATE, one-way. If the producer has disconnected, the next round selects another."""
         try:
-            self._server.one_way(peer_id, RequestCode.CHECK_TRANSACTION_STATE, fields(header), body)
+            self._server.one_way(peer_id, RequestCode.CHECK_TRANSACTION_STATE, encode_header(header), body)
         except ConnectionLost as error:
             log.info("Could not send the check of half message %d: %s", header.tran_state_table_offset, error)

@@ -34,7 +34,7 @@ from ariane.net.tasks import BackgroundTasks
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests import fields, typed
+from ariane.protocol.requests import decode_header, encode_header
 from ariane.protocol.requests.routing import (
     MASTER_ID,
     BrokerRef,
@@ -248,7 +248,7 @@ class Registration:
             body_crc32=zlib.crc32(body) & 0x7FFFFFFF,
         )
         answer = await self._request(connection, RequestCode.REGISTER_BROKER, header, body)
-        response = typed(answer, RegisterBrokerAnswer)
+        response = decode_header(answer, RegisterBrokerAnswer)
         if response.master_addr:
             self.master = response
         return fastjson.decode(answer.body, KvTableBody).table if answer.body else None
@@ -263,7 +263,7 @@ class Registration:
 
     async def _request(self, connection: Connection, code: RequestCode, header: msgspec.Struct, body: bytes) -> Command:
         timeout_ms = self._config.register_broker_timeout_mills
-        answer = await connection.request(code, fields(header), body, timeout_ms=timeout_ms)
+        answer = await connection.request(code, encode_header(header), body, timeout_ms=timeout_ms)
         if answer.code != ResponseCode.SUCCESS:
             raise ReplyError(answer.code, answer.remark, connection.peer.addr)
         return answer

@@ -20,7 +20,7 @@ from ariane.net.connection import Reply
 from ariane.net.shared_replies import SharedReplies
 from ariane.protocol import fastjson
 from ariane.protocol.command import Command
-from ariane.protocol.requests import typed
+from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.routing import MasterTopicTable, TopicPage, TopicPageRequest
 
 PAGE_TOPICS = 2_000  # topics: 2 ms to encode
@@ -92,7 +92,7 @@ async def fetch(topics: TopicRegistry, ask: Callable[[TopicPageRequest], Awaitab
     while offset is not None:
         answer = await ask(TopicPageRequest(offset, own_version.counter, own_version.timestamp))
         pages.append(_decoded(answer.body, own_version))
-        following = typed(answer, TopicPage).next_offset
+        following = decode_header(answer, TopicPage).next_offset
         if following is not None and following <= offset:
             raise ProtocolError(f"invalid page of the topic table: page {following} follows page {offset}")
         offset = following

@@ -28,7 +28,7 @@ from ariane.net.connection import HandlerResult, Reply
 from ariane.protocol import fastjson, record
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests import typed
+from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.callbacks import (
     ConsumeDirectly,
     ConsumerStatus,
@@ -75,14 +75,14 @@ class AdminRequestHandler:
         """
         match command.code:
             case RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
-                return self._reset_offsets(typed(command, ResetOffset), command.body)
+                return self._reset_offsets(decode_header(command, ResetOffset), command.body)
             case RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
-                return self._status(typed(command, ConsumerStatus))
+                return self._status(decode_header(command, ConsumerStatus))
             case RequestCode.GET_CONSUMER_RUNNING_INFO:
-                stacks = task_stacks() if typed(command, RunningInfoRequest).jstack_enable else None
+                stacks = task_stacks() if decode_header(command, RunningInfoRequest).jstack_enable else None
                 return Reply(body=fastjson.write(self._running_info(stacks)))
             case RequestCode.CONSUME_MESSAGE_DIRECTLY:
-                return self._consume_directly(typed(command, ConsumeDirectly), command.body)
+                return self._consume_directly(decode_header(command, ConsumeDirectly), command.body)
             case _:
                 return None
 

@@ -36,7 +36,7 @@ from ariane.net.tasks import BackgroundTasks
 from ariane.protocol import fastjson, record, signing
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests import typed
+from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.callbacks import OfGroup
 from ariane.protocol.requests.clients import (
     CheckClient,
@@ -357,13 +357,13 @@ class ClientInstance:
         return None
 
     def _on_members_changed(self, command: Command, peer: Peer) -> Reply | None:
-        registration = self._consumers.get(typed(command, GroupRef).consumer_group)
+        registration = self._consumers.get(decode_header(command, GroupRef).consumer_group)
         if registration is not None:
             registration.on_members_changed()
         return None
 
     def _handle_group_request(self, command: Command, peer: Peer) -> HandlerResult:
-        request = typed(command, OfGroup)
+        request = decode_header(command, OfGroup)
         group = request.consumer_group or request.group or ""
         registration = self._consumers.get(group)
         answer = registration.handle_admin_request(command) if registration is not None else None

@@ -29,7 +29,7 @@ from ariane.model.message import MessageQueue, ReceivedMessage
 from ariane.protocol import record
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests import typed
+from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.clients import SubscriptionData
 from ariane.protocol.requests.messaging import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND, TAG, PullMessage, PullMessageAnswer
 
@@ -206,7 +206,7 @@ async def _require_sql_support(addr: str, instance: ClientInstance) -> None:
 
 def parse_pull_result(answer: Command, queue: MessageQueue, tags: frozenset[str]) -> PullResult:
     """Parse a pull response and drop messages with other tags: the broker compares only hashes of tags."""
-    header = typed(answer, PullMessageAnswer)
+    header = decode_header(answer, PullMessageAnswer)
     messages = []
     if answer.code == ResponseCode.SUCCESS:
         for stored in record.decode_all(answer.body):

@@ -18,7 +18,7 @@ from ariane.errors import ArianeError, ConnectionLost, ReplyError
 from ariane.model.message import MessageQueue
 from ariane.model.topic import RETRY_PREFIX
 from ariane.protocol.codes import RequestCode, ResponseCode
-from ariane.protocol.requests import typed
+from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.messaging import (
     OffsetAnswer,
     QueryConsumerOffset,
@@ -133,7 +133,7 @@ class OffsetStore:
         self, queue: MessageQueue, code: RequestCode, header: QueryConsumerOffset | QueueRef | SearchOffset
     ) -> int:
         answer = await self._peers.request_ok(self._broker_address(queue), code, header, timeout_ms=self._timeout_ms)
-        return typed(answer, OffsetAnswer).offset
+        return decode_header(answer, OffsetAnswer).offset
 
     def _broker_address(self, queue: MessageQueue) -> str:
         address = self._routes.pull_address(queue.broker, 0)

@@ -23,7 +23,7 @@ from ariane.net.connection import Peer, Reply
 from ariane.protocol import properties
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests import typed
+from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.callbacks import PushReply
 
 log = logging.getLogger("ariane.client")
@@ -61,7 +61,7 @@ class PendingReplies:
 
     def on_reply(self, command: Command, peer: Peer) -> Reply:
         """Handle a reply that a broker pushes (326). Refuse it if nothing waits for it, so that the replier is informed."""
-        message = parse_pushed_reply(typed(command, PushReply), command.body, self._clock.now_ms())
+        message = parse_pushed_reply(decode_header(command, PushReply), command.body, self._clock.now_ms())
         correlation_id = message.properties.get(names.CORRELATION_ID, "")
         future = self._futures.pop(correlation_id, None)
         if future is None or future.done():

@@ -25,7 +25,7 @@ from ariane.model.topic import RETRY_PREFIX, SEND_FORBIDDEN, topic_name_fault
 from ariane.protocol import batch, compression, properties
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests import typed
+from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.messaging import SendMessageAnswer
 from ariane.protocol.transient import NO_RESPONSE, RETRY_ELSEWHERE_CODES
 
@@ -208,7 +208,7 @@ def parse_result(message: PreparedMessage, answer: Command, queue: MessageQueue,
     status = _STATUS.get(answer.code)  # type: ignore[call-overload]
     if status is None:
         raise ReplyError(answer.code, answer.remark, addr)
-    stored = typed(answer, SendMessageAnswer)
+    stored = decode_header(answer, SendMessageAnswer)
     if stored.queue_id != queue.queue_id:
         queue = MessageQueue(queue.topic, queue.broker, stored.queue_id)
     return SendResult(

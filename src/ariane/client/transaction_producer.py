@@ -46,7 +46,7 @@ from ariane.net.tasks import BackgroundTasks
 from ariane.protocol import record
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests import fields, typed
+from ariane.protocol.requests import decode_header, encode_header
 from ariane.protocol.requests.messaging import CheckTransactionState, EndTransactionHeader
 
 log = logging.getLogger("ariane.client")
@@ -225,7 +225,7 @@ class TransactionProducer(Producer):
         remark = f"{type(error).__name__}: {error}" if error is not None else None
         try:
             connection = await self._instance.peers.connect(addr)
-            connection.one_way(RequestCode.END_TRANSACTION, fields(end), remark=remark)
+            connection.one_way(RequestCode.END_TRANSACTION, encode_header(end), remark=remark)
         except (ConnectionLost, ProtocolError, OSError) as failure:
             log.warning("Could not send the end of transaction %s, the broker will check it: %s", end.msg_id, failure)
 
@@ -251,7 +251,7 @@ class TransactionProducer(Producer):
                 log.warning("Group %s could not answer a transaction check from %s: %s", self.group, peer.addr, error)
 
     async def _process_check_request(self, command: Command, peer: Peer) -> None:
-        check = typed(command, CheckTransactionState)
+        check = decode_header(command, CheckTransactionState)
         stored = record.decode(command.body)
         properties_by_name = stored.property_map()
         message = to_received_message(stored, properties_by_name, MessageQueue(stored.topic, "", stored.queue_id))

@@ -17,7 +17,7 @@ from ariane.model.message import KEYS, UNIQ_KEY, MessageQueue, ReceivedMessage
 from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import fastjson, record
 from ariane.protocol.codes import RequestCode, ResponseCode
-from ariane.protocol.requests import typed
+from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.messaging import QueryMessage, QueryMessageAnswer, ViewMessage
 from ariane.protocol.requests.routing import BrokerData, RouteRequest, TopicRoute
 
@@ -112,7 +112,7 @@ async def _of_broker(
             for offset in sorted(found)[: len(found) - messages_max]:
                 del found[offset]
             return f"limited to the newest {messages_max} messages"
-        said = typed(answer, QueryMessageAnswer) if answer.field_map() else QueryMessageAnswer(0, 0)
+        said = decode_header(answer, QueryMessageAnswer) if answer.field_map() else QueryMessageAnswer(0, 0)
         if said.truncated is not None:
             if said.next_position is None:
                 return ""

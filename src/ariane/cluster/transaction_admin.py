@@ -27,7 +27,7 @@ from ariane.net.name_servers import NameServerClient
 from ariane.protocol import fastjson, record
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.record import Record
-from ariane.protocol.requests import typed
+from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.messaging import (
     SUBSCRIPTION,
     OffsetAnswer,
@@ -183,8 +183,8 @@ async def _masters(peers: ConnectionPool, namesrv: str, cluster: str | None) -> 
 
 async def _bounds(peers: ConnectionPool, addr: str, topic: str) -> tuple[int, int]:
     header = QueueRef(topic, 0)
-    first = typed(await peers.request_ok(addr, RequestCode.GET_MIN_OFFSET, header), OffsetAnswer).offset
-    stop = typed(await peers.request_ok(addr, RequestCode.GET_MAX_OFFSET, header), OffsetAnswer).offset
+    first = decode_header(await peers.request_ok(addr, RequestCode.GET_MIN_OFFSET, header), OffsetAnswer).offset
+    stop = decode_header(await peers.request_ok(addr, RequestCode.GET_MAX_OFFSET, header), OffsetAnswer).offset
     return max(first, 0), max(stop, 0)
 
 
@@ -195,7 +195,7 @@ async def _progress(peers: ConnectionPool, addr: str, topic: str) -> int | None:
         return None
     if answer.code != ResponseCode.SUCCESS:
         raise ReplyError(answer.code, answer.remark, addr)
-    return typed(answer, OffsetAnswer).offset
+    return decode_header(answer, OffsetAnswer).offset
 
 
 # --- reading a queue ---
@@ -225,7 +225,7 @@ async def _read(peers: ConnectionPool, addr: str, topic: str, start: int, stop: 
             if answer.code == ResponseCode.PULL_NOT_FOUND:
                 return
             raise ReplyError(answer.code, answer.remark, addr)
-        start = max(typed(answer, PullMessageAnswer).next_begin_offset, start + 1)
+        start = max(decode_header(answer, PullMessageAnswer).next_begin_offset, start + 1)
 
 
 class _Entry(msgspec.Struct, frozen=True, rename="camel"):

@@ -21,7 +21,7 @@ from ariane.net.shared_replies import SharedReplies
 from ariane.protocol import fastjson, java_properties
 from ariane.protocol.codes import VERSION, RequestCode, ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests import fields, typed, typed_body
+from ariane.protocol.requests import decode_body, decode_header, encode_header
 from ariane.protocol.requests.routing import (
     BrokerName,
     BrokerRef,
@@ -101,7 +101,7 @@ class NameServerHandlers:
 
     def register(self, command: Command, peer: Peer) -> Reply | Awaitable[Reply]:
         """Handle REGISTER_BROKER. Large tables are applied in slices, so that they do not delay other requests."""
-        header = typed(command, RegisterBroker)
+        header = decode_header(command, RegisterBroker)
         host.parse(header.broker_addr)
         if self._routes.address_count() >= BROKERS_MAX and not self._routes.has_address(header.broker_addr):
             raise ReplyError(ResponseCode.SYSTEM_ERROR, f"this name server has {BROKERS_MAX} brokers, the maximum")
@@ -160,17 +160,17 @@ class NameServerHandlers:
     def _record(self, header: RegisterBroker, body: RegisterBrokerBody, peer: Peer) -> Reply:
         answer = self._routes.register(header, body, peer.id, self._monotonic_ms())
         ordered = self._kv.namespace(ORDER_TOPIC_CONFIG)
-        return Reply(fields=fields(answer), body=_kv_body(ordered) if ordered is not None else b"")
+        return Reply(fields=encode_header(answer), body=_kv_body(ordered) if ordered is not None else b"")
 
     def unregister(self, command: Command, peer: Peer) -> Reply:
         """Handle UNREGISTER_BROKER."""
-        self._routes.unregister(typed(command, BrokerRef))
+        self._routes.unregister(decode_header(command, BrokerRef))
         return Reply()
 
     def query_data_version(self, command: Command, peer: Peer) -> Reply:
         """Handle QUERY_DATA_VERSION: return whether a registration would change the table of the broker."""
-        version = typed_body(command, DataVersion)
-        version_here = self._routes.refresh_version(typed(command, BrokerRef), version, self._monotonic_ms())
+        version = decode_body(command, DataVersion)
+        version_here = self._routes.refresh_version(decode_header(command, BrokerRef), version, self._monotonic_ms())
         changed = {"changed": "false" if version_here == version else "true"}
         return Reply(fields=changed, body=fastjson.write(version_here) if version_here is not None else b"")
 
@@ -178,7 +178,7 @@ class NameServerHandlers:
 
     def route(self, command: Command, peer: Peer) -> Reply:
         """Handle GET_ROUTEINFO_BY_TOPIC. Broker ids are quoted for clients that read standard JSON, bare for older ones."""
-        request = typed(command, RouteRequest)
+        request = decode_header(command, RouteRequest)
         route = self._routes.find_route(request.topic)
         if route is None:
             remark = f"No topic route info in name server for the topic: {request.topic}"
@@ -194,13 +194,13 @@ class NameServerHandlers:
 
     def delete_topic(self, command: Command, peer: Peer) -> Reply:
         """Handle DELETE_TOPIC_IN_NAMESRV."""
-        request = typed(command, DeleteTopicRoute)
+        request = decode_header(command, DeleteTopicRoute)
         self._routes.delete_topic(request.topic, request.cluster_name)
         return Reply()
 
     def topics_of_cluster(self, command: Command, peer: Peer) -> Awaitable[Reply]:
         """Handle GET_TOPICS_BY_CLUSTER."""
-        cluster = typed(command, ClusterRef).cluster
+        cluster = decode_header(command, ClusterRef).cluster
         return self._topic_list((command.code, cluster), lambda: self._routes.topics_of_cluster(cluster))
 
     def system_topics(self, command: Command, peer: Peer) -> Awaitable[Reply]:
@@ -210,19 +210,19 @@ class NameServerHandlers:
 
     async def wipe_write_perm(self, command: Command, peer: Peer) -> Reply:
         """Handle WIPE_WRITE_PERM_OF_BROKER: no client sends to the broker any more, but consumers go on."""
-        count = await _total(self._routes.wipe_write_perm(typed(command, BrokerName).broker_name))
+        count = await _total(self._routes.wipe_write_perm(decode_header(command, BrokerName).broker_name))
         return Reply(fields={"wipeTopicCount": str(count)})
 
     async def add_write_perm(self, command: Command, peer: Peer) -> Reply:
         """Handle ADD_WRITE_PERM_OF_BROKER."""
-        count = await _total(self._routes.add_write_perm(typed(command, BrokerName).broker_name))
+        count = await _total(self._routes.add_write_perm(decode_header(command, BrokerName).broker_name))
         return Reply(fields={"addTopicCount": str(count)})
 
     # --- KV table ---
 
     async def put_kv(self, command: Command, peer: Peer) -> Reply:
         """Handle PUT_KV_CONFIG; answer when the value is on disk."""
-        request = typed(command, PutKv)
+        request = decode_header(command, PutKv)
         if not request.namespace or not request.key:
             return Reply(ResponseCode.SYSTEM_ERROR, remark="namespace or key is null")
         self._kv.put(request.namespace, request.key, request.value)
@@ -231,7 +231,7 @@ class NameServerHandlers:
 
     def get_kv(self, command: Command, peer: Peer) -> Reply:
         """Handle GET_KV_CONFIG."""
-        request = typed(command, KvKey)
+        request = decode_header(command, KvKey)
         value = self._kv.get(request.namespace, request.key)
         if value is None:
             remark = f"No config item, Namespace: {request.namespace} Key: {request.key}"
@@ -240,14 +240,14 @@ class NameServerHandlers:
 
     async def delete_kv(self, command: Command, peer: Peer) -> Reply:
         """Handle DELETE_KV_CONFIG; answer when the value is removed from the disk."""
-        request = typed(command, KvKey)
+        request = decode_header(command, KvKey)
         self._kv.delete(request.namespace, request.key)
         await self._kv.wait_saved()
         return Reply()
 
     def kv_namespace(self, command: Command, peer: Peer) -> Reply:
         """Handle GET_KVLIST_BY_NAMESPACE."""
-        namespace = typed(command, KvNamespace).namespace
+        namespace = decode_header(command, KvNamespace).namespace
         values = self._kv.namespace(namespace)
         if values is None:
             return Reply(ResponseCode.QUERY_NOT_FOUND, remark=f"No config item, Namespace: {namespace}")

@@ -17,7 +17,7 @@ from ariane.errors import ProtocolError
 from ariane.model.topic import DataVersion, TopicConfig
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
-from ariane.protocol.requests import LIBERAL_BODY_MAX, decode_body, rules
+from ariane.protocol.requests import LIBERAL_BODY_MAX, decode_json_body, rules
 from ariane.protocol.requests.routing import RegisterBroker, RegisterBrokerBody, TopicTable
 
 FULL_BODY_VERSION = 37
@@ -75,11 +75,11 @@ def decode(header: RegisterBroker, body: bytes, version: int) -> RegisterBrokerB
     if not body:
         return RegisterBrokerBody()
     if version < FULL_BODY_VERSION:
-        registered = RegisterBrokerBody(topic_config_serialize_wrapper=decode_body(_CODE, body, TopicTable))
+        registered = RegisterBrokerBody(topic_config_serialize_wrapper=decode_json_body(_CODE, body, TopicTable))
     elif header.compressed:
         registered = _decode_compressed(body)
     else:
-        registered = decode_body(_CODE, body, RegisterBrokerBody)
+        registered = decode_json_body(_CODE, body, RegisterBrokerBody)
     topics = registered.topic_config_serialize_wrapper.topic_config_table
     if len(topics) > TOPICS_MAX:
         raise ProtocolError(f"{len(topics)} topics in one registration: expected at most {TOPICS_MAX}")
@@ -120,7 +120,7 @@ def _decode_compressed(body: bytes) -> RegisterBrokerBody:
     servers = fastjson.read(filters, LIBERAL_BODY_MAX)
     if servers is not None and not (isinstance(servers, list) and all(isinstance(server, str) for server in servers)):
         raise ProtocolError("invalid filter servers in the compressed registration: expected a list of addresses")
-    table = TopicTable(decode_body(_CODE, version, DataVersion), topics)
+    table = TopicTable(decode_json_body(_CODE, version, DataVersion), topics)
     return RegisterBrokerBody(tuple(servers or ()), table)
 
 

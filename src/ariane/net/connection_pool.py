@@ -15,7 +15,7 @@ from ariane.model import host
 from ariane.net.connection import Connection, Handler, Sign
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests import fields as fields_of
+from ariane.protocol.requests import encode_header
 
 CONNECT_TIMEOUT_MS = 3000
 REQUEST_TIMEOUT_MS = 3000
@@ -68,7 +68,7 @@ class ConnectionPool:
             ConnectionLost: the connection was refused, or closed before the response arrived.
         """
         connection = await self.connect(addr)
-        return await connection.request(code, fields_of(header) if header else None, body, timeout_ms=timeout_ms)
+        return await connection.request(code, encode_header(header) if header else None, body, timeout_ms=timeout_ms)
 
     async def request_ok(
         self,
@@ -93,7 +93,7 @@ class ConnectionPool:
     async def one_way(self, addr: str, code: int, header: msgspec.Struct | None = None, body: bytes = b"") -> None:
         """Send a request that has no response. Raise ConnectionLost if it cannot be written."""
         connection = await self.connect(addr)
-        connection.one_way(code, fields_of(header) if header else None, body)
+        connection.one_way(code, encode_header(header) if header else None, body)
 
     async def connect(self, addr: str) -> Connection:
         """Return the open connection to `addr`, connecting if there is none. Concurrent callers share one attempt."""

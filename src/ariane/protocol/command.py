@@ -5,8 +5,8 @@ JSON form, as Java prints it:
 ROCKETMQ form:
     code i16 | language u8 | version i16 | opaque i32 | flag i32 | remark i32+n | extFields i32+n: (key i16+n, value i32+n)*
 
-The extFields of a JSON header stay encoded until `requests.typed` decodes them into the Struct of the code: a fully validated
-header costs one pass.
+The extFields of a JSON header stay encoded until `requests.decode_header` decodes them into the Struct of the code: a fully
+validated header costs one pass.
 
 HEADER_MAX bounds the header of a request. The largest legal one carries 32,767 bytes of properties, and JSON may write
 each as six (`\\u0001` between two properties): 192 KiB, plus the other fields. Responses may have larger headers: that of a

@@ -25,7 +25,7 @@ from ariane.net.name_servers import NameServerClient
 from ariane.protocol import compression, record
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.record import Record
-from ariane.protocol.requests import typed
+from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.messaging import SUBSCRIPTION, OffsetAnswer, PullMessage, PullMessageAnswer, QueueRef
 from ariane.reports import table_views
 from ariane.tables import ARCHIVE
@@ -169,8 +169,8 @@ def _of_row(row: dict[str, Any]) -> OriginalMessage:
 
 async def _bounds(peers: ConnectionPool, addr: str, topic: str, queue_id: int) -> tuple[int, int]:
     header = QueueRef(topic, queue_id)
-    first = typed(await peers.request_ok(addr, RequestCode.GET_MIN_OFFSET, header), OffsetAnswer).offset
-    end = typed(await peers.request_ok(addr, RequestCode.GET_MAX_OFFSET, header), OffsetAnswer).offset
+    first = decode_header(await peers.request_ok(addr, RequestCode.GET_MIN_OFFSET, header), OffsetAnswer).offset
+    end = decode_header(await peers.request_ok(addr, RequestCode.GET_MAX_OFFSET, header), OffsetAnswer).offset
     return max(0, first), end
 
 
@@ -187,7 +187,7 @@ async def _pages(
         answer = await peers.request(addr, RequestCode.PULL_MESSAGE, pull)
         where = f"queue {queue_id} of {topic} at {at}"
         if answer.code in MOVED:
-            begins = typed(answer, PullMessageAnswer).next_begin_offset
+            begins = decode_header(answer, PullMessageAnswer).next_begin_offset
             raise StoreError(f"{where}: removed by {addr} meanwhile, which continues at {begins}: {GO_ON}")
         if answer.code != ResponseCode.SUCCESS:  # also PULL_NOT_FOUND below the end offset that it reported
             raise ReplyError(answer.code, f"{where}: {answer.remark}", addr)

@@ -18,7 +18,7 @@ from ariane.net.connection import HandlerResult, Peer, Reply
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests import fields, typed
+from ariane.protocol.requests import decode_header, encode_header
 from ariane.protocol.requests.acl import (
     AccountBody,
     AclConfig,
@@ -80,7 +80,7 @@ class AclAdminHandler:
             broker_addr=self._addr,
             cluster_name=self._config.broker_cluster_name,
         )
-        return Reply(fields=fields(answer))
+        return Reply(fields=encode_header(answer))
 
     def config(self, command: Command, peer: Peer) -> Reply:
         """Handle GET_BROKER_CLUSTER_ACL_CONFIG: all accounts and addresses in force.
@@ -127,7 +127,7 @@ async def _run_edit(edit: AclEdit, access: AccessControl, command: Command, peer
 
 
 async def _update_account(access: AccessControl, command: Command) -> str:
-    request = typed(command, UpdateAccount)
+    request = decode_header(command, UpdateAccount)
     values = {
         "secretKey": request.secret_key,
         "whiteRemoteAddress": request.white_remote_address,
@@ -152,7 +152,7 @@ async def _update_account(access: AccessControl, command: Command) -> str:
 
 
 async def _delete_account(access: AccessControl, command: Command) -> str:
-    access_key = typed(command, DeleteAccount).access_key
+    access_key = decode_header(command, DeleteAccount).access_key
 
     def change(document: dict[str, Any]) -> None:
         accounts = document["accounts"]
@@ -169,7 +169,7 @@ async def _delete_account(access: AccessControl, command: Command) -> str:
 
 
 async def _update_white_addresses(access: AccessControl, command: Command) -> str:
-    request = typed(command, UpdateWhiteAddresses)
+    request = decode_header(command, UpdateWhiteAddresses)
     addresses = ip_allowlist.split_patterns(request.global_white_addrs)
 
     def choose(files: dict[str, AclFile]) -> str:

@@ -19,7 +19,7 @@ from ariane.net.connection import Peer, Reply
 from ariane.protocol import fastjson
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests import fields, typed
+from ariane.protocol.requests import decode_header, encode_header
 from ariane.protocol.requests.admin import DelayOffsetTable, TopicRef
 from ariane.protocol.requests.brokers import (
     CloneOffsets,
@@ -79,7 +79,7 @@ class BrokerAdminHandler:
 
     def consumer_groups(self, command: Command, peer: Peer) -> Reply:
         """Handle QUERY_TOPIC_CONSUME_BY_WHO: groups that are online for a topic or have offsets of it."""
-        topic = typed(command, TopicRef).topic
+        topic = decode_header(command, TopicRef).topic
         groups = self._members.groups_of(topic) | self._offsets.groups_of(topic)
         return Reply(body=fastjson.write(GroupList(tuple(sorted(groups)))))
 
@@ -107,11 +107,11 @@ class BrokerAdminHandler:
 
     def register_filter_server(self, command: Command, peer: Peer) -> Reply:
         """Handle REGISTER_FILTER_SERVER: list the peer among the filter servers of this broker's routes."""
-        addr = typed(command, FilterServer).filter_server_addr
+        addr = decode_header(command, FilterServer).filter_server_addr
         host.parse(addr)
         self._filter_servers.register(peer.id, addr, self._clock.monotonic() * 1000)
         config = self._settings.current
-        return Reply(fields=fields(FilterServerAnswer(config.broker_name, config.broker_id)))
+        return Reply(fields=encode_header(FilterServerAnswer(config.broker_name, config.broker_id)))
 
     # --- offsets and queues ---
 
@@ -121,7 +121,7 @@ class BrokerAdminHandler:
         Deleted topics are skipped; so are, unless `offline` is set, topics that the source group is online for without
         subscribing to them.
         """
-        request = typed(command, CloneOffsets)
+        request = decode_header(command, CloneOffsets)
         if fault := group_name_fault(request.dest_group):
             raise ReplyError(ResponseCode.SYSTEM_ERROR, fault)
         topics = [request.topic] if request.topic else sorted(self._offsets.topics_of(request.src_group))
@@ -146,7 +146,7 @@ class BrokerAdminHandler:
         A queue in which the compared group is slower still is answered with BEHIND. Filtered groups are ignored (4.9.4 deletes
         their offsets).
         """
-        request = typed(command, QueryCorrection)
+        request = decode_header(command, QueryCorrection)
         ignored = set(filter(None, (request.filter_groups or "").split(",")))
         slowest: dict[int, int] = {}
         for group in sorted(self._offsets.groups_of(request.topic) - ignored):
@@ -163,7 +163,7 @@ class BrokerAdminHandler:
 
         Without a group, or if it is offline, no entry counts as accepted.
         """
-        request = typed(command, QueryQueue)
+        request = decode_header(command, QueryQueue)
         topic, queue_id = request.topic, request.queue_id
         if not 0 <= request.count <= ENTRIES_MAX:
             raise ReplyError(

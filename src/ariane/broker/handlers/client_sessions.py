@@ -24,7 +24,7 @@ from ariane.net.connection import HandlerResult, Peer, Reply
 from ariane.protocol import fastjson
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests import typed, typed_body
+from ariane.protocol.requests import decode_body, decode_header
 from ariane.protocol.requests.admin import (
     ClientConnection,
     ConsumerConnection,
@@ -78,7 +78,7 @@ class ClientSessionHandler:
 
         Clients read the broker's version from the response.
         """
-        data = typed_body(command, HeartbeatData)
+        data = decode_body(command, HeartbeatData)
         member = Member(data.client_id, peer.id, peer.addr, command.language, command.version, self._monotonic_ms())
         for consumer in data.consumers:
             group = self._groups.get_or_create(consumer.group_name)
@@ -103,7 +103,7 @@ class ClientSessionHandler:
 
     def unregister(self, command: Command, peer: Peer) -> Reply:
         """Handle UNREGISTER_CLIENT: remove a client from its groups."""
-        request = typed(command, UnregisterClient)
+        request = decode_header(command, UnregisterClient)
         if request.producer_group:
             self._members.remove_producer(request.producer_group, peer.id)
         if request.consumer_group and self._members.remove_consumer(request.consumer_group, peer.id):
@@ -114,7 +114,7 @@ class ClientSessionHandler:
 
     def consumer_list(self, command: Command, peer: Peer) -> Reply:
         """Handle GET_CONSUMER_LIST_BY_GROUP: the client ids that share the queues of a group."""
-        group = typed(command, GroupRef).consumer_group
+        group = decode_header(command, GroupRef).consumer_group
         ids = self._members.client_ids(group)
         if not ids:
             return Reply(ResponseCode.SYSTEM_ERROR, {}, f"no consumer for this group, {group}")
@@ -127,7 +127,7 @@ class ClientSessionHandler:
 
         The response waits until the locks survive a restart: otherwise two clients could own a queue after it.
         """
-        request = typed_body(command, LockBatch)
+        request = decode_body(command, LockBatch)
         queues = [queue.queue() for queue in request.mq_set]
         locked = self._locks.lock(request.consumer_group, request.client_id, queues, self._monotonic_ms())
         reply = Reply(body=fastjson.write(LockBatchAnswer(tuple(map(WireQueue.of, locked)))))
@@ -136,7 +136,7 @@ class ClientSessionHandler:
 
     def unlock(self, command: Command, peer: Peer) -> Reply:
         """Handle UNLOCK_BATCH_MQ."""
-        request = typed_body(command, LockBatch)
+        request = decode_body(command, LockBatch)
         self._locks.unlock(request.consumer_group, request.client_id, [queue.queue() for queue in request.mq_set])
         return Reply()
 
@@ -144,7 +144,7 @@ class ClientSessionHandler:
 
     def check_client(self, command: Command, peer: Peer) -> Reply:
         """Handle CHECK_CLIENT_CONFIG: report whether this broker can evaluate a consumer's filter expression."""
-        subscription = typed_body(command, CheckClient).subscription_data
+        subscription = decode_body(command, CheckClient).subscription_data
         if subscription is None or subscription.expression_type in (None, "", TAG):
             return Reply()
         is_enabled = self._settings.current.enable_property_filter
@@ -158,7 +158,7 @@ class ClientSessionHandler:
 
     def consumer_connections(self, command: Command, peer: Peer) -> Reply:
         """Handle GET_CONSUMER_CONNECTION_LIST: the members and subscriptions of a consumer group."""
-        name = typed(command, GroupRef).consumer_group
+        name = decode_header(command, GroupRef).consumer_group
         group = self._members.consumers.get(name)
         if group is None:
             return Reply(ResponseCode.CONSUMER_NOT_ONLINE, remark=f"the consumer group[{name}] not online")
@@ -173,7 +173,7 @@ class ClientSessionHandler:
 
     def producer_connections(self, command: Command, peer: Peer) -> Reply:
         """Handle GET_PRODUCER_CONNECTION_LIST: the members of a producer group."""
-        name = typed(command, ProducerGroupRef).producer_group
+        name = decode_header(command, ProducerGroupRef).producer_group
         members = self._members.producers.get(name)
         if not members:
             return Reply(ResponseCode.SYSTEM_ERROR, remark=f"the producer group[{name}] not exist")

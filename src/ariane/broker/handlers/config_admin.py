@@ -22,7 +22,7 @@ from ariane.net.tasks import BackgroundTasks
 from ariane.protocol import fastjson, java_properties
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests import fields
+from ariane.protocol.requests import encode_header
 from ariane.protocol.requests.brokers import ConfigVersion
 from ariane.store.message_store import MessageStore
 
@@ -83,7 +83,7 @@ class ConfigAdminHandler:
         """Handle GET_BROKER_CONFIG."""
         version = fastjson.write(self._settings.version).decode()
         text = java_properties.write({**BROKER_SETTINGS.texts(self._settings.current), **KEYS_FOR_TOOLS})
-        return Reply(fields=fields(ConfigVersion(version)), body=text.encode())
+        return Reply(fields=encode_header(ConfigVersion(version)), body=text.encode())
 
     async def _update_config(self, body: bytes, peer: Peer) -> Reply:
         async with self._lock:

@@ -22,7 +22,7 @@ from ariane.model.message import MessageQueue
 from ariane.net.connection import HandlerResult, Peer, Reply
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests import fields, typed
+from ariane.protocol.requests import decode_header, encode_header
 from ariane.protocol.requests.callbacks import (
     ConsumeDirectly,
     ConsumerStatus,
@@ -65,13 +65,13 @@ class ConsumerAdminHandler:
 
     def running_info(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle GET_CONSUMER_RUNNING_INFO."""
-        request = typed(command, RunningInfoRequest)
+        request = decode_header(command, RunningInfoRequest)
         member = self._member(request.consumer_group, request.client_id)
         return self._relay(member, request.consumer_group, command, command.field_map(), command.body)
 
     def consume_directly(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle CONSUME_MESSAGE_DIRECTLY: let one member consume a stored message; no offset changes."""
-        request = typed(command, ConsumeDirectly)
+        request = decode_header(command, ConsumeDirectly)
         if not request.client_id or not request.msg_id:
             raise ReplyError(
                 ResponseCode.SYSTEM_ERROR, "name the client (clientId) and the message (msgId, an offset id)"
@@ -107,7 +107,7 @@ class ConsumerAdminHandler:
 
         The members commit these offsets themselves; without an online member nothing changes.
         """
-        request = typed(command, ResetOffset)
+        request = decode_header(command, ResetOffset)
         table = self._new_offsets(request)
         members = self._members.consumer_members(request.group)
         if not members:
@@ -116,7 +116,7 @@ class ConsumerAdminHandler:
                 f"Topic: {request.topic} Timestamp: {request.timestamp}"
             )
             return Reply(ResponseCode.CONSUMER_NOT_ONLINE, remark=remark)
-        header = fields(request)
+        header = encode_header(request)
         unreached = []
         for member in members:
             as_list = LIST_LANGUAGE in (command.language, member.language)
@@ -154,7 +154,7 @@ class ConsumerAdminHandler:
 
     async def consumer_status(self, command: Command, peer: Peer) -> Reply:
         """Handle INVOKE_BROKER_TO_GET_CONSUMER_STATUS: the offsets that each member has in memory, by client id."""
-        request = typed(command, ConsumerStatus)
+        request = decode_header(command, ConsumerStatus)
         members = self._members.consumer_members(request.group)
         if not members:
             remark = f"No Any Consumer online in the consumer group: [{request.group}]"
@@ -164,7 +164,7 @@ class ConsumerAdminHandler:
             if not members:
                 remark = f"The Consumer <{request.group}> <{request.client_addr}> not online"
                 return Reply(ResponseCode.SYSTEM_ERROR, remark=remark)
-        header = fields(ConsumerStatus(request.topic, request.group))
+        header = encode_header(ConsumerStatus(request.topic, request.group))
         answers = await asyncio.gather(*(self._status_of(member, header) for member in members))
         results = list(zip(members, answers, strict=True))
         tables = {member.client_id: table for member, table in results if isinstance(table, dict)}

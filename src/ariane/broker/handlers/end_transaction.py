@@ -14,7 +14,7 @@ from ariane.net.connection import HandlerResult, Peer, Reply
 from ariane.net.peer_log import PeerLog
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests import typed
+from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.messaging import COMMIT, ROLLBACK, EndTransactionHeader, ResumeCheckHalfMessage
 
 log = logging.getLogger("ariane.broker.transaction_service")
@@ -38,7 +38,7 @@ class TransactionHandler:
             The reply; an awaitable of it until the open transactions are rebuilt, or in synchronous flush mode. None for a
             producer that does not know the outcome yet: as in 4.9.4 it gets no response and is asked later.
         """
-        request = typed(command, EndTransactionHeader)
+        request = decode_header(command, EndTransactionHeader)
         if self._is_slave:
             return _REFUSAL
         if request.commit_or_rollback not in (COMMIT, ROLLBACK):
@@ -54,7 +54,7 @@ class TransactionHandler:
         """Handle RESUME_CHECK_HALF_MESSAGE: check a half message again from its first attempt on."""
         if self._is_slave:
             return _REFUSAL
-        return self._resume(typed(command, ResumeCheckHalfMessage))
+        return self._resume(decode_header(command, ResumeCheckHalfMessage))
 
     async def _end_when_ready(self, request: EndTransactionHeader) -> Reply:
         await self._transactions.ready()

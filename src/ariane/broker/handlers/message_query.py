@@ -12,7 +12,7 @@ from ariane.broker.config import BrokerConfig
 from ariane.net.connection import Peer, Reply
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests import fields, typed
+from ariane.protocol.requests import decode_header, encode_header
 from ariane.protocol.requests.messaging import QueryMessage, QueryMessageAnswer, ViewMessage
 from ariane.store.key_query import KeyQuery, QueryPosition
 from ariane.store.message_store import MessageStore
@@ -32,7 +32,7 @@ class MessageQueryHandler:
 
         If not all matches fit into the response, it carries the position to continue from.
         """
-        request = typed(command, QueryMessage)
+        request = decode_header(command, QueryMessage)
         is_unique = request.unique_key_query == "true"
         max_num = min(
             self._config.default_query_max_num if is_unique else request.max_num, self._config.max_msgs_num_batch
@@ -43,7 +43,7 @@ class MessageQueryHandler:
             key_query = key_query._replace(begin_ms=request.begin_timestamp, end_ms=request.end_timestamp)
         result = self._store.index.query(key_query)
         next_position = result.position
-        header = fields(
+        header = encode_header(
             QueryMessageAnswer(
                 result.last_ms,
                 result.last_offset,
@@ -63,7 +63,7 @@ class MessageQueryHandler:
 
     def view(self, command: Command, peer: Peer) -> Reply:
         """Handle VIEW_MESSAGE_BY_ID."""
-        offset = typed(command, ViewMessage).offset
+        offset = decode_header(command, ViewMessage).offset
         record = self._store.read_record(offset)
         if record is None:
             return Reply(ResponseCode.SYSTEM_ERROR, remark=f"can not find message by the offset, {offset}")

@@ -11,7 +11,7 @@ from ariane.model.topic import topic_name_fault
 from ariane.net.connection import Peer, Reply
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests import fields, typed
+from ariane.protocol.requests import decode_header, encode_header
 from ariane.protocol.requests.messaging import (
     OffsetAnswer,
     QueryConsumerOffset,
@@ -37,23 +37,23 @@ class OffsetHandler:
 
     def max_offset(self, command: Command, peer: Peer) -> Reply:
         """Handle GET_MAX_OFFSET: the offset of the next message."""
-        request = typed(command, QueueRef)
+        request = decode_header(command, QueueRef)
         return _offset(self._store.max_offset(request.topic, request.queue_id))
 
     def min_offset(self, command: Command, peer: Peer) -> Reply:
         """Handle GET_MIN_OFFSET: the offset of the oldest message."""
-        request = typed(command, QueueRef)
+        request = decode_header(command, QueueRef)
         return _offset(self._store.min_offset(request.topic, request.queue_id))
 
     def earliest_time(self, command: Command, peer: Peer) -> Reply:
         """Handle GET_EARLIEST_MSG_STORETIME: the store time of the oldest message in ms, -1 without one."""
-        request = typed(command, QueueRef)
+        request = decode_header(command, QueueRef)
         earliest_ms = self._store.earliest_ms(request.topic, request.queue_id)
-        return Reply(fields=fields(TimestampAnswer(-1 if earliest_ms is None else earliest_ms)))
+        return Reply(fields=encode_header(TimestampAnswer(-1 if earliest_ms is None else earliest_ms)))
 
     def search_by_time(self, command: Command, peer: Peer) -> Reply:
         """Handle SEARCH_OFFSET_BY_TIMESTAMP."""
-        request = typed(command, SearchOffset)
+        request = decode_header(command, SearchOffset)
         return _offset(self._store.offset_by_time(request.topic, request.queue_id, request.timestamp))
 
     # --- consumers ---
@@ -68,7 +68,7 @@ class OffsetHandler:
 
         A group without one starts at 0 while the first message of the queue is still in memory, as in 4.9.4.
         """
-        request = typed(command, QueryConsumerOffset)
+        request = decode_header(command, QueryConsumerOffset)
         group, topic, queue_id = request.consumer_group, request.topic, request.queue_id
         offset = self._offsets.get(group, topic, queue_id)
         if offset is not None:
@@ -87,7 +87,7 @@ class OffsetHandler:
 
         As in 4.9.4, a topic that does not exist yet is accepted if its name is valid.
         """
-        request = typed(command, UpdateConsumerOffset)
+        request = decode_header(command, UpdateConsumerOffset)
         topic = self._topics.get(request.topic)
         if topic is None:
             if fault := topic_name_fault(request.topic):
@@ -113,4 +113,4 @@ class OffsetHandler:
 
 
 def _offset(offset: int) -> Reply:
-    return Reply(fields=fields(OffsetAnswer(offset)))
+    return Reply(fields=encode_header(OffsetAnswer(offset)))

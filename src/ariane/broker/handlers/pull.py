@@ -27,7 +27,7 @@ from ariane.net.connection import HandlerResult, LateReply, Peer, Reply
 from ariane.protocol import fastjson, properties, record
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests import typed
+from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.clients import WireQueue
 from ariane.protocol.requests.messaging import COMMIT_OFFSET, SUSPEND, PullMessage
 from ariane.store.message_store import GetResult, GetStatus, MessageStore, RecordDraft
@@ -94,7 +94,7 @@ class PullHandler:
         Returns:
             The reply; an awaitable of it if the pull is held.
         """
-        request = typed(command, PullMessage)
+        request = decode_header(command, PullMessage)
         try:
             query = self._queries.build(request)
         except ReplyError as error:

@@ -17,7 +17,7 @@ from ariane.model.topic import TIMER_TOPIC
 from ariane.net.connection import HandlerResult, Peer, Reply
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests import fields, typed
+from ariane.protocol.requests import decode_header, encode_header
 from ariane.protocol.requests.messaging import RecallMessage, RecallMessageAnswer
 from ariane.store.key_query import KeyQuery
 from ariane.store.message_store import AppendResult, MessageStore
@@ -37,12 +37,12 @@ class RecallHandler:
 
     def recall(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle RECALL_MESSAGE. An unknown or delivered timer is answered with code 1 and the reason."""
-        request = typed(command, RecallMessage)
+        request = decode_header(command, RecallMessage)
         try:
             timer, result = self.cancel(request.recall_handle, peer.packed)
         except StoreError as error:
             return Reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark=str(error))
-        reply = Reply(fields=fields(RecallMessageAnswer(timer.unique_key or request.recall_handle)))
+        reply = Reply(fields=encode_header(RecallMessageAnswer(timer.unique_key or request.recall_handle)))
         flushed = self._durability.wait_flushed(result.offset + result.size)
         return reply if flushed is None else _reply_when_flushed(flushed, reply)
 

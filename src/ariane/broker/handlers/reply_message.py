@@ -24,7 +24,7 @@ from ariane.net.connection import HandlerResult, Peer, Reply
 from ariane.protocol import properties
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests import fields, typed
+from ariane.protocol.requests import decode_header, encode_header
 from ariane.protocol.requests.callbacks import PushReply
 from ariane.protocol.requests.messaging import LONG_NAMES, SendMessage
 from ariane.store.message_store import MessageStore, RecordDraft
@@ -60,11 +60,11 @@ class ReplyMessageHandler:
 
     def reply(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle SEND_REPLY_MESSAGE_V2."""
-        return self._reply(typed(command, SendMessage), command.body, peer)
+        return self._reply(decode_header(command, SendMessage), command.body, peer)
 
     def reply_v1(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle SEND_REPLY_MESSAGE: the same header with long field names."""
-        return self._reply(typed(command, SendMessage, LONG_NAMES), command.body, peer)
+        return self._reply(decode_header(command, SendMessage, LONG_NAMES), command.body, peer)
 
     def _reply(self, request: SendMessage, body: bytes, peer: Peer) -> HandlerResult:
         config = self._settings.current
@@ -128,7 +128,7 @@ class ReplyMessageHandler:
         code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
         try:
             response = await self._clients.request(
-                member.peer_id, code, fields(header), message.body, timeout_ms=PUSH_MS
+                member.peer_id, code, encode_header(header), message.body, timeout_ms=PUSH_MS
             )
         except ArianeError as error:
             return f"push reply message to {client_id} fail: {error}"

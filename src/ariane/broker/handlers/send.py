@@ -39,7 +39,7 @@ from ariane.net.connection import HandlerResult, Peer, Reply
 from ariane.protocol import batch, properties
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests import rules, typed
+from ariane.protocol.requests import decode_header, rules
 from ariane.protocol.requests.messaging import LONG_NAMES, SendMessage
 from ariane.store.message_store import AppendResult, MessageStore, RecordDraft
 
@@ -115,11 +115,11 @@ class SendHandler:
         Returns:
             The reply, or an awaitable of it in synchronous flush mode.
         """
-        return self._send(typed(command, SendMessage), command.body, peer)
+        return self._send(decode_header(command, SendMessage), command.body, peer)
 
     def send_v1(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle SEND_MESSAGE: the same header with long field names."""
-        return self._send(typed(command, SendMessage, LONG_NAMES), command.body, peer)
+        return self._send(decode_header(command, SendMessage, LONG_NAMES), command.body, peer)
 
     def _send(self, request: SendMessage, body: bytes, peer: Peer) -> HandlerResult:
         config = self._settings.current

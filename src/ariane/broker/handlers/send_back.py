@@ -33,7 +33,7 @@ from ariane.protocol import properties, record
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.record import Record
-from ariane.protocol.requests import typed
+from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.messaging import ConsumerSendMsgBack
 from ariane.store.message_store import MessageStore, RecordDraft
 
@@ -63,7 +63,7 @@ class SendBackHandler:
 
     def send_back(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle CONSUMER_SEND_MSG_BACK. The reply is as durable as that of a send."""
-        request = typed(command, ConsumerSendMsgBack)
+        request = decode_header(command, ConsumerSendMsgBack)
         group = self._group(request.group)
         config = self._settings.current
         if not config.broker_permission & PERM_WRITE:

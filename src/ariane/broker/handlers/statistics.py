@@ -27,7 +27,7 @@ from ariane.net.shared_replies import SharedReplies
 from ariane.protocol import fastjson
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests import typed
+from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.admin import TopicRef
 from ariane.protocol.requests.clients import WireQueue
 from ariane.protocol.requests.stats import (
@@ -80,27 +80,27 @@ class StatisticsHandler:
 
     def topic_stats(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle GET_TOPIC_STATS_INFO: offsets and last store time of each writable queue."""
-        request = typed(command, TopicRef)
+        request = decode_header(command, TopicRef)
         return self._shared[command.code].get(request, lambda: self._topic_stats(request))
 
     def consume_stats(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle GET_CONSUME_STATS: the progress of a group, in one topic or in all topics that it has offsets of."""
-        request = typed(command, GetConsumeStats)
+        request = decode_header(command, GetConsumeStats)
         return self._shared[command.code].get(request, lambda: self._consume_stats(request))
 
     def all_consume_stats(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle GET_BROKER_CONSUME_STATS: the progress of every group, topic by topic."""
-        request = typed(command, GetBrokerConsumeStats)
+        request = decode_header(command, GetBrokerConsumeStats)
         return self._shared[command.code].get(request, lambda: self._all_consume_stats(request))
 
     def time_spans(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle QUERY_CONSUME_TIME_SPAN: store times of the first, last and last consumed message of each queue, and its delay."""
-        request = typed(command, QueryConsumeTimeSpan)
+        request = decode_header(command, QueryConsumeTimeSpan)
         return self._shared[command.code].get(request, lambda: self._time_spans(request))
 
     def view(self, command: Command, peer: Peer) -> Reply:
         """Handle VIEW_BROKER_STATS_DATA: one statistic of the last minute, hour and day."""
-        request = typed(command, ViewBrokerStats)
+        request = decode_header(command, ViewBrokerStats)
         name, key = request.stats_name, request.stats_key
         minute, hour, day = (self._stats.snapshot(name, key, window) for window in (MINUTE, HOUR, DAY))
         if minute is None or hour is None or day is None:

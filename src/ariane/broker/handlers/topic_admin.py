@@ -19,7 +19,7 @@ from ariane.net.shared_replies import SharedReplies
 from ariane.protocol import fastjson
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests import typed, typed_body
+from ariane.protocol.requests import decode_body, decode_header
 from ariane.protocol.requests.admin import (
     CreateTopic,
     DeleteGroup,
@@ -59,7 +59,7 @@ class TopicAdminHandler:
 
         The reply waits until the name servers and, in synchronous mode, the disk have the change.
         """
-        self._put_topic(typed(command, CreateTopic))
+        self._put_topic(decode_header(command, CreateTopic))
         durable = self._state.change_log.wait_durable()
         await self._registration.wait_registered()
         if durable is not None:
@@ -68,7 +68,7 @@ class TopicAdminHandler:
 
     async def delete_topic(self, command: Command, peer: Peer) -> Reply:
         """Handle DELETE_TOPIC_IN_BROKER: delete a topic with its messages and offsets."""
-        name = typed(command, TopicRef).topic
+        name = decode_header(command, TopicRef).topic
         self._check_name(name)
         self._remover.remove(name)
         await self._registration.wait_registered()
@@ -76,12 +76,12 @@ class TopicAdminHandler:
 
     def all_topics(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle GET_ALL_TOPIC_CONFIG: all topics, or a page of them for a slave."""
-        request = typed(command, TopicPageRequest)
+        request = decode_header(command, TopicPageRequest)
         return topic_pages.reply(self._state.topics, self._state.deletions.to_table(), request, self._shared)
 
     def topic_config(self, command: Command, peer: Peer) -> Reply:
         """Handle GET_TOPIC_CONFIG."""
-        name = typed(command, TopicRef).topic
+        name = decode_header(command, TopicRef).topic
         topic = self._state.topics.get(name)
         if topic is None:
             raise ReplyError(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}")
@@ -96,7 +96,7 @@ class TopicAdminHandler:
 
     def group_config(self, command: Command, peer: Peer) -> Reply:
         """Handle GET_SUBSCRIPTIONGROUP_CONFIG."""
-        name = typed(command, GroupName).group
+        name = decode_header(command, GroupName).group
         group = self._state.groups.get(name)
         if group is None:
             raise ReplyError(ResponseCode.SYSTEM_ERROR, f"No group in this broker: {name}")
@@ -104,7 +104,7 @@ class TopicAdminHandler:
 
     def put_group(self, command: Command, peer: Peer) -> Reply:
         """Handle UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
-        config = typed_body(command, SubscriptionGroupConfig)
+        config = decode_body(command, SubscriptionGroupConfig)
         if fault := group_name_fault(config.group_name):
             raise ReplyError(ResponseCode.SYSTEM_ERROR, fault)
         self._state.groups.put(config)
@@ -112,7 +112,7 @@ class TopicAdminHandler:
 
     def delete_group(self, command: Command, peer: Peer) -> Reply:
         """Handle DELETE_SUBSCRIPTIONGROUP: delete a group and, if requested, its offsets."""
-        request = typed(command, DeleteGroup)
+        request = decode_header(command, DeleteGroup)
         self._state.groups.delete(request.group_name, offsets=request.remove_offset)
         self._stats.drop_group(request.group_name)
         if request.remove_offset:

@@ -8,8 +8,11 @@
     brokers      a broker as a whole                     (reference 8)
     rules        lengths, characters and ranges of all values from clients
 
-`typed` decodes the extFields of a command into such a Struct, `typed_body` its body, `fields` encodes one; members have Java's
-names on the wire. Numbers arrive as texts and are validated. `typed` and `typed_body` apply the table of rules.
+    decode_header(command, PullMessage)        extFields -> Struct, checked by the rules
+    encode_header(PullMessage(...))            Struct -> extFields
+    decode_body(command, HeartbeatData)        JSON body -> Struct, checked by the rules
+
+Members have Java's names on the wire. Numbers arrive as texts and are validated.
 """
 
 from __future__ import annotations
@@ -38,11 +41,11 @@ LIBERAL_BODY_MAX = 64 * 1024
 
 
 @lru_cache(maxsize=256)
-def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
+def _json_decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
     return msgspec.json.Decoder(kind, strict=False)
 
 
-def typed(command: Command, kind: type[T], names: Mapping[str, str] | None = None) -> T:
+def decode_header(command: Command, kind: type[T], names: Mapping[str, str] | None = None) -> T:
     """Decode the extFields of `command` into a `kind`.
 
     Args:
@@ -67,7 +70,7 @@ def _read(command: Command, kind: type[T], names: Mapping[str, str] | None) -> T
     try:
         if names is None and isinstance(fields, msgspec.Raw):
             try:
-                decoder: msgspec.json.Decoder[T] = _decoder(kind)
+                decoder: msgspec.json.Decoder[T] = _json_decoder(kind)
                 return decoder.decode(fields)
             except fastjson.UNREADABLE:
                 pass  # bare numbers for texts, unquoted names: decoded from the texts below
@@ -79,13 +82,13 @@ def _read(command: Command, kind: type[T], names: Mapping[str, str] | None) -> T
         raise HeaderError(f"request {code_name(command.code)}: {error}") from None
 
 
-def typed_body(command: Command, kind: type[T]) -> T:
+def decode_body(command: Command, kind: type[T]) -> T:
     """Decode the JSON body of `command` into a `kind`.
 
     Raises:
         ProtocolError: the body cannot be decoded, is larger than the code allows, or breaks a rule (`rules`).
     """
-    value = decode_body(command.code, command.body, kind)
+    value = decode_json_body(command.code, command.body, kind)
     try:
         rules.check(value)
     except ProtocolError as error:
@@ -93,8 +96,8 @@ def typed_body(command: Command, kind: type[T]) -> T:
     return value
 
 
-def decode_body(code: int, body: bytes, kind: type[T]) -> T:
-    """Decode the JSON body of a request with this code, as `typed_body` does."""
+def decode_json_body(code: int, body: bytes, kind: type[T]) -> T:
+    """Decode the JSON body of a request with this code, as `decode_body` does, without the rules."""
     size_max = BODY_MAX.get(code, JSON_BODY_MAX)
     if len(body) > size_max:
         raise ProtocolError(
@@ -111,7 +114,7 @@ def _members(kind: type[msgspec.Struct]) -> tuple[tuple[str, str], ...]:
     return tuple((field.name, field.encode_name) for field in msgspec.structs.fields(kind))
 
 
-def fields(header: msgspec.Struct) -> dict[str, str]:
+def encode_header(header: msgspec.Struct) -> dict[str, str]:
     """Encode `header` as extFields: every member that is not None, in Java's text form."""
     texts = {}
     for name, wire_name in _members(type(header)):

@@ -1,7 +1,7 @@
 """One table of rules for all values from clients: length, characters, count and range, by the member that holds them.
 
-    typed(command, PullMessage)  ─┐
-    body(command, HeartbeatData) ─┴→ check: every text, number and collection of the Struct against RULES and RANGES
+    decode_header(command, PullMessage)  ─┐
+    decode_body(command, HeartbeatData)  ─┴→ check: every text, number and collection of the Struct against RULES and RANGES
 
 `Struct.member` takes precedence over `member`. Rules bound what a server looks up or stores. Stricter checks stay in the
 handlers: the name of a created topic must also be a valid path (`model.topic.topic_name_fault`).

@@ -24,7 +24,7 @@ from ariane.model.topic import PERM_READ, SEND_FORBIDDEN
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests import typed
+from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.messaging import (
     SUBSCRIPTION,
     TAG,
@@ -174,7 +174,10 @@ class BlockingCluster:
             if isinstance(low, ArianeError) or isinstance(high, ArianeError):
                 bounds[queue] = low if isinstance(low, ArianeError) else high  # type: ignore[assignment]
             else:
-                first, last = typed(low.response, OffsetAnswer).offset, typed(high.response, OffsetAnswer).offset
+                first, last = (
+                    decode_header(low.response, OffsetAnswer).offset,
+                    decode_header(high.response, OffsetAnswer).offset,
+                )
                 bounds[queue] = OffsetBounds(first, last, low.from_master and high.from_master)
         return bounds
 
@@ -185,7 +188,9 @@ class BlockingCluster:
             (queue, Request(code, SearchOffset(queue.topic, queue.queue_id, ms))) for queue, ms in times.items()
         ]
         return {
-            queue: response if isinstance(response, ArianeError) else typed(response.response, OffsetAnswer).offset
+            queue: response
+            if isinstance(response, ArianeError)
+            else decode_header(response.response, OffsetAnswer).offset
             for queue, response in zip(times, self.request_all(requests), strict=True)
         }
 
@@ -392,7 +397,7 @@ class BlockingCluster:
 
 
 def _decode_pull(answer: BrokerResponse) -> PulledRecords:
-    at = typed(answer.response, PullMessageAnswer)
+    at = decode_header(answer.response, PullMessageAnswer)
     return PulledRecords(
         answer.response.code, answer.response.body, at.next_begin_offset, at.min_offset, at.max_offset,
         answer.from_master, answer.response.remark == REMARK_REMOVING,

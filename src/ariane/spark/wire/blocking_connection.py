@@ -26,7 +26,7 @@ from ariane.protocol import command as commands
 from ariane.protocol.codes import code_name
 from ariane.protocol.command import Command
 from ariane.protocol.frame import FrameReader
-from ariane.protocol.requests import fields
+from ariane.protocol.requests import encode_header
 from ariane.protocol.session import Session
 from ariane.protocol.signing import Credentials, sign
 
@@ -78,7 +78,7 @@ class BlockingConnection:
             while len(responses) < len(requests):
                 if sent < len(requests) and sent - len(responses) <= IN_FLIGHT_MAX - WRITE_LOT:
                     for request in requests[sent : sent + WRITE_LOT]:
-                        self.enqueue(sent, request.code, fields(request.header), request.body)
+                        self.enqueue(sent, request.code, encode_header(request.header), request.body)
                         sent += 1
                     self.socket.settimeout(self._timeout_ms / 1000)
                     self.socket.sendall(self.unsent)

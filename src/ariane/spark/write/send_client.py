@@ -29,7 +29,7 @@ from ariane.model.message import MessageQueue
 from ariane.model.topic import AUTO_CREATE_TOPIC
 from ariane.protocol.codes import STORED_CODES, RequestCode, ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests import fields
+from ariane.protocol.requests import encode_header
 from ariane.protocol.requests.messaging import SendMessage
 from ariane.protocol.requests.routing import TopicRoute
 from ariane.protocol.transient import RETRY_SEND_CODES, is_transient
@@ -136,7 +136,7 @@ class WriteRoutes:
         return [self._call(addr, request) for request in requests]
 
     def _call(self, addr: str, request: Request) -> Command:
-        token = self._connections.send(addr, request.code, fields(request.header))
+        token = self._connections.send(addr, request.code, encode_header(request.header))
         while True:
             for answer in self._connections.poll(BACKOFF.longest_s):
                 if answer.token == token and answer.error:
@@ -232,7 +232,7 @@ class RequestSender:
         try:
             if addr is None:
                 raise ConnectionLost(pending.queue.broker, "has no master in its route")
-            self._in_flight[self._connections.send(addr, code, fields(header), request.body)] = pending
+            self._in_flight[self._connections.send(addr, code, encode_header(header), request.body)] = pending
         except ConnectionLost as error:
             self._on_error(pending, error)
 
