@@ -119,33 +119,46 @@ async def resume_checks(peers: ConnectionPool, addr: str, offset_message_id: str
 
 
 async def _open_on(peers: ConnectionPool, name: str, addr: str, most: int) -> BrokerHalfMessages:
-    low, stop = await _bounds(peers, addr, HALF_TOPIC)
-    op_low, op_stop = await _bounds(peers, addr, OP_HALF_TOPIC)
-    low = max(low, await _progress(peers, addr, HALF_TOPIC) or 0)
-    op_low = max(op_low, await _progress(peers, addr, OP_HALF_TOPIC) or 0)
+    # The order of these requests matters because the broker goes on checking: a checked half message is appended again and the
+    # progress moves past the old copy. Ends are read from the older progress on (an end is never skipped), half messages up to a
+    # maximum read last (a copy is never missed).
+    op_low = await _progress(peers, addr, OP_HALF_TOPIC) or 0
+    low = await _progress(peers, addr, HALF_TOPIC) or 0
+    op_min, op_stop = await _bounds(peers, addr, OP_HALF_TOPIC)
+    low, op_low = max(low, (await _bounds(peers, addr, HALF_TOPIC))[0]), max(op_low, op_min)
     halves = OpenTransactions(low, op_low)
     rebuild = OpenTransactionsBuilder(halves)
     at = op_low
     async for op in _read(peers, addr, OP_HALF_TOPIC, op_low, op_stop):
         rebuild.add_op(max(op.queue_offset, at), half_messages.ended_offsets(op))
         at = op.queue_offset + 1
-    kept: dict[int, tuple[int, Record]] = {}
+    newest: dict[int, Record] = {}  # offset of the first copy -> the newest copy
+    roots: dict[tuple[str, str], int] = {}  # (group, unique key) -> offset of the first copy
+    _, stop = await _bounds(peers, addr, HALF_TOPIC)
     async for half in _read(peers, addr, HALF_TOPIC, low, stop):
-        root = half_messages.root_of(half.property_map(), half.queue_offset)
+        table = half.property_map()
+        identity = table.get(PGROUP, ""), table.get(UNIQ_KEY, "")
+        root = half_messages.root_of(table, half.queue_offset)
+        if root == half.queue_offset and _is_checked(half):
+            root = roots.get(identity, root)  # a Java broker's copy, which does not reference the first one
+        roots[identity] = root
         rebuild.add_half(half.queue_offset, root)
-        if len(kept) < most or root in kept:
-            kept[root] = (half.queue_offset, half)
+        if len(newest) < most or root in newest:
+            newest[root] = half
         if halves.newest_copy(root) is None:
-            kept.pop(root, None)
-    shown = sorted((offset, root) for root, (offset, _) in kept.items() if halves.newest_copy(root) == offset)
+            newest.pop(root, None)
     rows = []
-    for _, root in shown:
-        half = kept[root][1]
+    for root, half in sorted(newest.items(), key=lambda item: item[1].queue_offset):
+        if halves.newest_copy(root) != half.queue_offset:
+            continue
         first = half if half.queue_offset == root else await _read_record(peers, addr, HALF_TOPIC, root)
-        if half.queue_offset == root and half_messages.parse_number(half.property_map().get(CHECK_TIMES)):
-            first = None  # a Java broker's copy, which does not reference the first one
-        rows.append(_described(name, addr, half, first))
+        # What looks like the first one is itself a copy if it was checked: the time of the first one is unknown.
+        rows.append(_described(name, addr, half, None if first is None or _is_checked(first) else first))
     return BrokerHalfMessages(name, addr, halves.count, rows)
+
+
+def _is_checked(half: Record) -> bool:
+    return half_messages.parse_number(half.property_map().get(CHECK_TIMES)) > 0
 
 
 def _described(name: str, addr: str, half: Record, first: Record | None) -> HalfMessage:
