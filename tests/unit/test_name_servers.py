@@ -12,6 +12,7 @@ from ariane.errors import (
     ArianeError,
     ConnectionLost,
     MessageRefused,
+    ProtocolError,
     ReplyError,
     RequestTimeout,
     RouteNotFound,
@@ -22,7 +23,7 @@ from ariane.net.name_servers import NameServerClient
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests.routing import BrokerData, ClusterInfo, TopicRoute
+from ariane.protocol.requests.routing import BrokerData, ClusterInfo, TopicList, TopicRoute
 from ariane.protocol.transient import ACCESS_DENIED, RETRY_SEND_CODES, is_transient
 from ariane.spark.wire.blocking_connection import Request
 from ariane.spark.wire.name_servers import BlockingNameServerClient
@@ -32,6 +33,10 @@ FOUND = Command(ResponseCode.SUCCESS, body=fastjson.write(ROUTE))
 UNKNOWN = Command(ResponseCode.TOPIC_NOT_EXIST, remark="no such topic")
 BUSY = Command(ResponseCode.SYSTEM_BUSY, remark="busy")
 LOST = ConnectionLost("ns:1", "refused")
+UNREADABLE = Command(ResponseCode.SUCCESS, body=b"{")
+CLUSTER = ClusterInfo({"broker-a": ROUTE.broker_datas[0]})
+LISTED = Command(ResponseCode.SUCCESS, body=fastjson.write(CLUSTER))
+JUST_STARTED = Command(ResponseCode.SUCCESS, body=fastjson.write(ClusterInfo()))
 
 
 @pytest.mark.parametrize(
@@ -88,7 +93,7 @@ def fetch(script: Script, **settings: bool) -> TopicRoute:
     return asyncio.run(NameServerClient(script, ["a", "b"], **settings).fetch_route("T"))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("first", [LOST, RequestTimeout("a", 3000), UNKNOWN, BUSY])
+@pytest.mark.parametrize("first", [LOST, RequestTimeout("a", 3000), UNKNOWN, BUSY, UNREADABLE])
 def test_name_servers_are_tried_until_one_has_the_route(first: Command | Exception) -> None:
     script = Script(a=[first], b=[FOUND])
     assert fetch(script) == ROUTE
@@ -102,7 +107,8 @@ def test_the_first_response_can_be_final(first: Command, error: type[ArianeError
     with pytest.raises(error):
         fetch(script, is_first_final=True)
     assert script.requested == ["a"]
-    assert fetch(Script(a=[LOST], b=[FOUND]), is_first_final=True) == ROUTE
+    for unanswered in (LOST, UNREADABLE):
+        assert fetch(Script(a=[unanswered], b=[FOUND]), is_first_final=True) == ROUTE
 
 
 @pytest.mark.parametrize("answers", [(UNKNOWN, LOST), (LOST, UNKNOWN), (UNKNOWN, BUSY)])
@@ -138,8 +144,32 @@ def test_only_topics_without_a_route_are_requested_from_the_next_name_server() -
     assert script.requested == ["a", "a", "b"]
 
 
-def test_the_registered_brokers_are_fetched() -> None:
-    info = ClusterInfo({"broker-a": ROUTE.broker_datas[0]})
-    script = Script(a=[LOST], b=[Command(ResponseCode.SUCCESS, body=fastjson.write(info))])
-    fetched = asyncio.run(NameServerClient(script, ["a", "b"]).fetch_cluster())
-    assert fetched.broker_addr_table["broker-a"].master == "10.0.0.1:10911"
+def fetch_cluster(first: Command | Exception, second: Command | Exception) -> ClusterInfo:
+    """Return the brokers as both clients see them."""
+    brokers = asyncio.run(NameServerClient(Script(a=[first], b=[second]), ["a", "b"]).fetch_cluster())
+    assert BlockingNameServerClient(Script(a=[first], b=[second]), ["a", "b"]).fetch_cluster() == brokers
+    return brokers
+
+
+@pytest.mark.parametrize("first", [LOST, BUSY, UNREADABLE, JUST_STARTED])
+def test_the_registered_brokers_are_fetched_from_a_name_server_that_lists_them(first: Command | Exception) -> None:
+    assert fetch_cluster(first, LISTED) == CLUSTER
+
+
+def test_without_registered_brokers_the_list_is_empty_unless_a_name_server_failed() -> None:
+    assert fetch_cluster(JUST_STARTED, JUST_STARTED) == ClusterInfo()
+    for failed in ((JUST_STARTED, LOST), (LOST, JUST_STARTED)):
+        with pytest.raises(ConnectionLost, match="refused"):
+            fetch_cluster(*failed)
+
+
+def test_topics_are_fetched_from_a_name_server_that_lists_them() -> None:
+    topics = TopicList(topic_list=("T",))
+    empty, listed = (Command(ResponseCode.SUCCESS, body=fastjson.write(value)) for value in (TopicList(), topics))
+    for first in (LOST, UNREADABLE, empty):
+        assert BlockingNameServerClient(Script(a=[first], b=[listed]), ["a", "b"]).fetch_topics() == topics
+
+
+def test_the_error_of_unreadable_responses_names_the_name_server() -> None:
+    with pytest.raises(ProtocolError, match="^name server b: JSON at 1: "):
+        fetch(Script(a=[LOST], b=[UNREADABLE]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ariane.errors import ArianeError, RouteNotFound
+from ariane.errors import RouteNotFound
 from ariane.model.topic import AUTO_CREATE_TOPIC, PERM_READ, PERM_WRITE
 from ariane.net.connection_pool import ConnectionPool
 from ariane.net.name_servers import NameServerClient
@@ -24,30 +24,11 @@ async def create_topic(peers: ConnectionPool, namesrv: str | Sequence[str], topi
         ConnectionLost, RequestTimeout: a server did not respond.
     """
     name_servers = [namesrv] if isinstance(namesrv, str) else namesrv
-    masters = await _list_masters(peers, name_servers)
+    cluster = await NameServerClient(peers, name_servers).fetch_cluster()
+    masters = [broker.master for broker in cluster.broker_addr_table.values() if broker.master]
     if not masters:
         raise RouteNotFound(topic, f"no broker is registered with {', '.join(name_servers)}")
     header = CreateTopic(topic, AUTO_CREATE_TOPIC, queues, queues, PERM_READ | PERM_WRITE)
     for addr in masters:
         await peers.request_ok(addr, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
     return masters
-
-
-async def _list_masters(peers: ConnectionPool, name_servers: Sequence[str]) -> list[str]:
-    """Return the addresses of all masters, from the first name server that lists any.
-
-    An empty list is a successful response, but only means that the name server has just started: brokers register with it within
-    their next period, while the other name servers list them already.
-    """
-    error: ArianeError | None = None
-    for addr in name_servers:
-        try:
-            cluster = await NameServerClient(peers, [addr]).fetch_cluster()
-        except ArianeError as failure:
-            error = error or failure
-            continue
-        if masters := [broker.master for broker in cluster.broker_addr_table.values() if broker.master]:
-            return masters
-    if error is not None:
-        raise error
-    return []

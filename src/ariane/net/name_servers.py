@@ -8,19 +8,20 @@ Policy: `ariane.protocol.name_server_lookup`. A name server that did not respond
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from ariane.errors import ReplyError, RouteNotFound
-from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
-from ariane.protocol.name_server_lookup import NameServerLookup, is_unknown_topic, rotated
+from ariane.protocol.name_server_lookup import NameServerLookup, cluster_lookup, is_unknown_topic, rotated, route_lookup
 from ariane.protocol.requests.routing import ClusterInfo, RouteRequest, TopicRoute
 from ariane.protocol.transient import NO_RESPONSE
 
 TIMEOUT_MS = 3000
+
+T = TypeVar("T")
 
 
 class Requester(Protocol):
@@ -41,7 +42,7 @@ class NameServerClient:
         addrs: Addresses, `host:port`, in the order in which they are tried.
         first: Index of the address to start with; clients choose it at random to spread the load.
         timeout_ms: Time limit of one attempt at one name server.
-        is_first_final: Take the first response as final even if it is an error, as Java's clients do.
+        is_first_final: Take an error response as final, as Java's clients do.
     """
 
     def __init__(
@@ -66,7 +67,38 @@ class NameServerClient:
             ReplyError: the name servers rejected the request.
             ConnectionLost, RequestTimeout: no name server responded.
         """
-        lookup = NameServerLookup(is_first_final=self._is_first_final)
+        lookup = NameServerLookup(lambda response: response, is_first_final=self._is_first_final)
+        return await self._look_up(lookup, code, header)
+
+    async def fetch_route(self, topic: str) -> TopicRoute:
+        """Return the route of `topic`.
+
+        Raises:
+            RouteNotFound: no name server has the topic.
+            ReplyError, ConnectionLost, RequestTimeout: as `request`.
+            ProtocolError: the responses cannot be decoded.
+        """
+        lookup = route_lookup(is_first_final=self._is_first_final)
+        try:
+            return await self._look_up(lookup, RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(topic))
+        except ReplyError as error:
+            if is_unknown_topic(error):
+                raise RouteNotFound(topic, f"no such topic on name server {error.addr}") from None
+            raise
+
+    async def fetch_cluster(self) -> ClusterInfo:
+        """Return the brokers that are registered, by name and by cluster.
+
+        An empty result means that no name server lists a broker: one that has just started is not trusted alone.
+
+        Raises:
+            ReplyError, ConnectionLost, RequestTimeout: as `request`; or no name server lists a broker, and one failed.
+            ProtocolError: the responses cannot be decoded.
+        """
+        lookup = cluster_lookup(is_first_final=self._is_first_final)
+        return await self._look_up(lookup, RequestCode.GET_BROKER_CLUSTER_INFO)
+
+    async def _look_up(self, lookup: NameServerLookup[T], code: int, header: msgspec.Struct | None = None) -> T:
         for addr in rotated(self._addrs, self._first):
             try:
                 lookup.on_response(
@@ -78,22 +110,3 @@ class NameServerClient:
             if lookup.is_finished:
                 break
         return lookup.result()
-
-    async def fetch_route(self, topic: str) -> TopicRoute:
-        """Return the route of `topic`.
-
-        Raises:
-            RouteNotFound: no name server has the topic.
-            ReplyError, ConnectionLost, RequestTimeout: as `request`.
-        """
-        try:
-            response = await self.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(topic))
-        except ReplyError as error:
-            if is_unknown_topic(error):
-                raise RouteNotFound(topic, f"no such topic on name server {error.addr}") from None
-            raise
-        return fastjson.decode(response.body, TopicRoute)
-
-    async def fetch_cluster(self) -> ClusterInfo:
-        """Return the brokers that are registered, by name and by cluster."""
-        return fastjson.decode((await self.request(RequestCode.GET_BROKER_CLUSTER_INFO)).body, ClusterInfo)

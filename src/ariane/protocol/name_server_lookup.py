@@ -1,37 +1,63 @@
 """One request that is tried at one name server after another, without I/O: which response counts, and which error is raised.
 
+    lookup = cluster_lookup()
     for addr in name_servers:                  adapters: `net.name_servers` (asyncio), `spark.wire.name_servers` (blocking)
         send the request to addr
         lookup.on_response(addr, response) | lookup.on_error(error)
         if lookup.is_finished: break
     lookup.result()
 
-Name servers share nothing: a broker registers with each of them, so one that has just started may not have a route yet. By
-default the next one is asked then as well. Java's clients take the first response as final (`is_first_final`).
+Name servers share nothing: a broker registers with each of them, so one that has just started has no route, broker or topic yet.
+
+    outcome at a name server                   next
+    a result                                   return it
+    an empty list of brokers or topics         the next name server; returned if all others list nothing, either
+    unreadable body, no response               the next name server
+    an error response                          the next name server; with `is_first_final`, as in Java's clients, raise it
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
 
-from ariane.errors import ArianeError, ConnectionLost, ReplyError
+from ariane.errors import ArianeError, ConnectionLost, ProtocolError, ReplyError
+from ariane.protocol import fastjson
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.transient import NO_RESPONSE
+from ariane.protocol.requests.routing import ClusterInfo, TopicList, TopicRoute
+
+T = TypeVar("T")
 
 
-class NameServerLookup:
-    """State of one look-up."""
+class NameServerLookup(Generic[T]):
+    """State of one look-up.
 
-    def __init__(self, *, is_first_final: bool = False) -> None:
+    Args:
+        decode: Return the result of a successful response; may raise ProtocolError.
+        is_empty: Whether a result only means that the name server has just started.
+        is_first_final: Take an error response as final.
+    """
+
+    def __init__(
+        self,
+        decode: Callable[[Command], T],
+        *,
+        is_empty: Callable[[T], bool] | None = None,
+        is_first_final: bool = False,
+    ) -> None:
+        self._decode = decode
+        self._is_empty = is_empty
         self._is_first_final = is_first_final
-        self._response: Command | None = None
+        # Lists with the final result, and with an empty one, once there is one: None may be a result.
+        self._final: list[T] = []
+        self._empty: list[T] = []
         self._error: ArianeError | None = None
 
     @property
     def is_finished(self) -> bool:
         """Whether no further name server needs to be asked."""
-        return self._response is not None
+        return bool(self._final)
 
     def on_response(self, addr: str, response: Command) -> None:
         """Take the response of the name server `addr`.
@@ -39,33 +65,60 @@ class NameServerLookup:
         Raises:
             ReplyError: the response is an error, and the first response is final.
         """
-        if response.code == ResponseCode.SUCCESS:
-            self._response = response
-        else:
-            self.on_error(ReplyError(response.code, response.remark, addr))
+        if response.code != ResponseCode.SUCCESS:
+            error = ReplyError(response.code, response.remark, addr)
+            if self._is_first_final:
+                raise error
+            return self.on_error(error)
+        try:
+            result = self._decode(response)
+        except ProtocolError as error:
+            return self.on_error(ProtocolError(f"name server {addr}: {error}"))
+        is_empty = self._is_empty is not None and self._is_empty(result)
+        (self._empty if is_empty else self._final).append(result)
+        return None
 
     def on_error(self, error: ArianeError) -> None:
-        """Take the error of a name server.
-
-        Raises:
-            ArianeError: `error`, if the first response is final and this is one.
-        """
-        if self._is_first_final and not isinstance(error, NO_RESPONSE):
-            raise error
+        """Take the error of a name server."""
         # "No such topic" is an answer to the question and wins over the failures of other name servers.
         if not is_unknown_topic(self._error):
             self._error = error
 
-    def result(self) -> Command:
-        """Return the successful response.
+    def result(self) -> T:
+        """Return the result.
 
         Raises:
-            ReplyError: no name server has the topic, or all of them rejected the request.
+            ReplyError: no name server has the topic, or the name servers rejected the request.
             ConnectionLost, RequestTimeout: no name server responded.
+            ProtocolError: the responses cannot be decoded.
         """
-        if self._response is not None:
-            return self._response
+        if self._final:
+            return self._final[0]
+        # Next to a failure, an empty list proves nothing: the name server that failed may list brokers.
+        if self._empty and self._error is None:
+            return self._empty[0]
         raise self._error or ConnectionLost("name servers", "none is configured")
+
+
+def route_lookup(*, is_first_final: bool = False) -> NameServerLookup[TopicRoute]:
+    """Return a look-up of GET_ROUTEINFO_BY_TOPIC."""
+    return NameServerLookup(lambda response: fastjson.decode(response.body, TopicRoute), is_first_final=is_first_final)
+
+
+def cluster_lookup(*, is_first_final: bool = False) -> NameServerLookup[ClusterInfo]:
+    """Return a look-up of GET_BROKER_CLUSTER_INFO."""
+    return NameServerLookup(
+        lambda response: fastjson.decode(response.body, ClusterInfo),
+        is_empty=lambda info: not info.broker_addr_table,
+        is_first_final=is_first_final,
+    )
+
+
+def topics_lookup() -> NameServerLookup[TopicList]:
+    """Return a look-up of GET_ALL_TOPIC_LIST_FROM_NAMESERVER."""
+    return NameServerLookup(
+        lambda response: fastjson.decode(response.body, TopicList), is_empty=lambda topics: not topics.topic_list
+    )
 
 
 def is_unknown_topic(error: BaseException | None) -> bool:

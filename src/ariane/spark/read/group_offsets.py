@@ -19,7 +19,7 @@ from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.clients import ConsumerData, HeartbeatData, UnregisterClient
 from ariane.protocol.requests.messaging import UpdateConsumerOffset
 from ariane.spark.read.offset_ranges import Positions
-from ariane.spark.read.pull_client import BlockingCluster, EmptyHeader
+from ariane.spark.read.pull_client import BlockingCluster
 from ariane.spark.wire.blocking_connection import Request
 
 log = logging.getLogger("ariane.spark")
@@ -59,7 +59,7 @@ class GroupOffsets:
         consumer = ConsumerData(consume_type="CONSUME_ACTIVELY", group_name=self._group)
         heartbeat = HeartbeatData(CLIENT_ID, (consumer,))
         requests = (
-            Request(RequestCode.HEART_BEAT, EmptyHeader(), fastjson.write(heartbeat)),
+            Request(RequestCode.HEART_BEAT, body=fastjson.write(heartbeat)),
             Request(RequestCode.UNREGISTER_CLIENT, UnregisterClient(CLIENT_ID, consumer_group=self._group)),
         )
         queue_by_broker = {queue.broker: queue for queue in queues}.values()

@@ -16,8 +16,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, ParamSpec, TypeVar
 
-import msgspec
-
 from ariane.errors import ArianeError, ConnectionLost, ReplyError, RequestTimeout, RouteNotFound, ServerUnavailable
 from ariane.model.message import MessageQueue
 from ariane.model.topic import PERM_READ, SEND_FORBIDDEN
@@ -39,7 +37,6 @@ from ariane.protocol.requests.routing import (
     BrokerData,
     ClusterInfo,
     QueueData,
-    TopicList,
     TopicRoute,
     TopicTable,
 )
@@ -106,10 +103,6 @@ class BrokerResponse(NamedTuple):
     from_master: bool
 
 
-class EmptyHeader(msgspec.Struct, frozen=True):
-    """Header of requests without fields."""
-
-
 class BlockingCluster:
     """Name servers and brokers of one cluster, accessed with one set of access options.
 
@@ -139,12 +132,11 @@ class BlockingCluster:
 
     def topics(self) -> list[str]:
         """Return all topics registered with the name servers."""
-        answer = self._request_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        return sorted(set(fastjson.decode(answer.body, TopicList).topic_list))
+        return sorted(set(self._name_servers.fetch_topics().topic_list))
 
     def brokers(self) -> ClusterInfo:
         """Return the brokers and clusters registered with the name servers."""
-        return fastjson.decode(self._request_name_server(RequestCode.GET_BROKER_CLUSTER_INFO).body, ClusterInfo)
+        return self._name_servers.fetch_cluster()
 
     def queues(self, *topics: str) -> list[MessageQueue]:
         """Return the current readable queues of `topics`; none for a topic without a route."""
@@ -296,6 +288,12 @@ class BlockingCluster:
                 )
         return [response for response in responses if response is not None]
 
+    def _request_ok(self, addr: str, code: int) -> Command:
+        (answer,) = self._call_server(addr, [Request(code)])
+        if answer.code != ResponseCode.SUCCESS:
+            raise ReplyError(answer.code, answer.remark, addr)
+        return answer
+
     def _server_of(self, queue: MessageQueue) -> tuple[int, str]:
         """Return broker id and address of the master, otherwise of the slave with the lowest id; prefer reachable servers."""
         route = self._routes.get(queue.topic) or self._fetch_routes([queue.topic]).get(queue.topic)
@@ -311,16 +309,7 @@ class BlockingCluster:
         now_s = self._monotonic()
         return next((server for server in servers if self._avoid_until.get(server[1], 0.0) <= now_s), servers[0])
 
-    # --- requests to name servers ---
-
-    def _request_name_server(self, code: int) -> Command:
-        return self._name_servers.request(Request(code, EmptyHeader()))
-
-    def _request_ok(self, addr: str, code: int) -> Command:
-        (answer,) = self._call_server(addr, [Request(code, EmptyHeader())])
-        if answer.code != ResponseCode.SUCCESS:
-            raise ReplyError(answer.code, answer.remark, addr)
-        return answer
+    # --- routes ---
 
     def _fetch_routes(self, topics: Sequence[str]) -> dict[str, TopicRoute]:
         """Fetch and cache the route of each topic; topics that no name server has are omitted."""

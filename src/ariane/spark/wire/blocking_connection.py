@@ -40,11 +40,15 @@ NEVER = float("inf")
 _WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)  # raised by non-blocking sockets
 
 
+class EmptyHeader(msgspec.Struct, frozen=True):
+    """Header of requests without fields."""
+
+
 class Request(NamedTuple):
     """A request to send."""
 
     code: int
-    header: msgspec.Struct
+    header: msgspec.Struct = EmptyHeader()
     body: bytes = b""
 
 

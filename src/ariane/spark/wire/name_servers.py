@@ -6,16 +6,23 @@ Policy: `ariane.protocol.name_server_lookup`; the asyncio adapter is `ariane.net
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from ariane.errors import ReplyError
-from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
-from ariane.protocol.name_server_lookup import NameServerLookup, is_unknown_topic
-from ariane.protocol.requests.routing import RouteRequest, TopicRoute
+from ariane.protocol.name_server_lookup import (
+    NameServerLookup,
+    cluster_lookup,
+    is_unknown_topic,
+    route_lookup,
+    topics_lookup,
+)
+from ariane.protocol.requests.routing import ClusterInfo, RouteRequest, TopicList, TopicRoute
 from ariane.protocol.transient import NO_RESPONSE
 from ariane.spark.wire.blocking_connection import Request
+
+T = TypeVar("T")
 
 
 class BlockingRequester(Protocol):
@@ -38,33 +45,42 @@ class BlockingNameServerClient:
         self._send = send
         self._addrs = tuple(addrs)
 
-    def request(self, request: Request) -> Command:
-        """Return the first successful response.
+    def fetch_topics(self) -> TopicList:
+        """Return all registered topics.
 
         Raises:
             ReplyError: the name servers rejected the request.
-            ConnectionLost, RequestTimeout: no name server responded.
+            ConnectionLost, RequestTimeout: no name server responded; or no name server lists a topic, and one failed.
+            ProtocolError: the responses cannot be decoded.
         """
-        return self._request_all([request])[0].result()
+        request = Request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        return self._look_up([request], [topics_lookup()])[0].result()
+
+    def fetch_cluster(self) -> ClusterInfo:
+        """Return the brokers that are registered, by name and by cluster.
+
+        Raises:
+            ReplyError, ConnectionLost, RequestTimeout, ProtocolError: as `fetch_topics`.
+        """
+        return self._look_up([Request(RequestCode.GET_BROKER_CLUSTER_INFO)], [cluster_lookup()])[0].result()
 
     def fetch_routes(self, topics: Sequence[str]) -> dict[str, TopicRoute]:
         """Return the route of each topic, without those that no name server has.
 
         Raises:
-            ReplyError, ConnectionLost, RequestTimeout: as `request`, for the first topic that could not be looked up.
+            ReplyError, ConnectionLost, RequestTimeout, ProtocolError: as `fetch_topics`, for the first topic that failed.
         """
         requests = [Request(RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(topic, True)) for topic in topics]
         routes: dict[str, TopicRoute] = {}
-        for topic, lookup in zip(topics, self._request_all(requests), strict=True):
+        for topic, lookup in zip(topics, self._look_up(requests, [route_lookup() for _ in topics]), strict=True):
             try:
-                routes[topic] = fastjson.decode(lookup.result().body, TopicRoute)
+                routes[topic] = lookup.result()
             except ReplyError as error:
                 if not is_unknown_topic(error):
                     raise
         return routes
 
-    def _request_all(self, requests: Sequence[Request]) -> list[NameServerLookup]:
-        lookups = [NameServerLookup() for _ in requests]
+    def _look_up(self, requests: Sequence[Request], lookups: list[NameServerLookup[T]]) -> list[NameServerLookup[T]]:
         for addr in self._addrs:
             pending = [number for number, lookup in enumerate(lookups) if not lookup.is_finished]
             if not pending:
