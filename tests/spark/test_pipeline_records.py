@@ -233,7 +233,7 @@ def test_from_a_broker_to_the_reports(spark: SparkSession, tmp_path: Path) -> No
     report = transaction_report.report(home, **span)
     assert report.warnings == ()
     (row,) = part(report, "Decisions")
-    assert (row["committed"], row["rolled back"], row["abandoned"], row["open"]) == (2, 1, 1, 1)
+    assert (row["committed"], row["rolled back"], row["discarded"], row["open"]) == (2, 1, 1, 1)
     assert row["last answer UNKNOWN"] == 2
     assert [row["message id"] for row in part(report, "Oldest open")] == [sent.ids["immune"]]
 

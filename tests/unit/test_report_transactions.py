@@ -65,7 +65,7 @@ def test_transactions_are_counted_by_decision_and_time_to_decision(tmp_path: Pat
     first, second = dicts(part(report, "Decisions"))
     assert first == {
         "topic": "T", "group": "P", "transactions": 106, "committed": 102, "rolled back": 1, "ended, decision unknown": 1,
-        "abandoned": 1, "open": 1, "last answer UNKNOWN": 2, "committed twice": 1,
+        "discarded": 1, "open": 1, "last answer UNKNOWN": 2, "committed twice": 1,
     }  # fmt: skip
     assert (second["topic"], second["transactions"], second["open"]) == ("U", 1, 1)
     times = {(line["decision"], line["checked"]): line for line in dicts(part(report, "Time to decision"))}
@@ -74,7 +74,7 @@ def test_transactions_are_counted_by_decision_and_time_to_decision(tmp_path: Pat
     assert quick["time unknown"] == 1
     assert (times["commit", True]["max"], times["commit", True]["decided by a check"]) == (60_005, 1)
     checks = {line["checks"]: line for line in dicts(part(report, "Checks"))}
-    assert (checks[0]["transactions"], checks[15]["abandoned"], checks[None]["committed"]) == (103, 1, 1)
+    assert (checks[0]["transactions"], checks[15]["discarded"], checks[None]["committed"]) == (103, 1, 1)
     plot = part(report, "Transactions by decision")
     assert isinstance(plot, Plot)
     assert {line.name: sum(value or 0 for _, value in line.points) for line in plot.lines} == {
@@ -93,7 +93,7 @@ def test_open_transactions_are_listed_by_age_regardless_of_the_time_range(tmp_pa
         ("M108", None), ("M107", 172_800_000), ("M105", 60_000), ("M106", 5000),
     ]  # fmt: skip
     assert oldest[1]["offset id"] == "OFF-107"
-    assert [line["message id"] for line in dicts(part(report, "Abandoned"))] == ["M104"]
+    assert [line["message id"] for line in dicts(part(report, "Discarded"))] == ["M104"]
     assert (report.as_of, part(asked(tmp_path, now_ms=T0_MS + 7000), "Oldest open").rows[1][5]) == (T0, 172_807_000)
 
 

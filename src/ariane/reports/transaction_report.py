@@ -1,4 +1,4 @@
-"""Report `transactions`: decisions and their duration, checks, open and abandoned transactions.
+"""Report `transactions`: decisions and their duration, checks, open and discarded transactions.
 
 Reads the table `transactions`; times are by the brokers' clocks, answers of producers are from their traces.
 """
@@ -24,7 +24,15 @@ SILENT_MS = 600_000
 # Columns that are counted: reading the ids of a million rows would take longer than all other columns.
 COUNTED = "topic, producer_group, half_stored_at, decision, decision_ms, checks, commits, reported_state, from_check"
 ROWS_MAX = 50  # pairs of topic and group: the busiest
-IDS_MAX = 20  # of open transactions: the oldest
+IDS_MAX = 20  # of open transactions the oldest, of discarded ones the newest
+# Columns that identify a transaction, in both lists.
+_ID_COLUMNS = {
+    "message_id": Column("message id"),
+    "topic": Column("topic"),
+    "producer_group": Column("group"),
+    "broker": Column("broker"),
+    "half_stored_at": Column("stored"),
+}
 # Name and upper bound of the age in ms; the last class has no bound.
 AGES: tuple[tuple[str, int | None], ...] = (
     ("to 10 s", 10_000),
@@ -66,14 +74,14 @@ def report(
             FROM transactions WHERE decision = 'open'{condition}""",
             values,
         )
-        parts = (_decisions(sql), _times(sql), _plot(sql), _checks(sql), _ages(sql), _oldest(sql), _given_up(sql))
+        parts = (_decisions(sql), _times(sql), _plot(sql), _checks(sql), _ages(sql), _oldest(sql), _discarded(sql))
     warnings = (*fresh.warnings, *time_range.late_start_warnings(home, MESSAGES, since_ms))
     return Report("Transactions", utc_time(fresh.as_of_ms), warnings, parts)
 
 
 def _decisions(sql: DuckDBPyConnection) -> Table:
     counts = ", ".join(f"count(*) FILTER (WHERE decision = '{decision}') AS {decision}" for decision in DECISIONS)
-    found = query(
+    rows = query(
         sql,
         f"""SELECT topic, producer_group, count(*) AS total, {counts},
         count(*) FILTER (WHERE decision IN ('open', 'discarded') AND reported_state = 'UNKNOW') AS unknown_at_end,
@@ -88,22 +96,22 @@ def _decisions(sql: DuckDBPyConnection) -> Table:
         Column("committed"),
         Column("rolled back"),
         Column("ended, decision unknown"),
-        Column("abandoned"),
+        Column("discarded"),
         Column("open"),
         Column("last answer UNKNOWN"),
         Column("committed twice"),
     )
     note = (
-        "Half messages stored in this time range. Abandoned: the check limit was exceeded. Last answer: of the producers of open "
-        "and abandoned transactions, from traces."
+        "Half messages stored in this time range. Discarded: the check limit was exceeded. Last answer: of the producers of open "
+        "and discarded transactions, from traces."
     )
-    listed = tuple(tuple(row[name] for name in names) for row in found[:ROWS_MAX])
-    return Table("Decisions", fields, listed, note, max(0, len(found) - ROWS_MAX))
+    listed = tuple(tuple(row[name] for name in names) for row in rows[:ROWS_MAX])
+    return Table("Decisions", fields, listed, note, max(0, len(rows) - ROWS_MAX))
 
 
 def _times(sql: DuckDBPyConnection) -> Table:
     quantiles = ", ".join(f"quantile_disc(decision_ms, {q}) AS p{q * 100:.0f}" for q in (0.5, 0.9, 0.99))
-    found = query(
+    rows = query(
         sql,
         f"""SELECT decision, coalesce(checks > 0, false) AS is_checked, count(*) AS count, {quantiles}, max(decision_ms) AS most,
         count(*) FILTER (WHERE from_check) AS from_check, count(*) FILTER (WHERE decision_ms IS NULL) AS unknown
@@ -121,8 +129,8 @@ def _times(sql: DuckDBPyConnection) -> Table:
         Column("decided by a check"),
         Column("time unknown"),
     )
-    note = "From the store time of the half message to that of the commit, op message or abandoned copy, by the broker's clock."
-    return Table("Time to decision", fields, tuple(tuple(row[name] for name in names) for row in found), note)
+    note = "From the store time of the half message to that of the commit, op message or discarded copy, by the broker's clock."
+    return Table("Time to decision", fields, tuple(tuple(row[name] for name in names) for row in rows), note)
 
 
 def _plot(sql: DuckDBPyConnection) -> Plot:
@@ -133,27 +141,27 @@ def _plot(sql: DuckDBPyConnection) -> Plot:
     if span["first"] is None:
         return Plot(title, unit, (), "No half message in this time range.")
     bucket = plot_buckets.bucket_ms(span["first"], span["last"])
-    found = query(
+    rows = query(
         sql,
         f"""SELECT epoch_ms(half_stored_at) // {bucket} * {bucket} AS bucket, decision, count(*) AS count
         FROM selected WHERE half_stored_at IS NOT NULL GROUP BY ALL""",
     )
     first, last = (span[name] // bucket * bucket for name in ("first", "last"))
-    buckets = {row["bucket"] for row in found}
+    starts = {row["bucket"] for row in rows}
     lines = []
     for decision in DECISIONS:
-        counts = {row["bucket"]: float(row["count"]) for row in found if row["decision"] == decision}
+        counts = {row["bucket"]: float(row["count"]) for row in rows if row["decision"] == decision}
         if counts:
             # A bucket with other decisions has zero of this one.
             lines.append(
-                plot_buckets.series(decision, {at: counts.get(at, 0.0) for at in buckets}, first, last, bucket)
+                plot_buckets.series(decision, {start: counts.get(start, 0.0) for start in starts}, first, last, bucket)
             )
     return Plot(title, unit, tuple(lines), f"By store time of the half message, per {bucket // 60_000} min.")
 
 
 def _checks(sql: DuckDBPyConnection) -> Table:
     counts = ", ".join(f"count(*) FILTER (WHERE decision = '{decision}') AS {decision}" for decision in DECISIONS)
-    found = query(
+    rows = query(
         sql, f"SELECT checks, count(*) AS total, {counts} FROM selected GROUP BY ALL ORDER BY checks NULLS LAST"
     )
     names = ("checks", "total", *DECISIONS)
@@ -163,18 +171,18 @@ def _checks(sql: DuckDBPyConnection) -> Table:
         Column("committed"),
         Column("rolled back"),
         Column("ended, decision unknown"),
-        Column("abandoned"),
+        Column("discarded"),
         Column("open"),
     )
     note = "Number of checks per transaction. A check counts even if no producer of the group was connected."
-    return Table("Checks", fields, tuple(tuple(row[name] for name in names) for row in found), note)
+    return Table("Checks", fields, tuple(tuple(row[name] for name in names) for row in rows), note)
 
 
 def _ages(sql: DuckDBPyConnection) -> Table:
     cases = " ".join(
         f"WHEN age_ms <= {most} THEN {number}" for number, (_, most) in enumerate(AGES) if most is not None
     )
-    found = query(
+    rows = query(
         sql,
         f"""SELECT CASE WHEN age_ms IS NULL THEN {len(AGES)} {cases} ELSE {len(AGES) - 1} END AS age, count(*) AS count,
         count(*) FILTER (WHERE is_silent) AS silent, count(*) FILTER (WHERE checks > 0) AS checked, max(checks) AS most_checks,
@@ -182,7 +190,7 @@ def _ages(sql: DuckDBPyConnection) -> Table:
     )
     ages = [*(name for name, _ in AGES), "unknown"]
     names = ("count", "silent", "checked", "most_checks", "unknown")
-    listed = tuple((ages[row["age"]], *(row[name] for name in names)) for row in found)
+    listed = tuple((ages[row["age"]], *(row[name] for name in names)) for row in rows)
     fields = (
         Column("age"),
         Column("open"),
@@ -199,62 +207,34 @@ def _ages(sql: DuckDBPyConnection) -> Table:
 
 
 def _oldest(sql: DuckDBPyConnection) -> Table:
-    ((count,),) = sql.execute("SELECT count(*) FROM open_transactions").fetchall()
-    names = (
-        "message_id",
-        "topic",
-        "producer_group",
-        "broker",
-        "half_stored_at",
-        "age_ms",
-        "checks",
-        "last_copy_at",
-        "reported_state",
-        "offset_message_id",
-    )
-    found = query(
-        sql, f"SELECT * FROM open_transactions ORDER BY half_stored_at NULLS FIRST, message_id, broker LIMIT {IDS_MAX}"
-    )
-    fields = (
-        Column("message id"),
-        Column("topic"),
-        Column("group"),
-        Column("broker"),
-        Column("stored"),
-        Column("age", "ms"),
-        Column("checks"),
-        Column("last check"),
-        Column("last answer"),
-        Column("offset id"),
-    )
+    columns = {
+        **_ID_COLUMNS,
+        "age_ms": Column("age", "ms"),
+        "checks": Column("checks"),
+        "last_copy_at": Column("last check"),
+        "reported_state": Column("last answer"),
+        "offset_message_id": Column("offset id"),
+    }
     note = "Check that producers of the group are connected, and what their transaction listeners return."
-    listed = tuple(tuple(row[name] for name in names) for row in found)
-    return Table("Oldest open", fields, listed, note, count - len(found))
+    return _transactions(sql, "Oldest open", "open_transactions", "half_stored_at NULLS FIRST", columns, note)
 
 
-def _given_up(sql: DuckDBPyConnection) -> Table:
-    ((count,),) = sql.execute("SELECT count(*) FROM discarded").fetchall()
-    names = (
-        "message_id",
-        "topic",
-        "producer_group",
-        "broker",
-        "half_stored_at",
-        "decided_at",
-        "checks",
-        "reported_state",
-    )
-    found = query(sql, f"SELECT * FROM discarded ORDER BY decided_at DESC, message_id, broker LIMIT {IDS_MAX}")
-    fields = (
-        Column("message id"),
-        Column("topic"),
-        Column("group"),
-        Column("broker"),
-        Column("stored"),
-        Column("abandoned"),
-        Column("checks"),
-        Column("last answer"),
-    )
+def _discarded(sql: DuckDBPyConnection) -> Table:
+    columns = {
+        **_ID_COLUMNS,
+        "decided_at": Column("discarded"),
+        "checks": Column("checks"),
+        "reported_state": Column("last answer"),
+    }
     note = "Stored in TRANS_CHECK_MAX_TIME_TOPIC; resuming one makes the broker check it again. Newest first."
-    listed = tuple(tuple(row[name] for name in names) for row in found)
-    return Table("Abandoned", fields, listed, note, count - len(found))
+    return _transactions(sql, "Discarded", "discarded", "decided_at DESC", columns, note)
+
+
+def _transactions(
+    sql: DuckDBPyConnection, title: str, view: str, order: str, columns: dict[str, Column], note: str
+) -> Table:
+    """Return the first IDS_MAX transactions of a temporary table, one row each, and the number of the omitted ones."""
+    ((count,),) = sql.execute(f"SELECT count(*) FROM {view}").fetchall()
+    rows = query(sql, f"SELECT * FROM {view} ORDER BY {order}, message_id, broker LIMIT {IDS_MAX}")
+    values = tuple(tuple(row[name] for name in columns) for row in rows)
+    return Table(title, tuple(columns.values()), values, note, count - len(rows))
