@@ -9,7 +9,7 @@ loads only the parts that it uses. Errors are in `ariane.errors`, test fixtures 
 
 from __future__ import annotations
 
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -74,6 +74,8 @@ _MODEL = {"Message", "MessageQueue", "ReceivedMessage"}
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
+        from importlib import metadata  # a third of the start-up time of `mqadmin`, which seldom needs it
+
         return metadata.version("ariane")
     if name == "errors":
         return import_module("ariane.errors")

@@ -13,6 +13,8 @@ ArianeError
 ├── ConnectionLost       the connection was refused, or closed before the response (addr)
 ├── ServerUnavailable    name servers or brokers did not respond in any of several attempts
 ├── RouteNotFound        no name server has a route of the topic, or none of its brokers is usable (topic)
+├── NotFound             a cluster, broker, group or message that was named does not exist; lists those that do
+├── PartialFailure       some of several servers failed to execute a change (failed, succeeded)
 ├── MessageRefused       the message cannot be sent: empty body, invalid topic, too large
 ├── FilterError          the SQL92 expression is invalid (expression, position, why)
 ├── ConfigError          the value of a setting is invalid (key, value, fix)
@@ -23,6 +25,8 @@ ArianeError
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 class ArianeError(Exception):
@@ -112,6 +116,45 @@ class RouteNotFound(ArianeError):
 
 class ServerUnavailable(ArianeError):
     """Name servers or brokers did not respond in any of several attempts; a later attempt may succeed."""
+
+
+class NotFound(ArianeError):
+    """What was named does not exist.
+
+    Attributes:
+        kind: What was looked for: "cluster", "broker", "message".
+        name: The name that was looked for.
+        existing: Names that exist.
+    """
+
+    SHOWN = 10  # existing names that the message lists
+
+    def __init__(self, kind: str, name: str, existing: Sequence[str] = ()) -> None:
+        shown = ", ".join(existing[: self.SHOWN])
+        more = f" and {len(existing) - self.SHOWN} more" if len(existing) > self.SHOWN else ""
+        known = f"; expected one of: {shown}{more}" if existing else ""
+        super().__init__(f"no {kind} {name}{known}")
+        self.kind = kind
+        self.name = name
+        self.existing = tuple(existing)
+
+
+class PartialFailure(ArianeError):
+    """Some of several servers failed to execute a change.
+
+    Attributes:
+        failed: Pairs (what failed, on which server; the reason).
+        succeeded: What succeeded, on which servers; it stays changed.
+    """
+
+    def __init__(self, failed: Sequence[tuple[str, str]], succeeded: Sequence[str]) -> None:
+        lines = [f"{what}: {reason}" for what, reason in failed]
+        done = [f"done: {what}" for what in succeeded]
+        total = len(failed) + len(succeeded)
+        head = [] if total == 1 else [f"{len(failed)} of {total} changes failed"]
+        super().__init__("\n".join([*head, *lines, *done]))
+        self.failed = tuple(failed)
+        self.succeeded = tuple(succeeded)
 
 
 class MessageRefused(ArianeError):

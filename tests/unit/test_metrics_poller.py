@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from ariane.client.producer import Producer
-from ariane.errors import ArianeError, ConfigError, ConnectionLost, RequestTimeout, RouteNotFound
+from ariane.errors import ArianeError, ConfigError, ConnectionLost, RequestTimeout, ServerUnavailable
 from ariane.metrics_collector import publisher, sample
 from ariane.metrics_collector.poller import FORGET_MS, BrokerPoller, PollLimits, take_round_robin
 from ariane.metrics_collector.sample import GroupProgress, OmittedPart, Sample, StatsCounter, TopicQueueRanges
@@ -329,7 +329,7 @@ def test_the_topic_is_created_although_the_first_name_server_lists_no_broker(fir
 
 
 def test_without_a_broker_the_topic_cannot_be_created() -> None:
-    with pytest.raises(RouteNotFound, match="no broker is registered with started, ns"):
+    with pytest.raises(ServerUnavailable, match="no broker is registered with started, ns"):
         asyncio.run(publisher._ensure_topic(NameServers(started=None, ns=None), ["started", "ns"], "S"))
     with pytest.raises(RequestTimeout, match="away"):
         asyncio.run(publisher._ensure_topic(NameServers(started=None), ["started", "away"], "S"))

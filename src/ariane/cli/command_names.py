@@ -17,6 +17,7 @@ COMMANDS = {
     "up": "run a name server and a broker on this machine",
     "namesrv": "run a name server",
     "broker": "run a broker",
+    "admin": "run a command of mqadmin",
     "trace": "print the timeline of messages",
     "report": "print a report: tps, latency, lag, health, delay, transactions",
     "pipeline": "run Spark jobs that compute tables from topics",

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 import ariane
 from ariane.cli import (
+    admin_command,
     archive_command,
     broker_command,
     collect_command,
@@ -32,7 +33,7 @@ from ariane.errors import ArianeError, UsageError
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 
 SUMMARY = "Run RocketMQ name servers and brokers, and find out where messages are and why they are late."
-SERVERS, MESSAGES, PIPELINE = "Servers", "Messages", "Pipeline"  # sections of `ariane --help`
+SERVERS, CLUSTER, MESSAGES, PIPELINE = "Servers", "Cluster", "Messages", "Pipeline"  # sections of `ariane --help`
 EXAMPLES = examples(
     "ariane up --demo  # run everything on this machine, with traffic",
     "ariane trace --key ORDER-17  # find out where a message is",
@@ -48,8 +49,8 @@ app = create_app(
 )
 
 
-def _add(name: str, command: Callable[..., None], section: str, *lines: str) -> None:
-    app.command(name, cls=HelpCommand, rich_help_panel=section, epilog=examples(*lines))(command)
+def _add(name: str, command: Callable[..., None], section: str, *lines: str, **options: Any) -> None:
+    app.command(name, cls=HelpCommand, rich_help_panel=section, epilog=examples(*lines), **options)(command)
 
 
 _add(
@@ -66,6 +67,16 @@ _add(
     SERVERS,
     "ariane broker -c conf/broker.conf -n 10.0.0.1:9876",
     "ariane broker -c conf/broker.conf --printConfigItem",
+)
+_add(
+    "admin",
+    admin_command.admin,
+    CLUSTER,
+    "ariane admin help",
+    "ariane admin topicList -n 10.0.0.1:9876",
+    "ariane admin updateTopic -c DefaultCluster -t orders -r 8 -w 8 --dry-run",
+    # From its command's name on, mqadmin parses the line itself, `--help` included.
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "allow_interspersed_args": False},
 )
 _add(
     "trace",

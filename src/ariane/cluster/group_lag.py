@@ -11,6 +11,7 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar
 
+from ariane.cluster.connection import BrokerUnavailable
 from ariane.errors import ArianeError, ProtocolError, ReplyError, RouteNotFound
 from ariane.net.connection_pool import ConnectionPool
 from ariane.net.name_servers import NameServerClient
@@ -28,14 +29,6 @@ STATS_TIMEOUT_MS = 15_000  # three times the default, as in Java's tools: the br
 CONCURRENT_QUEUES = 64  # requests in flight to one broker for single queues
 _TOTALS = ("msgPutTotalTodayNow", "msgPutTotalTodayMorning", "msgGetTotalTodayNow", "msgGetTotalTodayMorning")
 _NEEDED = {"brokerVersionDesc", "bootTimestamp", *_TOTALS}
-
-
-class BrokerUnavailable(NamedTuple):
-    """A broker that did not respond, with the reason."""
-
-    broker: str
-    addr: str
-    reason: str
 
 
 class QueueLag(NamedTuple):

@@ -1,0 +1,41 @@
+"""Texts of values as Java's tools print them: permissions, configurations, queues, times. Reference: admin-and-dashboard 1.10."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from ariane.model.topic import PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig
+
+
+def boolean(value: bool) -> str:
+    """Return `true` or `false`."""
+    return "true" if value else "false"
+
+
+def permission(perm: int) -> str:
+    """Return three letters: read, write, inherit."""
+    bits = ((PERM_READ, "R"), (PERM_WRITE, "W"), (PERM_INHERIT, "X"))
+    return "".join(letter if perm & bit else "-" for bit, letter in bits)
+
+
+def topic_config(config: TopicConfig) -> str:
+    """Return a topic's configuration."""
+    return (
+        f"TopicConfig [topicName={config.topic_name}, readQueueNums={config.read_queue_nums},"
+        f" writeQueueNums={config.write_queue_nums}, perm={permission(config.perm)},"
+        f" topicFilterType={config.topic_filter_type}, topicSysFlag={config.topic_sys_flag},"
+        f" order={boolean(config.order)}]"
+    )
+
+
+def time_ms(ms: int | None) -> str:
+    """Return `yyyy-MM-dd HH:mm:ss,SSS` in local time; empty if unknown."""
+    if ms is None:
+        return ""
+    local = datetime.fromtimestamp(ms / 1000).astimezone()
+    return f"{local:%Y-%m-%d %H:%M:%S},{ms % 1000:03}"
+
+
+def time_s(ms: int | None, unknown: str = "N/A") -> str:
+    """Return `yyyy-MM-dd HH:mm:ss` in local time."""
+    return unknown if ms is None else f"{datetime.fromtimestamp(ms // 1000).astimezone():%Y-%m-%d %H:%M:%S}"

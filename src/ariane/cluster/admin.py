@@ -1,0 +1,15 @@
+"""`Admin`: all operations on a cluster in one class. `mqadmin`, `ariane topic …` and the console use it.
+
+    async with Admin("127.0.0.1:9876") as admin:
+        await admin.create_topic("orders", queues=8)
+
+Each area has a module; reads return values, changes return what was changed (`Change`).
+"""
+
+from __future__ import annotations
+
+from ariane.cluster.topic_admin import TopicOperations
+
+
+class Admin(TopicOperations):
+    """Operator's view of a cluster of Ariane or Apache RocketMQ. Arguments: `ClusterConnection`."""

@@ -1,0 +1,248 @@
+"""Connection of an operator to one cluster: selecting servers, asking many servers at once, and changes that can be tried first.
+
+    select_brokers(cluster=, broker=) ─→ BrokerServer…    from the first name server that knows any
+    ask_all(brokers, request)         ─→ Answers          values of those that responded, reasons of those that did not
+    change(Change, …)                 ─→ `changes`        one request after another; in a dry run none is sent
+
+`Admin` combines this class with the operations of each area.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Generic, NamedTuple, Self, TypeVar
+
+import msgspec
+
+from ariane.errors import ArianeError, ConfigError, NotFound, PartialFailure, ServerUnavailable
+from ariane.net.connection_pool import ConnectionPool
+from ariane.net.name_servers import NameServerClient
+from ariane.protocol import signing
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests.routing import MASTER_ID, ClusterInfo
+from ariane.protocol.signing import Credentials
+
+T = TypeVar("T")
+
+TIMEOUT_MS = 5_000.0  # of one request, as in Java's tools
+SLOW_TIMEOUT_MS = 15_000.0  # of requests for which a broker visits every queue or asks a client
+
+
+class BrokerServer(NamedTuple):
+    """A master or slave that is registered with the name servers."""
+
+    cluster: str
+    broker: str
+    broker_id: int
+    addr: str
+
+    @property
+    def is_master(self) -> bool:
+        """Whether it accepts changes."""
+        return self.broker_id == MASTER_ID
+
+
+class BrokerUnavailable(NamedTuple):
+    """A broker that did not respond, with the reason."""
+
+    broker: str
+    addr: str
+    reason: str
+
+
+class Answers(NamedTuple, Generic[T]):
+    """What several servers responded. Totals over `values` are only known if `unavailable` is empty."""
+
+    values: list[tuple[BrokerServer, T]]
+    unavailable: tuple[BrokerUnavailable, ...]
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A request that changes a server, described for people.
+
+    Attributes:
+        addr: Server that executes it.
+        summary: What it does, as an infinitive: "delete topic orders".
+        code: Request code.
+        header: Header of the request.
+        body: Body of the request.
+    """
+
+    addr: str
+    summary: str
+    code: RequestCode
+    header: msgspec.Struct | None = None
+    body: bytes = b""
+
+
+class ClusterConnection:
+    """Requests of an operator to the servers of one cluster.
+
+        async with ClusterConnection("10.0.0.1:9876;10.0.0.2:9876") as cluster:
+            masters = await cluster.select_brokers(cluster="DefaultCluster")
+
+    Args:
+        namesrv: Name server addresses (HOST:PORT): a list, or one text separated by ';'.
+        credentials: Account that signs every request, for brokers with access control.
+        timeout_ms: Time limit of one request.
+        is_dry_run: Record changes in `changes` without sending them.
+        peers: Connections to use instead of own ones; they stay open at the end.
+    """
+
+    def __init__(
+        self,
+        namesrv: str | Sequence[str],
+        *,
+        credentials: Credentials | None = None,
+        timeout_ms: float = TIMEOUT_MS,
+        is_dry_run: bool = False,
+        peers: ConnectionPool | None = None,
+    ) -> None:
+        texts: Sequence[str] = namesrv.split(";") if isinstance(namesrv, str) else namesrv
+        self.name_servers: tuple[str, ...] = tuple(text.strip() for text in texts if text.strip())
+        if not self.name_servers:
+            raise ConfigError("namesrv", namesrv, "expected HOST:PORT, several separated by ';'")
+        sign = functools.partial(signing.sign, credentials) if credentials else None
+        self.peers = peers or ConnectionPool(sign=sign)
+        self._owns_peers = peers is None
+        self.timeout_ms = timeout_ms
+        self.is_dry_run = is_dry_run
+        self.changes: list[Change] = []  # executed, or in a dry run those that would be executed
+        self.routing = NameServerClient(self.peers, self.name_servers, timeout_ms=timeout_ms)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._owns_peers:
+            await self.peers.__aexit__(kind, error, trace)
+
+    # --- selecting servers ---
+
+    async def fetch_cluster(self) -> ClusterInfo:
+        """Return the registered brokers, from the first name server that lists any.
+
+        Raises:
+            ServerUnavailable: no broker is registered.
+            ConnectionLost, RequestTimeout: no name server responded.
+        """
+        cluster = await self.routing.fetch_cluster()
+        if not cluster.broker_addr_table:
+            raise ServerUnavailable(f"no broker is registered with {', '.join(self.name_servers)}")
+        return cluster
+
+    async def select_brokers(
+        self, *, cluster: str | None = None, broker: str | None = None, with_slaves: bool = False
+    ) -> list[BrokerServer]:
+        """Return the masters of a cluster, of one broker, or of all clusters, sorted by name.
+
+        Args:
+            cluster: Only brokers of this cluster.
+            broker: Name of a broker, or the address of one of its servers.
+            with_slaves: Return slaves, too. An address selects that server in any case.
+
+        Raises:
+            NotFound: no such cluster or broker is registered; the message lists those that are.
+            ServerUnavailable: no broker is registered, or no master of those that were selected.
+        """
+        info = await self.fetch_cluster()
+        clusters = {name: cluster_name for cluster_name, names in info.cluster_addr_table.items() for name in names}
+        servers = sorted(
+            BrokerServer(data.cluster or clusters.get(name, ""), name, broker_id, addr)
+            for name, data in info.broker_addr_table.items()
+            for broker_id, addr in data.broker_addrs.items()
+        )
+        if cluster is not None and cluster not in info.cluster_addr_table:
+            raise NotFound("cluster", cluster, sorted(info.cluster_addr_table))
+        if cluster is not None:
+            servers = [server for server in servers if server.cluster == cluster]
+        if broker is not None:
+            if at_address := [server for server in servers if server.addr == broker]:
+                return at_address
+            names = sorted({server.broker for server in servers})
+            servers = [server for server in servers if server.broker == broker]
+            if not servers:
+                raise NotFound("broker", broker, names)
+        selected = [server for server in servers if with_slaves or server.is_master]
+        if not selected:
+            masterless = ", ".join(sorted({server.broker for server in servers}))
+            raise ServerUnavailable(f"no master of {masterless} is registered with {', '.join(self.name_servers)}")
+        return selected
+
+    # --- asking ---
+
+    async def request(
+        self,
+        addr: str,
+        code: RequestCode,
+        header: msgspec.Struct | None = None,
+        body: bytes = b"",
+        *,
+        is_slow: bool = False,
+    ) -> Command:
+        """Return the successful response of a server.
+
+        Args:
+            addr: Server to ask.
+            code: Request code.
+            header: Header of the request.
+            body: Body of the request.
+            is_slow: Allow three times the time limit, for requests that visit every queue or ask a client.
+
+        Raises:
+            ReplyError: the server rejected the request.
+            ConnectionLost, RequestTimeout: the server did not respond.
+        """
+        timeout_ms = self.timeout_ms * (3 if is_slow else 1)
+        return await self.peers.request_ok(addr, code, header, body, timeout_ms=timeout_ms)
+
+    async def ask_all(
+        self, servers: Iterable[BrokerServer], request: Callable[[BrokerServer], Awaitable[T]]
+    ) -> Answers[T]:
+        """Ask servers concurrently. A server that fails is part of the result, because unknown is never zero."""
+        asked = list(servers)
+        results = await asyncio.gather(*(request(server) for server in asked), return_exceptions=True)
+        values: list[tuple[BrokerServer, T]] = []
+        unavailable = []
+        for server, result in zip(asked, results, strict=True):
+            if isinstance(result, ArianeError):
+                unavailable.append(BrokerUnavailable(server.broker, server.addr, str(result)))
+            elif isinstance(result, BaseException):
+                raise result
+            else:
+                values.append((server, result))
+        return Answers(values, tuple(unavailable))
+
+    # --- changing ---
+
+    async def change(self, *changes: Change) -> list[Change]:
+        """Execute changes one after another, and return those that succeeded. In a dry run, only record them.
+
+        A failure does not stop the others: servers that can be changed are changed.
+
+        Raises:
+            PartialFailure: some of several changes failed; the message names them with the reason, and those that succeeded.
+            ReplyError, ConnectionLost, RequestTimeout: the only change failed.
+        """
+        succeeded: list[Change] = []
+        failed: list[tuple[str, str]] = []
+        for change in changes:
+            try:
+                if not self.is_dry_run:
+                    await self.request(change.addr, change.code, change.header, change.body, is_slow=True)
+            except ArianeError as error:
+                if len(changes) == 1:
+                    raise
+                failed.append((f"{change.summary} on {change.addr}", str(error)))
+            else:
+                succeeded.append(change)
+                self.changes.append(change)
+        if failed:
+            raise PartialFailure(failed, [f"{change.summary} on {change.addr}" for change in succeeded])
+        return succeeded
