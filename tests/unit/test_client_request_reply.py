@@ -41,7 +41,7 @@ def test_a_request_carries_its_correlation_id_and_client() -> None:
     assert own == {
         "UNIQ_KEY": "ID", "WAIT": "true", "mine": "1", "CORRELATION_ID": "x", "REPLY_TO_CLIENT": "me", "TTL": "3000",
     }  # fmt: skip
-    assert send_codec.request_code(asked) == RequestCode.SEND_MESSAGE_V2
+    assert asked.code == RequestCode.SEND_MESSAGE_V2
 
 
 def test_a_reply_is_sent_to_the_clusters_reply_topic_with_the_request_properties() -> None:
@@ -49,7 +49,7 @@ def test_a_reply_is_sent_to_the_clusters_reply_topic_with_the_request_properties
     answer = request_reply.build_reply(asked, b"yes", tags="a", keys=["k"], properties={"mine": "1"})
     out = request_reply.prepare_reply(asked, answer, "ID", SETTINGS)
     own = properties.decode(out.properties)
-    assert (out.topic, out.body, send_codec.request_code(out)) == (
+    assert (out.topic, out.body, out.code) == (
         "C_REPLY_TOPIC",
         b"yes",
         RequestCode.SEND_REPLY_MESSAGE_V2,

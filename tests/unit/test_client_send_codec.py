@@ -81,7 +81,7 @@ def test_each_message_of_a_batch_has_its_own_id():
     assert [(one.flag, one.body) for one in entries] == [(0, b"1"), (7, b"2")]
     assert [properties.decode(one.properties)["UNIQ_KEY"] for one in entries] == ["ID0", "ID1"]
     assert properties.decode(out.properties) == {"WAIT": "true"}
-    assert send_codec.request_code(out) == RequestCode.SEND_BATCH_MESSAGE
+    assert out.code == RequestCode.SEND_BATCH_MESSAGE
     assert send_codec.request_fields(out, "g", 3, 5, SETTINGS)["m"] == "true"
 
 
@@ -120,7 +120,7 @@ def test_the_send_header_of_a_message_is_encoded():
         "m": "false",
     }
     assert encode_header(decode_header(Command(310, fields=sent), SendMessage)) == sent
-    assert send_codec.request_code(out) == RequestCode.SEND_MESSAGE_V2
+    assert out.code == RequestCode.SEND_MESSAGE_V2
 
 
 @pytest.mark.parametrize(("code", "name"), [(0, "SEND_OK"), (10, "FLUSH_DISK_TIMEOUT"), (11, "SLAVE_NOT_AVAILABLE"),

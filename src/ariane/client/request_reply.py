@@ -10,6 +10,8 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from ariane.client import send_codec
 from ariane.client.received_messages import expand_body
 from ariane.client.send_codec import PreparedMessage
@@ -21,7 +23,7 @@ from ariane.model.message import Message, MessageQueue, ReceivedMessage
 from ariane.model.topic import reply_topic
 from ariane.net.connection import Peer, Reply
 from ariane.protocol import properties
-from ariane.protocol.codes import ResponseCode
+from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.callbacks import PushReply
@@ -113,7 +115,8 @@ def prepare_reply(
     }
     if ttl := request.properties.get(names.TTL):
         added[names.TTL] = ttl
-    return send_codec.with_properties(prepared, added)._replace(is_reply=True)
+    prepared = send_codec.with_properties(prepared, added)
+    return msgspec.structs.replace(prepared, code=RequestCode.SEND_REPLY_MESSAGE_V2)
 
 
 def parse_pushed_reply(header: PushReply, body: bytes, now_ms: int) -> ReceivedMessage:

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from ariane.client.received_messages import is_unreadable
 from ariane.client.route_cache import Peers, RouteCache
-from ariane.client.send_codec import PreparedMessage
+from ariane.client.send_codec import PreparedMessage, Redelivery
 from ariane.client.sender import MessageSender
 from ariane.client.settings import ProducerSettings
 from ariane.errors import ArianeError, ConnectionLost, ReplyError
@@ -113,9 +113,7 @@ def copy_to_retry(message: ReceivedMessage, group: str, max_times: int, settings
         properties=properties.encode(table),
         sys_flag=sys_flag,
         flag=message.flag,
-        is_batch=False,
         messages=(),
         ids=(message.message_id,),
-        reconsume_times=message.reconsume_times + 1,
-        max_reconsume_times=max_times,
+        redelivery=Redelivery(message.reconsume_times + 1, max_times),
     )

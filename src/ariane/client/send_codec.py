@@ -69,31 +69,41 @@ class SendResult(msgspec.Struct, frozen=True, kw_only=True):
     """Identifies a delayed message to `Producer.recall`."""
 
 
-class PreparedMessage(NamedTuple):
+class Redelivery(NamedTuple):
+    """Makes a message a copy in a retry topic."""
+
+    reconsume_times: int
+    """Redeliveries so far, with this copy."""
+    max_reconsume_times: int
+    """Maximum number of redeliveries; after them the broker stores the message as a dead letter."""
+
+
+class PreparedMessage(msgspec.Struct, frozen=True, kw_only=True):
     """A message or a batch, ready for any queue of its topic."""
 
+    code: RequestCode = RequestCode.SEND_MESSAGE_V2
+    """Request that carries it: a message, a batch, or the reply to a request."""
     topic: str
     """Topic of all its messages."""
     body: bytes
     """Body as sent: compressed if it is large, encoded messages for a batch."""
     properties: str
     """Encoded properties."""
-    sys_flag: int
+    sys_flag: int = 0
     """Bits for compression and transactions."""
-    flag: int
+    flag: int = 0
     """The application's flag."""
-    is_batch: bool
-    """True for a batch."""
+    redelivery: Redelivery | None = None
+    """Set for a copy in a retry topic."""
     messages: Sequence[Message]
-    """The application's messages."""
+    """The application's messages, for traces; none for a copy in a retry topic."""
     ids: Sequence[str]
-    """Message ids, in the order of `messages`."""
-    reconsume_times: int = 0
-    """Redeliveries so far, for a copy in a retry topic."""
-    max_reconsume_times: int | None = None
-    """Maximum number of redeliveries, for a copy in a retry topic."""
-    is_reply: bool = False
-    """True for the reply to a request."""
+    """Message ids, one per message that is stored."""
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether the body is a batch."""
+        return self.code == RequestCode.SEND_BATCH_MESSAGE
 
 
 def prepare(message: Message, message_id: str, settings: ProducerSettings) -> PreparedMessage:
@@ -109,7 +119,15 @@ def prepare(message: Message, message_id: str, settings: ProducerSettings) -> Pr
     if len(body) >= settings.compress_from:
         body, sys_flag = compression.compress(body), compression.ZLIB_FLAGS
     text = _property_text(message, message_id)
-    return PreparedMessage(message.topic, body, text, sys_flag, message.flag, False, (message,), (message_id,))
+    return PreparedMessage(
+        topic=message.topic,
+        body=body,
+        properties=text,
+        sys_flag=sys_flag,
+        flag=message.flag,
+        messages=(message,),
+        ids=(message_id,),
+    )
 
 
 def prepare_batch(
@@ -149,7 +167,14 @@ def prepare_batch(
             f"the batch has {len(body)} bytes, allowed are {settings.message_max}: split it into smaller batches"
         )
     outer = properties.encode({names.WAIT: "true" if first.wait_stored else "false"})
-    return PreparedMessage(first.topic, body, outer, 0, 0, True, tuple(messages), ids)
+    return PreparedMessage(
+        code=RequestCode.SEND_BATCH_MESSAGE,
+        topic=first.topic,
+        body=body,
+        properties=outer,
+        messages=tuple(messages),
+        ids=ids,
+    )
 
 
 def with_properties(message: PreparedMessage, added: Mapping[str, str]) -> PreparedMessage:
@@ -163,14 +188,7 @@ def with_properties(message: PreparedMessage, added: Mapping[str, str]) -> Prepa
         raise MessageRefused(
             f"the properties have {len(text.encode())} bytes, at most {properties.SIZE_MAX} are allowed"
         )
-    return message._replace(properties=text)
-
-
-def request_code(message: PreparedMessage) -> RequestCode:
-    """Return the request code of a message, batch or reply."""
-    if message.is_reply:
-        return RequestCode.SEND_REPLY_MESSAGE_V2
-    return RequestCode.SEND_BATCH_MESSAGE if message.is_batch else RequestCode.SEND_MESSAGE_V2
+    return msgspec.structs.replace(message, properties=text)
 
 
 def request_fields(
@@ -180,6 +198,7 @@ def request_fields(
 
     They are those of `requests.messaging.SendMessage`, built without that class: its cost would be paid by every message.
     """
+    redelivery = message.redelivery
     names_and_values = {
         "a": group,
         "b": message.topic,
@@ -190,12 +209,12 @@ def request_fields(
         "g": str(born_ms),
         "h": str(message.flag),
         "i": message.properties,
-        "j": str(message.reconsume_times),
+        "j": str(redelivery.reconsume_times) if redelivery is not None else "0",
         "k": "false",
         "m": "true" if message.is_batch else "false",
     }
-    if message.max_reconsume_times is not None:
-        names_and_values["l"] = str(message.max_reconsume_times)
+    if redelivery is not None:
+        names_and_values["l"] = str(redelivery.max_reconsume_times)
     return names_and_values
 
 

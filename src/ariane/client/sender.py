@@ -86,7 +86,7 @@ class MessageSender:
             message, self._group, queue.queue_id, self._instance.clock.now_ms(), self.settings
         )
         connection = await self._instance.peers.connect(self._address(queue))
-        connection.one_way(send_codec.request_code(message), header, message.body)
+        connection.one_way(message.code, header, message.body)
 
     async def _attempts(self, message: PreparedMessage, deadline: float) -> SendResult:
         queues = await self.publish_queues(message.topic)
@@ -121,15 +121,17 @@ class MessageSender:
         clock = self._instance.clock
         connection = await self._connection(addr, timeout_ms)
         header = send_codec.request_fields(message, self._group, queue.queue_id, clock.now_ms(), self.settings)
-        code = send_codec.request_code(message)
         if not self._hooks:
             return send_codec.parse_result(
-                message, await connection.request_nowait(code, header, message.body, timeout_ms=timeout_ms), queue, addr
+                message,
+                await connection.request_nowait(message.code, header, message.body, timeout_ms=timeout_ms),
+                queue,
+                addr,
             )
         refusal = stored = None
         # Only the request is between the two readings, so the broker's store time is between them, too.
         started = Instant.read(clock)
-        answer = await connection.request_nowait(code, header, message.body, timeout_ms=timeout_ms)
+        answer = await connection.request_nowait(message.code, header, message.body, timeout_ms=timeout_ms)
         answered = Instant.read(clock)
         try:
             stored = send_codec.parse_result(message, answer, queue, addr)

@@ -290,7 +290,7 @@ def prepare_half_message(
         added[names.CHECK_IMMUNITY_TIME] = str(immunity_s)
     prepared = send_codec.prepare(message, message_id, settings)
     prepared = send_codec.with_properties(prepared, added)
-    return prepared._replace(sys_flag=prepared.sys_flag | names.TRANSACTION_PREPARED)
+    return msgspec.structs.replace(prepared, sys_flag=prepared.sys_flag | names.TRANSACTION_PREPARED)
 
 
 async def _local_state(
