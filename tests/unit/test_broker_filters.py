@@ -10,7 +10,7 @@ import pytest
 
 from ariane.broker.config import BROKER_SETTINGS, BrokerConfig
 from ariane.broker.dynamic_config import DynamicConfig
-from ariane.broker.handlers.pull_query import PullQueryBuilder
+from ariane.broker.handlers.pull_filter import PullFilterBuilder
 from ariane.broker.state import consumer_filters as filters_module
 from ariane.broker.state import json_documents
 from ariane.broker.state.consumer_filters import ConsumerFilters, FilterTable
@@ -225,7 +225,7 @@ def test_a_pull_needs_a_filter_at_least_as_new_as_its_subscription(version, code
     filters.register("G", [sql("a > 5", 2)])
     config = BrokerConfig(broker_name="b", enable_property_filter=True)
     nothing = SimpleNamespace()
-    queries = PullQueryBuilder(
+    queries = PullFilterBuilder(
         settings=DynamicConfig(config, 0), topics=nothing, groups=nothing, members=nothing, filters=filters
     )
     request = PullMessage("G", "T", 0, 0, 32, 0, 0, 0, None, version, "SQL92")

@@ -12,7 +12,7 @@ from ariane.errors import ConfigError, ProtocolError, ReplyError
 from ariane.model import host
 from ariane.protocol import properties, record
 from ariane.store import pending_deliveries
-from ariane.store.message_store import AppendResult, MessageStore, RecordDraft, StoreConfig, open_store
+from ariane.store.message_store import AppendResult, MessageStore, RecordDraft, RecordFilter, StoreConfig, open_store
 from ariane.testing.clock import FakeClock
 from ariane.testing.disk import FakeDisk
 
@@ -159,7 +159,7 @@ def test_a_delivered_message_has_its_original_topic_queue_and_properties() -> No
     (one,) = rig.records()
     assert (one.topic, one.queue_id, one.body, ~one.prepared_offset) == ("T", 1, b"x", placed.offset)
     assert one.property_map() == {"__STARTDELIVERTIME": str(NOW_MS + 5), "TAGS": "a", "k": "v"}
-    assert rig.store.get("T", 1, 0, 1, frozenset({97})).records  # found by its tag
+    assert rig.store.get("T", 1, 0, 1, RecordFilter(frozenset({97}))).records  # found by its tag
 
 
 def test_delay_levels_retain_the_properties_of_4_9_4() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from ariane.model import host
 from ariane.store import queue_reader
-from ariane.store.message_store import GetStatus, MessageStore, RecordDraft, StoreConfig, open_store
+from ariane.store.message_store import GetStatus, MessageStore, RecordDraft, RecordFilter, StoreConfig, open_store
 from ariane.testing.disk import FakeDisk
 
 HOST = host.pack("127.0.0.1", 10911)
@@ -33,9 +33,9 @@ def test_a_filter_examines_at_most_800_records_per_read(store: MessageStore) -> 
         judged.append(record)
         return False
 
-    got = store.get("T", 0, 0, ALL, None, accept=refuse)
+    got = store.get("T", 0, 0, ALL, RecordFilter(accept=refuse))
     assert (len(judged), got.status, got.next_offset) == (800, GetStatus.NO_MATCHED_MESSAGE, 800)
-    got = store.get("T", 0, got.next_offset, ALL, None, accept=refuse)
+    got = store.get("T", 0, got.next_offset, ALL, RecordFilter(accept=refuse))
     assert (len(judged), got.next_offset) == (1_000, 1_000)
 
 
@@ -44,5 +44,5 @@ def test_a_read_examines_a_bounded_number_of_entries(
     store: MessageStore, monkeypatch: pytest.MonkeyPatch, asked: int, seen: int
 ) -> None:
     monkeypatch.setattr(queue_reader, "ENTRIES_MAX", 900)
-    got = store.get("T", 0, 0, asked, frozenset({1}))
+    got = store.get("T", 0, 0, asked, RecordFilter(frozenset({1})))
     assert (got.status, got.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, seen)

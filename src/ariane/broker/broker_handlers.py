@@ -23,7 +23,7 @@ from ariane.broker.handlers.file_expiry import FileExpiryHandler
 from ariane.broker.handlers.message_query import MessageQueryHandler
 from ariane.broker.handlers.offset_requests import OffsetHandler
 from ariane.broker.handlers.pull import PullHandler
-from ariane.broker.handlers.pull_query import PullQueryBuilder
+from ariane.broker.handlers.pull_filter import PullFilterBuilder
 from ariane.broker.handlers.recall import RecallHandler
 from ariane.broker.handlers.reply_message import ReplyMessageHandler
 from ariane.broker.handlers.runtime_info import RuntimeInfoHandler
@@ -130,7 +130,7 @@ class BrokerHandlers:
         )
         self.pull = PullHandler(
             settings=settings,
-            queries=PullQueryBuilder(
+            filters=PullFilterBuilder(
                 settings=settings,
                 topics=state.topics,
                 groups=state.groups,

@@ -37,47 +37,51 @@ def delay_tags_code(draft: RecordDraft, store_ms: int, delays_ms: Sequence[int])
     return java_hash(draft.tags) if due is None else due
 
 
-def encode_record(
-    draft: RecordDraft,
-    topic: bytes,
-    properties: bytes,
-    queue_offset: int,
-    offset: int,
-    store_ms: int,
-    store_host: bytes,
-) -> bytes:
-    """Return the record as it is stored at `offset` of the log."""
-    born_host = draft.born_host
-    if len(born_host) == PACKED_V4 and len(store_host) == PACKED_V4:
-        return encode_v4(
-            topic, draft.body, properties, draft.queue_id, queue_offset, offset, draft.born_ms, born_host, store_ms,
-            store_host, draft.flag, draft.sys_flag, draft.reconsume_times, draft.prepared_offset,
-        )  # fmt: skip
-    return encode(
-        topic,
-        draft.body,
-        properties,
-        queue_id=draft.queue_id,
-        queue_offset=queue_offset,
-        offset=offset,
-        born_ms=draft.born_ms,
-        born_host=born_host,
-        store_ms=store_ms,
-        store_host=store_host,
-        flag=draft.flag,
-        sys_flag=draft.sys_flag,
-        reconsume_times=draft.reconsume_times,
-        prepared_offset=draft.prepared_offset,
-    )
+class RecordEncoder:
+    """Encodes drafts as records of the commit log.
 
+    Args:
+        store_host: Packed address of the broker, part of every record.
+    """
 
-def encode_batch(
-    parts: Sequence[tuple[RecordDraft, object, bool, bytes, bytes, int]], offset: int, store_ms: int, store_host: bytes
-) -> list[bytes]:
-    """Return the records of a batch, stored one after another from `offset` on."""
-    records = []
-    for draft, _, _, topic, properties, queue_offset in parts:
-        data = encode_record(draft, topic, properties, queue_offset, offset, store_ms, store_host)
-        records.append(data)
-        offset += len(data)
-    return records
+    def __init__(self, store_host: bytes) -> None:
+        self._store_host = store_host
+        self._is_v4 = len(store_host) == PACKED_V4
+
+    def encode(
+        self, draft: RecordDraft, topic: bytes, properties: bytes, queue_offset: int, offset: int, store_ms: int
+    ) -> bytes:
+        """Return the record as it is stored at `offset` of the log."""
+        born_host = draft.born_host
+        if self._is_v4 and len(born_host) == PACKED_V4:
+            return encode_v4(
+                topic, draft.body, properties, draft.queue_id, queue_offset, offset, draft.born_ms, born_host, store_ms,
+                self._store_host, draft.flag, draft.sys_flag, draft.reconsume_times, draft.prepared_offset,
+            )  # fmt: skip
+        return encode(
+            topic,
+            draft.body,
+            properties,
+            queue_id=draft.queue_id,
+            queue_offset=queue_offset,
+            offset=offset,
+            born_ms=draft.born_ms,
+            born_host=born_host,
+            store_ms=store_ms,
+            store_host=self._store_host,
+            flag=draft.flag,
+            sys_flag=draft.sys_flag,
+            reconsume_times=draft.reconsume_times,
+            prepared_offset=draft.prepared_offset,
+        )
+
+    def encode_batch(
+        self, parts: Sequence[tuple[RecordDraft, object, bool, bytes, bytes, int]], offset: int, store_ms: int
+    ) -> list[bytes]:
+        """Return the records of a batch, stored one after another from `offset` on."""
+        records = []
+        for draft, _, _, topic, properties, queue_offset in parts:
+            data = self.encode(draft, topic, properties, queue_offset, offset, store_ms)
+            records.append(data)
+            offset += len(data)
+        return records

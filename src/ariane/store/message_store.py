@@ -26,7 +26,7 @@ from ariane.store.checkpoint_writer import CheckpointWriter
 from ariane.store.consume_queue import ENTRY, ConsumeQueue
 from ariane.store.deletions import Deletions
 from ariane.store.dispatch import Arrival, PendingEntry
-from ariane.store.encoding import delay_tags_code, encode_batch, encode_properties, encode_record
+from ariane.store.encoding import RecordEncoder, delay_tags_code, encode_properties
 from ariane.store.files import Disk, OpenFiles, SystemDisk, open_error
 from ariane.store.flush import FlushPostponed, FlushRound
 from ariane.store.key_hashes import is_indexed
@@ -38,7 +38,7 @@ from ariane.store.removed_files import RemovedFiles
 from ariane.store.retention import Retention
 from ariane.store.store_directory import claim, mark_stopped, release
 from ariane.store.topic_removal import TopicRemoval
-from ariane.store.types import AppendResult, GetResult, GetStatus, RecordDraft, StoreConfig
+from ariane.store.types import ALL_RECORDS, AppendResult, GetResult, GetStatus, RecordDraft, RecordFilter, StoreConfig
 
 __all__ = [
     "AppendResult",
@@ -50,6 +50,7 @@ __all__ = [
     "GetStatus",
     "MessageStore",
     "RecordDraft",
+    "RecordFilter",
     "RecoveryReport",
     "StoreConfig",
     "SystemDisk",
@@ -114,7 +115,7 @@ class MessageStore:
         # What the start found and repaired, for logs and tests.
         self.recovery_report = state.report
         self._now_ms = now_ms
-        self._store_host = store_host
+        self._encoder = RecordEncoder(store_host)
 
         # The disk: all handles are in `_files`, except those of the log, which a flush may be using.
         self._files = state.files
@@ -178,17 +179,17 @@ class MessageStore:
         store_ms = now_ms if now_ms > log.last_ms else log.last_ms
         listed = dispatch.has_entry(draft.sys_flag)
         queue_offset = queue.next_offset if listed else 0
-        data = encode_record(draft, topic, properties, queue_offset, log.end, store_ms, self._store_host)
+        data = self._encoder.encode(draft, topic, properties, queue_offset, log.end, store_ms)
         if len(data) > log.room:
             # The record contains its own offset, so it is encoded again for the next file.
             rolled = log.roll(len(data))
-            data = encode_record(draft, topic, properties, queue_offset, rolled, store_ms, self._store_host)
-        offset = log.end
+            data = self._encoder.encode(draft, topic, properties, queue_offset, rolled, store_ms)
+        appended = AppendResult(log.end, len(data), queue_offset, store_ms)
         log.append(data, store_ms)
         if listed:
             queue.next_offset += 1
-        self._add_pending(draft, queue, listed, offset, len(data), queue_offset, store_ms)
-        return AppendResult(offset, len(data), queue_offset, store_ms)
+        self._add_pending(draft, queue, listed, appended)
+        return appended
 
     def put_batch(self, drafts: list[RecordDraft]) -> list[AppendResult]:
         """Append messages next to each other in one file with one write: all of them or none."""
@@ -207,18 +208,19 @@ class MessageStore:
             if listed:
                 next_offsets[queue] = queue_offset + 1
             parts.append((draft, queue, listed, topic, properties, queue_offset))
-        records = encode_batch(parts, log.end, store_ms, self._store_host)
+        records = self._encoder.encode_batch(parts, log.end, store_ms)
         total = sum(map(len, records))
         if total > log.room:
-            records = encode_batch(parts, log.roll(total), store_ms, self._store_host)
+            records = self._encoder.encode_batch(parts, log.roll(total), store_ms)
         if not records:
             return []
         offset = log.end
         log.append(b"".join(records), store_ms)
         results = []
         for (draft, queue, listed, _, _, queue_offset), data in zip(parts, records, strict=True):
-            self._add_pending(draft, queue, listed, offset, len(data), queue_offset, store_ms)
-            results.append(AppendResult(offset, len(data), queue_offset, store_ms))
+            appended = AppendResult(offset, len(data), queue_offset, store_ms)
+            self._add_pending(draft, queue, listed, appended)
+            results.append(appended)
             offset += len(data)
         for queue, number in next_offsets.items():
             queue.next_offset = number
@@ -229,16 +231,8 @@ class MessageStore:
             raise reason.with_traceback(None)
         raise StoreFull(f"{PENDING_MAX} records are pending: queue entries cannot be written below {self.config.root}")
 
-    def _add_pending(
-        self,
-        draft: RecordDraft,
-        queue: ConsumeQueue,
-        listed: bool,
-        offset: int,
-        size: int,
-        queue_offset: int,
-        store_ms: int,
-    ) -> None:
+    def _add_pending(self, draft: RecordDraft, queue: ConsumeQueue, listed: bool, appended: AppendResult) -> None:
+        offset, size, queue_offset, store_ms = appended
         if listed or is_indexed(draft.sys_flag):
             self.index.add_pending((queue.topic, draft.properties, offset, store_ms))
         self.puts += 1
@@ -302,25 +296,22 @@ class MessageStore:
         queue_id: int,
         offset: int,
         max_count: int,
-        codes: frozenset[int] | None = None,
-        max_bytes: int | None = None,
-        accept: Callable[[bytes], bool] | None = None,
+        record_filter: RecordFilter = ALL_RECORDS,
     ) -> GetResult:
         """Return records of a queue.
 
         Args:
-            offset: number of the first entry.
-            max_count: most records; the limits of `StoreConfig` count, too.
-            codes: tags codes to accept; None accepts all.
-            max_bytes: most bytes of records.
-            accept: decides about each record whose tags code is accepted (SQL92 filters).
+            topic: Topic of the queue.
+            queue_id: Number of the queue.
+            offset: Queue offset of the first record.
+            max_count: Maximum number of records; the limits of `StoreConfig` apply as well.
+            record_filter: Records to return.
         """
         queue = self._queues.get_opened(topic, queue_id)
         if queue is None:
             return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, [], 0, 0, 0, False)
-        wanted = (offset, max_count, codes, max_bytes, accept)
         try:
-            return queue_reader.read_messages(queue, self._log, self.config, *wanted)
+            return queue_reader.read_messages(queue, self._log, self.config, offset, max_count, record_filter)
         except FileNotFoundError as error:
             raise self._removed_files.report_removed(str(error.filename)) from error
 

@@ -24,7 +24,7 @@ from ariane.protocol.record import (
 )
 from ariane.store.commit_log import CommitLog
 from ariane.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, LOST_CODE, ConsumeQueue
-from ariane.store.types import GetResult, GetStatus, StoreConfig
+from ariane.store.types import GetResult, GetStatus, RecordFilter, StoreConfig
 
 SCAN_BYTES = 16_000  # of entries examined by one read of few records: a rare tag must not need a pull per entry
 ENTRIES_MAX = 4_096  # examined by one read, whatever the requested count
@@ -44,17 +44,10 @@ def read_messages(
     config: StoreConfig,
     offset: int,
     max_count: int,
-    codes: frozenset[int] | None,
-    max_bytes: int | None,
-    accept: Callable[[bytes], bool] | None = None,
+    record_filter: RecordFilter,
 ) -> GetResult:
-    """Return records of `queue` from entry `offset` on. The first match is always returned, whatever its size.
-
-    Args:
-        codes: tags codes to accept; None accepts all.
-        max_bytes: most bytes of records.
-        accept: decides about each record whose tags code is accepted.
-    """
+    """Return records of `queue` from entry `offset` on. The first match is always returned, whatever its size."""
+    codes, accept = record_filter
     low, high = queue.min_offset(log.start), queue.max
     if high == 0:
         return _nothing(GetStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
@@ -70,8 +63,6 @@ def read_messages(
 
     log_start, recent_from = log.start, log.end - config.memory_bytes
     bytes_max, count_max = config.transfer_bytes_in_memory, min(max_count, config.transfer_count_in_memory)
-    if max_bytes is not None:
-        bytes_max = min(bytes_max, max_bytes)
     taken: list[tuple[int, int]] = []
     total = scanned = last = 0
     status = GetStatus.NO_MATCHED_MESSAGE

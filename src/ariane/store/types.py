@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import os
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -130,6 +131,18 @@ class AppendResult(NamedTuple):
     size: int
     queue_offset: int
     store_ms: int
+
+
+class RecordFilter(NamedTuple):
+    """The records that a read returns."""
+
+    codes: frozenset[int] | None = None
+    """Tags codes of consume-queue entries; None: all."""
+    accept: Callable[[bytes], bool] | None = None
+    """Predicate of records whose tags code matches (SQL92); None: all."""
+
+
+ALL_RECORDS = RecordFilter()
 
 
 class GetStatus(enum.Enum):

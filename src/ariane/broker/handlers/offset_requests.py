@@ -74,7 +74,7 @@ class OffsetHandler:
         if offset is not None:
             return _offset(offset)
         if self._store.min_offset(topic, queue_id) <= 0:
-            first = self._store.get(topic, queue_id, 0, 1, None)
+            first = self._store.get(topic, queue_id, 0, 1)
             if first.status != GetStatus.FOUND or not first.suggest_slave:
                 return _offset(0)
         remark = (

@@ -1,7 +1,7 @@
 """PULL_MESSAGE (11), and LITE_PULL_MESSAGE (361) of 5.x clients. [PullMessageProcessor]
 
-    request → checks → PullQuery → store.get ─ messages ─→ reply: the records as they are stored
-                                             └ none ─────→ hold until a matching message arrives or the time is over → reply
+    request → checks → RecordFilter → store.get ─ messages ─→ reply: the records as they are stored
+                                                └ none ─────→ hold until a matching message arrives or the time is over → reply
 
 Checks come in the order of reference store-and-broker 3.4. A pull is held only if its SUSPEND flag allows it.
 """
@@ -15,7 +15,7 @@ import msgspec
 
 from ariane.broker.dynamic_config import DynamicConfig
 from ariane.broker.handlers.collaborators import StoreListener
-from ariane.broker.handlers.pull_query import PullQuery, PullQueryBuilder
+from ariane.broker.handlers.pull_filter import PullFilterBuilder
 from ariane.broker.long_polling import PullWaiters, Waiter
 from ariane.broker.state.consumer_offsets import ConsumerOffsets
 from ariane.broker.state.group_registry import GroupRegistry
@@ -30,7 +30,7 @@ from ariane.protocol.command import Command
 from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.clients import WireQueue
 from ariane.protocol.requests.messaging import COMMIT_OFFSET, SUSPEND, PullMessage
-from ariane.store.message_store import GetResult, GetStatus, MessageStore, RecordDraft
+from ariane.store.message_store import GetResult, GetStatus, MessageStore, RecordDraft, RecordFilter
 
 log = logging.getLogger("ariane.broker")
 
@@ -67,7 +67,7 @@ class PullHandler:
         self,
         *,
         settings: DynamicConfig,
-        queries: PullQueryBuilder,
+        filters: PullFilterBuilder,
         groups: GroupRegistry,
         offsets: ConsumerOffsets,
         store: MessageStore,
@@ -78,7 +78,7 @@ class PullHandler:
         clock: Clock,
     ) -> None:
         self._settings = settings
-        self._queries = queries
+        self._filters = filters
         self._groups = groups
         self._offsets = offsets
         self._store = store
@@ -96,35 +96,35 @@ class PullHandler:
         """
         request = decode_header(command, PullMessage)
         try:
-            query = self._queries.build(request)
+            record_filter = self._filters.build(request)
         except ReplyError as error:
             return Reply(error.code, {}, error.remark)
         config = self._settings.current
         # A slave's offsets are copied from its master: a commit here would be overwritten.
         if request.sys_flag & COMMIT_OFFSET and request.commit_offset >= 0 and not config.is_slave:
             self._offsets.commit(request.consumer_group, request.topic, request.queue_id, request.commit_offset)
-        result = self._get_and_count(request, query, request.queue_offset)
+        result = self._get_and_count(request, record_filter, request.queue_offset)
         if _response_code(result, request) == ResponseCode.PULL_NOT_FOUND and request.sys_flag & SUSPEND:
             hold_ms = request.suspend_timeout_millis if config.long_polling_enable else config.short_polling_time_mills
             hold_ms = max(0, min(hold_ms, HOLD_MAX_MS))
-            waiter = self._wait(request, query, request.queue_offset, hold_ms)
-            if query.accept is not None:
-                return self._hold_for_match(request, query, waiter, hold_ms)
-            return self._hold(request, query, waiter)
+            waiter = self._wait(request, record_filter, request.queue_offset, hold_ms)
+            if record_filter.accept is not None:
+                return self._hold_for_match(request, record_filter, waiter, hold_ms)
+            return self._hold(request, record_filter, waiter)
         return self._reply(request, result)
 
     # --- holding ---
 
-    def _wait(self, request: PullMessage, query: PullQuery, offset: int, hold_ms: float) -> Waiter:
+    def _wait(self, request: PullMessage, record_filter: RecordFilter, offset: int, hold_ms: float) -> Waiter:
         chars = len(request.subscription or "")
-        return self._waiters.wait(request.topic, request.queue_id, offset, query.codes, hold_ms, chars)
+        return self._waiters.wait(request.topic, request.queue_id, offset, record_filter.codes, hold_ms, chars)
 
-    async def _hold(self, request: PullMessage, query: PullQuery, waiter: Waiter) -> LateReply:
+    async def _hold(self, request: PullMessage, record_filter: RecordFilter, waiter: Waiter) -> LateReply:
         await waiter
-        return self._late_reply(request, query, request.queue_offset)
+        return self._late_reply(request, record_filter, request.queue_offset)
 
     async def _hold_for_match(
-        self, request: PullMessage, query: PullQuery, waiter: Waiter, hold_ms: float
+        self, request: PullMessage, record_filter: RecordFilter, waiter: Waiter, hold_ms: float
     ) -> LateReply:
         """Read each arriving record once, and reply with the first match.
 
@@ -135,28 +135,27 @@ class PullHandler:
         offset = request.queue_offset
         while True:
             await waiter
-            result = self._get(request, query, offset)
+            result = self._get(request, record_filter, offset)
             is_at_end = result.status is GetStatus.NO_MATCHED_MESSAGE and result.next_offset >= result.max_offset
             if not is_at_end or loop.time() >= deadline:
-                return self._late_reply(request, query, offset)
+                return self._late_reply(request, record_filter, offset)
             self._count(request, result, 0.0)
             offset = result.next_offset
             remaining_ms = max(0.0, (deadline - loop.time()) * 1000)
-            waiter = self._wait(request, query, offset, remaining_ms)
+            waiter = self._wait(request, record_filter, offset, remaining_ms)
 
-    def _late_reply(self, request: PullMessage, query: PullQuery, offset: int) -> LateReply:
+    def _late_reply(self, request: PullMessage, record_filter: RecordFilter, offset: int) -> LateReply:
         # One arrival may wake many pulls: each reads its messages when its connection has room for them.
-        return LateReply(lambda: self._reply(request, self._get_and_count(request, query, offset)))
+        return LateReply(lambda: self._reply(request, self._get_and_count(request, record_filter, offset)))
 
     # --- reading ---
 
-    def _get(self, request: PullMessage, query: PullQuery, offset: int) -> GetResult:
-        codes, accept = query
-        return self._store.get(request.topic, request.queue_id, offset, request.max_msg_nums, codes, accept=accept)
+    def _get(self, request: PullMessage, record_filter: RecordFilter, offset: int) -> GetResult:
+        return self._store.get(request.topic, request.queue_id, offset, request.max_msg_nums, record_filter)
 
-    def _get_and_count(self, request: PullMessage, query: PullQuery, offset: int) -> GetResult:
+    def _get_and_count(self, request: PullMessage, record_filter: RecordFilter, offset: int) -> GetResult:
         started = self._stats.timer()
-        result = self._get(request, query, offset)
+        result = self._get(request, record_filter, offset)
         self._count(request, result, self._stats.timer() - started)
         return result
 

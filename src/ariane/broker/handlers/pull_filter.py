@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import NamedTuple
 
 from ariane.broker.dynamic_config import DynamicConfig
 from ariane.broker.state.consumer_filters import ConsumerFilters, unsupported_remark
@@ -23,19 +22,13 @@ from ariane.model.topic import PERM_READ, RETRY_PREFIX
 from ariane.protocol import record
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.requests.messaging import SQL92, SUBSCRIPTION, TAG, PullMessage
+from ariane.store.message_store import RecordFilter
 
 log = logging.getLogger("ariane.broker")
 
 
-class PullQuery(NamedTuple):
-    """The records that a pull wants."""
-
-    codes: frozenset[int] | None = None  # tag hashes; None: any
-    accept: Callable[[bytes], bool] | None = None  # predicate of a record; None: all
-
-
-class PullQueryBuilder:
-    """Checks the permissions of pulls and turns their subscriptions into queries."""
+class PullFilterBuilder:
+    """Checks the permissions of pulls and turns their subscriptions into filters."""
 
     def __init__(
         self,
@@ -52,8 +45,8 @@ class PullQueryBuilder:
         self._members = members
         self._filters = filters
 
-    def build(self, request: PullMessage) -> PullQuery:
-        """Return the query of a pull.
+    def build(self, request: PullMessage) -> RecordFilter:
+        """Return the filter of a pull.
 
         Raises:
             ReplyError: the group may not pull from this queue, or its subscription is missing, outdated or malformed.
@@ -82,16 +75,16 @@ class PullQueryBuilder:
             remark = f"queueId[{request.queue_id}] is illegal, topic:[{topic}] readQueueNums:[{queues}]"
             raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
         if request.sys_flag & SUBSCRIPTION:
-            query = self._from_request(request)
+            record_filter = self._from_request(request)
         else:
-            query = self._from_heartbeat(request, may_broadcast=group_config.consume_broadcast_enable)
+            record_filter = self._from_heartbeat(request, may_broadcast=group_config.consume_broadcast_enable)
         if config.filter_support_retry and topic.startswith(RETRY_PREFIX):
-            return query._replace(accept=_accept_retried(self._filters, topic.removeprefix(RETRY_PREFIX)))
-        return query
+            return record_filter._replace(accept=_accept_retried(self._filters, topic.removeprefix(RETRY_PREFIX)))
+        return record_filter
 
-    def _from_request(self, request: PullMessage) -> PullQuery:
+    def _from_request(self, request: PullMessage) -> RecordFilter:
         if request.expression_type in (None, "", TAG):
-            return PullQuery(tags.codes(tags.parse(request.subscription)))
+            return RecordFilter(tags.codes(tags.parse(request.subscription)))
         is_enabled = self._settings.current.enable_property_filter
         if request.expression_type == SQL92:
             try:
@@ -100,10 +93,10 @@ class PullQueryBuilder:
                 remark = f"parse the consumer's subscription failed: {error}"
                 raise ReplyError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark) from error
             if is_enabled:
-                return PullQuery(accept=_accept(sql))
+                return RecordFilter(accept=_accept(sql))
         raise ReplyError(ResponseCode.SYSTEM_ERROR, unsupported_remark(request.expression_type, is_enabled))
 
-    def _from_heartbeat(self, request: PullMessage, *, may_broadcast: bool) -> PullQuery:
+    def _from_heartbeat(self, request: PullMessage, *, may_broadcast: bool) -> RecordFilter:
         group, topic = request.consumer_group, request.topic
         online = self._members.consumers.get(group)
         if online is None:
@@ -121,8 +114,8 @@ class PullQueryBuilder:
             remark = f"the consumer's subscription not latest: {subscription.sub_version} < {request.sub_version}"
             raise ReplyError(ResponseCode.SUBSCRIPTION_NOT_LATEST, remark)
         if subscription.expression_type not in (None, "", TAG):
-            return PullQuery(accept=_accept(self.registered_filter(request, subscription.expression_type)))
-        return PullQuery(None if subscription.sub_string in (None, "", tags.ALL) else subscription.code_set)
+            return RecordFilter(accept=_accept(self.registered_filter(request, subscription.expression_type)))
+        return RecordFilter(None if subscription.sub_string in (None, "", tags.ALL) else subscription.code_set)
 
     def registered_filter(self, request: PullMessage, expression_type: str | None) -> SqlFilter:
         """Return the filter that a heartbeat registered for the group and topic of a pull.
