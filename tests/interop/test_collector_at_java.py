@@ -58,7 +58,9 @@ def test_a_java_master_and_slave_are_sampled(tmp_path: Path) -> None:
 
         settings = ConsumerSettings(concurrency=2, cached_max=32)
         async with PushConsumer("G", namesrv, {"T": "*"}, slow, start="first", settings=settings):
-            await asyncio.wait_for(publisher.run_collector(namesrv, interval_s=2, on_round=look, stop=stop), 90)
+            await asyncio.wait_for(
+                publisher.run_collector(namesrv, publisher.CollectorOptions(interval_s=2), on_round=look, stop=stop), 90
+            )
         assert all(set(one) == {0, 1} for one in rounds)
         told = [sample for one in rounds for sample in one.values()]
         assert {(sample.error, sample.failed_requests) for sample in told} == {(None, ())}

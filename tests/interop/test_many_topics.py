@@ -46,7 +46,13 @@ class Broker:
         table = {f"T{i}": TopicConfig(topic_name=f"T{i}", read_queue_nums=i % 8 + 1) for i in range(count)}
         self.topics = TopicRegistry(TopicTable(DataVersion(1, 1), table), config, now_ms=lambda: 2)
         self.registration = Registration(
-            DynamicConfig(config, 0), "127.0.0.1:1", "127.0.0.1:2", self.topics, peers, tasks, now_ms=lambda: 2
+            settings=DynamicConfig(config, 0),
+            addr="127.0.0.1:1",
+            ha_addr="127.0.0.1:2",
+            topics=self.topics,
+            peers=peers,
+            tasks=tasks,
+            now_ms=lambda: 2,
         )
         self.topics.on_table_change = self.registration.register_soon
 

@@ -94,8 +94,10 @@ def backlog_served_by_the_slave(home: Path) -> Iterator[str]:
             async with PushConsumer("G", servers.namesrv, {"T": "*"}, slow, start="first", settings=one_by_one):
                 ended = asyncio.Event()
                 watched = Watched(is_ready, servers.namesrv)
-                args = {"interval_s": 2.0, "on_round": watched.look, "stop": ended}
-                collector = asyncio.create_task(publisher.run_collector(servers.namesrv, **args))  # type: ignore[arg-type]
+                options = publisher.CollectorOptions(interval_s=2.0)
+                collector = asyncio.create_task(
+                    publisher.run_collector(servers.namesrv, options, on_round=watched.look, stop=ended)
+                )
                 await asyncio.to_thread(told.wait, LIMIT_S)
                 ended.set()
                 await collector

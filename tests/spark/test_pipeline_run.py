@@ -244,7 +244,8 @@ def test_small_files_of_a_bucket_are_merged_and_old_files_are_retained_for_reade
     assert now is not None
     frame = table_publisher.read_table(fed.spark, fed.home, TRACE_EVENTS).limit(0)
     later = max(one.retired_ms for one in now.retired) + table_format.RETIRED_RETENTION_MS
-    table_publisher.commit(frame, fed.home, TRACE_EVENTS, applied=now.applied, replaced=(), as_of_ms=None, now_ms=later)
+    change = table_publisher.TableChange(frame=frame, applied=now.applied)
+    table_publisher.commit(fed.home, TRACE_EVENTS, change, later)
     assert list((fed.home / TRACE_EVENTS.name).glob("v=*/bucket=*/*.parquet")) == [
         fed.home / TRACE_EVENTS.name / merged.path
     ]
@@ -269,8 +270,9 @@ def test_a_failed_aggregation_leaves_the_table_unchanged(fed: Fed) -> None:
     former = table_format.read_version(fed.home, JOURNEYS)
     good = table_publisher.read_table(fed.spark, fed.home, JOURNEYS)
     failing = good.withColumn("topic", F.raise_error(F.lit("the disk is on fire")).cast("string"))
+    change = table_publisher.TableChange(frame=failing, applied={})
     with pytest.raises(Exception, match="the disk is on fire"):
-        table_publisher.commit(failing, fed.home, JOURNEYS, applied={}, replaced=(), as_of_ms=None, now_ms=0)
+        table_publisher.commit(fed.home, JOURNEYS, change, 0)
     assert table_format.read_version(fed.home, JOURNEYS) == former
     assert fed.journeys() == [("A", None)]
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from ariane.broker.stats import stats_log_format
-from ariane.broker.stats.broker_stats import BrokerStats, is_tool_group
+from ariane.broker.stats.broker_stats import BrokerStats, PulledMessages, is_tool_group
 from ariane.broker.stats.stats_items import (
     DAY,
     EMPTY_SNAPSHOT,
@@ -37,7 +37,7 @@ from ariane.broker.stats.store_stats import FINE_BOUNDS_MS, LABELS, DailyTotals,
 from ariane.spark.read.source_options import SourceOptions
 from ariane.testing.clock import FakeClock
 
-PULL = {"count": 32, "size": 6400, "seconds": 0.002, "behind": 177, "late_ms": 5}
+PULL = PulledMessages(messages=32, size=6400, seconds=0.002, behind=177, late_ms=5)
 
 
 def at(text: str, zone: timezone | ZoneInfo = UTC) -> int:  # type: ignore[valid-type]
@@ -120,7 +120,7 @@ def test_every_event_is_recorded_under_its_item_names_and_keys() -> None:
     stats.record_send_back("T", "G", delay_queue=3, size=80)
     stats.record_send_back("T", "G")
     stats.record_delayed_delivery("T", 2, 1, 70)
-    stats.record_pull("T", "G", 1, **PULL)  # type: ignore[arg-type]
+    stats.record_pull("T", "G", 1, PULL)
     stats.record_transaction_read("H", 4, 400)
     for item in stats.items():
         item.sample(MINUTE, 10_000)
@@ -157,7 +157,7 @@ def test_without_details_there_are_no_per_queue_items() -> None:
     stats = BrokerStats("C", detail=False, fall_recorded=False)
     stats.record_delayed_send(2, 1, 90)
     stats.record_delayed_delivery("T", 2, 1, 70)
-    stats.record_pull("T", "G", 1, **PULL)  # type: ignore[arg-type]
+    stats.record_pull("T", "G", 1, PULL)
     keys = {name: key for name, key, _ in stats.snapshots(MINUTE)}
     assert not {name for name in keys if name.startswith("QUEUE_")}
     assert keys["GROUP_GET_LATENCY"] == "T@G"
@@ -168,7 +168,7 @@ def test_without_details_there_are_no_per_queue_items() -> None:
 def test_reads_by_tools_do_not_count_as_consumption(group: str) -> None:
     stats = BrokerStats("C")
     assert is_tool_group(group) and not is_tool_group("G")
-    stats.record_pull("T", group, 1, **PULL)  # type: ignore[arg-type]
+    stats.record_pull("T", group, 1, PULL)
     stats.record_miss(group)
     stats.record_scan("T", group, 1, 10**9)
     assert [name for name, _, _ in stats.snapshots(MINUTE)] == ["BROKER_PUT_NUMS", "BROKER_GET_NUMS"]
@@ -191,7 +191,7 @@ def test_items_of_deleted_topics_and_groups_are_removed_if_enabled(drop_unused: 
     for topic in ("T", "T2"):
         stats.record_send(topic, 1, 1)
         for group in ("G", "G2"):
-            stats.record_pull(topic, group, 0, **PULL)  # type: ignore[arg-type]
+            stats.record_pull(topic, group, 0, PULL)
             stats.record_send_back(topic, group)
     stats.drop_topic("T")
     stats.drop_group("G2")
@@ -396,7 +396,7 @@ def test_the_recorder_samples_and_prints(tmp_path: Path) -> None:
     clock = FakeClock(at("2026-11-21T01:49:15"), is_auto=True)
     stats = BrokerStats("C", now_ms=clock.now_ms)
     stats.record_send("T1", 6, 600)
-    stats.record_pull("T1", "G", 0, **PULL)  # type: ignore[arg-type]
+    stats.record_pull("T1", "G", 0, PULL)
     journal = StatsLogFile(tmp_path)
     run_for(StatsRecorder(stats, lambda: 6, journal, clock), clock, 50)
     written = journal.path.read_text().splitlines()
@@ -422,10 +422,10 @@ def test_groups_with_a_large_lag_are_disabled_unless_they_stopped_reading(tmp_pa
     stats = BrokerStats("C", now_ms=clock.now_ms)
     groups = Groups()
     recorder = StatsRecorder(stats, lambda: 0, StatsLogFile(tmp_path), clock, fallbehind_max=1000, groups=groups)
-    stats.record_pull("T", "near", 0, **PULL)  # type: ignore[arg-type]
-    stats.record_pull("T", "far", 0, **{**PULL, "behind": 1001})  # type: ignore[arg-type]
+    stats.record_pull("T", "near", 0, PULL)
+    stats.record_pull("T", "far", 0, PULL._replace(behind=1001))
     stats.record_scan("T", "far", 1, 2000)
-    stats.record_pull("T", "caught-up", 0, **{**PULL, "behind": 5000})  # type: ignore[arg-type]
+    stats.record_pull("T", "caught-up", 0, PULL._replace(behind=5000))
     clock.advance_ms(1)
     stats.record_scan("T", "caught-up", 0, 5)
     run_for(recorder, clock, 700)

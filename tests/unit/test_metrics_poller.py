@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import Any, cast
 
 import msgspec
@@ -255,6 +254,13 @@ class Producing:
         self.sent.append(message.body)
 
 
+def collector_rounds(
+    cluster: Cluster, producer: Producer, clock: FakeClock, *, once: bool = False
+) -> publisher.CollectorRounds:
+    options = publisher.CollectorOptions(topic="S", once=once)
+    return publisher.CollectorRounds(poller=sampler(cluster, clock), producer=producer, options=options, clock=clock)
+
+
 def test_unsent_samples_are_retried_and_dropped_ones_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publisher, "MAX_PENDING", 3)
     producing, clock, cluster = Producing(), FakeClock(1000, is_auto=True), Cluster()
@@ -271,7 +277,7 @@ def test_unsent_samples_are_retried_and_dropped_ones_are_counted(monkeypatch: py
                 stop.set()
 
         producer = cast(Producer, producing)
-        await publisher._rounds(sampler(cluster, clock), producer, "S", 5.0, False, on_round, stop, clock)
+        await collector_rounds(cluster, producer, clock).run(on_round, stop)
 
     asyncio.run(work(4))
     assert [(one.pending, one.dropped) for one in seen] == [(1, 0), (3, 0), (3, 2), (0, 4)]
@@ -285,17 +291,13 @@ def test_unsent_samples_are_retried_and_dropped_ones_are_counted(monkeypatch: py
 def test_once_reports_that_no_broker_accepted_the_samples() -> None:
     async def work() -> None:
         clock = FakeClock(1000, is_auto=True)
-        waiting: deque[tuple[str, bytes]] = deque()
-        assert await publisher._send(cast(Producer, Producing()), "S", waiting) is None
         producer = cast(Producer, Producing())
-        await publisher._rounds(
-            sampler(Cluster(), clock), producer, "S", 5.0, True, lambda _: None, asyncio.Event(), clock
-        )
+        await collector_rounds(Cluster(), producer, clock, once=True).run(lambda _: None, asyncio.Event())
 
     with pytest.raises(ConnectionLost, match="keeper:1"):
         asyncio.run(work())
     with pytest.raises(ConfigError, match="interval"):
-        asyncio.run(publisher.run_collector("127.0.0.1:1", interval_s=0.1))
+        publisher.CollectorOptions(interval_s=0.1)
 
 
 class NameServers(ConnectionPool):

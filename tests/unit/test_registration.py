@@ -107,7 +107,13 @@ class Setup:
         self.tasks = BackgroundTasks("test")
         peers: Any = FakePeers({"ns:1": self.first, "ns:2": self.second})
         self.registration = Registration(
-            self.settings, "h:1", "h:2", self.topics, peers, self.tasks, now_ms=lambda: 1000
+            settings=self.settings,
+            addr="h:1",
+            ha_addr="h:2",
+            topics=self.topics,
+            peers=peers,
+            tasks=self.tasks,
+            now_ms=lambda: 1000,
         )
         self.topics.on_table_change = self.registration.register_soon
 

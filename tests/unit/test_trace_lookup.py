@@ -14,6 +14,7 @@ from tables_on_disk import put
 
 from ariane.errors import StoreError
 from ariane.reports import trace_lookup
+from ariane.reports.trace_lookup import TopicSelection
 from ariane.tables import JOURNEYS, MESSAGE_KEYS
 from ariane.tables.time_buckets import bucket_of_id
 
@@ -129,7 +130,7 @@ def test_a_groups_messages_with_a_key_are_found_despite_newer_ones_of_others(
 def test_messages_of_a_client_with_a_wrong_clock_are_found_by_topic(tmp_path: Path) -> None:
     """Files are selected by the broker's clock, as rows are."""
     publish(tmp_path, journey(unique_id(1), sent_at=at(-8 * 3_600_000), stored_at=at(0), stored_exact=True))
-    found = trace_lookup.journeys_of_topic(tmp_path, "T", since_ms=T0_MS - 600_000, until_ms=T0_MS + 60_000)
+    found = trace_lookup.journeys_of_topic(tmp_path, TopicSelection("T", T0_MS - 600_000, T0_MS + 60_000))
     assert ids(found) == [unique_id(1)]
 
 
@@ -148,21 +149,21 @@ def test_messages_of_a_topic_are_sorted_newest_or_slowest_first(tmp_path: Path) 
         journey(old, stored_at=at(-9000), sent_at=at(-9000)),
         journey(other, topic="U", stored_at=at(2500)),
     )
-    span = {"since_ms": T0_MS, "until_ms": T0_MS + 3000}
-    assert ids(trace_lookup.journeys_of_topic(tmp_path, "T", **span)) == [fast, slow]
-    slowest = trace_lookup.journeys_of_topic(tmp_path, "T", **span, is_slowest_first=True, limit=1)
+    selection = TopicSelection("T", T0_MS, T0_MS + 3000)
+    assert ids(trace_lookup.journeys_of_topic(tmp_path, selection)) == [fast, slow]
+    slowest = trace_lookup.journeys_of_topic(tmp_path, selection, is_slowest_first=True, limit=1)
     assert (ids(slowest), slowest.omitted, slowest.rows[0]["took_ms"]) == ([slow], 1, 405)
-    assert ids(trace_lookup.journeys_of_topic(tmp_path, "T", **span, group="H")) == []
+    assert ids(trace_lookup.journeys_of_topic(tmp_path, selection._replace(group="H"))) == []
     with pytest.raises(StoreError, match="no traced messages of topic V in this time range; topics with traces: T, U"):
-        trace_lookup.journeys_of_topic(tmp_path, "V", **span)
+        trace_lookup.journeys_of_topic(tmp_path, selection._replace(topic="V"))
     with pytest.raises(StoreError, match="widen --since"):
-        trace_lookup.journeys_of_topic(tmp_path, "T", since_ms=T0_MS + 9000, until_ms=T0_MS + 9999)
+        trace_lookup.journeys_of_topic(tmp_path, TopicSelection("T", T0_MS + 9000, T0_MS + 9999))
 
 
 def test_unpublished_tables_are_reported_with_the_command_to_run(tmp_path: Path) -> None:
     for ask in (
         lambda: trace_lookup.find_journeys(tmp_path, key="k"),
-        lambda: trace_lookup.journeys_of_topic(tmp_path, "T", since_ms=0, until_ms=1),
+        lambda: trace_lookup.journeys_of_topic(tmp_path, TopicSelection("T", 0, 1)),
     ):
         with pytest.raises(StoreError, match=r"no journeys in .* yet: run `ariane pipeline run trace"):
             ask()

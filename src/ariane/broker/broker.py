@@ -151,14 +151,14 @@ class Broker:
         peers = await self._open.enter_async_context(ConnectionPool())
         self._open.push_async_callback(self._tasks.close)
         self._registration = Registration(
-            self._settings,
-            self.addr,
-            f"{config.broker_ip2 or ip}:{self._ha_server.port}",
-            self._state.topics,
-            peers,
-            self._tasks,
-            self._clock.now_ms,
-            lambda: self._clients.filter_servers.addresses(self._monotonic_ms()),
+            settings=self._settings,
+            addr=self.addr,
+            ha_addr=f"{config.broker_ip2 or ip}:{self._ha_server.port}",
+            topics=self._state.topics,
+            peers=peers,
+            tasks=self._tasks,
+            now_ms=self._clock.now_ms,
+            filter_servers=lambda: self._clients.filter_servers.addresses(self._monotonic_ms()),
         )
         handlers.update(self._handlers(store_host, peers))
         vip_handlers.update({code: one for code, one in handlers.items() if code not in VIP_EXCLUDED_CODES})
@@ -242,13 +242,13 @@ class Broker:
         )
         self._open.callback(self._transactions.close)
         self._cleaner = FileCleaner(
-            config,
-            store,
-            self._disk,
-            self._flusher,
-            self._thread,
-            self._dispatcher.on_stored,
-            now_ms,
+            config=config,
+            store=store,
+            disk=self._disk,
+            flusher=self._flusher,
+            executor=self._thread,
+            on_stored=self._dispatcher.on_stored,
+            now_ms=now_ms,
             reject_writes=not config.is_slave,
         )
         if not config.is_slave:

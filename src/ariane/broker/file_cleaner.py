@@ -44,6 +44,7 @@ class FileCleaner:
 
     def __init__(
         self,
+        *,
         config: BrokerConfig,
         store: MessageStore,
         disk: Disk,
@@ -51,7 +52,6 @@ class FileCleaner:
         executor: Executor,
         on_stored: Callable[[], None],
         now_ms: Callable[[], int],
-        *,
         reject_writes: bool,
     ) -> None:
         self._config = config

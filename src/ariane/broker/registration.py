@@ -94,6 +94,7 @@ class Registration:
 
     def __init__(
         self,
+        *,
         settings: DynamicConfig,
         addr: str,
         ha_addr: str,

@@ -54,25 +54,21 @@ def collect(
     Runs until SIGINT or SIGTERM. `ariane pipeline run lag` computes lag and TPS from the samples.
     """
     from ariane.metrics_collector.poller import PollLimits
-    from ariane.metrics_collector.publisher import run_collector
+    from ariane.metrics_collector.publisher import CollectorOptions, run_collector
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(name)s  %(message)s")
-    limits = PollLimits(topics_max, groups_max, ages_max)
+    options = CollectorOptions(
+        interval_s=interval,
+        topic=topic,
+        once=once,
+        collector=name or "",
+        limits=PollLimits(topics_max, groups_max, ages_max),
+    )
     settings = auth_options.client_settings(access_key, secret_key)
 
     async def run() -> None:
         with signals.loop_stop_event() as stop:
-            await run_collector(
-                namesrv,
-                interval_s=interval,
-                topic=topic,
-                once=once,
-                collector=name or "",
-                limits=limits,
-                settings=settings,
-                on_round=CollectorStatus().on_round,
-                stop=stop,
-            )
+            await run_collector(namesrv, options, settings=settings, on_round=CollectorStatus().on_round, stop=stop)
 
     asyncio.run(run())
 

@@ -34,10 +34,12 @@ def poll_once(
     on_round: Callable[[PollingRound], None],
 ) -> None:
     """Poll all brokers once."""
-    from ariane.metrics_collector.publisher import run_collector
+    from ariane.metrics_collector.publisher import CollectorOptions, run_collector
 
     try:
-        asyncio.run(run_collector(namesrv, topic=topic, settings=settings, once=True, on_round=on_round))
+        asyncio.run(
+            run_collector(namesrv, CollectorOptions(topic=topic, once=True), settings=settings, on_round=on_round)
+        )
     except (ArianeError, OSError) as error:
         on_fault(error)
 
@@ -57,11 +59,13 @@ def poll_in_background(
     stop = asyncio.Event()
 
     async def rounds() -> None:
-        from ariane.metrics_collector.publisher import run_collector
+        from ariane.metrics_collector.publisher import CollectorOptions, run_collector
 
         while not stop.is_set():
             try:
-                await run_collector(namesrv, topic=topic, settings=settings, on_round=on_round, stop=stop)
+                await run_collector(
+                    namesrv, CollectorOptions(topic=topic), settings=settings, on_round=on_round, stop=stop
+                )
             except Exception as error:
                 if not isinstance(error, ArianeError | OSError):
                     log.debug("collector failed", exc_info=error)

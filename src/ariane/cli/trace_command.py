@@ -92,9 +92,8 @@ def trace(
     if topic is None:
         result = trace_lookup.find_journeys(tables_dir, key=key, message_id=message_id, group=group, limit=limit)
     else:
-        result = trace_lookup.journeys_of_topic(
-            tables_dir, topic, since_ms=since_ms, until_ms=now_ms, group=group, is_slowest_first=slowest, limit=limit,
-        )  # fmt: skip
+        selected = trace_lookup.TopicSelection(topic, since_ms, now_ms, group)
+        result = trace_lookup.journeys_of_topic(tables_dir, selected, is_slowest_first=slowest, limit=limit)
     remarks = _remarks(fresh, result.omitted, tables_dir)
     if as_json:
         _print_json(result, remarks)

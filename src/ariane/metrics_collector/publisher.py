@@ -15,6 +15,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from ariane.client import validation
 from ariane.client.producer import Producer
 from ariane.client.settings import ClientSettings
@@ -46,14 +48,34 @@ class PollingRound(NamedTuple):
     error: ArianeError | None
 
 
+class CollectorOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of a collector.
+
+    Raises:
+        ConfigError: the interval is too short.
+    """
+
+    interval_s: float = 5.0
+    """Seconds from the start of a round to the start of the next."""
+    topic: str = SAMPLES_TOPIC
+    """Topic for the samples."""
+    once: bool = False
+    """Whether to end after one round."""
+    collector: str = ""
+    """Name of this collector in its samples; empty: the host name."""
+    limits: PollLimits = DEFAULT_LIMITS
+    """Maximum numbers of topics and groups per broker and round."""
+
+    def __post_init__(self) -> None:
+        if self.interval_s < INTERVAL_MIN_S:
+            fix = f"expected at least {INTERVAL_MIN_S:g} s: brokers count in steps of ten seconds, and clients commit every five"
+            raise ConfigError("interval", self.interval_s, fix)
+
+
 async def run_collector(
     namesrv: str,
+    options: CollectorOptions | None = None,
     *,
-    interval_s: float = 5.0,
-    topic: str = SAMPLES_TOPIC,
-    once: bool = False,
-    collector: str = "",
-    limits: PollLimits = DEFAULT_LIMITS,
     settings: ClientSettings | None = None,
     on_round: Callable[[PollingRound], None] = lambda _: None,
     stop: asyncio.Event | None = None,
@@ -62,92 +84,94 @@ async def run_collector(
     """Poll all brokers and publish samples, once or until `stop` is set. Creates the topic on every master if it does not exist.
 
     Args:
-        namesrv: name server addresses, separated by ';'.
-        interval_s: seconds from the start of a round to the start of the next.
-        topic: topic for the samples.
-        once: do one round.
-        collector: name of this collector in its samples; default: the host name.
-        limits: maximum numbers of topics and groups per broker and round.
-        settings: settings of the client instance, with the credentials.
-        on_round: called after each round.
-        stop: ends the collector when set.
-        clock: source of time.
+        namesrv: Name server addresses, separated by ';'.
+        options: Interval, topic and limits; None: the defaults.
+        settings: Settings of the client instance, with the credentials.
+        on_round: Called after each round.
+        stop: Ends the collector when set.
+        clock: Source of time.
 
     Raises:
-        ConfigError: the interval is too short.
         ArianeError: no cluster responds at the start (later outages are waited for), or with `once` no broker accepted the samples.
     """
-    if interval_s < INTERVAL_MIN_S:
-        fix = f"expected at least {INTERVAL_MIN_S:g} s: brokers count in steps of ten seconds, and clients commit every five"
-        raise ConfigError("interval", interval_s, fix)
-    settings = settings or ClientSettings()
+    options, settings = options or CollectorOptions(), settings or ClientSettings()
     credentials = settings.credentials
     sign = functools.partial(signing.sign, credentials) if credentials else None
     servers = validation.name_servers(namesrv)
     async with ConnectionPool(sign=sign) as peers:
-        await _ensure_topic(peers, servers, topic)
-        sampler = BrokerPoller(
+        await _ensure_topic(peers, servers, options.topic)
+        poller = BrokerPoller(
             peers,
             servers,
-            collector=collector or socket.gethostname(),
-            interval_ms=round(interval_s * 1000),
-            limits=limits,
+            collector=options.collector or socket.gethostname(),
+            interval_ms=round(options.interval_s * 1000),
+            limits=options.limits,
             clock=clock,
         )
         async with Producer(GROUP, namesrv, client=settings) as producer:
-            await _rounds(sampler, producer, topic, interval_s, once, on_round, stop or asyncio.Event(), clock)
+            rounds = CollectorRounds(poller=poller, producer=producer, options=options, clock=clock)
+            await rounds.run(on_round, stop or asyncio.Event())
 
 
-async def _rounds(
-    sampler: BrokerPoller,
-    producer: Producer,
-    topic: str,
-    interval_s: float,
-    once: bool,
-    on_round: Callable[[PollingRound], None],
-    stop: asyncio.Event,
-    clock: Clock,
-) -> None:
-    waiting: deque[tuple[str, bytes]] = deque()
-    while True:
-        began = clock.monotonic()
-        samples = await sampler.poll()
+class CollectorRounds:
+    """Polls and publishes in rounds."""
+
+    def __init__(self, *, poller: BrokerPoller, producer: Producer, options: CollectorOptions, clock: Clock) -> None:
+        self._poller = poller
+        self._producer = producer
+        self._options = options
+        self._clock = clock
+        # Broker names and encoded samples, oldest first.
+        self._pending: deque[tuple[str, bytes]] = deque()
+
+    async def run(self, on_round: Callable[[PollingRound], None], stop: asyncio.Event) -> None:
+        """Run rounds until `stop` is set, or one round.
+
+        Raises:
+            ArianeError: no broker accepted the samples of the only round.
+        """
+        while True:
+            started = self._clock.monotonic()
+            outcome = await self._run_round()
+            on_round(outcome)
+            if self._options.once:
+                if outcome.error is not None:
+                    raise outcome.error
+                return
+            if await _wait_or_stop(stop, self._options.interval_s - (self._clock.monotonic() - started), self._clock):
+                return
+
+    async def _run_round(self) -> PollingRound:
+        samples = await self._poller.poll()
         for sample in samples:
-            waiting.extend((sample.broker, body) for body in encode_messages(sample))
-        while len(waiting) > MAX_PENDING:
-            waiting.popleft()
-            sampler.dropped += 1
-        fault = await _send(producer, topic, waiting)
-        on_round(PollingRound(samples, len(waiting), sampler.dropped, fault))
-        if once:
-            if fault is not None:
-                raise fault
-            return
-        if await _wait_or_stop(stop, interval_s - (clock.monotonic() - began), clock):
-            return
+            self._pending.extend((sample.broker, body) for body in encode_messages(sample))
+        while len(self._pending) > MAX_PENDING:
+            self._pending.popleft()
+            self._poller.dropped += 1
+        error = await self._send_pending()
+        return PollingRound(samples, len(self._pending), self._poller.dropped, error)
 
-
-async def _send(producer: Producer, topic: str, waiting: deque[tuple[str, bytes]]) -> ArianeError | None:
-    """Send pending samples, oldest first. Return the error at which it stopped, if any."""
-    while waiting:
-        broker, body = waiting[0]
-        try:
-            await producer.send(Message(topic=topic, body=body, keys=[broker]))
-        except ArianeError as error:
-            return error
-        waiting.popleft()
-    return None
+    async def _send_pending(self) -> ArianeError | None:
+        """Send pending samples, oldest first. Return the error at which it stopped, if any."""
+        while self._pending:
+            broker, body = self._pending[0]
+            try:
+                await self._producer.send(Message(topic=self._options.topic, body=body, keys=[broker]))
+            except ArianeError as error:
+                return error
+            self._pending.popleft()
+        return None
 
 
 async def _wait_or_stop(stop: asyncio.Event, seconds: float, clock: Clock) -> bool:
     """Wait for the next round and return whether `stop` was set meanwhile."""
-    pause, told = asyncio.ensure_future(clock.sleep(max(0.0, seconds))), asyncio.ensure_future(stop.wait())
+    pause, stopped = asyncio.ensure_future(clock.sleep(max(0.0, seconds))), asyncio.ensure_future(stop.wait())
     try:
-        await asyncio.wait((pause, told), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((pause, stopped), return_when=asyncio.FIRST_COMPLETED)
         return stop.is_set()
     finally:
         pause.cancel()
-        told.cancel()
+        stopped.cancel()
 
 
 async def _ensure_topic(peers: ConnectionPool, servers: Sequence[str], topic: str) -> None:

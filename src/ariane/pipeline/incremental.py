@@ -83,15 +83,13 @@ def rebuild_changed(
     rows = incremental.compute(*frames)
     if incremental.lookback:
         rows = rows.where(rows[BUCKET].isin(sorted(buckets)))
-    published = table_publisher.commit(
-        rows,
-        home,
-        incremental.table,
+    change = table_publisher.TableChange(
+        frame=rows,
         applied={name: version.version for name, version in inputs.items()},
         replaced=() if incremental.repartitioned else buckets,
         as_of_ms=_as_of_ms(incremental, inputs),
-        now_ms=now_ms,
     )
+    published = table_publisher.commit(home, incremental.table, change, now_ms)
     return AggregationResult(incremental.table, len(buckets), published)
 
 

@@ -68,9 +68,8 @@ def merge_days(spark: SparkSession, home: Path, now_ms: int) -> TableVersion | N
     merged = {file.bucket for files in due.values() for file in files} | set(due)
     frame = table_publisher.read_table(spark, home, MESSAGE_KEYS, lambda file: file.bucket in merged)
     rows = frame.withColumn(BUCKET, F.substring(BUCKET, 1, len("2026-11-21"))).distinct()
-    return table_publisher.commit(
-        rows, home, MESSAGE_KEYS, applied=former.applied, replaced=merged, as_of_ms=former.as_of_ms, now_ms=now_ms
-    )
+    change = table_publisher.TableChange(frame=rows, applied=former.applied, replaced=merged, as_of_ms=former.as_of_ms)
+    return table_publisher.commit(home, MESSAGE_KEYS, change, now_ms)
 
 
 def day_of(bucket: str) -> str:

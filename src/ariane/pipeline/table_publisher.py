@@ -15,6 +15,7 @@ import shutil
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -127,44 +128,43 @@ def append_batch(frame: DataFrame, home: Path, table: TableSchema, query: str, b
                 "and the other tables of this source, and run the pipeline again"
             )
         applied = {**(former.applied if former else {}), query: batch}
-        return commit(frame, home, table, applied=applied, now_ms=now_ms)
+        return commit(home, table, TableChange(frame=frame, applied=applied), now_ms)
 
 
-def commit(
-    frame: DataFrame,
-    home: Path,
-    table: TableSchema,
-    *,
-    applied: Mapping[str, int],
-    replaced: Collection[str] = (),
-    as_of_ms: int | None = None,
-    now_ms: int,
-    added_version: int | None = None,
-) -> TableVersion:
-    """Publish the next version of a table: write a frame, and atomically replace earlier rows by it.
+@dataclass(frozen=True, kw_only=True)
+class TableChange:
+    """What the next version of a table adds or replaces."""
 
-    Args:
-        frame: rows with the table's columns and `bucket`.
-        applied: progress of the inputs, see `TableVersion.applied`.
-        replaced: buckets, or paths of files, whose rows `frame` replaces; empty: rows are appended.
-        as_of_ms: see `TableVersion.as_of_ms`; None: the latest time of the table's own rows.
-        added_version: version to which the rows are attributed if they were in the table before; None: the next one.
-    """
+    frame: DataFrame
+    """Rows with the table's columns and `bucket`."""
+    applied: Mapping[str, int]
+    """Progress of the inputs, see `TableVersion.applied`."""
+    replaced: Collection[str] = ()
+    """Buckets, or paths of files, whose rows `frame` replaces; empty: rows are appended."""
+    as_of_ms: int | None = None
+    """See `TableVersion.as_of_ms`; None: the latest time of the table's own rows."""
+    added_version: int | None = None
+    """Version to which the rows are attributed if they were in the table before; None: the next one."""
+
+
+def commit(home: Path, table: TableSchema, change: TableChange, now_ms: int) -> TableVersion:
+    """Publish the next version of a table: write the rows of a change, and atomically replace earlier rows by them."""
     with exclusive_change(home, table):
         former = read_version(home, table) or TableVersion.initial(table, now_ms)
         number = former.version + 1
         directory = home / table.name
-        written = _write_files(frame, directory, number, table, added_version or number)
+        written = _write_files(change.frame, directory, number, table, change.added_version or number)
+        as_of_ms = change.as_of_ms
         if as_of_ms is None:
             times = [former.as_of_ms, *(file.last_ms for file in written)]
             as_of_ms = max((ms for ms in times if ms is not None), default=None)
         version = former.replace(
-            removed=lambda file: file.bucket in replaced or file.path in replaced,
+            removed=lambda file: file.bucket in change.replaced or file.path in change.replaced,
             added=written,
             retired=[file for file in former.retired if not _remove_retired(directory, file, now_ms)],
             now_ms=now_ms,
         )
-        version = msgspec.structs.replace(version, schema=table.schema, as_of_ms=as_of_ms, applied=dict(applied))
+        version = msgspec.structs.replace(version, schema=table.schema, as_of_ms=as_of_ms, applied=dict(change.applied))
         write_version(home, table, version)
         return version
 
@@ -183,18 +183,16 @@ def compact(spark: SparkSession, home: Path, table: TableSchema, now_ms: int) ->
         if not merged:
             return None
         frame = read_table(spark, home, table, lambda file: file.path in merged)
-        return commit(
-            frame,
-            home,
-            table,
+        change = TableChange(
+            frame=frame,
             applied=former.applied,
             replaced=merged,
             as_of_ms=former.as_of_ms,
-            now_ms=now_ms,
             # All merged files get the newest version among them. A dependent table may rebuild a bucket that did not change,
             # with the same result; with an older version it could miss a change.
             added_version=max(file.added_version for file in merged.values()),
         )
+        return commit(home, table, change, now_ms)
 
 
 def expire(home: Path, table: TableSchema, first_bucket: str, now_ms: int) -> TableVersion | None:

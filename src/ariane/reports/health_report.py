@@ -88,7 +88,6 @@ def report(
     now_ms: int,
     topic: str | None = None,
     group: str | None = None,
-    unconsumed_after_ms: int = UNCONSUMED_AFTER_MS,
 ) -> Report:
     """Return the report about messages stored in a time range, most frequent findings first."""
     fresh = freshness(home, HEALTH, now_ms)
@@ -97,11 +96,11 @@ def report(
         if read_version(home, table) is None:
             warnings.append(f"no table {table.name} in {home}: {lost} unknown")
     covered_ms = min(now_ms, fresh.as_of_ms) if fresh.as_of_ms is not None else now_ms
-    old_ms = min(until_ms, covered_ms - unconsumed_after_ms)
+    old_ms = min(until_ms, covered_ms - UNCONSUMED_AFTER_MS)
     with open_views(home, files_between(HEALTH, since_ms - SUBSCRIBED_MS, until_ms)) as sql:
         _sum(sql, since_ms, until_ms, old_ms, topic)
         tables = [_findings_table(sql, kind, group) for kind in KINDS]
-        tables.insert(4, _never_consumed(sql, group, unconsumed_after_ms))
+        tables.insert(4, _never_consumed(sql, group))
         tables += [_untraced_producers(sql), _untraced_groups(sql, group)]
     return Report("Health of messages", utc_time(fresh.as_of_ms), tuple(dict.fromkeys(warnings)), tuple(tables))
 
@@ -172,7 +171,7 @@ def _with_examples(sql: DuckDBPyConnection, kind: str, findings: list[dict[str, 
     ]
 
 
-def _never_consumed(sql: DuckDBPyConnection, group: str | None, after_ms: int) -> Table:
+def _never_consumed(sql: DuckDBPyConnection, group: str | None) -> Table:
     """Return the messages stored but not consumed, per group that consumed the topic and tag within the last day."""
     findings = query(
         sql,
@@ -196,8 +195,8 @@ def _never_consumed(sql: DuckDBPyConnection, group: str | None, after_ms: int) -
         [group],
     )
     note = (
-        f"Stored at least {after_ms // 60_000} minutes before the as-of time, without a trace of consumption by a group that "
-        "consumed this topic and tag within the last day. Without a group: the topic has no known consumer. Causes: a "
+        f"Stored at least {UNCONSUMED_AFTER_MS // 60_000} minutes before the as-of time, without a trace of consumption by a group "
+        "that consumed this topic and tag within the last day. Without a group: the topic has no known consumer. Causes: a "
         "stopped or lagging group (`ariane report lag`), SQL filters, offsets that were set forward, lost traces."
     )
     fields = (Column("topic"), Column("group"), Column("messages"), Column("first"), Column("last"), Column("example"))

@@ -87,17 +87,19 @@ def find_journeys(
     return _newest_journeys(home, candidates, count, group, limit)
 
 
+class TopicSelection(NamedTuple):
+    """Messages of a topic that were stored in a time range; with a group, only their consumption by it."""
+
+    topic: str
+    since_ms: int
+    until_ms: int
+    group: str | None = None
+
+
 def journeys_of_topic(
-    home: Path,
-    topic: str,
-    *,
-    since_ms: int,
-    until_ms: int,
-    group: str | None = None,
-    is_slowest_first: bool = False,
-    limit: int = LIMIT,
+    home: Path, selection: TopicSelection, *, is_slowest_first: bool = False, limit: int = LIMIT
 ) -> LookupResult:
-    """Return the journeys of a topic's messages stored in a time range, newest or slowest first.
+    """Return the journeys of a topic's messages, newest or slowest first.
 
     Each row has `took_ms`, the time from the availability of the message to the end of the last attempt.
 
@@ -105,6 +107,7 @@ def journeys_of_topic(
         StoreError: no journeys are published, or none of the topic in this range. Lists the topics with journeys.
     """
     _published(home)
+    topic, since_ms, until_ms, group = selection
     between = table_views.files_between(JOURNEYS, since_ms - SLACK_MS, until_ms + SLACK_MS)
     condition = f"topic = $1 AND {AT} BETWEEN $2 AND $3" + (" AND consumer_group = $4" if group is not None else "")
     values: list[object] = [topic, utc_time(since_ms), utc_time(until_ms), *(() if group is None else (group,))]

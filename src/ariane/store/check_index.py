@@ -64,7 +64,9 @@ def check_index(
             yield CheckFinding(NOTE, path, 0, what, "")
             continue
         # The slots of the file that is being written are in the memory of the broker.
-        one = _FileCheck(files, path, header, sizes, log, log_end, is_running=is_running)
+        one = _FileCheck(
+            files=files, path=path, header=header, sizes=sizes, log=log, log_end=log_end, is_running=is_running
+        )
         found = one.fault(with_slots=not (is_running and name == names[-1]))
         if found is not None:
             yield CheckFinding(WARNING, path, found[0], found[1], _FIX)
@@ -97,13 +99,13 @@ class _FileCheck:
 
     def __init__(
         self,
+        *,
         files: OpenFiles,
         path: str,
         header: IndexHeader,
         sizes: IndexSizes,
         log: Segments,
         log_end: int,
-        *,
         is_running: bool,
     ) -> None:
         self._disk, self._handle = files.disk, files.get(path)

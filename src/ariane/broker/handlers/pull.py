@@ -19,7 +19,7 @@ from ariane.broker.handlers.pull_filter import PullFilterBuilder
 from ariane.broker.long_polling import PullWaiters, Waiter
 from ariane.broker.state.consumer_offsets import ConsumerOffsets
 from ariane.broker.state.group_registry import GroupRegistry
-from ariane.broker.stats.broker_stats import BrokerStats
+from ariane.broker.stats.broker_stats import BrokerStats, PulledMessages
 from ariane.clock import Clock
 from ariane.errors import ReplyError, StoreError
 from ariane.model.topic import OFFSET_MOVED_TOPIC
@@ -163,16 +163,14 @@ class PullHandler:
         stats, topic, group, queue_id = self._stats, request.topic, request.consumer_group, request.queue_id
         records = result.records
         if result.status is GetStatus.FOUND:
-            stats.record_pull(
-                topic,
-                group,
-                queue_id,
-                count=len(records),
+            pulled = PulledMessages(
+                messages=len(records),
                 size=sum(map(len, records)),
                 seconds=seconds,
                 behind=result.bytes_behind or 0,
                 late_ms=max(0, self._clock.now_ms() - record.store_ms(records[-1])),
             )
+            stats.record_pull(topic, group, queue_id, pulled)
         else:
             stats.record_miss(group)
             if result.bytes_behind is not None:

@@ -54,6 +54,20 @@ class StatsView(NamedTuple):
     """Counted units per shown unit."""
 
 
+class PulledMessages(NamedTuple):
+    """The messages of one pull."""
+
+    messages: int
+    size: int
+    """Bytes of their records."""
+    seconds: float
+    """Duration of the pull."""
+    behind: int
+    """Bytes of log after the last message."""
+    late_ms: int
+    """Age of the last message."""
+
+
 class BrokerStats:
     """The statistics of a broker.
 
@@ -154,20 +168,11 @@ class BrokerStats:
 
     # --- counting reads ---
 
-    def record_pull(
-        self, topic: str, group: str, queue_id: int, *, count: int, size: int, seconds: float, behind: int, late_ms: int
-    ) -> None:
-        """Count a pull that returned messages.
-
-        Args:
-            count: Number of messages.
-            size: Their bytes.
-            seconds: Duration of the pull.
-            behind: Bytes of log after the last message.
-            late_ms: Age of the last message.
-        """
+    def record_pull(self, topic: str, group: str, queue_id: int, pulled: PulledMessages) -> None:
+        """Count a pull that returned messages."""
         if is_tool_group(group):
             return
+        count, size, seconds, behind, late_ms = pulled
         self.store_stats.found += 1
         self.store_stats.transferred += count
         self.store_stats.record_get_time(seconds * 1000)
