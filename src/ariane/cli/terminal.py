@@ -70,11 +70,16 @@ def render(report: Report, tables_dir: str = "") -> Iterator[RenderableType]:
 
 
 class ReportTable:
-    """A table of a report within the width of the console."""
+    """A table of a report within the width of the console.
 
-    def __init__(self, table: Table) -> None:
+    Args:
+        table: The table.
+        max_rows: Maximum number of rows; a line says how many were omitted. None: all rows.
+    """
+
+    def __init__(self, table: Table, max_rows: int | None = ROWS_MAX) -> None:
         self._table = table
-        self._rows = table.rows[:ROWS_MAX]
+        self._rows = table.rows[:max_rows]
         # Cells by column, because widths and alignment are decided per column.
         self._cells = [
             [value_format.format_value(row[index], column.unit) for row in self._rows]

@@ -1,0 +1,121 @@
+"""Session of the commands `ariane topic|group|offset|…`: an `Admin` with the common options, and the form of its results.
+
+session.run(work) ─→ value of `await work(admin)`; in a dry run None, after printing the changes
+session.show(data, table, …)   --json: `data`; otherwise the tables
+session.finish(unavailable)    brokers that did not respond on stderr, then exit status 1
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
+
+import typer
+
+from ariane.cli.shared_options import OUTPUT
+from ariane.errors import UsageError
+
+if TYPE_CHECKING:
+    from ariane.cluster.admin import Admin
+    from ariane.cluster.connection import BrokerUnavailable, Change
+    from ariane.protocol.signing import Credentials
+    from ariane.reports.report import Table
+
+T = TypeVar("T")
+
+INCOMPLETE = 1  # exit status if a broker did not respond
+
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print the changes without executing them.", rich_help_panel=OUTPUT)
+]
+ClusterName = Annotated[
+    str | None, typer.Option("-c", "--cluster", metavar="NAME", help="Only brokers of this cluster.")
+]
+BrokerName = Annotated[
+    str | None, typer.Option("-b", "--broker", metavar="NAME|ADDR", help="Only this broker: its name or HOST:PORT.")
+]
+
+
+class AdminSession(NamedTuple):
+    """Common options of the commands that administer a cluster.
+
+    Attributes:
+        namesrv: Name server addresses, separated by ';'.
+        access_key: Access key; empty without an account.
+        secret_key: Its secret key.
+        as_json: Print JSON instead of tables.
+        is_dry_run: Print changes instead of executing them.
+    """
+
+    namesrv: str
+    access_key: str = ""
+    secret_key: str = ""
+    as_json: bool = False
+    is_dry_run: bool = False
+
+    def run(self, work: Callable[[Admin], Awaitable[T]]) -> T | None:
+        """Return the value of `work`; in a dry run print the changes that it would execute, and return None.
+
+        Raises:
+            UsageError: only one of the two keys is set.
+            ArianeError: as `work`.
+        """
+        return asyncio.run(self._run(work))
+
+    async def _run(self, work: Callable[[Admin], Awaitable[T]]) -> T | None:
+        from ariane.cluster.admin import Admin
+
+        async with Admin(self.namesrv, credentials=self._credentials(), is_dry_run=self.is_dry_run) as admin:
+            value = await work(admin)
+        if not self.is_dry_run:
+            return value
+        self._print_changes(admin.changes)
+        return None
+
+    def show(self, data: Any, *parts: Table | str) -> None:
+        """Print `data` as JSON with --json, otherwise the parts: tables, and lines of text."""
+        if self.as_json:
+            from ariane.cli.json_output import to_json
+
+            typer.echo(to_json(data))
+            return
+        from ariane.cli.terminal import ReportTable, create_console
+
+        console = create_console()
+        for part in parts:
+            if isinstance(part, str):
+                typer.echo(part)
+            else:
+                console.print(ReportTable(part, max_rows=None), soft_wrap=True)
+
+    def finish(self, unavailable: Iterable[BrokerUnavailable]) -> None:
+        """Report brokers that did not respond on stderr.
+
+        Raises:
+            typer.Exit: with status 1 if there are any.
+        """
+        missing = list(unavailable)
+        for broker in missing:
+            typer.echo(f"Broker {broker.broker} {broker.addr} did not respond: {broker.reason}", err=True)
+        if missing:
+            raise typer.Exit(INCOMPLETE)
+
+    def _print_changes(self, changes: Sequence[Change]) -> None:
+        if self.as_json:
+            from ariane.cli.json_output import to_json
+
+            typer.echo(to_json([{"addr": change.addr, "change": change.summary} for change in changes]))
+            return
+        for change in changes:
+            typer.echo(f"would {change.summary} on {change.addr}")
+        if not changes:
+            typer.echo("would change nothing")
+
+    def _credentials(self) -> Credentials | None:
+        from ariane.protocol.signing import Credentials
+
+        if bool(self.access_key) != bool(self.secret_key):
+            missing = "--secret-key" if self.access_key else "--access-key"
+            raise UsageError(missing, None, "missing; specify both --access-key and --secret-key, or neither")
+        return Credentials(self.access_key, self.secret_key) if self.access_key else None
