@@ -92,11 +92,12 @@ def percentile(ordered: Sequence[float], percent: int) -> float | None:
 class DemoReport:
     """The last output line of `up --demo --exit`. `journeys` is None if Spark did not run."""
 
-    sent: int
-    consumed: int
+    sent: int  # acknowledged steps; an order has several
+    consumed: int  # steps that listeners received, once per consumer group; repetitions are not counted
     journeys: int | None
-    lost: int
-    out_of_order: int
+    lost: int  # acknowledged steps that a group did not receive, summed over the groups
+    out_of_order: int  # steps that a group received after a later step of their order
+    # p50 and p99, from the first attempt to send; one process measures both ends with one clock.
     produce_to_consume_ms: dict[str, float | None]
 
 

@@ -91,14 +91,15 @@ class _MasterState:
     """State of a broker name between rounds."""
 
     def __init__(self) -> None:
+        # Names of the last list (21), which is large and therefore requested rarely.
         self.topics: frozenset[str] = frozenset()
-        self.topics_round: int | None = None
+        self.topics_round: int | None = None  # round of that list; None before the first
         self.missing: frozenset[str] = frozenset()
         """Topics for which groups have offsets but which do not exist."""
         self.pairs: tuple[Pair, ...] = ()
         """Pairs of this round, whose statistics are also requested from slaves."""
-        self.skipped_pairs = 0
-        self.turns: dict[str, int] = {}
+        self.skipped_pairs = 0  # pairs that the limit left for following rounds; slaves report the same number
+        self.turns: dict[str, int] = {}  # where the next round-robin turn starts, by kind of item: pairs, topics, ages
 
     def turn(self, subject: str, items: Sequence[T], limit: int) -> list[T]:
         """Return the next items, at most `limit`, in round-robin order."""
@@ -119,11 +120,13 @@ class _PollRequests:
     """Sends and counts requests to one broker, a few at a time."""
 
     def __init__(self, peers: ConnectionPool, addr: str, timeout_ms: float) -> None:
-        self.count = 0
-        self.faults: list[str] = []
-        self._peers = peers
-        self._addr = addr
+        self.count = 0  # requests sent; published, so that the load of the collector is visible
+        self.faults: list[str] = []  # rejected requests, as texts for the sample
+        self._peers = peers  # one connection per broker, reused in every round
+        self._addr = addr  # address of the polled broker
+        # Per request; a broker that hangs must not delay the round of the others for longer.
         self._timeout_ms = timeout_ms
+        # The broker serves clients at the same time, so only a few requests are in flight.
         self._limit = asyncio.Semaphore(MAX_IN_FLIGHT)
 
     async def request(self, code: RequestCode, header: msgspec.Struct | None = None) -> Command:
@@ -167,16 +170,21 @@ class BrokerPoller:
         for key, limit in limits._asdict().items():
             if limit < 1:
                 raise ConfigError(f"{key} in a round", limit, "expected at least 1")
-        self._peers = peers
+        self._peers = peers  # connections to brokers and name servers
+        # Lists the brokers at the start of each round.
         self._name_servers = NameServerClient(peers, name_servers, timeout_ms=timeout_ms)
-        self._collector = collector
+        self._collector = collector  # name in the samples: separates collectors that poll the same cluster
+        # Intended time between rounds; published, because readers derive from it when a collector has stopped.
         self._interval_ms = interval_ms
-        self._limits = limits
-        self._timeout_ms = timeout_ms
+        self._limits = limits  # bounds of a round per broker; the rest is polled in the following rounds
+        self._timeout_ms = timeout_ms  # per request
+        # All times of samples are by this one clock, so that rates do not depend on the brokers' clocks.
         self._clock = clock
-        self._number = 0
+        self._number = 0  # rounds since the start; a gap in a collector's samples is a lost round
+        # By broker name and id, with the time when a name server last listed it: brokers outlive their registration by
+        # FORGET_MS.
         self._targets: dict[tuple[str, int], tuple[PolledBroker, int]] = {}
-        self._masters: dict[str, _MasterState] = {}
+        self._masters: dict[str, _MasterState] = {}  # by broker name; slaves use the pairs of their master
         self.dropped = 0
         """Samples that were dropped; reported in the following samples."""
 

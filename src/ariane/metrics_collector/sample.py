@@ -26,13 +26,13 @@ QUEUES_MAX = 20_000  # of all entries of a message together, for topics with man
 class BrokerRuntime(msgspec.Struct, frozen=True):
     """Runtime information of a broker (28); None: not reported."""
 
-    at_ms: int
-    boot_ms: int | None
-    put_total: int | None
-    get_total: int | None
-    log_min: int | None
-    log_max: int | None
-    dispatch_behind_bytes: int | None
+    at_ms: int  # when the response arrived
+    boot_ms: int | None  # start of the broker, by its own clock; a change explains counters that went back
+    put_total: int | None  # messages stored since the start, despite Java's key msgPutTotalTodayNow
+    get_total: int | None  # messages delivered since the start, pulls of tools included
+    log_min: int | None  # first offset of the commit log, in bytes
+    log_max: int | None  # end of the commit log; a slave's is compared with its master's for the backlog of replication
+    dispatch_behind_bytes: int | None  # bytes of the log that consume queues do not cover yet: invisible to consumers
 
 
 class TopicQueueRanges(msgspec.Struct, frozen=True):
@@ -59,12 +59,12 @@ class GroupProgress(msgspec.Struct, frozen=True):
 class StatsCounter(msgspec.Struct, frozen=True):
     """Last minute of a statistic (315); zeros if the broker does not have it yet, because it creates it with the first count."""
 
-    name: str
-    topic: str
-    group: str | None
-    at_ms: int
-    sum: int
-    tps: float
+    name: str  # statistic of RocketMQ, for example GROUP_GET_NUMS
+    topic: str  # first part of the statistic's key
+    group: str | None  # second part of the key; None for statistics of topics
+    at_ms: int  # when the response arrived; the broker's own minute ends up to ten seconds earlier
+    sum: int  # messages (NUMS) or bytes (SIZE) of the last minute
+    tps: float  # per second of the last minute, as the broker computes it
 
 
 class OmittedPart(msgspec.Struct, frozen=True):
@@ -79,26 +79,28 @@ class OmittedPart(msgspec.Struct, frozen=True):
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """The responses of one broker in one round."""
 
-    schema: int = SCHEMA
-    collector: str
-    round: int
-    part: int = 0
-    at_ms: int
-    interval_ms: int
-    duration_ms: int
-    requests: int
-    cluster: str
-    broker: str
-    broker_id: int
-    addr: str
-    error: str | None = None
-    runtime: BrokerRuntime | None = None
-    topics: tuple[TopicQueueRanges, ...] = ()
+    schema: int = SCHEMA  # readers reject samples of another number
+    collector: str  # name of the collector: rates compare samples of the same one only
+    round: int  # counts from 1 at each start of the collector
+    part: int = 0  # 0 for the first message of a split sample
+    at_ms: int  # start of the round, by the collector's clock
+    interval_ms: int  # intended time between rounds
+    duration_ms: int  # time that the requests to this broker took
+    requests: int  # number of requests to this broker, rejected ones included
+    cluster: str  # as listed by the name server, like the following three
+    broker: str  # broker name, which a master shares with its slaves
+    broker_id: int  # 0 is the master
+    addr: str  # host and port that were polled
+    error: str | None = None  # why the broker could not be polled; all lists are then empty. None: it responded
+    runtime: BrokerRuntime | None = None  # None if `error` is set
+    topics: tuple[TopicQueueRanges, ...] = ()  # bounds of queues, of masters only
+    # Progress of groups, of masters only: slaves have committed offsets of up to ten seconds ago.
     groups: tuple[GroupProgress, ...] = ()
-    counters: tuple[StatsCounter, ...] = ()
+    counters: tuple[StatsCounter, ...] = ()  # statistics of the last minute, of masters and slaves
+    # What the limits excluded from this round, so that nothing is missing silently.
     skipped: OmittedPart = OmittedPart()
-    dropped_samples: int = 0
-    failed_requests: tuple[str, ...] = ()
+    dropped_samples: int = 0  # messages that the collector dropped since its start because no broker accepted them
+    failed_requests: tuple[str, ...] = ()  # requests that the broker rejected, with reasons; bounded by FAULTS_MAX
 
 
 def encode_messages(sample: Sample) -> list[bytes]:

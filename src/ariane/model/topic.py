@@ -92,13 +92,13 @@ class DataVersion(msgspec.Struct, frozen=True):
 class TopicConfig(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """A topic on one broker. Members in the order Java prints them."""
 
-    order: bool = False
-    perm: int = PERM_READ | PERM_WRITE
-    read_queue_nums: int = 16
-    topic_filter_type: str = "SINGLE_TAG"
-    topic_name: str = ""
-    topic_sys_flag: int = 0
-    write_queue_nums: int = 16
+    order: bool = False  # the name server's ORDER_TOPIC_CONFIG lists the topic; clients then use its queue numbers
+    perm: int = PERM_READ | PERM_WRITE  # bits of PERM_READ, PERM_WRITE, PERM_INHERIT
+    read_queue_nums: int = 16  # queues that consumers read; larger than `write_queue_nums` while a topic shrinks
+    topic_filter_type: str = "SINGLE_TAG"  # MULTI_TAG sets a bit in records and has no other effect
+    topic_name: str = ""  # repeats the key of the table, as Java's document does
+    topic_sys_flag: int = 0  # bit 0 UNIT, bit 1 UNIT_SUB: the name server's lists 311 to 313 select by them
+    write_queue_nums: int = 16  # queues that producers choose from
 
 
 class TopicDeletion(msgspec.Struct, frozen=True, rename="camel"):
@@ -111,12 +111,14 @@ class TopicDeletion(msgspec.Struct, frozen=True, rename="camel"):
 class SubscriptionGroupConfig(msgspec.Struct, frozen=True, rename="camel"):
     """A consumer group on one broker. Members in the order Java prints them."""
 
-    broker_id: int = 0
-    consume_broadcast_enable: bool = True
-    consume_enable: bool = True
-    consume_from_min_enable: bool = True
-    group_name: str = ""
-    notify_consumer_ids_changed_enable: bool = True
+    broker_id: int = 0  # server that pull responses suggest while a consumer keeps up; 0 is the master
+    consume_broadcast_enable: bool = True  # False refuses pulls of broadcasting members
+    consume_enable: bool = True  # False refuses all pulls of the group
+    consume_from_min_enable: bool = True  # stored and listed for tools; no request depends on it
+    group_name: str = ""  # repeats the key of the table, as Java's document does
+    notify_consumer_ids_changed_enable: bool = True  # False: members learn of a rebalance with their next period only
+    # Redeliveries before a message becomes a dead letter; clients from 3.4.9 send their own limit.
     retry_max_times: int = 16
-    retry_queue_nums: int = 1
+    retry_queue_nums: int = 1  # queues of the retry topic; 0 or less discards messages that are sent back
+    # Slave that pull responses suggest for messages that memory no longer holds.
     which_broker_when_consume_slowly: int = 1

@@ -54,10 +54,10 @@ class NameServerHandlers:
     def __init__(
         self, routes: RouteTable, kv: KvStore, config: NameServerConfig, monotonic_ms: Callable[[], float]
     ) -> None:
-        self._routes = routes
-        self._kv = kv
-        self._config = config
-        self._monotonic_ms = monotonic_ms
+        self._routes = routes  # brokers and their topics, in memory only: brokers register again every 30 s
+        self._kv = kv  # order configuration and other values of tools, which survive a restart
+        self._config = config  # replaced as a whole by 318
+        self._monotonic_ms = monotonic_ms  # age of registrations: a wall clock that is set would evict all brokers
         self._provisional = itertools.count(1)  # for versions that differ from every real one
         self._lists = SharedReplies()  # one list of topics for all clients that ask while it is built
         self._large = asyncio.Lock()  # one large registration is decoded and applied at a time

@@ -40,17 +40,18 @@ class KvStore:
     """The table and its file."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path = path  # kvConfig.json; its .bak is next to it
         # A damaged file is renamed at the next write, instead of replacing the backup that the table was read from.
         document, self._damaged = _load(path)
-        self._table = {name: dict(values) for name, values in document.config_table.items()}
+        self._table = {name: dict(values) for name, values in document.config_table.items()}  # by namespace and key
         # Totals of all namespaces, compared with VALUES_MAX and TABLE_MAX.
         self._count = sum(map(len, self._table.values()))
+        # Bytes, see above.
         self._size = sum(_size(key, value) for values in self._table.values() for key, value in values.items())
         self._changes = 0  # number of changes since the start
         self._written = 0  # number of changes on disk
-        self._writing = asyncio.Lock()
-        self._writer = ThreadPoolExecutor(1, "kv-table")
+        self._writing = asyncio.Lock()  # one write at a time; the waiting ones find their changes written by it
+        self._writer = ThreadPoolExecutor(1, "kv-table")  # writes block on the disk, requests must not
 
     def get(self, namespace: str, key: str) -> str | None:
         """Return a value, None if it does not exist."""

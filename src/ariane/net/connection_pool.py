@@ -35,10 +35,11 @@ class ConnectionPool:
     def __init__(self, handlers: Mapping[int, Handler] | None = None, *, sign: Sign | None = None) -> None:
         self._sign = sign
         self._handlers = handlers or {}
-        self._connections: dict[str, Connection] = {}
+        self._connections: dict[str, Connection] = {}  # by address; closed ones are replaced at the next request
+        # Attempts in flight, by address: concurrent requests share one.
         self._connecting: dict[str, asyncio.Task[Connection]] = {}
-        self._numbers = itertools.count(1)
-        self._closed = False
+        self._numbers = itertools.count(1)  # identify connections in handlers of requests from servers
+        self._closed = False  # refuses further requests, which would open connections that are never closed
 
     async def __aenter__(self) -> Self:
         return self

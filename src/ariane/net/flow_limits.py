@@ -92,9 +92,10 @@ class ServerLimits:
         self.header_max = header_max
         self.connection_unread_max = connection_unread_max
         self.unread_timeout_s = unread_timeout_s
-        self.unread = UnreadResponses(unread_max)
+        self.unread = UnreadResponses(unread_max)  # bytes of unread responses, of all connections together
+        # Bytes of frames that have partly arrived, of all connections together.
         self.unfinished = UnfinishedFrames(unfinished_max)
-        self.log = PeerLog(logging.getLogger("ariane.net"))
+        self.log = PeerLog(logging.getLogger("ariane.net"))  # logs refusals, at a bounded rate per peer
         self.queue_time_limits_s: Mapping[int, float] = queue_time_limits_s or {}
         self.exempt = exempt
         self.in_flight = 0  # requests of all connections that a handler has not answered yet

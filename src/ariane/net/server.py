@@ -58,12 +58,13 @@ class RemotingServer:
         self._on_lost = on_lost
         self._idle_s = idle_s
         self.limits = limits or ServerLimits()
-        self._connections: dict[int, Connection] = {}
+        self._connections: dict[int, Connection] = {}  # by number
+        # Of connections of all ports: never reused, so that state of a lost peer cannot be mistaken for a new one's.
         self._numbers = itertools.count(1)
-        self._server: asyncio.Server | None = None
-        self._additional_servers: list[asyncio.Server] = []
-        self._tasks = BackgroundTasks("server")
-        self._all_closed = asyncio.Event()
+        self._server: asyncio.Server | None = None  # None until `bind`
+        self._additional_servers: list[asyncio.Server] = []  # the VIP port; the same connections with other handlers
+        self._tasks = BackgroundTasks("server")  # scan for idle connections
+        self._all_closed = asyncio.Event()  # set when the last connection is lost; the exit waits for it
 
     async def bind(self) -> None:
         """Bind the port without accepting connections yet."""

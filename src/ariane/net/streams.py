@@ -98,10 +98,10 @@ class StreamServer:
         self.port = port
         self._serve = serve
         self._setting = setting
-        self._server: asyncio.Server | None = None
-        self._tasks = BackgroundTasks("streams")
+        self._server: asyncio.Server | None = None  # None until it listens
+        self._tasks = BackgroundTasks("streams")  # one per open stream
         self._open: list[Stream] = []  # oldest first
-        self._log = PeerLog(log)
+        self._log = PeerLog(log)  # refused connections are logged at a bounded rate per peer
 
     async def bind(self) -> None:
         """Bind the port without accepting connections yet."""

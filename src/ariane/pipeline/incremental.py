@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 class IncrementalTable:
     """A table and the function that computes it."""
 
-    table: TableSchema
+    table: TableSchema  # where the result is stored; its name is also the key of progress
+    # Tables whose changed buckets cause a computation, in the order of the arguments of `compute`.
     inputs: tuple[TableSchema, ...]
     compute: Callable[..., DataFrame]
     """Takes one DataFrame per input (its columns and `bucket`) and returns the table's columns and `bucket`. An input that was

@@ -210,16 +210,18 @@ class SourceReader:
         interval_s: float | None,
         closing: threading.Event,
     ) -> None:
-        self.source = source
+        self.source = source  # topics, and how their records become tables
+        # Delays the restart of a query that failed, longer with each failure in a row.
         self.backoff = restarts.RestartBackoff(source.name)
-        self._messages = messages
-        self._home = home
+        self._messages = messages  # streaming DataFrame; each start builds a new query from it
+        self._home = home  # directory of the tables
+        # Spark's offsets and commits; a restart continues from it, so it must survive the process.
         self._checkpoint = home / "checkpoint" / source.name
         self._interval_s = interval_s  # None: read what is available, then end
         self._closing = closing  # set when the job ends
         # Held by a batch. `close` waits for it, because Spark logs long errors if Python is interrupted within a batch.
         self._batch_lock = threading.Lock()
-        self.running = self.start()
+        self.running = self.start()  # the query in progress
 
     def start(self) -> RunningQuery:
         """Start the query (again) and return it."""
@@ -272,14 +274,14 @@ class JobRunner:
         settings: RunSettings,
         stop: threading.Event,
     ) -> None:
-        self._spark = spark
-        self._job = job
+        self._spark = spark  # session shared by all queries and aggregations of the job
+        self._job = job  # sources and tables, as `ariane pipeline run` names them
         self._streams = streams  # by source name
-        self._home = home
-        self._settings = settings
-        self._stop = stop
+        self._home = home  # directory of tables, checkpoints and status files
+        self._settings = settings  # intervals and retention
+        self._stop = stop  # set by signals; every wait of the runner ends with it
         self._readers: tuple[SourceReader, ...] = ()  # while running, one per source
-        self._listener: JobListener = SilentListener()
+        self._listener: JobListener = SilentListener()  # prints progress, or nothing in tests
 
     def run(self, listener: JobListener) -> None:
         """Process everything available (`once`), or run until `stop` is set.

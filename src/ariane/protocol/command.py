@@ -61,14 +61,14 @@ _I32 = Struct(">i")
 class CommandHeader(msgspec.Struct, rename={"fields": "extFields", "form": "serializeTypeCurrentRPC"}):
     """A JSON header. `fields` holds the extFields as raw JSON, empty if there are none."""
 
-    code: Int32 = 0
+    code: Int32 = 0  # request code, or response code
     fields: msgspec.Raw = msgspec.Raw()
-    flag: Int32 = 0
-    language: str | None = "JAVA"
-    opaque: Int32 = 0
-    remark: str | None = None
-    form: str | None = None
-    version: Int32 = 0
+    flag: Int32 = 0  # bit 0 response, bit 1 one-way
+    language: str | None = "JAVA"  # of the sender; a text, because new clients bring new names
+    opaque: Int32 = 0  # number of the request, which the response repeats
+    remark: str | None = None  # error text of a response
+    form: str | None = None  # form of the header, repeated by Java within JSON; the frame's first byte is authoritative
+    version: Int32 = 0  # of RocketMQ, as a number; responses of brokers depend on the client's
 
 
 class Command:
@@ -88,15 +88,15 @@ class Command:
         version: int = VERSION,
         form: int = JSON_FORM,
     ) -> None:
-        self.code = code
-        self.opaque = opaque
-        self.flag = flag
-        self.remark = remark
-        self.fields = fields
-        self.body = body
-        self.language = language
-        self.version = version
-        self.form = form
+        self.code = code  # request code, or response code
+        self.opaque = opaque  # number of the request, which the response repeats
+        self.flag = flag  # bit 0 response, bit 1 one-way
+        self.remark = remark  # error text of a response; None if there is none
+        self.fields = fields  # header fields, undecoded: the handler of the code decides on their type
+        self.body = body  # bytes after the header; b"" without a body
+        self.language = language  # of the sender; None if a binary header has an unknown number
+        self.version = version  # of the sender, as a number of RocketMQ
+        self.form = form  # JSON or binary header; a response uses the form of its request
 
     @property
     def is_response(self) -> bool:

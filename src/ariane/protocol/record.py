@@ -81,19 +81,19 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     size: int  # of the whole record, in bytes
     body_crc: int  # as stored; compare with `crc_is_right`
-    queue_id: int
+    queue_id: int  # within the topic
     flag: int  # the application's, uninterpreted
-    queue_offset: int
+    queue_offset: int  # number in the queue; in a half message, that in the queue of half messages
     offset: int  # in the commit log
     sys_flag: int  # compression, transaction state, host sizes (`model.message`)
     born_ms: int  # client's clock
     born_host: bytes  # packed (`model.host`)
     store_ms: int  # broker's clock
     store_host: bytes  # packed; part of the offset message id
-    reconsume_times: int
+    reconsume_times: int  # redeliveries so far
     prepared_offset: int  # of the half message, for the record of a decided transaction
     body: bytes  # as stored, possibly compressed
-    topic: str
+    topic: str  # where it is stored: for delayed and half messages not the target topic
     properties: str  # as stored; `property_map` decodes it
 
     def property_map(self) -> dict[str, str]:

@@ -33,18 +33,19 @@ RECENT_MS = 600_000  # maximum age of the state of a broker
 class GroupSnapshot(NamedTuple):
     """A group in a topic in one minute, summed over all brokers. None means unknown."""
 
-    group: str
-    topic: str
-    minute: datetime
-    lag: int | None
+    group: str  # consumer group
+    topic: str  # topic that the group consumes; %RETRY%<group> is a row of its own
+    minute: datetime  # start of the minute that all values belong to
+    lag: int | None  # messages between the committed and the max offsets
+    # Lag at the end of the minute minus that of the minute before; negative while the group catches up.
     lag_change: int | None
-    produced_tps: float | None
-    consumed_tps: float | None
-    master_tps: float | None
-    slaves_tps: float | None
-    oldest_age_ms: int | None
-    drain_s: float | None
-    flags: tuple[str, ...]
+    produced_tps: float | None  # messages per second that producers added to the queues
+    consumed_tps: float | None  # messages per second by committed offsets: the true TPS
+    master_tps: float | None  # messages per second that masters delivered, by their own counters
+    slaves_tps: float | None  # the same of slaves; consoles omit it
+    oldest_age_ms: int | None  # age of the oldest pending message, by the brokers' clocks
+    drain_s: float | None  # seconds until the lag is 0 at these rates; None as well if the lag does not shrink
+    flags: tuple[str, ...]  # reasons why a value is unknown or doubtful, as docs/collector.md lists them
 
     @property
     def slaves_share(self) -> float | None:

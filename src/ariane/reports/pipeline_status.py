@@ -23,7 +23,7 @@ SILENT_MS = 120_000  # a pipeline without an update for this long is considered 
 class SourceStatus(msgspec.Struct, frozen=True):
     """Progress of a source."""
 
-    source: str
+    source: str  # name of the streaming query, which is also its checkpoint's
     at_ms: int
     """Time of this status, ms since the epoch."""
     batch: int | None

@@ -46,17 +46,17 @@ class LookupResult(NamedTuple):
 class TimelineEvent(NamedTuple):
     """An event of a message, or of one of its deliveries."""
 
-    at: datetime
+    at: datetime  # by the broker's clock if `error_ms` is known, otherwise by the client's
     error_ms: int | None
     """Maximum error of `at` by the broker's clock; None if `at` is by a client clock of unknown offset."""
-    event: str
-    host: str | None
-    group: str | None
-    message_id: str
-    keys: str | None
-    tags: str | None
-    duration: timedelta | None
-    note: str
+    event: str  # sent, stored, available, delivered, consumed, …: the first column of a timeline
+    host: str | None  # address of the broker or client where it happened; None if the trace does not have it
+    group: str | None  # consumer group; None for events of the producer and the broker
+    message_id: str  # unique id of the message; several messages may share a key
+    keys: str | None  # space-separated, as the producer set them
+    tags: str | None  # the message's only tag, despite RocketMQ's plural
+    duration: timedelta | None  # of the send or the call, or the delay before the event; None if it has none
+    note: str  # result, error or doubt, for people; may be empty
 
 
 def find_journeys(

@@ -20,9 +20,9 @@ ROW_GROUP_BYTES = 16 * 1024 * 1024
 class TableSchema(NamedTuple):
     """A table of Parquet files under HOME/<name>, see `ariane.tables.table_format`."""
 
-    name: str
-    description: str
-    columns: tuple[ColumnSchema, ...]
+    name: str  # also the directory below HOME and the name of the view in queries
+    description: str  # one sentence for `ariane pipeline tables`
+    columns: tuple[ColumnSchema, ...]  # in the order of the files; readers select by name
     time_column: str
     """TIMESTAMP column that determines the age of files."""
     sort_columns: tuple[str, ...]

@@ -36,8 +36,8 @@ class DataFile(msgspec.Struct, frozen=True):
     """Path below the table's directory."""
     bucket: str
     """Value of the partition column for all rows of the file."""
-    rows: int
-    bytes: int
+    rows: int  # to size compactions and to count a table without opening its files
+    bytes: int  # size on disk; small files are merged until they are large enough
     added_version: int
     """Version that added these rows. A file merged from several files keeps the newest of their versions."""
     first_ms: int | None = None
@@ -57,18 +57,19 @@ class RetiredFile(msgspec.Struct, frozen=True):
 class TableVersion(msgspec.Struct, frozen=True):
     """Content of CURRENT: the complete list of files of one version of a table."""
 
-    version: int
+    version: int  # increased by each commit; readers compare it to notice changes
     schema: int
     """`TableSchema.schema` of the last writer."""
-    rows: int
+    rows: int  # sum over `files`
     as_of_ms: int | None
     """Broker time of the newest input that is in the table, ms since the epoch; None if there was no input yet."""
+    # Everything else in the directory is left over from a writer that died, and is not read.
     files: tuple[DataFile, ...] = ()
     applied: dict[str, int] = {}
     """Progress of the writer, committed atomically with the rows: the last version of each input table, or the last micro-batch
     of each streaming query (`SOURCE CHECKPOINT_ID`)."""
-    retired: tuple[RetiredFile, ...] = ()
-    format: int = FORMAT
+    retired: tuple[RetiredFile, ...] = ()  # removed files that queries of an earlier version may still be reading
+    format: int = FORMAT  # checked before all other members, so that another format is refused with a clear error
 
     @classmethod
     def initial(cls, table: TableSchema, now_ms: int) -> TableVersion:

@@ -33,12 +33,12 @@ class FakeClock:
         self.sleep_count = 0
         """Number of finished calls of `sleep`."""
         self._start_ms = start_ms
-        self._time_ms = start_ms
+        self._time_ms = start_ms  # wall and monotonic time without `wall_offset_ms`
         self._tick_ms = tick_ms
         self._is_auto = is_auto
         # Heap of (end in ms, sequence number, waiter): sleepers with equal ends wake in the order in which they went to sleep.
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
-        self._sequence = itertools.count()
+        self._sequence = itertools.count()  # orders sleepers with equal ends
 
     @property
     def time_ms(self) -> float:

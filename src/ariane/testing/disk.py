@@ -82,7 +82,7 @@ class FakeDisk:
 
     def __init__(self, room: int | None = None) -> None:
         self.changes = 0
-        self.power_off_at: int | None = None
+        self.power_off_at: int | None = None  # the power fails at the change of this number; None: never
         self.torn_at: int | None = None
         """How many bytes of the write at `power_off_at` reach the file; None for none."""
         self.fail: Callable[[str, str], None] = lambda kind, path: None
@@ -92,13 +92,17 @@ class FakeDisk:
         """Clock for the modification times of files."""
         self.used: Usage | None = None
         """Result of `usage`; None to compute it from `room`."""
-        self._files: dict[str, _FakeFile] = {}
+        self._files: dict[str, _FakeFile] = {}  # content by path, as the running program sees it
+        # Directory entries that survive a power loss; the content of their files may be older.
         self._durable_names: dict[str, _FakeFile] = {}
+        # Created and removed names (None) since the last fsync of their directory, oldest first. A power loss may undo each
+        # of them.
         self._names_pending: list[tuple[str, _FakeFile | None]] = []
-        self._directories = {"", "/"}
+        self._directories = {"", "/"}  # created ones and both roots
+        # Path and file, so that a handle outlives the removal of its name as on POSIX.
         self._handles: dict[int, tuple[str, _FakeFile]] = {}
-        self._numbers = itertools.count(3)
-        self._locked: set[str] = set()
+        self._numbers = itertools.count(3)  # from 3, like descriptors after stdin, stdout and stderr
+        self._locked: set[str] = set()  # a second process that locks the same path is refused
 
     # --- the Disk interface of the store ---
 

@@ -80,19 +80,21 @@ class VirtualCluster:
 
     def __init__(self, seed: int, home: Path, settings: dict[str, Any]) -> None:
         self.rng = Random(seed)  # noqa: S311 - repeats a run, guards nothing
+        # Runs name server, broker and clients in one thread and in virtual time.
         self.loop = VirtualLoop()
         self.network = VirtualNetwork(self.loop, Random(self.rng.random()))  # noqa: S311
         self.loop.network = self.network
-        self.clock = VirtualClock(self.loop)
+        self.clock = VirtualClock(self.loop)  # virtual time, for code of the test
         self.disk = FakeDisk()
         """The broker's disk, which survives the broker."""
-        self.namesrv = "10.0.0.1:9876"
-        self._home = home
-        self._numbers = itertools.count()
+        self.namesrv = "10.0.0.1:9876"  # address for clients; a machine of the virtual network
+        self._home = home  # real directory of the name server's file, which is not on the fake disk
+        self._numbers = itertools.count()  # gives each process an address of its own
         names = NameServerConfig(bind_address="10.0.0.1", listen_port=9876, kv_config_path=str(home / "kvConfig.json"))
         self.name_server = VirtualProgram(
             self, "name server", "10.0.0.1", lambda: NameServer(names, clock=VirtualClock(self.loop))
         )
+        # On a machine of its own: losing its power does not take the name server away.
         self.broker = VirtualProgram(self, "broker", "10.0.0.2", lambda: self._broker(settings))
 
     def run(self, work: Coroutine[Any, Any, T], limit_s: float = LIMIT_S) -> T:
@@ -146,38 +148,38 @@ class VirtualProgram:
     def __init__(
         self, world: VirtualCluster, name: str, ip: str, make: Callable[[], AbstractAsyncContextManager[object]]
     ) -> None:
-        self.process: VirtualProcess | None = None
-        self._world = world
-        self._name = name
-        self._ip = ip
-        self._make = make
-        self._stop_requested: asyncio.Event | None = None
-        self._is_serving: asyncio.Future[None] | None = None
+        self.process: VirtualProcess | None = None  # None before the first start; a new one after each kill
+        self._world = world  # loop, network and disk
+        self._name = name  # for error messages
+        self._ip = ip  # stays the same over restarts, as a machine's does
+        self._make = make  # builds the server again for each start, because a killed one cannot be reused
+        self._stop_requested: asyncio.Event | None = None  # set by `stop`; None while the program is not running
+        self._ended: asyncio.Future[None] | None = None  # done when the server has stopped; raises what ended it
 
     async def start(self) -> None:
         """Start the server and wait until it serves requests."""
         self.process = self._world.loop.process(self._name, self._ip)
         opened = self._world.loop.create_future()
-        told = self._stop_requested = asyncio.Event()
+        stop_requested = self._stop_requested = asyncio.Event()
 
         async def serve() -> None:
             try:
                 async with self._make():
                     opened.set_result(None)
-                    await told.wait()
+                    await stop_requested.wait()
             except BaseException as error:
                 if not opened.done():
                     opened.set_exception(error)
                 raise
 
-        self._is_serving = self.process.start(serve())
+        self._ended = self.process.start(serve())
         await opened
 
     async def stop(self) -> None:
         """Stop the server in an orderly way: it unregisters and saves its state."""
-        assert self._stop_requested is not None and self._is_serving is not None
+        assert self._stop_requested is not None and self._ended is not None
         self._stop_requested.set()
-        await self._is_serving
+        await self._ended
 
     def kill(self) -> None:
         """Kill the server (SIGKILL); everything it has written stays on the disk."""

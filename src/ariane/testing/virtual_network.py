@@ -33,12 +33,15 @@ class VirtualNetwork:
     """
 
     def __init__(self, loop: VirtualLoop, rng: Random) -> None:
+        # Both may be replaced by a test while the network runs.
         self.delay_s: Callable[[str, str], float] = lambda from_ip, to_ip: rng.uniform(*DELAY_MS) / 1000
-        self.is_lost: Callable[[bytes], bool] | None = None
-        self._loop = loop
-        self._listeners: dict[tuple[str, int], VirtualListener] = {}
+        self.is_lost: Callable[[bytes], bool] | None = None  # None: nothing is lost
+        self._loop = loop  # schedules deliveries in virtual time
+        self._listeners: dict[tuple[str, int], VirtualListener] = {}  # by address and port
+        # Open connections by process, in order of creation, to cut them when it is killed.
         self._ends: dict[VirtualProcess, dict[VirtualEndpoint, None]] = {}
-        self._vanished: set[str] = set()
+        self._vanished: set[str] = set()  # machines that answer nothing, not even with a refusal
+        # Ephemeral ports; never reused, so that no late packet reaches a new connection.
         self._ports = itertools.count(PORT_FIRST)
 
     def vanish(self, process: VirtualProcess) -> None:
@@ -151,14 +154,14 @@ class VirtualListener:
     def __init__(
         self, network: VirtualNetwork, ip: str, port: int, protocol_factory: Callable[[], asyncio.Protocol]
     ) -> None:
-        self.ip = ip
-        self.port = port
-        self.process = network._current()
-        self.protocol_factory = protocol_factory
-        self.context = copy_context()
-        self.sockets = [_Address(ip, port)]
-        self._network = network
-        self._is_serving = False
+        self.ip = ip  # of the listening process
+        self.port = port  # chosen by the network if the server asked for 0
+        self.process = network._current()  # owner; its kill closes the listener
+        self.protocol_factory = protocol_factory  # creates the protocol of each accepted connection
+        self.context = copy_context()  # contextvars of the owner: accepted connections run in its process
+        self.sockets = [_Address(ip, port)]  # what `asyncio.Server.sockets` offers: objects with a `getsockname`
+        self._network = network  # removes the listener when it is closed
+        self._is_serving = False  # False refuses connections, as between `create_server` and `start_serving`
 
     def is_serving(self) -> bool:
         return self._is_serving
@@ -177,7 +180,7 @@ class VirtualListener:
 class VirtualEndpoint(asyncio.Transport):
     """One end of a connection."""
 
-    other: VirtualEndpoint
+    other: VirtualEndpoint  # set once both ends exist
 
     def __init__(
         self,
@@ -188,19 +191,20 @@ class VirtualEndpoint(asyncio.Transport):
         context: Context,
     ) -> None:
         super().__init__({"sockname": local, "peername": remote})
-        self.process = process
+        self.process = process  # owner of this end; nothing is delivered to a killed one
+        # Contextvars in which callbacks of this end run: they decide which process owns new tasks.
         self.context = context
         self.protocol: asyncio.Protocol | None = None  # None until the connection is accepted
-        self.is_over = False
-        self._network = network
-        self._loop = network._loop
-        self._from, self._to = local[0], remote[0]
+        self.is_over = False  # closed by either end; no further callback except `connection_lost`
+        self._network = network  # delays and losses
+        self._loop = network._loop  # time and callbacks
+        self._from, self._to = local[0], remote[0]  # address for the network's delay; ports do not matter to it
         self._arrives_at = 0.0  # arrival time of the last write; later ones may not overtake it
         self._unread = 0  # bytes written here and not read by the other end
-        self._high = HIGH_WATER
-        self._is_full = False
-        self._is_reading = True
-        self._waiting: list[bytes] = []
+        self._high = HIGH_WATER  # unread bytes above which writing pauses, as the kernel's buffers do
+        self._is_full = False  # `pause_writing` was called and not yet `resume_writing`
+        self._is_reading = True  # False between `pause_reading` and `resume_reading`
+        self._waiting: list[bytes] = []  # received pieces that the protocol has not read
 
     def accept(self, protocol_factory: Callable[[], asyncio.Protocol]) -> None:
         self.protocol = protocol_factory()

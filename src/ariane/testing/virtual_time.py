@@ -65,15 +65,17 @@ class VirtualProcess:
     def __init__(self, loop: VirtualLoop, name: str, ip: str) -> None:
         self.name = name
         self.ip = ip
-        self.is_alive = True
-        self.is_paused = False
+        self.is_alive = True  # False after `kill`, for good
+        self.is_paused = False  # as by SIGSTOP: callbacks are deferred, time goes on
         self.killed: list[Callable[[], None]] = []
         """Callbacks for a kill, called before the coroutines of the process are closed."""
-        self._loop = loop
-        self._deferred: list[asyncio.Handle] = []
+        self._loop = loop  # shared by all processes
+        self._deferred: list[asyncio.Handle] = []  # callbacks that were due during a pause, in order
+        # To close their coroutines at a kill; weak, because finished tasks must not accumulate.
         self._tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+        # Results that others wait for: a kill fails them. A dict as an ordered set, for equal runs.
         self._awaited: dict[asyncio.Future[Any], None] = {}
-        self._context = copy_context()
+        self._context = copy_context()  # marks its tasks and callbacks as this process's
         self._context.run(_process.set, self)
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
@@ -153,12 +155,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self.network: Any = None
-        self._now = 0.0
+        self._now = 0.0  # virtual seconds; jumps to the next timer when nothing is due
+        # Callbacks of this instant with their process, in order.
         self._due: deque[tuple[VirtualProcess | None, asyncio.Handle]] = deque()
+        # Heap of (time, sequence number, process, timer): equal times run in the order of their scheduling.
         self._later: list[tuple[float, int, VirtualProcess | None, asyncio.TimerHandle]] = []
-        self._numbers = itertools.count()
-        self._at_this_instant = 0
-        self._processes: list[VirtualProcess] = []
+        self._numbers = itertools.count()  # the sequence numbers of `_later`
+        self._at_this_instant = 0  # callbacks since time last moved; bounds programs that never sleep
+        self._processes: list[VirtualProcess] = []  # all that were created, killed ones included
         self.callbacks = 0
         """Number of callbacks that ran: equal in two runs with the same seed."""
 

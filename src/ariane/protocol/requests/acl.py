@@ -8,12 +8,12 @@ import msgspec
 class UpdateAccount(msgspec.Struct, frozen=True, rename="camel"):
     """UPDATE_AND_CREATE_ACL_CONFIG (50). `topic_perms` and `group_perms` are lists joined by commas."""
 
-    access_key: str
-    secret_key: str | None = None
-    white_remote_address: str | None = None
-    admin: bool = False
-    default_topic_perm: str | None = None
-    default_group_perm: str | None = None
+    access_key: str  # identifies the account to create or change
+    secret_key: str | None = None  # None keeps the stored one; a new account needs it
+    white_remote_address: str | None = None  # address pattern whose requests are not checked; None keeps it
+    admin: bool = False  # may use administrative requests; always overwritten, unlike absent members
+    default_topic_perm: str | None = None  # DENY, PUB, SUB or PUB|SUB for topics without an entry
+    default_group_perm: str | None = None  # the same for consumer groups
     topic_perms: str | None = None
     group_perms: str | None = None
 
@@ -47,14 +47,14 @@ class AclVersion(msgspec.Struct, frozen=True, rename="camel"):
 class AccountBody(msgspec.Struct, frozen=True, rename="camel"):
     """One account in the response to 54."""
 
-    access_key: str
-    admin: bool = False
-    default_group_perm: str | None = None
-    default_topic_perm: str | None = None
-    group_perms: tuple[str, ...] | None = None
-    secret_key: str = ""
-    topic_perms: tuple[str, ...] | None = None
-    white_remote_address: str | None = None
+    access_key: str  # identifies the account
+    admin: bool = False  # may use administrative requests
+    default_group_perm: str | None = None  # DENY, PUB, SUB or PUB|SUB for groups without an entry
+    default_topic_perm: str | None = None  # the same for topics
+    group_perms: tuple[str, ...] | None = None  # entries `name=permission`
+    secret_key: str = ""  # in clear text, as in 4.9.4: signatures need it
+    topic_perms: tuple[str, ...] | None = None  # entries `name=permission`
+    white_remote_address: str | None = None  # address pattern whose requests are not checked
 
     def __repr__(self) -> str:
         return f"AccountBody({self.access_key!r}, ...)"

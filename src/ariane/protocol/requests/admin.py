@@ -11,13 +11,13 @@ from ariane.protocol.requests.clients import SubscriptionData
 class CreateTopic(msgspec.Struct, frozen=True, rename="camel"):
     """UPDATE_AND_CREATE_TOPIC (17). `order` is carried and ignored, as in 4.9.4."""
 
-    topic: str
-    default_topic: str
-    read_queue_nums: int
-    write_queue_nums: int
-    perm: int
-    topic_filter_type: str = "SINGLE_TAG"
-    topic_sys_flag: int | None = None
+    topic: str  # created, or changed if it exists
+    default_topic: str  # sent by Java, ignored by brokers
+    read_queue_nums: int  # queues for consumers
+    write_queue_nums: int  # queues for producers
+    perm: int  # 2 write, 4 read, 6 both
+    topic_filter_type: str = "SINGLE_TAG"  # SINGLE_TAG or MULTI_TAG
+    topic_sys_flag: int | None = None  # unit bits; None: 0
     order: bool = False
 
 
@@ -30,14 +30,14 @@ class TopicRef(msgspec.Struct, frozen=True):
 class TopicConfigBody(msgspec.Struct, frozen=True, rename="camel"):
     """Body of the response to GET_TOPIC_CONFIG (351): a topic as 5.x prints it. [TopicConfigAndQueueMapping]"""
 
-    attributes: dict[str, str] = {}
-    order: bool = False
-    perm: int = 0
-    read_queue_nums: int = 0
-    topic_filter_type: str = "SINGLE_TAG"
-    topic_name: str = ""
-    topic_sys_flag: int = 0
-    write_queue_nums: int = 0
+    attributes: dict[str, str] = {}  # of 5.x; always empty
+    order: bool = False  # see `model.topic.TopicConfig`, also for the following
+    perm: int = 0  # 2 write, 4 read, 6 both
+    read_queue_nums: int = 0  # queues for consumers
+    topic_filter_type: str = "SINGLE_TAG"  # SINGLE_TAG or MULTI_TAG
+    topic_name: str = ""  # repeats the requested name
+    topic_sys_flag: int = 0  # unit bits
+    write_queue_nums: int = 0  # queues for producers
 
     @classmethod
     def of(cls, topic: TopicConfig) -> TopicConfigBody:
@@ -59,20 +59,20 @@ class RetryPolicy(msgspec.Struct, frozen=True):
 class GroupConfigBody(msgspec.Struct, frozen=True, rename="camel"):
     """Body of the response to 352: a group as 5.x prints it. Members that 4.9.4 does not have hold the defaults of 5.x."""
 
-    attributes: dict[str, str] = {}
-    broker_id: int = 0
-    consume_broadcast_enable: bool = True
-    consume_enable: bool = True
-    consume_from_min_enable: bool = True
-    consume_message_orderly: bool = False
-    consume_timeout_minute: int = 15
-    group_name: str = ""
-    group_retry_policy: RetryPolicy = RetryPolicy()
-    group_sys_flag: int = 0
-    notify_consumer_ids_changed_enable: bool = True
-    retry_max_times: int = 16
-    retry_queue_nums: int = 1
-    which_broker_when_consume_slowly: int = 1
+    attributes: dict[str, str] = {}  # of 5.x; always empty
+    broker_id: int = 0  # see `model.topic.SubscriptionGroupConfig`, also for the other members that 4.9.4 has
+    consume_broadcast_enable: bool = True  # whether broadcasting members may pull
+    consume_enable: bool = True  # whether members may pull
+    consume_from_min_enable: bool = True  # no effect
+    consume_message_orderly: bool = False  # of 5.x: how proxies deliver; 4.9.4 leaves it to the client
+    consume_timeout_minute: int = 15  # of 5.x
+    group_name: str = ""  # repeats the requested name
+    group_retry_policy: RetryPolicy = RetryPolicy()  # of 5.x; the default means the delay levels of 4.9.4
+    group_sys_flag: int = 0  # of 5.x
+    notify_consumer_ids_changed_enable: bool = True  # whether members are notified of a rebalance
+    retry_max_times: int = 16  # redeliveries before a dead letter
+    retry_queue_nums: int = 1  # queues of the retry topic
+    which_broker_when_consume_slowly: int = 1  # suggested slave
 
     @classmethod
     def of(cls, group: SubscriptionGroupConfig) -> GroupConfigBody:

@@ -69,13 +69,13 @@ class QueryQueue(msgspec.Struct, frozen=True, rename="camel"):
 class QueueEntry(msgspec.Struct, frozen=True, rename="camel"):
     """One entry of a consume queue; `eval` says whether the given group would receive it."""
 
-    bit_map: str | None = None
+    bit_map: str | None = None  # from the extension file (enableConsumeQueueExt), which only Java's brokers have
     eval: bool = False
-    extend_data_json: str | None = None
-    msg: str | None = None
-    physic_offset: int = 0
-    physic_size: int = 0
-    tags_code: int = 0
+    extend_data_json: str | None = None  # of the same file
+    msg: str | None = None  # a remark of Java's brokers
+    physic_offset: int = 0  # of the record in the commit log
+    physic_size: int = 0  # of the record in bytes
+    tags_code: int = 0  # hash of the tag; in delay queues the due time
 
 
 class QueueEntries(msgspec.Struct, frozen=True, rename="camel"):

@@ -73,20 +73,20 @@ class PushReply(msgspec.Struct, frozen=True, rename={
 }):  # fmt: skip
     """PUSH_REPLY_MESSAGE_TO_CLIENT (326); hosts are `ip:port`."""
 
-    producer_group: str
-    topic: str
-    default_topic: str
-    default_topic_queue_nums: Int32
-    queue_id: Int32
-    sys_flag: Int32
-    born_ms: Int64
-    flag: Int32
-    born_host: str
-    store_host: str
-    store_ms: Int64
-    properties: str | None = None
-    reconsume_times: Int32 | None = None
-    unit_mode: bool = False
+    producer_group: str  # of the replying client
+    topic: str  # reply topic of the cluster
+    default_topic: str  # as in a send; without effect
+    default_topic_queue_nums: Int32  # as in a send; without effect
+    queue_id: Int32  # as in a send; without effect
+    sys_flag: Int32  # whether the body is compressed, as in a send
+    born_ms: Int64  # when the reply was sent, by its sender's clock
+    flag: Int32  # the application's, uninterpreted
+    born_host: str  # of the client that replied
+    store_host: str  # of the broker
+    store_ms: Int64  # when the broker received the reply, by its clock
+    properties: str | None = None  # the correlation id finds the waiting request
+    reconsume_times: Int32 | None = None  # 0: replies are not redelivered
+    unit_mode: bool = False  # carried as sent
 
 
 class QueueOffset(msgspec.Struct, frozen=True, rename="camel"):
@@ -101,20 +101,20 @@ class QueueOffset(msgspec.Struct, frozen=True, rename="camel"):
 class ProcessQueueInfo(msgspec.Struct, frozen=True, rename="camel"):
     """A queue of a running consumer; times in ms, `droped` as Java spells it."""
 
-    cached_msg_count: int = 0
-    cached_msg_max_offset: int = 0
-    cached_msg_min_offset: int = 0
-    cached_msg_size_in_mi_b: int = 0
-    commit_offset: int = 0
+    cached_msg_count: int = 0  # messages that were fetched and not consumed yet
+    cached_msg_max_offset: int = 0  # highest offset of these
+    cached_msg_min_offset: int = 0  # lowest offset of these
+    cached_msg_size_in_mi_b: int = 0  # their size in MiB, rounded down; Java's spelling of the JSON key
+    commit_offset: int = 0  # next offset to commit
     droped: bool = False
-    last_consume_timestamp: int = 0
-    last_lock_timestamp: int = 0
-    last_pull_timestamp: int = 0
-    locked: bool = False
-    transaction_msg_count: int = 0
-    transaction_msg_max_offset: int = 0
-    transaction_msg_min_offset: int = 0
-    try_unlock_times: int = 0
+    last_consume_timestamp: int = 0  # of the last call of the listener
+    last_lock_timestamp: int = 0  # when the queue lock was last confirmed; 0 without a lock
+    last_pull_timestamp: int = 0  # of the last pull; an old one means that flow control pauses the queue
+    locked: bool = False  # the broker's lock is held and still trusted
+    transaction_msg_count: int = 0  # Java's name for messages in a call of an orderly listener; 0 here
+    transaction_msg_max_offset: int = 0  # highest offset of these
+    transaction_msg_min_offset: int = 0  # lowest offset of these
+    try_unlock_times: int = 0  # attempts of Java to unlock a queue whose listener is running; 0 here
 
 
 class ConsumeStatus(msgspec.Struct, frozen=True, rename={
@@ -123,12 +123,12 @@ class ConsumeStatus(msgspec.Struct, frozen=True, rename={
 }):  # fmt: skip
     """Statistics of one topic: messages per second and ms per call over the last minute, failures of the last hour."""
 
-    consume_failed_msgs: int = 0
-    consume_failed_tps: float = 0.0
-    consume_ok_tps: float = 0.0
-    consume_rt: float = 0.0
-    pull_rt: float = 0.0
-    pull_tps: float = 0.0
+    consume_failed_msgs: int = 0  # of the last hour
+    consume_failed_tps: float = 0.0  # messages per second
+    consume_ok_tps: float = 0.0  # messages per second
+    consume_rt: float = 0.0  # mean duration of a call of the listener in ms
+    pull_rt: float = 0.0  # mean duration of a pull in ms
+    pull_tps: float = 0.0  # messages per second
 
 
 class RunningInfo(msgspec.Struct, frozen=True, rename="camel"):

@@ -17,13 +17,13 @@ class ProducerData(msgspec.Struct, frozen=True, rename="camel"):
 class SubscriptionData(msgspec.Struct, frozen=True, rename="camel"):
     """A subscription of a group to a topic. Brokers filter by `code_set` (hashes of the tags), clients by `tags_set`."""
 
-    class_filter_mode: bool = False
+    class_filter_mode: bool = False  # class filters of 3.x run on filter servers, which 4.9.4 no longer ships
     code_set: frozenset[int] = frozenset()
-    expression_type: str | None = "TAG"
-    sub_string: str | None = "*"
-    sub_version: int = 0
+    expression_type: str | None = "TAG"  # TAG or SQL92; None means TAG
+    sub_string: str | None = "*"  # the expression as the application wrote it
+    sub_version: int = 0  # creation time in ms: brokers ignore older subscriptions, and refuse pulls newer than theirs
     tags_set: frozenset[str] = frozenset()
-    topic: str = ""
+    topic: str = ""  # subscribed topic
 
 
 class CheckClient(msgspec.Struct, frozen=True, rename="camel"):
@@ -35,12 +35,14 @@ class CheckClient(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ConsumerData(msgspec.Struct, frozen=True, rename="camel"):
+    # Where the group starts; brokers only list it. A number from some clients, as the next two.
     consume_from_where: str | int | None = "CONSUME_FROM_LAST_OFFSET"
-    consume_type: str | int | None = "CONSUME_PASSIVELY"
-    group_name: str = ""
-    message_model: str | int | None = "CLUSTERING"
+    consume_type: str | int | None = "CONSUME_PASSIVELY"  # CONSUME_PASSIVELY (push) or CONSUME_ACTIVELY (pull)
+    group_name: str = ""  # one client may be in several groups
+    message_model: str | int | None = "CLUSTERING"  # CLUSTERING or BROADCASTING
+    # All subscriptions: a topic that is absent is removed from the group.
     subscription_data_set: tuple[SubscriptionData, ...] = ()
-    unit_mode: bool = False
+    unit_mode: bool = False  # carried as sent
 
 
 class HeartbeatData(

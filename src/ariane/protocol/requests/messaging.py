@@ -54,18 +54,18 @@ class SendMessage(
     `batch` alone decides that the body is a batch. A negative `queue_id` lets the broker choose.
     """
 
-    producer_group: Name
-    topic: str
-    default_topic: Name
-    default_topic_queue_nums: Int32
+    producer_group: Name  # not checked by brokers, except as the target of transaction checks
+    topic: str  # created if it does not exist, `default_topic` does, and the broker allows it
+    default_topic: Name  # template of a topic that does not exist: usually TBW102
+    default_topic_queue_nums: Int32  # queues of a new topic, at most those of the template
     queue_id: Int32
-    sys_flag: Int32
-    born_ms: Int64
-    flag: Int32
-    properties: str | None = None
-    reconsume_times: Int32 | None = None
-    unit_mode: bool = False
-    max_reconsume_times: Int32 | None = None
+    sys_flag: Int32  # compression, transaction state, address sizes (`model.message`)
+    born_ms: Int64  # by the client's clock
+    flag: Int32  # the application's, uninterpreted
+    properties: str | None = None  # encoded as in records (`protocol.properties`)
+    reconsume_times: Int32 | None = None  # redeliveries so far, if a consumer sends a message back this way
+    unit_mode: bool = False  # marks retry topics of units; Java's, and rarely used
+    max_reconsume_times: Int32 | None = None  # limit of the consumer that sends back; None: that of its group
     batch: bool = False
 
 
@@ -103,28 +103,29 @@ class SendMessageAnswer(
     a delayed message."""
 
     message_id: str
-    queue_id: Int32
-    queue_offset: Int64
-    transaction_id: str | None = None
-    region: str = "DefaultRegion"
-    trace_on: bool = True
+    queue_id: Int32  # where the broker stored it, which may not be the requested one
+    queue_offset: Int64  # number in the queue; that of the first message of a batch
+    transaction_id: str | None = None  # None for messages without a transaction
+    region: str = "DefaultRegion"  # copied to trace events
+    trace_on: bool = True  # False: the broker asks its clients not to trace
     recall_handle: str | None = None
 
 
 class PullMessage(msgspec.Struct, frozen=True, rename="camel"):
     """PULL_MESSAGE (11)."""
 
-    consumer_group: Name
-    topic: Name
-    queue_id: Int32
-    queue_offset: Int64
-    max_msg_nums: Int32
-    sys_flag: Int32
-    commit_offset: Int64 = 0
-    suspend_timeout_millis: Int64 = 0
-    subscription: Expression | None = None
+    consumer_group: Name  # must exist, or be created on first use
+    topic: Name  # the group's heartbeats must subscribe to it, unless the request has an expression
+    queue_id: Int32  # within the topic
+    queue_offset: Int64  # first wanted offset
+    max_msg_nums: Int32  # at most; the broker has limits of its own
+    sys_flag: Int32  # bits COMMIT_OFFSET, SUSPEND, SUBSCRIPTION, CLASS_FILTER, LITE_PULL
+    commit_offset: Int64 = 0  # stored for the group if the flag is set and this is the master
+    suspend_timeout_millis: Int64 = 0  # how long the broker may hold a pull that finds nothing
+    subscription: Expression | None = None  # expression, if the flag is set; None: that of the group's heartbeats
+    # A pull with a newer subscription than the broker's is refused (25) until the heartbeat arrives.
     sub_version: Int64 = 0
-    expression_type: Word | None = None
+    expression_type: Word | None = None  # TAG or SQL92; None means TAG
 
 
 class PullMessageAnswer(msgspec.Struct, frozen=True, rename="camel"):
@@ -193,11 +194,12 @@ class QueryMessage(
 ):
     """QUERY_MESSAGE (12). Times are store times in ms. `query_position` is Ariane's: the `next_position` of a response."""
 
-    topic: str
-    key: str
-    max_num: Int32
-    begin_timestamp: Int64
-    end_timestamp: Int64
+    topic: str  # keys are indexed by topic
+    key: str  # a key, or a unique id if `unique_key_query` is set
+    max_num: Int32  # at most; the broker has a limit of its own
+    begin_timestamp: Int64  # inclusive
+    end_timestamp: Int64  # inclusive
+    # "true": `key` is a unique id; a text, because Java passes it outside the header class.
     unique_key_query: str | None = None
     query_position: str | None = None
 
@@ -222,12 +224,12 @@ class ConsumerSendMsgBack(msgspec.Struct, frozen=True, rename="camel"):
     """CONSUMER_SEND_MSG_BACK (36): `offset` is the commit-log offset; a `delay_level` < 0 makes the message a dead letter."""
 
     offset: Int64
-    group: str
+    group: str  # consumer group, whose retry topic receives the copy
     delay_level: Int32
-    origin_msg_id: str | None = None
-    origin_topic: str | None = None
-    unit_mode: bool = False
-    max_reconsume_times: Int32 | None = None
+    origin_msg_id: str | None = None  # sent by Java; the stored record is used instead
+    origin_topic: str | None = None  # sent by Java; the stored record is used instead
+    unit_mode: bool = False  # carried as sent
+    max_reconsume_times: Int32 | None = None  # limit of the consumer; None or an old client: that of the group
 
 
 # commitOrRollback of END_TRANSACTION: the transaction bits of sysFlag
@@ -240,13 +242,13 @@ class EndTransactionHeader(msgspec.Struct, frozen=True, rename="camel"):
     """END_TRANSACTION (37), mostly one-way. The two offsets identify a copy of the half message: its offset in the half queue and
     in the commit log."""
 
-    producer_group: str
-    tran_state_table_offset: Int64
-    commit_log_offset: Int64
-    commit_or_rollback: Int32
-    from_transaction_check: bool = False
-    msg_id: str | None = None
-    transaction_id: str | None = None
+    producer_group: str  # compared with that of the half message
+    tran_state_table_offset: Int64  # offset in the queue of half messages
+    commit_log_offset: Int64  # names the record; compared with the queue offset before it counts
+    commit_or_rollback: Int32  # transaction bits of the sysFlag: 0 unknown, 8 commit, 12 rollback
+    from_transaction_check: bool = False  # the answer to a check, as opposed to the end of the local transaction
+    msg_id: str | None = None  # unique id, for logs
+    transaction_id: str | None = None  # for logs
 
 
 class CheckTransactionState(msgspec.Struct, frozen=True, rename="camel"):

@@ -55,12 +55,12 @@ class RegisterBroker(
 ):
     """REGISTER_BROKER (103). A `body_crc32` of 0 was not computed."""
 
-    broker_name: str
-    broker_addr: str
-    cluster_name: str
-    ha_server_addr: str
-    broker_id: int
-    compressed: bool = False
+    broker_name: str  # shared by a master and its slaves
+    broker_addr: str  # for clients, ip:port
+    cluster_name: str  # of all servers of the broker name
+    ha_server_addr: str  # of a master, where its slaves replicate from
+    broker_id: int  # 0 is the master
+    compressed: bool = False  # the body is compressed, as from brokers with compressedRegister
     body_crc32: int = 0
 
 

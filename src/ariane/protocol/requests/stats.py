@@ -99,14 +99,14 @@ class BrokerStatsData(msgspec.Struct, frozen=True, rename="camel"):
 class QueueTimeSpan(msgspec.Struct, frozen=True, rename="camel"):
     """Store times (ms) of a queue's first, last and last consumed message; -1 without a record."""
 
-    consume_time_stamp: int
-    consume_time_stamp_str: str
-    delay_time: int
-    max_time_stamp: int
-    max_time_stamp_str: str
-    message_queue: WireQueue
-    min_time_stamp: int
-    min_time_stamp_str: str
+    consume_time_stamp: int  # of the last consumed message
+    consume_time_stamp_str: str  # these texts are what mqadmin prints
+    delay_time: int  # age of the next message for the group in ms; 0 without one
+    max_time_stamp: int  # of the last message
+    max_time_stamp_str: str  # see above
+    message_queue: WireQueue  # topic, broker and queue id
+    min_time_stamp: int  # of the first message
+    min_time_stamp_str: str  # see above
 
 
 class ConsumeTimeSpans(msgspec.Struct, frozen=True, rename="camel"):

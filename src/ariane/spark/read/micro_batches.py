@@ -50,14 +50,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, options: SourceOptions, columns: list[str], monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         reject_batch_options(options)
-        self._options = options
-        self._columns = columns
-        self._monotonic = monotonic
+        self._options = options  # options of the query, validated before it starts
+        self._columns = columns  # columns of the rows, which Spark fixes when the query starts
+        self._monotonic = monotonic  # clock in seconds; replaced in tests
+        # Start offsets, computed once: Spark may ask for them again, and brokers move on.
         self._initial: dict[str, Any] | None = None
         self._stop_bounds: QueueBounds | None = None  # AvailableNow: the bounds when the query started
         self._latest: Positions = {}  # end offsets seen by the last latestOffset(), for reportLatestOffset()
         self._unavailable: dict[str, str] = {}  # servers that did not respond last time → reason
         self._missing_topics: set[str] = set()  # topics read before that no longer exist
+        # Stores finished offsets in the consumer group, for tools; Spark's checkpoint stays authoritative.
         self._group = GroupOffsets(options.group_id)
         self._planned_s = monotonic()  # when the last non-empty batch was planned, for maxTriggerDelay
 

@@ -80,10 +80,10 @@ class PulledRecords(NamedTuple):
 
     code: int
     body: bytes
-    next_offset: int
-    min_offset: int
-    max_offset: int
-    from_master: bool = True
+    next_offset: int  # where to continue; beyond the requested offset even if a filter dropped all messages
+    min_offset: int  # first offset of the queue at this broker; requests below it are lost messages
+    max_offset: int  # end of the queue at this broker; a slave's may lag behind its master's
+    from_master: bool = True  # False: a slave responded, so a missing entry may still be on the master
     removed: bool = False
     """Whether the broker skipped the entries up to `next_offset` because their records are deleted, not because of a filter."""
 
@@ -121,11 +121,12 @@ class BlockingCluster:
         self._access = access
         self._sleep = sleep
         self._monotonic = monotonic
-        self._credentials = credentials(access)
-        self._tls = tls_context(access)
-        self._connections: dict[str, BlockingConnection] = {}
+        self._credentials = credentials(access)  # sign requests if the cluster has access control; None otherwise
+        self._tls = tls_context(access)  # None: plain connections
+        self._connections: dict[str, BlockingConnection] = {}  # by address, opened on first use
+        # Routes of topics, with retries over all addresses.
         self._name_servers = BlockingNameServerClient(self._call_server, access.namesrv)
-        self._routes: dict[str, TopicRoute] = {}
+        self._routes: dict[str, TopicRoute] = {}  # by topic; forgotten before a retry: the queue may have moved
         self._avoid_until: dict[str, float] = {}  # address → monotonic time until which other servers are preferred
 
     # --- metadata ---

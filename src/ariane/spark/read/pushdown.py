@@ -32,11 +32,11 @@ _ONE_MS = timedelta(milliseconds=1)
 class PushedFilters(NamedTuple):
     """The combined restrictions of the pushed filters. None: unrestricted."""
 
-    topics: frozenset[Any] | None = None
-    brokers: frozenset[Any] | None = None
-    queue_ids: frozenset[Any] | None = None
-    first_offset: int | None = None
-    end_offset: int | None = None
+    topics: frozenset[Any] | None = None  # names that rows may have; Any, because Spark passes values of its own types
+    brokers: frozenset[Any] | None = None  # broker names that rows may have
+    queue_ids: frozenset[Any] | None = None  # queue ids that rows may have
+    first_offset: int | None = None  # inclusive lower bound of the queue offset
+    end_offset: int | None = None  # exclusive upper bound of the queue offset
     first_ms: int | None = None
     """Inclusive lower bound of the store time."""
     end_ms: int | None = None

@@ -141,18 +141,19 @@ class _RangeReader:
         options: SourceOptions,
         selection: RowSelection,
     ) -> None:
-        self._cluster = cluster
-        self._range = offset_range
-        self._options = options
-        self._selection = selection
+        self._cluster = cluster  # connections of this task
+        self._range = offset_range  # queue and offsets that the planner assigned; every entry is returned or reported
+        self._options = options  # pull sizes, filters, and what to do about lost messages
+        self._selection = selection  # columns and row filters, applied while a chunk is decoded
         queue, start, end = offset_range
         self._description = f"{offset_ranges.describe_queue(queue)}, offsets {start} to {end - 1}"
+        # The broker filters by tags: offsets that are absent from responses are not lost.
         self._is_filtered = selection.tags is not None
-        self._window = _PrefetchWindow()
+        self._window = _PrefetchWindow()  # pulls in flight ahead of the decoder
         # The chunk that is being gathered: the entries from `_chunk_start` up to `_offset`, where the next pull starts.
         self._chunk_start = self._offset = start
-        self._bodies: list[bytes] = []
-        self._bytes = 0
+        self._bodies: list[bytes] = []  # undecoded pull responses of the chunk
+        self._bytes = 0  # total size of `_bodies`, which bounds the memory of the task
         self._suspected_loss: int | None = None  # offset of a loss that a fresh route has not confirmed yet
 
     def read(self) -> Iterator[pa.RecordBatch]:

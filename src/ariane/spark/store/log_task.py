@@ -48,10 +48,10 @@ DDL = ", ".join(f"{name} {ddl}" for name, (_, ddl) in COLUMNS.items())
 class LogRange(NamedTuple):
     """The part [begin, end) of a file whose records end at `limit`. `exact`: a record starts at `begin`."""
 
-    directory: str
-    file_size: int
+    directory: str  # of the commit log; the task opens its files itself
+    file_size: int  # bytes of each file, from which names and positions follow
     begin: int
-    end: int
+    end: int  # a record that starts before it belongs to this range, even if it ends after it
     limit: int
     exact: bool
 
@@ -115,13 +115,16 @@ class _RowBuilder:
     """Builds the Arrow batches of a task."""
 
     def __init__(self, options: StoreOptions, columns: Sequence[str], file_size: int) -> None:
-        self._options = options
-        self._columns = list(columns)
-        self._file_size = file_size
+        self._options = options  # broker name of the rows, topics, and whether to verify bodies
+        self._columns = list(columns)  # requested columns, in Spark's order
+        self._file_size = file_size  # to compute the columns segment and position from a log offset
+        # Encoded once, because they are compared with bytes of every record; empty: all.
         self._topics = [topic.encode() for topic in options.topic]
+        # Columns that the decoder of records provides; the others are computed from positions.
         self._decoded = [name for name in columns if name not in STORE_COLUMNS]
         if "body" in columns:
             self._decoded.append(bodies.ERROR_COLUMN)
+        # Types of the batches: Spark compares them with the declared ones.
         self._schema = pa.schema([(name, COLUMNS[name][0]) for name in columns])
 
     def rows(self, run: RecordRun) -> Iterator[pa.RecordBatch]:

@@ -61,12 +61,13 @@ class BlockingConnection:
     def __init__(
         self, addr: str, timeout_ms: int, credentials: Credentials | None = None, tls: ssl.SSLContext | None = None
     ) -> None:
-        self.addr = addr
+        self.addr = addr  # host and port, for error messages and to count failures by server
         self.unsent = bytearray()
         self.session: Session[int] = Session()
-        self._timeout_ms = timeout_ms
-        self._credentials = credentials
-        self._frames = FrameReader()
+        self._timeout_ms = timeout_ms  # limit of a whole request and of each blocking write
+        self._credentials = credentials  # sign requests; None without access control
+        self._frames = FrameReader()  # joins received bytes into frames: a read may end within one
+        # Public, because the pool of pipelined connections registers it with a selector.
         self.socket = _connect(addr, tls)
 
     def call_all(self, requests: Sequence[Request]) -> list[Command]:

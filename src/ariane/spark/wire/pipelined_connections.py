@@ -38,13 +38,15 @@ class PipelinedConnectionPool:
         tls: ssl.SSLContext | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._timeout_ms = timeout_ms
-        self._credentials = credentials
-        self._tls = tls
-        self._monotonic = monotonic
+        self._timeout_ms = timeout_ms  # limit from the enqueueing of a request to its response
+        self._credentials = credentials  # sign requests; None without access control
+        self._tls = tls  # None: plain connections
+        self._monotonic = monotonic  # clock in seconds; replaced in tests
+        # By address; a connection that failed is removed and opened again by the next request.
         self._connections: dict[str, BlockingConnection] = {}
         self._read_at: dict[str, float] = {}  # address → time of the last received bytes
-        self._selector = selectors.DefaultSelector()
+        self._selector = selectors.DefaultSelector()  # waits for all connections at once, without a thread for each
+        # Tokens identify requests over all connections, because the opaque numbers of two connections may be equal.
         self._last_token = 0
 
     def send(self, addr: str, code: int, fields: dict[str, str], body: bytes = b"") -> int:

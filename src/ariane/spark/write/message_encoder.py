@@ -66,12 +66,12 @@ class RowIds(NamedTuple):
 class EncodedMessages(NamedTuple):
     """The rows of a record batch as messages."""
 
-    bodies: pa.BinaryArray
-    properties: pa.BinaryArray
-    flags: Ints
+    bodies: pa.BinaryArray  # bodies as sent, one per row
+    properties: pa.BinaryArray  # encoded property texts, one per row; null values are absent from them
+    flags: Ints  # the application's flag of each message, uninterpreted
     sizes: Ints
     """Size of each batch entry in bytes."""
-    single: Bools
+    single: Bools  # delayed rows and bodies to compress: a batch can hold neither
     first_sequence: int
     """Sequence number of the first row in its partition."""
 

@@ -40,14 +40,14 @@ class QueueLane(NamedTuple):
 class SendRequest(NamedTuple):
     """The messages of one request."""
 
-    lane: QueueLane
-    body: bytes
+    lane: QueueLane  # queue and order that the request has to keep
+    body: bytes  # of the message, or the concatenated entries of a batch
     properties: str
     """Properties of the message; for a batch, those of the request."""
-    message_count: int
-    is_batch: bool
-    flag: int
-    sys_flag: int
+    message_count: int  # for statistics, and to choose the request code
+    is_batch: bool  # sent as SEND_BATCH_MESSAGE; False even for one row that must be sent alone
+    flag: int  # the application's, uninterpreted; 0 for a batch, whose entries have their own
+    sys_flag: int  # bits for compression; see `model.message`
     first_row: str
     """Dedup id of the first row, for error messages."""
 
@@ -70,8 +70,8 @@ class Partitioner:
         self._ids = ids
         self._partition = partition
         self._queues = queues
-        self._lane_numbers: dict[QueueLane, int] = {}
-        self._lanes: list[QueueLane] = []
+        self._lane_numbers: dict[QueueLane, int] = {}  # NumPy groups rows by number, so lanes get one at first use
+        self._lanes: list[QueueLane] = []  # lane of each number
 
     def requests(self, batch: pa.RecordBatch, messages: EncodedMessages) -> Iterator[SendRequest]:
         """Yield the requests for the rows of `batch` (encoded in `messages`); those of a lane in the order of the rows."""

@@ -75,12 +75,15 @@ class WriteRoutes:
     def __init__(
         self, options: SinkOptions, connections: SendConnections, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        self._options = options
-        self._connections = connections
-        self._monotonic = monotonic
+        self._options = options  # name servers, retries, access
+        self._connections = connections  # shared with the sender of the task
+        self._monotonic = monotonic  # clock in seconds; replaced in tests
+        # Look-ups with retries over all addresses.
         self._name_servers = BlockingNameServerClient(self._call_all, options.namesrv)
+        # By topic, fixed at the first use: a key must not change its queue within a task.
         self._queues: dict[str, tuple[MessageQueue, ...]] = {}
-        self._masters: dict[str, str] = {}
+        self._masters: dict[str, str] = {}  # address by broker name; unlike `_queues` it follows a broker that moved
+        # Monotonic time; a broker that is down fails many requests, which share one look-up per REFRESH_S.
         self._refreshed_at = float("-inf")
 
     def queues(self, topic: str) -> tuple[MessageQueue, ...]:
@@ -166,20 +169,22 @@ class RequestSender:
         now_ms: Callable[[], int],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._options = options
-        self._routes = routes
-        self._connections = connections
-        self._now_ms = now_ms
-        self._monotonic = monotonic
+        self._options = options  # producer group, retries, requests in flight
+        self._routes = routes  # addresses of brokers, refreshed when a request fails
+        self._connections = connections  # pipelined: requests do not wait for the responses of others
+        self._now_ms = now_ms  # wall clock, for the born time of messages
+        self._monotonic = monotonic  # clock in seconds for retries; replaced in tests
+        # Requests that may be sent as soon as fewer than maxInFlight are in flight.
         self._ready: deque[_PendingRequest] = deque()
         self._blocked: dict[
             MessageQueue, deque[_PendingRequest]
         ] = {}  # ordered lanes with a request in flight → requests blocked by it
+        # Heap of (monotonic time of the next attempt, number that keeps equal times in order, request).
         self._retries: list[tuple[float, int, _PendingRequest]] = []
-        self._in_flight: dict[int, _PendingRequest] = {}
-        self._pending_bytes = 0
-        self._broker_turn = 0
-        self.stats = SendStats()
+        self._in_flight: dict[int, _PendingRequest] = {}  # by token
+        self._pending_bytes = 0  # bodies that are not confirmed; `put` blocks above PENDING_BYTES_MAX
+        self._broker_turn = 0  # round-robin index for unordered requests whose broker failed
+        self.stats = SendStats()  # counters that the task reports to the driver
 
     def put(self, request: SendRequest) -> None:
         """Queue a request; blocks while more than PENDING_BYTES_MAX are queued or in flight.
