@@ -54,14 +54,16 @@ class AccessControl:
     """
 
     def __init__(self, home: Path, executor: Executor, now_ms: Callable[[], int]) -> None:
+        # The file that ACL requests change; created if it does not exist.
         self.default = home / "conf" / "plain_acl.yml"
-        self._more = home / "conf" / "acl"
+        self._more = home / "conf" / "acl"  # directory of further account files
         self._executor = executor
         self._now_ms = now_ms
-        self._lock = asyncio.Lock()
-        self._peer_log = PeerLog(log)
+        self._lock = asyncio.Lock()  # a change and a poll of the files exclude each other
+        self._peer_log = PeerLog(log)  # refused requests are logged at a bounded rate per peer
         self._create_default()
         self._seen = self._stamps()  # taken before reading, so that a change in between is read by the next poll
+        # Accounts and allow lists of all files; replaced as a whole, so that a request sees one state.
         self._state = self._read()
 
     @property

@@ -81,14 +81,14 @@ class RequiredPermission(NamedTuple):
 class AccountEntry(msgspec.Struct, frozen=True, rename="camel"):
     """One entry of `accounts` in plain_acl.yml."""
 
-    access_key: str
-    secret_key: str
-    white_remote_address: str | None = None
-    admin: bool = False
-    default_topic_perm: str | None = None
-    default_group_perm: str | None = None
-    topic_perms: tuple[str, ...] | None = None
-    group_perms: tuple[str, ...] | None = None
+    access_key: str  # if several entries have it, the first counts
+    secret_key: str  # in clear text, because signatures are computed with it
+    white_remote_address: str | None = None  # requests from these addresses are not checked; a signature is not needed
+    admin: bool = False  # may use administrative requests, and all topics and groups
+    default_topic_perm: str | None = None  # for topics without an entry; None: DENY
+    default_group_perm: str | None = None  # for groups without an entry; None: DENY
+    topic_perms: tuple[str, ...] | None = None  # entries `topic=permission`
+    group_perms: tuple[str, ...] | None = None  # entries `group=permission`
 
     def __repr__(self) -> str:
         return f"AccountEntry({self.access_key!r}, ...)"

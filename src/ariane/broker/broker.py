@@ -86,17 +86,21 @@ class Broker:
             ConfigError: a setting is invalid.
         """
         self._accept_empty_log = accept_empty_log
+        # Current values; requests may change some of them.
         self._settings = DynamicConfig(config.validate(), clock.now_ms())
         self._config_file = config_file
         self.addr = ""
         self._disk = disk or SystemDisk()
         self._clock = clock
-        self._tasks = BackgroundTasks("broker")
+        self._tasks = BackgroundTasks("broker")  # periodic work, cancelled at the stop before the services that it uses
+        # Blocking work on the disk: flushes of the log, removals, configuration files.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ariane-disk")
         # Two threads, so that the fsync of a change does not wait for a large document.
         self._state_thread = ThreadPoolExecutor(max_workers=2, thread_name_prefix="ariane-state")
+        # Flushes consume queues, which must not delay those of the log.
         self._derived_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ariane-derived")
-        self._open = contextlib.AsyncExitStack()
+        self._open = contextlib.AsyncExitStack()  # what a stop has to close, in reverse order of the start
+        # Exists before the server, which reports lost connections to it.
         self._clients = ClientRegistry(settings=self._settings, clock=clock)
 
     @property

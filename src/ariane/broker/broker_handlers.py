@@ -51,26 +51,26 @@ from ariane.store.message_store import MessageStore
 class BrokerServices:
     """The services of one broker, as `Broker` has started them."""
 
-    settings: DynamicConfig
+    settings: DynamicConfig  # current values; requests may change some of them
     addr: str
     """Public address, ip:port."""
     store_host: bytes
     """The same, packed as in records."""
-    clock: Clock
-    disk: Disk
-    store: MessageStore
+    clock: Clock  # wall and monotonic time
+    disk: Disk  # the file system, replaced by tests
+    store: MessageStore  # messages
     state: PersistentState
     """Topics, groups, offsets, filters, locks."""
-    stats: BrokerStats
-    recorder: StatsRecorder
-    dispatcher: PostStoreDispatcher
-    flusher: Flusher
+    stats: BrokerStats  # counters
+    recorder: StatsRecorder  # samples the counters and the delay of the event loop
+    dispatcher: PostStoreDispatcher  # wakes held pulls and slaves after each append
+    flusher: Flusher  # makes appended records durable
     feed: ReplicationFeed
     """Feeds the slaves."""
-    transactions: TransactionService
-    cleaner: FileCleaner
-    remover: TopicRemover
-    clients: ClientRegistry
+    transactions: TransactionService  # half messages and their decisions
+    cleaner: FileCleaner  # removes old files; tools can start it
+    remover: TopicRemover  # deletes topics with their messages and offsets
+    clients: ClientRegistry  # connected clients and the members of groups
     server: RemotingServer
     """Reaches connected clients."""
     registration: Registration
@@ -79,7 +79,7 @@ class BrokerServices:
     """None if access control is disabled."""
     config_file: BrokerConfigFile | None
     """None if the broker was started without one."""
-    tasks: BackgroundTasks
+    tasks: BackgroundTasks  # for work that outlives its request
 
 
 class BrokerHandlers:

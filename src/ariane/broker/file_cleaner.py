@@ -54,15 +54,15 @@ class FileCleaner:
         now_ms: Callable[[], int],
         reject_writes: bool,
     ) -> None:
-        self._config = config
-        self._store = store
-        self._disk = disk
-        self._flusher = flusher
-        self._executor = executor
-        self._stored = on_stored
-        self._now_ms = now_ms
+        self._config = config  # hour, age and disk usage at which files are removed
+        self._store = store  # files to remove; also the switch that rejects writes
+        self._disk = disk  # usage of the file system
+        self._flusher = flusher  # a checkpoint records the new start of the log before files are removed
+        self._executor = executor  # removals block
+        self._stored = on_stored  # see `on_stored`
+        self._now_ms = now_ms  # wall clock: files are removed at an hour of the day
         self._reject_writes = reject_writes
-        self._rule = retention_rule(config)
+        self._rule = retention_rule(config)  # decides which files may go
         self._manual_runs = 0  # runs left that ignore hour and disk usage
         self._trimmed_for = -1  # start of the log when derived files were last removed
 

@@ -42,14 +42,15 @@ class Flusher:
         listener: FlushListener,
         sync_timeout_s: float | None = None,
     ) -> None:
-        self._store = store
+        self._store = store  # knows what is unflushed
         self._executor = executor  # flushes the log
         self._derived_executor = derived_executor  # flushes consume queues and checkpoint
-        self._listener = listener
+        self._listener = listener  # called after a flush that made records durable
         self._sync_timeout_s = sync_timeout_s  # None in asynchronous mode
         self._waiters: dict[asyncio.Future[bool], tuple[int, float]] = {}  # end offset and deadline
         self._timer: asyncio.TimerHandle | None = None  # for the earliest deadline of `_waiters`
-        self._wanted = asyncio.Event()
+        self._wanted = asyncio.Event()  # wakes the flush loop before its period ends
+        # One flush of derived files at a time: each checkpoint is computed from the one before.
         self._derived_lock = asyncio.Lock()
         self._failure: FlushFailed | None = None  # permanent: after a failed fsync the kernel may have dropped the data
 

@@ -86,28 +86,35 @@ class PersistentState:
         now_ms: Callable[[], int],
         monotonic_ms: Callable[[], float],
     ) -> None:
-        self.topics = TopicRegistry(saved.topics, config, now_ms, self.record)
+        self.topics = TopicRegistry(saved.topics, config, now_ms, self.record)  # changed by sends and tools
+        # Changed by heartbeats and tools.
         self.groups = GroupRegistry(
             saved.groups, auto_create=config.auto_create_subscription_group, now_ms=now_ms, record=self.record
         )
+        # Changed by commits, the most frequent change of all.
         self.offsets = ConsumerOffsets(saved.offsets, self.record)
-        self.deletions = saved.deletions
+        self.deletions = saved.deletions  # log offsets of deleted topics: records before them must not reappear
         bloom = Bloom.sized(config.max_error_rate_of_bloom_filter, config.expect_consumer_num_use_filter)
         keep_ms = config.filter_data_clean_time_span
         filters = json_documents.read(disk, config.config_dir, json_documents.FILTERS, FilterTable, is_expendable=True)
+        # SQL92 filters; expendable, because heartbeats bring them again.
         self.filters = ConsumerFilters(filters.document, bloom, keep_ms=keep_ms, now_ms=now_ms)
+        # Survive a restart, so that no second consumer gets a queue whose lock is still trusted.
         self.locks = QueueLocks(saved.lock_table(), monotonic_ms(), record=self._record_lock)
-        self._monotonic_ms = monotonic_ms
-        self._disk = disk
-        self._directory = config.config_dir
+        self._monotonic_ms = monotonic_ms  # expiry of locks: a wall clock may be set
+        self._disk = disk  # replaced by tests
+        self._directory = config.config_dir  # config/ below the store directory
         self._executor = executor
         self._unsaved = set(saved.unsaved)  # names of documents that lack changes
+        # Checksum of each document as last written: what is on the disk need not be decoded to become the .bak.
         self._good_crcs = {name: contents[0].crc for name, contents in saved.contents.items()}
         self._lacks_room = False  # the last lock could not be saved, which is logged once
         self._saving = asyncio.Lock()  # held while documents are written
         self._next_save_ms = 0.0  # earliest time of the next background save
         self._saved_delays = DelayOffsetTable()  # what delayOffset.json holds, to write it only when it changes
+        # Content of delayOffset.json, written for Java only.
         self._delays = read_whole(disk, self._path(json_documents.DELAY_OFFSETS))
+        # Makes changes durable between two writes of the documents.
         self.change_log = ChangeLog(disk, config.config_dir, saved.log, executor, is_sync=config.sync_flush)
         self.change_log.start(saved.contents)
         # Functions that return each document as it has to be written now.
@@ -119,6 +126,7 @@ class PersistentState:
             json_documents.LOCKS: self.locks.table,
             json_documents.DELETED: lambda: DeletedTopics(self.deletions.to_table()),
         }
+        # Documents that exist on the disk.
         self._present = {
             name for name in (*self._document_sources, json_documents.DELAY_OFFSETS) if exists(disk, self._path(name))
         }

@@ -50,15 +50,16 @@ class PostStoreDispatcher:
         feed: ReplicationFeed,
         clock: Clock,
     ) -> None:
-        self.pull_waiters = PullWaiters()
-        self.deliveries = DeliveryLoop(store=store, listener=self, clock=clock)
-        self._settings = settings
-        self._store = store
-        self._stats = stats
-        self._feed = feed
-        self._clock = clock
+        self.pull_waiters = PullWaiters()  # pulls that wait for messages
+        self.deliveries = DeliveryLoop(store=store, listener=self, clock=clock)  # delivers delayed messages
+        self._settings = settings  # limits of delivery times
+        self._store = store  # dispatches appended records
+        self._stats = stats  # counts deliveries and returned messages
+        self._feed = feed  # wakes the replication to slaves
+        self._clock = clock  # due times are compared with it
+        # Set in synchronous mode: consumers see messages only after the flush.
         self._sync_flusher: FlushRequests | None = None
-        self._is_dispatch_scheduled = False
+        self._is_dispatch_scheduled = False  # several appends of one tick share a dispatch
         self._dispatch_fault = ""  # why the last dispatch failed, "" if it did not
 
     def flush_before_dispatch(self, flusher: FlushRequests) -> None:

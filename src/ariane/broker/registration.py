@@ -57,14 +57,14 @@ class NameServerLink:
     """The state of one name server: what it has recorded of this broker, as far as its responses show."""
 
     def __init__(self, addr: str) -> None:
-        self.addr = addr
+        self.addr = addr  # of the name server
         self.confirmed_version: DataVersion | None = None  # version that the name server recorded; None: unknown
         self.needs_full_table = True  # the whole table has to be sent, whatever is recorded
         self.connection: Connection | None = None  # on which `confirmed_version` was recorded
         self.pending: set[str] = set()  # names of topics that changed after `confirmed_version`
         self.failed = False  # the last attempt failed
-        self.lock = asyncio.Lock()
-        self.task: asyncio.Task[None] | None = None
+        self.lock = asyncio.Lock()  # one registration in flight, so that versions arrive in order
+        self.task: asyncio.Task[None] | None = None  # registration in progress
         self.waiters: list[tuple[int, asyncio.Future[None]]] = []  # (counter of the awaited version, its future)
 
     def mark_changed(self, names: Collection[str] | None) -> None:
@@ -104,19 +104,20 @@ class Registration:
         now_ms: Callable[[], int],
         filter_servers: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
-        self._settings = settings
-        self._addr = addr
-        self._ha_addr = ha_addr
-        self._topics = topics
-        self._peers = peers
-        self._tasks = tasks
-        self._now_ms = now_ms
-        self._filter_servers = filter_servers
+        self._settings = settings  # identity and permission of this broker
+        self._addr = addr  # public address for clients
+        self._ha_addr = ha_addr  # address for slaves
+        self._topics = topics  # the table to register, and its version
+        self._peers = peers  # connections to name servers
+        self._tasks = tasks  # registrations run without delaying requests
+        self._now_ms = now_ms  # versions of the table
+        self._filter_servers = filter_servers  # addresses of Java's filter servers, which register with their broker
         self._provisional = itertools.count(1)  # counters of provisional versions, negative on the wire
         self._has_left = False  # unregistered: no later registration may bring the broker back
         self.master = RegisterBrokerAnswer()
         """The master's addresses for requests and for replication, from the last response to a slave."""
         names = [name.strip() for name in settings.current.namesrv_addr.split(";")]
+        # One per configured name server: each may have recorded another version.
         self._links = [NameServerLink(addr) for addr in dict.fromkeys(names) if addr]
         topics.on_topics_change = self.mark_changed
 

@@ -46,12 +46,12 @@ class ReplicationFeed:
     """The master's side. `notify_appended` is called whenever the log may have grown."""
 
     def __init__(self, config: BrokerConfig, store: MessageStore) -> None:
-        self._config = config
-        self._store = store
+        self._config = config  # intervals and limits of replication
+        self._store = store  # the log to send
         self._slaves: dict[Stream, int] = {}  # acknowledged offset of each connected slave
         self._waiting: list[_Waiter] = []  # a heap, lowest offset first
-        self._numbers = itertools.count()
-        self._more = asyncio.Event()
+        self._numbers = itertools.count()  # keep waiters with equal offsets in order
+        self._more = asyncio.Event()  # the log has grown; wakes the senders
 
     @property
     def acknowledged_offset(self) -> int:

@@ -75,14 +75,14 @@ class TransactionChecker:
         durability: Durability,
         clock: Clock,
     ) -> None:
-        self._transactions = transactions
-        self._halves = transactions.halves
-        self._store = transactions.store
-        self._producers = producers
+        self._transactions = transactions  # stores copies and decisions
+        self._halves = transactions.halves  # which transactions are open
+        self._store = transactions.store  # age of half messages
+        self._producers = producers  # chooses a connected producer of the group
         self._timeout_ms = timeout_ms  # age of the first check
-        self._checks_max = checks_max
-        self._durability = durability
-        self._clock = clock
+        self._checks_max = checks_max  # a transaction is discarded after this number of checks
+        self._durability = durability  # a copy must be durable before a producer learns its offset
+        self._clock = clock  # ages and pauses
         self._unreadable: dict[int, int] = {}  # failed rounds by queue offset
         self._uncopied: dict[int, int] = {}  # checks by queue offset, of half messages whose copy does not fit
         self._outcomes: Counter[str] = Counter()  # of the current round

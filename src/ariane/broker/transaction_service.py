@@ -63,20 +63,20 @@ class TransactionService:
         listener: StoreListener,
         clock: Clock,
     ) -> None:
-        self.store = store
-        self.topics = topics
+        self.store = store  # half messages, op messages and targets
+        self.topics = topics  # creates the internal topics
         self._offsets = offsets  # where the progress is saved
         self._store_host = store_host  # packed address of this broker: sender of op messages
-        self._flusher = flusher
+        self._flusher = flusher  # the saved progress must not be ahead of the flushed log
         self._listener = listener  # dispatches the appended records
-        self._clock = clock
+        self._clock = clock  # store times of op messages
         low, half_stop = self._start_of(HALF_TOPIC), store.max_offset(HALF_TOPIC, 0)
         op_low, op_stop = self._start_of(OP_HALF_TOPIC), store.max_offset(OP_HALF_TOPIC, 0)
         if low == half_stop:
             op_low = op_stop  # without half messages, no op message is needed
-        self.halves = OpenTransactions(low, op_low)
+        self.halves = OpenTransactions(low, op_low)  # the open transactions
         self._rebuild_range = (low, half_stop, op_low, op_stop)  # later records are added as they are stored
-        self._ready = asyncio.Event()
+        self._ready = asyncio.Event()  # set once `rebuild` is done
         self._fault: Exception | None = None  # why the open transactions are unknown
 
     # --- sends ---

@@ -55,9 +55,9 @@ class WriteProtection:
     """Measures how long sends take, and rejects them while the disk is too slow."""
 
     def __init__(self, *, settings: DynamicConfig, store: MessageStore, clock: Clock) -> None:
-        self._settings = settings
-        self._store = store
-        self._clock = clock
+        self._settings = settings  # time limits
+        self._store = store  # bytes of the log that are unflushed
+        self._clock = clock  # monotonic, to time sends
         self._reject_until = 0.0  # by the monotonic clock
         self._took_s = 0.0  # duration of the last slow send
         self._is_backlog_full = False  # too many bytes of the log are unflushed

@@ -120,24 +120,26 @@ class ClientInstance:
         self.rng = rng or Random()  # noqa: S311 - spreads load, protects nothing
         ip = self.settings.client_ip or local_ip()
         name = self.settings.instance_name or f"{os.getpid()}#{time.time_ns()}{next(_numbers)}"
-        self.client_id = f"{ip}@{name}"
+        self.client_id = f"{ip}@{name}"  # `ip@name`: identifies this member in heartbeats and in assignments
+        # Generates unique ids of messages and of requests.
         self.new_message_id = unique_ids(clock.now_ms, ip=ip)
-        self.name_servers = validation.name_servers(namesrv)
+        self.name_servers = validation.name_servers(namesrv)  # validated addresses
         # Producer groups, and consumer groups with what describes and wakes them.
         self._producers: set[str] = set()
-        self._consumers: dict[str, GroupRegistration] = {}
+        self._consumers: dict[str, GroupRegistration] = {}  # by group
         # Handlers of transaction checks, by producer group.
         self._checks: dict[str, TransactionCheckHandler] = {}
-        self._tasks = BackgroundTasks("client")
+        self._tasks = BackgroundTasks("client")  # heartbeats and route refreshes
         # Brokers that received a heartbeat; `unregister` reports to these.
         self._registered_brokers: set[str] = set()
         # Version in the latest heartbeat response of each broker.
         self._versions: dict[str, int] = {}
         # Id of the connection on which each broker received an initial heartbeat.
         self._greeted_connections: dict[str, int] = {}
-        self.replies = PendingReplies(clock)
+        self.replies = PendingReplies(clock)  # requests of `Producer.request` that wait for a reply message
+        # Connections to brokers and name servers; None until the instance is open.
         self._peers: ConnectionPool | None = None
-        self._routes: RouteCache | None = None
+        self._routes: RouteCache | None = None  # None until the instance is open
 
     @classmethod
     def shared_or_new(

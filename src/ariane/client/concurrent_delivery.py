@@ -42,16 +42,16 @@ class ConcurrentDelivery:
     ) -> None:
         self.invoker = invoker
         """Calls the application's listener."""
-        self._offsets = offsets
-        self._send_back = send_back
-        self._settings = settings
-        self._clock = clock
-        self._tasks = BackgroundTasks("delivery")
+        self._offsets = offsets  # receives the consumed offset of a queue after each chunk
+        self._send_back = send_back  # what happens to messages of a failed call
+        self._settings = settings  # number of workers, messages per call, delay of local retries
+        self._clock = clock  # tests replace it
+        self._tasks = BackgroundTasks("delivery")  # the workers
         # Messages that wait for a worker.
         self._chunks: asyncio.Queue[Chunk] = asyncio.Queue()
         # Running calls of the listener; `_idle` is set when the last one ends.
         self._running = 0
-        self._idle = asyncio.Event()
+        self._idle = asyncio.Event()  # set while no call of the listener runs; closing waits for it
         # Set when closing starts: workers discard further chunks.
         self._is_closing = False
 

@@ -56,20 +56,21 @@ class GroupMembership:
             rates=rates,
             locks=locks,
         )
-        self._instance = instance
-        self._options = options
+        self._instance = instance  # connections, routes and heartbeats, which other groups of the process share
+        self._options = options  # group, settings, and how queues are assigned
         # Shared with the consumer and the fetch loops: a change of subscriptions takes effect with the next pull.
         self._subscriptions = subscriptions
-        self._delivery = delivery
+        self._delivery = delivery  # passes fetched messages on: to a listener, or to `poll`
         self.offsets = offsets
         """Consumed and committed offsets."""
         self.rebalancer = Rebalancer(context)
         """Assigned queues."""
+        # Answers tools that ask brokers about this member.
         self._admin_requests = AdminRequestHandler(context, self.rebalancer)
-        self._commits = BackgroundTasks("offsets")
+        self._commits = BackgroundTasks("offsets")  # the periodic commit of offsets
         # Admin requests are refused while the membership opens and closes.
         self._is_active = False
-        self._open = AsyncExitStack()
+        self._open = AsyncExitStack()  # what `__aexit__` has to close, in reverse order
 
     async def __aenter__(self) -> Self:
         instance, settings = self._instance, self._options.settings

@@ -115,12 +115,15 @@ class Idempotent(ListenerMiddleware):
     def __init__(self, listener: Listener, path: Path | None = None, *, blocks_max: int = BLOCKS_MAX) -> None:
         validation.whole("blocks_max", blocks_max, 1, 2**31 - 1)
         self.listener = validation.callback("listener", listener, "messages")
+        # A coroutine function can be cancelled by the consumer's timeout, a thread cannot.
         self._is_async = is_coroutine_listener(listener)
-        self._seen = ConsumedRows(blocks_max)
+        self._seen = ConsumedRows(blocks_max)  # rows that were consumed, by blocks of sequence numbers
+        # Rows in a call, with an event that is set when it ends: a duplicate waits for the outcome.
         self._running: dict[Row, asyncio.Event] = {}
-        self._file = _Journal(path) if path is not None else None
+        self._file = _Journal(path) if path is not None else None  # None: rows are remembered by this process only
         self._late: set[asyncio.Task[None]] = set()  # calls in threads that outlived the consumer's timeout
-        self._turn = asyncio.Lock()
+        self._turn = asyncio.Lock()  # one write to the journal at a time, because lines must not interleave
+        # The write in a thread: it goes on after its caller was cancelled, so the next one waits for it.
         self._writing: asyncio.Future[None] | None = None
         self.skipped = 0
         """Messages that were skipped because their rows were consumed before."""

@@ -101,16 +101,19 @@ class ListenerInvoker:
         rates: ConsumeRates | None = None,
     ) -> None:
         settings = options.settings
-        self._group = options.group
-        self._rates = rates
-        self._hooks = hooks
-        self._clock = instance.clock
-        self._new_request_id = instance.new_message_id
-        self._timeout_s = settings.consume_timeout_ms / 1000
+        self._group = options.group  # for events and messages
+        self._rates = rates  # counters for tools; None: not counted
+        self._hooks = hooks  # called before and after the listener
+        self._clock = instance.clock  # measures calls
+        self._new_request_id = instance.new_message_id  # joins the two trace events of a call
+        self._timeout_s = settings.consume_timeout_ms / 1000  # a call that takes longer counts as failed
         # A thread cannot be cancelled. An orderly queue must not start its next call while one runs, so it has no timeout.
         self._waits_for_threads = options.is_orderly
+        # Wraps each call, as `Idempotent` does; None if the listener is a plain function.
         self._middleware = listener if isinstance(listener, ListenerMiddleware) else None
+        # The application's function, without its middleware.
         self._listener = listener.listener if isinstance(listener, ListenerMiddleware) else listener
+        # Threads for a function that blocks; None for a coroutine function.
         self._pool: ThreadPoolExecutor | None = None
         if not is_coroutine_listener(self._listener):
             self._pool = ThreadPoolExecutor(settings.concurrency, thread_name_prefix=f"listener-{self._group}")

@@ -84,7 +84,7 @@ class LitePullConsumer:
         # None means that queues are assigned. An empty mapping is a mistake, not a choice.
         topics = {} if subscriptions is None else validation.subscriptions(subscriptions)
         self._instance = ClientInstance.shared_or_new(namesrv, client, instance)
-        self._owns_instance = instance is None
+        self._owns_instance = instance is None  # whether to open and close the instance with this consumer
         self._auto_commit = validation.of_kind("auto_commit", auto_commit, bool)
         self._options = GroupOptions(
             group=self.group,
@@ -99,10 +99,11 @@ class LitePullConsumer:
         # The latest call of `assign`, which also holds when the consumer is closed and opened again; None before the first.
         self._assigned: frozenset[MessageQueue] | None = None
         self._subscriptions = {topic: self._subscription(topic, expression) for topic, expression in topics.items()}
+        # Queues whose messages `poll` does not return; they survive a rebalance.
         self._paused: set[MessageQueue] = set()
-        self._delivery = PollingDelivery()
-        self._membership: GroupMembership | None = None
-        self._open = AsyncExitStack()
+        self._delivery = PollingDelivery()  # fetched messages until the application polls
+        self._membership: GroupMembership | None = None  # None unless the consumer is open
+        self._open = AsyncExitStack()  # what `__aexit__` has to close, in reverse order
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as opening:

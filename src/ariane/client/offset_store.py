@@ -40,12 +40,13 @@ class OffsetStore:
     is_local = False  # True if offsets are stored on this machine instead of at the brokers
 
     def __init__(self, peers: Peers, routes: RouteCache, group: str, *, timeout_ms: int) -> None:
-        self._peers = peers
-        self._routes = routes
-        self._group = group
-        self._timeout_ms = timeout_ms
+        self._peers = peers  # connections to brokers
+        self._routes = routes  # finds the broker of a queue
+        self._group = group  # offsets are stored by group, topic and queue
+        self._timeout_ms = timeout_ms  # of one request
         # Consumed offsets, and those of the last successful commits.
         self._consumed: dict[MessageQueue, int] = {}
+        # Those of the last successful commits: an unchanged offset is not sent again.
         self._committed: dict[MessageQueue, int] = {}
 
     async def load(self) -> None:

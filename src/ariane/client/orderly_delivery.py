@@ -50,15 +50,16 @@ class OrderlyDelivery:
         self._needs_lock = settings.message_model == "clustering"
         self.invoker = invoker
         """Calls the application's listener."""
-        self._offsets = offsets
-        self._send_back = send_back
-        self._settings = settings
-        self._clock = clock
-        self._tasks = BackgroundTasks("delivery")
+        self._offsets = offsets  # receives the consumed offset after each call
+        self._send_back = send_back  # what happens to messages that exceeded the retry limit
+        self._settings = settings  # messages per call, pause after a failure, retry limit
+        self._clock = clock  # tests replace it
+        self._tasks = BackgroundTasks("delivery")  # owns the tasks below
+        # One loop per queue, so that a failing queue does not delay the others.
         self._queue_tasks: dict[ProcessQueue, asyncio.Task[None]] = {}
         # One slot per call of the listener that may run.
         self._slots = asyncio.Semaphore(settings.concurrency)
-        self._is_closing = False
+        self._is_closing = False  # loops end before their next call
 
     def start(self) -> None:
         """Do nothing: each queue starts its own task."""

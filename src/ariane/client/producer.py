@@ -70,11 +70,11 @@ class Producer:
         self.group = validation.group_name(group)
         self._settings = validation.optional("settings", settings, ProducerSettings) or ProducerSettings()
         self._instance = ClientInstance.shared_or_new(namesrv, client, instance)
-        self._owns_instance = instance is None
-        self._trace_settings = trace_settings(trace)
+        self._owns_instance = instance is None  # whether to open and close the instance with this producer
+        self._trace_settings = trace_settings(trace)  # None: messages are not traced
         self._hooks = validation.callbacks("hooks", hooks, "event")
-        self._sender: MessageSender | None = None
-        self._open = AsyncExitStack()
+        self._sender: MessageSender | None = None  # None unless the producer is open
+        self._open = AsyncExitStack()  # what `__aexit__` has to close, in reverse order
         self.trace: TraceDispatcher | None = None
         """Trace queue with the counters `sent`, `dropped` and `failed`; None unless `trace` is set."""
 

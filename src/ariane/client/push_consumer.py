@@ -112,7 +112,8 @@ class PushConsumer:
         topics = validation.subscriptions(subscriptions)
         validation.of_kind("orderly", orderly, bool)
         self._instance = ClientInstance.shared_or_new(namesrv, client, instance)
-        self._owns_instance = instance is None
+        self._owns_instance = instance is None  # whether to open and close the instance with this consumer
+        # Group, settings, and how queues are assigned.
         self._options = GroupOptions(
             group=self.group,
             settings=self.settings,
@@ -121,7 +122,7 @@ class PushConsumer:
             strategy=validation.callback("strategy", strategy, "client_id", "members", "queues"),
             is_orderly=orderly,
         )
-        self._trace_settings = trace_settings(trace)
+        self._trace_settings = trace_settings(trace)  # None: calls are not traced
         self._hooks: tuple[ConsumeHook, ...] = validation.callbacks("hooks", hooks, "event")
         self._subscriptions = {topic: self._subscription(topic, expression) for topic, expression in topics.items()}
         if self._is_broadcasting:
@@ -130,8 +131,8 @@ class PushConsumer:
             # Redelivered messages arrive in the group's own topic.
             retry = retry_topic(self.group)
             self._subscriptions[retry] = self._subscription(retry, tags.ALL)
-        self._membership: GroupMembership | None = None
-        self._open = AsyncExitStack()
+        self._membership: GroupMembership | None = None  # None unless the consumer is open
+        self._open = AsyncExitStack()  # what `__aexit__` has to close, in reverse order
         self.trace: TraceDispatcher | None = None
         """Trace queue with the counters `sent`, `dropped` and `failed`; None unless `trace` is set."""
 

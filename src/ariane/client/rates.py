@@ -21,9 +21,10 @@ class _RateBucket:
     __slots__ = ("call_ms", "calls", "consumed", "failed", "pull_ms", "pulled", "pulls", "since")
 
     def __init__(self, since: float) -> None:
-        self.since = since
-        self.pulls = self.pulled = self.calls = self.consumed = self.failed = 0
-        self.pull_ms = self.call_ms = 0.0
+        self.since = since  # monotonic time of the first event
+        self.pulls = self.calls = 0  # pulls with messages; calls of the listener
+        self.pulled = self.consumed = self.failed = 0  # messages
+        self.pull_ms = self.call_ms = 0.0  # total durations
 
 
 class ConsumeRates:

@@ -47,20 +47,20 @@ class Rebalancer:
     """Assigns queues to this member and owns their fetch loops."""
 
     def __init__(self, context: RebalanceContext) -> None:
-        self._context = context
+        self._context = context  # what rebalancing needs of the membership
         # Queues with a fetch loop. A queue is in `_assigned` or in `_revoking`, never in both.
         self._assigned: dict[MessageQueue, ProcessQueue] = {}
         # Queues whose delivery has not ended yet: they must not be assigned again before.
         self._revoking: dict[MessageQueue, ProcessQueue] = {}
-        self._fetches: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._fetches: dict[MessageQueue, asyncio.Task[None]] = {}  # fetch loop of each assigned queue
         # Queues that the application chose (`Assignment.MANUAL`).
         self._manual: frozenset[MessageQueue] = frozenset()
         # Wakes the rebalance loop before its period ends.
         self._woken = asyncio.Event()
         # Rebalance and fetch tasks end first at close; revocations and lock renewals go on until deliveries have ended.
         self._tasks = BackgroundTasks("rebalance")
-        self._revoke_tasks = BackgroundTasks("rebalance")
-        self._revocations: set[asyncio.Task[None]] = set()
+        self._revoke_tasks = BackgroundTasks("rebalance")  # revocations and lock renewals, which end last
+        self._revocations: set[asyncio.Task[None]] = set()  # those in progress: leaving the group waits for them
         # Topics for which a missing route was logged already.
         self._warned_topics: set[str] = set()
 

@@ -132,10 +132,11 @@ class RouteCache:
     """Routes of the topics in use. `refresh` returns the topics that changed; nothing is called back."""
 
     def __init__(self, peers: Peers, name_servers: tuple[str, ...], *, timeout_ms: int, rng: Random) -> None:
+        # Starts at a random one, so that clients spread over them.
         self._name_servers = NameServerClient(
             peers, name_servers, first=rng.randrange(len(name_servers)), timeout_ms=timeout_ms, is_first_final=True
         )
-        self._rng = rng
+        self._rng = rng  # spreads requests that any broker of a topic can answer
         # Route of each topic in use.
         self._routes: dict[str, TopicRoute] = {}
         # Writable queues of each topic that was sent to.

@@ -35,10 +35,10 @@ class MessageSender:
     def __init__(
         self, instance: ClientInstance, group: str, settings: ProducerSettings, hooks: Sequence[SendHook] = ()
     ) -> None:
-        self._instance = instance
-        self._group = group
-        self.settings = settings
-        self._hooks = hooks
+        self._instance = instance  # routes, connections, clock
+        self._group = group  # producer group in the requests
+        self.settings = settings  # time limit, retries, template of new topics
+        self._hooks = hooks  # called after each attempt that got a response
         # One slot per send in flight.
         self._in_flight = asyncio.Semaphore(settings.in_flight_max)
         # Open connections by address: a look-up here is cheaper than in the pool, and every send pays for it.

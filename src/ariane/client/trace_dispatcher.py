@@ -220,21 +220,21 @@ class TraceDispatcher:
         """Number of records that could not be sent, after all retries or when the client closed."""
         self.dropped_keys = 0
         """Number of keys dropped because one trace message had too many; records cannot be found by them."""
-        self._send = send
-        self._settings = settings
-        self._clock = clock
+        self._send = send  # the producer's send: traces use its connections and routes
+        self._settings = settings  # topic, limits, and what to do when the queue is full
+        self._clock = clock  # tests replace it
         # Pending records, with the bytes of their texts and of their keys.
         self._entries: deque[TraceEntry] = deque()
-        self._bytes = 0
-        self._key_bytes = 0
-        # Set while records are pending, when a batch must be sent immediately, when the queue has room again, and when it is empty.
-        self._arrived = asyncio.Event()
-        self._due = asyncio.Event()
-        self._room = asyncio.Event()
-        self._empty = asyncio.Event()
+        self._bytes = 0  # texts of pending records
+        self._key_bytes = 0  # keys of pending records: a broker bounds the keys of one message
+        # Set ….
+        self._arrived = asyncio.Event()  # … while records are pending
+        self._due = asyncio.Event()  # … when a batch must be sent immediately
+        self._room = asyncio.Event()  # … when the queue has room again
+        self._empty = asyncio.Event()  # … when no record is pending
         self._empty.set()
-        self._is_closing = False
-        self._tasks = BackgroundTasks("trace")
+        self._is_closing = False  # further records are not waited for
+        self._tasks = BackgroundTasks("trace")  # the sender of batches
         # Monotonic time of the last warning of each kind.
         self._last_warning: dict[str, float] = {}
 

@@ -51,8 +51,8 @@ class NameServerLookup(Generic[T]):
         self._is_first_final = is_first_final
         # Lists with the final result, and with an empty one, once there is one: None may be a result.
         self._final: list[T] = []
-        self._empty: list[T] = []
-        self._error: ArianeError | None = None
+        self._empty: list[T] = []  # used if no server has a better one
+        self._error: ArianeError | None = None  # of the last attempt, raised if all fail
 
     @property
     def is_finished(self) -> bool:

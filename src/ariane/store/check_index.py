@@ -108,8 +108,10 @@ class _FileCheck:
         log_end: int,
         is_running: bool,
     ) -> None:
-        self._disk, self._handle = files.disk, files.get(path)
-        self._header, self._sizes = header, sizes
+        # From the cache of open files.
+        self._disk, self._handle = files.disk, files.get(path)  # reads; a check never writes
+        # Slots and entries of each file.
+        self._header, self._sizes = header, sizes  # how many entries and slots are valid
         # A growing log has more records than `log_end` says by the time an entry is checked.
         self._log, self._log_end, self._is_running = log, log_end, is_running
         # Newest entry of each slot, as far as the entries were read.

@@ -41,9 +41,9 @@ class _Queue:
     )
 
     def __init__(self, topic: str, queue_id: int, segments: Segments) -> None:
-        self.topic = topic
-        self.queue_id = queue_id
-        self.segments = segments
+        self.topic = topic  # for the report, like the queue id
+        self.queue_id = queue_id  # within the topic
+        self.segments = segments  # files of the queue
         # Entries of one read, because records of one queue follow each other closely.
         self.window = b""
         self.at = 0  # number of the window's first entry
@@ -96,9 +96,9 @@ class QueueChecks:
     """All queues of a store. Call `load`, `check_record` with each record, then `finish`."""
 
     def __init__(self, files: OpenFiles, root: str) -> None:
-        self._files = files
-        self._root = root
-        self._table: dict[tuple[str, int], _Queue] = {}
+        self._files = files  # bounds the number of open files
+        self._root = root  # directory of the queues
+        self._table: dict[tuple[str, int], _Queue] = {}  # by topic and queue id
         # Queues with a window, oldest first, to bound the memory.
         self._windows: dict[_Queue, None] = {}
         self._without: dict[str, int] = {}  # records of topics without queues, by topic
@@ -110,7 +110,7 @@ class QueueChecks:
         self._pending = 0
         # For the summary.
         self.files = 0
-        self.entries = 0
+        self.entries = 0  # also for the summary
 
     @property
     def count(self) -> int:

@@ -45,13 +45,13 @@ _LOG_AT = _INDEX_AT + _INDEX.size + _CRC.size
 
 
 class Checkpoint(NamedTuple):
-    physic_ms: int = 0
-    logics_ms: int = 0
-    index_ms: int = 0
+    physic_ms: int = 0  # store time of the last flushed record of the log. The three times are Java's
+    logics_ms: int = 0  # the same of the consume queues
+    index_ms: int = 0  # the same of the key index
     safe_offset: int | None = None  # None: not written by this store, or torn
-    queue_files: int = 0
+    queue_files: int = 0  # number of consume queue files: a start that finds fewer rebuilds the queues
     indexed_offset: int | None = None  # None: there was no key index
-    index_files: int = 0
+    index_files: int = 0  # number of index files, for the same reason
     log_start: int | None = None  # None: not recorded
 
     def min_ms(self) -> int:

@@ -19,13 +19,13 @@ class CheckpointWriter:
     """The checkpoints of one store, one in flight at a time."""
 
     def __init__(self, state: RecoveredState, *, retention: Retention, removed_files: RemovedFiles) -> None:
-        self._disk = state.files.disk
-        self._file = state.checkpoint
+        self._disk = state.files.disk  # of the flush rounds
+        self._file = state.checkpoint  # latest written and latest durable checkpoint
         # What a checkpoint covers.
         self._log = state.log
-        self._queues = state.queues
-        self._index = state.index
-        self._delayed = state.delayed
+        self._queues = state.queues  # files to flush, and their number
+        self._index = state.index  # None: the store has no key index
+        self._delayed = state.delayed  # its state is part of each flush
         # Queue files that are about to be removed must not be counted.
         self._retention = retention
         # Learns which files a flush did not find.

@@ -28,9 +28,9 @@ class CommitLog:
 
     def __init__(self, files: OpenFiles, segments: Segments, end: int, last_ms: int) -> None:
         """Open the log at `end`, a record boundary below which everything is flushed; create the file there if it is missing."""
-        self._disk: Disk = files.disk
-        self.segments = segments
-        self.size = segments.size
+        self._disk: Disk = files.disk  # written directly: every put appends
+        self.segments = segments  # files of the log
+        self.size = segments.size  # bytes of a file
         # Offset of the next record, and the offset below which everything is on the disk.
         self.end = end
         self.flushed = end
@@ -51,8 +51,8 @@ class CommitLog:
             self._directory_changed = True
         # The file that is written, open all the time: a put must not look up a handle.
         self._base = end - end % self.size
-        self._path = segments.path(self._base)
-        self._handle = self._disk.open(self._path)
+        self._path = segments.path(self._base)  # of the file that is written
+        self._handle = self._disk.open(self._path)  # of the same file
         self.room = self._base + self.size - FILLER_SIZE - end  # size of the largest record that fits into this file
 
     @property

@@ -68,14 +68,14 @@ class ConsumeQueue:
         self, files: OpenFiles, topic: str, queue_id: int, segments: Segments, changed: QueueFilesChanged
     ) -> None:
         """`changed` collects what the next flush has to fsync."""
-        self._files = files
-        self._disk = files.disk
-        self.topic = topic
+        self._files = files  # bounds the number of open files
+        self._disk = files.disk  # creates the directory with the first entry
+        self.topic = topic  # name of the topic
         # Encoded once: every put of this queue needs it.
         self.topic_bytes = topic.encode()
-        self.queue_id = queue_id
-        self.segments = segments
-        self.changed = changed
+        self.queue_id = queue_id  # within the topic
+        self.segments = segments  # files of the queue
+        self.changed = changed  # shared by all queues of the store
         # `open` found the end: until then the numbers below are unknown.
         self.opened = False
         # Numbers of the next entry and of the next put; they differ while records are pending.
@@ -84,10 +84,10 @@ class ConsumeQueue:
         self.last_end = 0  # commit log offset after the record of the last entry
         # Newest entries, from number `tail_at` on: consumers that keep up read from memory.
         self.tail = bytearray()
-        self.tail_at = 0
+        self.tail_at = 0  # number of the first entry in `tail`
         # Cached `min_offset`, valid for this start of the log.
         self._min = 0
-        self._min_for = -1
+        self._min_for = -1  # -1: not computed
 
     def open(self, limit: int, read: Read, *, trusted: bool = False) -> None:
         """Find the end of the queue: entries of records that end at or before `limit` stay, all later ones are zeroed.

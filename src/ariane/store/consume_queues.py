@@ -29,21 +29,22 @@ class ConsumeQueues:
         Args:
             counted: the checkpoint has the number of files, so `recovery` notices a missing one.
         """
-        self._files = files
-        self._disk = files.disk
+        self._files = files  # bounds the number of open files: a store may have a million queues
+        self._disk = files.disk  # lists and removes directories of queues
         self._root = root
-        self._size = (size + ENTRY_SIZE - 1) // ENTRY_SIZE * ENTRY_SIZE
+        self._size = (size + ENTRY_SIZE - 1) // ENTRY_SIZE * ENTRY_SIZE  # bytes of a file, a multiple of the entry size
         # All queues; the same by topic, because a deletion must not search a million queues.
         self._table: dict[tuple[str, int], ConsumeQueue] = {}
-        self._of_topic: dict[str, dict[int, ConsumeQueue]] = {}
+        self._of_topic: dict[str, dict[int, ConsumeQueue]] = {}  # by topic and queue id
         # Number of all files, for the checkpoint.
         self._count = FileCount()
         # Queues with entries in memory, in the order in which they got them.
         self._tails: dict[ConsumeQueue, None] = {}
         # Set by `allow_opening` once the log is recovered.
         self._limit = 0
+        # No entry below `_limit` is stale, so that opening a queue need not compare it with the log.
         self._trusted = False
-        self._read: Read = _not_yet
+        self._read: Read = _not_yet  # reads records of the log to find the end of a queue
         # Files and directories to fsync, of all queues together.
         self.changed = QueueFilesChanged(set(), set())
         # A line for each queue whose files are unusable: one is missing or has a wrong length.

@@ -32,12 +32,12 @@ class DelayLevels:
     """Positions and heads of all delay levels, which are counted from 0 in this class."""
 
     def __init__(self, queues: DelayQueues) -> None:
-        self.count = len(queues.delays_ms)
+        self.count = len(queues.delays_ms)  # number of levels
         # Number of the next entry to deliver, by level.
         self.positions = [0] * self.count
         # Deliveries at or after a level's position: the log said so, or one before them could not be delivered.
         self.delivered_out_of_order: set[tuple[int, int]] = set()
-        self._queues = queues
+        self._queues = queues  # entries of the delay queues, and their due times
         # The next entry of each level, once it was read: `next_due` runs for every delivery.
         self._heads: list[DueMessage | None] = [None] * self.count
         # Level to number and capped due time of a head that was too far ahead of the clock.

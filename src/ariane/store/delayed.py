@@ -82,20 +82,21 @@ class DelayedMessages:
     def __init__(
         self, files: OpenFiles, root: str, queues: ConsumeQueues, log: Segments, delays_ms: Sequence[int]
     ) -> None:
-        self.directory = f"{root}/timers"
+        self.directory = f"{root}/timers"  # of the timer runs and the saved state
         # Messages were delayed since the caller last set this to False: the delivery loop may have to wake earlier.
         self.has_arrivals = False
-        self._disk = files.disk
-        self._log = log
+        self._disk = files.disk  # holds the saved state
+        self._log = log  # delayed records, to read when they are due
         delay_queues = DelayQueues(queues, log, delays_ms)
-        self._levels = DelayLevels(delay_queues)
-        self._deliveries = DeliveryLog(delay_queues)
+        self._levels = DelayLevels(delay_queues)  # messages with a delay level, in Java's queues
+        self._deliveries = DeliveryLog(delay_queues)  # what is delivered or cancelled already
+        # Messages with a delivery time of their own.
         self._timers = Timers(files, self.directory, delay_queues, self._deliveries)
         # Marks that the flushed part of the log does not cover yet, after one that it covers.
         self._marks: deque[DelayMark] = deque()
         # State on disk, and the one that a flush is writing.
         self._saved = DelayState()
-        self._saving: DelayState | None = None
+        self._saving: DelayState | None = None  # None: no flush is writing
 
     # --- at start ---
 

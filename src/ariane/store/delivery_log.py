@@ -70,7 +70,7 @@ class DeliveryLog:
         self.cancel_position = 0
         # Timers in `delivered` that were stored again, with the end of the new record, which may not be flushed yet.
         self._restored: dict[int, int] = {}
-        self._queues = queues
+        self._queues = queues  # the queue of cancellations
 
     def read_cancels(self) -> None:
         """Read the new entries of the cancel queue."""

@@ -59,9 +59,9 @@ class PendingEntry(NamedTuple):
 
     queue: ConsumeQueue | None
     entry: bytes
-    queue_offset: int
-    tags_code: int
-    store_ms: int
+    queue_offset: int  # number that the entry will have
+    tags_code: int  # held pulls are filtered by it before the record is read
+    store_ms: int  # for the checkpoint
     end: int
 
 
@@ -147,18 +147,18 @@ class _Dispatcher:
     def __init__(
         self, queues: ConsumeQueues, delays_ms: Sequence[int], recovered: RecoveryReport, deletions: Deletions
     ) -> None:
-        self._queues = queues
-        self._deletions = deletions
-        self._delays_ms = delays_ms
-        self._recovered = recovered
+        self._queues = queues  # where entries are written
+        self._deletions = deletions  # records of deleted topics get no entry
+        self._delays_ms = delays_ms  # tags code of a delayed record is its due time
+        self._recovered = recovered  # whether queues may have lost entries
         # Entries that are not written yet, by queue: one write for many entries.
         self._gathered: dict[ConsumeQueue, list[bytes]] = {}
         # The record out of order of each queue, until the next one decides about it.
         self._held: dict[ConsumeQueue, ScannedRecord] = {}
         # Entries so far; every BATCH_RECORDS of them are written.
         self._count = 0
-        self.refused: list[RejectedRecord] = []
-        self.lost: list[str] = []
+        self.refused: list[RejectedRecord] = []  # records whose number cannot follow the queue's, with the reason
+        self.lost: list[str] = []  # a line for each range of numbers without records
 
     def take(self, records: Iterable[ScannedRecord]) -> None:
         """Dispatch records one after another."""

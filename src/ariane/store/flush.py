@@ -20,14 +20,14 @@ class FlushPostponed(Exception):
 class FlushRound(NamedTuple):
     """The work that makes everything below `up_to` durable."""
 
-    disk: Disk
+    disk: Disk  # used by the worker thread
     up_to: int  # commit log offset
     store_ms: int  # store time of the last record below `up_to`
     handles: tuple[tuple[str, int], ...] = ()  # open files of the commit log, not closed until the flush has ended
     paths: tuple[str, ...] = ()  # derived files, opened by `run`; one that was deleted since needs no flush
-    directories: tuple[str, ...] = ()
+    directories: tuple[str, ...] = ()  # of created and removed files
     replaced: tuple[tuple[str, bytes], ...] = ()  # small derived files, replaced as a whole
-    checkpoint: tuple[str, bytes] | None = None
+    checkpoint: tuple[str, bytes] | None = None  # path and content; written last, because it promises all of the above
     missing: list[str] | None = None  # receives the `paths` that were deleted since
 
     def run(self) -> None:

@@ -38,23 +38,23 @@ class KeyIndex:
     def __init__(
         self, files: OpenFiles, root: str, sizes: IndexSizes, *, now_ms: Callable[[], int], log: IndexedLog
     ) -> None:
-        self._open_files = files
-        self._disk = files.disk
-        self.root = root
-        self._sizes = sizes
-        self._now_ms = now_ms
-        self._log = log
+        self._open_files = files  # bounds the number of open files
+        self._disk = files.disk  # creates and removes index files
+        self.root = root  # directory of the index
+        self._sizes = sizes  # slots and entries of new files
+        self._now_ms = now_ms  # names of new files are Java's time stamps
+        self._log = log  # entries are checked against its records
         self._files: list[IndexFile] = []  # oldest first
         # The log is indexed below this offset.
         self.position = 0
         # Store time of the last record in the newest full file, for Java's part of the checkpoint.
         self.full_ms = 0
-        self.notes: list[str] = []
+        self.notes: list[str] = []  # a line for each repair
         self._is_recovered = False  # after a crash: the last file was recovered
         self._is_broken = False  # ... and entries that seemed to be flushed were dropped
         # Files to fsync, and whether the directory has to be.
         self._changed: set[str] = set()
-        self._names_changed = False
+        self._names_changed = False  # the directory has to be flushed
         self._remove_after_next: list[IndexFile] = []  # removed after the next flush
         # Removed by this flush: the checkpoint before it no longer counts them.
         self._to_remove: list[IndexFile] = []

@@ -95,8 +95,8 @@ class IndexBuilder:
         self._deletions = deletions
         # None: the store has no index.
         self._index = index
-        self._log = log
-        self._hashes = KeyHashes()
+        self._log = log  # read when the list of pending records is incomplete
+        self._hashes = KeyHashes()  # hashes many records in one call
         # Records to index, in log order.
         self._pending: deque[Keyed] = deque()
         self._is_reading_log = False  # pending records are incomplete: read the log instead

@@ -47,12 +47,12 @@ class IndexSizes(NamedTuple):
 
 
 class IndexHeader(NamedTuple):
-    begin_ms: int
-    end_ms: int
-    begin_offset: int
-    end_offset: int
-    slots_used: int
-    next_entry: int
+    begin_ms: int  # store time of the first entry's record
+    end_ms: int  # store time of the last entry's record
+    begin_offset: int  # log offset of the first entry's record
+    end_offset: int  # log offset of the last entry's record
+    slots_used: int  # slots with at least one entry
+    next_entry: int  # number of the next entry; entries count from 1, because a slot of 0 is empty
 
 
 class IndexEntry(NamedTuple):
@@ -98,11 +98,11 @@ class IndexFile:
     """One existing file; `header` says how many entries are valid."""
 
     def __init__(self, files: OpenFiles, path: str, sizes: IndexSizes) -> None:
-        self._files = files
-        self._disk = files.disk
-        self.path = path
-        self.name = path.rpartition("/")[2]
-        self.sizes = sizes
+        self._files = files  # bounds the number of open files
+        self._disk = files.disk  # entries and slots are read and written in place
+        self.path = path  # of the file
+        self.name = path.rpartition("/")[2]  # Java's time stamp of its creation
+        self.sizes = sizes  # slots and entries of the file
         # Valid part of the file; on the disk after each `append`.
         self.header = IndexHeader(0, 0, 0, 0, 0, 1)
         self._slots: memoryview | None = None  # native i32; None: on the disk, or to be rebuilt from the entries

@@ -44,12 +44,12 @@ class QueryPosition(NamedTuple):
 class KeyQuery(NamedTuple):
     """A query by key. Store times from `begin_ms` to `end_ms`, both included."""
 
-    topic: str
-    key: str
-    max_count: int
+    topic: str  # keys are indexed with their topic
+    key: str  # a key, or a unique id
+    max_count: int  # records, at most
     begin_ms: int = 0
     end_ms: int = NO_LIMIT
-    position: QueryPosition | None = None
+    position: QueryPosition | None = None  # where an earlier query stopped; None: start with the newest entry
 
 
 class KeyQueryResult(NamedTuple):
@@ -101,14 +101,14 @@ class _Search:
     """A running query; `taken` are its records by offset."""
 
     def __init__(self, log: Segments, wanted: KeyQuery, deletions: Deletions) -> None:
-        self._log = log
-        self._deletions = deletions
-        self._wanted = wanted
-        self._topic = wanted.topic.encode()
-        self._hash = key_hash(wanted.topic, wanted.key)
+        self._log = log  # candidates are read here
+        self._deletions = deletions  # records of deleted topics are omitted
+        self._wanted = wanted  # key, bounds and limit
+        self._topic = wanted.topic.encode()  # encoded for the comparison with records
+        self._hash = key_hash(wanted.topic, wanted.key)  # of topic and key
         # Entries and bytes so far: a query blocks the event loop, so both are bounded.
         self._scanned = 0
-        self._bytes = 0
+        self._bytes = 0  # size of the records so far
         self.taken: dict[int, bytes] = {}
 
     def search_file(self, file: IndexFile) -> None:

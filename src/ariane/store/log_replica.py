@@ -61,16 +61,16 @@ class Replica:
         add_keys: Callable[[Keyed], None],
         deletions: Deletions,
     ) -> None:
-        self._log = log
-        self._deletions = deletions
+        self._log = log  # appended as received, byte by byte the master's
+        self._deletions = deletions  # records of deleted topics get no queue entries
         # The dispatch of a master does the same for its own puts.
         self._add_keys = add_keys
-        self._queues = queues
-        self._pending = pending
-        self._delays_ms = delays_ms
+        self._queues = queues  # dispatched from the received records
+        self._pending = pending  # shared with the store, which writes the entries
+        self._delays_ms = delays_ms  # tags code of a delayed record is its due time
         # Next offset to receive; after `log.end` while a record is incomplete.
         self.received = log.end
-        self.file_size = log.size
+        self.file_size = log.size  # must be the master's, because records may not cross a file's end
         self._received_records: deque[ScannedRecord] = deque()  # complete records that are not pending yet
         self.delivered: list[int] = []  # offsets of delayed records that the master has delivered; emptied by the store
         self._arrivals: list[Arrival] = []  # also those of a dispatch that failed half-way

@@ -111,24 +111,24 @@ class MessageStore:
         locks: tuple[int, ...],
     ) -> None:
         """Run the recovered `state`; `locks` are released by `close`."""
-        self.config = config
+        self.config = config  # validated settings
         # What the start found and repaired, for logs and tests.
         self.recovery_report = state.report
-        self._now_ms = now_ms
-        self._encoder = RecordEncoder(store_host)
+        self._now_ms = now_ms  # store times
+        self._encoder = RecordEncoder(store_host)  # of records to append
 
         # The disk: all handles are in `_files`, except those of the log, which a flush may be using.
         self._files = state.files
-        self._disk = state.files.disk
-        self._locks = locks
-        self._closed = False
+        self._disk = state.files.disk  # the file system; memory in tests
+        self._locks = locks  # exclude a second process
+        self._closed = False  # further calls fail
 
         # The log and what is derived from it.
         self._log = state.log
-        self._queues = state.queues
-        self.index = state.index
-        self.delayed = state.delayed
-        self.deletions = state.deletions
+        self._queues = state.queues  # consume queues
+        self.index = state.index  # key index
+        self.delayed = state.delayed  # messages to deliver later
+        self.deletions = state.deletions  # hides records of deleted topics
 
         # Records that were put but not dispatched, oldest first.
         self._pending: deque[PendingEntry] = deque()
@@ -141,16 +141,17 @@ class MessageStore:
 
         # Why puts are refused although the log could take them: a nearly full disk, a removed file, the role of a slave.
         self.refusal: StoreError | None = None
-        self._removed_files = RemovedFiles(self._disk, state.log, state.queues, self)
+        self._removed_files = RemovedFiles(self._disk, state.log, state.queues, self)  # reports files that vanished
         # Messages and bytes that were put since the start, for statistics.
         self.puts = self.put_bytes = 0
 
         # Parts that act on the store for the broker.
         self.replica: Replica | None = None  # set by `follow_master`
-        self.replication_source = ReplicationSource(state.log, sync=config.flush == "sync")
-        self.retention = Retention(self._disk, state.log, state.queues, state.checkpoint)
+        self.replication_source = ReplicationSource(state.log, sync=config.flush == "sync")  # what slaves read
+        self.retention = Retention(self._disk, state.log, state.queues, state.checkpoint)  # removes old files
+        # Flushes derived files.
         self._checkpoints = CheckpointWriter(state, retention=self.retention, removed_files=self._removed_files)
-        self._topic_removal = TopicRemoval(self, state.queues)
+        self._topic_removal = TopicRemoval(self, state.queues)  # deletes topics
 
     def write_first_checkpoint(self) -> None:
         """Replace a checkpoint of Java or of a rebuild, so that a crash before the next one is not attributed to Java."""

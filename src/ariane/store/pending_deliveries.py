@@ -47,15 +47,15 @@ class DeliveryRun:
     """A file of entries, read up to some position."""
 
     def __init__(self, files: OpenFiles, path: str, count: int, lowest: int) -> None:
-        self.path = path
-        self.count = count
+        self.path = path  # of the file
+        self.count = count  # entries in the file
         # Smallest number: shows without a read whether the run has entries below some number.
         self.lowest = lowest
-        self._files = files
+        self._files = files  # bounds the number of open files
         self._at = 0  # entries before it are delivered
         # Entries of one read, and the position of the first of them.
         self._block: list[Key] = []
-        self._block_at = 0
+        self._block_at = 0  # number of the first entry in `_block`
 
     @property
     def remaining(self) -> int:
@@ -103,10 +103,10 @@ class DeliveryRun:
 class WrittenRun(NamedTuple):
     """A run that is being written."""
 
-    number: int
-    path: str
-    content: bytes
-    keys: list[Key]
+    number: int  # part of the file's name
+    path: str  # of the new file
+    content: bytes  # encoded entries, for a worker thread
+    keys: list[Key]  # the same entries; the first is the run's head once it is durable
     merged: list[int]  # runs whose remaining entries it contains
     up_to: int  # it contains the entries in memory below this number
 
@@ -115,12 +115,12 @@ class PendingDeliveries:
     """All pending entries. `head` and `advance` go through them in order; `begin_write` and `end_write` move them to the disk."""
 
     def __init__(self, files: OpenFiles, directory: str) -> None:
-        self.directory = directory
-        self.runs: dict[int, DeliveryRun] = {}
+        self.directory = directory  # of the runs
+        self.runs: dict[int, DeliveryRun] = {}  # by number
         # Never reused, so that a leftover file is not read as a newer run.
         self.next_run = 0
-        self._files = files
-        self._disk = files.disk
+        self._files = files  # bounds the number of open files
+        self._disk = files.disk  # lists and removes runs
         # Heap of the entries that are in no run.
         self._in_memory: list[Key] = []
         # Heap of the next entry of each run.

@@ -57,15 +57,15 @@ _TAGS = f"{TAGS}{properties_text.NAME_END}".encode()
 class ScannedRecord(NamedTuple):
     """A record's position and the fields that its consume queue entry needs."""
 
-    offset: int
-    size: int
-    topic: bytes
-    queue_id: int
-    queue_offset: int
-    sys_flag: int
-    store_ms: int
-    properties: bytes
-    prepared_offset: int = 0
+    offset: int  # in the commit log
+    size: int  # bytes of the whole record
+    topic: bytes  # undecoded: most scans only compare it
+    queue_id: int  # within the topic
+    queue_offset: int  # number of its entry
+    sys_flag: int  # transaction bits decide whether it gets an entry
+    store_ms: int  # by the broker's clock
+    properties: bytes  # undecoded
+    prepared_offset: int = 0  # of the half message, for the record of a decided transaction
 
     @property
     def end(self) -> int:
@@ -177,7 +177,7 @@ class RecordScanner:
         self.end = start
         self.stop_reason = ""
         self.corrupt_ranges: list[CorruptRange] = []
-        self._segments = segments
+        self._segments = segments  # files of the log
         self._stop = stop
         self._check_crc = check_crc
         # Rises with the records; None: the scan does not skip.

@@ -57,12 +57,12 @@ CLOCK_SKEW_MAX_MS = 86_400_000  # clocks are hardly ever set back by more than a
 class LoadedStore(NamedTuple):
     """A store directory whose files are listed but not recovered."""
 
-    files: OpenFiles
-    log: Segments
+    files: OpenFiles  # bounds the number of open files
+    log: Segments  # its end is not found yet
     gap: int | None
     """Offset of the first commit log file that is missing between others."""
-    queues: ConsumeQueues
-    checkpoint: CheckpointFile
+    queues: ConsumeQueues  # listed, and opened after the log is recovered
+    checkpoint: CheckpointFile  # how far the files may be trusted
     clean: bool
     """The last process stopped in order."""
 
@@ -73,7 +73,7 @@ class RecoveryReport(NamedTuple):
     clean: bool  # the last process stopped in order
     read_from: int  # the scan of the log began here
     dispatch_from: int  # queue entries were dispatched again from here
-    end: int
+    end: int  # of the log after recovery
     last_ms: int  # store time of the last record
     stop_reason: str  # why the bytes at `end` are not a record
     cut_bytes: int  # bytes after `end` that were not zero and were removed

@@ -100,10 +100,10 @@ class Retention:
     """Removal of one store's files. `planned_count` queue files still exist, but the next checkpoint no longer counts them."""
 
     def __init__(self, disk: Disk, log: CommitLog, queues: ConsumeQueues, checkpoint: CheckpointFile) -> None:
-        self._disk = disk
-        self._log = log
-        self._queues = queues
-        self._checkpoint = checkpoint
+        self._disk = disk  # modification times of files
+        self._log = log  # its start moves up
+        self._queues = queues  # entries of removed records go with them
+        self._checkpoint = checkpoint  # a file is removed only after a checkpoint without it is durable
         self._unlinked_later: list[str] = []  # log files that left the table and may still be on the disk
         # Queue files to remove after the next checkpoint, by queue and base offset.
         self._planned: list[tuple[ConsumeQueue, int]] = []

@@ -31,9 +31,9 @@ class Segments:
     __slots__ = ("_count", "_disk", "_files", "_paths", "bases", "directory", "size")
 
     def __init__(self, files: OpenFiles, directory: str, size: int, bases: list[int]) -> None:
-        self._files = files
-        self._disk = files.disk
-        self.directory = directory
+        self._files = files  # bounds the number of open files
+        self._disk = files.disk  # reads, writes, creates and removes the files
+        self.directory = directory  # path of the files
         self.size = size
         # Offsets of the files, ascending.
         self.bases = bases

@@ -25,9 +25,9 @@ class Timers:
         self.written_position = 0
         # Timers that arrived after others with a later due time were delivered: `last` does not cover them.
         self.late_entries: set[int] = set()
-        self._queues = queues
-        self._deliveries = deliveries
-        self._pending = PendingDeliveries(files, directory)
+        self._queues = queues  # the timer queue
+        self._deliveries = deliveries  # timers that are settled already
+        self._pending = PendingDeliveries(files, directory)  # timers in the order of their due times
 
     def __len__(self) -> int:
         """Return the number of pending timers, including cancelled ones that are not due yet."""

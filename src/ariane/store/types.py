@@ -110,17 +110,17 @@ class RecordDraft(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     `properties` is the stored text and must contain `tags` as its TAGS; `tags_code` overrides the code computed from them.
     """
 
-    topic: str
-    queue_id: int
-    body: bytes
-    born_ms: int
-    born_host: bytes
+    topic: str  # where it is stored: for delayed and half messages an internal topic
+    queue_id: int  # within the topic
+    body: bytes  # as stored, possibly compressed
+    born_ms: int  # by the client's clock
+    born_host: bytes  # packed address of the client
     properties: str = ""
     tags: str = ""
-    flag: int = 0
-    sys_flag: int = 0
-    reconsume_times: int = 0
-    prepared_offset: int = 0
+    flag: int = 0  # the application's, uninterpreted
+    sys_flag: int = 0  # compression, transaction state, host sizes (`model.message`)
+    reconsume_times: int = 0  # redeliveries so far
+    prepared_offset: int = 0  # log offset of the half message that this record commits
     tags_code: int | None = None
 
 
@@ -162,10 +162,10 @@ class GetStatus(enum.Enum):
 class GetResult(NamedTuple):
     """Result of a read: `records` as stored, and the offset to continue at."""
 
-    status: GetStatus
+    status: GetStatus  # found, or the reason why not
     records: list[bytes]
-    next_offset: int
-    min_offset: int
-    max_offset: int
-    suggest_slave: bool
+    next_offset: int  # where to continue; may skip filtered or removed entries
+    min_offset: int  # first offset of the queue
+    max_offset: int  # end of the queue
+    suggest_slave: bool  # the reader is so far behind that its messages are probably on the disk only
     bytes_behind: int | None = None  # bytes of log after the last record examined; None: no record was examined

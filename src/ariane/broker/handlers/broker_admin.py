@@ -62,14 +62,14 @@ class BrokerAdminHandler:
         remover: TopicRemover,
         clock: Clock,
     ) -> None:
-        self._settings = settings
-        self._topics = topics
-        self._offsets = offsets
-        self._members = clients.members
-        self._filter_servers = clients.filter_servers
-        self._store = store
+        self._settings = settings  # names of the broker and the cluster
+        self._topics = topics  # existing topics
+        self._offsets = offsets  # topics that groups have offsets of; copies them to another group
+        self._members = clients.members  # connected members and their subscriptions
+        self._filter_servers = clients.filter_servers  # registers Java's filter servers, so that routes list them
+        self._store = store  # queues, their bounds and entries
         self._remover = remover  # deletes topics with their messages and offsets
-        self._clock = clock
+        self._clock = clock  # durations and times of replies
 
     # --- inspection ---
 

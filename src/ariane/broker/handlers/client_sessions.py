@@ -61,15 +61,15 @@ class ClientSessionHandler:
         lock_durability: LockDurability,
         clock: Clock,
     ) -> None:
-        self._settings = settings
-        self._topics = topics
-        self._groups = groups
-        self._clients = clients
-        self._members = clients.members
+        self._settings = settings  # whether members are notified of changes
+        self._topics = topics  # creates the retry topic of a group
+        self._groups = groups  # creates a group on first use, if that is enabled
+        self._clients = clients  # notifies the other members of a change
+        self._members = clients.members  # who belongs to which group
         self._filters = filters  # compiled SQL92 expressions of heartbeats
-        self._locks = locks
-        self._lock_durability = lock_durability
-        self._clock = clock
+        self._locks = locks  # queue locks of orderly consumers
+        self._lock_durability = lock_durability  # a lock counts only once it survives a restart
+        self._clock = clock  # expiry of locks
 
     # --- membership ---
 

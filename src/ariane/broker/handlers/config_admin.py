@@ -61,16 +61,16 @@ class ConfigAdminHandler:
         tasks: BackgroundTasks,
         clock: Clock,
     ) -> None:
-        self._settings = settings
+        self._settings = settings  # replaced as a whole by a valid change
         self._config_file = config_file  # None if the broker was started without one
         # Copies of single settings, updated by `apply`:
         self._topics = topics
-        self._groups = groups
-        self._store = store
-        self._limits = limits
-        self._registration = registration
-        self._tasks = tasks
-        self._clock = clock
+        self._groups = groups  # autoCreateSubscriptionGroup
+        self._store = store  # limits of the store
+        self._limits = limits  # bounds of the server
+        self._registration = registration  # a changed permission is registered before the reply
+        self._tasks = tasks  # a change that has begun is completed even if the tool disconnects
+        self._clock = clock  # version of the configuration
         self._lock = asyncio.Lock()  # one change at a time
 
     def update_config(self, command: Command, peer: Peer) -> HandlerResult:

@@ -54,12 +54,12 @@ class ConsumerAdminHandler:
         store: MessageStore,
         clients: ClientRequests,
     ) -> None:
-        self._broker_name = broker_name
-        self._topics = topics
-        self._members = members
-        self._offsets = offsets
-        self._store = store
-        self._clients = clients
+        self._broker_name = broker_name  # queues in replies are named by topic, broker and id
+        self._topics = topics  # number of queues to reset
+        self._members = members  # the member, or all members, to relay to
+        self._offsets = offsets  # committed offsets, which a reset starts from
+        self._store = store  # store times of messages, to find offsets by time
+        self._clients = clients  # sends requests to connected clients
 
     # --- one member ---
 

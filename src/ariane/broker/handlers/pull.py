@@ -77,16 +77,16 @@ class PullHandler:
         stats: BrokerStats,
         clock: Clock,
     ) -> None:
-        self._settings = settings
-        self._filters = filters
-        self._groups = groups
-        self._offsets = offsets
-        self._store = store
+        self._settings = settings  # limits of a reply and of held pulls
+        self._filters = filters  # builds the filter of a request
+        self._groups = groups  # suggested servers of a group
+        self._offsets = offsets  # offsets that pulls commit
+        self._store = store  # messages, and OFFSET_MOVED_EVENT records
         self._store_host = store_host  # packed address of this broker: the sender of its OFFSET_MOVED_EVENT messages
         self._waiters = waiters  # held pulls
-        self._listener = listener
-        self._stats = stats
-        self._clock = clock
+        self._listener = listener  # dispatches these records
+        self._stats = stats  # messages and bytes by group
+        self._clock = clock  # hold times
 
     def pull(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle PULL_MESSAGE and LITE_PULL_MESSAGE.

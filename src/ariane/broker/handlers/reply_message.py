@@ -49,14 +49,14 @@ class ReplyMessageHandler:
         listener: StoreListener,
         clock: Clock,
     ) -> None:
-        self._settings = settings
-        self._targets = targets
+        self._settings = settings  # region and trace switch, which replies contain
+        self._targets = targets  # checks the topic as for a send
         self._members = members  # finds the requester by its client id
-        self._clients = clients
-        self._store = store
+        self._clients = clients  # pushes the reply to the requester
+        self._store = store  # stores the reply as well, if storeReplyMessageEnable
         self._store_host = store_host  # packed address of this broker
-        self._listener = listener
-        self._clock = clock
+        self._listener = listener  # dispatches the stored reply
+        self._clock = clock  # time of the push
 
     def reply(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle SEND_REPLY_MESSAGE_V2."""

@@ -50,14 +50,14 @@ class RuntimeInfoHandler:
         recorder: StatsRecorder,
         clock: Clock,
     ) -> None:
-        self._settings = settings
-        self._store = store
+        self._settings = settings  # addresses and limits that the reply lists
+        self._store = store  # positions and sizes
         self._dispatcher = dispatcher  # positions of the delay levels
-        self._disk = disk
-        self._stats = stats
+        self._disk = disk  # usage of the file systems
+        self._stats = stats  # rates and put times
         self._recorder = recorder  # delay of the event loop
-        self._clock = clock
-        self._boot_ms = clock.now_ms()
+        self._clock = clock  # uptime
+        self._boot_ms = clock.now_ms()  # wall time of the start
 
     def runtime_info(self, command: Command, peer: Peer) -> Reply:
         """Handle GET_BROKER_RUNTIME_INFO."""

@@ -49,13 +49,13 @@ MULTI_TAGS = 0x2
 class IncomingMessage(msgspec.Struct, frozen=True, gc=False):
     """A send request whose target is resolved: what the handler passes from step to step."""
 
-    request: SendMessage
-    topic: TopicConfig
-    queue_id: int
+    request: SendMessage  # decoded header
+    topic: TopicConfig  # resolved target; may have been created for this request
+    queue_id: int  # chosen by the broker if the request has a negative one
     properties: dict[str, str]
     """Properties of the request; WAIT is removed from those of a single message."""
-    body: bytes
-    peer: Peer
+    body: bytes  # one message, or the entries of a batch
+    peer: Peer  # its address is stored as the born host
 
 
 class StoredMessages(msgspec.Struct, frozen=True, gc=False):
@@ -98,15 +98,15 @@ class SendHandler:
         stats: BrokerStats,
         slaves: SlaveAcknowledgement | None = None,
     ) -> None:
-        self._settings = settings
-        self._targets = targets
-        self._store = store
+        self._settings = settings  # permissions, limits, region
+        self._targets = targets  # resolves and checks topic and queue
+        self._store = store  # appends
         self._store_host = store_host  # packed address of this broker: the first half of each message id
-        self._delays = delays
-        self._durability = durability
-        self._transactions = transactions
+        self._delays = delays  # redirects delayed messages
+        self._durability = durability  # waits for the flush in synchronous mode
+        self._transactions = transactions  # redirects half messages
         self._recalls = recalls  # for sends that cancel a timer (TIMER_DEL_UNIQKEY)
-        self._stats = stats
+        self._stats = stats  # puts, put times and rejections
         self._slaves = slaves  # None unless this is a SYNC_MASTER
 
     def send(self, command: Command, peer: Peer) -> HandlerResult:

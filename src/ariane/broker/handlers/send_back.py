@@ -54,12 +54,12 @@ class SendBackHandler:
         returned: ReturnedMessageStore,
         durability: Durability,
     ) -> None:
-        self._settings = settings
-        self._topics = topics
-        self._groups = groups
+        self._settings = settings  # permission of the broker
+        self._topics = topics  # creates the group's retry and dead-letter topics
+        self._groups = groups  # retry limit and queues of the group
         self._store = store  # where the returned record is read
         self._returned = returned  # where its successor is stored
-        self._durability = durability
+        self._durability = durability  # waits for the flush in synchronous mode
 
     def send_back(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle CONSUMER_SEND_MSG_BACK. The reply is as durable as that of a send."""

@@ -66,15 +66,15 @@ class StatisticsHandler:
         stats: BrokerStats,
         clock: Clock,
     ) -> None:
-        self._config = config
+        self._config = config  # broker name of the queues in replies
         self._addr = addr  # public address of this broker
-        self._topics = topics
-        self._groups = groups
-        self._members = members
-        self._offsets = offsets
-        self._store = store
-        self._stats = stats
-        self._clock = clock
+        self._topics = topics  # number of queues
+        self._groups = groups  # all groups, also those without offsets
+        self._members = members  # connected groups: their subscriptions limit the topics of a reply
+        self._offsets = offsets  # committed offsets
+        self._store = store  # bounds of queues, store times
+        self._stats = stats  # rates
+        self._clock = clock  # ages of messages
         # By request code: a large list of one code does not delay those of the others.
         self._shared: defaultdict[int, SharedReplies] = defaultdict(SharedReplies)
 

@@ -45,12 +45,12 @@ class TopicAdminHandler:
         registration: Registration,
         stats: BrokerStats,
     ) -> None:
-        self._config = config
-        self._state = state
+        self._config = config  # built-in topics, which must not be deleted
+        self._state = state  # topics, groups and offsets, whose changes are stored before the reply
         self._remover = remover  # deletes topics with their messages and offsets
-        self._registration = registration
-        self._stats = stats
-        self._shared = SharedReplies()
+        self._registration = registration  # a new topic is usable once the name servers have it
+        self._stats = stats  # items of deleted groups
+        self._shared = SharedReplies()  # one large list for all clients that request it while it is built
 
     # --- topics ---
 

@@ -81,8 +81,8 @@ class ChangeLog:
     """
 
     def __init__(self, disk: Disk, directory: str, loaded: LoadedChanges, executor: Executor, *, is_sync: bool) -> None:
-        self._disk = disk
-        self._directory = directory
+        self._disk = disk  # replaced by tests
+        self._directory = directory  # config/ below the store directory
         self._executor = executor
         self._is_sync = is_sync
         self._files = list(loaded.files)  # oldest first
@@ -93,7 +93,7 @@ class ChangeLog:
         self._documents: dict[str, tuple[SavedDocument, ...]] = {}  # contents of each document and of its .bak
         self._unflushed: dict[str, int] = {}  # files with changes that are not on the disk → the last of these changes
         self._new_paths: set[str] = set()  # files whose directory entry is not on the disk
-        self._is_flushing = False
+        self._is_flushing = False  # one fsync at a time; waiters that come meanwhile share the next
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []  # with the number of the change that each waits for
         self._failure: FlushFailed | None = None  # of the first fsync that failed; the log is read-only since then
         self._removed: str | None = None  # a file that a flush did not find at its path, until `restart`

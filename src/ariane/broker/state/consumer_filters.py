@@ -46,15 +46,15 @@ class BloomData(msgspec.Struct, frozen=True, rename="camel"):
 class FilterData(msgspec.Struct, frozen=True, rename="camel"):
     """One filter as consumerFilter.json stores it. `client_version` is the version of the subscription."""
 
-    bloom_filter_data: BloomData | None = None
-    born_time: int = 0
+    bloom_filter_data: BloomData | None = None  # positions for Java brokers that open the same directory
+    born_time: int = 0  # ms of the first heartbeat with the filter
     client_version: int = 0
-    consumer_group: str = ""
-    dead: bool = False
-    dead_time: int = 0
-    expression: str = ""
-    expression_type: str = SQL92
-    topic: str = ""
+    consumer_group: str = ""  # repeats the key of the document, as Java does
+    dead: bool = False  # no member of the group subscribes with it any more
+    dead_time: int = 0  # ms since when; dead filters are removed later, because a restarting group comes back
+    expression: str = ""  # as the client wrote it; compiled when it is loaded
+    expression_type: str = SQL92  # SQL92; tags need no filter data
+    topic: str = ""  # repeats the key of the document
 
 
 class TopicFilters(msgspec.Struct, frozen=True, rename="camel"):

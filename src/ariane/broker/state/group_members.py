@@ -22,11 +22,11 @@ SUBSCRIPTION_CHARS_MAX = 64 * 1024 * 1024  # characters of the subscriptions of 
 class Member(NamedTuple):
     """One client of a group, on one connection."""
 
-    client_id: str
+    client_id: str  # of the process; one client may have several connections for a moment
     peer_id: int
     """Number of the connection."""
-    addr: str
-    language: str | None
+    addr: str  # for tools
+    language: str | None  # for tools; None if it is unknown
     version: int
     """Version of the client, as a number of RocketMQ."""
     seen_ms: float
@@ -39,9 +39,10 @@ class ConsumerGroup:
     def __init__(self) -> None:
         self.members: dict[int, Member] = {}  # by connection
         self.subscriptions: dict[str, SubscriptionData] = {}  # by topic
+        # Push or pull; None before a heartbeat. These three are texts, or Java's ordinals from some clients.
         self.consume_type: str | int | None = None
-        self.message_model: str | int | None = None
-        self.consume_from_where: str | int | None = None
+        self.message_model: str | int | None = None  # decides whether pulls broadcast
+        self.consume_from_where: str | int | None = None  # for tools
         self.subscription_chars = 0  # approximate size of the subscriptions
 
     @property
@@ -78,8 +79,8 @@ class GroupMembers:
     """
 
     def __init__(self) -> None:
-        self.consumers: dict[str, ConsumerGroup] = {}
-        self.producers: dict[str, dict[int, Member]] = {}
+        self.consumers: dict[str, ConsumerGroup] = {}  # by group; a group without members is removed
+        self.producers: dict[str, dict[int, Member]] = {}  # by group and connection
         self.on_group_empty: Callable[[str], None] = lambda group: (
             None
         )  # called after the last member of a consumer group left

@@ -49,9 +49,9 @@ class GroupRegistry:
         # Stored settings of a default group replace the built-in ones.
         self._groups = {name: SubscriptionGroupConfig(group_name=name) for name in DEFAULT_GROUPS}
         self._groups.update(table.subscription_group_table)
-        self._version = table.data_version
+        self._version = table.data_version  # slaves and tools notice changes by it
         self.auto_create = auto_create  # create groups on first use
-        self._now_ms = now_ms
+        self._now_ms = now_ms  # time in the version
         self.on_table_change: Callable[[], None] = lambda: None
 
     def get(self, name: str) -> SubscriptionGroupConfig | None:

@@ -80,8 +80,9 @@ class OpenTransactions:
         self._low = self._next = low  # open half messages are between `_low` and `_next`
         self._op_low = op_low  # queue offset of the op message that `_ops` starts with
         self._open = _SparseTable("B")  # the tables of the module's docstring
+        # A check stores a copy of the half message: queue offset of the newest one.
         self._newest_copies = _SparseTable("q")
-        self._ops = array("q")
+        self._ops = array("q")  # by op message from `_op_low` on: the copy that it ends
         self._deferred_until: dict[int, int] = {}  # number of a piece → ms until which rounds skip it
 
     # --- changes ---

@@ -55,16 +55,16 @@ class SavedState:
     """The state that the last process left. Call `load` first, once the store directory is locked."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
-        self._disk = disk
-        self._directory = directory
+        self._disk = disk  # replaced by tests
+        self._directory = directory  # config/ below the store directory
         self.topics = TopicTable()  # this and the following are filled by `load`
-        self.groups = SubscriptionGroupTable()
-        self.offsets = ConsumerOffsetTable()
+        self.groups = SubscriptionGroupTable()  # by name
+        self.offsets = ConsumerOffsetTable()  # by topic and group
         self.locks: dict[str, dict[WireQueue, str]] = {}  # group → queue → client id
-        self.deletions = Deletions()
+        self.deletions = Deletions()  # log offsets of deleted topics
         self.unsaved: set[str] = set()  # documents that lack changes of the log
         self.contents: dict[str, tuple[SavedDocument, ...]] = {}  # by document: its content, and that of its .bak
-        self.log = change_records.LoadedChanges([], {}, [], 0, set())
+        self.log = change_records.LoadedChanges([], {}, [], 0, set())  # changes that the documents do not hold yet
 
     def load(self) -> Deletions:
         """Read everything. Return the deletions, which the recovery of the store needs."""

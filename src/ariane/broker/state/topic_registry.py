@@ -87,8 +87,8 @@ class TopicRegistry:
         self._topics = {**table.topic_config_table, **builtin_topics(config)}
         if not config.auto_create_topic_enable and AUTO_CREATE_TOPIC in self._topics:
             del self._topics[AUTO_CREATE_TOPIC]
-        self._version = table.data_version
-        self._now_ms = now_ms
+        self._version = table.data_version  # name servers compare it to notice changes
+        self._now_ms = now_ms  # time in the version
         self._ordered = {
             name for name, topic in self._topics.items() if topic.order
         }  # names, to compare with a new list

@@ -92,22 +92,24 @@ class BrokerStats:
     ) -> None:
         # One item per key serves several statistics: TOPIC_PUT_NUMS shows its count, TOPIC_PUT_SIZE its size.
         self.timer = timer
-        self.store_stats = StoreStats()
+        self.store_stats = StoreStats()  # puts and gets of the whole store
         self._detail = detail
         self._fall_recorded = fall_recorded
         self._drop_unused = drop_unused
         self._now_ms = now_ms
-        self._topic_put = StatsItemSet("topic")
-        self._queue_put = StatsItemSet("topic", "queue")
+        self._topic_put = StatsItemSet("topic")  # messages that producers sent
+        self._queue_put = StatsItemSet("topic", "queue")  # the same by queue; only with enableDetailStat
+        # Messages delivered to groups; pulls of tools count, as in 4.9.4.
         self._group_get = StatsItemSet("topic", "group")
-        self._queue_get = StatsItemSet("topic", "queue", "group")
+        self._queue_get = StatsItemSet("topic", "queue", "group")  # the same by queue; only with enableDetailStat
+        # Durations of reads in µs, shown in ms.
         self._latency = StatsItemSet("queue", "topic", "group") if detail else StatsItemSet("topic", "group")
-        self._sent_back = StatsItemSet("topic", "group")
+        self._sent_back = StatsItemSet("topic", "group")  # messages that groups sent back
         broker_put, broker_get = StatsItemSet(), StatsItemSet()
         # The `times` of these stay 0, as in 4.9.4, which has no average per send for a whole broker.
         self._broker_put, self._broker_get = broker_put.create(cluster), broker_get.create(cluster)
-        self.fall_size = LatestValues("queue", "topic", "group")
-        self.fall_time = LatestValues("queue", "topic", "group")
+        self.fall_size = LatestValues("queue", "topic", "group")  # how far groups are behind, in bytes of log
+        self.fall_time = LatestValues("queue", "topic", "group")  # the same in ms
         self.views = {
             "TOPIC_PUT_NUMS": StatsView(self._topic_put, COUNT),
             "TOPIC_PUT_SIZE": StatsView(self._topic_put, SIZE),
@@ -122,6 +124,7 @@ class BrokerStats:
             "BROKER_PUT_NUMS": StatsView(broker_put, COUNT),
             "BROKER_GET_NUMS": StatsView(broker_get, COUNT),
         }
+        # Values without a rate.
         self.moments = {"GROUP_GET_FALL_SIZE": self.fall_size, "GROUP_GET_FALL_TIME": self.fall_time}
 
     # --- counting writes ---

@@ -95,8 +95,8 @@ class StatsItemSet:
     def __init__(self, *layout: str, items_max: int = ITEMS_MAX) -> None:
         self.layout = layout
         self.overflow_count = 0  # events of keys without room
-        self._items: dict[str, StatsItem] = {}
-        self._rest = StatsItem()
+        self._items: dict[str, StatsItem] = {}  # by key
+        self._rest = StatsItem()  # counts keys beyond `items_max` together
         self._items_max = items_max
         self.get = self._items.get  # a bound method: the hot path looks up an item per message
 

@@ -78,6 +78,7 @@ class StatsRecorder:
         self._groups = groups
         self._reported_overflow = 0  # events without room that were reported
         self._last_check_ms = float("-inf")  # time of the last check for slow groups
+        # What each kind of the schedule runs.
         self._tasks: dict[ScheduledTask, Callable[[], Awaitable[None]]] = {
             ScheduledTask.ROLL_PUT_TIMES: self._roll,
             ScheduledTask.STOP_SLOW_CONSUMERS: self._stop_slow,

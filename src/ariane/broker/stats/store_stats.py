@@ -86,16 +86,17 @@ class StoreStats:
 
     def __init__(self) -> None:
         self.fast_puts = 0  # puts of the current minute that took less than a millisecond
-        self.failed_puts = 0
+        self.failed_puts = 0  # puts that the store rejected
         self.found = 0  # gets with messages
         self.missed = 0  # gets without messages
         self.transferred = 0  # messages of gets
         self.put_max_ms = 0.0  # longest put since the start
         self.get_max_ms = 0.0  # longest get since the start
-        self.daily_totals = DailyTotals()
+        self.daily_totals = DailyTotals()  # totals at midnight, from which tools compute today's numbers
         self.last_minute: PutTimes | None = None  # None until a whole minute has passed
         self._coarse = [0] * len(LABELS)  # put times of the current minute, in two sets of buckets
-        self._fine = [0] * (len(FINE_BOUNDS_MS) + 1)
+        self._fine = [0] * (len(FINE_BOUNDS_MS) + 1)  # the second set
+        # One per second; rates of the last 10 s, minute and ten minutes.
         self._samples: deque[StoreSample] = deque(maxlen=SAMPLES_MAX)
 
     def record_slow_put(self, ms: float) -> None:
