@@ -18,6 +18,7 @@ COMMANDS = {
     "namesrv": "run a name server",
     "broker": "run a broker",
     "admin": "run a command of mqadmin",
+    "doctor": "check a cluster for faults and name the fixes",
     "trace": "print the timeline of messages",
     "report": "print a report: tps, latency, lag, health, delay, transactions",
     "pipeline": "run Spark jobs that compute tables from topics",

@@ -19,6 +19,7 @@ from ariane.cli import (
     archive_command,
     broker_command,
     collect_command,
+    doctor_command,
     namesrv_command,
     pipeline_command,
     replay_command,
@@ -78,6 +79,7 @@ _add(
     # From its command's name on, mqadmin parses the line itself, `--help` included.
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "allow_interspersed_args": False},
 )
+_add("doctor", doctor_command.doctor, CLUSTER, "ariane doctor", "ariane doctor -n 10.0.0.1:9876 --json")
 _add(
     "trace",
     trace_command.trace,

@@ -8,8 +8,9 @@ Each area has a module; reads return values, changes return what was changed (`C
 
 from __future__ import annotations
 
+from ariane.cluster.cluster_snapshot import DiagnosisOperations
 from ariane.cluster.topic_admin import TopicOperations
 
 
-class Admin(TopicOperations):
+class Admin(TopicOperations, DiagnosisOperations):
     """Operator's view of a cluster of Ariane or Apache RocketMQ. Arguments: `ClusterConnection`."""

@@ -152,12 +152,7 @@ class ClusterConnection:
             ServerUnavailable: no broker is registered, or no master of those that were selected.
         """
         info = await self.fetch_cluster()
-        clusters = {name: cluster_name for cluster_name, names in info.cluster_addr_table.items() for name in names}
-        servers = sorted(
-            BrokerServer(data.cluster or clusters.get(name, ""), name, broker_id, addr)
-            for name, data in info.broker_addr_table.items()
-            for broker_id, addr in data.broker_addrs.items()
-        )
+        servers = registered_servers(info)
         if cluster is not None and cluster not in info.cluster_addr_table:
             raise NotFound("cluster", cluster, sorted(info.cluster_addr_table))
         if cluster is not None:
@@ -246,3 +241,13 @@ class ClusterConnection:
         if failed:
             raise PartialFailure(failed, [f"{change.summary} on {change.addr}" for change in succeeded])
         return succeeded
+
+
+def registered_servers(info: ClusterInfo) -> list[BrokerServer]:
+    """Return all masters and slaves that a name server lists, sorted by cluster, name and broker id."""
+    clusters = {name: cluster for cluster, names in info.cluster_addr_table.items() for name in names}
+    return sorted(
+        BrokerServer(data.cluster or clusters.get(name, ""), name, broker_id, addr)
+        for name, data in info.broker_addr_table.items()
+        for broker_id, addr in data.broker_addrs.items()
+    )

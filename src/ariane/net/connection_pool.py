@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
@@ -126,7 +127,7 @@ class ConnectionPool:
         except TimeoutError:
             raise ConnectionLost(addr, f"not established within {CONNECT_TIMEOUT_MS} ms") from None
         except OSError as error:
-            raise ConnectionLost(addr, error.strerror or str(error)) from error
+            raise ConnectionLost(addr, _reason(error)) from error
         self._connections[addr] = connection
         return connection
 
@@ -134,3 +135,10 @@ class ConnectionPool:
         connection = self._connections.get(addr)
         if connection is not None and not connection.is_open:
             del self._connections[addr]
+
+
+def _reason(error: OSError) -> str:
+    """Return the system's text of an error: asyncio puts the address, which callers print anyway, in its place."""
+    if isinstance(error, ConnectionError) and error.errno:
+        return os.strerror(error.errno)
+    return error.strerror or str(error)

@@ -1,0 +1,66 @@
+"""`ariane doctor`: looks for faults of a cluster and names the fix of each. `ariane.cluster.diagnosis` has the checks."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import typer
+
+from ariane.cli import auth_options, shared_options
+
+if TYPE_CHECKING:
+    from ariane.cluster.diagnosis import ClusterSnapshot, Finding
+
+FAILED = 1
+INDENT = "    "
+
+
+def doctor(
+    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
+    as_json: shared_options.AsJson = False,
+    access_key: auth_options.AccessKey = "",
+    secret_key: auth_options.SecretKey = "",
+) -> None:
+    """Check a cluster for faults and print the fix of each.
+
+    Checks name servers, addresses, replication, disks, settings, subscriptions, clocks, versions, load and limits.
+    Exit status: 1 if an error was found; warnings alone end with 0.
+    """
+    from ariane.cli.json_output import to_json
+    from ariane.cluster.admin import Admin
+    from ariane.cluster.cluster_snapshot import open_files_limit
+    from ariane.cluster.diagnosis import ERROR, diagnose
+
+    settings = auth_options.client_settings(access_key, secret_key)
+
+    async def fetch() -> ClusterSnapshot:
+        async with Admin(namesrv, credentials=settings.credentials if settings else None) as admin:
+            return await admin.fetch_snapshot(open_files_max=open_files_limit())
+
+    snapshot = asyncio.run(fetch())
+    findings = diagnose(snapshot)
+    if as_json:
+        typer.echo(to_json(findings))
+    else:
+        _print(snapshot, findings)
+    if any(finding.level == ERROR for finding in findings):
+        raise typer.Exit(FAILED)
+
+
+def _print(snapshot: ClusterSnapshot, findings: list[Finding]) -> None:
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.text import Text
+
+    console = Console(highlight=False, markup=False)
+    for finding in findings:
+        style = "bold red" if finding.level == "error" else "bold yellow"
+        console.print(Text(f"{finding.level.upper()} {finding.check}: {finding.subject}", style=style), soft_wrap=True)
+        console.print(Padding(Text(finding.problem), (0, 0, 0, len(INDENT))))
+        console.print(Padding(Text(f"fix: {finding.fix}"), (0, 0, 0, len(INDENT))))
+    errors = sum(finding.level == "error" for finding in findings)
+    result = f"errors {errors}, warnings {len(findings) - errors}" if findings else "no fault found"
+    # Groups with one member cannot have inconsistent subscriptions.
+    scope = f"name servers {len(snapshot.name_servers)}, brokers {len(snapshot.brokers)}, groups {len(snapshot.groups)}"
+    console.print(f"checked: {scope}; {result}")

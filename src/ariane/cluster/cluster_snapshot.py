@@ -1,0 +1,130 @@
+"""Asks every server of a cluster what `diagnosis` needs: name servers, brokers, members of groups with their subscriptions.
+
+Whatever does not respond is part of the snapshot, with the reason. [DefaultMQAdminExt]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterable, Mapping
+
+from ariane.clock import SYSTEM_CLOCK, Clock
+from ariane.cluster.connection import BrokerServer, ClusterConnection, registered_servers
+from ariane.cluster.diagnosis import BrokerState, ClientState, ClusterSnapshot, Finding, NameServerState, diagnose
+from ariane.errors import ArianeError
+from ariane.model.topic import RETRY_PREFIX
+from ariane.net.name_servers import NameServerClient
+from ariane.protocol import fastjson, java_properties
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.requests.admin import ClientConnection, ConsumerConnection
+from ariane.protocol.requests.callbacks import MemberSubscriptions, RunningInfoRequest
+from ariane.protocol.requests.clients import GroupRef
+from ariane.protocol.requests.routing import MASTER_ID, ClusterInfo, KvTableBody, TopicList
+
+GROUPS_AT_ONCE = 32  # groups in flight: each costs a request per master and one per member
+
+
+class DiagnosisOperations(ClusterConnection):
+    """Operations that look for faults of a cluster."""
+
+    async def diagnose(self, *, open_files_max: int | None = None, clock: Clock = SYSTEM_CLOCK) -> list[Finding]:
+        """Return what is wrong with the cluster, errors first; an empty list if nothing is.
+
+        Args:
+            open_files_max: Limit of open files of a process of this machine; None: unknown.
+            clock: This machine's clock.
+        """
+        return diagnose(await self.fetch_snapshot(open_files_max=open_files_max, clock=clock))
+
+    async def fetch_snapshot(
+        self, *, open_files_max: int | None = None, clock: Clock = SYSTEM_CLOCK
+    ) -> ClusterSnapshot:
+        """Ask all servers concurrently. Arguments: `diagnose`."""
+        registrations = await asyncio.gather(*(self._registered(addr) for addr in self.name_servers))
+        infos = [info for _, info in registrations if info is not None]
+        servers = sorted({server for info in infos for server in registered_servers(info)})
+        brokers, groups = await asyncio.gather(
+            asyncio.gather(*(self._broker_state(server, clock) for server in servers)), self._groups(servers)
+        )
+        return ClusterSnapshot(tuple(state for state, _ in registrations), tuple(brokers), groups, open_files_max)
+
+    async def _registered(self, addr: str) -> tuple[NameServerState, ClusterInfo | None]:
+        client = NameServerClient(self.peers, [addr], timeout_ms=self.timeout_ms)
+        try:
+            info = await client.fetch_cluster()
+        except ArianeError as error:
+            return NameServerState(addr, None, str(error)), None
+        return NameServerState(addr, frozenset(server.addr for server in registered_servers(info))), info
+
+    async def _broker_state(self, server: BrokerServer, clock: Clock) -> BrokerState:
+        try:
+            await self.peers.connect(server.addr)  # the time of connecting would widen the bounds of the clock's offset
+            before_ms = clock.now_ms()
+            answer = await self.request(server.addr, RequestCode.GET_BROKER_RUNTIME_INFO)
+            after_ms = clock.now_ms()
+            runtime = fastjson.decode(answer.body, KvTableBody).table
+        except ArianeError as error:
+            return BrokerState(server, None, None, str(error))
+        half_ms = (after_ms - before_ms + 1) // 2
+        try:
+            body = (await self.request(server.addr, RequestCode.GET_BROKER_CONFIG)).body
+            config = java_properties.parse(body.decode(errors="replace"))
+        except ArianeError as error:
+            return BrokerState(server, runtime, None, str(error), before_ms + half_ms, half_ms)
+        return BrokerState(server, runtime, config, "", before_ms + half_ms, half_ms)
+
+    async def _groups(self, servers: Iterable[BrokerServer]) -> Mapping[str, tuple[ClientState, ...]]:
+        """Return the members of all groups that have more than one. A group is known by its retry topic."""
+        masters = [server for server in servers if server.broker_id == MASTER_ID]
+        try:
+            answer = await self.routing.request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+            topics = fastjson.decode(answer.body, TopicList).topic_list
+        except ArianeError:
+            return {}  # no name server responds, which is a finding of its own
+        names = sorted(topic.removeprefix(RETRY_PREFIX) for topic in topics if topic.startswith(RETRY_PREFIX))
+        limit = asyncio.Semaphore(GROUPS_AT_ONCE)
+        members = await asyncio.gather(*(self._members(name, masters, limit) for name in names))
+        return {name: clients for name, clients in zip(names, members, strict=True) if len(clients) > 1}
+
+    async def _members(
+        self, group: str, masters: Iterable[BrokerServer], limit: asyncio.Semaphore
+    ) -> tuple[ClientState, ...]:
+        async with limit:
+            connections: dict[str, tuple[str, ClientConnection]] = {}
+            for master in masters:
+                try:
+                    code = RequestCode.GET_CONSUMER_CONNECTION_LIST
+                    body = (await self.request(master.addr, code, GroupRef(group))).body
+                    for connection in fastjson.decode(body, ConsumerConnection).connection_set:
+                        connections[connection.client_id] = (master.addr, connection)
+                except ArianeError:
+                    continue  # the group has no member there, or the broker does not respond, which is a finding of its own
+            if len(connections) < 2:
+                return tuple(ClientState(client_id, "", None) for client_id in connections)
+            return tuple(
+                [await self._client_state(group, addr, client) for _, (addr, client) in sorted(connections.items())]
+            )
+
+    async def _client_state(self, group: str, addr: str, client: ClientConnection) -> ClientState:
+        header = RunningInfoRequest(group, client.client_id)
+        try:
+            answer = await self.request(addr, RequestCode.GET_CONSUMER_RUNNING_INFO, header, is_slow=True)
+            info = fastjson.decode(answer.body, MemberSubscriptions)
+        except ArianeError:
+            return ClientState(client.client_id, str(client.version), None)
+        own_retry = RETRY_PREFIX + group
+        subscriptions = {
+            data.topic: data.sub_string or "*" for data in info.subscription_set if data.topic != own_retry
+        }
+        return ClientState(client.client_id, str(client.version), subscriptions)
+
+
+def open_files_limit() -> int | None:
+    """Return the soft limit of open files of this process; None where systems have none."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
