@@ -19,6 +19,7 @@ COMMANDS = {
     "broker": "run a broker",
     "admin": "run a command of mqadmin",
     "doctor": "check a cluster for faults and name the fixes",
+    "cat": "print the messages of a topic, or send standard input",
     "trace": "print the timeline of messages",
     "report": "print a report: tps, latency, lag, health, delay, transactions",
     "pipeline": "run Spark jobs that compute tables from topics",

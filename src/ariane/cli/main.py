@@ -18,6 +18,7 @@ from ariane.cli import (
     admin_command,
     archive_command,
     broker_command,
+    cat_command,
     collect_command,
     doctor_command,
     namesrv_command,
@@ -80,6 +81,16 @@ _add(
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "allow_interspersed_args": False},
 )
 _add("doctor", doctor_command.doctor, CLUSTER, "ariane doctor", "ariane doctor -n 10.0.0.1:9876 --json")
+_add(
+    "cat",
+    cat_command.cat,
+    MESSAGES,
+    "ariane cat orders -o end  # print new messages",
+    "ariane cat orders --since 10m -e -f '%D %k %s\\n'",
+    "ariane cat orders -g audit --json",
+    "ariane cat -P orders < lines.txt",
+    "ariane cat orders -J -e | ariane cat -P -J copy",
+)
 _add(
     "trace",
     trace_command.trace,

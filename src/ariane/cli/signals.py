@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from types import FrameType
 
 import typer
 
+STATUS_BASE = 128  # exit status of a program that a signal ended: 128 + number, as in shells
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -44,3 +46,49 @@ def loop_stop_event() -> Iterator[asyncio.Event]:
                 loop.add_signal_handler(number, stop.set)
                 handlers.callback(loop.remove_signal_handler, number)
         yield stop
+
+
+class StopSignal:
+    """An event for loops, and the signal that set it."""
+
+    def __init__(self) -> None:
+        self.event = asyncio.Event()
+        self.number: int | None = None
+
+    def set(self, number: int) -> None:
+        """Record the signal and wake those that wait for the event."""
+        self.number = self.number or number
+        self.event.set()
+
+    @property
+    def exit_status(self) -> int:
+        """Conventional exit status: 130 for SIGINT, 143 for SIGTERM, 0 if no signal arrived."""
+        return 0 if self.number is None else STATUS_BASE + self.number
+
+
+@contextlib.contextmanager
+def loop_stop_signal() -> Iterator[StopSignal]:
+    """Provide a `StopSignal` that the first SIGINT or SIGTERM sets; the second one ends the program immediately."""
+    loop, stop = asyncio.get_running_loop(), StopSignal()
+    with contextlib.ExitStack() as handlers:
+
+        def on_signal(number: int) -> None:
+            stop.set(number)
+            for stop_signal in NUMBERS:
+                loop.remove_signal_handler(stop_signal)
+                signal.signal(stop_signal, signal.SIG_DFL)
+
+        for number in NUMBERS:
+            with contextlib.suppress(NotImplementedError):  # Windows: no such handlers
+                loop.add_signal_handler(number, on_signal, number)
+                handlers.callback(loop.remove_signal_handler, number)
+        yield stop
+
+
+def end_by_broken_pipe() -> None:
+    """End this process by SIGPIPE, as programs end whose reader has closed the pipe; a shell reports status 141.
+
+    Python ignores SIGPIPE, and must while it uses sockets: call this after all connections are closed.
+    """
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGPIPE)

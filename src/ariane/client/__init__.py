@@ -1,4 +1,5 @@
-"""Asyncio clients: `Producer` and `TransactionProducer` send, `PushConsumer` calls a listener, `LitePullConsumer` is polled.
+"""Asyncio clients: `Producer` and `TransactionProducer` send, `PushConsumer` calls a listener, `LitePullConsumer` is polled,
+`PullConsumer` reads queues without a group.
 
     async with Producer("shop", "127.0.0.1:9876") as producer:
         await producer.send(Message(topic="orders", body=b"created", keys=["ORDER-17"]))
@@ -13,14 +14,17 @@ routes, heartbeats), its own or a shared one; consumers join their group with a 
 """
 
 from ariane.client.client_instance import ClientInstance
+from ariane.client.fetcher import PullResult
 from ariane.client.hooks import ConsumeFinished, ConsumeStarted, LocalState, SendEvent, TransactionEnd
 from ariane.client.idempotent import Idempotent
 from ariane.client.listener_invoker import ReconsumeLater
 from ariane.client.lite_pull_consumer import LitePullConsumer
 from ariane.client.producer import Producer
-from ariane.client.push_consumer import PushConsumer, Sql
+from ariane.client.pull_consumer import PullConsumer
+from ariane.client.push_consumer import PushConsumer
 from ariane.client.send_codec import SendResult, SendStatus
 from ariane.client.settings import ClientSettings, ConsumerSettings, ProducerSettings, TraceSettings
+from ariane.client.subscriptions import Sql
 from ariane.client.transaction_producer import TransactionProducer, TransactionResult
 from ariane.protocol.signing import Credentials
 
@@ -36,6 +40,8 @@ __all__ = [
     "LocalState",
     "Producer",
     "ProducerSettings",
+    "PullConsumer",
+    "PullResult",
     "PushConsumer",
     "ReconsumeLater",
     "SendEvent",

@@ -82,9 +82,18 @@ class PullResult(NamedTuple):
     """A parsed response to a pull request."""
 
     code: int
+    """Response code, one of PULL_CODES."""
     next_offset: int
+    """Offset of the next pull: after the messages and those that the filter skipped."""
     broker_id: int
+    """Id of the server of the broker to pull from next."""
     messages: list[ReceivedMessage]
+    """The messages; empty if there are none, or none that match the filter."""
+
+    @property
+    def is_offset_moved(self) -> bool:
+        """Whether the queue does not have the requested offset and continues at `next_offset`."""
+        return self.code == ResponseCode.PULL_OFFSET_MOVED
 
 
 async def run_fetch_loop(process_queue: ProcessQueue, context: FetchContext) -> int | None:
@@ -109,7 +118,7 @@ async def run_fetch_loop(process_queue: ProcessQueue, context: FetchContext) -> 
             continue
         if process_queue.is_revoked:
             break
-        if result.code == ResponseCode.PULL_OFFSET_MOVED:
+        if result.is_offset_moved:
             log.warning(
                 "Offset %d of %s does not exist; group %s continues at %d",
                 tracker.next_offset,
@@ -169,7 +178,7 @@ async def pull(process_queue: ProcessQueue, context: FetchContext) -> PullResult
     if address is None:
         raise ConnectionLost(queue.broker, "not in the cached routes")
     if subscription.expression_type != TAG:
-        await _require_sql_support(address.addr, context.instance)
+        await require_sql_support(address.addr, context.instance)
     # A slave does not store offsets, and a broadcasting member stores its offsets itself.
     committed = None if address.is_slave or context.offsets.is_local else context.offsets.consumed(queue)
     request = PullMessage(
@@ -193,7 +202,7 @@ async def pull(process_queue: ProcessQueue, context: FetchContext) -> PullResult
     return parse_pull_result(answer, queue, subscription.tags_set)
 
 
-async def _require_sql_support(addr: str, instance: ClientInstance) -> None:
+async def require_sql_support(addr: str, instance: ClientInstance) -> None:
     """Raise ConnectionLost unless the broker supports SQL92: an older one would filter by tags, without an error."""
     if instance.broker_version(addr) is None:
         await instance.heartbeat_to(addr)

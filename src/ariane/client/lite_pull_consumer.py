@@ -28,7 +28,7 @@ from ariane.client.offset_store import OffsetStore, StartPosition
 from ariane.client.polling_delivery import PollingDelivery
 from ariane.client.rates import ConsumeRates
 from ariane.client.settings import ClientSettings, ConsumerSettings
-from ariane.client.subscriptions import tag_subscription
+from ariane.client.subscriptions import Sql, subscription_data
 from ariane.errors import ClientClosed, ConfigError
 from ariane.filter import tags
 from ariane.model.message import MessageQueue, ReceivedMessage
@@ -44,8 +44,8 @@ class LitePullConsumer:
     Args:
         group: Name of the consumer group.
         namesrv: Name server addresses, `"host:port;host:port"` or a list. Omit it if `instance` is given.
-        subscriptions: Tag expression of each topic (`"*"`, or tags joined by `||`). Omit it to choose queues with
-            `assign`.
+        subscriptions: Tag expression of each topic (`"*"`, or tags joined by `||`), or `Sql(…)`. Omit it to choose queues
+            with `assign`.
         start: Where to start while the group has no stored offset of a queue: `"first"`, `"last"`, or milliseconds since the
             epoch.
         auto_commit: Whether each poll acknowledges the messages of the previous one.
@@ -67,7 +67,7 @@ class LitePullConsumer:
         self,
         group: str,
         namesrv: str | Sequence[str] | None = None,
-        subscriptions: Mapping[str, str] | None = None,
+        subscriptions: Mapping[str, str | Sql] | None = None,
         *,
         start: StartPosition = "last",
         auto_commit: bool = True,
@@ -198,6 +198,20 @@ class LitePullConsumer:
         """
         return await self._running().offsets.committed(queue)
 
+    def position(self, queue: MessageQueue) -> int | None:
+        """Return the offset after the last polled message, and after messages that the filter skipped.
+
+        Returns:
+            The offset; None if the queue is not assigned to this member.
+
+        Raises:
+            ClientClosed: the consumer is not open.
+        """
+        for process_queue in self._running().rebalancer.process_queues:
+            if process_queue.queue == queue:
+                return self._delivery.position(process_queue)
+        return None
+
     # --- queues and offsets ---
 
     @property
@@ -249,6 +263,10 @@ class LitePullConsumer:
             raise ConfigError("offset", offset, f"{queue} has offsets {first} to {end}; choose one of these")
         self._seek(queue, offset)
 
+    async def bounds(self, queue: MessageQueue) -> tuple[int, int]:
+        """Return the first existing offset of a queue and the offset of its next message. Raises as `committed` does."""
+        return await self._running().offsets.bounds(queue)
+
     async def seek_to_begin(self, queue: MessageQueue) -> None:
         """Continue an assigned queue at its first message. Raises as `seek` does."""
         self._seek(queue, (await self._running().offsets.bounds(queue))[0])
@@ -286,8 +304,8 @@ class LitePullConsumer:
             raise ConfigError("queue", queue, f"not assigned to this member of {self.group}; see `queues`")
         self._delivery.forget_dropped()
 
-    def _subscription(self, topic: str, expression: str) -> SubscriptionData:
-        return tag_subscription(topic, expression, self._instance.clock.now_ms())
+    def _subscription(self, topic: str, expression: str | Sql) -> SubscriptionData:
+        return subscription_data(topic, expression, self._instance.clock.now_ms())
 
     def _running(self) -> GroupMembership:
         if self._membership is None:

@@ -66,6 +66,11 @@ class PollingDelivery:
             return messages
         return []
 
+    def position(self, process_queue: ProcessQueue) -> int:
+        """Return the offset of the first message that was not taken; where the next pull starts if all were."""
+        fetched = self._fetched.get(process_queue)
+        return fetched[0].queue_offset if fetched else process_queue.tracker.next_offset
+
     def acknowledge(self) -> dict[MessageQueue, int]:
         """Mark all polled messages as consumed and return the offsets that may be committed."""
         offsets = {}

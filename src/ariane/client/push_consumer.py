@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
 from ariane.client import validation
 from ariane.client.assignment_strategy import AssignmentStrategy, average
@@ -32,31 +32,17 @@ from ariane.client.rates import ConsumeRates
 from ariane.client.send_back import SendBack, SendBackStrategy
 from ariane.client.sender import MessageSender
 from ariane.client.settings import ClientSettings, ConsumerSettings, ProducerSettings, TraceSettings
-from ariane.client.subscriptions import check_topic, tag_subscription
+from ariane.client.subscriptions import Sql, subscription_data
 from ariane.client.trace_dispatcher import TraceDispatcher, trace_settings
 from ariane.errors import ClientClosed, ConfigError
 from ariane.filter import tags
 from ariane.model.message import MessageQueue
 from ariane.model.topic import retry_topic
 from ariane.protocol.requests.clients import SubscriptionData
-from ariane.protocol.requests.messaging import SQL92
 
 INNER_PRODUCER = "CLIENT_INNER_PRODUCER"  # producer group under which every client sends its retries
 RECONSUME_MAX = 16  # redeliveries of a concurrent listener's messages, unless max_reconsume_times is set
 UNLIMITED = 2**31 - 1
-
-
-class Sql(NamedTuple):
-    """SQL92 expression on message properties, used as a subscription.
-
-    The broker compiles it (4.9.4 with `enablePropertyFilter=true`) and rejects an invalid one with `ReplyError` code 23, when
-    the consumer is opened or at `subscribe`.
-
-    Example:
-        PushConsumer("g", namesrv, {"orders": Sql("price > 100 AND region IN ('north', 'south')")}, listener)
-    """
-
-    expression: str
 
 
 class PushConsumer:
@@ -233,19 +219,7 @@ class PushConsumer:
             raise ConfigError("instance_name", name, fix)
 
     def _subscription(self, topic: str, expression: str | Sql) -> SubscriptionData:
-        if isinstance(expression, Sql):
-            check_topic(topic)
-            if not expression.expression.strip():
-                raise ConfigError(
-                    "subscriptions", topic, 'the SQL92 expression is empty; expected one like Sql("a > 5")'
-                )
-            return SubscriptionData(
-                expression_type=SQL92,
-                sub_string=expression.expression,
-                sub_version=self._instance.clock.now_ms(),
-                topic=topic,
-            )
-        return tag_subscription(topic, expression, self._instance.clock.now_ms())
+        return subscription_data(topic, expression, self._instance.clock.now_ms())
 
     def _running(self) -> GroupMembership:
         if self._membership is None:

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from ariane.client.validation import of_kind
 from ariane.errors import ConfigError
 from ariane.filter import tags
 from ariane.model.topic import topic_name_fault
 from ariane.protocol.requests.clients import SubscriptionData
+from ariane.protocol.requests.messaging import SQL92
+
+
+class Sql(NamedTuple):
+    """SQL92 expression on message properties, used as a subscription.
+
+    The broker compiles it (4.9.4 with `enablePropertyFilter=true`) and rejects an invalid one with `ReplyError` code 23, when
+    the consumer is opened or at `subscribe`.
+
+    Example:
+        PushConsumer("g", namesrv, {"orders": Sql("price > 100 AND region IN ('north', 'south')")}, listener)
+    """
+
+    expression: str
 
 
 def check_topic(topic: str) -> str:
@@ -33,3 +49,13 @@ def tag_subscription(topic: str, expression: str, version: int) -> SubscriptionD
         tags_set=tag_set or frozenset(),
         topic=topic,
     )
+
+
+def subscription_data(topic: str, expression: str | Sql, version: int) -> SubscriptionData:
+    """Return a subscription by tags or by an SQL92 expression."""
+    if not isinstance(expression, Sql):
+        return tag_subscription(topic, expression, version)
+    check_topic(topic)
+    if not expression.expression.strip():
+        raise ConfigError("subscriptions", topic, 'the SQL92 expression is empty; expected one like Sql("a > 5")')
+    return SubscriptionData(expression_type=SQL92, sub_string=expression.expression, sub_version=version, topic=topic)

@@ -1,0 +1,187 @@
+"""Pull consumer: reads queues at offsets that the application chooses, without joining a group. [DefaultMQPullConsumer]
+
+    async with PullConsumer("127.0.0.1:9876") as consumer:
+        for queue in await consumer.queues_of("orders"):
+            first, end = await consumer.bounds(queue)
+            result = await consumer.pull(queue, first)           # result.messages; continue at result.next_offset
+
+No broker lists this consumer, and it commits no offsets: for tools and for applications that store their own positions.
+Pulls are requests of the group TOOLS_CONSUMER, which exists on every broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Self
+
+from ariane.client import validation
+from ariane.client.client_instance import ClientInstance
+from ariane.client.fetcher import PULL_CODES, PullResult, parse_pull_result, require_sql_support
+from ariane.client.offset_store import OffsetStore
+from ariane.client.settings import ClientSettings, ConsumerSettings
+from ariane.client.subscriptions import Sql, subscription_data
+from ariane.errors import ClientClosed, ConnectionLost, ReplyError, RequestTimeout
+from ariane.filter import tags
+from ariane.model.message import MessageQueue
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.requests.messaging import SUBSCRIPTION, SUSPEND, TAG, PullMessage
+
+TOOLS_GROUP = "TOOLS_CONSUMER"
+
+
+class PullConsumer:
+    """Reads queues without a consumer group.
+
+    Args:
+        namesrv: Name server addresses, `"host:port;host:port"` or a list. Omit it if `instance` is given.
+        group: Group that the pull requests name; brokers must have it, but it is not joined.
+        settings: `pull_batch`, `suspend_ms` and `pull_timeout_ms` count; the other fields have no effect.
+        client: Settings of the client instance. Omit it if `instance` is given.
+        instance: An open client instance to share with other producers and consumers.
+
+    Raises:
+        ConfigError: an argument cannot be used; raised before anything is connected.
+
+    Example:
+        async with PullConsumer("127.0.0.1:9876") as consumer:
+            queues = await consumer.queues_of("orders")
+            result = await consumer.pull(queues[0], 0)
+    """
+
+    def __init__(
+        self,
+        namesrv: str | Sequence[str] | None = None,
+        *,
+        group: str = TOOLS_GROUP,
+        settings: ConsumerSettings | None = None,
+        client: ClientSettings | None = None,
+        instance: ClientInstance | None = None,
+    ) -> None:
+        self.group = validation.group_name(group)
+        self._settings = validation.optional("settings", settings, ConsumerSettings) or ConsumerSettings()
+        self._instance = ClientInstance.shared_or_new(namesrv, client, instance)
+        # Whether closing this consumer also closes the instance.
+        self._owns_instance = instance is None
+        # Requests the bounds of queues; None while the consumer is closed.
+        self._offsets: OffsetStore | None = None
+        # Which server of a broker to pull each queue from, as its last response suggested.
+        self._broker_ids: dict[MessageQueue, int] = {}
+        # Version of each subscription: brokers cache compiled expressions by it.
+        self._versions: dict[tuple[str, str | Sql], int] = {}
+        # Closes what `__aenter__` opened.
+        self._open = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as opening:
+            if self._owns_instance:
+                await opening.enter_async_context(self._instance)
+            instance, timeout_ms = self._instance, self._instance.settings.request_timeout_ms
+            self._offsets = OffsetStore(instance.peers, instance.routes, self.group, timeout_ms=timeout_ms)
+            self._open = opening.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._offsets = None
+        await self._open.aclose()
+
+    async def queues_of(self, topic: str) -> list[MessageQueue]:
+        """Return all readable queues of a topic, sorted.
+
+        Raises:
+            ClientClosed: the consumer is not open.
+            RouteNotFound: no name server has a route of the topic.
+        """
+        self._running()
+        return sorted(await self._instance.routes.subscribe_queues(topic))
+
+    async def bounds(self, queue: MessageQueue) -> tuple[int, int]:
+        """Return the first existing offset of a queue and the offset of its next message.
+
+        Raises:
+            ClientClosed: the consumer is not open.
+            ConnectionLost, RequestTimeout, ReplyError: the broker did not respond, or with an error.
+        """
+        return await self._running().bounds(queue)
+
+    async def offset_for_time(self, queue: MessageQueue, ms: int) -> int:
+        """Return the offset of the message stored nearest to `ms`, in milliseconds since the epoch.
+
+        Raises:
+            ClientClosed: the consumer is not open.
+            ConfigError: `ms` is not a time in milliseconds.
+            ConnectionLost, RequestTimeout, ReplyError: the broker did not respond, or with an error.
+        """
+        return await self._running().offset_for_time(queue, validation.time_ms("ms", ms))
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        expression: str | Sql = tags.ALL,
+        max_messages: int | None = None,
+        can_wait: bool = True,
+    ) -> PullResult:
+        """Return the messages of a queue from `offset` on.
+
+        Args:
+            queue: One of `queues_of`.
+            offset: Offset of the first message.
+            expression: Tags joined by `||`, `"*"` for every message, or `Sql(…)`.
+            max_messages: At most this many messages; `settings.pull_batch` if None. Brokers have a limit of their own.
+            can_wait: Whether the broker holds the request, for at most `settings.suspend_ms`, while it has no message.
+
+        Returns:
+            The messages, and the offset of the next pull.
+
+        Raises:
+            ClientClosed: the consumer is not open.
+            ConfigError: an argument cannot be used.
+            ConnectionLost, RequestTimeout, ReplyError: the broker did not respond, or with an error.
+        """
+        self._running()
+        instance, settings = self._instance, self._settings
+        if max_messages is not None:
+            validation.whole("max_messages", max_messages, 1, 2**31 - 1)
+        version = self._versions.setdefault((queue.topic, expression), instance.clock.now_ms())
+        subscription = subscription_data(queue.topic, expression, version)
+        await instance.routes.subscribe_queues(queue.topic)  # fetches the route
+        address = instance.routes.pull_address(queue.broker, self._broker_ids.get(queue, 0))
+        if address is None:
+            raise ConnectionLost(queue.broker, "not in the cached routes")
+        if subscription.expression_type != TAG:
+            await require_sql_support(address.addr, instance)
+        request = PullMessage(
+            consumer_group=self.group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=offset,
+            max_msg_nums=max_messages or settings.pull_batch,
+            sys_flag=SUBSCRIPTION | (SUSPEND if can_wait else 0),
+            suspend_timeout_millis=settings.suspend_ms if can_wait else 0,
+            sub_version=subscription.sub_version,
+            subscription=subscription.sub_string,
+            expression_type=subscription.expression_type,
+        )
+        try:
+            answer = await instance.peers.request(
+                address.addr, RequestCode.PULL_MESSAGE, request, timeout_ms=settings.pull_timeout_ms
+            )
+        except (ConnectionLost, RequestTimeout):
+            # The broker may have moved; the instance refreshes only the routes of groups and producers.
+            await instance.routes.refresh([queue.topic])
+            raise
+        if answer.code not in PULL_CODES:
+            raise ReplyError(answer.code, answer.remark, address.addr)
+        result = parse_pull_result(answer, queue, subscription.tags_set)
+        self._broker_ids[queue] = result.broker_id
+        return result
+
+    def _running(self) -> OffsetStore:
+        if self._offsets is None:
+            raise ClientClosed("the pull consumer is not open: use it within `async with`")
+        return self._offsets
