@@ -97,6 +97,7 @@ def run(
     settings = spark_options.parse_conf(conf)
     source = auth_options.source_options(namesrv, access_key, secret_key, source_options)
     directory = homes.archive_dir(home)
+    # After all checks of the command line: `./ariane` installs Spark only for a valid one.
     spark_options.require_spark()
 
     from ariane.pipeline import archive

@@ -93,6 +93,7 @@ def source_options(
             raise UsageError("--option", name, "expected NAME=VALUE, for example useTls=true")
         if fix := RESERVED_OPTIONS.get(name.lower()):
             raise UsageError("--option", name, fix)
+        # Spark's options are case-insensitive: the second spelling would silently win.
         if name.lower() in map(str.lower, options):
             raise UsageError("--option", name, "given twice; remove one")
         options[name] = value

@@ -61,6 +61,7 @@ def broker(
     from ariane.broker.config import BROKER_SETTINGS
     from ariane.cli import run_server
 
+    # As keys of the file, so that values of both sources are checked alike.
     overrides = {"namesrvAddr": namesrv, "listenPort": None if port is None else str(port)}
     texts = {key: text for key, text in overrides.items() if text is not None}
     config, remarks = BROKER_SETTINGS.load(config_file, texts) if config_file else BROKER_SETTINGS.parse(texts)

@@ -32,6 +32,7 @@ from ariane.errors import ArianeError
 
 START_S = 120.0  # recovery after a crash reads the files of a large store
 STOP_S = 15.0  # before SIGKILL
+# A program that dies at once, for example of an invalid configuration, must not be restarted without end.
 RESTARTS_MAX = 5
 RESTARTS_WITHIN_S = 60.0
 RESTART_PAUSE_S = 0.1
@@ -75,6 +76,8 @@ class ChildProcesses:
 
     async def __aenter__(self) -> Self:
         (self._home / "logs").mkdir(parents=True, exist_ok=True)
+        # A future, not an exception of `start`: a program may die long after it was started, while the caller waits for
+        # something else.
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         return self
 
@@ -82,6 +85,7 @@ class ChildProcesses:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stopping = True
+        # In reverse order of the start: the broker unregisters from a name server that still runs.
         while self._running:
             await self._stop(self._running.pop())
         for relay in list(self._relays):  # still open only if a child left its output to another process
@@ -123,6 +127,8 @@ class ChildProcesses:
                 "-m",
                 "ariane.cli",
                 *program.arguments,
+                # The parent never writes to it. The kernel closes it when the parent dies, even of SIGKILL, and the
+                # child stops.
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE if program.ready else errors,
                 stderr=errors,
@@ -133,6 +139,7 @@ class ChildProcesses:
             return process, ""
         try:
             addr = await self._address(program, process)
+        # Also if `start` is cancelled: otherwise the child would outlive the command.
         except BaseException:
             if process.returncode is None:
                 process.kill()
@@ -160,6 +167,7 @@ class ChildProcesses:
         try:
             async with asyncio.timeout(START_S):
                 text = (await process.stdout.readline()).decode(errors="replace")
+                # A recovery may report notices before the server is ready.
                 while self._notice(program, text):
                     text = (await process.stdout.readline()).decode(errors="replace")
                 line = text.split()
@@ -197,6 +205,7 @@ class ChildProcesses:
         name = running.program.name
         while True:
             now_s = time.monotonic()
+            # Deaths long ago do not count: a program may run for years and be killed now and then.
             recent = [death_s for death_s in running.death_times_s if now_s - death_s < RESTARTS_WITHIN_S]
             running.death_times_s = [*recent, now_s]
             if len(running.death_times_s) > RESTARTS_MAX:
@@ -213,6 +222,7 @@ class ChildProcesses:
 
     async def _stop(self, running: _Running) -> None:
         if running.watcher is not None:
+            # The watcher goes first: it would restart the program that is about to be stopped.
             running.watcher.cancel()
             await asyncio.wait([running.watcher])
         process = running.process
@@ -233,6 +243,7 @@ class ChildProcesses:
     def _tail(self, name: str) -> str:
         """Return the last lines of the program's log and of its standard error."""
         lines: list[str] = []
+        # A program that dies before it opens its log explains itself on standard error only.
         for file in (self._home / "logs" / f"{name}.log", self._error_file(name)):
             if file.exists():
                 lines += file.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]

@@ -55,6 +55,7 @@ def poll_in_background(
     restart_s: float = RESTART_S,
 ) -> Iterator[None]:
     """Poll all brokers periodically until the block ends."""
+    # The loop is created here, so that this thread can wake it at the end.
     loop = asyncio.new_event_loop()
     stop = asyncio.Event()
 
@@ -66,6 +67,7 @@ def poll_in_background(
                 await run_collector(
                     namesrv, CollectorOptions(topic=topic), settings=settings, on_round=on_round, stop=stop
                 )
+            # Whatever goes wrong, the jobs go on: their tables show a gap in the samples.
             except Exception as error:
                 if not isinstance(error, ArianeError | OSError):
                     log.debug("collector failed", exc_info=error)
@@ -77,6 +79,7 @@ def poll_in_background(
         with contextlib.closing(loop):
             loop.run_until_complete(rounds())
 
+    # A daemon: a broker that hangs must not keep the command from ending.
     thread = threading.Thread(target=run, name="ariane-collector", daemon=True)
     thread.start()
     try:

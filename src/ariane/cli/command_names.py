@@ -89,6 +89,7 @@ def check(arguments: Sequence[str]) -> None:
     commands = {**COMMANDS, **SCRIPT_COMMANDS}
     if words[0] not in commands:
         raise UsageError("COMMAND", words[0], _unknown_name("command", words[0], commands))
+    # Names that decide what `./ariane` installs are checked before it does.
     if words[:2] == ["pipeline", "run"] and len(words) > 2:
         parse_jobs(words[2:])
     if words[0] == "report" and len(words) > 1:

@@ -41,6 +41,7 @@ RETRY_S = 0.2
 SEND_S = 120.0
 CONSUME_S = 120.0
 JOURNEYS_S = 300.0
+# No trace may be lost, even while the broker is killed: the outcome is verified to the last journey.
 TRACED = TraceSettings(when_full="block", retries=100, close_wait_ms=60_000)
 
 PrintLine = Callable[[str], None]
@@ -113,6 +114,7 @@ def _consumer(group: str, namesrv: str, tracker: DemoTracker) -> PushConsumer:
 
 async def _send_orders(producer: Producer, tracker: DemoTracker, orders: range) -> None:
     """Send the steps of each order one after another, of CONCURRENT_ORDERS orders at a time."""
+    # One iterator for all workers: each order is sent by one of them, so that its steps stay in order.
     remaining = iter(orders)
 
     async def worker() -> None:
@@ -139,6 +141,7 @@ async def _send_order(producer: Producer, tracker: DemoTracker, order: int) -> N
     """Send the steps of an order; retry each, under the same id, until a broker acknowledges it."""
     key = f"ORDER-{order}"
     for step in STEPS:
+        # The id is chosen here and reused by each retry: a step that was stored twice is then recognised as one.
         message = Message(topic=TOPIC, body=step.encode(), tags=step, keys=[key], message_id=_make_id())
         tracker.on_send(order, step, time.monotonic())
         async with asyncio.timeout(SEND_S):

@@ -44,6 +44,7 @@ def namesrv(
     from ariane.nameserver.config import NAME_SERVER_SETTINGS
     from ariane.nameserver.server import NameServer
 
+    # As a key of the file, so that values of both sources are checked alike.
     overrides = {} if port is None else {"listenPort": str(port)}
     config, remarks = (
         NAME_SERVER_SETTINGS.load(config_file, overrides) if config_file else NAME_SERVER_SETTINGS.parse(overrides)

@@ -64,6 +64,7 @@ def existing_tables_dir(home: Path | None) -> Path:
     if tables.is_dir():
         return tables
     demos = [demo for demo in demo_homes() if (demo / TABLES).is_dir()]
+    # Only for users who never ran anything but demos: others would be shown the wrong cluster's tables.
     if home is None and demos and not default_home().exists():
         return demos[0] / TABLES
     hint = "".join(f"\nA demo has tables: use --home {demo}" for demo in demos)
@@ -74,6 +75,7 @@ def _part_of(home: Path | None, name: str) -> Path:
     if home is None:
         return default_home() / name
     is_default = home.resolve() == default_home().resolve()
+    # A directory counts as a home by what `ariane up` leaves there; any other may be a directory of tables itself.
     is_home = is_default or (home / UP_PID).exists() or (home / TABLES).is_dir()
     has_tables = any(home.glob("*/CURRENT"))
     return home / name if is_home and not has_tables else home
@@ -88,6 +90,7 @@ def locked_home(home: Path) -> Iterator[Path]:
     """
     try:
         home.mkdir(parents=True, exist_ok=True)
+        # Not truncated before the lock is held: the pid of the running process is needed for the error.
         pid_file = (home / UP_PID).open("a+", encoding="ascii")
     except OSError as error:
         raise ConfigError("--home", str(home), f"not writable: {error.strerror}") from error
@@ -113,6 +116,7 @@ def temporary_home() -> Iterator[Path]:
     home = Path(tempfile.mkdtemp(prefix=_demo_prefix()))
     with locked_home(home):
         yield home
+        # The pid file stays until the lock is released: it is the lock.
         for entry in home.iterdir():
             if entry.is_dir() and entry.name != TABLES:
                 shutil.rmtree(entry)
@@ -123,6 +127,7 @@ def temporary_home() -> Iterator[Path]:
 def demo_homes() -> list[Path]:
     """Return the homes of this user's demos, newest first."""
     homes = [p for p in Path(tempfile.gettempdir()).glob(f"{_demo_prefix()}*") if p.is_dir()]
+    # Only this user's: the temporary directory is shared, and anyone may create a directory with this prefix.
     return sorted((p for p in homes if p.stat().st_uid == os.getuid()), key=lambda p: p.stat().st_mtime, reverse=True)
 
 

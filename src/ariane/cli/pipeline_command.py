@@ -105,11 +105,14 @@ def run(
         job = catalog.with_delay_levels(job, delays_ms)
     with progress.progress_reporter(once=once) as reporter, contextlib.ExitStack() as background:
         stop = signals.thread_stop_event(reporter.print_line)
+        # A thread, because Spark blocks this one.
         if until_stdin_closes:
             threading.Thread(target=_stop_at_end_of_stdin, args=(stop,), daemon=True).start()
         reporter.print_line(f"tables in {tables}; starting Spark")
+        # The lag job needs samples: without a collector its topic stays empty.
         if collect and catalog.SAMPLES.name in {source.name for source in job.sources}:
             collector = progress.CollectorProgress(reporter.print_line)
+            # With --once the samples have to be in the topic before the job reads it.
             if once:
                 collector_thread.poll_once(
                     namesrv, samples_topic, client, on_fault=collector.on_fault, on_round=collector.on_round
@@ -161,6 +164,7 @@ def status(
             typer.echo(json.dumps(state.as_dict(tables_dir)))
     else:
         _print_status(states, tables_dir, now_ms)
+    # For scripts and health checks.
     raise typer.Exit(0 if all(state.fresh.is_complete for state in states) else 1)
 
 

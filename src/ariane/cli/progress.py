@@ -114,6 +114,7 @@ class PlainProgress:
         self._echo = echo
         self._monotonic = monotonic
         self._waiting = JobWaiting()
+        # The first change is printed at once.
         self._printed_at_s = -math.inf
         self._published: dict[str, int] = {}  # table -> rows, for tables that no line has named yet
 
@@ -199,6 +200,7 @@ class CollectorProgress:
             f"{sample.broker}/{sample.broker_id}": sample.error for sample in polled.samples if sample.error is not None
         }
         state = (len(polled.samples), tuple(unavailable), polled.error is None)
+        # A round every five seconds: only changes are worth a line.
         if state == self._previous:
             return
         self._previous = state

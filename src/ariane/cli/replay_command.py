@@ -111,10 +111,12 @@ def replay(
 
     if archive is None and from_topic is None:
         raise UsageError("--from", None, "specify --from DIR (an archive), --from-topic TOPIC, or both")
+    # Only messages of retry and dead-letter topics carry the name of their original topic.
     if topic is None and from_topic is not None and not from_topic.startswith((DLQ_PREFIX, RETRY_PREFIX)):
         raise UsageError(
             "--topic", None, f"missing; messages of {from_topic} have no original topic: specify the target topic"
         )
+    # Without the file an interrupted replay could only start over, and send everything twice.
     if not dry_run and result is None:
         raise UsageError(
             "--result", None, "missing; specify a file (.jsonl or .parquet) for the outcome of each message"
@@ -176,6 +178,7 @@ async def _preview(originals: AsyncIterator[OriginalMessage], topic: str | None)
     async for original in originals:
         try:
             message = build_message(original, topic, "")
+        # Counted like the others, so that the preview adds up to the whole selection.
         except MessageRefused as error:
             counts[f"cannot be sent: {error}"] += 1
             continue
@@ -214,6 +217,7 @@ async def _send(
         done = await replay_into(
             result, originals, instance, topic=topic, rate=per_second, stop=stop, on_progress=on_progress
         )
+    # An empty selection is usually a typing error, not a success.
     if done == ReplayResult(0, 0, 0, 0):
         raise _no_match()
     typer.echo(f"{_summary(done)}; outcomes in {result}")

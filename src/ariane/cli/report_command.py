@@ -100,6 +100,7 @@ def report(
     tables_dir = homes.existing_tables_dir(home)
     selected = {option: value for option, value in filters.items() if option in kind.filters}
 
+    # Times are parsed again for each refresh: `--since 1h` means the last hour, not that before the start.
     def create_report() -> Report:
         since_ms, until_ms, now_ms = _times(since, until)
         return kind.function(tables_dir, since_ms=since_ms, until_ms=until_ms, now_ms=now_ms, **selected)
@@ -114,6 +115,7 @@ def report(
         _write(html, result, tables_dir)
     else:
         _print(result, tables_dir)
+    # For scripts: an empty report is not an answer.
     raise typer.Exit(1 if result.as_of is None else 0)
 
 

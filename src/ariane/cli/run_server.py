@@ -45,6 +45,7 @@ def serve(
 ) -> None:
     """Run the server that `create_server` returns. Return after an orderly stop."""
     log_to(log_file)
+    # With a log file stderr is empty: what the user must see would stay in the file.
     if log_file is not None:
         logging.getLogger().addHandler(_StderrNotices(until_stdin_closes))
     run_loop(_serve(create_server, until_stdin_closes))
@@ -83,6 +84,7 @@ class _StderrNotices(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if not getattr(record, "notice", False):
             return
+        # One line per notice: the parent process reads line by line.
         text = record.getMessage().replace("\n", " ")
         try:
             if self._supervised:
@@ -107,6 +109,7 @@ async def _serve(make: Callable[[], AbstractAsyncContextManager[RunningServer]],
     if until_stdin_closes:
         loop.add_reader(sys.stdin.fileno(), _stop_at_end_of_stdin, loop, stop)
     async with make() as server:
+        # Only now: a parent or a test that reads this line connects at once.
         print(READY, server.addr, flush=True)
         await stop_requested.wait()
 

@@ -58,6 +58,7 @@ def whole_number(least: int, most: int | None = None, kind: str = "a whole numbe
             number = int(value)
         except ValueError:
             number = least - 1
+        # `int` accepts the digits of other scripts, which are more likely a paste error.
         if not value.isascii() or number < least or (most is not None and number > most):
             raise typer.BadParameter(f"{_shortened(value)}: expected {kind} {bounds}.")
         return number
@@ -74,6 +75,7 @@ def seconds(least: float) -> Callable[[object], float]:
             number = float(value)
         except ValueError:
             number = math.nan
+        # `float` accepts nan and inf.
         if not math.isfinite(number) or number < least:
             raise typer.BadParameter(f"{_shortened(value)}: expected a number of seconds of at least {least:g}.")
         return number

@@ -50,6 +50,8 @@ def check(
     from ariane.errors import StoreError
     from ariane.store import check as checks
 
+    # Filled while findings are printed: a check of a large store takes minutes, and its findings should not wait for
+    # the end.
     summary = checks.CheckSummary()
     counts: Counter[str] = Counter()
     try:
@@ -135,6 +137,7 @@ def cat(
 
     if body not in ("text", "hex", "none"):
         raise UsageError("--body", body, "expected text, hex or none")
+    # Queue ids exist within a topic only.
     if queue is not None and topic is None:
         raise UsageError("--queue", queue, "requires --topic; specify both")
     remaining = count
@@ -149,6 +152,7 @@ def cat(
                 # A corrupt range: report it and continue with the next record.
                 typer.echo(f"Warning: {item}", err=True)
                 continue
+            # The log holds all topics; one queue of a topic is read by its consume queue instead.
             if topic is not None and item.topic != topic:
                 continue
             row = _row(item, body)

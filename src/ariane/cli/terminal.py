@@ -130,6 +130,7 @@ class ReportTable:
             grid.add_column(header, justify="right" if self._is_number[index] else "left", no_wrap=True)
         for number in range(len(self._rows)):
             grid.add_row(*(Text(self._cells[index][number]) for index in shown))
+        # The grid gets all the width it needs, because rich would otherwise cut or wrap cells.
         wide = options.update(width=max(self._total_width(shown, gap) + gap, 1))
         return [_to_text(line) for line in console.render_lines(grid, wide, pad=False)]
 
@@ -211,6 +212,7 @@ def _mark(value: float | None, top: float, height: int, row: int) -> str:
     """Return the character of a value in a row (0: the lowest)."""
     if value is None or value <= 0:
         return " " if row else UNKNOWN if value is None else ZERO
+    # At least one eighth: a small value must not look like zero.
     eighths = max(1, round(value / top * height * len(BLOCKS))) - row * len(BLOCKS)
     return " " if eighths <= 0 else BLOCKS[min(eighths, len(BLOCKS)) - 1]
 
@@ -220,6 +222,7 @@ def _fit_columns(line: Line, width: int) -> list[float | None]:
     values = [value for _, value in line.points]
     if len(values) <= width:
         return [value for value in values for _ in range(max(1, width // max(1, len(values))))]
+    # The maximum of several points, because a mean would hide the peaks that people look for.
     size = -(-len(values) // width)
     parts = (values[start : start + size] for start in range(0, len(values), size))
     return [max((value for value in part if value is not None), default=None) for part in parts]

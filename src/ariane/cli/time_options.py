@@ -22,6 +22,7 @@ def parse_time(text: str, now_ms: int, option: str) -> int:
     Raises:
         UsageError: the text is neither, or before 1970.
     """
+    # Bounded digits: the error of a huge number would be an overflow.
     if match := re.fullmatch(r"(\d{1,9}(?:\.\d{1,6})?)([smhd])", text):
         ms = now_ms - int(float(match[1]) * UNITS_MS[match[2]])
         if ms < 0:

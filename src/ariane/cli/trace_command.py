@@ -81,6 +81,7 @@ def trace(
     from ariane.reports.pipeline_status import freshness
     from ariane.tables import JOURNEYS
 
+    # A key and an id name messages, a topic lists journeys: their outputs differ.
     if sum(value is not None for value in (key, message_id, topic)) != 1:
         raise UsageError("trace", None, "specify exactly one of --key, --id and --topic")
     if topic is None and (slowest or since is not None):
@@ -206,6 +207,7 @@ def _timeline_table(events: list[TimelineEvent]) -> Table:
         for event in events
     ]
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    # Columns without a value are omitted, so that the timeline fits into 80 columns.
     names = ("TIME", "±", "ELAPSED", "#", "EVENT", "GROUP", "TOOK", "HOST", "TAG", "")
     used = [index for index in range(len(names)) if any(row[index] for row in rows)]
     for name in (names[index] for index in used):

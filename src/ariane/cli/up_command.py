@@ -28,6 +28,7 @@ LOOPBACK = "127.0.0.1"
 NAMESRV_PORT = 9876
 BROKER_PORT = 10911
 BROKER_OFFSETS = (0, -2, 1)  # relative to the broker's port: remoting, VIP channel, HA
+# A free port may have a neighbour in use, and the broker needs three.
 PORT_TRIES = 50
 INTERRUPTED = 130  # exit status after SIGINT, as in shells
 
@@ -77,11 +78,13 @@ def up(
     if namesrv_port and broker_port and namesrv_port - broker_port in BROKER_OFFSETS:
         fix = f"the broker listens on {broker_port - 2}, {broker_port} and {broker_port + 1}: specify another port"
         raise UsageError("--namesrv-port", namesrv_port, fix)
+    # The script asks whether Spark is needed; only the demo runs a pipeline.
     if demo and os.environ.get(spark_options.PROBE):
         spark_options.require_spark()
     home_lock = homes.locked_home(home or homes.default_home()) if home or not demo else homes.temporary_home()
     with home_lock as directory:
         run_server.log_to(directory / "logs" / "up.log")  # log records of the demo's clients
+        # Chosen before the start, because a restarted server has to come back at the same address.
         name_server = _choose_port("--namesrv-port", namesrv_port, demo)
         ports = name_server, _choose_port("--broker-port", broker_port, demo, BROKER_OFFSETS)
         try:
@@ -113,11 +116,13 @@ async def _demo(programs: ChildProcesses, home: Path, namesrv: str, exit_after: 
     from ariane.pipeline.spark_session import spark_fault
 
     tables = None
+    # A demo without Java still shows messages and latencies.
     if fault := spark_fault():
         print_line(f"pipeline  off: {fault}")
     else:
         tables = homes.tables_dir(home)
         arguments = ("pipeline", "run", "trace", "--namesrv", namesrv, "--home", str(tables), "--until-stdin-closes")
+        # Without waiting: Spark takes a while to start, and the topics retain what is sent meanwhile.
         await _run_unless(stop, programs.start(ChildProcess("pipeline", arguments, ready=False)))
         print_line(f"timeline  ariane trace --home {shlex.quote(str(home))} --key ORDER-17")
     if exit_after:
@@ -160,6 +165,7 @@ async def _run_while_alive(work: object, programs: ChildProcesses) -> None:
     """
     task = asyncio.ensure_future(work)  # type: ignore[call-overload]
     await asyncio.wait([task, programs.failed], return_when=asyncio.FIRST_COMPLETED)
+    # A program failed for good: its error is more useful than that of the work which it broke.
     if not task.done():
         task.cancel()
         await asyncio.wait([task])
@@ -233,6 +239,7 @@ def _port_fault(port: int, offsets: tuple[int, ...]) -> tuple[int, OSError] | No
         if not 0 < port + offset <= shared_options.PORT_MAX:
             return port + offset, OSError(errno.EADDRINUSE, "not a valid port")
         with socket.socket() as probe:
+            # As the servers do: a port in TIME_WAIT is available.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((LOOPBACK, port + offset))

@@ -58,6 +58,7 @@ def report(
             condition += " AND topic IN (?, ?)"
             values += [retry_topic(group), dlq_topic(group)]
         stored = f"BETWEEN to_timestamp({since_ms} / 1000.0) AND to_timestamp({until_ms} / 1000.0)"
+        # A delivery without its original record has no due time: the delivery itself decides about the range.
         inside = f"coalesce(scheduled_at, delivered_at) {stored}"
         sql.execute(f"CREATE TEMP TABLE due AS SELECT {COUNTED} FROM delays WHERE {inside}{condition}", values)
         sql.execute(f"CREATE TEMP TABLE pending AS SELECT * FROM delays WHERE state = 'pending'{condition}", values)
@@ -167,6 +168,7 @@ def _pending(sql: DuckDBPyConnection, as_of_ms: int) -> Table:
         sql,
         f"""SELECT epoch_ms(scheduled_at) // {HOUR_MS} * {HOUR_MS} AS hour, count(*) FILTER (WHERE kind = 'level') AS level,
         count(*) FILTER (WHERE kind = 'time') AS time, count(*) FILTER (WHERE kind = 'retry') AS retry, count(*) AS total
+        # Overdue messages have a table of their own.
         FROM pending WHERE scheduled_at IS NULL OR epoch_ms(scheduled_at) >= {as_of_ms - OVERDUE_MS}
         GROUP BY ALL ORDER BY hour NULLS FIRST""",
     )
@@ -184,6 +186,7 @@ def _pending(sql: DuckDBPyConnection, as_of_ms: int) -> Table:
 
 def _overdue(sql: DuckDBPyConnection, as_of_ms: int) -> Table:
     question = f"FROM pending WHERE epoch_ms(scheduled_at) < {as_of_ms - OVERDUE_MS}"
+    # The total, because only the oldest are listed.
     ((count,),) = sql.execute(f"SELECT count(*) {question}").fetchall()
     names = ("message_id", "kind", "level", "topic", "broker", "scheduled_at", "overdue_ms")
     found = query(

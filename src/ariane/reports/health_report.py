@@ -95,6 +95,7 @@ def report(
     for table, lost in ((MESSAGES, "clock errors, disorder and dead letters"), (TRACE_EVENTS, "consumption")):
         if read_version(home, table) is None:
             warnings.append(f"no table {table.name} in {home}: {lost} unknown")
+    # Traces reach the tables later than messages: a message that they do not cover yet is not missing.
     covered_ms = min(now_ms, fresh.as_of_ms) if fresh.as_of_ms is not None else now_ms
     old_ms = min(until_ms, covered_ms - UNCONSUMED_AFTER_MS)
     with open_views(home, files_between(HEALTH, since_ms - SUBSCRIBED_MS, until_ms)) as sql:
@@ -150,6 +151,7 @@ def _findings_table(sql: DuckDBPyConnection, kind: _ProblemKind, group: str | No
 
 def _with_examples(sql: DuckDBPyConnection, kind: str, findings: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Replace the key in `example` by a message id, for the rows that are shown."""
+    # Examples are read for these rows only: their column is larger than all others together.
     shown = findings[:ROWS_MAX]
     if not shown:
         return findings

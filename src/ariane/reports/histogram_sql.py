@@ -12,6 +12,7 @@ from ariane.tables.histogram import GAMMA, LN_GAMMA, RANK_SLACK, ZERO_BUCKET
 
 def bucket_expression(ms: str) -> str:
     """Return the expression for the bucket of a duration; NULL for NULL and for negative values."""
+    # `ln` rejects zero and negative values: they are replaced before, although the CASE discards the result.
     number = f"greatest({ZERO_BUCKET}, ceil(ln(nullif(greatest({ms}, 0), 0)) / {LN_GAMMA!r}::DOUBLE))"
     return f"(CASE WHEN {ms} = 0 THEN {ZERO_BUCKET} WHEN {ms} > 0 THEN {number} END)::INTEGER"
 

@@ -24,6 +24,7 @@ def create_by_minute(sql: DuckDBPyConnection, topic: str | None, group: str | No
     `misleads`: whether the TPS of the masters, which consoles show, differed from the group's.
     One broker with active slaves is enough.
     """
+    # A sum over only some of the brokers would look like a drop of the rate.
     sums = ", ".join(f"CASE WHEN count({name}) = any_value(brokers) THEN sum({name}) END AS {name}" for name in SUMMED)
     sql.execute(
         f"""

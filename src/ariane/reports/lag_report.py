@@ -60,7 +60,9 @@ def report(
 ) -> Report:
     """Return the report for a time range, optionally of one topic or consumer group."""
     fresh = freshness(home, CONSUMPTION, now_ms)
+    # The table has a row per minute, which is selected by its start.
     since_ms = since_ms // WINDOW_MS * WINDOW_MS
+    # The last samples of a broker, which give its state, may be older than a short range.
     minutes, brokers = (
         files_between(CONSUMPTION, since_ms, until_ms),
         files_between(SAMPLES_BROKERS, min(since_ms, until_ms - RECENT_MS), until_ms),
@@ -91,6 +93,7 @@ def sum_brokers(latest: Iterable[dict[str, Any]]) -> list[GroupSnapshot]:
     for row in latest:
         by_group[row["consumer_group"], row["topic"]].append(row)
     groups = [_summed(*key, members) for key, members in by_group.items()]
+    # An unknown lag may hide the worst problem.
     return sorted(groups, key=lambda group: (group.lag is not None, -(group.lag or 0), group.group, group.topic))
 
 
@@ -110,6 +113,7 @@ def _summed(group: str, topic: str, members: Sequence[dict[str, Any]]) -> GroupS
         total("consumed_tps"),
         total("delivered_master_tps"),
         total("delivered_slaves_tps"),
+        # The oldest of the known ages is a lower bound: one unknown broker does not hide it.
         max((row["oldest_age_ms"] for row in members if row["oldest_age_ms"] is not None), default=None),
         # The lag is consumed when the last broker's is.
         None if None in drains else max(drains),
@@ -290,6 +294,7 @@ def _missing(brokers: Sequence[dict[str, Any]], until_ms: int) -> list[str]:
     warnings = []
     newest = max(row["sampled_at"] for row in brokers)
     silent_ms = until_ms - ms_of(newest)
+    # Three intervals: a single lost round is not a gap.
     if silent_ms > max(SILENT_MS, *(3 * (row["interval_ms"] or 0) for row in brokers)):
         warnings.append(f"no samples since {newest:%H:%M:%S} UTC: is `ariane collect` running?")
     if dropped := max(row["dropped"] or 0 for row in brokers):
@@ -351,6 +356,7 @@ def _points(sql: DuckDBPyConnection, group: GroupSnapshot, step_ms: int) -> list
     )
     points: list[Point] = []
     for row in found:
+        # Buckets without rows get points of unknown value, so that no line is drawn across them.
         while points and row["bucket_at"] - points[-1][0] > timedelta(milliseconds=step_ms):
             points.append((points[-1][0] + timedelta(milliseconds=step_ms), None, None, None))
         points.append((row["bucket_at"], row["lag"], row["produced"], row["consumed"]))

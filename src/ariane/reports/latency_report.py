@@ -98,6 +98,7 @@ def _percentiles(sql: DuckDBPyConnection, measure: LatencyMeasure, span: time_ra
     reasons = [name for name, (column, *_) in EXCLUSION_COUNTERS.items() if column == measure.column]
     # Counters are null in files of an older schema: the number of uncounted messages is then unknown.
     missing = " + ".join(f"sum({name})" for name in reasons)
+    # Also groups without any percentile: all their events may be excluded, and the report has to say so.
     others = table_views.query(
         sql,
         f"SELECT topic, client_group, max({measure.column}_max) AS most, ({missing})::BIGINT AS missing "

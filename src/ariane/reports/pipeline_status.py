@@ -63,6 +63,7 @@ def write_status(home: Path, status: SourceStatus) -> None:
     """Store the status of a source atomically."""
     path = home / STATUS / status.source
     path.parent.mkdir(exist_ok=True)
+    # Readers never see a part of the file. No fsync: a lost status is written again with the next batch.
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.write_bytes(msgspec.json.encode(status) + b"\n")
     temporary.replace(path)
@@ -102,12 +103,14 @@ def _freshness(home: Path, table: TableSchema, now_ms: int, statuses: Mapping[st
     caught_up_ms: list[int | None] = []
     for name, applied_version in version.applied.items():
         table_before = by_name.get(name)
+        # Not a table, so a streaming query: `SOURCE CHECKPOINT_ID`.
         if table_before is None:
             source = name.split(" ")[0]
             warnings.extend(_source_warnings(source, statuses, now_ms))
             caught_up_ms.append(statuses[source].caught_up_ms if source in statuses else None)
             continue
         before = read_version(home, table_before)
+        # A version above the current one means that the table before was deleted and computed again.
         if before is not None and (
             applied_version > before.version or any(file.added_version > applied_version for file in before.files)
         ):
@@ -117,6 +120,7 @@ def _freshness(home: Path, table: TableSchema, now_ms: int, statuses: Mapping[st
         warnings.extend(inner.warnings)
         caught_up_ms.append(inner.caught_up_ms)
     known = [ms for ms in caught_up_ms if ms is not None]
+    # One source that has not caught up leaves the whole table behind.
     all_caught_up_ms = min(known) if known and len(known) == len(caught_up_ms) else None
     times = [ms for ms in (version.as_of_ms, all_caught_up_ms) if ms is not None]
     return Freshness(max(times, default=None), tuple(dict.fromkeys(warnings)), all_caught_up_ms)

@@ -8,6 +8,7 @@ from ariane.reports.report import Line, utc_time
 
 MINUTE_MS = 60_000
 BUCKETS_MAX = 240  # more points than a terminal has columns add no detail
+# Sizes that divide an hour, a day or a week, so that buckets begin at round times.
 BUCKET_SIZES_MS = tuple(minutes * MINUTE_MS for minutes in (1, 5, 10, 30, 60, 360, 1440, 10_080))
 
 

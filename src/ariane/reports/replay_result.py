@@ -126,6 +126,7 @@ class ResultFile:
             return
         self._journal.write(b"".join(msgspec.json.encode(outcome) + b"\n" for outcome in outcomes))
         self._journal.flush()
+        # Durable before the next messages are sent: what the journal lacks is sent a second time.
         os.fsync(self._journal.fileno())
         for outcome in outcomes:
             self._record(outcome.record_id, outcome.state, outcome.message_id)
@@ -145,6 +146,7 @@ class ResultFile:
             if not line.endswith(b"\n"):
                 break
             whole += len(line)
+        # A line without its end was torn by a crash; the record that it describes counts as not sent.
         journal.truncate(whole)
         if not self._path.exists() and not whole:
             return
@@ -166,6 +168,7 @@ class ResultFile:
             names = ", ".join(COLUMNS)
             last = f"SELECT {names} FROM ({self._every()}) {LAST} ORDER BY {PLACE}"
             self._execute(sql, f"COPY ({last}) TO {_quoted(temporary)} (FORMAT {form})")
+        # The data before the name: after a power loss FILE must not be empty.
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(self._path)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 TOOLS_GROUP = "TOOLS_CONSUMER"  # exists on every broker
+# Messages per pull: the default of Java's consumers.
 AT_ONCE = 32
 ROWS_AT_ONCE = 500
 # Responses for an offset below the first message, also while the broker removes files.
@@ -105,11 +106,13 @@ async def topic_messages(
     queues = [(one.broker_name, queue) for one in route.queue_datas for queue in range(one.read_queue_nums)]
     if not any(one.perm & PERM_READ for one in route.queue_datas):
         raise RouteNotFound(selection.topic, "not readable; set its perm to 6")
+    # Without this broker the replay would silently miss its messages.
     if away := sorted({broker for broker, _ in queues} - set(addresses)):
         raise RouteNotFound(selection.topic, f"broker {away[0]} has messages of it but no registered address")
     # Read all bounds before the first message: the replay may send to this very topic.
     bounds = []
     for broker, queue_id in sorted(queues):
+        # The master, or the lowest slave while the master is not registered.
         addr = addresses[broker][min(addresses[broker])]
         bounds.append((broker, addr, queue_id, *await _bounds(peers, addr, selection.topic, queue_id)))
     for broker, addr, queue_id, first, end in bounds:
@@ -122,6 +125,7 @@ def condition_fault(sql: DuckDBPyConnection, where: str) -> str | None:
     """Return why `where` is not a valid condition; None if it is. Only a single SELECT passes, so nothing can be modified."""
     import duckdb
 
+    # DuckDB serializes SELECT statements only, so a condition cannot end the statement and begin another.
     text = json.loads(_one(sql, "SELECT json_serialize_sql($1)", [f"SELECT 1 WHERE (\n{where}\n)"]))
     if text["error"]:
         return str(text["error_message"])
@@ -191,6 +195,7 @@ async def _pages(
             raise StoreError(f"{where}: removed by {addr} meanwhile, which continues at {begins}: {GO_ON}")
         if answer.code != ResponseCode.SUCCESS:  # also PULL_NOT_FOUND below the end offset that it reported
             raise ReplyError(answer.code, f"{where}: {answer.remark}", addr)
+        # Messages after the end that was read at the start are left to a later replay.
         found = [one for one in record.decode_all(answer.body) if at <= one.queue_offset < end]
         if [one.queue_offset for one in found] != list(range(at, at + max(1, len(found)))):
             raise StoreError(f"{where}: {addr} returned other offsets, it removed some meanwhile: {GO_ON}")
@@ -219,6 +224,7 @@ def _numbers_where(records: list[Record], broker: str, selection: ReplayFilter) 
 
     columns = ", ".join(f'"{column.name}" {table_views.sql_type(column.type)}' for column in ARCHIVE.columns)
     marks = ", ".join("?" for _ in ARCHIVE.columns)
+    # Conditions are evaluated by DuckDB in both cases, so that a topic and an archive select alike.
     with duckdb.connect() as sql:
         sql.execute("SET TimeZone = 'UTC'")
         sql.execute(f"CREATE TABLE {ARCHIVE.name} ({columns}, number INTEGER)")

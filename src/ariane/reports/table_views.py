@@ -58,6 +58,7 @@ def open_views(home: Path, *parts: TablePart) -> Iterator[DuckDBPyConnection]:
         sql.execute("SET TimeZone = 'UTC'")
         for table, is_needed in parts:
             files = [str(path) for path in data_paths(home, table, is_needed)]
+            # An empty part with all columns, so that a query is valid before the table is published.
             columns = ", ".join(f'NULL::{sql_type(column.type)} AS "{column.name}"' for column in table.columns)
             empty = f"SELECT {columns} WHERE false"
             # BY NAME, because files of an older schema may lack columns; the empty part supplies their types.
@@ -114,6 +115,7 @@ def split_type(ddl: str) -> tuple[str, list[str]]:
     if match is None:
         raise KeyError(ddl)
     kind, inside = match.groups()
+    # Commas within nested types do not separate parts.
     parts, depth = [""], 0
     for char in inside:
         depth += (char == "<") - (char == ">")

@@ -73,12 +73,14 @@ def covered_range(
     traced_ms = _first_ms(home, TRACE_EVENTS)
     if first_ms is not None and traced_ms is not None:
         row_ms = least_minutes * MINUTE_MS
+        # Rows before the first trace come from clients whose clocks are slow.
         first_ms = max(first_ms, (traced_ms - TRACE_DELAY_MAX_MS) // row_ms * row_ms)
     floor_ms = since_ms // MINUTE_MS * MINUTE_MS
     if first_ms is None or as_of_ms is None:
         return TimeRange(floor_ms, floor_ms, MINUTE_MS, False)
     begin_ms = max(floor_ms, first_ms // MINUTE_MS * MINUTE_MS)
     end_ms = max(begin_ms, min(until_ms, as_of_ms))
+    # A bucket shorter than a row of the table would be empty between rows.
     long = (minutes for minutes in BUCKET_MINUTES if minutes >= least_minutes)
     steps = (minutes for minutes in long if (end_ms - begin_ms) / (minutes * MINUTE_MS) <= BUCKETS_MAX)
     return TimeRange(begin_ms, end_ms, MINUTE_MS * next(steps, BUCKET_MINUTES[-1]), first_ms >= floor_ms)

@@ -37,6 +37,7 @@ def report(
             FROM traffic WHERE {time_range.in_range("minute", span)} AND {NARROWED}""",
             [topic, group],
         )
+        # Of all topics and groups: a bucket in which another client traced has a true zero for the selected ones.
         reported = time_range.reported_buckets(sql, TRAFFIC, span)
         excluded = _excluded_note(sql, span, since_ms, until_ms, topic, group)
         parts: list[Table | Plot] = []
@@ -69,6 +70,7 @@ def _by_group(sql: DuckDBPyConnection, span: time_range.TimeRange, direction: st
         FROM selected WHERE direction = $1 GROUP BY ALL ORDER BY messages DESC, topic, client_group""",
         [direction],
     )
+    # Producers count bytes, listeners do not; listener calls may be unfinished, sends may not.
     is_out = direction == "out"
     rows = tuple(
         (
@@ -189,6 +191,7 @@ def _excluded_note(
 
 def _outcome(row: dict[str, Any]) -> tuple[float | None, int]:
     """Return the percentage of finished calls that succeeded, and the number of failures."""
+    # Calls without a traced end are neither: counting them as failures would blame every call in progress.
     ended = row["successes"] + row["failures"]
     return 100 * row["successes"] / ended if ended else None, row["failures"]
 

@@ -77,6 +77,8 @@ def find_journeys(
     if (key is None) == (message_id is None):
         raise ValueError("expected exactly one of key and message_id")
     version = _published(home)
+    # A unique id contains its time, which leads to the few buckets that may have it; other terms need the table of
+    # keys.
     if message_id is not None:
         rows = _journeys(home, {message_id}, _candidate_buckets(home, message_id, version), group)
         if rows:
@@ -126,6 +128,7 @@ def timeline(rows: Iterable[Mapping[str, Any]]) -> list[TimelineEvent]:
 
     Times are by the broker's clock where the client's clock offset is known, otherwise by the client's clock.
     """
+    # A dict as an ordered set: journeys of several groups share the events of the producer and the broker.
     events: dict[TimelineEvent, None] = {}
     for row in rows:
         for event in (*_producer_events(row), *_broker_events(row), *_consumer_events(row)):
@@ -179,6 +182,7 @@ def _newest_journeys(
     home: Path, candidates: list[tuple[str, list[str]]], count: int, group: str | None, limit: int
 ) -> LookupResult:
     """Return the journeys of the first `limit` messages of `count`; with `group`, of those that the group consumed."""
+    # With a group most candidates may not match, and a query of a few ids costs almost as much as one of many.
     page = limit if group is None else max(limit, GROUP_PAGE_MESSAGES)
     rows: list[dict[str, Any]] = []
     ids: list[str] = []

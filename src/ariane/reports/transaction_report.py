@@ -67,6 +67,7 @@ def report(
             WHERE decision = 'discarded' AND {inside}{condition}""",
             values,
         )
+        # Compared with the as-of time, not with now: a pipeline that lags has not seen the latest checks.
         is_silent = "false" if fresh.as_of_ms is None else f"epoch_ms(last_copy_at) < {fresh.as_of_ms - SILENT_MS}"
         sql.execute(
             f"""CREATE TEMP TABLE open_transactions AS SELECT *, {is_silent} AS is_silent,
