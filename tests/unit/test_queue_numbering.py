@@ -51,7 +51,7 @@ def bodies(store: MessageStore) -> list[str]:
 def test_a_queue_offset_out_of_order_is_decided_by_the_next_record(
     restarts: NumberingRestarts, due: int, held: int, number: int, *, is_placed: bool
 ) -> None:
-    assert decide(due, held, number, restarts=restarts).place_held is is_placed
+    assert decide(due, held, number, restarts=restarts).place_deferred is is_placed
 
 
 @pytest.mark.parametrize(

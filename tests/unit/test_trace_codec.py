@@ -90,7 +90,7 @@ def test_an_invalid_record_is_returned_with_the_reason_and_hides_no_other() -> N
     broken = "Pub\x01soon\x01" + "x\x01" * 12 + "\x02Reply\x011\x02SubBefore\x011\x02"
     events, rejects = trace_codec.decode((trace_codec.encode(PUB) + broken + trace_codec.encode(AFTER)).encode())
     assert events == [PUB, AFTER]
-    assert [reject.why for reject in rejects] == [
+    assert [reject.reason for reject in rejects] == [
         "Pub: invalid literal for int() with base 10: 'soon'",
         "unknown record type 'Reply'",
         "SubBefore with 2 fields is too short",

@@ -40,24 +40,24 @@ def encode(entries: Iterable[BatchEntry]) -> bytes:
 def decode(data: bytes) -> list[BatchEntry]:
     """Return all entries. Raise ProtocolError if one of them exceeds the data."""
     entries: list[BatchEntry] = []
-    at, end = 0, len(data)
-    while at < end:
-        if at + _START.size > end:
+    position, end = 0, len(data)
+    while position < end:
+        if position + _START.size > end:
             raise ProtocolError(f"Batch entry {len(entries)} ends within its header")
-        _, _, _, flag, body_size = _START.unpack_from(data, at)
-        at += _START.size
-        if body_size < 0 or at + body_size + 2 > end:
+        _, _, _, flag, body_size = _START.unpack_from(data, position)
+        position += _START.size
+        if body_size < 0 or position + body_size + 2 > end:
             raise ProtocolError(f"Batch entry {len(entries)}: invalid body length {body_size}")
-        body = data[at : at + body_size]
-        at += body_size
-        (size,) = _I16.unpack_from(data, at)
-        at += 2
-        if size < 0 or at + size > end:
+        body = data[position : position + body_size]
+        position += body_size
+        (size,) = _I16.unpack_from(data, position)
+        position += 2
+        if size < 0 or position + size > end:
             raise ProtocolError(f"Batch entry {len(entries)}: invalid properties length {size}")
         try:
-            properties = data[at : at + size].decode()
+            properties = data[position : position + size].decode()
         except UnicodeDecodeError:
             raise ProtocolError(f"Batch entry {len(entries)}: properties are not UTF-8") from None
         entries.append(BatchEntry(flag, body, properties))
-        at += size
+        position += size
     return entries

@@ -216,27 +216,27 @@ def _decode_binary(frame: Frame) -> Command:
     if len(data) < _BINARY_START.size + 4:
         raise ProtocolError(f"Invalid ROCKETMQ header: {len(data)} bytes, expected at least {_BINARY_START.size + 4}")
     code, language, version, opaque, flag, remark_size = _BINARY_START.unpack_from(data)
-    at = _BINARY_START.size
-    remark = _piece(data, at, remark_size, "remark")
-    at += remark_size
-    if at + 4 > len(data):
+    position = _BINARY_START.size
+    remark = _piece(data, position, remark_size, "remark")
+    position += remark_size
+    if position + 4 > len(data):
         raise ProtocolError("Invalid ROCKETMQ header: it ends before its extFields")
-    (fields_size,) = _I32.unpack_from(data, at)
-    at += 4
-    if fields_size < 0 or at + fields_size != len(data):
-        raise ProtocolError(f"Invalid extFields length {fields_size} at {at} in a header of {len(data)} bytes")
+    (fields_size,) = _I32.unpack_from(data, position)
+    position += 4
+    if fields_size < 0 or position + fields_size != len(data):
+        raise ProtocolError(f"Invalid extFields length {fields_size} at {position} in a header of {len(data)} bytes")
     fields: dict[str, str] = {}
-    while at < len(data):
-        if at + 2 > len(data):
+    while position < len(data):
+        if position + 2 > len(data):
             raise ProtocolError("Invalid extFields: they end within a key length")
-        (size,) = _I16.unpack_from(data, at)
-        key = _piece(data, at + 2, size, "extField name")
-        at += 2 + size
-        if at + 4 > len(data):
+        (size,) = _I16.unpack_from(data, position)
+        key = _piece(data, position + 2, size, "extField name")
+        position += 2 + size
+        if position + 4 > len(data):
             raise ProtocolError("Invalid extFields: they end within a value length")
-        (size,) = _I32.unpack_from(data, at)
-        value = _piece(data, at + 4, size, f"extField {key}")
-        at += 4 + size
+        (size,) = _I32.unpack_from(data, position)
+        value = _piece(data, position + 4, size, f"extField {key}")
+        position += 4 + size
         if key and value:  # of length zero, which Java reads as null
             fields[key] = value
     return Command(
@@ -252,13 +252,13 @@ def _decode_binary(frame: Frame) -> Command:
     )
 
 
-def _piece(data: bytes, at: int, size: int, what: str) -> str:
-    if size < 0 or at + size > len(data):
-        raise ProtocolError(f"Invalid {what}: {size} bytes do not fit into a header of {len(data)} bytes")
+def _piece(data: bytes, position: int, size: int, name: str) -> str:
+    if size < 0 or position + size > len(data):
+        raise ProtocolError(f"Invalid {name}: {size} bytes do not fit into a header of {len(data)} bytes")
     try:
-        return data[at : at + size].decode()
+        return data[position : position + size].decode()
     except UnicodeDecodeError:
-        raise ProtocolError(f"Invalid {what}: not UTF-8") from None
+        raise ProtocolError(f"Invalid {name}: not UTF-8") from None
 
 
 def _liberal_header(data: bytes) -> CommandHeader:

@@ -83,19 +83,19 @@ def _expand_lz4(body: bytes, length_max: int) -> tuple[bytes, bool]:
     from lz4.frame import LZ4FrameDecompressor
 
     stream = LZ4FrameDecompressor()
-    pieces, length, at, frames = [], 0, 0, 1
+    pieces, length, position, frames = [], 0, 0, 1
     while length < length_max:
         if stream.eof:
-            at -= len(stream.unused_data or b"")
-            if at == len(body):
+            position -= len(stream.unused_data or b"")
+            if position == len(body):
                 break
             frames = _next_frame(frames)
             stream = LZ4FrameDecompressor()
-        given = body[at : at + LZ4_INPUT] if stream.needs_input else b""
-        at += len(given)
+        chunk = body[position : position + LZ4_INPUT] if stream.needs_input else b""
+        position += len(chunk)
         # The decompressor allocates what it may return, so a small body does not get the whole bound in one step.
-        piece = stream.decompress(given, max_length=min(PIECE, length_max - length))
-        if not given and not piece and not stream.eof:
+        piece = stream.decompress(chunk, max_length=min(PIECE, length_max - length))
+        if not chunk and not piece and not stream.eof:
             break
         pieces.append(piece)
         length += len(piece)
@@ -107,18 +107,18 @@ def _expand_zstd(body: bytes, length_max: int) -> tuple[bytes, bool]:
 
     decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_MAX)
     stream = decompressor.decompressobj()
-    pieces, length, at, frames = [], 0, 0, 1
-    while at < len(body) and length < length_max:
+    pieces, length, position, frames = [], 0, 0, 1
+    while position < len(body) and length < length_max:
         if stream.eof:
             frames = _next_frame(frames)
             stream = decompressor.decompressobj()
         # It returns everything that its input expands to, and 4 bytes may be a block of 128 KiB: so each step gets little input.
-        given = body[at : at + ZSTD_INPUT]
+        chunk = body[position : position + ZSTD_INPUT]
         try:
-            piece = stream.decompress(given)
+            piece = stream.decompress(chunk)
         except zstandard.ZstdError as error:
             raise ValueError(str(error)) from None
-        at += len(given) - (len(stream.unused_data) if stream.eof else 0)
+        position += len(chunk) - (len(stream.unused_data) if stream.eof else 0)
         pieces.append(piece)
         length += len(piece)
     return b"".join(pieces), stream.eof

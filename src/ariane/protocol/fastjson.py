@@ -120,7 +120,11 @@ def _with_names_of(kind: Any, value: Any) -> Any:
         return value
     if len(inner) == 2 and get_origin(kind) is dict:
         return {key: _with_names_of(inner[1], item) for key, item in value.items()}
-    kinds = [one for one in (kind, *inner) if isinstance(one, type) and issubclass(one, msgspec.Struct)]
+    kinds = [
+        inner_type
+        for inner_type in (kind, *inner)
+        if isinstance(inner_type, type) and issubclass(inner_type, msgspec.Struct)
+    ]
     if not kinds:
         return value
     names = _names_of(kinds[0])
@@ -161,7 +165,7 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._at = 0  # position of the next token
+        self._position = 0  # position of the next token
         self._kind: str | None = None  # group of _TOKEN, or the mark itself; None if no token matches
         self._token = ""
         self._advance()
@@ -173,19 +177,19 @@ class _Reader:
         return value
 
     def _advance(self) -> None:
-        match = _TOKEN.match(self._text, self._at)
+        match = _TOKEN.match(self._text, self._position)
         if match is None:
             self._kind, self._token = None, ""
             return
         kind = match.lastgroup
         self._token = token = match[match.lastindex or 0]
         self._kind = token if kind == "mark" else kind
-        self._at = match.end()
+        self._position = match.end()
 
     def _fault(self, expected: str) -> ProtocolError:
-        at = self._at if self._kind is None else self._at - len(self._token)
-        found = "the end" if self._kind == "end" else repr(self._text[at : at + 20])
-        return ProtocolError(f"JSON at {at}: expected {expected}, found {found}")
+        position = self._position if self._kind is None else self._position - len(self._token)
+        token = "the end" if self._kind == "end" else repr(self._text[position : position + 20])
+        return ProtocolError(f"JSON at {position}: expected {expected}, found {token}")
 
     def _value(self, depth: int, in_key: bool) -> Any:
         kind, token = self._kind, self._token
@@ -250,10 +254,12 @@ class _Reader:
             return value if isinstance(value, str) else _text(value, "")
         if in_key:
             raise ProtocolError("Invalid JSON: an object as a key within an object that is a key")
-        start = self._at
+        start = self._position
         key = self._value(depth + 1, True)
-        if self._at - start > KEY_MAX:
-            raise ProtocolError(f"Invalid JSON: a key has {self._at - start} characters, expected at most {KEY_MAX}")
+        if self._position - start > KEY_MAX:
+            raise ProtocolError(
+                f"Invalid JSON: a key has {self._position - start} characters, expected at most {KEY_MAX}"
+            )
         return _text(key, "")
 
 

@@ -38,24 +38,24 @@ class FrameReader:
 
     def __init__(self, frame_max: int = FRAME_MAX) -> None:
         self._frame_max = frame_max
-        self._rest = bytearray()
+        self._buffer = bytearray()
         self._need = PREFIX_SIZE
 
     @property
     def waiting(self) -> int:
         """Number of buffered bytes of an unfinished frame."""
-        return len(self._rest)
+        return len(self._buffer)
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        if self._rest:
-            self._rest += data
-            if len(self._rest) < self._need:
+        if self._buffer:
+            self._buffer += data
+            if len(self._buffer) < self._need:
                 return
-            data = bytes(self._rest)
-            self._rest.clear()
-        at, end = 0, len(data)
-        while end - at >= PREFIX_SIZE:
-            length, form_and_header = _PREFIX.unpack_from(data, at)
+            data = bytes(self._buffer)
+            self._buffer.clear()
+        position, end = 0, len(data)
+        while end - position >= PREFIX_SIZE:
+            length, form_and_header = _PREFIX.unpack_from(data, position)
             header_size = form_and_header & 0xFFFFFF
             form = form_and_header >> 24
             if not 4 <= length <= self._frame_max - 4:
@@ -64,17 +64,17 @@ class FrameReader:
                 raise ProtocolError(f"Invalid header length {header_size} in a frame of {length} bytes")
             if form > BINARY_FORM:
                 raise ProtocolError(f"Unknown header form {form}: expected 0 (JSON) or 1 (ROCKETMQ)")
-            stop = at + 4 + length
+            stop = position + 4 + length
             if stop > end:
-                self._need = stop - at
+                self._need = stop - position
                 break
-            header_end = at + PREFIX_SIZE + header_size
-            yield Frame(form, data[at + PREFIX_SIZE : header_end], data[header_end:stop])
-            at = stop
+            header_end = position + PREFIX_SIZE + header_size
+            yield Frame(form, data[position + PREFIX_SIZE : header_end], data[header_end:stop])
+            position = stop
         else:
             self._need = PREFIX_SIZE
-        if at < end:
-            self._rest += data[at:] if at else data
+        if position < end:
+            self._buffer += data[position:] if position else data
 
 
 def prefix(form: int, header_size: int, body_size: int) -> bytes:

@@ -181,27 +181,27 @@ def encode_v4(  # positional arguments and a single pack: called once for every 
     return b"".join((start, body, bytes((topic_size,)), topic, I16.pack(properties_size), properties))
 
 
-def decode(data: bytes | memoryview, at: int = 0) -> Record:
-    """Decode the record at offset `at` of `data`. The body's CRC is not checked (`Record.crc_is_right`).
+def decode(data: bytes | memoryview, position: int = 0) -> Record:
+    """Decode the record at `position` of `data`. The body's CRC is not checked (`Record.crc_is_right`).
 
     Raises:
         ProtocolError: a field is wrong; the first such field is named. Every length is checked against TOTALSIZE and
             the data before it is used.
     """
-    available = len(data) - at
+    available = len(data) - position
     if available < FIXED_SIZE:
         raise ProtocolError(f"Truncated record: {available} bytes, expected at least {FIXED_SIZE}")
-    size, magic, crc, queue_id, flag, queue_offset, offset, sys_flag, born_ms = HEAD.unpack_from(data, at)
+    size, magic, crc, queue_id, flag, queue_offset, offset, sys_flag, born_ms = HEAD.unpack_from(data, position)
     if magic != MAGIC:
-        raise ProtocolError(f"No record at {at}: magic {magic & 0xFFFFFFFF:#x}, expected {MAGIC & 0xFFFFFFFF:#x}")
+        raise ProtocolError(f"No record at {position}: magic {magic & 0xFFFFFFFF:#x}, expected {MAGIC & 0xFFFFFFFF:#x}")
     if not FIXED_SIZE <= size <= available:
-        raise ProtocolError(f"Invalid record size {size} at {at}: expected {FIXED_SIZE} to {available} bytes")
-    end = at + size
-    pos = at + HEAD.size
+        raise ProtocolError(f"Invalid record size {size} at {position}: expected {FIXED_SIZE} to {available} bytes")
+    end = position + size
+    pos = position + HEAD.size
     born_size = PACKED_V6 if sys_flag & BORN_HOST_V6 else PACKED_V4
     store_size = PACKED_V6 if sys_flag & STORE_HOST_V6 else PACKED_V4
     if size < FIXED_SIZE - 2 * PACKED_V4 + born_size + store_size:
-        raise ProtocolError(f"Invalid record size {size} at {at}: too short for its IPv6 hosts")
+        raise ProtocolError(f"Invalid record size {size} at {position}: too short for its IPv6 hosts")
     born_host = bytes(data[pos : pos + born_size])
     pos += born_size
     (store_ms,) = I64.unpack_from(data, pos)
@@ -229,7 +229,7 @@ def decode(data: bytes | memoryview, at: int = 0) -> Record:
     try:
         topic_text, properties = topic.decode(), bytes(data[pos:end]).decode()
     except UnicodeDecodeError as error:
-        raise ProtocolError(f"Topic or properties of the record at {at} are not UTF-8: {error}") from None
+        raise ProtocolError(f"Topic or properties of the record at {position} are not UTF-8: {error}") from None
     return Record(
         size=size,
         body_crc=crc,
@@ -258,23 +258,23 @@ def property_map(data: bytes) -> dict[str, str]:
     """
     try:
         (sys_flag,) = I32.unpack_from(data, SYS_FLAG_AT)
-        at = body_size_at(sys_flag)
-        (body_size,) = I32.unpack_from(data, at)
-        at += BODY_LENGTH_SIZE + body_size
-        at += TOPIC_LENGTH_SIZE + data[at]
-        (size,) = I16.unpack_from(data, at)
-        at += PROPERTIES_LENGTH_SIZE
-        if body_size < 0 or at + size != len(data):
+        position = body_size_at(sys_flag)
+        (body_size,) = I32.unpack_from(data, position)
+        position += BODY_LENGTH_SIZE + body_size
+        position += TOPIC_LENGTH_SIZE + data[position]
+        (size,) = I16.unpack_from(data, position)
+        position += PROPERTIES_LENGTH_SIZE
+        if body_size < 0 or position + size != len(data):
             raise ProtocolError(f"Invalid properties length {size} in a record of {len(data)} bytes")
-        return properties_text.decode(data[at:].decode())
+        return properties_text.decode(data[position:].decode())
     except (IndexError, StructError, UnicodeDecodeError) as error:
         raise ProtocolError(f"Cannot read the properties of a record of {len(data)} bytes: {error}") from None
 
 
 def body_size_at(sys_flag: int) -> int:
     """Return the offset of the length of the body in a record with this SYSFLAG."""
-    at = BODY_SIZE_AT + V6_EXTRA if sys_flag & BORN_HOST_V6 else BODY_SIZE_AT
-    return at + V6_EXTRA if sys_flag & STORE_HOST_V6 else at
+    position = BODY_SIZE_AT + V6_EXTRA if sys_flag & BORN_HOST_V6 else BODY_SIZE_AT
+    return position + V6_EXTRA if sys_flag & STORE_HOST_V6 else position
 
 
 def store_ms_at(sys_flag: int) -> int:
@@ -298,11 +298,11 @@ def decode_all(data: bytes | memoryview) -> Iterator[Record]:
     Raises:
         ProtocolError: the next bytes are not a record; nothing is skipped.
     """
-    at = 0
-    while at < len(data):
-        record = decode(data, at)
+    position = 0
+    while position < len(data):
+        record = decode(data, position)
         yield record
-        at += record.size
+        position += record.size
 
 
 def filler(remaining: int) -> bytes:

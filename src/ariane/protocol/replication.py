@@ -35,16 +35,16 @@ class AckReader:
     """Decodes the reports of a slave; of all received ones only the last complete report counts."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._partial = b""
 
     def feed(self, data: bytes) -> int | None:
         """Return the last complete report in the data received so far; None if there is none."""
-        data = self._rest + data
-        whole = len(data) // _REPORT.size * _REPORT.size
-        self._rest = data[whole:]
-        if not whole:
+        data = self._partial + data
+        end = len(data) // _REPORT.size * _REPORT.size
+        self._partial = data[end:]
+        if not end:
             return None
-        (offset,) = _REPORT.unpack_from(data, whole - _REPORT.size)
+        (offset,) = _REPORT.unpack_from(data, end - _REPORT.size)
         if offset < 0:
             raise ProtocolError(f"Invalid offset {offset} in the report of a slave")
         return int(offset)
@@ -60,16 +60,16 @@ class ReplicationChunkReader:
         """Return the chunks that are complete now, including heartbeats (without data)."""
         buffer = self._buffer
         buffer += data
-        found: list[ReplicationChunk] = []
-        at = 0
-        while len(buffer) - at >= _HEAD.size:
-            offset, size = _HEAD.unpack_from(buffer, at)
+        chunks: list[ReplicationChunk] = []
+        position = 0
+        while len(buffer) - position >= _HEAD.size:
+            offset, size = _HEAD.unpack_from(buffer, position)
             if offset < 0 or not 0 <= size <= SIZE_MAX - _HEAD.size:
                 raise ProtocolError(f"Invalid chunk of a master: {size} bytes for offset {offset}")
-            if len(buffer) - at < _HEAD.size + size:
+            if len(buffer) - position < _HEAD.size + size:
                 break
-            at += _HEAD.size
-            found.append(ReplicationChunk(offset, bytes(buffer[at : at + size])))
-            at += size
-        del buffer[:at]
-        return found
+            position += _HEAD.size
+            chunks.append(ReplicationChunk(offset, bytes(buffer[position : position + size])))
+            position += size
+        del buffer[:position]
+        return chunks

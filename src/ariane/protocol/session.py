@@ -70,12 +70,12 @@ class Session(Generic[Token]):
 
     def pop_expired(self, now: float) -> list[Token]:
         """Remove the requests whose deadline has passed and return their tokens."""
-        late = []
+        expired = []
         while self._deadlines and self._deadlines[0][0] <= now:
             deadline, opaque = heapq.heappop(self._deadlines)
             if self._is_pending(opaque, deadline):
-                late.append(self._pending.pop(opaque)[0])
-        return late
+                expired.append(self._pending.pop(opaque)[0])
+        return expired
 
     def next_deadline(self) -> float | None:
         """Return the earliest deadline of a pending request, or None without one."""

@@ -52,13 +52,13 @@ def verify(secret_key: str, fields: Mapping[str, str], body: bytes) -> bool:
 
     A Java 4.9.4 client also signs the mark of a query by unique key, which a 4.9.4 broker rejects; here both are accepted.
     """
-    given = fields.get(SIGNATURE, "").encode()
-    own = signature(secret_key, fields, body).encode()
-    if hmac.compare_digest(given, own):
+    received = fields.get(SIGNATURE, "").encode()
+    expected = signature(secret_key, fields, body).encode()
+    if hmac.compare_digest(received, expected):
         return True
     if UNIQUE_KEY_QUERY not in fields:
         return False
-    return hmac.compare_digest(given, _digest(secret_key, _content(fields, body, {SIGNATURE})).encode())
+    return hmac.compare_digest(received, _digest(secret_key, _content(fields, body, {SIGNATURE})).encode())
 
 
 def signature(secret_key: str, fields: Mapping[str, str], body: bytes) -> str:

@@ -38,7 +38,7 @@ class TraceReject(NamedTuple):
     """A record that cannot be decoded, and why."""
 
     text: str
-    why: str
+    reason: str
 
 
 def encode(event: TraceEvent) -> str:
@@ -118,16 +118,16 @@ def _records(text: str) -> Iterator[list[str]]:
     """The fields of each record. What follows a SubAfter that lost its end stands in place of its time."""
     for record in text.split(RECORD_END):
         fields = record.split(FIELD_END)
-        at = 0
+        position = 0
         while (
-            fields[at] == "SubAfter"
-            and len(fields) - at > SUB_AFTER_UNTIMED + 1
-            and fields[at + SUB_AFTER_UNTIMED] in _READERS
+            fields[position] == "SubAfter"
+            and len(fields) - position > SUB_AFTER_UNTIMED + 1
+            and fields[position + SUB_AFTER_UNTIMED] in _READERS
         ):
-            yield fields[at : at + SUB_AFTER_UNTIMED]
-            at += SUB_AFTER_UNTIMED
+            yield fields[position : position + SUB_AFTER_UNTIMED]
+            position += SUB_AFTER_UNTIMED
         if record:
-            yield fields[at:]
+            yield fields[position:]
 
 
 def _known(text: str) -> str:

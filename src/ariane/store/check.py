@@ -76,10 +76,10 @@ def check(
             yield CheckFinding(
                 NOTE, f"{root}/abort", 0, "a broker is running, or the last one did not stop in order", ""
             )
-        checkpoint, found = _checkpoint(disk, root)
-        yield from found
-        log, found = inspect_files(files, commit_log, "mappedFileSizeCommitLog")
-        yield from found
+        checkpoint, findings = _checkpoint(disk, root)
+        yield from findings
+        log, findings = inspect_files(files, commit_log, "mappedFileSizeCommitLog")
+        yield from findings
         queues = QueueChecks(files, f"{root}/consumequeue")
         yield from queues.load()
         yield from _log(root, log, queues, checkpoint, summary, is_running=is_running)
@@ -102,9 +102,9 @@ def _checkpoint(disk: Disk, root: str) -> tuple[Checkpoint, list[CheckFinding]]:
         return Checkpoint(), [
             CheckFinding(WARNING, path, 0, "is missing", "start a broker: it scans the log and writes a new one")
         ]
-    found = []
+    findings = []
     if len(data) != checkpoints.SIZE:
-        found.append(
+        findings.append(
             CheckFinding(
                 WARNING,
                 path,
@@ -113,12 +113,12 @@ def _checkpoint(disk: Disk, root: str) -> tuple[Checkpoint, list[CheckFinding]]:
                 "start a broker: it writes a new one",
             )
         )
-    made = checkpoints.decode(data)
-    if made.safe_offset is None and any(data):
-        found.append(
+    checkpoint = checkpoints.decode(data)
+    if checkpoint.safe_offset is None and any(data):
+        findings.append(
             CheckFinding(NOTE, path, 0, "Java wrote it last, or a write of it was torn: the safe offset is unknown", "")
         )
-    return made, found
+    return checkpoint, findings
 
 
 def _log(
@@ -134,11 +134,11 @@ def _log(
         is_sure = safe is not None and end < safe <= log.stop
         stop = safe if is_sure and safe is not None else NOTHING
         walk = RecordScanner(log, end, stop, check_crc=True, min_store_ms=0, all_written=is_sure)
-        told = 0
+        reported = 0
         for record in walk:
-            for hole in walk.corrupt_ranges[told:]:
-                yield _hole(log, hole.offset, hole.size, hole.reason)
-            told = len(walk.corrupt_ranges)
+            for corrupt in walk.corrupt_ranges[reported:]:
+                yield _corrupt_range(log, corrupt.offset, corrupt.size, corrupt.reason)
+            reported = len(walk.corrupt_ranges)
             summary.records += 1
             times_back += record.store_ms < last_ms
             last_ms = record.store_ms
@@ -146,8 +146,8 @@ def _log(
                 yield _closed(log, record, root)
             else:
                 yield from queues.check_record(record, must_have=record.end <= complete_to)
-        for hole in walk.corrupt_ranges[told:]:
-            yield _hole(log, hole.offset, hole.size, hole.reason)
+        for corrupt in walk.corrupt_ranges[reported:]:
+            yield _corrupt_range(log, corrupt.offset, corrupt.size, corrupt.reason)
         end = walk.end
         later = [base for base in log.bases if base >= end]
         if is_sure and end == safe:
@@ -162,43 +162,47 @@ def _log(
     if times_back:
         yield CheckFinding(NOTE, log.directory, 0, f"{times_back} records are older than the one before them", "")
     if safe is not None and end < safe:
-        what = f"the log ends at {end}, but everything below {safe} was on the disk"
-        yield CheckFinding(ERROR, log.path(end - end % log.size), end % log.size, what, "restore the files from a copy")
-    yield from _behind(log, end, walk.stop_reason, is_running=is_running)
+        problem = f"the log ends at {end}, but everything below {safe} was on the disk"
+        yield CheckFinding(
+            ERROR, log.path(end - end % log.size), end % log.size, problem, "restore the files from a copy"
+        )
+    yield from _trailing_bytes(log, end, walk.stop_reason, is_running=is_running)
 
 
-def _hole(log: Segments, offset: int, size: int, why: str) -> CheckFinding:
-    what = f"{size} bytes at {offset} are not a record: {why}"
+def _corrupt_range(log: Segments, offset: int, size: int, reason: str) -> CheckFinding:
+    problem = f"{size} bytes at {offset} are not a record: {reason}"
     fix = "consumers get the valid records after it; a start that scans this range overwrites it (Java would cut the log here)"
-    return CheckFinding(ERROR, log.path(offset - offset % log.size), offset % log.size, what, fix)
+    return CheckFinding(ERROR, log.path(offset - offset % log.size), offset % log.size, problem, fix)
 
 
 def _closed(log: Segments, record: ScannedRecord, root: str) -> CheckFinding:
-    why = record.properties.decode("utf-8", "replace").partition("\x01")[2] or "unknown"
-    what = f"{record.size} bytes at {record.offset} were not a record and were overwritten by a start: {why}"
+    reason = record.properties.decode("utf-8", "replace").partition("\x01")[2] or "unknown"
+    problem = f"{record.size} bytes at {record.offset} were not a record and were overwritten by a start: {reason}"
     fix = f"the former bytes, if there were any, are below {corrupt_ranges.backup_directory(root)}"
     return CheckFinding(
-        WARNING, log.path(record.offset - record.offset % log.size), record.offset % log.size, what, fix
+        WARNING, log.path(record.offset - record.offset % log.size), record.offset % log.size, problem, fix
     )
 
 
-def _behind(log: Segments, end: int, why: str, *, is_running: bool) -> Iterator[CheckFinding]:
+def _trailing_bytes(log: Segments, end: int, reason: str, *, is_running: bool) -> Iterator[CheckFinding]:
     """Check the bytes after the last record: left by a crash, or just being written by a broker."""
-    at: int | None = end
-    rest = 0
-    while at is not None and log.has(at):
-        following = at - at % log.size + log.size
-        at = log.find_data(at)
-        if at is None:
-            at = following
+    position: int | None = end
+    remainder = 0
+    while position is not None and log.has(position):
+        following = position - position % log.size + log.size
+        position = log.find_data(position)
+        if position is None:
+            position = following
             continue
-        data = log.read(at, CHUNK_BYTES)
-        rest += len(data) - data.count(0)
-        at += len(data)
-    if rest:
-        what = f"{rest} bytes after the last record at {end} are not zero: {why}"
+        data = log.read(position, CHUNK_BYTES)
+        remainder += len(data) - data.count(0)
+        position += len(data)
+    if remainder:
+        problem = f"{remainder} bytes after the last record at {end} are not zero: {reason}"
         fix = "a start removes them"
-        yield CheckFinding(NOTE if is_running else WARNING, log.path(end - end % log.size), end % log.size, what, fix)
+        yield CheckFinding(
+            NOTE if is_running else WARNING, log.path(end - end % log.size), end % log.size, problem, fix
+        )
 
 
 def _config(disk: Disk, root: str) -> Iterator[CheckFinding]:

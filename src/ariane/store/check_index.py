@@ -41,35 +41,35 @@ def check_index(
     if disk.size(directory) is None:
         return
     names = disk.listdir(directory)
-    behind = 0
+    previous_end = 0
     for name in names:
         path = f"{directory}/{name}"
         if len(name) != NAME_DIGITS or not name.isdigit():
             yield CheckFinding(WARNING, path, 0, "is not an index file", "move it out of the store directory")
             continue
         data, size = disk.pread(files.get(path), HEADER_SIZE, 0), disk.size(path) or 0
-        fault = _header_fault(data, size, behind)
+        fault = _header_fault(data, size, previous_end)
         if fault:
             yield CheckFinding(WARNING, path, 0, fault, _FIX)
             continue
         header = IndexHeader(*HEADER.unpack(data))
-        behind = max(behind, header.begin_offset)
+        previous_end = max(previous_end, header.begin_offset)
         if header.next_entry <= 1:
             continue
         if size != sizes.file_size:
-            what = (
+            problem = (
                 f"has {size} bytes, not the {sizes.file_size} of {sizes.slots} slots and {sizes.entries} entries:"
                 " its entries were not checked"
             )
-            yield CheckFinding(NOTE, path, 0, what, "")
+            yield CheckFinding(NOTE, path, 0, problem, "")
             continue
         # The slots of the file that is being written are in the memory of the broker.
-        one = _FileCheck(
+        file_check = _FileCheck(
             files=files, path=path, header=header, sizes=sizes, log=log, log_end=log_end, is_running=is_running
         )
-        found = one.fault(with_slots=not (is_running and name == names[-1]))
-        if found is not None:
-            yield CheckFinding(WARNING, path, found[0], found[1], _FIX)
+        first_fault = file_check.fault(with_slots=not (is_running and name == names[-1]))
+        if first_fault is not None:
+            yield CheckFinding(WARNING, path, first_fault[0], first_fault[1], _FIX)
 
 
 def index_files_of(disk: Disk, root: str) -> int:
@@ -79,7 +79,7 @@ def index_files_of(disk: Disk, root: str) -> int:
     return sum(len(name) == NAME_DIGITS and name.isdigit() for name in names)
 
 
-def _header_fault(data: bytes, size: int, behind: int) -> str:
+def _header_fault(data: bytes, size: int, previous_end: int) -> str:
     if len(data) < HEADER_SIZE:
         return f"has {len(data)} bytes, less than a header"
     begin_ms, end_ms, begin, end, slots, count = HEADER.unpack(data)
@@ -89,8 +89,8 @@ def _header_fault(data: bytes, size: int, behind: int) -> str:
         return f"its header ends ({end_ms} ms, offset {end}) before it begins ({begin_ms} ms, offset {begin})"
     if count < 1 or slots < 0 or slots >= max(count, 1) or (count - 1) * ENTRY_SIZE > size:
         return f"its header counts {count - 1} entries in {slots} slots, in a file of {size} bytes"
-    if begin < behind:
-        return f"it begins at offset {begin}, before the previous file ({behind})"
+    if begin < previous_end:
+        return f"it begins at offset {begin}, before the previous file ({previous_end})"
     return ""
 
 
@@ -129,21 +129,21 @@ class _FileCheck:
     def _entry_fault(self) -> tuple[int, str] | None:
         _, _, begin, end, _, count = self._header
         slots, slot_count = self._slots, self._sizes.slots
-        last, every = begin, max(count // SAMPLE, 1)
+        last, step = begin, max(count // SAMPLE, 1)
         for first in range(1, count, CHUNK_ENTRIES):
-            at = self._sizes.entries_at + ENTRY_SIZE * first
-            data = self._disk.pread(self._handle, ENTRY_SIZE * min(CHUNK_ENTRIES, count - first), at)
+            position = self._sizes.entries_at + ENTRY_SIZE * first
+            data = self._disk.pread(self._handle, ENTRY_SIZE * min(CHUNK_ENTRIES, count - first), position)
             for number, (value, offset, _, older) in enumerate(ENTRY.iter_unpack(data), first):
                 slot = value % slot_count
-                what = ""
+                problem = ""
                 if not last <= offset <= end:
-                    what = f"is for a record at {offset}, the previous one for {last}, the last one for {end}"
+                    problem = f"is for a record at {offset}, the previous one for {last}, the last one for {end}"
                 elif value < 0 or older != slots[slot]:
-                    what = f"names {older} as the next older entry of slot {slot}, expected {slots[slot]}"
-                elif number % every == 0 or number == count - 1:
-                    what = self._record_fault(value, offset)
-                if what:
-                    return self._sizes.entries_at + ENTRY_SIZE * number, f"entry {number} {what}"
+                    problem = f"names {older} as the next older entry of slot {slot}, expected {slots[slot]}"
+                elif number % step == 0 or number == count - 1:
+                    problem = self._record_fault(value, offset)
+                if problem:
+                    return self._sizes.entries_at + ENTRY_SIZE * number, f"entry {number} {problem}"
                 slots[slot], last = number, offset
         return None if last == end else (0, f"its header ends at offset {end}, its last entry is for {last}")
 
@@ -153,20 +153,20 @@ class _FileCheck:
         if offset >= self._log_end:  # a growing log contains it by now
             return "" if self._is_running else f"is for a record at {offset}, the log ends at {self._log_end}"
         try:
-            found, _ = read_record(self._log, offset)
+            record, _ = read_record(self._log, offset)
         except NotARecord as fault:
             return f"is for {offset}, where no record begins: {fault}"
-        if value in hash_record_keys(found) or is_replacement(found):
+        if value in hash_record_keys(record) or is_replacement(record):
             return ""
         return f"is for a key with the hash {value}, which the record at {offset} does not have"
 
     def _slot_fault(self) -> tuple[int, str] | None:
         for first in range(0, self._sizes.slots, SLOTS_AT_ONCE):
             expected = self._slots[first : first + SLOTS_AT_ONCE]
-            at = HEADER_SIZE + SLOT_SIZE * first
-            there = array("i", swap_byte_order(self._disk.pread(self._handle, SLOT_SIZE * len(expected), at)))
-            if there != expected:
-                number = next(number for number, one in enumerate(expected) if there[number] != one)
-                what = f"slot {first + number} names entry {there[number]}, the newest is {expected[number]}"
-                return at + SLOT_SIZE * number, what
+            position = HEADER_SIZE + SLOT_SIZE * first
+            stored = array("i", swap_byte_order(self._disk.pread(self._handle, SLOT_SIZE * len(expected), position)))
+            if stored != expected:
+                number = next(number for number, newest in enumerate(expected) if stored[number] != newest)
+                problem = f"slot {first + number} names entry {stored[number]}, the newest is {expected[number]}"
+                return position + SLOT_SIZE * number, problem
         return None

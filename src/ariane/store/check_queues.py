@@ -27,7 +27,6 @@ class _Queue:
     """State of the check of one queue."""
 
     __slots__ = (
-        "at",
         "claimed",
         "end",
         "first",
@@ -38,6 +37,7 @@ class _Queue:
         "segments",
         "topic",
         "window",
+        "window_start",
     )
 
     def __init__(self, topic: str, queue_id: int, segments: Segments) -> None:
@@ -46,7 +46,7 @@ class _Queue:
         self.segments = segments  # files of the queue
         # Entries of one read, because records of one queue follow each other closely.
         self.window = b""
-        self.at = 0  # number of the window's first entry
+        self.window_start = 0  # number of the window's first entry
         self.claimed = 0  # entries that belong to a record
         # Findings so far: FINDINGS_MAX of them are reported one by one.
         self.reported = 0
@@ -62,33 +62,33 @@ class _Queue:
 
     def entry(self, number: int) -> tuple[int, int, int] | None:
         """Return offset, size and tags code; None if it does not exist, (0, BLANK_SIZE, 0) if it is blank."""
-        within = number - self.at
-        if not 0 <= within < len(self.window) // ENTRY_SIZE:
+        index = number - self.window_start
+        if not 0 <= index < len(self.window) // ENTRY_SIZE:
             if not self.segments.start // ENTRY_SIZE <= number < self.end:
                 return None
-            self.window, self.at = self.segments.read(number * ENTRY_SIZE, WINDOW * ENTRY_SIZE), number
-            within = 0
+            self.window, self.window_start = self.segments.read(number * ENTRY_SIZE, WINDOW * ENTRY_SIZE), number
+            index = 0
             if len(self.window) < ENTRY_SIZE:
                 return None
-        offset, size, code = ENTRY.unpack_from(self.window, within * ENTRY_SIZE)
+        offset, size, code = ENTRY.unpack_from(self.window, index * ENTRY_SIZE)
         return (offset, size, code) if size else None
 
     def locate(self, number: int) -> tuple[str, int]:
         """Return the file and the byte of an entry."""
-        at = number * ENTRY_SIZE
-        return self.segments.path(at - at % self.segments.size), at % self.segments.size
+        position = number * ENTRY_SIZE
+        return self.segments.path(position - position % self.segments.size), position % self.segments.size
 
 
 def _first(segments: Segments) -> tuple[int, int]:
     """Return number and commit log offset of the first entry that is not blank; -1 if there is none."""
     for base in segments.bases:
-        for at in range(base, base + segments.size, WINDOW * ENTRY_SIZE):
-            data = segments.read(at, WINDOW * ENTRY_SIZE)
+        for position in range(base, base + segments.size, WINDOW * ENTRY_SIZE):
+            data = segments.read(position, WINDOW * ENTRY_SIZE)
             for number, (offset, size, _) in enumerate(ENTRY.iter_unpack(data[: len(data) // ENTRY_SIZE * ENTRY_SIZE])):
                 if size == 0:
                     return -1, 0
                 if size != BLANK_SIZE:
-                    return at // ENTRY_SIZE + number, offset
+                    return position // ENTRY_SIZE + number, offset
     return -1, 0
 
 
@@ -136,17 +136,17 @@ class QueueChecks:
         if not name.isdecimal() or not name.isascii():
             yield CheckFinding(ERROR, directory, 0, "is not a queue id", "move it out of the store directory")
             return
-        segments, found = inspect_files(self._files, directory, "mappedFileSizeConsumeQueue")
-        yield from found
+        segments, findings = inspect_files(self._files, directory, "mappedFileSizeConsumeQueue")
+        yield from findings
         if segments.size % ENTRY_SIZE and segments.bases:
-            what = f"a file of {segments.size} bytes does not consist of whole entries"
-            yield CheckFinding(ERROR, directory, 0, what, "remove the queue's directory: it is rebuilt from the log")
+            problem = f"a file of {segments.size} bytes does not consist of whole entries"
+            yield CheckFinding(ERROR, directory, 0, problem, "remove the queue's directory: it is rebuilt from the log")
             return
         for before, base in zip(segments.bases, segments.bases[1:], strict=False):
             if base != before + segments.size:
                 fix = "remove the queue's directory: it is rebuilt from the log"
-                what = "this file is missing between others"
-                yield CheckFinding(ERROR, segments.path(before + segments.size), 0, what, fix)
+                problem = "this file is missing between others"
+                yield CheckFinding(ERROR, segments.path(before + segments.size), 0, problem, fix)
         self.files += len(segments.bases)
         self._table[topic, int(name)] = _Queue(topic, int(name), segments)
 
@@ -176,19 +176,19 @@ class QueueChecks:
         elif entry is None:
             yield from self._report(queue, number, ERROR, f"lacks entry {number}, of the record at {record.offset}")
         elif entry[:2] != (record.offset, record.size):
-            there = (
+            actual = (
                 "is empty"
                 if entry[1] == BLANK_SIZE or entry[2] == LOST_CODE
                 else f"points to {entry[1]} bytes at {entry[0]}"
             )
-            what = f"entry {number} {there}, not to the record of {record.size} bytes at {record.offset}"
-            yield from self._report(queue, number, ERROR if must_have else NOTE, what)
+            problem = f"entry {number} {actual}, not to the record of {record.size} bytes at {record.offset}"
+            yield from self._report(queue, number, ERROR if must_have else NOTE, problem)
         else:
             queue.claimed += 1
             code = compute_tags_code(record, ())
             if entry[2] not in (code,) and entry[2] > EXT_ADDRESS_MAX and record.topic != _SCHEDULE:
-                what = f"entry {number} has the tags code {entry[2]}, its record's is {code}"
-                yield from self._report(queue, number, WARNING, what)
+                problem = f"entry {number} has the tags code {entry[2]}, its record's is {code}"
+                yield from self._report(queue, number, WARNING, problem)
 
     def _remember(self, queue: _Queue) -> None:
         if queue not in self._windows:
@@ -198,44 +198,44 @@ class QueueChecks:
                 del self._windows[oldest]
                 oldest.window = b""
 
-    def _report(self, queue: _Queue, number: int, severity: str, what: str) -> Iterator[CheckFinding]:
+    def _report(self, queue: _Queue, number: int, severity: str, problem: str) -> Iterator[CheckFinding]:
         queue.reported += 1
         if queue.reported <= FINDINGS_MAX:
-            file, at = queue.locate(number)
+            file, position = queue.locate(number)
             fix = "remove the queue's directory while no broker runs: it is rebuilt from the log"
-            yield CheckFinding(severity, file, at, f"{queue.name} {what}", fix)
+            yield CheckFinding(severity, file, position, f"{queue.name} {problem}", fix)
 
     def finish(self) -> Iterator[CheckFinding]:
         """Yield findings about entries without a record, and records without a queue."""
         for topic, count in sorted(self._without.items()):
-            what = f"{count} records of {topic} have no queue: the topic was deleted, or its queues are lost"
+            problem = f"{count} records of {topic} have no queue: the topic was deleted, or its queues are lost"
             fix = "if it was not deleted: remove the checkpoint and all of consumequeue, they are rebuilt from the log"
-            yield CheckFinding(NOTE, f"{self._root}/{topic}", 0, what, fix)
+            yield CheckFinding(NOTE, f"{self._root}/{topic}", 0, problem, fix)
         if self._former:
-            what = f"{self._former} records belong to topics that were deleted and created again"
-            yield CheckFinding(NOTE, self._root, 0, what, "")
+            problem = f"{self._former} records belong to topics that were deleted and created again"
+            yield CheckFinding(NOTE, self._root, 0, problem, "")
         if self._pending:
             yield CheckFinding(NOTE, self._root, 0, f"{self._pending} new records have no entry yet", "")
         for queue in self._table.values():
             yield from self._check_unclaimed(queue)
             if queue.reported > FINDINGS_MAX:
-                what = f"{queue.name} has {queue.reported - FINDINGS_MAX} more findings of this kind"
-                yield CheckFinding(ERROR, queue.segments.directory, 0, what, "as above")
+                problem = f"{queue.name} has {queue.reported - FINDINGS_MAX} more findings of this kind"
+                yield CheckFinding(ERROR, queue.segments.directory, 0, problem, "as above")
 
     def _check_unclaimed(self, queue: _Queue) -> Iterator[CheckFinding]:
         """Check for empty and stale entries, and entries whose record does not exist."""
-        lost: list[int] = []  # number of the first, count
-        here = stale = 0
+        empty_run: list[int] = []  # number of the first, count
+        checked = stale = 0
         before = -1
-        ended = False
+        has_ended = False
         for number in range(queue.segments.start // ENTRY_SIZE, queue.end):
             entry = queue.entry(number)
             if entry is None:
-                if not ended and self._only_zeros(queue, number):
+                if not has_ended and self._only_zeros(queue, number):
                     break
-                ended = True
+                has_ended = True
                 continue
-            stale += ended
+            stale += has_ended
             offset, size, code = entry
             after = queue.entry(number + 1)
             if (
@@ -243,37 +243,44 @@ class QueueChecks:
                 or (number > queue.first >= 0 and size == BLANK_SIZE)
                 or (after and after[0] == offset != 0)
             ):
-                lost = [lost[0], lost[1] + 1] if lost else [number, 1]
+                empty_run = [empty_run[0], empty_run[1] + 1] if empty_run else [number, 1]
                 continue
             if size == BLANK_SIZE:
                 continue
             self.entries += 1
-            here += offset >= (self._log_start or 0)
+            checked += offset >= (self._log_start or 0)
             if offset <= before:
                 yield from self._report(queue, number, ERROR, f"entry {number} points back, to {offset} after {before}")
             before = max(before, offset)
-        if lost:
-            what = f"{lost[1]} entries, the first of them {lost[0]}, are empty: their records were in a corrupt range of the log"
-            file, at = queue.locate(lost[0])
-            yield CheckFinding(WARNING, file, at, f"{queue.name}: {what}", "consumers skip them; nothing to do")
+        if empty_run:
+            problem = (
+                f"{empty_run[1]} entries, the first of them {empty_run[0]}, are empty:"
+                " their records were in a corrupt range of the log"
+            )
+            file, position = queue.locate(empty_run[0])
+            yield CheckFinding(
+                WARNING, file, position, f"{queue.name}: {problem}", "consumers skip them; nothing to do"
+            )
         if stale:
-            file, at = queue.locate(queue.newest + 1)
-            what = f"{queue.name}: {stale} entries follow unwritten ones"
-            yield CheckFinding(WARNING, file, at, what, "left by a crash or by Java; a start clears them")
-        if here > queue.claimed and not queue.topic.startswith(LMQ_PREFIX):
-            file, at = queue.locate(queue.newest)
-            what = f"{queue.name}: {here - queue.claimed} of {here} entries point to no valid record of this queue"
+            file, position = queue.locate(queue.newest + 1)
+            problem = f"{queue.name}: {stale} entries follow unwritten ones"
+            yield CheckFinding(WARNING, file, position, problem, "left by a crash or by Java; a start clears them")
+        if checked > queue.claimed and not queue.topic.startswith(LMQ_PREFIX):
+            file, position = queue.locate(queue.newest)
+            problem = (
+                f"{queue.name}: {checked - queue.claimed} of {checked} entries point to no valid record of this queue"
+            )
             fix = "consumers skip corrupt records; a start clears entries after the end of the log"
-            yield CheckFinding(ERROR, file, at, what, fix)
+            yield CheckFinding(ERROR, file, position, problem, fix)
 
     @staticmethod
     def _only_zeros(queue: _Queue, number: int) -> bool:
         """Return whether nothing is written in the queue from `number` on."""
-        at = number * ENTRY_SIZE
-        while queue.segments.has(at):
-            within_file = at - at % queue.segments.size + queue.segments.size
-            reached = queue.segments.find_data(at)
+        position = number * ENTRY_SIZE
+        while queue.segments.has(position):
+            within_file = position - position % queue.segments.size + queue.segments.size
+            reached = queue.segments.find_data(position)
             if reached is not None and queue.segments.read(reached, within_file - reached).strip(b"\0"):
                 return False
-            at = within_file
+            position = within_file
         return True

@@ -29,14 +29,14 @@ def inspect_files(files: OpenFiles, directory: str, setting: str) -> tuple[Segme
 
     Their size is assumed to be that of most of them. The caller looks for gaps.
     """
-    found = []
+    findings = []
     sizes: dict[int, int] = {}
     for name in files.disk.listdir(directory):
         path = f"{directory}/{name}"
         length = files.disk.size(path)
         if len(name) != NAME_DIGITS or not name.isdigit() or length is None:
             fix = "move it out of the store directory: no broker starts with it"
-            found.append(CheckFinding(ERROR, path, 0, "does not belong here", fix))
+            findings.append(CheckFinding(ERROR, path, 0, "does not belong here", fix))
         else:
             sizes[int(name)] = length
     lengths = Counter(length for length in sizes.values() if length)
@@ -45,11 +45,11 @@ def inspect_files(files: OpenFiles, directory: str, setting: str) -> tuple[Segme
         path = f"{directory}/{base:0{NAME_DIGITS}d}"
         if length != size:
             fix = f"a start after a crash corrects its length; else set {setting} to the size of the files"
-            found.append(CheckFinding(WARNING, path, 0, f"has {length} bytes, the others {size}", fix))
+            findings.append(CheckFinding(WARNING, path, 0, f"has {length} bytes, the others {size}", fix))
         if base % size:
-            found.append(
+            findings.append(
                 CheckFinding(
                     ERROR, path, 0, f"does not begin at a multiple of {size}", f"set {setting} to the size of the files"
                 )
             )
-    return Segments(files, directory, size, sorted(base for base in sizes if base % size == 0)), found
+    return Segments(files, directory, size, sorted(base for base in sizes if base % size == 0)), findings

@@ -83,29 +83,29 @@ def decode(data: bytes) -> Checkpoint:
         *_, mark, safe_offset, queue_files = _LAYOUT.unpack_from(data)
         (crc,) = _CRC.unpack_from(data, _LAYOUT.size)
         if mark == _MARK and crc == zlib.crc32(data[: _LAYOUT.size]) and safe_offset >= 0 and queue_files >= 0:
-            found = Checkpoint(physic_ms, logics_ms, index_ms, safe_offset, queue_files)
-            return _with_log(_with_index(found, data), data)
+            checkpoint = Checkpoint(physic_ms, logics_ms, index_ms, safe_offset, queue_files)
+            return _with_log(_with_index(checkpoint, data), data)
     return Checkpoint(physic_ms, logics_ms, index_ms)
 
 
-def _with_index(found: Checkpoint, data: bytes) -> Checkpoint:
+def _with_index(checkpoint: Checkpoint, data: bytes) -> Checkpoint:
     end = _INDEX_AT + _INDEX.size
     if len(data) >= end + _CRC.size:
         mark, indexed_offset, index_files = _INDEX.unpack_from(data, _INDEX_AT)
         (crc,) = _CRC.unpack_from(data, end)
         if mark == _INDEX_MARK and crc == zlib.crc32(data[:end]) and indexed_offset >= 0 and index_files >= 0:
-            return found._replace(indexed_offset=indexed_offset, index_files=index_files)
-    return found
+            return checkpoint._replace(indexed_offset=indexed_offset, index_files=index_files)
+    return checkpoint
 
 
-def _with_log(found: Checkpoint, data: bytes) -> Checkpoint:
+def _with_log(checkpoint: Checkpoint, data: bytes) -> Checkpoint:
     end = _LOG_AT + _LOG.size
     if len(data) >= end + _CRC.size:
         mark, log_start = _LOG.unpack_from(data, _LOG_AT)
         (crc,) = _CRC.unpack_from(data, end)
         if mark == _LOG_MARK and crc == zlib.crc32(data[:end]) and log_start >= 0:
-            return found._replace(log_start=log_start)
-    return found
+            return checkpoint._replace(log_start=log_start)
+    return checkpoint
 
 
 def reserve(files: OpenFiles, path: str) -> None:

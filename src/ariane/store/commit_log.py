@@ -77,11 +77,11 @@ class CommitLog:
 
     def append(self, data: bytes, store_ms: int) -> None:
         """Write `data`, a record that was encoded for `end` and is not longer than `room`."""
-        within = self.end - self._base
+        position = self.end - self._base
         try:
-            self._disk.pwrite(self._handle, data, within)
+            self._disk.pwrite(self._handle, data, position)
         except OSError as error:
-            self._wipe(within)
+            self._wipe(position)
             raise self._write_failed(error, self._path) from error
         size = len(data)
         self.end += size
@@ -96,7 +96,7 @@ class CommitLog:
                 " (mappedFileSizeCommitLog): send less at a time"
             )
         base = self._base + self.size
-        within = self.end - self._base
+        position = self.end - self._base
         try:
             # First the file, then the filler that points to it: a crash between them leaves an empty file, which a start removes.
             if not self.segments.has(base):
@@ -106,10 +106,10 @@ class CommitLog:
         except OSError as error:
             raise self._write_failed(error, self.segments.path(base)) from error
         try:
-            self._disk.pwrite(self._handle, filler(self.size - within), within)
+            self._disk.pwrite(self._handle, filler(self.size - position), position)
         except OSError as error:
             self._disk.close(handle)
-            self._wipe(within)
+            self._wipe(position)
             raise self._write_failed(error, self._path) from error
         self._filled.append((self._path, self._handle))
         self._base, self._path, self._handle = base, self.segments.path(base), handle
@@ -144,8 +144,8 @@ class CommitLog:
     def begin_at(self, base: int) -> None:
         """Let an empty log begin at another file. Only one file exists at a time, so that a crash leaves no gap."""
         self._filled.append((self._path, self._handle))  # a flush in flight may use it, so the next one closes it
-        for one in list(self.segments.bases):
-            self.segments.remove_file(one)
+        for existing in list(self.segments.bases):
+            self.segments.remove_file(existing)
         self._disk.fsync_dir(self.segments.directory)
         self.segments.create_file(base)
         self._disk.fsync_dir(self.segments.directory)  # durable before `flushed` below and the next checkpoint say so
@@ -166,10 +166,10 @@ class CommitLog:
         failed, self.write_failure = self.write_failure is not None, None
         return failed
 
-    def _wipe(self, within: int) -> None:
+    def _wipe(self, position: int) -> None:
         """Zero the bytes that a failed write left, so that they are never read as a record."""
         try:
-            self._disk.truncate(self._handle, within)
+            self._disk.truncate(self._handle, position)
             self._disk.truncate(self._handle, self.size)
         except OSError as error:
             self.failure = StoreError(
@@ -207,9 +207,9 @@ class CommitLog:
             self.flushed, self.flushed_ms = flush.up_to, flush.store_ms
         done = set(flush.handles)
         if self._flushing is None:  # else the flush in flight may still use them
-            for one in [one for one in self._filled if one in done]:
-                self._filled.remove(one)
-                self._disk.close(one[1])
+            for base in [base for base in self._filled if base in done]:
+                self._filled.remove(base)
+                self._disk.close(base[1])
         if flush.directories and (self._path, self._handle) in done:
             self._directory_changed = False
 

@@ -106,8 +106,8 @@ class ConsumeQueue:
                 break
             low = last
         if segments.bases:
-            rest = segments.read(low * ENTRY_SIZE, ENTRY_SIZE)
-            if segments.bases[-1] > low * ENTRY_SIZE or rest.strip(b"\0"):
+            entry = segments.read(low * ENTRY_SIZE, ENTRY_SIZE)
+            if segments.bases[-1] > low * ENTRY_SIZE or entry.strip(b"\0"):
                 segments.truncate(low * ENTRY_SIZE)
                 self.changed.directories.add(segments.directory)
                 if segments.has(low * ENTRY_SIZE):
@@ -146,9 +146,9 @@ class ConsumeQueue:
             per_file = self.segments.size // ENTRY_SIZE
             start = max(low, high - step, (high - 1) // per_file * per_file)
             data = self.segments.read(start * ENTRY_SIZE, (high - start) * ENTRY_SIZE)
-            for at in range(len(data) - ENTRY_SIZE, -1, -ENTRY_SIZE):
-                if data[at : at + ENTRY_SIZE] != BLANK:
-                    return start + at // ENTRY_SIZE
+            for position in range(len(data) - ENTRY_SIZE, -1, -ENTRY_SIZE):
+                if data[position : position + ENTRY_SIZE] != BLANK:
+                    return start + position // ENTRY_SIZE
             high = start
             step = min(step * 8, 4096)
         return None
@@ -169,8 +169,8 @@ class ConsumeQueue:
             record = parse_record(data, 0, offset, size + FILLER_SIZE, check_crc=False)
         except NotARecord:
             return trusted and self._fits_neighbours(number, offset + size, limit, read)
-        same = (record.topic, record.queue_id, record.queue_offset) == (self.topic_bytes, self.queue_id, number)
-        return record.size == size and (same or self.topic.startswith(LMQ_PREFIX))
+        is_same = (record.topic, record.queue_id, record.queue_offset) == (self.topic_bytes, self.queue_id, number)
+        return record.size == size and (is_same or self.topic.startswith(LMQ_PREFIX))
 
     def _fits_neighbours(self, number: int, end: int, limit: int, read: Read) -> bool:
         """Return whether an unreadable record fits between its neighbours in the log."""
@@ -196,8 +196,8 @@ class ConsumeQueue:
         """Return up to `count` entries from `number` on, not beyond `max` or the end of a file."""
         count = min(count, self.max - number)
         if number >= self.tail_at:
-            at = (number - self.tail_at) * ENTRY_SIZE
-            return bytes(self.tail[at : at + count * ENTRY_SIZE])
+            position = (number - self.tail_at) * ENTRY_SIZE
+            return bytes(self.tail[position : position + count * ENTRY_SIZE])
         return self.segments.read(number * ENTRY_SIZE, count * ENTRY_SIZE)
 
     def min_offset(self, log_start: int) -> int:

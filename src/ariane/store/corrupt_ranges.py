@@ -54,12 +54,12 @@ def overwrite(files: OpenFiles, log: Segments, corrupt: CorruptRange, store_ms: 
         if last:
             log.write(corrupt.offset, filler(corrupt.size))
         else:
-            at, stop = corrupt.offset, corrupt.offset + corrupt.size
-            while at < stop:
-                rest = stop - at
-                size = rest if rest <= PIECE_MAX else min(PIECE_MAX, rest - FIXED_SIZE)
-                log.write(at, _record(log.read(at, size), at, corrupt.reason, store_ms))
-                at += size
+            offset, stop = corrupt.offset, corrupt.offset + corrupt.size
+            while offset < stop:
+                remainder = stop - offset
+                size = remainder if remainder <= PIECE_MAX else min(PIECE_MAX, remainder - FIXED_SIZE)
+                log.write(offset, _record(log.read(offset, size), offset, corrupt.reason, store_ms))
+                offset += size
     except OSError as error:
         return f"{corrupt}: skipped, could not be overwritten: {error}"
     return (
@@ -96,7 +96,8 @@ def _copy(files: OpenFiles, log: Segments, corrupt: CorruptRange, directory: str
     disk = files.disk
     stop = corrupt.offset + corrupt.size
     if not any(
-        log.read(at, min(CHUNK_BYTES, stop - at)).strip(b"\0") for at in range(corrupt.offset, stop, CHUNK_BYTES)
+        log.read(offset, min(CHUNK_BYTES, stop - offset)).strip(b"\0")
+        for offset in range(corrupt.offset, stop, CHUNK_BYTES)
     ):
         return ""
     path = f"{directory}/{corrupt.offset:0{NAME_DIGITS}d}"
@@ -109,8 +110,8 @@ def _copy(files: OpenFiles, log: Segments, corrupt: CorruptRange, directory: str
         disk.remove(temporary)
     handle = disk.create(temporary, corrupt.size)
     try:
-        for at in range(corrupt.offset, stop, CHUNK_BYTES):
-            disk.pwrite(handle, log.read(at, min(CHUNK_BYTES, stop - at)), at - corrupt.offset)
+        for offset in range(corrupt.offset, stop, CHUNK_BYTES):
+            disk.pwrite(handle, log.read(offset, min(CHUNK_BYTES, stop - offset)), offset - corrupt.offset)
         disk.fsync(handle)
     finally:
         disk.close(handle)

@@ -73,10 +73,10 @@ class DelayLevels:
         if level < self.count:
             self.delivered_out_of_order.add((level, number))
 
-    def mark_delivered(self, due: DueMessage) -> None:
-        """Move a level's position past `due`, its head."""
-        self.positions[due.queue_id] = due.number + 1
-        self._heads[due.queue_id] = None
+    def mark_delivered(self, message: DueMessage) -> None:
+        """Move a level's position past `message`, its head."""
+        self.positions[message.queue_id] = message.number + 1
+        self._heads[message.queue_id] = None
 
     def forget_heads(self) -> None:
         """Read the heads again, because deliveries were added."""

@@ -213,12 +213,12 @@ class DelayedMessages:
             due_timer = DueMessage(TIMER_TOPIC, TIMER_QUEUE, timer[1], timer[0])
         return self._levels.next_due(now_ms, due_timer)
 
-    def mark_delivered(self, due: DueMessage, log_end: int) -> None:
-        """Count `due` as delivered, by a record that ends at or before `log_end`."""
-        if due.topic == TIMER_TOPIC:
-            self._timers.advance((due.due_ms, due.number))
+    def mark_delivered(self, message: DueMessage, log_end: int) -> None:
+        """Count `message` as delivered, by a record that ends at or before `log_end`."""
+        if message.topic == TIMER_TOPIC:
+            self._timers.advance((message.due_ms, message.number))
         else:
-            self._levels.mark_delivered(due)
+            self._levels.mark_delivered(message)
         self._mark(log_end)
 
     def _next_timer(self) -> Key | None:

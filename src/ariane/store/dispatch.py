@@ -84,13 +84,13 @@ def dispatch_pending(
     groups: dict[ConsumeQueue, list[bytes]] = {}
     ends: dict[ConsumeQueue, int] = {}
     arrivals: list[Arrival] = []
-    taken = 0
+    count = 0
     last: PendingEntry | None = None
     for pending_entry in pending:
         queue, entry, queue_offset, tags, store_ms, end = pending_entry
         if end > up_to:
             break
-        taken += 1
+        count += 1
         last = pending_entry
         if queue is not None:
             group = groups.get(queue)
@@ -106,10 +106,10 @@ def dispatch_pending(
     for queue, data in joined:
         queue.commit_written(data, ends[queue])
         queues.remember_tail(queue)
-    if taken == len(pending):
+    if count == len(pending):
         pending.clear()
     else:
-        for _ in range(taken):
+        for _ in range(count):
             pending.popleft()
     return arrivals, last
 
@@ -139,8 +139,8 @@ def dispatch_records(
     """
     deriving = _Dispatcher(queues, delays_ms, recovered, deletions)
     deriving.take(records)
-    deriving.end(sum(hole.size for hole in corrupt_ranges))
-    return DispatchResult(deriving.refused, deriving.lost)
+    deriving.end(sum(corrupt.size for corrupt in corrupt_ranges))
+    return DispatchResult(deriving.refused, deriving.notes)
 
 
 class _Dispatcher:
@@ -154,11 +154,11 @@ class _Dispatcher:
         # Entries that are not written yet, by queue: one write for many entries.
         self._gathered: dict[ConsumeQueue, list[bytes]] = {}
         # The record out of order of each queue, until the next one decides about it.
-        self._held: dict[ConsumeQueue, ScannedRecord] = {}
+        self._deferred: dict[ConsumeQueue, ScannedRecord] = {}
         # Entries so far; every BATCH_RECORDS of them are written.
         self._count = 0
         self.refused: list[RejectedRecord] = []  # records whose number cannot follow the queue's, with the reason
-        self.lost: list[str] = []  # a line for each range of numbers without records
+        self.notes: list[str] = []  # a line for each range of numbers without records
 
     def take(self, records: Iterable[ScannedRecord]) -> None:
         """Dispatch records one after another."""
@@ -172,61 +172,63 @@ class _Dispatcher:
                 continue
             if record.offset < queue.last_end:
                 continue
-            if record.queue_offset == queue.next_offset and not (self._held and queue in self._held):
+            if record.queue_offset == queue.next_offset and not (self._deferred and queue in self._deferred):
                 self._append(queue, record)
             else:
                 self._out_of_order(queue, record)
 
     def end(self, lost_bytes: int) -> None:
-        """Decide about the records that are still held, and write all entries."""
+        """Decide about the records that are still deferred, and write all entries."""
         missing_max = lost_bytes // FIXED_SIZE + len(self.refused)
-        for queue, held in self._held.items():
+        for queue, deferred in self._deferred.items():
             is_new = self._recovered.is_rebuild and not queue.segments.bases and not queue.max
-            restarts = self._restarts(queue, held)
+            restarts = self._restarts(queue, deferred)
             stays = queue_numbering.is_last_placed(
-                queue.next_offset, held.queue_offset, missing_max, restarts=restarts, is_new=is_new
+                queue.next_offset, deferred.queue_offset, missing_max, restarts=restarts, is_new=is_new
             )
             if stays:
-                self._place(queue, held)
+                self._place(queue, deferred)
             else:
-                self._refuse(held, f"queue offset {held.queue_offset} is out of order, expected {queue.next_offset}")
-        self._held.clear()
+                self._refuse(
+                    deferred, f"queue offset {deferred.queue_offset} is out of order, expected {queue.next_offset}"
+                )
+        self._deferred.clear()
         self._write_all()
 
     def _out_of_order(self, queue: ConsumeQueue, record: ScannedRecord) -> None:
-        held = self._held.pop(queue, None)
-        if held is not None:
-            due = queue.next_offset
-            restarts = self._restarts(queue, held)
-            verdict = queue_numbering.decide(due, held.queue_offset, record.queue_offset, restarts=restarts)
-            if verdict.place_held:
-                self._place(queue, held)
+        deferred = self._deferred.pop(queue, None)
+        if deferred is not None:
+            expected = queue.next_offset
+            restarts = self._restarts(queue, deferred)
+            verdict = queue_numbering.decide(expected, deferred.queue_offset, record.queue_offset, restarts=restarts)
+            if verdict.place_deferred:
+                self._place(queue, deferred)
             else:
-                self._refuse(held, f"queue offset {held.queue_offset} is out of order, expected {due}")
+                self._refuse(deferred, f"queue offset {deferred.queue_offset} is out of order, expected {expected}")
             if verdict.place_new:
                 self._place(queue, record)
                 return
         if record.queue_offset == queue.next_offset:
             self._append(queue, record)
         else:
-            self._held[queue] = record
+            self._deferred[queue] = record
 
-    def _restarts(self, queue: ConsumeQueue, held: ScannedRecord) -> NumberingRestarts:
+    def _restarts(self, queue: ConsumeQueue, deferred: ScannedRecord) -> NumberingRestarts:
         # An empty queue can lose nothing. If its first file was lost, its numbers begin with those of the second.
-        return self._recovered.restarts_at(held.offset) if queue.last_end else NumberingRestarts.LIKELY
+        return self._recovered.restarts_at(deferred.offset) if queue.last_end else NumberingRestarts.LIKELY
 
     def _place(self, queue: ConsumeQueue, record: ScannedRecord) -> None:
         """Append the entry of a record at the number it names."""
         if record.queue_offset != queue.next_offset:
             self._write(queue)
-            due = queue.next_offset
+            expected = queue.next_offset
             fault = align_queue_end(queue, record, compute_tags_code(record, self._delays_ms))
             if fault:
                 self._refuse(record, fault)
                 return
-            if due < record.queue_offset and queue.segments.bases:
-                numbers = f"{due} to {record.queue_offset - 1}"
-                self.lost.append(
+            if expected < record.queue_offset and queue.segments.bases:
+                numbers = f"{expected} to {record.queue_offset - 1}"
+                self.notes.append(
                     f"{queue.topic}-{queue.queue_id}: entries {numbers} have no record, consumers skip them"
                 )
         self._append(queue, record)
@@ -240,8 +242,8 @@ class _Dispatcher:
         if self._count % BATCH_RECORDS == 0:
             self._write_all()
 
-    def _refuse(self, record: ScannedRecord, why: str) -> None:
-        self.refused.append(RejectedRecord(record, why))
+    def _refuse(self, record: ScannedRecord, reason: str) -> None:
+        self.refused.append(RejectedRecord(record, reason))
 
     def _write_all(self) -> None:
         for queue in list(self._gathered):

@@ -33,8 +33,8 @@ def delay_tags_code(draft: RecordDraft, store_ms: int, delays_ms: Sequence[int])
     """Return the tags code of an entry in a delay topic: the draft's, or the end of its delay level."""
     if draft.tags_code is not None:
         return draft.tags_code
-    due = compute_delivery_ms(draft.properties, store_ms, delays_ms)
-    return java_hash(draft.tags) if due is None else due
+    delivery_ms = compute_delivery_ms(draft.properties, store_ms, delays_ms)
+    return java_hash(draft.tags) if delivery_ms is None else delivery_ms
 
 
 class RecordEncoder:

@@ -114,13 +114,13 @@ def _log_fault(loaded: LoadedFiles, wrong: dict[int, int]) -> ConfigError | Stor
         )
         return ConfigError(LOG_SETTING, size, fix)
     if length < size:
-        what = (
+        problem = (
             f"the file has {length} bytes instead of {size}: it was truncated. Restore it from a copy. To start without"
             f" the lost messages, run `truncate -s {size} {path}`: consumers then skip the corrupt range{more}"
         )
     else:
-        what = (
+        problem = (
             f"the file has {length} bytes instead of {size}: something was appended to it. Make a copy of it, then"
             f" remove what was appended with `truncate -s {size} {path}`{more}"
         )
-    return StoreCorrupt(path, min(length, size), what)
+    return StoreCorrupt(path, min(length, size), problem)

@@ -69,35 +69,39 @@ class KeyIndex:
 
     # --- opening ---
 
-    def open(self, known: IndexProgress, log_end: int) -> None:
+    def open(self, progress: IndexProgress, log_end: int) -> None:
         """Take over valid files and remove the others; indexing continues at `position`.
 
-        If that is below `known.position`, the checkpoint must be lowered before `write_recovered`, which must follow.
+        If that is below `progress.position`, the checkpoint must be lowered before `write_recovered`, which must follow.
         """
         log_start = self._log.start
-        self.full_ms = known.full_ms
-        crashed = known.position is not None and not known.clean
-        limit = min(log_end, known.position) if crashed and known.position is not None else log_end
-        names = [one for one in self._disk.listdir(self.root) if len(one) == NAME_DIGITS and one.isdecimal()]
+        self.full_ms = progress.full_ms
+        crashed = progress.position is not None and not progress.clean
+        limit = min(log_end, progress.position) if crashed and progress.position is not None else log_end
+        names = [
+            file_name
+            for file_name in self._disk.listdir(self.root)
+            if len(file_name) == NAME_DIGITS and file_name.isdecimal()
+        ]
         self._files = [IndexFile(self._open_files, f"{self.root}/{name}", self._sizes) for name in names]
-        why = ""
-        if known.position is not None and len(self._files) < known.files:
-            why = f"{known.files - len(self._files)} key index files are missing"
+        reason = ""
+        if progress.position is not None and len(self._files) < progress.files:
+            reason = f"{progress.files - len(self._files)} key index files are missing"
             self._remove_from(0)
         elif crashed:
-            why = self._remove_unflushed(limit)
-        elif not known.clean:
+            reason = self._remove_unflushed(limit)
+        elif not progress.clean:
             # Java flushes a file when it is full, and records that; after a crash later files may be incomplete.
-            self._remove_from(self._find_first(lambda file: file.last_ms() > known.full_ms or file.room > 0))
-        why = self._verify(limit, recover=crashed) or why
-        if known.position is not None and not why and not self._is_broken:
-            self.position = max(log_start, min(log_end, known.position))
+            self._remove_from(self._find_first(lambda file: file.last_ms() > progress.full_ms or file.room > 0))
+        reason = self._verify(limit, recover=crashed) or reason
+        if progress.position is not None and not reason and not self._is_broken:
+            self.position = max(log_start, min(log_end, progress.position))
         else:
             # The last record may have had more keys than fitted (Java splits them), so it is indexed again.
             self.position = max(log_start, self._files[-1].header.end_offset) if self._files else log_start
             self.full_ms = min(self.full_ms, self._files[-2].header.end_ms if len(self._files) > 1 else 0)
-        if why:
-            self.notes.append(f"{why}: rebuilding the key index from {self.position} of the log")
+        if reason:
+            self.notes.append(f"{reason}: rebuilding the key index from {self.position} of the log")
 
     def write_recovered(self) -> None:
         """After a crash, write how many entries of the last file are valid."""
@@ -111,11 +115,11 @@ class KeyIndex:
             try:
                 if file.has_flushed_entries(limit, self._log):
                     continue
-                why = ""
+                reason = ""
             except IndexCorrupt as damage:
-                why = str(damage)
+                reason = str(damage)
             self._remove_from(number)
-            return why
+            return reason
         return ""
 
     def _find_first(self, ends: Callable[[IndexFile], bool]) -> int:
@@ -130,7 +134,7 @@ class KeyIndex:
 
     def _verify(self, limit: int, *, recover: bool) -> str:
         """Verify all files, and recover the last one; return why files were removed, or ""."""
-        why = ""
+        reason = ""
         self._is_recovered = recover
         while self._files:
             try:
@@ -145,9 +149,9 @@ class KeyIndex:
                     break
                 self._remove_from(len(self._files) - 1)
             except IndexCorrupt as damage:
-                why = str(damage)
+                reason = str(damage)
                 self._remove_from([file.path for file in self._files].index(damage.path))
-        return why
+        return reason
 
     def _verify_order(self, limit: int) -> None:
         end = -1
@@ -184,23 +188,23 @@ class KeyIndex:
 
         After an OSError the call can be repeated: entries that were already written appear twice, which no query shows.
         """
-        at = 0
-        while at < len(hashed):
+        start = 0
+        while start < len(hashed):
             file = self._files[-1] if self._files else self._create_next()
-            stop = min(len(hashed), at + file.room)
+            stop = min(len(hashed), start + file.room)
             if stop < len(hashed):
-                while stop > at and hashed[stop][1] == hashed[stop - 1][1]:
+                while stop > start and hashed[stop][1] == hashed[stop - 1][1]:
                     stop -= 1
-                if stop == at:
+                if stop == start:
                     if file.header.next_entry > 1:
                         self._create_next()
                         continue
                     stop = (
-                        at + file.room
+                        start + file.room
                     )  # one message has more keys than a file: the only case in which they are split
-            file.append(hashed[at:stop])
+            file.append(hashed[start:stop])
             self._changed.add(file.path)
-            at = stop
+            start = stop
         self.position = position
 
     def _create_next(self) -> IndexFile:
@@ -230,9 +234,9 @@ class KeyIndex:
         for file in self._to_remove:
             self._remove(file)
         self._to_remove, self._remove_after_next = self._remove_after_next, []
-        taken = QueueFilesChanged(self._changed, {self.root} if self._names_changed else set())
+        changed = QueueFilesChanged(self._changed, {self.root} if self._names_changed else set())
         self._changed, self._names_changed = set(), False
-        return taken
+        return changed
 
     # --- reading and removing ---
 

@@ -76,10 +76,10 @@ def open_index(
         now_ms=now_ms,
         log=_RecordedKeys(log),
     )
-    known = IndexProgress(loaded.clean, checkpoint.indexed_offset, checkpoint.index_files, checkpoint.index_ms)
-    index.open(known, log.end)
+    progress = IndexProgress(loaded.clean, checkpoint.indexed_offset, checkpoint.index_files, checkpoint.index_ms)
+    index.open(progress, log.end)
     indexing = IndexBuilder(index, log.segments, deletions)
-    if known.position is not None and (index.position < known.position or len(index) < known.files):
+    if progress.position is not None and (index.position < progress.position or len(index) < progress.files):
         # Rebuilt entries are not flushed, so the checkpoint must not cover them.
         loaded.checkpoint.lower(indexing.add_to_checkpoint(checkpoint, log.end))
     index.write_recovered()
@@ -126,13 +126,13 @@ class IndexBuilder:
         except StoreError:
             self._is_reading_log = True
 
-    def query(self, wanted: KeyQuery) -> KeyQueryResult:
+    def query(self, query: KeyQuery) -> KeyQueryResult:
         """Return records by key, of all that consumers can see.
 
         Raises:
             StoreError: the index is disabled, or it cannot be brought up to date; the next call tries again.
         """
-        return self._run_repairing(lambda index: key_query.find_records(index, self._log, wanted, self._deletions))
+        return self._run_repairing(lambda index: key_query.find_records(index, self._log, query, self._deletions))
 
     def complete(self, derived: int) -> None:
         """Index all pending records and complete the files; the caller flushes them."""
@@ -188,19 +188,19 @@ class IndexBuilder:
     def _catch_up(self, index: KeyIndex, derived: int) -> None:
         waiting = self._pending
         if waiting and waiting[-1][2] < derived:
-            taken = list(waiting)
+            batch_keys = list(waiting)
             waiting.clear()
         else:
-            taken = []
+            batch_keys = []
             while waiting and waiting[0][2] < derived:
-                taken.append(waiting.popleft())
+                batch_keys.append(waiting.popleft())
         if self._is_reading_log:
             position = max(index.position, self._log.start)
             for batch in _batches(iter_readable_records(self._log, position, derived)):
-                index.add(self._hashes.hash_keys([to_keyed(found) for found in batch]), batch[-1].end)
-        elif taken:
+                index.add(self._hashes.hash_keys([to_keyed(record) for record in batch]), batch[-1].end)
+        elif batch_keys:
             self._is_reading_log = True  # until it has succeeded
-            index.add(self._hashes.hash_keys(taken), derived)
+            index.add(self._hashes.hash_keys(batch_keys), derived)
         self._is_reading_log = False
         index.position = max(index.position, derived)
 
@@ -236,30 +236,30 @@ def _discard(_: Keyed) -> None:
     """Ignore a record: this store has no index."""
 
 
-def to_keyed(found: ScannedRecord) -> Keyed:
+def to_keyed(record: ScannedRecord) -> Keyed:
     """Return a record as a put would have added it; one that is not indexed has no properties."""
-    properties = found.properties.decode("utf-8", "replace") if is_indexed(found.sys_flag) else ""
-    return found.topic.decode("utf-8", "replace"), properties, found.offset, found.store_ms
+    properties = record.properties.decode("utf-8", "replace") if is_indexed(record.sys_flag) else ""
+    return record.topic.decode("utf-8", "replace"), properties, record.offset, record.store_ms
 
 
 def _hashes_at(log: Segments, offset: int) -> list[int]:
     """Return the key hashes of the record at `offset`, in the order of their entries; empty if no record begins there."""
     try:
-        found, _ = read_record(log, offset)
+        record, _ = read_record(log, offset)
     except NotARecord:
         return []
-    return hash_record_keys(found)
+    return hash_record_keys(record)
 
 
-def hash_record_keys(found: ScannedRecord) -> list[int]:
+def hash_record_keys(record: ScannedRecord) -> list[int]:
     """Return the hashes of a record's keys, in the order of their entries."""
-    return [value for value, _, _ in KeyHashes().hash_keys([to_keyed(found)])]
+    return [value for value, _, _ in KeyHashes().hash_keys([to_keyed(record)])]
 
 
 def _batches(records: Iterable[ScannedRecord]) -> Iterable[list[ScannedRecord]]:
     batch: list[ScannedRecord] = []
-    for found in records:
-        batch.append(found)
+    for record in records:
+        batch.append(record)
         if len(batch) >= BATCH_RECORDS:
             yield batch
             batch = []

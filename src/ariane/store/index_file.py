@@ -89,8 +89,8 @@ def log_confirms(log: IndexedLog, offset: int, hashes: list[int], *, all_of_them
 class IndexCorrupt(Exception):
     """An index file is damaged; the message says how. Stays inside the store."""
 
-    def __init__(self, path: str, why: str) -> None:
-        super().__init__(f"{path}: {why}")
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
         self.path = path
 
 
@@ -119,7 +119,7 @@ class IndexFile:
 
     def append(self, hashed: Sequence[Hashed]) -> None:
         """Add entries, at most `room`. After an OSError none of them counts, and the call can be repeated."""
-        begin_ms, end_ms, begin_offset, _, used, count = self.header
+        begin_ms, end_ms, begin_offset, _, used_slots, count = self.header
         if count <= 1:
             _, begin_offset, begin_ms = hashed[0]
         slots = self.slots()
@@ -134,7 +134,7 @@ class IndexFile:
             slot = value % slot_count
             older = slots[slot]
             if not older:
-                used += 1
+                used_slots += 1
             elif not 0 < older < count:
                 self._slots = None
                 raise IndexCorrupt(self.path, f"slot {slot} names entry {older} of {count}")
@@ -142,7 +142,7 @@ class IndexFile:
             slots[slot] = count
             count += 1
         _, end_offset, last_ms = hashed[-1]
-        header = IndexHeader(begin_ms, max(end_ms, last_ms), begin_offset, end_offset, used, count)
+        header = IndexHeader(begin_ms, max(end_ms, last_ms), begin_offset, end_offset, used_slots, count)
         self.slots_on_disk = False
         try:
             handle = self._files.get(self.path)
@@ -159,15 +159,15 @@ class IndexFile:
             return
         data = self.slots().cast("B")
         handle = self._files.get(self.path)
-        for at in range(0, len(data), PAGE):
-            page = bytes(data[at : at + PAGE])
-            if page.strip(b"\0") or self._has_slots(handle, at, len(page)):
-                self._disk.pwrite(handle, swap_byte_order(page), HEADER_SIZE + at)
+        for position in range(0, len(data), PAGE):
+            page = bytes(data[position : position + PAGE])
+            if page.strip(b"\0") or self._has_slots(handle, position, len(page)):
+                self._disk.pwrite(handle, swap_byte_order(page), HEADER_SIZE + position)
         self.slots_on_disk, self._slots_are_stale = True, False
 
-    def _has_slots(self, handle: int, at: int, size: int) -> bool:
+    def _has_slots(self, handle: int, position: int, size: int) -> bool:
         """Return whether the disk has slots from before a crash where there are none now."""
-        return self._slots_are_stale and bool(self._disk.pread(handle, size, HEADER_SIZE + at).strip(b"\0"))
+        return self._slots_are_stale and bool(self._disk.pread(handle, size, HEADER_SIZE + position).strip(b"\0"))
 
     def forget_slots(self) -> None:
         """Free the memory of the slots, which must be on the disk."""
@@ -186,31 +186,31 @@ class IndexFile:
         return self._slots
 
     def _fill_from_disk(self, slots: memoryview) -> None:
-        size, target, at = SLOT_SIZE * self.sizes.slots, slots.cast("B"), 0
+        size, target, position = SLOT_SIZE * self.sizes.slots, slots.cast("B"), 0
         handle = self._files.get(self.path)
-        while at < size:
-            data = self._disk.pread(handle, min(_READ_AT_ONCE, size - at), HEADER_SIZE + at)
+        while position < size:
+            data = self._disk.pread(handle, min(_READ_AT_ONCE, size - position), HEADER_SIZE + position)
             if data.strip(b"\0"):
-                target[at : at + len(data)] = swap_byte_order(data)
-            at += max(len(data), 1)
+                target[position : position + len(data)] = swap_byte_order(data)
+            position += max(len(data), 1)
 
     def _fill_from_entries(self, slots: memoryview) -> None:
-        used = 0
+        used_slots = 0
         number, slot_count = 1, self.sizes.slots
         handle = self._files.get(self.path)
         while number < self.header.next_entry:
-            wanted = min(CHUNK_ENTRIES, self.header.next_entry - number)
-            data = self._disk.pread(handle, ENTRY_SIZE * wanted, self.sizes.entries_at + ENTRY_SIZE * number)
-            if len(data) < ENTRY_SIZE * wanted:
-                raise IndexCorrupt(self.path, f"it ends before entry {number + wanted}")
+            count = min(CHUNK_ENTRIES, self.header.next_entry - number)
+            data = self._disk.pread(handle, ENTRY_SIZE * count, self.sizes.entries_at + ENTRY_SIZE * number)
+            if len(data) < ENTRY_SIZE * count:
+                raise IndexCorrupt(self.path, f"it ends before entry {number + count}")
             for value, _, _, older in ENTRY.iter_unpack(data):
                 if value < 0 or slots[value % slot_count] != older:
                     raise IndexCorrupt(self.path, f"entry {number} does not continue the chain of its slot")
                 slots[value % slot_count] = number
                 number += 1
                 if not older:
-                    used += 1
-        self.header = self.header._replace(slots_used=used)
+                    used_slots += 1
+        self.header = self.header._replace(slots_used=used_slots)
 
     # --- reading ---
 
@@ -225,8 +225,8 @@ class IndexFile:
         """Return whether entry `number` belongs to the chain of a hash and to the record at `offset`."""
         if not 0 < number < self.header.next_entry:
             return False
-        found, at, _, _ = self.entry(number)
-        return at == offset and found % self.sizes.slots == value % self.sizes.slots
+        entry_hash, entry_offset, _, _ = self.entry(number)
+        return entry_offset == offset and entry_hash % self.sizes.slots == value % self.sizes.slots
 
     def newest(self, value: int) -> int:
         """Return the number of the newest entry in the chain of a hash, 0 for none."""
@@ -247,11 +247,11 @@ class IndexFile:
         begin_ms, _, begin_offset, end_offset, _, _ = self.header
         slot = value % self.sizes.slots
         while number:
-            found, offset, seconds, older = self.entry(number)
-            if found % self.sizes.slots != slot or found < 0 or not begin_offset <= offset <= end_offset:
+            entry_hash, offset, seconds, older = self.entry(number)
+            if entry_hash % self.sizes.slots != slot or entry_hash < 0 or not begin_offset <= offset <= end_offset:
                 raise IndexCorrupt(self.path, f"entry {number} does not belong to slot {slot}")
             # Java counts the seconds of the first entry from the end of the previous file; its record was stored at `begin_ms`.
-            yield IndexEntry(number, found, offset, begin_ms + (1000 * seconds if number > 1 else 0))
+            yield IndexEntry(number, entry_hash, offset, begin_ms + (1000 * seconds if number > 1 else 0))
             if not 0 <= older < number:
                 raise IndexCorrupt(self.path, f"entry {number} says that {older} is older")
             number = older
@@ -268,9 +268,9 @@ class IndexFile:
             IndexCorrupt: the header does not match the entries.
         """
         self._read_header()
-        _, _, begin_offset, end_offset, used, count = self.header
-        if not 1 <= count <= self.sizes.entries or not 0 <= used <= min(count, self.sizes.slots):
-            raise IndexCorrupt(self.path, f"{count} entries in {used} slots")
+        _, _, begin_offset, end_offset, used_slots, count = self.header
+        if not 1 <= count <= self.sizes.entries or not 0 <= used_slots <= min(count, self.sizes.slots):
+            raise IndexCorrupt(self.path, f"{count} entries in {used_slots} slots")
         if begin_offset > end_offset:
             raise IndexCorrupt(self.path, "it ends before it begins")
         if count > 1:
@@ -287,7 +287,7 @@ class IndexFile:
         self._read_header()
         self._slots = memoryview(bytearray(SLOT_SIZE * self.sizes.slots)).cast("i")
         low, is_broken = self._scan_valid_entries(self._slots, limit, log)
-        whole = low
+        valid = low
         while low > 1:
             start = self._first_of_record(low)
             hashes = [self.entry(number)[0] for number in range(start, low)]
@@ -296,7 +296,7 @@ class IndexFile:
             low, is_broken = start, True
         self.header = self.header._replace(next_entry=low)
         self.slots_on_disk, self._slots_are_stale = False, True
-        if low < whole:
+        if low < valid:
             self._slots = None
         if low > 1:
             self._verify_begin(log.store_ms)
@@ -320,24 +320,24 @@ class IndexFile:
         Returns:
             Its number, and whether it, or an entry after it in the same chunk, claims to be flushed.
         """
-        slot_count, number, last, used = self.sizes.slots, 1, 0, 0
+        slot_count, number, last, used_slots = self.sizes.slots, 1, 0, 0
         handle = self._files.get(self.path)
         while number < self.sizes.entries:
-            wanted = min(CHUNK_ENTRIES, self.sizes.entries - number)
-            data = self._disk.pread(handle, ENTRY_SIZE * wanted, self.sizes.entries_at + ENTRY_SIZE * number)
-            if len(data) < ENTRY_SIZE * wanted:
-                raise IndexCorrupt(self.path, f"it ends before entry {number + wanted}")
-            for at, (value, offset, seconds, older) in enumerate(ENTRY.iter_unpack(data)):
+            count = min(CHUNK_ENTRIES, self.sizes.entries - number)
+            data = self._disk.pread(handle, ENTRY_SIZE * count, self.sizes.entries_at + ENTRY_SIZE * number)
+            if len(data) < ENTRY_SIZE * count:
+                raise IndexCorrupt(self.path, f"it ends before entry {number + count}")
+            for entry_number, (value, offset, seconds, older) in enumerate(ENTRY.iter_unpack(data)):
                 slot = value % slot_count
                 is_blank = not (value or offset or seconds or older) and not log_confirms(log, 0, [0])
                 if value < 0 or not last <= offset < limit or slots[slot] != older or is_blank:
-                    self.header = self.header._replace(slots_used=used)
-                    return number, _has_flushed_entry(data[ENTRY_SIZE * at :], limit)
+                    self.header = self.header._replace(slots_used=used_slots)
+                    return number, _has_flushed_entry(data[ENTRY_SIZE * entry_number :], limit)
                 slots[slot] = number
                 last = offset
-                used += not older
+                used_slots += not older
                 number += 1
-        self.header = self.header._replace(slots_used=used)
+        self.header = self.header._replace(slots_used=used_slots)
         return number, False
 
     def _first_of_record(self, stop: int) -> int:
@@ -396,7 +396,7 @@ def _has_flushed_entry(data: bytes, limit: int) -> bool:
     """Return whether one of these entries, which begin with an invalid one, claims to be flushed."""
     if not data.strip(b"\0"):
         return False
-    return any(one[1] < limit and any(one) for one in ENTRY.iter_unpack(data))
+    return any(entry[1] < limit and any(entry) for entry in ENTRY.iter_unpack(data))
 
 
 def swap_byte_order(data: bytes) -> bytes:

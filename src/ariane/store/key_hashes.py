@@ -38,8 +38,8 @@ def is_indexed(sys_flag: int) -> bool:
 
 def parse_keys(properties: str) -> list[str]:
     """Return the keys in a stored properties text without duplicates, the unique id first."""
-    found = properties_text.decode(properties)
-    unique, words = found.get(UNIQ_KEY, ""), found.get(KEYS, "").split(KEY_SEPARATOR)
+    property_values = properties_text.decode(properties)
+    unique, words = property_values.get(UNIQ_KEY, ""), property_values.get(KEYS, "").split(KEY_SEPARATOR)
     return [key for key in dict.fromkeys((unique, *words)) if key]
 
 
@@ -62,13 +62,13 @@ class KeyHashes:
             topics.clear()
         hashed: list[Hashed] = []
         for topic, properties, offset, store_ms in records:
-            at = properties.rfind(_UNIQUE)
-            if at < 0:
+            position = properties.rfind(_UNIQUE)
+            if position < 0:
                 if _KEYS in properties:
                     hashed += [(key_hash(topic, key), offset, store_ms) for key in parse_keys(properties)]
                 continue
-            end = properties.find(_PAIR_END, at)
-            key = properties[at + _UNIQUE_SIZE : end] if end > 0 else properties[at + _UNIQUE_SIZE :]
+            end = properties.find(_PAIR_END, position)
+            key = properties[position + _UNIQUE_SIZE : end] if end > 0 else properties[position + _UNIQUE_SIZE :]
             heads = topics.get(topic)
             if heads is None:
                 heads = topics[topic] = {}
@@ -80,7 +80,7 @@ class KeyHashes:
             except KeyError:  # not a unique id of a known client
                 hashed += [(key_hash(topic, key), offset, store_ms) for key in parse_keys(properties)]
                 continue
-            if at and properties[at - 1] != _PAIR_END:  # the end of another property name
+            if position and properties[position - 1] != _PAIR_END:  # the end of another property name
                 hashed += [(key_hash(topic, key), offset, store_ms) for key in parse_keys(properties)]
                 continue
             if value >= 0x8000_0000:
@@ -102,9 +102,9 @@ class KeyHashes:
 
 def _words(properties: str) -> Iterable[str]:
     """Return the words of KEYS without duplicates."""
-    at = properties.rfind(_KEYS)
-    end = properties.find(_PAIR_END, at)
-    text = properties[at + _KEYS_SIZE :] if end < 0 else properties[at + _KEYS_SIZE : end]
-    if not text or (at and properties[at - 1] != _PAIR_END):  # empty, or the end of another property name
+    position = properties.rfind(_KEYS)
+    end = properties.find(_PAIR_END, position)
+    text = properties[position + _KEYS_SIZE :] if end < 0 else properties[position + _KEYS_SIZE : end]
+    if not text or (position and properties[position - 1] != _PAIR_END):  # empty, or the end of another property name
         text = properties_text.decode(properties).get(KEYS, "")
     return filter(None, dict.fromkeys(text.split(KEY_SEPARATOR)))

@@ -72,51 +72,49 @@ class _Full(Exception):
         self.position = position
 
 
-def find_records(
-    index: KeyIndex, log: Segments, wanted: KeyQuery, deletions: Deletions | None = None
-) -> KeyQueryResult:
+def find_records(index: KeyIndex, log: Segments, query: KeyQuery, deletions: Deletions | None = None) -> KeyQueryResult:
     """Return the records of a topic whose UNIQ_KEY, or a word of whose KEYS, is the key.
 
     Raises:
         IndexCorrupt: an index file is damaged.
     """
-    search = _Search(log, wanted, deletions or Deletions())
+    search = _Search(log, query, deletions or Deletions())
     files = index.files()
-    position = wanted.position
+    position = query.position
     if position is not None and position.file in [file.name for file in files]:
         files = [file for file in files if file.name <= position.file]
-    rest: QueryPosition | None = None
+    next_position: QueryPosition | None = None
     try:
         for file in files:
             search.search_file(file)
-            if file.header.begin_ms < wanted.begin_ms:
+            if file.header.begin_ms < query.begin_ms:
                 break
     except _Full as full:
-        rest = full.position
-    records = [search.taken[offset] for offset in sorted(search.taken)]
-    return KeyQueryResult(records, rest, *index.last_update)
+        next_position = full.position
+    records = [search.records[offset] for offset in sorted(search.records)]
+    return KeyQueryResult(records, next_position, *index.last_update)
 
 
 class _Search:
-    """A running query; `taken` are its records by offset."""
+    """A running query; `records` are its results by offset."""
 
-    def __init__(self, log: Segments, wanted: KeyQuery, deletions: Deletions) -> None:
+    def __init__(self, log: Segments, query: KeyQuery, deletions: Deletions) -> None:
         self._log = log  # candidates are read here
         self._deletions = deletions  # records of deleted topics are omitted
-        self._wanted = wanted  # key, bounds and limit
-        self._topic = wanted.topic.encode()  # encoded for the comparison with records
-        self._hash = key_hash(wanted.topic, wanted.key)  # of topic and key
+        self._query = query  # key, bounds and limit
+        self._topic = query.topic.encode()  # encoded for the comparison with records
+        self._hash = key_hash(query.topic, query.key)  # of topic and key
         # Entries and bytes so far: a query blocks the event loop, so both are bounded.
         self._scanned = 0
         self._bytes = 0  # size of the records so far
-        self.taken: dict[int, bytes] = {}
+        self.records: dict[int, bytes] = {}
 
     def search_file(self, file: IndexFile) -> None:
         """Take the matching records of one file."""
-        begin_ms, end_ms = self._wanted.begin_ms, self._wanted.end_ms
+        begin_ms, end_ms = self._query.begin_ms, self._query.end_ms
         if file.header.begin_ms > end_ms or file.header.end_ms < begin_ms:
             return
-        position = self._wanted.position
+        position = self._query.position
         last = NO_LIMIT if position is None else position.offset
         for entry in file.chain(self._hash, self._start(file)):
             self._scanned += 1
@@ -128,27 +126,27 @@ class _Search:
                 self._take(file, entry)
 
     def _start(self, file: IndexFile) -> int:
-        position = self._wanted.position
-        here = position is not None and position.file == file.name
-        if here and position and file.has_entry(self._hash, position.number, position.offset):
+        position = self._query.position
+        is_resumed = position is not None and position.file == file.name
+        if is_resumed and position and file.has_entry(self._hash, position.number, position.offset):
             return position.number
         return file.newest(self._hash)
 
     def _take(self, file: IndexFile, entry: IndexEntry) -> None:
-        wanted = self._wanted
-        if entry.offset in self.taken:
+        query = self._query
+        if entry.offset in self.records:
             return
         try:
-            found, data = read_record(self._log, entry.offset)
+            record, data = read_record(self._log, entry.offset)
         except NotARecord:
             return
-        if found.topic != self._topic or not wanted.begin_ms <= found.store_ms <= wanted.end_ms:
+        if record.topic != self._topic or not query.begin_ms <= record.store_ms <= query.end_ms:
             return
-        if self._deletions.covers(found):
+        if self._deletions.covers(record):
             return
-        if wanted.key not in parse_keys(found.properties.decode("utf-8", "replace")):
+        if query.key not in parse_keys(record.properties.decode("utf-8", "replace")):
             return
-        if len(self.taken) >= wanted.max_count or (self.taken and self._bytes + len(data) > BYTES_MAX):
+        if len(self.records) >= query.max_count or (self.records and self._bytes + len(data) > BYTES_MAX):
             raise _Full(QueryPosition(entry.offset, file.name, entry.number))
-        self.taken[entry.offset] = data
+        self.records[entry.offset] = data
         self._bytes += len(data)

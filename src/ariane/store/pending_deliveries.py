@@ -52,26 +52,26 @@ class DeliveryRun:
         # Smallest number: shows without a read whether the run has entries below some number.
         self.lowest = lowest
         self._files = files  # bounds the number of open files
-        self._at = 0  # entries before it are delivered
+        self._position = 0  # entries before it are delivered
         # Entries of one read, and the position of the first of them.
         self._block: list[Key] = []
         self._block_at = 0  # number of the first entry in `_block`
 
     @property
     def remaining(self) -> int:
-        return self.count - self._at
+        return self.count - self._position
 
     def head(self) -> Key | None:
-        at = self._at - self._block_at
-        if at < len(self._block):
-            return self._block[at]
-        if self._at >= self.count:
+        index = self._position - self._block_at
+        if index < len(self._block):
+            return self._block[index]
+        if self._position >= self.count:
             return None
-        self._block, self._block_at = self._read(self._at, BLOCK), self._at
+        self._block, self._block_at = self._read(self._position, BLOCK), self._position
         return self._block[0]
 
     def advance(self) -> None:
-        self._at += 1
+        self._position += 1
 
     def skip_to(self, done: Key) -> None:
         """Skip all entries at or before `done`."""
@@ -82,19 +82,19 @@ class DeliveryRun:
                 low = middle + 1
             else:
                 high = middle
-        self._at, self._block, self._block_at = low, [], 0
+        self._position, self._block, self._block_at = low, [], 0
 
     def iter_remaining(self) -> Iterator[Key]:
-        at = self._at
-        while at < self.count:
-            block = self._read(at, RUN_MIN)
+        number = self._position
+        while number < self.count:
+            block = self._read(number, RUN_MIN)
             yield from block
-            at += len(block)
+            number += len(block)
 
-    def _read(self, at: int, count: int) -> list[Key]:
-        count = min(count, self.count - at)
+    def _read(self, number: int, count: int) -> list[Key]:
+        count = min(count, self.count - number)
         handle = self._files.get(self.path)
-        data = self._files.disk.pread(handle, count * _ENTRY_SIZE, _HEAD.size + at * _ENTRY_SIZE)
+        data = self._files.disk.pread(handle, count * _ENTRY_SIZE, _HEAD.size + number * _ENTRY_SIZE)
         if len(data) < count * _ENTRY_SIZE:
             raise OSError(5, "a run of timers was truncated", self.path)
         return _decode_entries(data)
@@ -218,14 +218,14 @@ class PendingDeliveries:
 
     def _runs_to_merge(self) -> list[int]:
         """Return runs with few remaining entries, as many as fit into one new run, the emptiest first."""
-        taken: list[int] = []
+        selected: list[int] = []
         total = 0
         for number, run in sorted(self.runs.items(), key=lambda item: item[1].remaining):
             total += run.remaining
             if run.remaining > MERGE_ENTRIES_MAX or total > RUN_MIN:
                 break
-            taken.append(number)
-        return taken
+            selected.append(number)
+        return selected
 
     def end_write(self, *, written: bool) -> None:
         """Use the run of `begin_write` if it and the state that lists it are durable; otherwise forget it."""
@@ -234,8 +234,8 @@ class PendingDeliveries:
             number, path, _, keys, absorbed, up_to = writing
             self._in_memory = [key for key in self._in_memory if key[1] >= up_to]
             heapify(self._in_memory)
-            for one in absorbed:
-                self.runs.pop(one, None)
+            for absorbed_number in absorbed:
+                self.runs.pop(absorbed_number, None)
             run = DeliveryRun(self._files, path, len(keys), min(key[1] for key in keys))
             run.skip_to(self._last)
             if run.head() is not None:

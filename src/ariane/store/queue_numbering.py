@@ -6,7 +6,7 @@
     5 6 0 1 2       the topic was deleted and created again: the queue restarts, if `NumberingRestarts` allows it
     5 6 0           a torn write that lost its number, or the first record of a topic that was created again: as above
 
-A record out of order is held until the next record of its queue decides which case it is, or none follows. One damaged number
+A record out of order is deferred until the next record of its queue decides which case it is, or none follows. One damaged number
 must neither empty a queue nor fill it with empty entries; and a lost one must not shift the later ones.
 
 A restart empties the queue, so it drops acknowledged records if the number was damaged. This broker records its deletions
@@ -34,40 +34,42 @@ class NumberingRestarts(enum.Enum):
 
 
 class NumberingDecision(NamedTuple):
-    """Outcome for a held record and the new one that follows it."""
+    """Outcome for a deferred record and the new one that follows it."""
 
-    place_held: bool  # the held record gets an entry, at its number
+    place_deferred: bool  # the deferred record gets an entry, at its number
     next_number: int  # expected number if it does not
-    place_new: bool  # the new record gets an entry; otherwise it is held in turn
+    place_new: bool  # the new record gets an entry; otherwise it is deferred in turn
 
 
-def decide(due: int, held: int, number: int, *, restarts: NumberingRestarts) -> NumberingDecision:
+def decide(expected: int, deferred: int, number: int, *, restarts: NumberingRestarts) -> NumberingDecision:
     """Decide about a record out of order.
 
     Args:
-        due: number that was expected.
-        held: number of the record that came instead.
+        expected: Number of the next entry.
+        deferred: Number of the record that arrived instead.
         number: number of the next record of the queue.
     """
     is_likely = restarts is NumberingRestarts.LIKELY
     # 0 (0) 1: the second 0 may be the torn record 1, whose number was then assigned again.
-    backward = (is_likely and held == 0) or (restarts is not NumberingRestarts.NEVER and number != due)
-    if number == held + 1 and (held > due or backward):
-        return NumberingDecision(True, held, True)
-    if number in (due, due + 1):
+    backward = (is_likely and deferred == 0) or (restarts is not NumberingRestarts.NEVER and number != expected)
+    if number == deferred + 1 and (deferred > expected or backward):
+        return NumberingDecision(True, deferred, True)
+    if number in (expected, expected + 1):
         return NumberingDecision(False, number, True)
-    if due < held < number or (is_likely and held == 0 < number < due):
-        return NumberingDecision(True, held, False)
-    return NumberingDecision(False, due, False)
+    if expected < deferred < number or (is_likely and deferred == 0 < number < expected):
+        return NumberingDecision(True, deferred, False)
+    return NumberingDecision(False, expected, False)
 
 
-def is_last_placed(due: int, held: int, missing_max: int, *, restarts: NumberingRestarts, is_new: bool) -> bool:
+def is_last_placed(
+    expected: int, deferred: int, missing_max: int, *, restarts: NumberingRestarts, is_new: bool
+) -> bool:
     """Return whether a record out of order gets an entry if no record of its queue follows.
 
     Args:
         missing_max: number of records that may have been lost.
         is_new: the queue is built from nothing, so any number may be its first.
     """
-    if held > due:
-        return is_new or held - due <= missing_max + SMALL_GAP
-    return restarts is NumberingRestarts.LIKELY and held == 0
+    if deferred > expected:
+        return is_new or deferred - expected <= missing_max + SMALL_GAP
+    return restarts is NumberingRestarts.LIKELY and deferred == 0

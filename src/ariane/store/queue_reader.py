@@ -63,39 +63,39 @@ def read_messages(
 
     log_start, recent_from = log.start, log.end - config.memory_bytes
     bytes_max, count_max = config.transfer_bytes_in_memory, min(max_count, config.transfer_count_in_memory)
-    taken: list[tuple[int, int]] = []
+    selected: list[tuple[int, int]] = []
     total = scanned = last = 0
     status = GetStatus.NO_MATCHED_MESSAGE
     candidates = ENTRY.iter_unpack(entries)
     if accept is not None:
         candidates, codes = _filter_records(log, entries, codes, accept), _ACCEPTED
-    for at, size, code in candidates:
-        if at < log_start or size == BLANK_SIZE or code == LOST_CODE:
+    for record_offset, size, code in candidates:
+        if record_offset < log_start or size == BLANK_SIZE or code == LOST_CODE:
             status = GetStatus.MESSAGE_WAS_REMOVING
             scanned += 1
             continue
-        if taken:
-            if len(taken) >= count_max or total + size > bytes_max:
+        if selected:
+            if len(selected) >= count_max or total + size > bytes_max:
                 break
-            if at < recent_from and (
-                len(taken) >= config.transfer_count_on_disk or total + size > config.transfer_bytes_on_disk
+            if record_offset < recent_from and (
+                len(selected) >= config.transfer_count_on_disk or total + size > config.transfer_bytes_on_disk
             ):
                 break
-        last = at
+        last = record_offset
         scanned += 1
         if codes is not None and code not in codes and code > EXT_ADDRESS_MAX and _low_32(code) not in codes:
             status = GetStatus.NO_MATCHED_MESSAGE
             continue
-        taken.append((at, size))
+        selected.append((record_offset, size))
         total += size
-    records = _records(log, taken)
+    records = _records(log, selected)
     if records:
         status = GetStatus.FOUND
-    elif taken:
+    elif selected:
         status = GetStatus.MESSAGE_WAS_REMOVING  # all were corrupt: the consumer continues after them
     suggest_slave = log.end - last > config.memory_bytes
-    behind = log.end - last if last or taken else None
-    return GetResult(status, records, offset + scanned, low, high, suggest_slave, behind)
+    bytes_behind = log.end - last if last or selected else None
+    return GetResult(status, records, offset + scanned, low, high, suggest_slave, bytes_behind)
 
 
 def _entry_count(max_count: int, codes: frozenset[int] | None, accept: Callable[[bytes], bool] | None) -> int:
@@ -122,42 +122,42 @@ def _filter_records(
     Records are read a few at a time, up to SCAN_RECORD_BYTES in all (the entry that exceeds it is the last).
     """
     log_start, looked_at = log.start, 0
-    every = list(ENTRY.iter_unpack(entries))
+    all_entries = list(ENTRY.iter_unpack(entries))
     first = 0
-    while first < len(every) and looked_at < SCAN_RECORD_BYTES:
+    while first < len(all_entries) and looked_at < SCAN_RECORD_BYTES:
         chunk: list[tuple[int, int]] = []
         total, after = 0, first
-        while after < len(every) and len(chunk) < AHEAD_COUNT:
-            at, size, code = every[after]
-            if at >= log_start and size != BLANK_SIZE and code != LOST_CODE:
+        while after < len(all_entries) and len(chunk) < AHEAD_COUNT:
+            record_offset, size, code = all_entries[after]
+            if record_offset >= log_start and size != BLANK_SIZE and code != LOST_CODE:
                 if chunk and total + size > AHEAD_BYTES:
                     break
-                chunk.append((at, size))
+                chunk.append((record_offset, size))
                 total += size
             after += 1
         records = iter(_read(log, chunk))
-        for at, size, code in every[first:after]:
+        for record_offset, size, code in all_entries[first:after]:
             verdict = _REJECTED
-            if at >= log_start and size != BLANK_SIZE and code != LOST_CODE:
+            if record_offset >= log_start and size != BLANK_SIZE and code != LOST_CODE:
                 record = next(records)
                 looked_at += size
                 tag_fits = codes is None or code <= EXT_ADDRESS_MAX or _low_32(code) in codes
                 verdict = _MATCHED if tag_fits and record is not None and accept(record) else _REJECTED
-            yield at, size, verdict
+            yield record_offset, size, verdict
         first = after
 
 
-def _records(log: CommitLog, taken: list[tuple[int, int]]) -> list[bytes]:
+def _records(log: CommitLog, positions: list[tuple[int, int]]) -> list[bytes]:
     """Return the records at these offsets; corrupt ones are reported and skipped."""
-    return [record for record in _read(log, taken) if record is not None]
+    return [record for record in _read(log, positions) if record is not None]
 
 
-def _read(log: CommitLog, taken: list[tuple[int, int]]) -> list[bytes | None]:
+def _read(log: CommitLog, positions: list[tuple[int, int]]) -> list[bytes | None]:
     """Read records in as few spans as is worthwhile; None, and a report, for each corrupt one."""
     records: list[bytes | None] = []
-    first, count, file_size = 0, len(taken), log.size
+    first, count, file_size = 0, len(positions), log.size
     while first < count:
-        start, size = taken[first]
+        start, size = positions[first]
         if not FIXED_SIZE <= size <= SPAN_MAX and not _is_record(log, start, size):
             log.report_corrupt_record(start, size)  # a damaged entry must not cause a read of a gigabyte
             records.append(None)
@@ -167,19 +167,19 @@ def _read(log: CommitLog, taken: list[tuple[int, int]]) -> list[bytes | None]:
         bound = min(start - start % file_size + file_size, start + SPAN_MAX)
         after = first + 1
         while after < count:
-            at, size = taken[after]
-            if size < FIXED_SIZE or not 0 <= at - stop <= SPAN_GAP or at + size > bound:
+            record_offset, size = positions[after]
+            if size < FIXED_SIZE or not 0 <= record_offset - stop <= SPAN_GAP or record_offset + size > bound:
                 break
-            stop = at + size
+            stop = record_offset + size
             after += 1
         data = log.read(start, stop - start)
-        for at, size in taken[first:after]:
-            within = at - start
-            if within + size > len(data) or IDENTITY.unpack_from(data, within) != (size, MAGIC, at):
-                log.report_corrupt_record(at, size)
+        for record_offset, size in positions[first:after]:
+            position = record_offset - start
+            if position + size > len(data) or IDENTITY.unpack_from(data, position) != (size, MAGIC, record_offset):
+                log.report_corrupt_record(record_offset, size)
                 records.append(None)
             else:
-                records.append(data[within : within + size])
+                records.append(data[position : position + size])
         first = after
     return records
 
@@ -215,11 +215,11 @@ def find_by_time(queue: ConsumeQueue, log: CommitLog, ms: int) -> int:
     first = low
     while low < high:
         middle = (low + high) // 2
-        known, stored = _last_with_record(queue, log, low, middle)
+        number, stored = _last_with_record(queue, log, low, middle)
         if stored < ms:
             low = middle + 1
         else:
-            high = known
+            high = number
     if low == queue.max:
         return low - 1
     if low == first:
@@ -234,12 +234,12 @@ def find_by_time(queue: ConsumeQueue, log: CommitLog, ms: int) -> int:
 
 def _last_with_record(queue: ConsumeQueue, log: CommitLog, low: int, number: int) -> tuple[int, int]:
     """Return the last entry in [low, number] that has a record, and its store time; (number, -1) if none has."""
-    at: int | None = number
-    while at is not None and at >= low:
-        at = queue.find_last_used(low, at + 1)
-        if at is not None:
-            stored = read_store_ms(log, ENTRY.unpack(queue.entries(at, 1))[0])
+    index: int | None = number
+    while index is not None and index >= low:
+        index = queue.find_last_used(low, index + 1)
+        if index is not None:
+            stored = read_store_ms(log, ENTRY.unpack(queue.entries(index, 1))[0])
             if stored is not None:
-                return at, stored
-            at -= 1
+                return index, stored
+            index -= 1
     return number, -1

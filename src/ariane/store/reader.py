@@ -26,9 +26,9 @@ def read_log(
     files = OpenFiles(disk or ReadOnlyDisk())
     try:
         log = _log(files, root, commit_log)
-        at = max(start, log.start)
-        while log.has(at):
-            scanner = RecordScanner(log, at, FOREVER, check_crc=False, min_store_ms=0)
+        offset = max(start, log.start)
+        while log.has(offset):
+            scanner = RecordScanner(log, offset, FOREVER, check_crc=False, min_store_ms=0)
             reported = 0
             for record in scanner:
                 yield from (str(corrupt) for corrupt in scanner.corrupt_ranges[reported:])
@@ -39,7 +39,7 @@ def read_log(
             if log.has(scanner.end) or not later:
                 break
             yield f"{log.path(scanner.end)} is missing"
-            at = later[0]
+            offset = later[0]
     except OSError as error:
         raise StoreError(f"Cannot read {error.filename or root}: {error.strerror or error}") from error
     finally:
@@ -63,8 +63,8 @@ def read_queue(
         if files.disk.size(directory) is None:
             raise StoreError(f"Queue {queue_id} of topic {topic} not found in {root}")
         queue, _ = inspect_files(files, directory, "mappedFileSizeConsumeQueue")
-        for at in range(max(start * ENTRY_SIZE, queue.start), queue.stop, ENTRY_SIZE):
-            data = queue.read(at, ENTRY_SIZE)
+        for position in range(max(start * ENTRY_SIZE, queue.start), queue.stop, ENTRY_SIZE):
+            data = queue.read(position, ENTRY_SIZE)
             offset, size, code = ENTRY.unpack(data) if len(data) == ENTRY_SIZE else (0, 0, 0)
             if size == 0:
                 break
@@ -73,7 +73,7 @@ def read_queue(
             try:
                 yield _decode(read_record(log, offset)[1], offset)
             except NotARecord as fault:
-                yield f"entry {at // ENTRY_SIZE}: {size} bytes at {offset} are not a record ({fault})"
+                yield f"entry {position // ENTRY_SIZE}: {size} bytes at {offset} are not a record ({fault})"
     except OSError as error:
         raise StoreError(f"Cannot read {error.filename or root}: {error.strerror or error}") from error
     finally:

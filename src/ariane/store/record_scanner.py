@@ -76,7 +76,7 @@ class NotARecord(Exception):
     """The bytes at an offset are not a record; the message says why. Stays inside the store."""
 
 
-def parse_record(data: bytes, at: int, offset: int, room: int, *, check_crc: bool) -> ScannedRecord:
+def parse_record(data: bytes, position: int, offset: int, room: int, *, check_crc: bool) -> ScannedRecord:
     """Return the record at `data[at:]`.
 
     Args:
@@ -87,9 +87,9 @@ def parse_record(data: bytes, at: int, offset: int, room: int, *, check_crc: boo
     Raises:
         NotARecord: the bytes are not a record of this offset.
     """
-    if len(data) - at < FIXED_SIZE:
-        raise NotARecord(f"{len(data) - at} bytes are left, a record has at least {FIXED_SIZE}")
-    size, magic, crc, queue_id, _, queue_offset, own_offset, sys_flag, _ = HEAD.unpack_from(data, at)
+    if len(data) - position < FIXED_SIZE:
+        raise NotARecord(f"{len(data) - position} bytes are left, a record has at least {FIXED_SIZE}")
+    size, magic, crc, queue_id, _, queue_offset, own_offset, sys_flag, _ = HEAD.unpack_from(data, position)
     if magic != MAGIC:
         raise NotARecord(f"magic {magic & 0xFFFFFFFF:#x} instead of {MAGIC & 0xFFFFFFFF:#x}")
     if own_offset != offset:
@@ -98,28 +98,28 @@ def parse_record(data: bytes, at: int, offset: int, room: int, *, check_crc: boo
     store_ms_at = STORE_MS_AT + extra
     size_at = BODY_SIZE_AT + extra + (V6_EXTRA if sys_flag & STORE_HOST_V6 else 0)  # length of the body
     body_at = size_at + BODY_LENGTH_SIZE
-    if size < body_at + TAIL_SIZE or size + FILLER_SIZE > room or at + size > len(data):
+    if size < body_at + TAIL_SIZE or size + FILLER_SIZE > room or position + size > len(data):
         raise NotARecord(f"a size of {size} bytes does not fit")
-    (store_ms,) = I64.unpack_from(data, at + store_ms_at)
-    (body_size,) = I32.unpack_from(data, at + size_at)
+    (store_ms,) = I64.unpack_from(data, position + store_ms_at)
+    (body_size,) = I32.unpack_from(data, position + size_at)
     topic_at = body_at + body_size
     if body_size < 0 or topic_at + TAIL_SIZE > size:
         raise NotARecord(f"a body of {body_size} bytes does not fit into {size}")
-    properties_at = topic_at + TOPIC_LENGTH_SIZE + data[at + topic_at]
+    properties_at = topic_at + TOPIC_LENGTH_SIZE + data[position + topic_at]
     text_at = properties_at + PROPERTIES_LENGTH_SIZE
     if text_at > size:
         raise NotARecord("the topic does not fit")
-    (properties_size,) = I16.unpack_from(data, at + properties_at)
+    (properties_size,) = I16.unpack_from(data, position + properties_at)
     if properties_size < 0 or text_at + properties_size != size:
         raise NotARecord(f"properties of {properties_size} bytes do not end the record")
-    if check_crc and body_size and crc != zlib.crc32(data[at + body_at : at + topic_at]) & 0x7FFFFFFF:
+    if check_crc and body_size and crc != zlib.crc32(data[position + body_at : position + topic_at]) & 0x7FFFFFFF:
         raise NotARecord("the body's CRC is wrong")
-    if check_crc and properties_size and not data[at + size - 1]:
+    if check_crc and properties_size and not data[position + size - 1]:
         # No checksum covers the properties, and their text never ends with a zero: the write was torn in them.
         raise NotARecord("its properties end with zeros")
-    topic = data[at + topic_at + TOPIC_LENGTH_SIZE : at + properties_at]
-    properties = data[at + text_at : at + size]
-    (prepared_offset,) = I64.unpack_from(data, at + size_at - _BEFORE_BODY)
+    topic = data[position + topic_at + TOPIC_LENGTH_SIZE : position + properties_at]
+    properties = data[position + text_at : position + size]
+    (prepared_offset,) = I64.unpack_from(data, position + size_at - _BEFORE_BODY)
     return ScannedRecord(offset, size, topic, queue_id, queue_offset, sys_flag, store_ms, properties, prepared_offset)
 
 
@@ -134,8 +134,8 @@ def read_record(segments: Segments, offset: int) -> tuple[ScannedRecord, bytes]:
     size = _record_size(data, 0)
     if size > len(data) and size <= room:
         data = segments.read(offset, size)
-    found = parse_record(data, 0, offset, room, check_crc=False)
-    return found, data[: found.size]
+    record = parse_record(data, 0, offset, room, check_crc=False)
+    return record, data[: record.size]
 
 
 class CorruptRange(NamedTuple):
@@ -191,28 +191,30 @@ class RecordScanner:
 
     def __iter__(self) -> Iterator[ScannedRecord]:
         segments, size = self._segments, self._segments.size
-        data, at = b"", 0
+        data, position = b"", 0
         offset = self.end
         before_ms = 0
         skipped: list[CorruptRange] = []  # corrupt ranges that count once a record follows
         while offset < self._stop:
             room = size - offset % size
-            if len(data) - at < FIXED_SIZE:
-                data, at = segments.read(offset, CHUNK_BYTES), 0
-            record_size, magic = SIZE_AND_MAGIC.unpack_from(data, at) if len(data) - at >= FILLER_SIZE else (0, 0)
+            if len(data) - position < FIXED_SIZE:
+                data, position = segments.read(offset, CHUNK_BYTES), 0
+            record_size, magic = (
+                SIZE_AND_MAGIC.unpack_from(data, position) if len(data) - position >= FILLER_SIZE else (0, 0)
+            )
             if magic == FILLER_MAGIC and record_size == room:
                 offset += room
-                data, at = b"", 0
+                data, position = b"", 0
                 if not skipped:
                     self.end = offset
                 if not segments.has(offset):
                     self.stop_reason = self.stop_reason or "the last file is full"
                     return
                 continue
-            if record_size > len(data) - at and magic == MAGIC and record_size <= room:
-                data, at = segments.read(offset, max(record_size, CHUNK_BYTES)), 0
+            if record_size > len(data) - position and magic == MAGIC and record_size <= room:
+                data, position = segments.read(offset, max(record_size, CHUNK_BYTES)), 0
             try:
-                record = parse_record(data, at, offset, room, check_crc=self._check_crc or bool(skipped))
+                record = parse_record(data, position, offset, room, check_crc=self._check_crc or bool(skipped))
                 if skipped and record.store_ms < (self._min_store_ms or 0):
                     raise NotARecord("it is older than the records before it")
             except NotARecord as error:
@@ -224,12 +226,12 @@ class RecordScanner:
                     return
                 skipped.append(CorruptRange(offset, resume - offset, str(error)))
                 offset = resume
-                data, at = b"", 0
+                data, position = b"", 0
                 if offset == self._stop:
                     self.corrupt_ranges += skipped
                     self.end = offset
                 continue
-            at += record.size
+            position += record.size
             offset += record.size
             if self._min_store_ms is not None:
                 # The earlier of two neighbours: nothing protects store times, and one damaged time must not age all later records.
@@ -247,9 +249,9 @@ class RecordScanner:
         segments, size = self._segments, self._segments.size
         resume = offset - offset % size + size
         bound = min(resume, self._stop)
-        found = find_valid_record(segments, offset + 1, bound, self._min_store_ms or 0)
-        if found is not None:
-            return found
+        next_valid = find_valid_record(segments, offset + 1, bound, self._min_store_ms or 0)
+        if next_valid is not None:
+            return next_valid
         if self._all_written and bound == self._stop:
             return bound
         return resume if resume < self._stop and segments.has(resume) else None
@@ -261,23 +263,23 @@ def find_valid_record(segments: Segments, start: int, stop: int, min_store_ms: i
     Candidates are found by the magic; a record must name its own offset, and its body must match the CRC. Parts of the file that
     were never written are not read.
     """
-    at, wanted = start, FIRST_SEARCH_BYTES
-    while at < stop:
-        reached = segments.find_data(at)
+    position, size = start, FIRST_SEARCH_BYTES
+    while position < stop:
+        reached = segments.find_data(position)
         if reached is None or reached >= stop:
             return None
         # The magic is at byte 4 of a record, so a record can begin in the last 4 unwritten bytes.
-        at = max(at, reached - MAGIC_AT)
-        data = segments.read(at, wanted)
+        position = max(position, reached - MAGIC_AT)
+        data = segments.read(position, size)
         for offset in _find_magics(data):
-            if at + offset >= stop:
+            if position + offset >= stop:
                 return None
-            if _is_good(segments, at + offset, min_store_ms):
-                return at + offset
-        if len(data) < wanted:
+            if _is_good(segments, position + offset, min_store_ms):
+                return position + offset
+        if len(data) < size:
             return None
-        at += len(data) - FILLER_SIZE + 1  # the next read overlaps, because a magic may cross the border
-        wanted = min(4 * wanted, CHUNK_BYTES)
+        position += len(data) - FILLER_SIZE + 1  # the next read overlaps, because a magic may cross the border
+        size = min(4 * size, CHUNK_BYTES)
     return None
 
 
@@ -336,41 +338,41 @@ def iter_readable_records(segments: Segments, start: int, stop: int) -> Iterator
 
     After a record that cannot be read, continue with the next file: only there the next boundary is known.
     """
-    at = start
-    while at < stop:
-        walk = RecordScanner(segments, at, stop, check_crc=False)
+    offset = start
+    while offset < stop:
+        walk = RecordScanner(segments, offset, stop, check_crc=False)
         yield from walk
-        at = walk.end
-        if at < stop:
-            at = min(at - at % segments.size + segments.size, stop)
+        offset = walk.end
+        if offset < stop:
+            offset = min(offset - offset % segments.size + segments.size, stop)
 
 
-def _record_size(data: bytes, at: int) -> int:
-    """Return TOTALSIZE if a record may begin at `at`, else 0: damaged bytes must not cause a read of a gigabyte."""
-    if len(data) - at < FILLER_SIZE:
+def _record_size(data: bytes, position: int) -> int:
+    """Return TOTALSIZE if a record may begin at `position`, else 0: damaged bytes must not cause a read of a gigabyte."""
+    if len(data) - position < FILLER_SIZE:
         return 0
-    size, magic = SIZE_AND_MAGIC.unpack_from(data, at)
+    size, magic = SIZE_AND_MAGIC.unpack_from(data, position)
     return int(size) if magic == MAGIC else 0
 
 
-def compute_tags_code(found: ScannedRecord, delays_ms: Sequence[int]) -> int:
+def compute_tags_code(record: ScannedRecord, delays_ms: Sequence[int]) -> int:
     """Return the tags code of a record's queue entry: the hash of its TAGS, or in a delay topic its due time in ms."""
-    if found.topic == _SCHEDULE:
-        due = compute_delivery_ms(found.properties.decode("utf-8", "replace"), found.store_ms, delays_ms)
-        if due is not None:
-            return due
-    if found.topic == _TIMER:
-        return compute_timer_tags_code(found.properties.decode("utf-8", "replace"))
-    if _TAGS not in found.properties:
+    if record.topic == _SCHEDULE:
+        delivery_ms = compute_delivery_ms(record.properties.decode("utf-8", "replace"), record.store_ms, delays_ms)
+        if delivery_ms is not None:
+            return delivery_ms
+    if record.topic == _TIMER:
+        return compute_timer_tags_code(record.properties.decode("utf-8", "replace"))
+    if _TAGS not in record.properties:
         return 0
-    tags = properties_text.decode(found.properties.decode("utf-8", "replace")).get(TAGS, "")
+    tags = properties_text.decode(record.properties.decode("utf-8", "replace")).get(TAGS, "")
     return java_hash(tags) if tags else 0
 
 
 def compute_timer_tags_code(properties: str) -> int:
     """Return the tags code of a record in the timer topic: its due time, or the timer that it cancels; 0 if it has neither."""
-    own = properties_text.decode(properties)
-    text = own.get(TIMER_OUT_MS) or own.get(TIMER_CANCELS, "")
+    values = properties_text.decode(properties)
+    text = values.get(TIMER_OUT_MS) or values.get(TIMER_CANCELS, "")
     return int(text) if text.isdecimal() else 0
 
 

@@ -339,20 +339,20 @@ def _drop_after_gap(log: Segments, gap: int) -> str:
 
 def _cut(files: OpenFiles, log: Segments, read_from: int, end: int) -> int:
     """Zero the log from `end` on, and make log and directory durable; return how many removed bytes were not zero."""
-    rest = 0
-    at: int | None = end
-    while at is not None and log.has(at):
-        following = at - at % log.size + log.size
-        at = log.find_data(at)
-        if at is None:
-            at = following
+    remainder = 0
+    position: int | None = end
+    while position is not None and log.has(position):
+        following = position - position % log.size + log.size
+        position = log.find_data(position)
+        if position is None:
+            position = following
             continue
-        data = log.read(at, CHUNK_BYTES)
-        rest += len(data.rstrip(b"\0")) - (len(data) - len(data.lstrip(b"\0")) if data.strip(b"\0") else 0)
-        at += len(data)
+        data = log.read(position, CHUNK_BYTES)
+        remainder += len(data.rstrip(b"\0")) - (len(data) - len(data.lstrip(b"\0")) if data.strip(b"\0") else 0)
+        position += len(data)
     log.truncate(end)
     for base in log.bases:
         if base + log.size > read_from:
             files.disk.fsync(files.get(log.path(base)))
     files.disk.fsync_dir(log.directory)
-    return rest
+    return remainder

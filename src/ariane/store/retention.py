@@ -119,15 +119,15 @@ class Retention:
         segments, safe = self._log.segments, self._checkpoint.durable.safe_offset
         if safe is None or self._log.failure is not None:
             return []
-        found = []
+        files = []
         for base in segments.bases[:-1]:
             if base + segments.size > min(safe, self._log.flushed):
                 break
             modified_ms = self._disk.modified_ms(segments.path(base))
             if modified_ms is None:
                 break  # removed from outside: nothing is known about it, so no later file is removed either
-            found.append(RetainedFile(base, modified_ms))
-        return found
+            files.append(RetainedFile(base, modified_ms))
+        return files
 
     def begin_log_removal(self, file: RetainedFile | None) -> Removal | None:
         """Detach `file`, the oldest one, from the log; return the work to do, including that of an earlier run that failed."""
@@ -165,9 +165,9 @@ class Retention:
         """Remove the planned files; return how many. The next flush of the queues makes their directories durable; before it, no
         other file of the same queue may be removed."""
         removed = 0
-        left = self._queues.file_count() - self.planned_count
+        remaining = self._queues.file_count() - self.planned_count
         planned, self._planned = self._planned, []
-        if self._checkpoint.durable.queue_files > left:
+        if self._checkpoint.durable.queue_files > remaining:
             return 0  # another flush was in flight; the next run plans again
         for queue, base in planned:
             # Its topic may have been deleted, or created again, since.

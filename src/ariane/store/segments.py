@@ -68,40 +68,40 @@ class Segments:
 
     def read(self, offset: int, length: int) -> bytes:
         """Return up to `length` bytes at `offset`, not beyond the end of its file; b"" if the file does not exist."""
-        within = offset % self.size
-        path = self._paths.get(offset - within)
+        position = offset % self.size
+        path = self._paths.get(offset - position)
         if path is None:
             return b""
-        return self._disk.pread(self._files.get(path), min(length, self.size - within), within)
+        return self._disk.pread(self._files.get(path), min(length, self.size - position), position)
 
     def find_data(self, offset: int) -> int | None:
         """Return the first offset from `offset` on at which its file was ever written; None if there is none."""
-        within = offset % self.size
-        path = self._paths.get(offset - within)
-        found = None if path is None else self._disk.next_data(self._files.get(path), within)
-        return None if found is None or found >= self.size else offset - within + found
+        position = offset % self.size
+        path = self._paths.get(offset - position)
+        data_start = None if path is None else self._disk.next_data(self._files.get(path), position)
+        return None if data_start is None or data_start >= self.size else offset - position + data_start
 
     def write(self, offset: int, data: bytes) -> None:
         """Write `data` into the one file that contains `offset`, which must exist."""
-        within = offset % self.size
-        self._disk.pwrite(self._files.get(self._paths[offset - within]), data, within)
+        position = offset % self.size
+        self._disk.pwrite(self._files.get(self._paths[offset - position]), data, position)
 
     def write_if_contained(self, offset: int, data: bytes) -> str | None:
         """Write `data` if one existing file contains all of it; return the path of that file, else None."""
-        within = offset % self.size
-        path = self._paths.get(offset - within)
-        if path is None or within + len(data) > self.size:
+        position = offset % self.size
+        path = self._paths.get(offset - position)
+        if path is None or position + len(data) > self.size:
             return None
-        self._disk.pwrite(self._files.get(path), data, within)
+        self._disk.pwrite(self._files.get(path), data, position)
         return path
 
     def split(self, offset: int, data: bytes) -> Iterator[tuple[int, bytes]]:
         """Yield `data` in pieces, split at the ends of files, each with its offset."""
-        at = 0
-        while at < len(data):
-            room = self.size - (offset + at) % self.size
-            yield offset + at, data[at : at + room]
-            at += room
+        position = 0
+        while position < len(data):
+            room = self.size - (offset + position) % self.size
+            yield offset + position, data[position : position + room]
+            position += room
 
     def has(self, offset: int) -> bool:
         return offset - offset % self.size in self._paths

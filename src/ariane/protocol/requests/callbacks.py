@@ -170,7 +170,7 @@ def reset_table(body: bytes) -> QueueTable:
     table = _member(body, "offsetTable")
     if isinstance(table, list):
         entries = _converted(table, list[QueueOffset])
-        return {MessageQueue(one.topic, one.broker_name, one.queue_id): one.offset for one in entries}
+        return {MessageQueue(entry.topic, entry.broker_name, entry.queue_id): entry.offset for entry in entries}
     return _queue_table(table)
 
 

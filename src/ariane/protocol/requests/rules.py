@@ -35,20 +35,20 @@ class FieldRule:
         longest: Maximum number of characters.
         may_be_empty: Whether an empty or blank text is valid: a member that a request may omit.
         is_free: Whether any character is valid: text that is compared or stored, never used as a name.
-        never: Invalid characters, in addition to control characters.
+        forbidden: Invalid characters, in addition to control characters.
         count: Maximum number of elements if the member is a collection.
         accepted: Values that passed the check recently.
     """
 
-    __slots__ = ("accepted", "count", "is_free", "longest", "may_be_empty", "never")
+    __slots__ = ("accepted", "count", "forbidden", "is_free", "longest", "may_be_empty")
 
     def __init__(
-        self, longest: int, *, may_be_empty: bool = False, is_free: bool = False, never: str = "", count: int = 0
+        self, longest: int, *, may_be_empty: bool = False, is_free: bool = False, forbidden: str = "", count: int = 0
     ) -> None:
         self.longest = longest
         self.may_be_empty = may_be_empty
         self.is_free = is_free
-        self.never = never
+        self.forbidden = forbidden
         self.count = count
         self.accepted: set[str] = set()
 
@@ -70,24 +70,24 @@ class FieldRule:
             return None
         if not value.isprintable():
             return "expected no control characters"
-        if any(character in value for character in self.never):
-            return f"expected none of the characters {self.never}"
+        if any(character in value for character in self.forbidden):
+            return f"expected none of the characters {self.forbidden}"
         return None
 
 
 class NumberRange(NamedTuple):
     """A rule for numbers, both ends included."""
 
-    least: int
-    most: int
+    minimum: int
+    maximum: int
 
 
 # Names that are looked up. The retry topic of a group with the longest name is longer than a topic may be that is created.
 TOPIC = FieldRule(NAME_MAX)
-GROUP = FieldRule(GROUP_MAX, never="@/\\")  # stored as part of `topic@group`, and of the names of retry topics
+GROUP = FieldRule(GROUP_MAX, forbidden="@/\\")  # stored as part of `topic@group`, and of the names of retry topics
 PRODUCER_GROUP = FieldRule(GROUP_MAX)
 CLIENT_ID = FieldRule(512)  # IP@instance@unit; the last two are the application's
-SERVER_NAME = FieldRule(GROUP_MAX, never="/\\")  # brokers and clusters: Java's default is the name of the host
+SERVER_NAME = FieldRule(GROUP_MAX, forbidden="/\\")  # brokers and clusters: Java's default is the name of the host
 ADDRESS = FieldRule(GROUP_MAX)
 KV_NAME = FieldRule(1_024)
 ACCESS_KEY = FieldRule(1_024)
@@ -98,7 +98,7 @@ WORD = FieldRule(WORD_MAX, may_be_empty=True)  # the name of a constant
 ID = FieldRule(1_024, may_be_empty=True)  # compared with what is stored, or passed on
 LIST = FieldRule(32_767, may_be_empty=True, is_free=True)  # names joined by commas
 OPTIONAL_TOPIC = FieldRule(TOPIC.longest, may_be_empty=True)
-OPTIONAL_GROUP = FieldRule(GROUP_MAX, may_be_empty=True, never=GROUP.never)
+OPTIONAL_GROUP = FieldRule(GROUP_MAX, may_be_empty=True, forbidden=GROUP.forbidden)
 OPTIONAL_PRODUCER_GROUP = FieldRule(GROUP_MAX, may_be_empty=True)
 OPTIONAL_ADDRESS = FieldRule(GROUP_MAX, may_be_empty=True)
 
@@ -118,7 +118,7 @@ RULES: dict[str, FieldRule | None] = {
     "origin_topic": OPTIONAL_TOPIC,
     "topic_name": OPTIONAL_TOPIC,  # in a table the key counts
     "topic_filter_type": WORD,
-    "topic_config_table": FieldRule(NAME_MAX, never="/\\"),  # the keys
+    "topic_config_table": FieldRule(NAME_MAX, forbidden="/\\"),  # the keys
     "RecallMessage.topic": OPTIONAL_TOPIC,
     "GetConsumeStats.topic": OPTIONAL_TOPIC,  # every topic of the group
     "CloneOffsets.topic": OPTIONAL_TOPIC,
@@ -227,7 +227,7 @@ def shown(value: str) -> str:
 @cache
 def checks(kind: type[msgspec.Struct]) -> tuple[tuple[str, Check], ...]:
     """Return the members of `kind` that have a rule, with the functions that check their values."""
-    found = []
+    field_checks = []
     info = inspect.type_info(kind)
     assert isinstance(info, inspect.StructType)
     for field in info.fields:
@@ -235,16 +235,18 @@ def checks(kind: type[msgspec.Struct]) -> tuple[tuple[str, Check], ...]:
         rule = RULES[key] if key in RULES else RULES.get(field.name)
         span = RANGES.get(key) or RANGES.get(field.name)
         name = field.encode_name if len(field.encode_name) > 1 else field.name
-        if (made := _check_of(field.type, name, rule, span)) is not None:
-            found.append((field.name, made))
-    return tuple(found)
+        if (field_check := _check_of(field.type, name, rule, span)) is not None:
+            field_checks.append((field.name, field_check))
+    return tuple(field_checks)
 
 
 def _check_of(kind: inspect.Type, name: str, rule: FieldRule | None, span: NumberRange | None) -> Check | None:
     """Return the check for values of `kind`; None if every value is valid."""
     match kind:
         case inspect.UnionType():
-            parts = [made for one in kind.types if (made := _check_of(one, name, rule, span)) is not None]
+            parts = [
+                part for member_type in kind.types if (part := _check_of(member_type, name, rule, span)) is not None
+            ]
             return _all_of(parts)
         case inspect.StrType():
             return None if rule is None else _text_check(name, rule)
@@ -285,12 +287,12 @@ def _text_check(name: str, rule: FieldRule) -> Check:
 
 
 def _number_check(name: str, span: NumberRange) -> Check:
-    least, most = span
+    minimum, maximum = span
 
     def check_number(value: Any) -> None:
-        if isinstance(value, int) and not least <= value <= most:
+        if isinstance(value, int) and not minimum <= value <= maximum:
             number = value if abs(value) <= 2**64 else "of more than 64 bits"
-            raise ProtocolError(f"Invalid {name} {number}: expected {least} to {most}")
+            raise ProtocolError(f"Invalid {name} {number}: expected {minimum} to {maximum}")
 
     return check_number
 
@@ -310,15 +312,15 @@ def _dict_check(key_check: Check | None, value_check: Check | None) -> Check | N
 
 
 def _collection_check(name: str, rule: FieldRule | None, item_check: Check | None) -> Check | None:
-    most = rule.count if rule is not None else 0
-    if not most and item_check is None:
+    count_max = rule.count if rule is not None else 0
+    if not count_max and item_check is None:
         return None
 
     def check_collection(items: Any) -> None:
         if items is None:
             return
-        if most and len(items) > most:
-            raise ProtocolError(f"Invalid {name} with {len(items)} elements: expected at most {most}")
+        if count_max and len(items) > count_max:
+            raise ProtocolError(f"Invalid {name} with {len(items)} elements: expected at most {count_max}")
         if item_check is not None:
             for item in items:
                 item_check(item)
