@@ -73,6 +73,7 @@ __all__ = [
     "errors",
 ]
 
+# Values that need none of the client's modules.
 _MODEL = {"Message", "MessageQueue", "ReceivedMessage"}
 
 

@@ -31,6 +31,7 @@ class SystemClock:
 
     def now_ms(self) -> int:
         """Return the wall-clock time in milliseconds since the epoch."""
+        # Integers throughout: a float of seconds cannot represent every millisecond exactly.
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> float:
@@ -47,4 +48,5 @@ SYSTEM_CLOCK: Clock = SystemClock()
 
 def ms_of(time: datetime) -> int:
     """Return `time` in whole milliseconds since the epoch. A time without a zone is taken as UTC."""
+    # Integer division of durations: `timestamp()` would go through a float, too.
     return ((time if time.tzinfo else time.replace(tzinfo=UTC)) - EPOCH) // timedelta(milliseconds=1)

@@ -149,6 +149,7 @@ class PartialFailure(ArianeError):
 
     def __init__(self, failed: Sequence[tuple[str, str]], succeeded: Sequence[str]) -> None:
         lines = [f"{what}: {reason}" for what, reason in failed]
+        # What succeeded stays changed, so the message lists both.
         done = [f"done: {what}" for what in succeeded]
         total = len(failed) + len(succeeded)
         head = [] if total == 1 else [f"{len(failed)} of {total} changes failed"]
@@ -169,6 +170,7 @@ class FilterError(ArianeError):
     def __init__(self, expression: str, position: int, why: str) -> None:
         first = max(0, position - self.AROUND)
         shown = expression[first : position + self.AROUND]
+        # A line feed or a tab in the expression would move the caret away from its column.
         shown = "".join(char if char.isprintable() else " " for char in shown)
         before, behind = "…" if first else "", "…" if position + self.AROUND < len(expression) else ""
         caret = " " * (len(before) + position - first) + "^"

@@ -10,6 +10,7 @@ from math import ceil, e, log
 from struct import Struct
 from typing import NamedTuple
 
+# Python's integers do not overflow: the mask does what 64-bit arithmetic does by itself.
 _MASK = 0xFFFF_FFFF_FFFF_FFFF
 _C1, _C2 = 0x87C37B91114253D5, 0x4CF5AD432745937F
 _BLOCK = Struct("<QQ")
@@ -26,6 +27,7 @@ class Bloom(NamedTuple):
         """Return the filter for `groups` (≥ 1) entries with `error_percent` (1 to 99) false positives. [BloomFilter.createByFn]"""
         rate = error_percent / 100
         hashes = ceil(log(rate) / log(0.5))
+        # As Java computes it: another order of the operations may round to another number of bits.
         bits = ceil(groups * (log(1 / rate) / log(2)) * (log(e) / log(2)))
         return cls(hashes, 8 * ceil(bits / 8))
 
@@ -34,6 +36,7 @@ class Bloom(NamedTuple):
         first, second = half & 0xFFFF_FFFF, half >> 32
         found = []
         for i in range(1, self.hashes + 1):
+            # Java computes with signed 32-bit numbers, and inverts a negative result instead of negating it.
             place = (first + i * second) & 0xFFFF_FFFF
             if place & 0x8000_0000:
                 place ^= 0xFFFF_FFFF
@@ -44,6 +47,7 @@ class Bloom(NamedTuple):
 def murmur3(data: bytes) -> int:
     """Return the first 64 bits of murmur3-128 x64 with seed 0, unsigned."""
     h1 = h2 = 0
+    # Full blocks of 16 bytes; the rest is padded with zeros, which equals Java's byte by byte handling of a tail.
     whole = len(data) - len(data) % 16
     for k1, k2 in _BLOCK.iter_unpack(data[:whole]):
         h1 = (_rotl((h1 ^ _mixed1(k1)), 27) + h2) & _MASK

@@ -121,6 +121,7 @@ def _(node: And) -> Value:
 
     def all_of(properties: Properties) -> Truth:
         truth: Truth = True
+        # No early end at unknown: a later FALSE decides, and a later text that is not a number has to raise its error.
         for part in parts:
             value = part(properties)
             if value is None:
@@ -138,6 +139,7 @@ def _(node: Or) -> Value:
 
     def some_of(properties: Properties) -> Truth:
         truth: Truth = False
+        # As for AND: a later TRUE decides.
         for part in parts:
             value = part(properties)
             if value is None:
@@ -151,6 +153,7 @@ def _(node: Or) -> Value:
 
 @value_of.register
 def _(node: Compare) -> Value:
+    # The usual comparison has a fast path, because this runs for every message.
     if isinstance(node.left, Property):
         quick = _with_constant(node, node.left.name)
         if quick is not None:
@@ -160,6 +163,7 @@ def _(node: Compare) -> Value:
     if node.operator == EQUAL:
 
         def equal(properties: Properties) -> Truth:
+            # Both sides are evaluated even if one is missing: either may raise ValueError, as in 4.9.4.
             one, other = left(properties), right(properties)
             if one is None:
                 return True if other is None else None
@@ -204,6 +208,7 @@ def _comparison(symbol: str, left: ValueKind, right: ValueKind) -> Callable[[Any
     test = _TESTS[symbol]
     if ValueKind.NOTHING in (left, right):
         return lambda one, other: False  # never reached: one side is always missing
+    # Two properties: texts are equal or not, but larger or smaller only as numbers.
     if left is ValueKind.TEXT is right:
         if symbol == EQUAL:
             return operator.eq

@@ -75,6 +75,7 @@ def _numbers(expression: str, at: int, text: str) -> list[Token]:
     """Yield the tokens of a run of digits: one, or several if it starts with zeros that no decimal number follows."""
     if not text.isdigit():
         return [Token(DECIMAL, text, at)]
+    # 4.9.4's grammar has no number with a leading zero: `007` is the tokens 0, 0 and 7.
     rest = text.lstrip("0")
     zeros = len(text) - len(rest)
     end = at + len(text)

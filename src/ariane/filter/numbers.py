@@ -56,6 +56,7 @@ def double(text: str) -> float:
         return float(match[1])
     if text in _NAMED:
         return _NAMED[text]
+    # Java's Double.valueOf reads hexadecimal floats, Python's float() does not.
     match = _HEX.fullmatch(text)
     if match is None:
         raise ValueError("no decimal number")
@@ -72,6 +73,7 @@ def order(left: float, right: float) -> int:
         return -1
     if left > right:
         return 1
+    # Zeros are equal to `==` but not in Java's total order.
     if left == right != 0:
         return 0
     return _rank(left) - _rank(right)

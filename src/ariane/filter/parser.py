@@ -50,6 +50,7 @@ LONG_MAX = 2**63 - 1
 ORDERED = (GREATER, GREATER_EQUAL, LESS, LESS_EQUAL)
 NULL = Constant(ValueKind.NOTHING, None)
 LITERALS = {"TRUE": Constant(ValueKind.BOOLEAN, True), "FALSE": Constant(ValueKind.BOOLEAN, False), "NULL": NULL}
+# Only for a better error: 4.9.4 would silently ignore the rest of the expression.
 LATER_WORDS = ("LIKE", "CONTAINS", "STARTSWITH", "ENDSWITH")  # keywords of SQL, or of 5.x
 
 
@@ -90,6 +91,7 @@ class _Parser:
     def _joined(self, word: str, part: Callable[[], Node], join: Callable[[tuple[Node, ...], int], Node]) -> Node:
         at = self._token.at
         first = part()
+        # A single part need not be a truth value here: it may be an operand, as in (a) > 5.
         if not self._is(word):
             return first
         parts = [self._boolean(first, at)]
@@ -104,6 +106,7 @@ class _Parser:
         while True:
             if self._take("="):
                 left = self._equal(left, at, EQUAL)
+            # 4.9.4 has no node for <>: it negates =, which decides the result for a missing property.
             elif self._take("<>"):
                 left = self._not(self._equal(left, at, "<>"))
             elif self._take("IS"):
@@ -156,6 +159,7 @@ class _Parser:
         high = self._unary()
         above, below = (LESS, GREATER) if negated else (GREATER_EQUAL, LESS_EQUAL)
         parts = (self._ordered(above, value, at, low, low_at), self._ordered(below, value, at, high, high_at))
+        # NOT BETWEEN is two comparisons joined by OR, not a negation: a missing property stays unknown either way.
         if negated:
             return Or(parts, self._depth(*parts))
         if isinstance(low, Constant) and isinstance(high, Constant) and _number(low) > _number(high):
@@ -207,6 +211,7 @@ class _Parser:
 
     def _integer(self, token: Token) -> Constant:
         digits = token.text.rstrip("lL")
+        # The length first: converting a long text of digits to a number takes quadratic time.
         if len(digits) > len(str(LONG_MAX)) or int(digits) > LONG_MAX:
             raise self._error(token.at, f"{digits} is larger than {LONG_MAX}")
         value = int(digits)
@@ -257,6 +262,7 @@ class _Parser:
         return Not(node, self._depth(node))
 
     def _depth(self, *parts: Node) -> int:
+        # The depth is in the nodes, because long chains of operators nest without recursion of the parser.
         depth = 1 + max(part.depth for part in parts)
         if depth > DEPTH_MAX:
             raise self._too_deep()

@@ -27,6 +27,7 @@ class SqlFilter:
         """Return whether the expression is true for these properties; false if it is unknown or cannot be evaluated."""
         try:
             return self._evaluate(properties) is True
+        # As in 4.9.4, a consumer does not receive a message whose properties cannot be compared.
         except ValueError:
             return False
 
@@ -37,6 +38,7 @@ class SqlFilter:
 
 def compile_sql(expression: str) -> SqlFilter:
     """Return the compiled `expression`. Raise FilterError, with the position, if it is invalid."""
+    # Bounded in number and length, because the expressions come from clients.
     return _cached(expression) if len(expression) <= CACHED_LENGTH_MAX else _compile(expression)
 
 

@@ -40,6 +40,7 @@ def archive_job(topics: Sequence[str] = (), pattern: str = "", *, system_topics:
         if fault := topic_name_fault(topic):
             raise ConfigError("--topics", topic, fault)
     options = {"topicsPattern": pattern}
+    # One topic and several are different options of the source.
     if topics:
         options = {"topic": topics[0]} if len(topics) == 1 else {"topics": ",".join(topics)}
     if system_topics:

@@ -53,6 +53,7 @@ def _seconds_between(later: Column, earlier: Column) -> Column:
 
 def _pairs(queues: DataFrame) -> DataFrame:
     """Return each sample of a queue once, with its differences to the sample before."""
+    # A sample that was sent twice, because its response was lost, must count once.
     once = queues.groupBy("collector", "sampled_at", *QUEUE).agg(
         *(
             F.max(name).alias(name)

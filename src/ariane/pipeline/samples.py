@@ -38,6 +38,7 @@ BODY_MAX = 1_000  # characters of a rejected body
 def records(messages: DataFrame) -> DataFrame:
     """Return one row per message: the sample `s`, the `reason` for a reject (null: valid), and its position."""
     text = F.make_valid_utf8(F.col("body").cast("string"))
+    # PERMISSIVE: a sample that cannot be read becomes a reject, while FAILFAST would end the query.
     read = F.from_json(text, _FIELDS, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT})
     rows = messages.select(
         text.alias("text"),

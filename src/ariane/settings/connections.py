@@ -26,6 +26,8 @@ class ConnectionSettings(ServerConfig, frozen=True, kw_only=True, rename="camel"
         Changeable(1024, FRAME_MAX),
         Meta(ge=1024, le=FRAME_MAX, description="Largest header of a request; a larger one is answered with an error."),
     ] = HEADER_MAX
+    # Without these bounds, clients that do not read, or that send parts of frames, could exhaust the memory of a
+    # server.
     connection_unread_max: Annotated[
         Bytes,
         ARIANE_ONLY,

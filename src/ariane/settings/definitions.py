@@ -170,6 +170,7 @@ def to_text(value: object) -> str:
 def _groups(kind: type[msgspec.Struct]) -> dict[str, str]:
     """Return the group of each field: the first line of the docstring of the struct that defines it."""
     groups: dict[str, str] = {}
+    # Base structs first: a field belongs to the struct that introduces it, not to those that inherit it.
     for struct in reversed(kind.__mro__):
         if struct is msgspec.Struct or not issubclass(struct, msgspec.Struct):
             continue
@@ -180,6 +181,7 @@ def _groups(kind: type[msgspec.Struct]) -> dict[str, str]:
 
 
 def _setting(field: msgspec.structs.FieldInfo, hint: Any, group: str) -> Setting:
+    # `Annotated[Milliseconds, …]` is flattened by Python: the unit is one of the markers.
     annotated, *markers = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     choices = get_args(annotated) if get_origin(annotated) is Literal else ()
     metas = [marker for marker in markers if isinstance(marker, msgspec.Meta)]
@@ -188,6 +190,7 @@ def _setting(field: msgspec.structs.FieldInfo, hint: Any, group: str) -> Setting
     return Setting(
         name=field.name,
         key=field.encode_name,
+        # A Literal's values are texts.
         kind=str if choices else annotated,
         default_text=default_text.text if default_text is not None else to_text(field.default),
         is_default_described=default_text is not None,

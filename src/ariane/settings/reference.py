@@ -77,6 +77,7 @@ def _default(setting: Setting) -> str:
 
 
 def _runtime(setting: Setting) -> str:
+    # Shown only where they are narrower than those of the file.
     bounds = setting.changeable
     assert bounds is not None
     if setting.kind is not int or (bounds.ge, bounds.le) == (setting.lowest, setting.highest):

@@ -102,6 +102,7 @@ class SettingsSchema(Generic[C]):
         Raises:
             ConfigError: a value is invalid, or a key is unsupported.
         """
+        # Only keys that are present: the defaults are those of the struct.
         values = {
             setting.name: setting.read(properties[key]) for key, setting in self.settings.items() if key in properties
         }
@@ -109,6 +110,7 @@ class SettingsSchema(Generic[C]):
         unknown = {key: text for key, text in properties.items() if key not in self.settings}
         without_effect, unsupported = dict(self.without_effect), dict(self.unsupported)
         for key, entry in self.unsupported.items():
+            # The other setting makes this key irrelevant: it is reported, not refused.
             if entry.unless_set and getattr(config, self.settings[entry.unless_set].name):
                 del unsupported[key]
                 without_effect[key] = entry.unless_reason
@@ -132,6 +134,7 @@ class SettingsSchema(Generic[C]):
         different = {key: text.strip() for key, text in changes.items() if before.get(key) != text.strip()}
         for key, text in different.items():
             self._check_change(key, text)
+        # Parsed as a whole, so that a change passes the same checks as a file, those of several settings included.
         changed, _ = self.parse({**before, **different})
         after = self.texts(changed)
         return changed, {key: after[key] for key in different}

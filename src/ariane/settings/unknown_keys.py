@@ -54,6 +54,7 @@ def check_unknown_keys(
     Raises:
         ConfigError: an unsupported key does not have Java's default.
     """
+    # Refusals first: a start that fails should not print remarks before the reason.
     for key, text in unknown.items():
         if key in unsupported and not unsupported[key].is_default(text):
             raise ConfigError(key, text, unsupported[key].fix)
@@ -73,6 +74,7 @@ def check_unknown_keys(
 
 def describe_unknown_key(key: str, candidates: Iterable[str]) -> str:
     """Return the line for a key that RocketMQ does not have, with the most similar candidate."""
+    # Compared without case: difflib would count each letter of another case as different.
     by_lower_case = {name.lower(): name for name in candidates}
     similar = difflib.get_close_matches(key.lower(), by_lower_case, 1, SIMILARITY_MIN)
     suggestion = f" Did you mean '{by_lower_case[similar[0]]}'?" if similar else ""

@@ -25,6 +25,7 @@ _DIGITS_MAX = len(str(LONG_MAX))
 _UNITS_MS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
+# A str, so that it can be used everywhere; only the repr, which logs and messages use, hides it.
 class Secret(str):
     """A text whose repr hides it."""
 
@@ -53,6 +54,7 @@ def parse_options(
     Raises:
         ConfigError: an option is unknown (probably a typing error), empty, set twice by an alias, or invalid.
     """
+    # Names are compared without case, so the words of a name are not visible in it.
     members = {name.replace("_", ""): name for name in option_struct.__struct_fields__}
     parsed: dict[str, Any] = {}
     for given, text in options.items():

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
+# Relative and not absolute widths: the error is the same for 1 ms and for an hour, with few buckets.
 GAMMA = 1.02  # 233 buckets from 1 ms to 100 ms, 582 to 100 s
 LN_GAMMA = math.log(GAMMA)
 ZERO_BUCKET = -1000
@@ -58,6 +59,7 @@ def merge_histograms(histograms: Iterable[Mapping[int, int]]) -> dict[int, int]:
 
 def quantile(histogram: Mapping[int, int], q: float) -> float | None:
     """Return the `q` quantile (0 to 1) in ms, by the nearest rank; None for an empty histogram."""
+    # The nearest rank, without interpolation: DuckDB and Spark then give the same value from the same counts.
     rank = max(1, math.ceil(q * sum(histogram.values()) - RANK_SLACK))
     cumulative = 0
     for index in sorted(histogram):

@@ -26,6 +26,7 @@ FORMAT = 2
 CURRENT = "CURRENT"
 LOCK = "LOCK"
 BUCKET = "bucket"  # partition column: the unit in which rows are replaced, usually ten minutes (`ariane.tables.time_buckets`)
+# Much longer than a reader takes from CURRENT to its last file.
 RETIRED_RETENTION_MS = 600_000
 
 
@@ -126,6 +127,7 @@ def read_version(home: Path, table: TableSchema) -> TableVersion | None:
     path = home / table.name / CURRENT
     try:
         text = path.read_bytes()
+        # The number alone first: another format may not decode as a TableVersion.
         number = msgspec.json.decode(text, type=_FormatNumber).format
         if number == FORMAT:
             return msgspec.json.decode(text, type=TableVersion)
@@ -173,6 +175,8 @@ def uncommitted_directories(home: Path, table: TableSchema) -> list[Path]:
 def replace_file(path: Path, content: bytes) -> None:
     """Replace a small file atomically and durably: readers see the old content or the new one, even after a crash."""
     temporary = path.with_name(f"{path.name}.tmp")
+    # The content, then the name, then the directory: after a power loss the name leads to the old content or the new
+    # one.
     with temporary.open("wb") as file:
         file.write(content)
         file.flush()

@@ -52,13 +52,16 @@ def bucket_of_id(message_id: str, near_ms: int) -> str:
     counted_ms = int(message_id[-12:-4], 16) if UNIQUE_ID.fullmatch(message_id) else None
     latest_ms = near_ms + MAX_AHEAD_MS
     if counted_ms is not None and counted_ms <= MAX_COUNTED_MS:
+        # The latest month that is not too far ahead: an id cannot be much younger than a record of its message.
         candidates = (month_ms + counted_ms for month_ms in _month_starts_ms(latest_ms))
         return bucket_of_time(max(ms for ms in candidates if ms <= latest_ms))
+    # Spread over several buckets, because a bucket is computed and replaced as a whole.
     return f"unknown-{zlib.crc32(message_id.encode()) % UNTIMED_BUCKETS:02d}"
 
 
 def candidate_buckets(message_id: str, since_ms: int, until_ms: int) -> set[str]:
     """Return every bucket that can hold rows of a message which were stored between two instants."""
+    # One instant per day is enough: the result changes only with the month.
     days = range((until_ms - since_ms) // 86_400_000 + 2)
     return {bucket_of_id(message_id, min(since_ms + day * 86_400_000, until_ms)) for day in days}
 

@@ -91,6 +91,8 @@ class BatchReader(DataSourceReader):
             DataLoss: requested offsets are not available, and failOnDataLoss is true.
         """
         options = self._options
+        # Only offsets that an option names are compared: those of `earliest` and `latest` come from the queues
+        # themselves.
         starting, ending = options.starting_offsets, options.ending_offsets
         low = {queue: begin[queue] for queue in bounds.end if isinstance(starting, dict) and queue in starting}
         high = {queue: end[queue] for queue in bounds.end if isinstance(ending, dict) and queue in ending}
@@ -120,6 +122,7 @@ class BatchReader(DataSourceReader):
     ) -> list[offset_ranges.OffsetRange]:
         """Return the ranges reduced to what the pushed filters can match."""
         wanted = self._filters
+        # Offsets before times: a time costs a look-up at the broker for each queue.
         cut = [wanted.clip(part) for part in parts]
         cut = [part for part in cut if part.start < part.end]
         within = QueueBounds({part.queue: part.start for part in cut}, {part.queue: part.end for part in cut})

@@ -57,6 +57,7 @@ def reject_unknown_queues(
     if not isinstance(positions, dict):
         return
     topics = {queue.topic for queue in queues}
+    # Unknown topics are left to the caller: a stream may wait for them, a batch may not.
     for queue in sorted(set(positions) - set(queues)):
         if queue.topic in topics:
             existing_queues = ", ".join(

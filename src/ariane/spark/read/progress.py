@@ -86,6 +86,7 @@ def processed_positions(progress: Mapping[str, Any] | str | None) -> Positions:
     """Return where the query's next batch starts in each queue; if several sources read a queue, the lowest position."""
     lowest: Positions = {}
     for positions, _ in _sources(progress):
+        # The lowest, because a committed offset promises that everything before it was processed.
         lowest |= {queue: min(at, lowest.get(queue, at)) for queue, at in positions.items()}
     return lowest
 
@@ -191,6 +192,7 @@ class OffsetCommitter(_Listener):
     def __init__(self, options: Mapping[str, str], query: str | None = None) -> None:
         super().__init__(query)
         names = {name.lower() for name in options}
+        # The parser requires a selection of topics, which commits do not need.
         every_topic = {} if names & {"topic", "topics", "topicspattern"} else {"topicsPattern": ".*"}
         parsed = parse({**options, **every_topic})
         if parsed.group_id == DEFAULT_GROUP:

@@ -215,6 +215,7 @@ def _check_complete(name: str, text: str, tree: Mapping[str, Mapping[str, Mappin
                 raise ConfigError(name, text, f"contains {key!r} {count} times: keep one")
         return dict(pairs)
 
+    # A JSON decoder keeps the last of two equal names, so the first would silently have no effect.
     json.loads(text, object_pairs_hook=unique)
     if not tree or not all(brokers and all(brokers.values()) for brokers in tree.values()):
         raise ConfigError(name, text, 'contains no queue: expected JSON such as {"T": {"broker-a": {"0": 12}}}')
@@ -287,6 +288,7 @@ def _validate(options: SourceOptions) -> SourceOptions:
     if least is None:
         reason = "has no effect without minOffsetsPerTrigger: set both, or remove it"
         reject_changed(options, {"max_trigger_delay": reason})
+    # Two queries that commit to one group overwrite each other's offsets.
     if options.commit_offsets and options.group_id == DEFAULT_GROUP:
         raise ConfigError("commitOffsets", "true", "requires a group that only this query uses: set groupId")
     return options

@@ -67,6 +67,7 @@ def _local_path(name: str, text: str) -> str:
     """Return a local path; `file:` URIs are converted."""
     if "://" not in text and not text.startswith("file:"):
         return text
+    # Spark users write `file:` URIs by habit; any other scheme would be read as a name of a local directory.
     parts = urlsplit(text)
     if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
         raise ConfigError("path", text, "expected a local path: mount other file systems on every machine")

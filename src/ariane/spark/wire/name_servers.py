@@ -82,6 +82,7 @@ class BlockingNameServerClient:
 
     def _look_up(self, requests: Sequence[Request], lookups: list[NameServerLookup[T]]) -> list[NameServerLookup[T]]:
         for addr in self._addrs:
+            # The next server is asked only for what the ones before could not answer.
             pending = [number for number, lookup in enumerate(lookups) if not lookup.is_finished]
             if not pending:
                 break

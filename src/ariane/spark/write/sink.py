@@ -125,6 +125,7 @@ def write_partition(
 ) -> TaskCommit:
     """Send the rows of a partition; return when all of them are stored."""
     ids = message_encoder.row_ids(run_id, batch_id, partition, now_ms())
+    # Separate connections: a look-up waits for its response and would take those of pending sends.
     route_connections, connections = _connect(options), _connect(options)
     try:
         routes = send_client.WriteRoutes(options, route_connections)
