@@ -164,11 +164,11 @@ def _plot(sql: DuckDBPyConnection) -> Plot:
 
 
 def _pending(sql: DuckDBPyConnection, as_of_ms: int) -> Table:
+    # Overdue messages have a table of their own.
     found = query(
         sql,
         f"""SELECT epoch_ms(scheduled_at) // {HOUR_MS} * {HOUR_MS} AS hour, count(*) FILTER (WHERE kind = 'level') AS level,
         count(*) FILTER (WHERE kind = 'time') AS time, count(*) FILTER (WHERE kind = 'retry') AS retry, count(*) AS total
-        # Overdue messages have a table of their own.
         FROM pending WHERE scheduled_at IS NULL OR epoch_ms(scheduled_at) >= {as_of_ms - OVERDUE_MS}
         GROUP BY ALL ORDER BY hour NULLS FIRST""",
     )
