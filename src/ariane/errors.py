@@ -48,11 +48,11 @@ class StoreError(ArianeError):
 class StoreCorrupt(StoreError):
     """Bytes on disk violate the format."""
 
-    def __init__(self, path: str, offset: int, why: str) -> None:
-        super().__init__(f"{path} at {offset}: {why}")
+    def __init__(self, path: str, offset: int, reason: str) -> None:
+        super().__init__(f"{path} at {offset}: {reason}")
         self.path = path
         self.offset = offset
-        self.why = why
+        self.reason = reason
 
 
 class StoreFull(StoreError):
@@ -62,10 +62,10 @@ class StoreFull(StoreError):
 class FlushFailed(StoreError):
     """An fsync failed. Nothing after the last flushed position may be acknowledged until the store is reopened."""
 
-    def __init__(self, path: str, why: str) -> None:
-        super().__init__(f"Cannot flush {path}: {why}; the store accepts no more writes until it is restarted")
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"Cannot flush {path}: {reason}; the store accepts no more writes until it is restarted")
         self.path = path
-        self.why = why
+        self.reason = reason
 
 
 class StoreLocked(StoreError):
@@ -100,17 +100,17 @@ class RequestTimeout(ArianeError):
 class ConnectionLost(ArianeError):
     """The connection was refused, or closed before the response arrived."""
 
-    def __init__(self, addr: str, why: str) -> None:
-        super().__init__(f"connection to {addr}: {why}")
+    def __init__(self, addr: str, reason: str) -> None:
+        super().__init__(f"connection to {addr}: {reason}")
         self.addr = addr
-        self.why = why
+        self.reason = reason
 
 
 class RouteNotFound(ArianeError):
     """No name server has a route of the topic, or none of its brokers is usable for the request."""
 
-    def __init__(self, topic: str, why: str) -> None:
-        super().__init__(f"no route for topic {topic}: {why}")
+    def __init__(self, topic: str, reason: str) -> None:
+        super().__init__(f"no route for topic {topic}: {reason}")
         self.topic = topic
 
 
@@ -132,8 +132,8 @@ class NotFound(ArianeError):
     def __init__(self, kind: str, name: str, existing: Sequence[str] = ()) -> None:
         shown = ", ".join(existing[: self.SHOWN])
         more = f" and {len(existing) - self.SHOWN} more" if len(existing) > self.SHOWN else ""
-        known = f"; expected one of: {shown}{more}" if existing else ""
-        super().__init__(f"no {kind} {name}{known}")
+        candidates = f"; expected one of: {shown}{more}" if existing else ""
+        super().__init__(f"no {kind} {name}{candidates}")
         self.kind = kind
         self.name = name
         self.existing = tuple(existing)
@@ -148,9 +148,9 @@ class PartialFailure(ArianeError):
     """
 
     def __init__(self, failed: Sequence[tuple[str, str]], succeeded: Sequence[str]) -> None:
-        lines = [f"{what}: {reason}" for what, reason in failed]
+        lines = [f"{name}: {reason}" for name, reason in failed]
         # What succeeded stays changed, so the message lists both.
-        done = [f"done: {what}" for what in succeeded]
+        done = [f"done: {name}" for name in succeeded]
         total = len(failed) + len(succeeded)
         head = [] if total == 1 else [f"{len(failed)} of {total} changes failed"]
         super().__init__("\n".join([*head, *lines, *done]))
@@ -167,17 +167,17 @@ class FilterError(ArianeError):
 
     AROUND = 48  # characters shown before and after the position: expressions may fill a page
 
-    def __init__(self, expression: str, position: int, why: str) -> None:
+    def __init__(self, expression: str, position: int, reason: str) -> None:
         first = max(0, position - self.AROUND)
         shown = expression[first : position + self.AROUND]
         # A line feed or a tab in the expression would move the caret away from its column.
         shown = "".join(char if char.isprintable() else " " for char in shown)
-        before, behind = "…" if first else "", "…" if position + self.AROUND < len(expression) else ""
+        before, after = "…" if first else "", "…" if position + self.AROUND < len(expression) else ""
         caret = " " * (len(before) + position - first) + "^"
-        super().__init__(f"column {position + 1}: {why}\n{before}{shown}{behind}\n{caret}")
+        super().__init__(f"column {position + 1}: {reason}\n{before}{shown}{after}\n{caret}")
         self.expression = expression
         self.position = position
-        self.why = why
+        self.reason = reason
 
 
 class ConfigError(ArianeError):

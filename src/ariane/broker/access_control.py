@@ -62,7 +62,9 @@ class AccessControl:
         self._lock = asyncio.Lock()  # a change and a poll of the files exclude each other
         self._peer_log = PeerLog(log)  # refused requests are logged at a bounded rate per peer
         self._create_default()
-        self._seen = self._stamps()  # taken before reading, so that a change in between is read by the next poll
+        self._loaded_stamps = (
+            self._stamps()
+        )  # taken before reading, so that a change in between is read by the next poll
         # Accounts and allow lists of all files; replaced as a whole, so that a request sees one state.
         self._state = self._read()
 
@@ -78,9 +80,9 @@ class AccessControl:
         """Read the files again if one of them changed."""
         async with self._lock:
             stamps = await self._in_thread(self._stamps)
-            if stamps == self._seen:
+            if stamps == self._loaded_stamps:
                 return
-            self._seen = stamps
+            self._loaded_stamps = stamps
             try:
                 self._state = await self._in_thread(self._read)
             except (ConfigError, OSError) as error:
@@ -109,7 +111,7 @@ class AccessControl:
             raise ConfigError("aclEnable", path, f"the file would have more than {FILE_BYTES_MAX} bytes")
         state = self._read({path: parse_acl_file(path, document)})
         _replace(path, text.encode())
-        self._state, self._seen = state, self._stamps()
+        self._state, self._loaded_stamps = state, self._stamps()
 
     def _in_thread(self, work: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
         return asyncio.get_running_loop().run_in_executor(self._executor, work, *args)

@@ -165,7 +165,7 @@ class Broker:
             filter_servers=lambda: self._clients.filter_servers.addresses(self._monotonic_ms()),
         )
         handlers.update(self._handlers(store_host, peers))
-        vip_handlers.update({code: one for code, one in handlers.items() if code not in VIP_EXCLUDED_CODES})
+        vip_handlers.update({code: handler for code, handler in handlers.items() if code not in VIP_EXCLUDED_CODES})
         await self._server.__aenter__()
         await self._ha_server.__aenter__()
         self._start_tasks()

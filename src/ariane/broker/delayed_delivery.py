@@ -162,7 +162,7 @@ class DeliveryListener(Protocol):
         """Schedule the dispatch of stored messages."""
         ...
 
-    def on_delivered(self, due: DueMessage, draft: RecordDraft, size: int) -> None:
+    def on_delivered(self, message: DueMessage, draft: RecordDraft, size: int) -> None:
         """Count a delayed message that was delivered to its topic."""
         ...
 
@@ -224,40 +224,40 @@ class DeliveryLoop:
         store, delayed = self._store, self._store.delayed
         for done in range(count):
             now_ms = self._clock.now_ms()
-            due = delayed.next_due(now_ms)
-            if due is None:
+            message = delayed.next_due(now_ms)
+            if message is None:
                 if done:
                     self._listener.on_stored()
                 return done
-            self._deliver(due, now_ms)
-            delayed.mark_delivered(due, store.commit_log_max)
+            self._deliver(message, now_ms)
+            delayed.mark_delivered(message, store.commit_log_max)
         self._listener.on_stored()
         return count
 
-    def _deliver(self, due: DueMessage, now_ms: int) -> None:
+    def _deliver(self, message: DueMessage, now_ms: int) -> None:
         counts = self.counts
-        data = self._store.read_queue_record(due.topic, due.queue_id, due.number)
+        data = self._store.read_queue_record(message.topic, message.queue_id, message.number)
         try:
             if data is None:
                 raise ProtocolError("its record is missing or corrupt")
-            draft = restore_original(data, due)
+            draft = restore_original(data, message)
             result = self._store.put(draft)
         except (ProtocolError, MessageRefused) as error:
             counts.failed += 1
             log.error(
                 "Skipping entry %d of %s queue %d, due at %d ms: %s",
-                due.number,
-                due.topic,
-                due.queue_id,
-                due.due_ms,
+                message.number,
+                message.topic,
+                message.queue_id,
+                message.due_ms,
                 error,
             )
             return
-        late_ms = now_ms - due.due_ms
+        late_ms = now_ms - message.due_ms
         counts.delivered += 1
         counts.late += late_ms >= LATE_MS
         counts.max_late_ms = max(counts.max_late_ms, late_ms)
-        self._listener.on_delivered(due, draft, result.size)
+        self._listener.on_delivered(message, draft, result.size)
 
     def cancel(self, number: int, due_ms: int, born_host: bytes) -> AppendResult:
         """Append the cancellation of a pending timer.
@@ -323,7 +323,7 @@ def move_timers(store: MessageStore, log_offset: int) -> int:
     return end
 
 
-def restore_original(data: bytes, due: DueMessage) -> RecordDraft:
+def restore_original(data: bytes, message: DueMessage) -> RecordDraft:
     """Return the message to deliver for a delayed record.
 
     The message of a level keeps DELAY, REAL_TOPIC and REAL_QID, as in 4.9.4; that of a timer keeps the requested time.
@@ -338,7 +338,7 @@ def restore_original(data: bytes, due: DueMessage) -> RecordDraft:
     if fault or not queue_text.isdecimal() or topic in (HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC):
         raise ProtocolError(f"cannot deliver to topic {topic!r}, queue {queue_text!r}: {fault or 'invalid target'}")
     text = stored.properties
-    if due.topic == TIMER_TOPIC:
+    if message.topic == TIMER_TOPIC:
         del property_map[REAL_TOPIC], property_map[REAL_QID]
         property_map.pop(TIMER_OUT_MS, None)
         text = properties.join(property_map)
@@ -370,7 +370,7 @@ def decode_timer(data: bytes | None) -> DeliveryTimer | None:
     if data is None:
         return None
     stored = record.decode(data)
-    due = stored.property_map().get(TIMER_OUT_MS, "")
-    if stored.topic != TIMER_TOPIC or stored.queue_id != TIMER_QUEUE or not due.isdecimal():
+    due_text = stored.property_map().get(TIMER_OUT_MS, "")
+    if stored.topic != TIMER_TOPIC or stored.queue_id != TIMER_QUEUE or not due_text.isdecimal():
         return None
-    return DeliveryTimer(stored.queue_offset, int(due), stored.property_map().get(UNIQ_KEY, ""))
+    return DeliveryTimer(stored.queue_offset, int(due_text), stored.property_map().get(UNIQ_KEY, ""))

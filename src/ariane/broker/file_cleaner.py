@@ -76,15 +76,18 @@ class FileCleaner:
         manual = self._manual_runs > 0
         self._manual_runs = max(0, self._manual_runs - 1)
         percent = self._used()
-        why = removal_trigger(self._rule, percent, datetime.fromtimestamp(now_ms / 1000).hour, manual=manual)
-        if why is not None:
+        trigger = removal_trigger(self._rule, percent, datetime.fromtimestamp(now_ms / 1000).hour, manual=manual)
+        if trigger is not None:
             files = self._store.retention.log_files()
             for file in files[: count_removable(files, self._rule, percent, now_ms)]:
                 if not await self._preserve_timers(file.base + self._store.config.commit_log_size):
                     break
                 await self._remove(self._store.retention.begin_log_removal(file))
                 log.info(
-                    "Removed the commit-log file at %d: %s; %d %% of the disk are used", file.base, why.value, percent
+                    "Removed the commit-log file at %d: %s; %d %% of the disk are used",
+                    file.base,
+                    trigger.value,
+                    percent,
                 )
                 await asyncio.sleep(self._config.delete_commit_log_files_interval / 1000)
         await self._remove(self._store.retention.begin_log_removal(None))
@@ -100,16 +103,16 @@ class FileCleaner:
         # Storing the timers again frees a gigabyte, so it is allowed on a full disk.
         refusal, self._store.refusal = self._store.refusal, None
         try:
-            moved = move_timers(self._store, end)
+            move = move_timers(self._store, end)
         except StoreError as error:
             log.error("Not removing the file, because its timers cannot be stored again: %s", error)
             return False
         finally:
             self._store.refusal = refusal
-        if not moved:
+        if not move:
             return True
         self._stored()
-        return await self._flusher.wait_on_disk(moved, MOVED_TIMEOUT_S)
+        return await self._flusher.wait_on_disk(move, MOVED_TIMEOUT_S)
 
     async def check_disk_space(self) -> None:
         """Reject messages while the disk is nearly full, and accept them again afterwards."""

@@ -49,7 +49,7 @@ class Flusher:
         self._sync_timeout_s = sync_timeout_s  # None in asynchronous mode
         self._waiters: dict[asyncio.Future[bool], tuple[int, float]] = {}  # end offset and deadline
         self._timer: asyncio.TimerHandle | None = None  # for the earliest deadline of `_waiters`
-        self._wanted = asyncio.Event()  # wakes the flush loop before its period ends
+        self._flush_requested = asyncio.Event()  # wakes the flush loop before its period ends
         # One flush of derived files at a time: each checkpoint is computed from the one before.
         self._derived_lock = asyncio.Lock()
         self._failure: FlushFailed | None = None  # permanent: after a failed fsync the kernel may have dropped the data
@@ -76,7 +76,7 @@ class Flusher:
             waiter.set_exception(self._failure)
         else:
             self._waiters[waiter] = (end_offset, loop.time() + timeout_s)
-            self._wanted.set()
+            self._flush_requested.set()
             if self._timer is None:  # one for all waiters: there are many, and a flush takes milliseconds
                 self._timer = loop.call_later(timeout_s, self._expire)
         return waiter
@@ -93,13 +93,13 @@ class Flusher:
 
     def request_flush(self) -> None:
         """Flush soon, without a waiter."""
-        self._wanted.set()
+        self._flush_requested.set()
 
     async def run_group_commit(self) -> None:
         """Flush whenever requests wait (SYNC_FLUSH). Runs until cancelled."""
         while True:
-            await self._wanted.wait()
-            self._wanted.clear()
+            await self._flush_requested.wait()
+            self._flush_requested.clear()
             await self.flush_once()
 
     async def flush_once(self) -> None:

@@ -74,7 +74,7 @@ def _parts(ip: str) -> tuple[int, ...]:
     data = address.packed
     if len(data) == 4:
         return tuple(data)
-    return tuple(int.from_bytes(data[at : at + 2], "big") for at in range(0, 16, 2))
+    return tuple(int.from_bytes(data[start : start + 2], "big") for start in range(0, 16, 2))
 
 
 def _pattern(text: str, shown: str) -> Pattern:

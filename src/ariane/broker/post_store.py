@@ -131,9 +131,9 @@ class PostStoreDispatcher:
         positions = store.delayed.level_positions()
         return {level: (number, store.max_offset(SCHEDULE_TOPIC, level - 1)) for level, number in positions.items()}
 
-    def on_delivered(self, due: DueMessage, draft: RecordDraft, size: int) -> None:
+    def on_delivered(self, message: DueMessage, draft: RecordDraft, size: int) -> None:
         """Count a delayed message that was delivered to its topic."""
-        if due.topic == SCHEDULE_TOPIC:
-            self._stats.record_delayed_delivery(draft.topic, due.queue_id, 1, size)
+        if message.topic == SCHEDULE_TOPIC:
+            self._stats.record_delayed_delivery(draft.topic, message.queue_id, 1, size)
         else:
             self._stats.record_send(draft.topic, 1, size)

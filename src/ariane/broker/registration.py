@@ -220,7 +220,7 @@ class Registration:
         link.needs_full_table = False
         if self._config.broker_id != MASTER_ID:
             names = []  # name servers ignore the topics of slaves
-        parts = [names[at : at + PART_TOPICS] for at in range(0, len(names), PART_TOPICS)]
+        parts = [names[start : start + PART_TOPICS] for start in range(0, len(names), PART_TOPICS)]
         # The version of pending topics is new to the name server, that of the whole table may be the recorded one.
         last = parts.pop() if is_complete and parts else []
         for part in parts:
@@ -273,5 +273,5 @@ class Registration:
 
 def _with_permission(topic: TopicConfig, permission: int) -> TopicConfig:
     """Return the topic with the broker's permission if that lacks reading or writing."""
-    both = PERM_READ | PERM_WRITE
-    return topic if permission & both == both else msgspec.structs.replace(topic, perm=permission)
+    read_write = PERM_READ | PERM_WRITE
+    return topic if permission & read_write == read_write else msgspec.structs.replace(topic, perm=permission)

@@ -100,8 +100,8 @@ class ReplicationFeed:
             asyncio.ensure_future(self._listen(stream, reports, silence_s)),
         }
         try:
-            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in ended:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
                 task.result()
         finally:
             for task in tasks:
@@ -121,27 +121,27 @@ class ReplicationFeed:
             while self._waiting and self._waiting[0].end <= offset:
                 _resolve(heapq.heappop(self._waiting).answer, ResponseCode.SUCCESS)
 
-    async def _send(self, stream: Stream, at: int) -> None:
+    async def _send(self, stream: Stream, offset: int) -> None:
         batch, store = self._config.ha_transfer_batch_size, self._store
         heartbeat_s = self._config.ha_send_heartbeat_interval / 1000
         while True:
             more = self._more
             while self._waiting and self._waiting[0].answer.done():
                 heapq.heappop(self._waiting)  # timed out
-            if at < store.commit_log_min:
+            if offset < store.commit_log_min:
                 raise ProtocolError(
-                    f"slave {stream.addr} is at offset {at}, which this master has removed; restart it with an empty store"
+                    f"slave {stream.addr} is at offset {offset}, which this master has removed; restart it with an empty store"
                 )
-            data = store.replication_source.read(at, batch)
+            data = store.replication_source.read(offset, batch)
             if data:
-                await stream.write(frame_head(at, len(data)), data)
-                at += len(data)
+                await stream.write(frame_head(offset, len(data)), data)
+                offset += len(data)
                 continue
             try:
                 async with asyncio.timeout(heartbeat_s):
                     await more.wait()
             except TimeoutError:
-                await stream.write(frame_head(at, 0))
+                await stream.write(frame_head(offset, 0))
 
 
 async def _first_report(stream: Stream, reports: AckReader, within_s: float) -> int:

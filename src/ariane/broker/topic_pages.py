@@ -67,9 +67,9 @@ async def _whole(topics: TopicRegistry, deleted: dict[str, TopicDeletion] | None
     """Encode a large table in slices, between which other requests are served."""
     version, names = topics.version, topics.names()
     pieces = []
-    for at in range(0, len(names), PAGE_TOPICS):
+    for start in range(0, len(names), PAGE_TOPICS):
         # Topic names are ASCII, so standard JSON is what fastjson prints, in a tenth of the time.
-        piece = msgspec.json.encode(_configs(topics, names[at : at + PAGE_TOPICS]))[1:-1]
+        piece = msgspec.json.encode(_configs(topics, names[start : start + PAGE_TOPICS]))[1:-1]
         if piece:
             pieces.append(piece)
         await asyncio.sleep(0)
@@ -84,13 +84,13 @@ def _configs(topics: TopicRegistry, names: list[str]) -> dict[str, TopicConfig]:
     }  # a topic may have been deleted meanwhile
 
 
-async def fetch(topics: TopicRegistry, ask: Callable[[TopicPageRequest], Awaitable[Command]]) -> MasterTopicTable:
+async def fetch(topics: TopicRegistry, request: Callable[[TopicPageRequest], Awaitable[Command]]) -> MasterTopicTable:
     """Return the master's table, page by page if the master supports that; without topics if the versions are equal."""
     own_version = topics.version
     pages: list[MasterTopicTable] = []
     offset: int | None = 0
     while offset is not None:
-        answer = await ask(TopicPageRequest(offset, own_version.counter, own_version.timestamp))
+        answer = await request(TopicPageRequest(offset, own_version.counter, own_version.timestamp))
         pages.append(_decoded(answer.body, own_version))
         following = decode_header(answer, TopicPage).next_offset
         if following is not None and following <= offset:

@@ -333,14 +333,14 @@ class TransactionService:
             count = READ_BATCH
             for data in result.records:
                 (offset,) = I64.unpack_from(data, QUEUE_OFFSET_AT)
-                for lost in range(start, offset):
-                    yield lost, None
+                for missing in range(start, offset):
+                    yield missing, None
                 yield offset, data
                 start = offset + 1
             if not result.records:
                 next_start = min(max(result.next_offset, start + 1), stop)
-                for lost in range(start, next_start):
-                    yield lost, None
+                for missing in range(start, next_start):
+                    yield missing, None
                 start = next_start
 
 

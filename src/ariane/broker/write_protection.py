@@ -103,9 +103,9 @@ class WriteProtection:
             if self._is_backlog_full or started < self._reject_until:
                 return Reply(ResponseCode.SYSTEM_BUSY, remark=self.refusal(started))
             handled = serve(command, peer)
-            ended = monotonic()
-            if ended - started > 0.001:  # far below any limit: keeps the settings out of the hot path
-                self.on_slow_send(started, ended)
+            ended_at = monotonic()
+            if ended_at - started > 0.001:  # far below any limit: keeps the settings out of the hot path
+                self.on_slow_send(started, ended_at)
             return handled
 
         return checked

@@ -75,9 +75,9 @@ class AssignmentChanges(NamedTuple):
     revoked: list[MessageQueue]
 
 
-def assignment_changes(owned: Iterable[MessageQueue], wanted: Iterable[MessageQueue]) -> AssignmentChanges:
-    """Return which queues to start and which to revoke, to get from `owned` to `wanted`."""
-    current, new = set(owned), set(wanted)
+def assignment_changes(owned: Iterable[MessageQueue], assignment: Iterable[MessageQueue]) -> AssignmentChanges:
+    """Return which queues to start and which to revoke, to get from `owned` to `assignment`."""
+    current, new = set(owned), set(assignment)
     return AssignmentChanges(sorted(new - current), sorted(current - new))
 
 

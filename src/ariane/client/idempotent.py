@@ -68,8 +68,8 @@ class ConsumedRows:
 
     def read(self, line: str) -> bool:
         """Add what a line of the file states. Return False if the line is invalid."""
-        kind, _, rest = line.partition(" ")
-        name, _, coded = rest.partition(" ")
+        kind, _, row_text = line.partition(" ")
+        name, _, coded = row_text.partition(" ")
         row = parse(name)
         if row is None or kind not in ("+", "=") or (kind == "+" and coded):
             return False
@@ -117,11 +117,11 @@ class Idempotent(ListenerMiddleware):
         self.listener = validation.callback("listener", listener, "messages")
         # A coroutine function can be cancelled by the consumer's timeout, a thread cannot.
         self._is_async = is_coroutine_listener(listener)
-        self._seen = ConsumedRows(blocks_max)  # rows that were consumed, by blocks of sequence numbers
+        self._consumed = ConsumedRows(blocks_max)  # rows that were consumed, by blocks of sequence numbers
         # Rows in a call, with an event that is set when it ends: a duplicate waits for the outcome.
         self._running: dict[Row, asyncio.Event] = {}
         self._file = _Journal(path) if path is not None else None  # None: rows are remembered by this process only
-        self._late: set[asyncio.Task[None]] = set()  # calls in threads that outlived the consumer's timeout
+        self._late_calls: set[asyncio.Task[None]] = set()  # calls in threads that outlived the consumer's timeout
         self._turn = asyncio.Lock()  # one write to the journal at a time, because lines must not interleave
         # The write in a thread: it goes on after its caller was cancelled, so the next one waits for it.
         self._writing: asyncio.Future[None] | None = None
@@ -130,7 +130,7 @@ class Idempotent(ListenerMiddleware):
 
     async def __aenter__(self) -> Self:
         if self._file is not None:
-            await asyncio.to_thread(self._file.load, self._seen)
+            await asyncio.to_thread(self._file.load, self._consumed)
         return self
 
     async def __aexit__(
@@ -154,55 +154,55 @@ class Idempotent(ListenerMiddleware):
         for message, row in zip(messages, rows, strict=True):
             if row is None:
                 fresh.append(message)
-            elif row not in self._seen and row not in claimed:
+            elif row not in self._consumed and row not in claimed:
                 claimed[row] = None
                 fresh.append(message)
-        ended = asyncio.Event()
-        self._running.update(dict.fromkeys(claimed, ended))
+        has_ended = asyncio.Event()
+        self._running.update(dict.fromkeys(claimed, has_ended))
         in_thread: Future[bool] = Future()
         try:
             if fresh:
                 await run(self.listener if self._is_async else _tracked(self.listener, in_thread), fresh)
         except BaseException:
             if in_thread.cancel():  # no thread has taken the call, and none will
-                self._release(claimed, ended)
+                self._release(claimed, has_ended)
             else:
-                late = asyncio.ensure_future(self._end_late(claimed, ended, in_thread))
-                self._late.add(late)
-                late.add_done_callback(self._late.discard)
+                late_call = asyncio.ensure_future(self._end_late(claimed, has_ended, in_thread))
+                self._late_calls.add(late_call)
+                late_call.add_done_callback(self._late_calls.discard)
             raise
         self.skipped += len(messages) - len(fresh)
-        await self._remember(claimed, ended)
+        await self._remember(claimed, has_ended)
 
     async def _run(self, listener: Listener, messages: list[ReceivedMessage]) -> None:
         result = listener(messages) if self._is_async else await asyncio.to_thread(listener, messages)
         if result is not None:
             await result
 
-    def _release(self, rows: Iterable[Row], ended: asyncio.Event) -> None:
+    def _release(self, rows: Iterable[Row], has_ended: asyncio.Event) -> None:
         for row in rows:
             del self._running[row]
-        ended.set()
+        has_ended.set()
 
-    async def _end_late(self, rows: dict[Row, None], ended: asyncio.Event, in_thread: Future[bool]) -> None:
+    async def _end_late(self, rows: dict[Row, None], has_ended: asyncio.Event, in_thread: Future[bool]) -> None:
         try:
             is_success = await asyncio.wrap_future(in_thread)
         except BaseException:
-            self._release(rows, ended)
+            self._release(rows, has_ended)
             raise
         if is_success:
-            await self._remember(rows, ended)
+            await self._remember(rows, has_ended)
         else:
-            self._release(rows, ended)
+            self._release(rows, has_ended)
 
-    async def _remember(self, rows: dict[Row, None], ended: asyncio.Event) -> None:
+    async def _remember(self, rows: dict[Row, None], has_ended: asyncio.Event) -> None:
         for row in rows:
-            self._seen.add(row)
+            self._consumed.add(row)
         try:
             if rows:
                 await self._store(rows)
         finally:
-            self._release(rows, ended)
+            self._release(rows, has_ended)
 
     async def _store(self, rows: Iterable[Row]) -> None:
         file = self._file
@@ -218,7 +218,7 @@ class Idempotent(ListenerMiddleware):
                 await asyncio.wait([self._writing])
             try:
                 if file.is_long:
-                    self._writing = asyncio.ensure_future(asyncio.to_thread(file.rewrite, self._seen.lines()))
+                    self._writing = asyncio.ensure_future(asyncio.to_thread(file.rewrite, self._consumed.lines()))
                 else:
                     self._writing = asyncio.ensure_future(asyncio.to_thread(file.append, rows))
                 await asyncio.shield(self._writing)
@@ -263,14 +263,14 @@ class _Journal:
     def is_long(self) -> bool:
         return self._lines >= JOURNAL_LINES
 
-    def load(self, seen: ConsumedRows) -> None:
+    def load(self, consumed: ConsumedRows) -> None:
         """Lock the file, read it and rewrite it, which removes a line that a crash left incomplete.
 
         A line without its newline does not count: half of a number is another number.
         """
         lock = self._claim()
         try:
-            self._load(seen)
+            self._load(consumed)
         except BaseException:
             lock.close()
             raise
@@ -302,17 +302,17 @@ class _Journal:
             raise ConfigError("path", str(self.path), fix) from error
         return lock
 
-    def _load(self, seen: ConsumedRows) -> None:
+    def _load(self, consumed: ConsumedRows) -> None:
         try:
             with self.path.open(encoding="utf-8", errors="replace", newline="\n") as lines:
-                bad = sum(not (line.endswith("\n") and seen.read(line[:-1])) for line in lines)
+                bad = sum(not (line.endswith("\n") and consumed.read(line[:-1])) for line in lines)
         except FileNotFoundError:
             bad = 0
         except OSError as error:
             raise ConfigError("path", str(self.path), f"the journal cannot be read: {error}") from error
         if bad:
             log.warning("%s: ignoring %d invalid lines; their rows would be delivered again", self.path, bad)
-        self.rewrite(seen.lines())
+        self.rewrite(consumed.lines())
 
     def append(self, rows: Iterable[Row]) -> None:
         """Append a line per row."""

@@ -146,9 +146,9 @@ class ListenerInvoker:
             outcome = await self._invoke_measured(queue, messages)
         else:
             outcome = ListenerOutcome(ConsumeReturn.FAILED, reason="the queue was revoked before the call")
-        ended = Instant.read(self._clock)
+        ended_at = Instant.read(self._clock)
         finished_event = ConsumeFinished(
-            started=started_event, outcome=outcome.status, ended_ms=ended.wall_ms, cost_ms=ended.ms_since(started)
+            started=started_event, outcome=outcome.status, ended_ms=ended_at.wall_ms, cost_ms=ended_at.ms_since(started)
         )
         await hook_events.notify(self._hooks, finished_event)
         return outcome

@@ -176,10 +176,10 @@ class Rebalancer:
         context = self._context
         queues = await context.instance.routes.subscribe_queues(topic)
         self._warned_topics.discard(topic)
-        wanted = await self._select_queues(topic, queues)
-        if wanted is None:
+        assignment = await self._select_queues(topic, queues)
+        if assignment is None:
             return False
-        change = assignment_changes([queue for queue in self._assigned if queue.topic == topic], wanted)
+        change = assignment_changes([queue for queue in self._assigned if queue.topic == topic], assignment)
         for queue in change.revoked:
             self._revoke(queue)
         ready = [queue for queue in change.assigned if queue not in self._revoking]
@@ -193,7 +193,11 @@ class Rebalancer:
         started = await asyncio.gather(*(self._start_queue(queue, locked_at) for queue in ready))
         if change.assigned or change.revoked:
             log.info(
-                "Group %s was assigned %d of %d queues of %s", context.options.group, len(wanted), len(queues), topic
+                "Group %s was assigned %d of %d queues of %s",
+                context.options.group,
+                len(assignment),
+                len(queues),
+                topic,
             )
         return is_complete and all(started)
 

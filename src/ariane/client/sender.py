@@ -93,7 +93,7 @@ class MessageSender:
         avoid: str | None = None
         last_error: Exception | None = None
         # A result whose flush or replication was late (retry_not_stored): returned unless a further attempt does better.
-        late: SendResult | None = None
+        late_result: SendResult | None = None
         for _ in range(1 + self.settings.retries):
             remaining_ms = (deadline - self._instance.clock.monotonic()) * 1000
             if remaining_ms <= 0:
@@ -104,16 +104,16 @@ class MessageSender:
                 stored = await self._attempt(message, queue, remaining_ms)
             except (ConnectionLost, RequestTimeout, ReplyError) as error:
                 if not send_codec.can_retry_elsewhere(error):
-                    if late is not None:
-                        return late
+                    if late_result is not None:
+                        return late_result
                     raise
                 last_error = error
                 continue
             if stored.status is SendStatus.SEND_OK or not self.settings.retry_not_stored:
                 return stored
-            late = stored
-        if late is not None:
-            return late
+            late_result = stored
+        if late_result is not None:
+            return late_result
         raise last_error or RequestTimeout(f"a broker of {message.topic}", self.settings.send_timeout_ms)
 
     async def _attempt(self, message: PreparedMessage, queue: MessageQueue, timeout_ms: float) -> SendResult:

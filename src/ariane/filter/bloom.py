@@ -34,27 +34,27 @@ class Bloom(NamedTuple):
     def positions(self, text: str) -> tuple[int, ...]:
         half = murmur3(text.encode())
         first, second = half & 0xFFFF_FFFF, half >> 32
-        found = []
+        positions = []
         for i in range(1, self.hashes + 1):
             # Java computes with signed 32-bit numbers, and inverts a negative result instead of negating it.
-            place = (first + i * second) & 0xFFFF_FFFF
-            if place & 0x8000_0000:
-                place ^= 0xFFFF_FFFF
-            found.append(place % self.bits)
-        return tuple(found)
+            position = (first + i * second) & 0xFFFF_FFFF
+            if position & 0x8000_0000:
+                position ^= 0xFFFF_FFFF
+            positions.append(position % self.bits)
+        return tuple(positions)
 
 
 def murmur3(data: bytes) -> int:
     """Return the first 64 bits of murmur3-128 x64 with seed 0, unsigned."""
     h1 = h2 = 0
     # Full blocks of 16 bytes; the rest is padded with zeros, which equals Java's byte by byte handling of a tail.
-    whole = len(data) - len(data) % 16
-    for k1, k2 in _BLOCK.iter_unpack(data[:whole]):
+    blocks_end = len(data) - len(data) % 16
+    for k1, k2 in _BLOCK.iter_unpack(data[:blocks_end]):
         h1 = (_rotl((h1 ^ _mixed1(k1)), 27) + h2) & _MASK
         h1 = (h1 * 5 + 0x52DCE729) & _MASK
         h2 = (_rotl((h2 ^ _mixed2(k2)), 31) + h1) & _MASK
         h2 = (h2 * 5 + 0x38495AB5) & _MASK
-    tail1, tail2 = _BLOCK.unpack(data[whole:].ljust(16, b"\0"))
+    tail1, tail2 = _BLOCK.unpack(data[blocks_end:].ljust(16, b"\0"))
     h1 ^= _mixed1(tail1) ^ len(data)
     h2 ^= _mixed2(tail2) ^ len(data)
     h1 = (h1 + h2) & _MASK

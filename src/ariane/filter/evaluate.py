@@ -79,10 +79,10 @@ def _(node: Negate) -> Value:
     if kind_of(node) is ValueKind.NOTHING:
         inner = value_of(node.operand)
 
-        def nothing(properties: Properties) -> None:
+        def evaluate_missing(properties: Properties) -> None:
             inner(properties)  # which may raise ValueError
 
-        return nothing
+        return evaluate_missing
     value = _number(node)
     return lambda _: value
 
@@ -164,19 +164,19 @@ def _(node: Compare) -> Value:
 
         def equal(properties: Properties) -> Truth:
             # Both sides are evaluated even if one is missing: either may raise ValueError, as in 4.9.4.
-            one, other = left(properties), right(properties)
-            if one is None:
-                return True if other is None else None
-            return False if other is None else compare(one, other)
+            left_value, right_value = left(properties), right(properties)
+            if left_value is None:
+                return True if right_value is None else None
+            return False if right_value is None else compare(left_value, right_value)
 
         return equal
 
     def ordered(properties: Properties) -> Truth:
-        one = left(properties)
-        if one is None:
+        left_value = left(properties)
+        if left_value is None:
             return None
-        other = right(properties)
-        return None if other is None else compare(one, other)
+        right_value = right(properties)
+        return None if right_value is None else compare(left_value, right_value)
 
     return ordered
 
@@ -187,11 +187,11 @@ def _with_constant(node: Compare, name: str) -> Value | None:
     if node.operator == EQUAL and kind is ValueKind.TEXT and isinstance(node.right, Constant):
         text = node.right.value
 
-        def same(properties: Properties) -> Truth:
+        def equals_constant(properties: Properties) -> Truth:
             value = properties.get(name)
             return None if value is None else value == text
 
-        return same
+        return equals_constant
     if kind not in NUMBERS:
         return None
     number, compare = _number(node.right), _comparison(node.operator, ValueKind.TEXT, kind)
@@ -207,23 +207,23 @@ def _comparison(symbol: str, left: ValueKind, right: ValueKind) -> Callable[[Any
     """Return the function that compares two present values."""
     test = _TESTS[symbol]
     if ValueKind.NOTHING in (left, right):
-        return lambda one, other: False  # never reached: one side is always missing
+        return lambda x, y: False  # never reached: one side is always missing
     # Two properties: texts are equal or not, but larger or smaller only as numbers.
     if left is ValueKind.TEXT is right:
         if symbol == EQUAL:
             return operator.eq
-        return lambda one, other: test(numbers.order(numbers.double(one), numbers.double(other)), 0)
+        return lambda x, y: test(numbers.order(numbers.double(x), numbers.double(y)), 0)
     if left is ValueKind.TEXT:
         return _reading(test, _READ[right], right is ValueKind.DOUBLE)
     if right is ValueKind.TEXT:
         if left is ValueKind.BOOLEAN:
             return _unreadable
         swapped = _reading(_SWAPPED[symbol], _READ[left], left is ValueKind.DOUBLE)
-        return lambda one, other: swapped(other, one)
+        return lambda x, y: swapped(y, x)
     if (left is ValueKind.BOOLEAN) is not (right is ValueKind.BOOLEAN):
-        return lambda one, other: test(-1, 0)
+        return lambda x, y: test(-1, 0)
     if ValueKind.DOUBLE in (left, right):
-        return lambda one, other: test(numbers.order(float(one), float(other)), 0)
+        return lambda x, y: test(numbers.order(float(x), float(y)), 0)
     return test
 
 
@@ -246,7 +246,7 @@ def _reading(
     return lambda text, value: test(read(text), value)
 
 
-def _unreadable(one: Any, other: Any) -> bool:
+def _unreadable(x: Any, y: Any) -> bool:
     raise ValueError("4.9.4 converts a text on the left of a truth value, never one on its right")
 
 

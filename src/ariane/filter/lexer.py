@@ -35,64 +35,64 @@ _IN_LAST_LINE = re.compile(_PATTERN.format(comment=""), re.VERBOSE)  # a `--` wi
 
 
 class Token(NamedTuple):
-    """A token: `text` as written (keywords in capitals), `at` the position of its first character."""
+    """A token: `text` as written (keywords in capitals), `position` the position of its first character."""
 
     kind: str
     text: str
-    at: int
+    position: int
 
 
 def tokens(expression: str) -> list[Token]:
     """Return the tokens of `expression`, followed by an END. Raise FilterError at the first character that starts none."""
     if len(expression) > EXPRESSION_MAX:
-        why = f"an expression has at most {EXPRESSION_MAX} characters, this one has {len(expression)}"
-        raise FilterError(expression, EXPRESSION_MAX, why)
+        reason = f"an expression has at most {EXPRESSION_MAX} characters, this one has {len(expression)}"
+        raise FilterError(expression, EXPRESSION_MAX, reason)
     last_line = 1 + max(expression.rfind("\n"), expression.rfind("\r"))
-    found: list[Token] = []
-    at = 0
-    while at < len(expression):
-        match = (_ANYWHERE if at < last_line else _IN_LAST_LINE).match(expression, at)
+    result: list[Token] = []
+    position = 0
+    while position < len(expression):
+        match = (_ANYWHERE if position < last_line else _IN_LAST_LINE).match(expression, position)
         if match is None:
-            raise FilterError(expression, at, _fault(expression, at))
+            raise FilterError(expression, position, _fault(expression, position))
         kind, text = match.lastgroup or "", match.group()
         if kind == "number":
-            found += _numbers(expression, at, text)
+            result += _numbers(expression, position, text)
         elif kind == WORD and text.upper() in KEYWORDS:
-            found.append(Token(KEYWORD, text.upper(), at))
+            result.append(Token(KEYWORD, text.upper(), position))
         elif kind != "between":
-            found.append(Token(kind, text, at))
-        if len(found) > TOKENS_MAX:
+            result.append(Token(kind, text, position))
+        if len(result) > TOKENS_MAX:
             raise FilterError(
-                expression, at, f"an expression has at most {TOKENS_MAX} words, numbers, texts and symbols"
+                expression, position, f"an expression has at most {TOKENS_MAX} words, numbers, texts and symbols"
             )
         # The letter of a long integer is part of its token.
-        at = max(match.end(), found[-1].at + len(found[-1].text)) if kind == "number" else match.end()
-    found.append(Token(END, "", at))
-    return found
+        position = max(match.end(), result[-1].position + len(result[-1].text)) if kind == "number" else match.end()
+    result.append(Token(END, "", position))
+    return result
 
 
-def _numbers(expression: str, at: int, text: str) -> list[Token]:
+def _numbers(expression: str, position: int, text: str) -> list[Token]:
     """Yield the tokens of a run of digits: one, or several if it starts with zeros that no decimal number follows."""
     if not text.isdigit():
-        return [Token(DECIMAL, text, at)]
+        return [Token(DECIMAL, text, position)]
     # 4.9.4's grammar has no number with a leading zero: `007` is the tokens 0, 0 and 7.
-    rest = text.lstrip("0")
-    zeros = len(text) - len(rest)
-    end = at + len(text)
-    if rest and expression[end : end + 1] in ("l", "L"):
-        rest += expression[end]
-    found = [Token(INTEGER, "0", at + i) for i in range(zeros)]
-    if rest:
-        found.append(Token(INTEGER, rest, at + zeros))
-    return found
+    digits = text.lstrip("0")
+    zeros = len(text) - len(digits)
+    end = position + len(text)
+    if digits and expression[end : end + 1] in ("l", "L"):
+        digits += expression[end]
+    tokens_of_number = [Token(INTEGER, "0", position + i) for i in range(zeros)]
+    if digits:
+        tokens_of_number.append(Token(INTEGER, digits, position + zeros))
+    return tokens_of_number
 
 
-def _fault(expression: str, at: int) -> str:
-    char = expression[at]
+def _fault(expression: str, position: int) -> str:
+    char = expression[position]
     if char == "'":
         return "the text that begins here has no closing '"
-    if expression.startswith("/*", at):
+    if expression.startswith("/*", position):
         return "the comment that begins here has no closing */"
-    if expression.startswith("!=", at):
+    if expression.startswith("!=", position):
         return "!= is written <>"
     return f"{char!r} begins nothing of SQL92"

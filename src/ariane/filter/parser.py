@@ -63,16 +63,16 @@ class _Parser:
     def __init__(self, expression: str) -> None:
         self._expression = expression
         self._tokens = lexer.tokens(expression)
-        self._at = 0
+        self._index = 0
         self._nesting = 0
         self._comparisons = 0
 
     def parse(self) -> Node:
-        first = self._token.at
+        first = self._token.position
         root = self._boolean(self._or(), first)
         token = self._token
-        if token.kind != lexer.END and not self._expression.startswith("--", token.at):
-            raise self._error(token.at, self._why_no_end(token))
+        if token.kind != lexer.END and not self._expression.startswith("--", token.position):
+            raise self._error(token.position, self._why_no_end(token))
         return root
 
     def _why_no_end(self, token: Token) -> str:
@@ -89,28 +89,28 @@ class _Parser:
         return self._joined("AND", self._equality, And)
 
     def _joined(self, word: str, part: Callable[[], Node], join: Callable[[tuple[Node, ...], int], Node]) -> Node:
-        at = self._token.at
+        position = self._token.position
         first = part()
         # A single part need not be a truth value here: it may be an operand, as in (a) > 5.
         if not self._is(word):
             return first
-        parts = [self._boolean(first, at)]
-        while self._take(word):
-            at = self._token.at
-            parts.append(self._boolean(part(), at))
+        parts = [self._boolean(first, position)]
+        while self.accept(word):
+            position = self._token.position
+            parts.append(self._boolean(part(), position))
         return join(tuple(parts), self._depth(*parts))
 
     def _equality(self) -> Node:
-        at = self._token.at
+        position = self._token.position
         left = self._comparison()
         while True:
-            if self._take("="):
-                left = self._equal(left, at, EQUAL)
+            if self.accept("="):
+                left = self._equal(left, position, EQUAL)
             # 4.9.4 has no node for <>: it negates =, which decides the result for a missing property.
-            elif self._take("<>"):
-                left = self._not(self._equal(left, at, "<>"))
-            elif self._take("IS"):
-                negated = self._take("NOT")
+            elif self.accept("<>"):
+                left = self._not(self._equal(left, position, "<>"))
+            elif self.accept("IS"):
+                negated = self.accept("NOT")
                 self._expect("NULL")
                 left = self._compare(EQUAL, left, NULL)
                 left = self._not(left) if negated else left
@@ -118,11 +118,11 @@ class _Parser:
                 return left
 
     def _equal(self, left: Node, left_at: int, written: str) -> Node:
-        right_at = self._token.at
+        right_at = self._token.position
         right = self._comparison()
-        for node, at in ((left, left_at), (right, right_at)):
+        for node, position in ((left, left_at), (right, right_at)):
             if node == NULL:
-                raise self._error(at, f"{written} NULL is never true or false: write IS NULL or IS NOT NULL")
+                raise self._error(position, f"{written} NULL is never true or false: write IS NULL or IS NOT NULL")
         if (
             isinstance(left, Constant)
             and isinstance(right, Constant)
@@ -132,33 +132,38 @@ class _Parser:
         return self._compare(EQUAL, left, right)
 
     def _comparison(self) -> Node:
-        at = self._token.at
+        position = self._token.position
         left = self._unary()
         while True:
             token = self._token
             if token.kind == lexer.SYMBOL and token.text in ORDERED:
-                self._at += 1
-                right_at = self._token.at
-                left = self._ordered(token.text, left, at, self._unary(), right_at)
+                self._index += 1
+                right_at = self._token.position
+                left = self._ordered(token.text, left, position, self._unary(), right_at)
                 continue
-            negated = self._take("NOT")
-            if self._take("BETWEEN"):
-                left = self._between(left, at, negated)
-            elif self._take("IN"):
-                left = self._in(left, at, negated)
+            negated = self.accept("NOT")
+            if self.accept("BETWEEN"):
+                left = self._between(left, position, negated)
+            elif self.accept("IN"):
+                left = self._in(left, position, negated)
             elif negated:
-                raise self._error(self._token.at, f"BETWEEN or IN is expected behind NOT, not {_shown(self._token)}")
+                raise self._error(
+                    self._token.position, f"BETWEEN or IN is expected behind NOT, not {_shown(self._token)}"
+                )
             else:
                 return left
 
-    def _between(self, value: Node, at: int, negated: bool) -> Node:
-        low_at = self._token.at
+    def _between(self, value: Node, position: int, negated: bool) -> Node:
+        low_at = self._token.position
         low = self._unary()
         self._expect("AND")
-        high_at = self._token.at
+        high_at = self._token.position
         high = self._unary()
         above, below = (LESS, GREATER) if negated else (GREATER_EQUAL, LESS_EQUAL)
-        parts = (self._ordered(above, value, at, low, low_at), self._ordered(below, value, at, high, high_at))
+        parts = (
+            self._ordered(above, value, position, low, low_at),
+            self._ordered(below, value, position, high, high_at),
+        )
         # NOT BETWEEN is two comparisons joined by OR, not a negation: a missing property stays unknown either way.
         if negated:
             return Or(parts, self._depth(*parts))
@@ -166,46 +171,46 @@ class _Parser:
             raise self._error(low_at, f"BETWEEN names the smaller value first: {low.value} > {high.value}")
         return And(parts, self._depth(*parts))
 
-    def _in(self, left: Node, at: int, negated: bool) -> Node:
+    def _in(self, left: Node, position: int, negated: bool) -> Node:
         if not isinstance(left, Property):
-            raise self._error(at, "IN asks for a property on its left")
+            raise self._error(position, "IN asks for a property on its left")
         self._expect("(")
         values = {self._text()}
-        while self._take(","):
+        while self.accept(","):
             values.add(self._text())
         self._expect(")")
         self._count_comparison()
         return In(left, frozenset(values), negated, self._depth(left))
 
     def _unary(self) -> Node:
-        if self._take("+"):
+        if self.accept("+"):
             return self._nested(self._unary)
-        if self._take("-"):
+        if self.accept("-"):
             operand = self._nested(self._unary)
             return Negate(operand, self._depth(operand))
-        if self._take("NOT"):
-            at = self._token.at
-            return self._not(self._boolean(self._nested(self._unary), at))
+        if self.accept("NOT"):
+            position = self._token.position
+            return self._not(self._boolean(self._nested(self._unary), position))
         return self._primary()
 
     def _primary(self) -> Node:
         token = self._token
-        if self._take("("):
+        if self.accept("("):
             inner = self._nested(self._or)
             self._expect(")")
             return inner
         if token.kind == lexer.KEYWORD and token.text in LITERALS:
-            self._at += 1
+            self._index += 1
             return LITERALS[token.text]
         if token.kind == lexer.TEXT:
             return Constant(ValueKind.TEXT, self._text())
         if token.kind == lexer.WORD:
-            self._at += 1
+            self._index += 1
             return Property(token.text)
         if token.kind in (lexer.INTEGER, lexer.DECIMAL):
-            self._at += 1
+            self._index += 1
             return self._integer(token) if token.kind == lexer.INTEGER else self._decimal(token)
-        raise self._error(token.at, f"a property, a literal or ( is expected, not {_shown(token)}")
+        raise self._error(token.position, f"a property, a literal or ( is expected, not {_shown(token)}")
 
     # --- literals ---
 
@@ -213,38 +218,40 @@ class _Parser:
         digits = token.text.rstrip("lL")
         # The length first: converting a long text of digits to a number takes quadratic time.
         if len(digits) > len(str(LONG_MAX)) or int(digits) > LONG_MAX:
-            raise self._error(token.at, f"{digits} is larger than {LONG_MAX}")
+            raise self._error(token.position, f"{digits} is larger than {LONG_MAX}")
         value = int(digits)
         return Constant(ValueKind.INT if value <= INT_MAX else ValueKind.LONG, value)
 
     def _decimal(self, token: Token) -> Constant:
         value = float(token.text)
         if value == inf:
-            raise self._error(token.at, f"{token.text} is larger than any double")
+            raise self._error(token.position, f"{token.text} is larger than any double")
         if value == 0:
-            raise self._error(token.at, f"{token.text} is 0 as a double, which 4.9.4 takes for too small: write 0")
+            raise self._error(
+                token.position, f"{token.text} is 0 as a double, which 4.9.4 takes for too small: write 0"
+            )
         return Constant(ValueKind.DOUBLE, value)
 
     def _text(self) -> str:
         token = self._token
         if token.kind != lexer.TEXT:
-            raise self._error(token.at, f"a text like 'abc' is expected, not {_shown(token)}")
-        self._at += 1
+            raise self._error(token.position, f"a text like 'abc' is expected, not {_shown(token)}")
+        self._index += 1
         return token.text[1:-1].replace("''", "'")
 
     # --- which operands fit which operators ---
 
-    def _boolean(self, node: Node, at: int) -> Node:
+    def _boolean(self, node: Node, position: int) -> Node:
         if isinstance(node, Property):
             return Cast(node, self._depth(node))
         if not is_boolean(node):
-            raise self._error(at, "something that is true or false is expected here: compare it with something")
+            raise self._error(position, "something that is true or false is expected here: compare it with something")
         return node
 
     def _ordered(self, operator: str, left: Node, left_at: int, right: Node, right_at: int) -> Node:
-        for node, at in ((left, left_at), (right, right_at)):
+        for node, position in ((left, left_at), (right, right_at)):
             if is_boolean(node) or (isinstance(node, Constant) and node.kind not in NUMBERS):
-                raise self._error(at, f"{operator} compares numbers and properties only")
+                raise self._error(position, f"{operator} compares numbers and properties only")
         return self._compare(operator, left, right)
 
     def _compare(self, operator: str, left: Node, right: Node) -> Node:
@@ -255,7 +262,7 @@ class _Parser:
         self._comparisons += 1
         if self._comparisons > COMPARISONS_MAX:
             raise self._error(
-                self._token.at, f"an expression has at most {COMPARISONS_MAX} comparisons: use IN for lists"
+                self._token.position, f"an expression has at most {COMPARISONS_MAX} comparisons: use IN for lists"
             )
 
     def _not(self, node: Node) -> Node:
@@ -277,29 +284,29 @@ class _Parser:
         return node
 
     def _too_deep(self) -> FilterError:
-        return self._error(self._token.at, f"an expression is nested at most {DEPTH_MAX} deep")
+        return self._error(self._token.position, f"an expression is nested at most {DEPTH_MAX} deep")
 
     # --- tokens ---
 
     @property
     def _token(self) -> Token:
-        return self._tokens[self._at]
+        return self._tokens[self._index]
 
     def _is(self, text: str) -> bool:
         token = self._token
         return token.text == text and token.kind in (lexer.KEYWORD, lexer.SYMBOL)
 
-    def _take(self, text: str) -> bool:
-        taken = self._is(text)
-        self._at += taken
-        return taken
+    def accept(self, text: str) -> bool:
+        is_present = self._is(text)
+        self._index += is_present
+        return is_present
 
     def _expect(self, text: str) -> None:
-        if not self._take(text):
-            raise self._error(self._token.at, f"{text} is expected, not {_shown(self._token)}")
+        if not self.accept(text):
+            raise self._error(self._token.position, f"{text} is expected, not {_shown(self._token)}")
 
-    def _error(self, at: int, why: str) -> FilterError:
-        return FilterError(self._expression, at, why)
+    def _error(self, position: int, reason: str) -> FilterError:
+        return FilterError(self._expression, position, reason)
 
 
 def _number(constant: Constant) -> int | float:

@@ -103,8 +103,8 @@ class _MasterState:
 
     def turn(self, subject: str, items: Sequence[T], limit: int) -> list[T]:
         """Return the next items, at most `limit`, in round-robin order."""
-        taken, self.turns[subject] = take_round_robin(items, limit, self.turns.get(subject, 0))
-        return taken
+        selected, self.turns[subject] = take_round_robin(items, limit, self.turns.get(subject, 0))
+        return selected
 
 
 def take_round_robin(items: Sequence[T], limit: int, first: int) -> tuple[list[T], int]:
@@ -112,8 +112,8 @@ def take_round_robin(items: Sequence[T], limit: int, first: int) -> tuple[list[T
     if len(items) <= limit:
         return list(items), 0
     first %= len(items)
-    twice = [*items, *items]
-    return twice[first : first + limit], (first + limit) % len(items)
+    doubled = [*items, *items]
+    return doubled[first : first + limit], (first + limit) % len(items)
 
 
 class _PollRequests:
@@ -232,9 +232,13 @@ class BrokerPoller:
         try:
             runtime = await self._runtime(requests)
             if target.broker_id == MASTER_ID:
-                topics, groups, left = await self._offsets(requests, target, master)
+                topics, groups, omitted = await self._offsets(requests, target, master)
             else:
-                topics, groups, left = (), (), OmittedPart(groups=master.skipped_pairs, counters=master.skipped_pairs)
+                topics, groups, omitted = (
+                    (),
+                    (),
+                    OmittedPart(groups=master.skipped_pairs, counters=master.skipped_pairs),
+                )
             counters = await self._counters(requests, master.pairs, [item.topic for item in topics], target.broker_id)
         except ArianeError as error:
             return self._empty_sample(target, now_ms, self._elapsed_ms(started), requests.count, str(error))
@@ -245,7 +249,7 @@ class BrokerPoller:
             topics=topics,
             groups=groups,
             counters=counters,
-            skipped=left,
+            skipped=omitted,
             failed_requests=tuple(requests.faults),
         )
 
@@ -314,10 +318,10 @@ class BrokerPoller:
         ages = dict(await _gather_results(self._ages(requests, pair) for pair in polled))
         groups = [_progress(pair, at_ms, offsets[pair], topics.get(pair[0]), ages.get(pair, {})) for pair in pairs]
         master.pairs, master.skipped_pairs = tuple(pairs), len(existing_pairs) - len(pairs)
-        left = OmittedPart(
+        omitted = OmittedPart(
             len(lone_topics) - len(turn), master.skipped_pairs, master.skipped_pairs, len(lagging) - len(polled)
         )
-        return tuple(topics.values()), tuple(groups), left
+        return tuple(topics.values()), tuple(groups), omitted
 
     async def _refresh_topics(self, requests: _PollRequests, master: _MasterState, consumed: set[str]) -> None:
         """Request the master's topics if the last list is old, or if a group has a topic that is not in it."""
@@ -363,11 +367,11 @@ class BrokerPoller:
     async def _counters(
         self, requests: _PollRequests, pairs: Sequence[Pair], topics: Sequence[str], broker_id: int
     ) -> tuple[StatsCounter, ...]:
-        wanted: list[tuple[str, str, str | None]] = [("GROUP_GET_NUMS", *pair) for pair in pairs]
+        requested: list[tuple[str, str, str | None]] = [("GROUP_GET_NUMS", *pair) for pair in pairs]
         if broker_id == MASTER_ID:
-            wanted += [("TOPIC_PUT_NUMS", topic, None) for topic in topics]
-            wanted += [("SNDBCK_PUT_NUMS", *pair) for pair in pairs if not pair[0].startswith(RETRY_PREFIX)]
-        results = await _gather_results(self._counter(requests, *item) for item in wanted)
+            requested += [("TOPIC_PUT_NUMS", topic, None) for topic in topics]
+            requested += [("SNDBCK_PUT_NUMS", *pair) for pair in pairs if not pair[0].startswith(RETRY_PREFIX)]
+        results = await _gather_results(self._counter(requests, *item) for item in requested)
         more = [(SIZE_OF[item.name], item.topic, item.group) for item in results if item.sum and item.name in SIZE_OF]
         return (*results, *await _gather_results(self._counter(requests, *item) for item in more))
 
@@ -392,10 +396,10 @@ class BrokerPoller:
 
 async def _gather_results(answers: Iterable[Awaitable[T | None]]) -> list[T]:
     """Return the results that are not None. If a broker is lost, raise its error after all requests have ended."""
-    got = await asyncio.gather(*answers, return_exceptions=True)
-    if faults := [item for item in got if isinstance(item, BaseException)]:
+    results = await asyncio.gather(*answers, return_exceptions=True)
+    if faults := [item for item in results if isinstance(item, BaseException)]:
         raise faults[0]
-    return [item for item in got if item is not None and not isinstance(item, BaseException)]
+    return [item for item in results if item is not None and not isinstance(item, BaseException)]
 
 
 def _is_polled_alone(topic: str, target: PolledBroker) -> bool:
@@ -410,12 +414,12 @@ def _is_polled_alone(topic: str, target: PolledBroker) -> bool:
 
 def _pairs(table: Mapping[str, dict[int, int]]) -> dict[Pair, dict[int, int]]:
     """Return (topic, group) → queue id → committed offset."""
-    found: dict[Pair, dict[int, int]] = {}
+    pairs: dict[Pair, dict[int, int]] = {}
     for key, offsets in table.items():
-        topic, at, group = key.partition("@")
-        if at and topic and group and not group.startswith(SYSTEM_GROUP_PREFIX):
-            found[topic, group] = offsets
-    return found
+        topic, separator, group = key.partition("@")
+        if separator and topic and group and not group.startswith(SYSTEM_GROUP_PREFIX):
+            pairs[topic, group] = offsets
+    return pairs
 
 
 def _has_lag(offsets: Mapping[int, int], ends: TopicQueueRanges) -> bool:
@@ -426,10 +430,10 @@ def _progress(
     pair: Pair, at_ms: int, offsets: Mapping[int, int], ends: TopicQueueRanges | None, ages: Mapping[int, int]
 ) -> GroupProgress:
     """Return the progress of a group in the queues for which it has offsets."""
-    known = {queue: (first, last) for queue, first, last in ends.queues} if ends else {}
+    ranges = {queue: (first, last) for queue, first, last in ends.queues} if ends else {}
     queues = []
     for queue, offset in sorted(offsets.items()):
-        first, last = known.get(queue, (None, None))
+        first, last = ranges.get(queue, (None, None))
         is_behind = last is not None and offset < last
         queues.append((queue, offset, first, last, ages.get(queue) if is_behind else None))
     return GroupProgress(pair[1], pair[0], at_ms, ends.at_ms if ends else None, tuple(queues))

@@ -129,12 +129,12 @@ def _at(pieces: list[tuple[T, ...]], number: int) -> tuple[T, ...]:
 def _cut(entries: tuple[T, ...], queues: Callable[[T], int]) -> list[tuple[T, ...]]:
     """Split entries into parts that fit into a message."""
     pieces: list[list[T]] = []
-    held = 0
+    count = 0
     for entry in entries:
         more = queues(entry)
-        if not pieces or len(pieces[-1]) == ENTRIES_MAX or held + more > QUEUES_MAX:
+        if not pieces or len(pieces[-1]) == ENTRIES_MAX or count + more > QUEUES_MAX:
             pieces.append([])
-            held = 0
+            count = 0
         pieces[-1].append(entry)
-        held += more
+        count += more
     return [tuple(piece) for piece in pieces]

@@ -21,8 +21,8 @@ def string_hash(text: str) -> int:
     first = len(units) if len(units) < _CHUNK else len(units) % _CHUNK
     h: int = sum(map(mul, units, _POWERS[_CHUNK - first :])) & 0xFFFFFFFF
     if first < len(units):
-        for at in range(first, len(units), _CHUNK):
-            h = (h * _CHUNK_POWER + sum(map(mul, units[at : at + _CHUNK], _POWERS))) & 0xFFFFFFFF
+        for start in range(first, len(units), _CHUNK):
+            h = (h * _CHUNK_POWER + sum(map(mul, units[start : start + _CHUNK], _POWERS))) & 0xFFFFFFFF
     return h - 0x1_0000_0000 if h & 0x8000_0000 else h
 
 

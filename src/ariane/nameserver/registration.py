@@ -95,13 +95,13 @@ def _decode_compressed(body: bytes) -> RegisterBrokerBody:
         raise ProtocolError(f"cannot decompress the registration: {error}") from None
     if stream.unconsumed_tail or not stream.eof:
         raise ProtocolError(f"the compressed registration expands to more than {EXPANDED_MAX} bytes, or is incomplete")
-    version, at = _piece(data, 0, "data version")
-    count, at = _number(data, at, "number of topics")
+    version, position = _piece(data, 0, "data version")
+    count, position = _number(data, position, "number of topics")
     if count > TOPICS_MAX:
         raise ProtocolError(f"{count} topics in one registration: expected at most {TOPICS_MAX}")
     topics = {}
     for _ in range(count):
-        text, at = _piece(data, at, "topic")
+        text, position = _piece(data, position, "topic")
         words = text.decode("utf-8", "replace").split(" ", 5)
         if len(words) != 5 or not all(map(_is_number, words[1:4])):
             shown = text[:160]
@@ -116,7 +116,7 @@ def _decode_compressed(body: bytes) -> RegisterBrokerBody:
             perm=int(perm),
             topic_filter_type=filter_type,
         )
-    filters, at = _piece(data, at, "filter servers")
+    filters, position = _piece(data, position, "filter servers")
     servers = fastjson.read(filters, LIBERAL_BODY_MAX)
     if servers is not None and not (isinstance(servers, list) and all(isinstance(server, str) for server in servers)):
         raise ProtocolError("invalid filter servers in the compressed registration: expected a list of addresses")
@@ -128,17 +128,17 @@ def _is_number(word: str) -> bool:
     return word.isascii() and word.isdigit() and len(word) <= NUMBER_MAX
 
 
-def _number(data: bytes, at: int, what: str) -> tuple[int, int]:
-    if at + 4 > len(data):
-        raise ProtocolError(f"the compressed registration ends before its {what}")
-    (number,) = _I32.unpack_from(data, at)
+def _number(data: bytes, position: int, name: str) -> tuple[int, int]:
+    if position + 4 > len(data):
+        raise ProtocolError(f"the compressed registration ends before its {name}")
+    (number,) = _I32.unpack_from(data, position)
     if number < 0:
-        raise ProtocolError(f"the compressed registration has a negative {what}")
-    return number, at + 4
+        raise ProtocolError(f"the compressed registration has a negative {name}")
+    return number, position + 4
 
 
-def _piece(data: bytes, at: int, what: str) -> tuple[bytes, int]:
-    size, at = _number(data, at, f"{what} length")
-    if at + size > len(data):
-        raise ProtocolError(f"the compressed registration ends within its {what}")
-    return data[at : at + size], at + size
+def _piece(data: bytes, position: int, name: str) -> tuple[bytes, int]:
+    size, position = _number(data, position, f"{name} length")
+    if position + size > len(data):
+        raise ProtocolError(f"the compressed registration ends within its {name}")
+    return data[position : position + size], position + size

@@ -172,13 +172,13 @@ class RouteTable:
         names = [name for name, broker in self._brokers.items() if broker.cluster == cluster]
         return self._distinct([self._queues[name] for name in names], lambda data: True)
 
-    def topics_by_unit(self, wanted: int, unwanted: int = 0) -> Iterator[list[str]]:
-        """Yield in slices the topics whose topicSysFlag has all bits of `wanted` and none of `unwanted`.
+    def topics_by_unit(self, required: int, excluded: int = 0) -> Iterator[list[str]]:
+        """Yield in slices the topics whose topicSysFlag has all bits of `required` and none of `excluded`.
 
         The flag of the first broker with the topic decides, as in 4.9.4.
         """
-        both = wanted | unwanted
-        return self._distinct(list(self._queues.values()), lambda data: data.topic_sys_flag & both == wanted)
+        mask = required | excluded
+        return self._distinct(list(self._queues.values()), lambda data: data.topic_sys_flag & mask == required)
 
     def system_topics(self) -> tuple[list[str], str | None]:
         """Return the names of clusters and brokers, which are also topics, and the address of one broker."""
@@ -254,4 +254,4 @@ def _queue_data(name: str, config: TopicConfig) -> QueueData:
 def _slices(queues: dict[str, QueueData]) -> Iterator[list[str]]:
     """Yield the current topics, TOPICS_PER_SLICE at a time."""
     topics = list(queues)
-    return (topics[at : at + TOPICS_PER_SLICE] for at in range(0, len(topics), TOPICS_PER_SLICE))
+    return (topics[start : start + TOPICS_PER_SLICE] for start in range(0, len(topics), TOPICS_PER_SLICE))

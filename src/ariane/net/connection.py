@@ -309,17 +309,17 @@ class Connection(asyncio.Protocol):
         self._read_by_peer = self._written - unread
         self._unread_timer = self._loop.call_later(self._limits.unread_timeout_s, self._check_progress)
 
-    def _log_closing(self, why: object) -> None:
+    def _log_closing(self, reason: object) -> None:
         now = self._loop.time()
-        self._limits.log.warning(self.peer.ip, now, "Closing the connection of %s: %s", self.peer.addr, why)
+        self._limits.log.warning(self.peer.ip, now, "Closing the connection of %s: %s", self.peer.addr, reason)
 
     def unread_bytes(self) -> int:
         """Return the number of bytes that were written but not read by the peer yet."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
-    def drop(self, why: str) -> None:
+    def drop(self, reason: str) -> None:
         """Abort the connection; unread responses are lost."""
-        self._log_closing(why)
+        self._log_closing(reason)
         self._limits.unread.forget(self)
         self.abort()
 
@@ -335,10 +335,10 @@ class Connection(asyncio.Protocol):
                 timer.cancel()
         if self._pending_frames is not None:  # one-way requests are served although the peer is gone
             self._schedule_batch()
-        why = str(error) if error else "was closed by the peer"
+        reason = str(error) if error else "was closed by the peer"
         for answer, _ in self._session.close():
             if not answer.done():
-                answer.set_exception(ConnectionLost(self.peer.addr, why))
+                answer.set_exception(ConnectionLost(self.peer.addr, reason))
         for task in list(self._in_flight):
             task.cancel()
         if self._on_lost:
@@ -398,21 +398,21 @@ class Connection(asyncio.Protocol):
         error = done.exception()
         reply = self._error_reply(command, error) if error else done.result()
         if isinstance(reply, LateReply):
-            late = reply
+            late_reply = reply
         elif not self._late_replies and self._out_bytes < BYTES_PER_TICK and self._writable.is_set():
             self._reply(command, reply)
             return
         else:
-            late = replies.completed(reply)  # many handlers may finish in the same tick
-        self._late_replies.append((command, late))
+            late_reply = replies.completed(reply)  # many handlers may finish in the same tick
+        self._late_replies.append((command, late_reply))
         self._send_late_replies()
 
     def _send_late_replies(self) -> None:
         """Build and write late replies as long as there is room for them."""
         while self._late_replies and self._writable.is_set() and self._out_bytes < BYTES_PER_TICK:
-            command, late = self._late_replies.popleft()
+            command, late_reply = self._late_replies.popleft()
             try:
-                reply = late.build()
+                reply = late_reply.build()
             except Exception as error:  # noqa: BLE001 - as in _serve
                 reply = self._error_reply(command, error)
             self._reply(command, reply)

@@ -27,7 +27,7 @@ UNFINISHED_MAX = 512 * 1024 * 1024
 class PeerQuota(Protocol):
     """A connection that has received part of a frame."""
 
-    def drop(self, why: str) -> None:
+    def drop(self, reason: str) -> None:
         """Abort the connection."""
         ...
 
@@ -105,8 +105,8 @@ class ServerLimits:
         if self.in_flight >= self.requests_max:
             return f"[OVERLOAD]system busy, {self.in_flight} requests are in flight, at most {self.requests_max} are allowed"
         if of_connection >= self.connection_requests_max:
-            most = self.connection_requests_max
-            return f"[OVERLOAD]system busy, {of_connection} requests of this connection are in flight, at most {most} are allowed"
+            limit = self.connection_requests_max
+            return f"[OVERLOAD]system busy, {of_connection} requests of this connection are in flight, at most {limit} are allowed"
         return None
 
     def exceeds_queue_time(self, code: int, waited_s: float) -> str | None:

@@ -23,7 +23,7 @@ def is_loopback(address: str) -> bool:
     except ValueError:
         pass
     try:
-        found = {str(entry[4][0]) for entry in socket.getaddrinfo(address, None)}
+        addresses = {str(entry[4][0]) for entry in socket.getaddrinfo(address, None)}
     except OSError:
         return False
-    return all(ipaddress.ip_address(name.partition("%")[0]).is_loopback for name in found)
+    return all(ipaddress.ip_address(name.partition("%")[0]).is_loopback for name in addresses)

@@ -18,15 +18,15 @@ ADDRESSES_MAX = 4096
 class _LogWindow:
     """Lines in the current window of one address, or of all."""
 
-    __slots__ = ("began", "lines", "suppressed")
+    __slots__ = ("lines", "started_at", "suppressed")
 
-    def __init__(self, began: float) -> None:
-        self.began = began
+    def __init__(self, started_at: float) -> None:
+        self.started_at = started_at
         self.lines = 0
         self.suppressed = 0
 
     def is_over(self, now: float) -> bool:
-        return not 0 <= now - self.began < WINDOW_S  # also when the clock was set back
+        return not 0 <= now - self.started_at < WINDOW_S  # also when the clock was set back
 
 
 class PeerLog:

@@ -89,11 +89,11 @@ def error_reply(code: int, error: BaseException, peer: Peer, log: PeerLog, now: 
     """Return the reply to a request of `peer` whose handler raised `error`, and log what is not a rejection."""
     if isinstance(error, ReplyError):
         return Reply(error.code, remark=error.remark)
-    what = f"{code_name(code)} of {peer.addr}"
+    request = f"{code_name(code)} of {peer.addr}"
     if isinstance(error, ArianeError):
-        log.warning(peer.ip, now, "%s failed: %s", what, error)
+        log.warning(peer.ip, now, "%s failed: %s", request, error)
         return Reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
-    log.error(peer.ip, now, "%s failed", what, exc_info=error)
+    log.error(peer.ip, now, "%s failed", request, exc_info=error)
     return Reply(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
 
 

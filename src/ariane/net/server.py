@@ -88,8 +88,8 @@ class RemotingServer:
         if self._server is None:
             await self.bind()
         assert self._server is not None
-        for one in (self._server, *self._additional_servers):
-            await one.start_serving()
+        for server in (self._server, *self._additional_servers):
+            await server.start_serving()
         self._tasks.repeat(min(IDLE_SCAN_S, self._idle_s), self._close_idle, "close idle connections")
         return self
 
@@ -98,13 +98,13 @@ class RemotingServer:
     ) -> None:
         await self._tasks.close()
         listening = [self._server, *self._additional_servers] if self._server is not None else []
-        for one in listening:
-            one.close()
+        for server in listening:
+            server.close()
         for connection in list(self._connections.values()):
             connection.close()
         await self._wait_closed()
-        for one in listening:
-            await one.wait_closed()
+        for server in listening:
+            await server.wait_closed()
 
     def is_connected(self, peer_id: int) -> bool:
         return peer_id in self._connections

@@ -137,7 +137,7 @@ class StreamServer:
             now = asyncio.get_running_loop().time()
             self._log.warning(
                 displaced.ip, now, "Closing the connection of %s: too many are open (%d of %s, %d in all)", displaced.addr,
-                sum(one.ip == displaced.ip for one in self._open), displaced.ip, len(self._open),
+                sum(other.ip == displaced.ip for other in self._open), displaced.ip, len(self._open),
             )  # fmt: skip
             displaced.abort()
         if displaced is not stream:

@@ -76,10 +76,10 @@ async def replicated_cluster(
                 master = await brokers.enter_async_context(Broker(broker_config(home / "store", namesrv, **settings)))
                 followers = []
                 for number in range(1, slaves + 1):
-                    own = {**settings, "broker_role": "SLAVE", "broker_id": number}
-                    config = broker_config(home / f"slave{number}", namesrv, **own)
+                    slave_settings = {**settings, "broker_role": "SLAVE", "broker_id": number}
+                    config = broker_config(home / f"slave{number}", namesrv, **slave_settings)
                     followers.append(await brokers.enter_async_context(Broker(config)))
-                yield ReplicatedCluster(namesrv, master.addr, tuple(one.addr for one in followers))
+                yield ReplicatedCluster(namesrv, master.addr, tuple(follower.addr for follower in followers))
 
 
 def broker_config(store: Path, namesrv: str, **settings: Any) -> BrokerConfig:
@@ -105,11 +105,11 @@ def cluster_in_thread(home: Path | None = None, **settings: Any) -> Iterator[Loc
     faults: list[BaseException] = []
 
     async def run() -> None:
-        told = asyncio.Event()
-        stop.set_result((asyncio.get_running_loop(), told))
+        stop_requested = asyncio.Event()
+        stop.set_result((asyncio.get_running_loop(), stop_requested))
         async with cluster(home, **settings) as servers:
             started.set_result(servers)
-            await told.wait()
+            await stop_requested.wait()
 
     def main() -> None:
         try:
@@ -125,10 +125,10 @@ def cluster_in_thread(home: Path | None = None, **settings: Any) -> Iterator[Loc
     try:
         yield started.result(START_S)
     finally:
-        loop, told = stop.result(START_S)
+        loop, stop_requested = stop.result(START_S)
         if thread.is_alive():
             with contextlib.suppress(RuntimeError):  # the loop may end between the two lines
-                loop.call_soon_threadsafe(told.set)
+                loop.call_soon_threadsafe(stop_requested.set)
         thread.join(START_S)
     if faults:
         raise faults[0]

@@ -132,9 +132,9 @@ class FakeDisk:
         return bytes(self._handles[handle][1].data[offset : offset + size])
 
     def next_data(self, handle: int, offset: int) -> int | None:
-        rest = self._handles[handle][1].data[offset:]
-        zeros = len(rest) - len(rest.lstrip(b"\0"))
-        return None if zeros == len(rest) else offset + zeros
+        remainder = self._handles[handle][1].data[offset:]
+        zeros = len(remainder) - len(remainder.lstrip(b"\0"))
+        return None if zeros == len(remainder) else offset + zeros
 
     def pwrite(self, handle: int, data: bytes, offset: int) -> None:
         path, file = self._handles[handle]
@@ -173,7 +173,7 @@ class FakeDisk:
         for name, file in self._names_pending:
             if _parent(name) == path:
                 _relink(self._durable_names, name, file)
-        self._names_pending = [one for one in self._names_pending if _parent(one[0]) != path]
+        self._names_pending = [change for change in self._names_pending if _parent(change[0]) != path]
 
     def size(self, path: str) -> int | None:
         self._check_parents(path)
@@ -195,22 +195,22 @@ class FakeDisk:
         if path not in self._directories:
             raise FileNotFoundError(errno.ENOENT, "no such directory", path)
         names = {
-            one[len(path) + 1 :].split("/")[0]
-            for one in (*self._files, *self._directories)
-            if one.startswith(path + "/")
+            name[len(path) + 1 :].split("/")[0]
+            for name in (*self._files, *self._directories)
+            if name.startswith(path + "/")
         }
         return sorted(names)
 
     def make_dirs(self, path: str) -> list[str]:
         """Create directories, durably: losing one means losing the names in it, which SurvivingData covers."""
-        made = []
+        created = []
         while path not in self._directories:
             if path in self._files:
                 raise FileExistsError(errno.EEXIST, "file exists", path)
-            made.append(path)
+            created.append(path)
             path = _parent(path)
-        self._directories.update(made)
-        return [_parent(one) for one in made]
+        self._directories.update(created)
+        return [_parent(directory) for directory in created]
 
     def rename(self, source: str, target: str) -> None:
         if source not in self._files:
@@ -292,17 +292,19 @@ class FakeDisk:
         survivor = FakeDisk(self.room)
         survivor._directories = set(self._directories)
         copies = {
-            id(one): _FakeFile(bytearray(one.data), one.durable, list(one.pending))
-            for one in (
+            id(attribute): _FakeFile(bytearray(attribute.data), attribute.durable, list(attribute.pending))
+            for attribute in (
                 *self._files.values(),
                 *self._durable_names.values(),
                 *(file for _, file in self._names_pending),
             )
-            if one is not None
+            if attribute is not None
         }
-        survivor._files = {name: copies[id(one)] for name, one in self._files.items()}
-        survivor._durable_names = {name: copies[id(one)] for name, one in self._durable_names.items()}
-        survivor._names_pending = [(name, copies[id(one)] if one else None) for name, one in self._names_pending]
+        survivor._files = {name: copies[id(attribute)] for name, attribute in self._files.items()}
+        survivor._durable_names = {name: copies[id(attribute)] for name, attribute in self._durable_names.items()}
+        survivor._names_pending = [
+            (name, copies[id(attribute)] if attribute else None) for name, attribute in self._names_pending
+        ]
         return survivor
 
     def contents(self, path: str) -> bytearray:
@@ -316,7 +318,9 @@ class FakeDisk:
         """Remove a directory recursively, as `rm -r` of another process does: open handles stay usable."""
         for name in [name for name in self._files if name.startswith(f"{path}/")]:
             self._unlink(name)
-        self._directories = {one for one in self._directories if one != path and not one.startswith(f"{path}/")}
+        self._directories = {
+            directory for directory in self._directories if directory != path and not directory.startswith(f"{path}/")
+        }
 
     def put_file(self, path: str, data: bytes = b"") -> None:
         """Create or replace a file, as another process does."""

@@ -96,22 +96,22 @@ class JavaProgram:
         self.process = process
         self._lines: list[str] = []
         self._more = threading.Condition()
-        self._ended = False
+        self._has_ended = False
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def lines(self, deadline: float) -> Iterator[str]:
         """Yield output lines until the program ends or `time.monotonic()` passes `deadline`."""
-        at = 0
+        index = 0
         while True:
             with self._more:
-                while at == len(self._lines) and not self._ended:
+                while index == len(self._lines) and not self._has_ended:
                     if not self._more.wait(max(0.0, deadline - time.monotonic())):
                         return
-                if at == len(self._lines):
+                if index == len(self._lines):
                     return
-                line = self._lines[at]
-            at += 1
+                line = self._lines[index]
+            index += 1
             yield line
 
     def events(self, deadline: float) -> Iterator[Any]:
@@ -127,7 +127,7 @@ class JavaProgram:
                 self._lines.append(line.rstrip("\n"))
                 self._more.notify_all()
         with self._more:
-            self._ended = True
+            self._has_ended = True
             self._more.notify_all()
 
 
@@ -141,8 +141,8 @@ def available() -> str | None:
     if java is None:
         return f"java not found on the PATH: install Java >= {JAVA_MIN} (apt-get install openjdk-17-jdk-headless)"
     version = _java_version()
-    found = re.search(r'version "(\d+)', version)
-    if found is None or int(found[1]) < JAVA_MIN:
+    match = re.search(r'version "(\d+)', version)
+    if match is None or int(match[1]) < JAVA_MIN:
         return f"Java >= {JAVA_MIN} is required, found: {version.splitlines()[0] if version else 'none'}"
     if not _ready(_cache()):
         for tool, package in (("mvn", "maven"), ("javac", "openjdk-17-jdk-headless")):
@@ -362,11 +362,13 @@ def start(
     main: str, args: Sequence[str], *, jvm_args: Sequence[str] | None = None, home: Path | None = None
 ) -> Iterator[JavaProgram]:
     """Run a Java program until the end of the block, or until it exits."""
-    with tempfile.TemporaryDirectory() as own:
-        place = home or Path(own)
-        _configure_logs(place)
-        java = [*(jvm_args or quick_start()), f"-Duser.home={place}", f"-Drocketmq.home.dir={place}"]
-        process = _spawn([*java, "-cp", classpath(), main, *args], subprocess.PIPE, place)  # tools leave files in it
+    with tempfile.TemporaryDirectory() as temporary:
+        directory = home or Path(temporary)
+        _configure_logs(directory)
+        java = [*(jvm_args or quick_start()), f"-Duser.home={directory}", f"-Drocketmq.home.dir={directory}"]
+        process = _spawn(
+            [*java, "-cp", classpath(), main, *args], subprocess.PIPE, directory
+        )  # tools leave files in it
         try:
             yield JavaProgram(process)
         finally:
@@ -397,9 +399,9 @@ def run(
     """
     with start(main, args, jvm_args=jvm_args, home=home) as program:
         lines = list(program.lines(time.monotonic() + timeout_s))
-        ended = program.process.poll() if program.process.poll() is not None else _wait(program.process, 5)
-        if ended != status:
-            raise RuntimeError(f"{main} {' '.join(args)} exited with {ended}:\n" + "\n".join(lines[-40:]))
+        exit_status = program.process.poll() if program.process.poll() is not None else _wait(program.process, 5)
+        if exit_status != status:
+            raise RuntimeError(f"{main} {' '.join(args)} exited with {exit_status}:\n" + "\n".join(lines[-40:]))
         return lines
 
 

@@ -120,8 +120,8 @@ class VirtualCluster:
         self, process: VirtualProcess, name: str = "", settings: ClientSettings | None = None
     ) -> ClientInstance:
         """Return the ClientInstance of `process`, to be opened in it. `name` distinguishes several on one machine."""
-        given = settings or ClientSettings(client_ip=process.ip, instance_name=name or process.name)
-        return ClientInstance(self.namesrv, given, clock=self.clock, rng=Random(self.rng.random()))  # noqa: S311
+        client_settings = settings or ClientSettings(client_ip=process.ip, instance_name=name or process.name)
+        return ClientInstance(self.namesrv, client_settings, clock=self.clock, rng=Random(self.rng.random()))  # noqa: S311
 
     def close(self) -> None:
         """Kill all processes."""
@@ -154,7 +154,7 @@ class VirtualProgram:
         self._ip = ip  # stays the same over restarts, as a machine's does
         self._make = make  # builds the server again for each start, because a killed one cannot be reused
         self._stop_requested: asyncio.Event | None = None  # set by `stop`; None while the program is not running
-        self._ended: asyncio.Future[None] | None = None  # done when the server has stopped; raises what ended it
+        self._serving: asyncio.Future[None] | None = None  # done when the server has stopped; raises what ended it
 
     async def start(self) -> None:
         """Start the server and wait until it serves requests."""
@@ -172,14 +172,14 @@ class VirtualProgram:
                     opened.set_exception(error)
                 raise
 
-        self._ended = self.process.start(serve())
+        self._serving = self.process.start(serve())
         await opened
 
     async def stop(self) -> None:
         """Stop the server in an orderly way: it unregisters and saves its state."""
-        assert self._stop_requested is not None and self._ended is not None
+        assert self._stop_requested is not None and self._serving is not None
         self._stop_requested.set()
-        await self._ended
+        await self._serving
 
     def kill(self) -> None:
         """Kill the server (SIGKILL); everything it has written stays on the disk."""

@@ -86,15 +86,15 @@ class VirtualNetwork:
             raise ConnectionRefusedError(errno.ECONNREFUSED, "connection refused")
         local, remote = (process.ip, next(self._ports)), (host, port)
         protocol = protocol_factory()
-        here = VirtualEndpoint(self, process, local, remote, copy_context())
-        there = VirtualEndpoint(self, listener.process, remote, local, listener.context)
-        here.other, there.other = there, here
-        for end in (here, there):
+        local_endpoint = VirtualEndpoint(self, process, local, remote, copy_context())
+        remote_endpoint = VirtualEndpoint(self, listener.process, remote, local, listener.context)
+        local_endpoint.other, remote_endpoint.other = remote_endpoint, local_endpoint
+        for end in (local_endpoint, remote_endpoint):
             self._own(end)
-        here.protocol = protocol
-        self._loop.call_soon(there.accept, listener.protocol_factory, context=there.context)
-        protocol.connection_made(here)
-        return here, protocol
+        local_endpoint.protocol = protocol
+        self._loop.call_soon(remote_endpoint.accept, listener.protocol_factory, context=remote_endpoint.context)
+        protocol.connection_made(local_endpoint)
+        return local_endpoint, protocol
 
     # --- implementation ---
 
@@ -128,14 +128,14 @@ class VirtualNetwork:
         """Return `data` without the frames that are lost."""
         if self.is_lost is None:
             return data
-        kept, at = [], 0
-        while at < len(data):
-            end = at + 4 + int.from_bytes(data[at : at + 4], "big")
-            frame = data[at:end]
+        pieces, position = [], 0
+        while position < len(data):
+            end = position + 4 + int.from_bytes(data[position : position + 4], "big")
+            frame = data[position:end]
             if not self.is_lost(frame):
-                kept.append(frame)
-            at = end
-        return b"".join(kept)
+                pieces.append(frame)
+            position = end
+        return b"".join(pieces)
 
 
 class _Address:
@@ -251,11 +251,11 @@ class VirtualEndpoint(asyncio.Transport):
         """Notify the other end, after all written data, that this one is closed."""
         self._deliver(self.other._ended, error)
 
-    def _deliver(self, call: Callable[[Any], None], what: Any) -> None:
+    def _deliver(self, call: Callable[[Any], None], value: Any) -> None:
         if not self.other.process.is_alive:
             return
         self._arrives_at = max(self._arrives_at, self._loop.time() + self._network.delay_s(self._from, self._to))
-        self._loop.call_at(self._arrives_at, call, what, context=self.other.context)
+        self._loop.call_at(self._arrives_at, call, value, context=self.other.context)
 
     def _end(self, error: Exception | None) -> None:
         if not self.is_over:

@@ -91,7 +91,7 @@ class VirtualProcess:
         self._awaited[outcome] = None
         task = self._loop.create_task(work, name=self.name, context=self._context.copy())
 
-        def tell(done: asyncio.Task[T]) -> None:
+        def report(done: asyncio.Task[T]) -> None:
             self._awaited.pop(outcome, None)
             if outcome.done():
                 return
@@ -102,7 +102,7 @@ class VirtualProcess:
             else:
                 outcome.set_result(done.result())
 
-        task.add_done_callback(tell, context=self._context)
+        task.add_done_callback(report, context=self._context)
         return outcome
 
     def pause(self) -> None:
@@ -111,8 +111,8 @@ class VirtualProcess:
     def resume(self) -> None:
         """Run everything that was due meanwhile, in its order."""
         self.is_paused = False
-        held, self._deferred = self._deferred, []
-        self._loop.run_soon(self, held)
+        deferred, self._deferred = self._deferred, []
+        self._loop.run_soon(self, deferred)
 
     def kill(self) -> None:
         """Kill the process: others see no handler, no `finally` and no farewell of it, because it is disconnected before its
@@ -157,7 +157,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.network: Any = None
         self._now = 0.0  # virtual seconds; jumps to the next timer when nothing is due
         # Callbacks of this instant with their process, in order.
-        self._due: deque[tuple[VirtualProcess | None, asyncio.Handle]] = deque()
+        self._ready_handles: deque[tuple[VirtualProcess | None, asyncio.Handle]] = deque()
         # Heap of (time, sequence number, process, timer): equal times run in the order of their scheduling.
         self._later: list[tuple[float, int, VirtualProcess | None, asyncio.TimerHandle]] = []
         self._numbers = itertools.count()  # the sequence numbers of `_later`
@@ -201,7 +201,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         handle = asyncio.Handle(callback, args, self, context)
         owner = _owner(context)
         if owner is None or owner.is_alive:
-            self._due.append((owner, handle))
+            self._ready_handles.append((owner, handle))
         return handle
 
     def call_soon_threadsafe(
@@ -258,7 +258,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     # --- implementation ---
 
     def run_soon(self, owner: VirtualProcess, handles: list[asyncio.Handle]) -> None:
-        self._due.extend((owner, handle) for handle in handles)
+        self._ready_handles.extend((owner, handle) for handle in handles)
 
     def _check_open(self) -> None:
         if self.is_closed():
@@ -266,7 +266,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _run_once(self) -> None:
         """Run one iteration; asyncio calls this until the loop is stopped."""
-        later, due = self._later, self._due
+        later, due = self._later, self._ready_handles
         if not due:
             while later and later[0][3].cancelled():
                 heapq.heappop(later)

@@ -250,18 +250,18 @@ class ChangeLog:
 
     def fail(self, error: OSError | StoreError) -> FlushFailed:
         """Refuse all later changes because removed files cannot be written again. Return the error for the caller."""
-        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         self._lost_n = None
         failure = self._refuse(
             self._directory,
-            f"files in it were removed while the broker runs, and cannot be written again ({why}). Correct that before you"
+            f"files in it were removed while the broker runs, and cannot be written again ({reason}). Correct that before you"
             " stop the broker: it writes them once more when it stops",
         )
         self._resolve_waiters()
         return failure
 
-    def _refuse(self, path: str, why: str) -> FlushFailed:
-        self._failure = FlushFailed(path, why)
+    def _refuse(self, path: str, reason: str) -> FlushFailed:
+        self._failure = FlushFailed(path, reason)
         log.critical("%s", self._failure, extra={"notice": True})
         return self._failure
 

@@ -217,7 +217,7 @@ def _paths(disk: Disk, directory: str) -> list[str]:
 
 def _entries(path: str, data: bytes) -> Iterable[ChangeEntry]:
     """Yield the readable lines. A damaged line does not affect others, since each change is complete in itself."""
-    *lines, rest = data.split(b"\n")
+    *lines, remainder = data.split(b"\n")
     offset, damaged_bytes, damaged_at = 0, 0, 0
     for line in lines:
         entry = _entry(line)
@@ -235,11 +235,11 @@ def _entries(path: str, data: bytes) -> Iterable[ChangeEntry]:
                 damaged_bytes = 0
             yield entry
         offset += len(line) + 1
-    if damaged_bytes or rest:
+    if damaged_bytes or remainder:
         log.warning(
             "Ignoring an incomplete change at the end of %s: the write of its last %d bytes was interrupted",
             path,
-            damaged_bytes + len(rest),
+            damaged_bytes + len(remainder),
         )
 
 

@@ -181,9 +181,9 @@ class OpenTransactionsBuilder:
         self.unmarked: list[int] = []
         """Copies that the op message of another copy ended. Each needs an op message of its own before that one is dropped."""
 
-    def add_op(self, op_offset: int, ended: list[int]) -> None:
-        self._halves.add_op(op_offset, max(ended, default=-1))
-        for offset in ended:
+    def add_op(self, op_offset: int, half_offsets: list[int]) -> None:
+        self._halves.add_op(op_offset, max(half_offsets, default=-1))
+        for offset in half_offsets:
             if offset >= 0:
                 self._ended.set(offset, 1)
 
@@ -232,10 +232,10 @@ class _SparseTable:
     def offsets(self, start: int, stop: int) -> Iterator[int]:
         """Yield the offsets from `start` to `stop` whose number is not 0."""
         while start < stop:
-            number, at = divmod(start, PIECE_OFFSETS)
+            number, index = divmod(start, PIECE_OFFSETS)
             piece = self._pieces.get(number)
             if piece is not None:
-                for within in range(at, min(PIECE_OFFSETS, at + stop - start)):
-                    if piece[within]:
-                        yield number * PIECE_OFFSETS + within
+                for position in range(index, min(PIECE_OFFSETS, index + stop - start)):
+                    if piece[position]:
+                        yield number * PIECE_OFFSETS + position
             start = (number + 1) * PIECE_OFFSETS

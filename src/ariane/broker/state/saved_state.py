@@ -93,7 +93,7 @@ class SavedState:
 
     def _read(self, name: str, kind: type[T], *, is_expendable: bool = False) -> T:
         document, crc = json_documents.read(self._disk, self._directory, name, kind, is_expendable=is_expendable)
-        known = self.log.saved.get(name, {})
+        saved = self.log.saved.get(name, {})
         if crc is None:
             if name in self.log.existing and not is_expendable:
                 raise StoreError(
@@ -101,12 +101,12 @@ class SavedState:
                     f" or remove {self._directory}/changes.* to start without its content"
                 )
         else:
-            n = known.get(crc, self.log.last_n)
-            other_contents = [SavedDocument(*content) for content in known.items() if content[0] != crc]
+            n = saved.get(crc, self.log.last_n)
+            other_contents = [SavedDocument(*content) for content in saved.items() if content[0] != crc]
             newest = sorted(other_contents, key=lambda content: content.n)[-1:]  # the .bak
             self.contents[name] = (SavedDocument(crc, n), *newest)
-            if crc not in known:
-                self._report_ignored(name, max(known.values(), default=-1))
+            if crc not in saved:
+                self._report_ignored(name, max(saved.values(), default=-1))
         return document
 
     def _report_ignored(self, name: str, newest: int) -> None:

@@ -226,7 +226,7 @@ class BrokerStats:
     def overflow_count(self) -> int:
         """Return how many events had a key for which the tables had no room."""
         return sum(table.overflow_count for table in self._tables()) + sum(
-            one.overflow_count for one in self.moments.values()
+            items.overflow_count for items in self.moments.values()
         )
 
     # --- removal ---

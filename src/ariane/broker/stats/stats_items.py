@@ -96,7 +96,7 @@ class StatsItemSet:
         self.layout = layout
         self.overflow_count = 0  # events of keys without room
         self._items: dict[str, StatsItem] = {}  # by key
-        self._rest = StatsItem()  # counts keys beyond `items_max` together
+        self._overflow = StatsItem()  # counts keys beyond `items_max` together
         self._items_max = items_max
         self.get = self._items.get  # a bound method: the hot path looks up an item per message
 
@@ -110,7 +110,7 @@ class StatsItemSet:
         """Create the item of a new key."""
         if len(self._items) >= self._items_max:
             self.overflow_count += 1
-            return self._rest
+            return self._overflow
         item = self._items[key] = StatsItem()
         return item
 

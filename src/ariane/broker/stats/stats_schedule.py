@@ -56,16 +56,16 @@ class StatsSchedule:
     def due(self, now_ms: int, monotonic_ms: float) -> list[ScheduledTask]:
         """Return the tasks that are due, in the order in which to run them."""
         due = []
-        for task, at in self._next.items():
-            if monotonic_ms >= at:
+        for task, due_ms in self._next.items():
+            if monotonic_ms >= due_ms:
                 every = INTERVALS_MS[task]
-                self._next[task] = at + every * ((monotonic_ms - at) // every + 1)
+                self._next[task] = due_ms + every * ((monotonic_ms - due_ms) // every + 1)
                 due.append(task)
-        for task, at in self._wall.items():
+        for task, due_ms in self._wall.items():
             after = self._after(task, now_ms)
-            if now_ms >= at:
+            if now_ms >= due_ms:
                 due.append(task)
-            if now_ms >= at or after < at:  # the clock was set back
+            if now_ms >= due_ms or after < due_ms:  # the clock was set back
                 self._wall[task] = after
         return sorted(due)
 

@@ -63,11 +63,11 @@ class PutTimes(NamedTuple):
 
     def percentile_ms(self, share: float) -> float:
         """Return the time that a share of the puts did not exceed, interpolated linearly within its bucket."""
-        rank, passed, low = int(sum(self.fine) * share), 0, 0
+        rank, cumulative, low = int(sum(self.fine) * share), 0, 0
         for count, high in zip(self.fine, (*FINE_BOUNDS_MS, FINE_BOUNDS_MS[-1]), strict=True):
-            if rank <= passed + count:
-                return low + ((high - low) * (rank - passed) / count if count else 0.0)
-            passed += count
+            if rank <= cumulative + count:
+                return low + ((high - low) * (rank - cumulative) / count if count else 0.0)
+            cumulative += count
             low = high
         raise AssertionError("the share is larger than 1")
 

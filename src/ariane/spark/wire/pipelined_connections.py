@@ -91,7 +91,7 @@ class PipelinedConnectionPool:
             except (OSError, ProtocolError) as error:
                 responses += self._close_connection(wire, getattr(error, "strerror", None) or str(error))
             except ConnectionLost as error:
-                responses += self._close_connection(wire, error.why)
+                responses += self._close_connection(wire, error.reason)
         return responses + self._expire()
 
     def close(self) -> None:
