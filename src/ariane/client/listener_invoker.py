@@ -11,6 +11,7 @@ All messages of one call have the same outcome.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import logging
 from abc import ABC, abstractmethod
@@ -24,6 +25,7 @@ from ariane.client.group_options import GroupOptions
 from ariane.client.hooks import ConsumeFinished, ConsumeHook, ConsumeReturn, ConsumeStarted
 from ariane.client.instants import Instant
 from ariane.client.rates import ConsumeRates
+from ariane.client.telemetry import NO_TELEMETRY, ClientTelemetry
 from ariane.errors import ArianeError
 from ariane.model.message import MessageQueue, ReceivedMessage
 
@@ -98,12 +100,14 @@ class ListenerInvoker:
         options: GroupOptions,
         instance: ClientInstance,
         hooks: Sequence[ConsumeHook] = (),
+        telemetry: ClientTelemetry = NO_TELEMETRY,
         rates: ConsumeRates | None = None,
     ) -> None:
         settings = options.settings
         self._group = options.group  # for events and messages
         self._rates = rates  # counters for tools; None: not counted
         self._hooks = hooks  # called before and after the listener
+        self._telemetry = telemetry  # opens a span around each call
         self._clock = instance.clock  # measures calls
         self._new_request_id = instance.new_message_id  # joins the two trace events of a call
         self._timeout_s = settings.consume_timeout_ms / 1000  # a call that takes longer counts as failed
@@ -216,10 +220,11 @@ class ListenerInvoker:
             if result is not None:
                 await result
 
-        if self._middleware is None:
-            await run(self._listener, messages)
-        else:
-            await self._middleware.invoke(messages, run)
+        with self._telemetry.processing(self._group, messages):
+            if self._middleware is None:
+                await run(self._listener, messages)
+            else:
+                await self._middleware.invoke(messages, run)
 
     async def _in_thread(
         self,
@@ -245,7 +250,8 @@ class ListenerInvoker:
             return listener(messages)
 
         try:
-            return await loop.run_in_executor(pool, call)
+            # The listener sees the context variables of this task, the current span among them.
+            return await loop.run_in_executor(pool, contextvars.copy_context().run, call)
         finally:
             is_pending = False
 

@@ -22,6 +22,7 @@ from ariane.client.hooks import SendHook
 from ariane.client.send_codec import SendResult
 from ariane.client.sender import MessageSender
 from ariane.client.settings import ClientSettings, ProducerSettings, TraceSettings
+from ariane.client.telemetry import NO_TELEMETRY, ClientTelemetry
 from ariane.client.trace_dispatcher import TraceDispatcher, trace_settings
 from ariane.errors import ArianeError, ClientClosed, MessageRefused, RequestTimeout, RouteNotFound
 from ariane.model.message import Message, MessageQueue, ReceivedMessage
@@ -45,6 +46,7 @@ class Producer:
         client: Settings of the client instance. Omit it if `instance` is given.
         trace: True or `TraceSettings` to record when and with what result each message was sent.
         hooks: Functions that receive a `SendEvent` after each attempt that got a response.
+        telemetry: Opens a span around each send: `ariane.otel.OpenTelemetry`.
         instance: An open client instance to share with other producers and consumers.
 
     Raises:
@@ -65,6 +67,7 @@ class Producer:
         client: ClientSettings | None = None,
         trace: TraceSettings | bool = False,
         hooks: Sequence[SendHook] = (),
+        telemetry: ClientTelemetry = NO_TELEMETRY,
         instance: ClientInstance | None = None,
     ) -> None:
         self.group = validation.group_name(group)
@@ -73,6 +76,7 @@ class Producer:
         self._owns_instance = instance is None  # whether to open and close the instance with this producer
         self._trace_settings = trace_settings(trace)  # None: messages are not traced
         self._hooks = validation.callbacks("hooks", hooks, "event")
+        self._telemetry = telemetry  # opens a span around each send
         self._sender: MessageSender | None = None  # None unless the producer is open
         self._open = AsyncExitStack()  # what `__aexit__` has to close, in reverse order
         self.trace: TraceDispatcher | None = None
@@ -135,12 +139,14 @@ class Producer:
             result = await producer.send(Message(topic="orders", body=b"paid"), order_key="ORDER-17")
         """
         sender = self._running()
-        prepared = send_codec.prepare(
-            message, send_codec.message_id_of(message, self._instance.new_message_id), self._settings
-        )
-        if queue is None and (order_key is not None or selector is not None):
-            queue = self._select_queue(await sender.publish_queues(message.topic), message, order_key, selector)
-        return await sender.send(prepared, queue)
+        with self._telemetry.sending(self.group, (message,)) as span:
+            (message,) = span.messages
+            prepared = self._prepare(message)
+            if queue is None and (order_key is not None or selector is not None):
+                queue = self._select_queue(await sender.publish_queues(message.topic), message, order_key, selector)
+            result = await sender.send(prepared, queue)
+            span.on_result(result)
+        return result
 
     async def send_batch(
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None, order_key: str | None = None
@@ -162,10 +168,13 @@ class Producer:
             RequestTimeout, ConnectionLost, ReplyError: not acknowledged after all attempts; the batch may be stored.
         """
         sender = self._running()
-        prepared = send_codec.prepare_batch(messages, self._instance.new_message_id, self._settings)
-        if queue is None and order_key is not None:
-            queue = send_codec.queue_for_key(await sender.publish_queues(prepared.topic), order_key)
-        return await sender.send(prepared, queue)
+        with self._telemetry.sending(self.group, messages) as span:
+            prepared = send_codec.prepare_batch(span.messages, self._instance.new_message_id, self._settings)
+            if queue is None and order_key is not None:
+                queue = send_codec.queue_for_key(await sender.publish_queues(prepared.topic), order_key)
+            result = await sender.send(prepared, queue)
+            span.on_result(result)
+        return result
 
     async def send_one_way(self, message: Message, *, queue: MessageQueue | None = None) -> None:
         """Send a message without waiting for a response; a failure at the broker is not reported.
@@ -181,12 +190,9 @@ class Producer:
             ConnectionLost: the broker cannot be reached.
         """
         sender = self._running()
-        await sender.send_one_way(
-            send_codec.prepare(
-                message, send_codec.message_id_of(message, self._instance.new_message_id), self._settings
-            ),
-            queue,
-        )
+        with self._telemetry.sending(self.group, (message,)) as span:
+            (message,) = span.messages
+            await sender.send_one_way(self._prepare(message), queue)
 
     async def recall(self, sent: SendResult) -> None:
         """Cancel the delivery of a message that was sent with `deliver_at_ms`.
@@ -242,23 +248,25 @@ class Producer:
         """
         sender, instance = self._running(), self._instance
         validation.seconds("timeout_s", timeout_s)
-        prepared = send_codec.prepare(
-            message, send_codec.message_id_of(message, instance.new_message_id), self._settings
-        )
         correlation_id = str(uuid.uuid4())
-        prepared = request_reply.prepare_request(prepared, correlation_id, instance.client_id, round(timeout_s * 1000))
         answer = instance.replies.expect(correlation_id)
         try:
             async with asyncio.timeout(timeout_s):
-                queues = await sender.publish_queues(message.topic)
-                if queue is None and (order_key is not None or selector is not None):
-                    queue = self._select_queue(queues, message, order_key, selector)
-                await self._ensure_registered(sender.master_addresses([queue] if queue else queues))
-                try:
-                    await sender.send(prepared, queue)
-                except ArianeError:
-                    if not answer.done():  # the reply may arrive although the acknowledgement of the send was lost
-                        raise
+                with self._telemetry.sending(self.group, (message,)) as span:
+                    (message,) = span.messages
+                    prepared = request_reply.prepare_request(
+                        self._prepare(message), correlation_id, instance.client_id, round(timeout_s * 1000)
+                    )
+                    queues = await sender.publish_queues(message.topic)
+                    if queue is None and (order_key is not None or selector is not None):
+                        queue = self._select_queue(queues, message, order_key, selector)
+                    await self._ensure_registered(sender.master_addresses([queue] if queue else queues))
+                    try:
+                        span.on_result(await sender.send(prepared, queue))
+                    except ArianeError:
+                        # The reply may arrive although the acknowledgement of the send was lost.
+                        if not answer.done():
+                            raise
                 return await answer
         except TimeoutError:
             raise RequestTimeout(f"a consumer of {message.topic}", timeout_s * 1000) from None
@@ -296,11 +304,14 @@ class Producer:
         """
         sender = self._running()
         answer = request_reply.build_reply(request, body, tags=tags, keys=keys, properties=properties or {})
-        prepared = request_reply.prepare_reply(request, answer, self._instance.new_message_id(), self._settings)
-        queues = await sender.publish_queues(prepared.topic)
-        return await sender.send(
-            prepared, next((queue for queue in queues if queue.broker == request.queue.broker), None)
-        )
+        with self._telemetry.sending(self.group, (answer,)) as span:
+            (answer,) = span.messages
+            prepared = request_reply.prepare_reply(request, answer, self._instance.new_message_id(), self._settings)
+            queues = await sender.publish_queues(prepared.topic)
+            queue = next((queue for queue in queues if queue.broker == request.queue.broker), None)
+            result = await sender.send(prepared, queue)
+            span.on_result(result)
+        return result
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the queues of `topic` that can be written to.
@@ -310,6 +321,11 @@ class Producer:
             RouteNotFound: no broker accepts messages of the topic.
         """
         return await self._running().publish_queues(topic)
+
+    def _prepare(self, message: Message) -> send_codec.PreparedMessage:
+        return send_codec.prepare(
+            message, send_codec.message_id_of(message, self._instance.new_message_id), self._settings
+        )
 
     def _running(self) -> MessageSender:
         if self._sender is None:

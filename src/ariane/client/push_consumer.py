@@ -33,6 +33,7 @@ from ariane.client.send_back import SendBack, SendBackStrategy
 from ariane.client.sender import MessageSender
 from ariane.client.settings import ClientSettings, ConsumerSettings, ProducerSettings, TraceSettings
 from ariane.client.subscriptions import Sql, subscription_data
+from ariane.client.telemetry import NO_TELEMETRY, ClientTelemetry
 from ariane.client.trace_dispatcher import TraceDispatcher, trace_settings
 from ariane.errors import ClientClosed, ConfigError
 from ariane.filter import tags
@@ -66,6 +67,7 @@ class PushConsumer:
         client: Settings of the client instance. Omit it if `instance` is given.
         trace: True or `TraceSettings` to record when and with what result each message was consumed.
         hooks: Functions that receive `ConsumeStarted` and `ConsumeFinished` events.
+        telemetry: Opens a span around each call of the listener: `ariane.otel.OpenTelemetry`.
         instance: An open client instance to share with other producers and consumers.
 
     Raises:
@@ -90,6 +92,7 @@ class PushConsumer:
         client: ClientSettings | None = None,
         trace: TraceSettings | bool = False,
         hooks: Sequence[ConsumeHook] = (),
+        telemetry: ClientTelemetry = NO_TELEMETRY,
         instance: ClientInstance | None = None,
     ) -> None:
         self.group = validation.group_name(group)
@@ -110,6 +113,7 @@ class PushConsumer:
         )
         self._trace_settings = trace_settings(trace)  # None: calls are not traced
         self._hooks: tuple[ConsumeHook, ...] = validation.callbacks("hooks", hooks, "event")
+        self._telemetry = telemetry  # opens a span around each call of the listener
         self._subscriptions = {topic: self._subscription(topic, expression) for topic, expression in topics.items()}
         if self._is_broadcasting:
             self._check_instance_name()
@@ -177,7 +181,14 @@ class PushConsumer:
     def _new_membership(self, hooks: Sequence[ConsumeHook]) -> GroupMembership:
         instance = self._instance
         rates = ConsumeRates(instance.clock.monotonic)
-        invoker = ListenerInvoker(self._listener, options=self._options, instance=instance, hooks=hooks, rates=rates)
+        invoker = ListenerInvoker(
+            self._listener,
+            options=self._options,
+            instance=instance,
+            hooks=hooks,
+            telemetry=self._telemetry,
+            rates=rates,
+        )
         offsets = self._offsets()
         delivery_class = OrderlyDelivery if self._options.is_orderly else ConcurrentDelivery
         return GroupMembership(

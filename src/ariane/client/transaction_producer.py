@@ -37,6 +37,7 @@ from ariane.client.producer import Producer
 from ariane.client.received_messages import to_received_message
 from ariane.client.send_codec import PreparedMessage, SendResult, SendStatus
 from ariane.client.settings import ClientSettings, ProducerSettings, TraceSettings
+from ariane.client.telemetry import NO_TELEMETRY, ClientTelemetry
 from ariane.errors import ArianeError, ConnectionLost, MessageRefused, ProtocolError
 from ariane.model import ids
 from ariane.model import message as names
@@ -83,6 +84,7 @@ class TransactionProducer(Producer):
         trace: True or `TraceSettings` to record sends and ends of transactions.
         hooks: Functions that receive a `SendEvent` after each attempt that got a response.
         end_hooks: Functions that receive a `TransactionEnd` before a state is sent to the broker.
+        telemetry: Opens a span around each send: `ariane.otel.OpenTelemetry`.
         instance: An open client instance to share with other producers and consumers.
 
     Raises:
@@ -105,9 +107,19 @@ class TransactionProducer(Producer):
         trace: TraceSettings | bool = False,
         hooks: Sequence[SendHook] = (),
         end_hooks: Sequence[TransactionEndHook] = (),
+        telemetry: ClientTelemetry = NO_TELEMETRY,
         instance: ClientInstance | None = None,
     ) -> None:
-        super().__init__(group, namesrv, settings=settings, client=client, trace=trace, hooks=hooks, instance=instance)
+        super().__init__(
+            group,
+            namesrv,
+            settings=settings,
+            client=client,
+            trace=trace,
+            hooks=hooks,
+            telemetry=telemetry,
+            instance=instance,
+        )
         self._check: Check = validation.callback("check", check, "message")
         self._checks_at_once = validation.whole("checks_at_once", checks_at_once, 1, 1_000)
         self._end_hooks: tuple[TransactionEndHook, ...] = validation.callbacks("end_hooks", end_hooks, "event")
@@ -161,14 +173,17 @@ class TransactionProducer(Producer):
             result = await producer.send_in_transaction(Message(topic="paid", body=b"ORDER-17"), pay)
         """
         sender = self._running()
-        prepared = prepare_half_message(
-            message,
-            send_codec.message_id_of(message, self._instance.new_message_id),
-            self.group,
-            self._settings,
-            immunity_s,
-        )
-        sent = await sender.send(prepared)
+        with self._telemetry.sending(self.group, (message,)) as span:
+            (message,) = span.messages
+            prepared = prepare_half_message(
+                message,
+                send_codec.message_id_of(message, self._instance.new_message_id),
+                self.group,
+                self._settings,
+                immunity_s,
+            )
+            sent = await sender.send(prepared)
+            span.on_result(sent)
         state, error = LocalState.ROLLBACK, None
         if sent.status is SendStatus.SEND_OK:
             state, error = await _local_state(execute, sent, f"the transaction of {sent.message_id}")
