@@ -281,7 +281,7 @@ class Broker:
         config_file = None
         if self._config_file:
             config_file = BrokerConfigFile(disk=self._disk, path=self._config_file, executor=self._thread)
-        services = BrokerServices(
+        self.services = services = BrokerServices(
             settings=self._settings,
             addr=self.addr,
             store_host=store_host,
@@ -304,7 +304,8 @@ class Broker:
             config_file=config_file,
             tasks=self._tasks,
         )
-        table = request_routing.routes(BrokerHandlers(services))
+        self.handlers = BrokerHandlers(services)
+        table = request_routing.routes(self.handlers)
         if self.config.sync_flush:
             table = self._state.with_durable_replies(table)
         table = self._protection.with_checks(table)

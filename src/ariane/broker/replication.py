@@ -58,6 +58,10 @@ class ReplicationFeed:
         """Acknowledged offset of the best connected slave, 0 without slaves."""
         return max(self._slaves.values(), default=0)
 
+    def slave_offsets(self) -> list[tuple[str, int]]:
+        """Return address and acknowledged offset of each connected slave."""
+        return [(stream.addr, offset) for stream, offset in self._slaves.items()]
+
     def notify_appended(self) -> None:
         """Wake the tasks that send to slaves."""
         self._more.set()

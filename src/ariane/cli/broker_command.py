@@ -60,6 +60,7 @@ def broker(
     from ariane.broker.broker import Broker
     from ariane.broker.config import BROKER_SETTINGS
     from ariane.cli import run_server
+    from ariane.cli.metrics_endpoint import broker_source, with_metrics
 
     # As keys of the file, so that values of both sources are checked alike.
     overrides = {"namesrvAddr": namesrv, "listenPort": None if port is None else str(port)}
@@ -71,7 +72,12 @@ def broker(
         return
     path = str(config_file.resolve()) if config_file else None
     run_server.serve(
-        lambda: Broker(config, config_file=path, accept_empty_log=accept_empty_log),
+        lambda: with_metrics(
+            Broker(config, config_file=path, accept_empty_log=accept_empty_log),
+            broker_source,
+            config.bind_address,
+            config.metrics_port,
+        ),
         log_file=log_file,
         until_stdin_closes=until_stdin_closes,
     )

@@ -24,6 +24,7 @@ COMMANDS = {
     "report": "print a report: tps, latency, lag, health, delay, transactions",
     "pipeline": "run Spark jobs that compute tables from topics",
     "collect": "poll statistics of all brokers",
+    "exporter": "serve the metrics of a cluster to Prometheus",
     "archive": "archive messages as Parquet files",
     "replay": "resend archived or dead-letter messages",
     "store": "check and print a store directory",

@@ -21,6 +21,7 @@ from ariane.cli import (
     cat_command,
     collect_command,
     doctor_command,
+    exporter_command,
     namesrv_command,
     pipeline_command,
     replay_command,
@@ -123,6 +124,13 @@ _add(
     PIPELINE,
     "ariane collect -n 10.0.0.1:9876 --interval 10",
     "ariane collect --once",
+)
+_add(
+    "exporter",
+    exporter_command.exporter,
+    CLUSTER,
+    "ariane exporter -n 10.0.0.1:9876",
+    "ariane exporter -n 10.0.0.1:9876 --bind 0.0.0.0 --port 9557",
 )
 app.add_typer(archive_command.app, name="archive", rich_help_panel=PIPELINE)
 

@@ -41,6 +41,7 @@ def namesrv(
     Runs until SIGINT or SIGTERM. Unknown or unsupported configuration keys are reported on stderr.
     """
     from ariane.cli import run_server
+    from ariane.cli.metrics_endpoint import name_server_source, with_metrics
     from ariane.nameserver.config import NAME_SERVER_SETTINGS
     from ariane.nameserver.server import NameServer
 
@@ -53,4 +54,8 @@ def namesrv(
     if print_config:
         run_server.print_settings(NAME_SERVER_SETTINGS.texts(config))
         return
-    run_server.serve(lambda: NameServer(config), log_file=log_file, until_stdin_closes=until_stdin_closes)
+    run_server.serve(
+        lambda: with_metrics(NameServer(config), name_server_source, config.bind_address, config.metrics_port),
+        log_file=log_file,
+        until_stdin_closes=until_stdin_closes,
+    )

@@ -25,7 +25,8 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from ariane.clock import SYSTEM_CLOCK, Clock
-from ariane.errors import ArianeError, ConfigError, ProtocolError, ReplyError
+from ariane.cluster.statistics_requests import Pair, StatisticsRequests
+from ariane.errors import ArianeError, ConfigError
 from ariane.metrics_collector.sample import (
     BrokerRuntime,
     GroupProgress,
@@ -37,28 +38,12 @@ from ariane.metrics_collector.sample import (
 from ariane.model.topic import AUTO_CREATE_TOPIC, RETRY_PREFIX, SYSTEM_GROUP_PREFIX, is_system_topic, reply_topic
 from ariane.net.connection_pool import ConnectionPool
 from ariane.net.name_servers import NameServerClient
-from ariane.protocol import fastjson
-from ariane.protocol.codes import RequestCode, ResponseCode
-from ariane.protocol.command import Command
-from ariane.protocol.requests.admin import ConsumerOffsetTable, TopicRef
-from ariane.protocol.requests.routing import MASTER_ID, KvTableBody, TopicTable
-from ariane.protocol.requests.stats import (
-    BrokerStatsData,
-    ConsumeTimeSpans,
-    QueryConsumeTimeSpan,
-    TopicStats,
-    ViewBrokerStats,
-    by_queue,
-)
+from ariane.protocol.requests.routing import MASTER_ID
 
 T = TypeVar("T")
 
-MAX_IN_FLIGHT = 16  # requests in flight per broker, which serves clients at the same time
 TOPIC_REFRESH_ROUNDS = 12  # rounds between requests for the topics of a master; earlier if a group has a new topic
 FORGET_MS = 600_000  # a broker that name servers no longer list is still polled for this time
-FAULTS_MAX = 20  # per sample, each truncated to FAULT_MAX characters
-FAULT_MAX = 300
-AGE_MAX_MS = 20 * 365 * 86_400_000  # Java returns now - (-1) for a message that is not stored any more
 SIZE_OF = {"GROUP_GET_NUMS": "GROUP_GET_SIZE"}
 
 
@@ -81,10 +66,6 @@ class PolledBroker(NamedTuple):
     broker: str
     broker_id: int
     addr: str
-
-
-Pair = tuple[str, str]
-"""Topic and group."""
 
 
 class _MasterState:
@@ -114,43 +95,6 @@ def take_round_robin(items: Sequence[T], limit: int, first: int) -> tuple[list[T
     first %= len(items)
     doubled = [*items, *items]
     return doubled[first : first + limit], (first + limit) % len(items)
-
-
-class _PollRequests:
-    """Sends and counts requests to one broker, a few at a time."""
-
-    def __init__(self, peers: ConnectionPool, addr: str, timeout_ms: float) -> None:
-        self.count = 0  # requests sent; published, so that the load of the collector is visible
-        self.faults: list[str] = []  # rejected requests, as texts for the sample
-        self._peers = peers  # one connection per broker, reused in every round
-        self._addr = addr  # address of the polled broker
-        # Per request; a broker that hangs must not delay the round of the others for longer.
-        self._timeout_ms = timeout_ms
-        # The broker serves clients at the same time, so only a few requests are in flight.
-        self._limit = asyncio.Semaphore(MAX_IN_FLIGHT)
-
-    async def request(self, code: RequestCode, header: msgspec.Struct | None = None) -> Command:
-        async with self._limit:
-            self.count += 1
-            return await self._peers.request(self._addr, code, header, timeout_ms=self._timeout_ms)
-
-    async def request_ok(self, code: RequestCode, header: msgspec.Struct | None = None) -> Command:
-        """Send a request and return the response.
-
-        Raises:
-            ReplyError: the broker rejected it.
-        """
-        answer = await self.request(code, header)
-        if answer.code != ResponseCode.SUCCESS:
-            raise ReplyError(answer.code, answer.remark, self._addr)
-        return answer
-
-    def record_failure(self, subject: str, reason: object) -> None:
-        """Record a rejected request in the sample, which continues without its result."""
-        if len(self.faults) < FAULTS_MAX:
-            self.faults.append(f"{subject}: {reason}"[:FAULT_MAX])
-        elif len(self.faults) == FAULTS_MAX:
-            self.faults.append("and others")
 
 
 class BrokerPoller:
@@ -226,7 +170,7 @@ class BrokerPoller:
         ], None
 
     async def _sample(self, target: PolledBroker, now_ms: int) -> Sample:
-        requests = _PollRequests(self._peers, target.addr, self._timeout_ms)
+        requests = StatisticsRequests(self._peers, target.addr, timeout_ms=self._timeout_ms)
         master = self._masters.setdefault(target.broker, _MasterState())
         started = self._clock.monotonic()
         try:
@@ -275,9 +219,8 @@ class BrokerPoller:
             dropped_samples=self.dropped,
         )
 
-    async def _runtime(self, requests: _PollRequests) -> BrokerRuntime:
-        answer = await requests.request_ok(RequestCode.GET_BROKER_RUNTIME_INFO)
-        table = fastjson.decode(answer.body, KvTableBody).table
+    async def _runtime(self, requests: StatisticsRequests) -> BrokerRuntime:
+        table = await requests.runtime_table()
 
         def number(key: str) -> int | None:
             text = table.get(key, "")
@@ -294,12 +237,12 @@ class BrokerPoller:
         )
 
     async def _offsets(
-        self, requests: _PollRequests, target: PolledBroker, master: _MasterState
+        self, requests: StatisticsRequests, target: PolledBroker, master: _MasterState
     ) -> tuple[tuple[TopicQueueRanges, ...], tuple[GroupProgress, ...], OmittedPart]:
         """Return the bounds of queues and the progress of groups in them."""
-        answer = await requests.request_ok(RequestCode.GET_ALL_CONSUMER_OFFSET)
+        committed = await requests.committed_offsets()
         at_ms = self._clock.now_ms()
-        offsets = _pairs(fastjson.decode(answer.body, ConsumerOffsetTable).offset_table)
+        offsets = {pair: queues for pair, queues in committed.items() if not pair[1].startswith(SYSTEM_GROUP_PREFIX)}
         await self._refresh_topics(requests, master, {topic for topic, _ in offsets})
         existing_pairs = sorted(pair for pair in offsets if pair[0] in master.topics)
         pairs = master.turn("pairs", existing_pairs, self._limits.pairs)
@@ -323,49 +266,26 @@ class BrokerPoller:
         )
         return tuple(topics.values()), tuple(groups), omitted
 
-    async def _refresh_topics(self, requests: _PollRequests, master: _MasterState, consumed: set[str]) -> None:
+    async def _refresh_topics(self, requests: StatisticsRequests, master: _MasterState, consumed: set[str]) -> None:
         """Request the master's topics if the last list is old, or if a group has a topic that is not in it."""
         new_topics = consumed - master.topics - master.missing
         is_recent = master.topics_round is not None and self._number - master.topics_round < TOPIC_REFRESH_ROUNDS
         if is_recent and not new_topics:
             return
-        answer = await requests.request_ok(RequestCode.GET_ALL_TOPIC_CONFIG)
-        master.topics = frozenset(fastjson.decode(answer.body, TopicTable).topic_config_table)
+        master.topics = await requests.topic_names()
         master.missing = frozenset(consumed - master.topics)
         master.topics_round = self._number
 
-    async def _queue_ranges(self, requests: _PollRequests, topic: str) -> TopicQueueRanges | None:
-        answer = await requests.request(RequestCode.GET_TOPIC_STATS_INFO, TopicRef(topic))
-        at_ms = self._clock.now_ms()
-        if answer.code != ResponseCode.SUCCESS:
-            requests.record_failure(f"offsets of {topic}", f"code {answer.code}: {answer.remark}")
-            return None
-        try:
-            table = by_queue(fastjson.decode(answer.body, TopicStats).offset_table)
-        except ProtocolError as error:
-            requests.record_failure(f"offsets of {topic}", error)
-            return None
-        return TopicQueueRanges(
-            topic, at_ms, tuple(sorted((q.queue_id, item.min_offset, item.max_offset) for q, item in table.items()))
-        )
+    async def _queue_ranges(self, requests: StatisticsRequests, topic: str) -> TopicQueueRanges | None:
+        ranges = await requests.queue_ranges(topic)
+        return None if ranges is None else TopicQueueRanges(topic, self._clock.now_ms(), ranges)
 
-    async def _ages(self, requests: _PollRequests, pair: Pair) -> tuple[Pair, dict[int, int]] | None:
-        """Return queue id → age in ms of the next message for the group, for queues that have one."""
-        answer = await requests.request(RequestCode.QUERY_CONSUME_TIME_SPAN, QueryConsumeTimeSpan(*pair))
-        subject = f"ages of {pair[0]} for {pair[1]}"
-        if answer.code != ResponseCode.SUCCESS:
-            requests.record_failure(subject, f"code {answer.code}: {answer.remark}")
-            return None
-        try:
-            spans = fastjson.decode(answer.body, ConsumeTimeSpans).consume_time_span_set
-        except ProtocolError as error:
-            requests.record_failure(subject, error)
-            return None
-        ages = {item.message_queue.queue_id: item.delay_time for item in spans if 0 <= item.delay_time < AGE_MAX_MS}
-        return pair, ages
+    async def _ages(self, requests: StatisticsRequests, pair: Pair) -> tuple[Pair, dict[int, int]] | None:
+        ages = await requests.oldest_ages(*pair)
+        return None if ages is None else (pair, ages)
 
     async def _counters(
-        self, requests: _PollRequests, pairs: Sequence[Pair], topics: Sequence[str], broker_id: int
+        self, requests: StatisticsRequests, pairs: Sequence[Pair], topics: Sequence[str], broker_id: int
     ) -> tuple[StatsCounter, ...]:
         requested: list[tuple[str, str, str | None]] = [("GROUP_GET_NUMS", *pair) for pair in pairs]
         if broker_id == MASTER_ID:
@@ -375,23 +295,15 @@ class BrokerPoller:
         more = [(SIZE_OF[item.name], item.topic, item.group) for item in results if item.sum and item.name in SIZE_OF]
         return (*results, *await _gather_results(self._counter(requests, *item) for item in more))
 
-    async def _counter(self, requests: _PollRequests, name: str, topic: str, group: str | None) -> StatsCounter | None:
+    async def _counter(
+        self, requests: StatisticsRequests, name: str, topic: str, group: str | None
+    ) -> StatsCounter | None:
         key = topic if group is None else f"{topic}@{group}"
-        answer = await requests.request(RequestCode.VIEW_BROKER_STATS_DATA, ViewBrokerStats(name, key))
-        at_ms = self._clock.now_ms()
-        if answer.code == ResponseCode.SYSTEM_ERROR and "not exist" in (answer.remark or ""):
-            return StatsCounter(
-                name, topic, group, at_ms, 0, 0.0
-            )  # the broker creates a statistic with its first count
-        if answer.code != ResponseCode.SUCCESS:
-            requests.record_failure(f"{name} of {key}", f"code {answer.code}: {answer.remark}")
-            return None
-        try:
-            minute = fastjson.decode(answer.body, BrokerStatsData).stats_minute
-        except ProtocolError as error:
-            requests.record_failure(f"{name} of {key}", error)
-            return None
-        return StatsCounter(name, topic, group, at_ms, minute.sum, minute.tps)
+        # Zeros if the broker does not have the statistic yet: it creates one with the first event.
+        minute = await requests.minute_statistic(name, key)
+        return (
+            None if minute is None else StatsCounter(name, topic, group, self._clock.now_ms(), minute.sum, minute.tps)
+        )
 
 
 async def _gather_results(answers: Iterable[Awaitable[T | None]]) -> list[T]:
@@ -410,16 +322,6 @@ def _is_polled_alone(topic: str, target: PolledBroker) -> bool:
         target.cluster,
         reply_topic(target.cluster),
     )
-
-
-def _pairs(table: Mapping[str, dict[int, int]]) -> dict[Pair, dict[int, int]]:
-    """Return (topic, group) → queue id → committed offset."""
-    pairs: dict[Pair, dict[int, int]] = {}
-    for key, offsets in table.items():
-        topic, separator, group = key.partition("@")
-        if separator and topic and group and not group.startswith(SYSTEM_GROUP_PREFIX):
-            pairs[topic, group] = offsets
-    return pairs
 
 
 def _has_lag(offsets: Mapping[int, int], ends: TopicQueueRanges) -> bool:

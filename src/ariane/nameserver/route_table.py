@@ -132,6 +132,11 @@ class RouteTable:
         """Return whether a broker is registered at this address."""
         return addr in self._live
 
+    def last_registration_ms(self, addr: str) -> float | None:
+        """Return the time of the last registration of an address, None if it is not registered."""
+        live = self._live.get(addr)
+        return None if live is None else live.seen_ms
+
     def address_count(self) -> int:
         """Return the number of registered brokers, masters and slaves."""
         return len(self._live)

@@ -41,14 +41,14 @@ class NameServer:
         self.config = config
         self.addr = ""
         self._clock = clock
-        self._routes = RouteTable()
+        self.routes = RouteTable()
         self._tasks = BackgroundTasks("name server")
 
     async def __aenter__(self) -> Self:
         config = self.config
         self._kv = kv = KvStore(Path(config.kv_config_path))
-        handlers: dict[int, Handler] = NameServerHandlers(self._routes, kv, config, self._monotonic_ms).table()
-        self._server = RemotingServer(
+        handlers: dict[int, Handler] = NameServerHandlers(self.routes, kv, config, self.monotonic_ms).table()
+        self.connections = RemotingServer(
             handlers,
             config.bind_address,
             config.listen_port,
@@ -56,8 +56,8 @@ class NameServer:
             idle_s=config.server_channel_max_idle_time_seconds,
             limits=config.limits(),
         )
-        await self._server.__aenter__()
-        port = self._server.port
+        await self.connections.__aenter__()
+        port = self.connections.port
         self.addr = local_addr(config.bind_address, port)
         self._tasks.repeat(SCAN_INTERVAL_S, self._expire, "forget silent brokers", first_s=FIRST_SCAN_S)
         if config.bind_address in ANY_ADDRESSES:
@@ -81,21 +81,22 @@ class NameServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._tasks.close()
-        await self._server.__aexit__(kind, error, trace)
+        await self.connections.__aexit__(kind, error, trace)
         self._kv.close()
 
     @property
     def port(self) -> int:
         """The port that the server listens on."""
-        return self._server.port
+        return self.connections.port
 
     def _on_connection_lost(self, peer: Peer) -> None:
-        for addr in self._routes.remove_peer(peer.id):
+        for addr in self.routes.remove_peer(peer.id):
             log.warning("Removed broker %s: its connection closed", addr)
 
     async def _expire(self) -> None:
-        for addr in self._routes.expire(self._monotonic_ms()):
+        for addr in self.routes.expire(self.monotonic_ms()):
             log.warning("Removed broker %s: it did not register in time", addr)
 
-    def _monotonic_ms(self) -> float:
+    def monotonic_ms(self) -> float:
+        """Return the monotonic time of the route table."""
         return self._clock.monotonic() * 1000

@@ -106,6 +106,11 @@ class RemotingServer:
         for server in listening:
             await server.wait_closed()
 
+    @property
+    def connection_count(self) -> int:
+        """Number of open connections."""
+        return len(self._connections)
+
     def is_connected(self, peer_id: int) -> bool:
         return peer_id in self._connections
 

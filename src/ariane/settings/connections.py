@@ -17,6 +17,15 @@ class ConnectionSettings(ServerConfig, frozen=True, kw_only=True, rename="camel"
     """Connections."""
 
     bind_address: Annotated[str, ROCKETMQ_5, Meta(description="Address to listen on.")] = "0.0.0.0"  # noqa: S104 - servers of a cluster serve their network
+    metrics_port: Annotated[
+        int,
+        ARIANE_ONLY,
+        Meta(
+            ge=0,
+            le=65_535,
+            description="Port of the metrics for Prometheus (`/metrics`) on `bindAddress`; 0: no metrics.",
+        ),
+    ] = 0
     server_channel_max_idle_time_seconds: Annotated[
         Seconds, Meta(description="Close a connection after this time without traffic.")
     ] = 120

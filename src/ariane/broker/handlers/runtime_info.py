@@ -61,9 +61,10 @@ class RuntimeInfoHandler:
 
     def runtime_info(self, command: Command, peer: Peer) -> Reply:
         """Handle GET_BROKER_RUNTIME_INFO."""
-        return Reply(body=fastjson.write(KvTableBody(self._table())))
+        return Reply(body=fastjson.write(KvTableBody(self.table())))
 
-    def _table(self) -> dict[str, str]:
+    def table(self) -> dict[str, str]:
+        """Return all values as texts by key."""
         positions = self._dispatcher.delay_level_positions()
         late_ms = str(round(self._recorder.loop_lag_ms))
         return {

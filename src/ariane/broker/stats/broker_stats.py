@@ -17,7 +17,7 @@ Reads of tools (`is_tool_group`) do not count, since they are not consumption.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 from ariane.broker.stats.stats_items import (
@@ -160,6 +160,7 @@ class BrokerStats:
 
     def record_put_time(self, seconds: float) -> None:
         """Count a put that was answered after `seconds`, including waits."""
+        self.store_stats.put_s += seconds
         if seconds < 0.001:
             self.store_stats.fast_puts += 1
         else:
@@ -211,11 +212,14 @@ class BrokerStats:
         item = shown.items.get(key) if shown else None
         return None if shown is None or item is None else _view_snapshot(shown, item, window)
 
-    def snapshots(self, window: StatsWindow) -> Iterator[tuple[str, str, StatsSnapshot]]:
-        """Yield name, key and snapshot of every statistic, in the order of stats.log."""
+    def snapshots(
+        self, window: StatsWindow, names: Collection[str] | None = None
+    ) -> Iterator[tuple[str, str, StatsSnapshot]]:
+        """Yield name, key and snapshot of every statistic, or of those with these names, in the order of stats.log."""
         for name, shown in self.views.items():
-            for key, item in shown.items:
-                yield name, key, _view_snapshot(shown, item, window)
+            if names is None or name in names:
+                for key, item in shown.items:
+                    yield name, key, _view_snapshot(shown, item, window)
 
     def items(self) -> Iterator[StatsItem]:
         """Yield every item once, to sample it."""

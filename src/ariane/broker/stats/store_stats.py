@@ -90,12 +90,16 @@ class StoreStats:
         self.found = 0  # gets with messages
         self.missed = 0  # gets without messages
         self.transferred = 0  # messages of gets
+        self.put_s = 0.0  # total duration of all puts since the start
+        self.get_s = 0.0  # and of all gets with messages
         self.put_max_ms = 0.0  # longest put since the start
         self.get_max_ms = 0.0  # longest get since the start
         self.daily_totals = DailyTotals()  # totals at midnight, from which tools compute today's numbers
         self.last_minute: PutTimes | None = None  # None until a whole minute has passed
         self._coarse = [0] * len(LABELS)  # put times of the current minute, in two sets of buckets
         self._fine = [0] * (len(FINE_BOUNDS_MS) + 1)  # the second set
+        self._earlier_puts = [0] * (len(FINE_BOUNDS_MS) + 1)  # put times of all minutes before the current one
+        self._gets = [0] * (len(FINE_BOUNDS_MS) + 1)  # durations of gets since the start
         # One per second; rates of the last 10 s, minute and ten minutes.
         self._samples: deque[StoreSample] = deque(maxlen=SAMPLES_MAX)
 
@@ -107,6 +111,8 @@ class StoreStats:
 
     def record_get_time(self, ms: float) -> None:
         """Record the duration of a get."""
+        self._gets[bisect_left(FINE_BOUNDS_MS, ms)] += 1
+        self.get_s += ms / 1000
         self.get_max_ms = max(self.get_max_ms, ms)
 
     def sample(self, now_ms: float, put_total: int) -> None:
@@ -118,10 +124,21 @@ class StoreStats:
         self._coarse[0] += self.fast_puts
         self._fine[0] += self.fast_puts
         self.last_minute = PutTimes(tuple(self._coarse), tuple(self._fine))
+        self._earlier_puts = [sum(counts) for counts in zip(self._earlier_puts, self._fine, strict=True)]
         self.fast_puts = 0
         self._coarse = [0] * len(self._coarse)
         self._fine = [0] * len(self._fine)
         return self.last_minute
+
+    def put_counts(self) -> list[int]:
+        """Return the number of puts since the start by bucket: one per bound of FINE_BOUNDS_MS, and one for longer ones."""
+        counts = [sum(pair) for pair in zip(self._earlier_puts, self._fine, strict=True)]
+        counts[0] += self.fast_puts
+        return counts
+
+    def get_counts(self) -> list[int]:
+        """Return the number of gets with messages since the start by the same buckets."""
+        return list(self._gets)
 
     def start_day(self, put_total: int) -> None:
         """Start a day: the totals of today become those of yesterday."""

@@ -1,0 +1,68 @@
+"""`ariane exporter`: serves the metrics of a cluster to Prometheus. [rocketmq-exporter]"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from typing import Annotated
+
+import typer
+
+from ariane.cli import auth_options, shared_options, signals
+
+DEFAULT_PORT = 5557  # of Apache's rocketmq-exporter
+
+
+def exporter(
+    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
+    port: Annotated[
+        int,
+        typer.Option(parser=shared_options.port, metavar="PORT", help="HTTP port; 0 selects a free one."),
+    ] = DEFAULT_PORT,
+    bind: Annotated[
+        str,
+        typer.Option(
+            parser=shared_options.non_blank,
+            metavar="ADDRESS",
+            help="Address to listen on; clients need no account.",
+        ),
+    ] = "127.0.0.1",
+    detail_wait: Annotated[
+        float,
+        typer.Option(
+            parser=shared_options.seconds(0),
+            metavar="SECONDS",
+            help="Longest wait for rates and clients; then older ones are used.",
+        ),
+    ] = 3.0,
+    access_key: auth_options.AccessKey = "",
+    secret_key: auth_options.SecretKey = "",
+) -> None:
+    """Serve the metrics of a cluster to Prometheus.
+
+    Polls all brokers at each scrape. Names and labels are those of Apache's
+    rocketmq-exporter. Runs until SIGINT or SIGTERM.
+    """
+    from ariane.cli import run_server
+    from ariane.metrics.cluster_poller import ClusterPoller
+    from ariane.metrics.endpoint import MetricsEndpoint
+    from ariane.metrics.exporter import ExporterSource
+    from ariane.net.connection_pool import ConnectionPool
+    from ariane.protocol import signing
+
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(name)s  %(message)s")
+    settings = auth_options.client_settings(access_key, secret_key)
+    sign = functools.partial(signing.sign, settings.credentials) if settings and settings.credentials else None
+
+    async def run() -> None:
+        with signals.loop_stop_event() as stop:
+            async with ConnectionPool(sign=sign) as peers:
+                poller = ClusterPoller(peers, namesrv.split(";"), detail_wait_s=detail_wait)
+                try:
+                    async with MetricsEndpoint(ExporterSource(poller), bind, port) as endpoint:
+                        typer.echo(f"ready     {endpoint.url}")
+                        await stop.wait()
+                finally:
+                    await poller.close()
+
+    run_server.run_loop(run())

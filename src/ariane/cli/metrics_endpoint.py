@@ -1,0 +1,45 @@
+"""Serves /metrics next to a server of this process, if its setting metricsPort says so."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from ariane.broker.broker import Broker
+    from ariane.metrics.endpoint import MetricsSource
+    from ariane.nameserver.server import NameServer
+
+T = TypeVar("T")
+
+
+def broker_source(broker: Broker) -> MetricsSource:
+    """Return the source of a started broker."""
+    from ariane.metrics.broker_source import BrokerSource
+
+    return BrokerSource(broker.services, broker.handlers.runtime_info)
+
+
+def name_server_source(server: NameServer) -> MetricsSource:
+    """Return the source of a started name server."""
+    from ariane.metrics.name_server_source import NameServerSource
+
+    return NameServerSource(server.routes, server.connections, server.monotonic_ms)
+
+
+@contextlib.asynccontextmanager
+async def with_metrics(
+    server: AbstractAsyncContextManager[T], source: Callable[[T], MetricsSource], address: str, port: int
+) -> AsyncIterator[T]:
+    """Run `server`, and its metrics endpoint unless `port` is 0."""
+    async with server as started:
+        if not port:
+            yield started
+            return
+        # Loaded only here: most servers run without metrics.
+        from ariane.metrics.endpoint import MetricsEndpoint
+
+        async with MetricsEndpoint(source(started), address, port):
+            yield started

@@ -1,0 +1,261 @@
+"""The detail round of a scrape: values that take a request per topic, group or client.
+
+    code  at       value                                   requests
+    203   masters  clients and subscriptions of a group    1 per group
+    307   masters  rates of a client                       1 per client and group
+    315   masters  TOPIC_PUT_NUMS, then TOPIC_PUT_SIZE     1 or 2 per topic
+    315   masters  GROUP_GET_NUMS, then GROUP_GET_SIZE     1 or 2 per topic and group
+    315   masters  SNDBCK_PUT_NUMS                         1 per topic and group that has returned messages
+    303   masters  age of the oldest unconsumed message    1 per topic and group with a lag
+    328   masters  producers                               1
+
+A statistic of the size is only requested if that of the number exists. Apache's exporter pulls a message of each queue for the
+age; a pull would count as consumption in these very statistics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ariane.cluster.statistics_requests import NOT_COUNTED, StatisticsRequests
+from ariane.errors import ArianeError, ProtocolError
+from ariane.metrics.scraped_cluster import (
+    ClientRates,
+    ConnectedClient,
+    GroupState,
+    MinuteRate,
+    Pair,
+    ScrapedBroker,
+    list_pairs,
+)
+from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX, dlq_topic, retry_topic
+from ariane.net.name_servers import Requester
+from ariane.protocol import fastjson
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.requests.admin import ClientConnection
+from ariane.protocol.requests.brokers import ProducerTable
+from ariane.protocol.requests.callbacks import ConsumeStatus, RunningInfoRequest
+from ariane.protocol.requests.clients import GroupRef
+
+log = logging.getLogger("ariane.metrics")
+
+_BROADCASTING = ("BROADCASTING", 0)
+
+
+class _OnlineConsumers(msgspec.Struct, frozen=True, rename="camel"):
+    """The part of the response to 203 that is used here."""
+
+    connection_set: tuple[ClientConnection, ...] = ()
+    message_model: str | int | None = "CLUSTERING"
+    subscription_table: dict[str, Any] = {}
+
+
+class _ReportedRates(msgspec.Struct, frozen=True, rename="camel"):
+    """The part of the response to 307 that is used here."""
+
+    status_table: dict[str, ConsumeStatus] = {}
+
+
+class BrokerDetails(NamedTuple):
+    """Details of one master, as in `ScrapedBroker`."""
+
+    producers: Mapping[str, int] | None
+    rates: Mapping[tuple[str, str], MinuteRate]
+    ages_ms: Mapping[Pair, int]
+
+
+class ClusterDetails(NamedTuple):
+    """The result of a detail round."""
+
+    started_s: float
+    """Monotonic time."""
+    brokers: Mapping[str, BrokerDetails]
+    """Details by the address of the master; a broker that stopped responding is missing."""
+    groups: Mapping[str, GroupState]
+    statuses: tuple[ClientRates, ...]
+
+
+class DetailRound:
+    """One detail round."""
+
+    def __init__(self, peers: Requester, *, timeout_ms: float, started_s: float) -> None:
+        self._peers = peers
+        self._timeout_ms = timeout_ms
+        self._started_s = started_s
+
+    async def run(self, brokers: Sequence[ScrapedBroker], groups: frozenset[str]) -> ClusterDetails:
+        """Return the details of the masters among `brokers` and of `groups`."""
+        masters = {broker.addr: broker for broker in brokers if broker.is_master and broker.is_up}
+        requests = {addr: StatisticsRequests(self._peers, addr, timeout_ms=self._timeout_ms) for addr in masters}
+        states, homes = await self._groups(requests, groups)
+        statuses = await self._statuses(requests, states, homes)
+        answers = await asyncio.gather(
+            *(self._broker(requests[addr], broker, states) for addr, broker in masters.items()), return_exceptions=True
+        )
+        details = {}
+        for addr, answer in zip(masters, answers, strict=True):
+            if isinstance(answer, ArianeError):
+                log.warning("Broker %s stopped responding: %s", addr, answer)
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                details[addr] = answer
+        return ClusterDetails(self._started_s, details, states, statuses)
+
+    async def _groups(
+        self, requests: Mapping[str, StatisticsRequests], groups: frozenset[str]
+    ) -> tuple[dict[str, GroupState], dict[str, str]]:
+        """Return the state of the groups about which a master responded, and a master that has their consumers."""
+        names = sorted(groups)
+        columns = await asyncio.gather(*(self._groups_at(one, names) for one in requests.values()))
+        states: dict[str, GroupState] = {}
+        homes: dict[str, str] = {}
+        for addr, column in zip(requests, columns, strict=True):
+            for group, state in column.items():
+                if state.clients:
+                    homes.setdefault(group, addr)
+                states[group] = _merged(states.get(group), state)
+        return states, homes
+
+    async def _groups_at(self, requests: StatisticsRequests, groups: Iterable[str]) -> dict[str, GroupState]:
+        async def state_of(group: str) -> tuple[str, GroupState | None]:
+            return group, await _group_state(requests, group)
+
+        answers = await asyncio.gather(*map(state_of, groups), return_exceptions=True)
+        found = {}
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                if not isinstance(answer, ArianeError):
+                    raise answer
+            elif answer[1] is not None:
+                found[answer[0]] = answer[1]
+        return found
+
+    async def _statuses(
+        self,
+        requests: Mapping[str, StatisticsRequests],
+        groups: Mapping[str, GroupState],
+        homes: Mapping[str, str],
+    ) -> tuple[ClientRates, ...]:
+        found = await asyncio.gather(
+            *(
+                _client_rates(requests[homes[group]], group, client)
+                for group, state in groups.items()
+                if group in homes
+                for client in state.clients
+            )
+        )
+        return tuple(status for statuses in found for status in statuses)
+
+    async def _broker(
+        self, requests: StatisticsRequests, broker: ScrapedBroker, groups: Mapping[str, GroupState]
+    ) -> BrokerDetails:
+        pairs = list(list_pairs(broker, groups))
+        rates = await asyncio.gather(*(_statistics(requests, wanted) for wanted in _wanted_statistics(broker, pairs)))
+        lagging = [pair for pair in pairs if _lagging_queues(broker, pair)]
+        ages = await asyncio.gather(*(_age(requests, broker, pair) for pair in lagging))
+        return BrokerDetails(
+            await _producers(requests),
+            {key: rate for table in rates for key, rate in table.items()},
+            {pair: age for pair, age in zip(lagging, ages, strict=True) if age is not None},
+        )
+
+
+class StatisticKey(NamedTuple):
+    """A key, and names of statistics. Each name is requested only if the statistic before it exists."""
+
+    key: str
+    names: tuple[str, ...]
+
+
+def _wanted_statistics(broker: ScrapedBroker, pairs: Iterable[Pair]) -> list[StatisticKey]:
+    wanted = [StatisticKey(broker.cluster, (name,)) for name in ("BROKER_PUT_NUMS", "BROKER_GET_NUMS")]
+    for topic in broker.topics:
+        if not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            wanted.append(StatisticKey(topic, ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE")))
+    for topic, group in pairs:
+        if topic.startswith(RETRY_PREFIX):
+            continue
+        wanted.append(StatisticKey(f"{topic}@{group}", ("GROUP_GET_NUMS", "GROUP_GET_SIZE")))
+        returned = broker.topics.get(retry_topic(group), ()) + broker.topics.get(dlq_topic(group), ())
+        if any(last for _, _, last in returned):
+            wanted.append(StatisticKey(f"{topic}@{group}", ("SNDBCK_PUT_NUMS",)))
+    return wanted
+
+
+async def _statistics(requests: StatisticsRequests, wanted: StatisticKey) -> dict[tuple[str, str], MinuteRate]:
+    found = {}
+    for name in wanted.names:
+        item = await requests.minute_statistic(name, wanted.key)
+        if item is None or item is NOT_COUNTED:
+            break
+        found[name, wanted.key] = MinuteRate(item.sum, item.tps)
+    return found
+
+
+async def _group_state(requests: StatisticsRequests, group: str) -> GroupState | None:
+    answer = await requests.request(RequestCode.GET_CONSUMER_CONNECTION_LIST, GroupRef(group))
+    if answer.code == ResponseCode.CONSUMER_NOT_ONLINE:
+        return GroupState()
+    if answer.code != ResponseCode.SUCCESS:
+        requests.record_failure(f"consumers of {group}", f"code {answer.code}: {answer.remark}")
+        return None
+    try:
+        body = fastjson.decode(answer.body, _OnlineConsumers)
+    except ProtocolError as error:
+        requests.record_failure(f"consumers of {group}", error)
+        return None
+    clients = sorted(ConnectedClient(one.client_addr, one.client_id) for one in body.connection_set)
+    return GroupState(tuple(clients), body.message_model in _BROADCASTING, frozenset(body.subscription_table))
+
+
+def _merged(first: GroupState | None, second: GroupState) -> GroupState:
+    """Return the union of what two brokers know of a group: a client has a connection, and so an address, to each of them."""
+    if first is None or not first.clients:
+        return second
+    ids = {client.client_id for client in first.clients}
+    more = tuple(client for client in second.clients if client.client_id not in ids)
+    return GroupState(first.clients + more, first.is_broadcasting, first.topics | second.topics)
+
+
+async def _client_rates(requests: StatisticsRequests, group: str, client: ConnectedClient) -> list[ClientRates]:
+    """Return the rates that a client reports; none if it does not respond."""
+    subject = f"rates of {client.client_id} in {group}"
+    try:
+        answer = await requests.request(
+            RequestCode.GET_CONSUMER_RUNNING_INFO, RunningInfoRequest(group, client.client_id)
+        )
+        if answer.code != ResponseCode.SUCCESS:
+            requests.record_failure(subject, f"code {answer.code}: {answer.remark}")
+            return []
+        table = fastjson.decode(answer.body, _ReportedRates).status_table
+    except ArianeError as error:
+        requests.record_failure(subject, error)
+        return []
+    return [ClientRates(client, group, topic, status) for topic, status in table.items()]
+
+
+def _lagging_queues(broker: ScrapedBroker, pair: Pair) -> set[int]:
+    offsets = broker.offsets.get(pair, {})
+    return {queue for queue, _, last in broker.topics[pair[0]] if queue in offsets and offsets[queue] < last}
+
+
+async def _age(requests: StatisticsRequests, broker: ScrapedBroker, pair: Pair) -> int | None:
+    """Return the age of the oldest message that a group has not consumed; None if one of them is not in the log any more."""
+    ages = await requests.oldest_ages(*pair)
+    if not ages or not _lagging_queues(broker, pair) <= ages.keys():
+        return None
+    return max(ages.values())
+
+
+async def _producers(requests: StatisticsRequests) -> dict[str, int] | None:
+    answer = await requests.request(RequestCode.GET_ALL_PRODUCER_INFO)
+    if answer.code != ResponseCode.SUCCESS:
+        requests.record_failure("producers", f"code {answer.code}: {answer.remark}")
+        return None
+    return {group: len(one) for group, one in fastjson.decode(answer.body, ProducerTable).data.items()}

@@ -1,0 +1,224 @@
+"""Polls a cluster for a scrape. [rocketmq-exporter: MetricsCollectTask, which polls by a timer instead]
+
+    base round      in each scrape: brokers (106), runtime (28), topics (21, 202), committed offsets (43), groups (201)
+    detail round    started by a scrape unless one is running: statistics (315), clients of groups (203, 307), producers (328),
+                    ages of messages (303); a scrape waits for it at most `detail_wait_s` and then uses the one before
+
+The base round has a request per topic, the detail round some per topic and group: with 10,000 groups a detail round takes longer
+than a scrape may. So lags and the lists of brokers, topics and groups are always those of the scrape; a rate, which is an average
+over a minute, may be one scrape older. Nothing is polled between scrapes.
+
+All brokers are polled at the same time. A broker that does not respond in time is `is_up=False` in the snapshot, without values.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from ariane.clock import SYSTEM_CLOCK, Clock
+from ariane.cluster.statistics_requests import StatisticsRequests
+from ariane.errors import ArianeError
+from ariane.metrics.cluster_details import BrokerDetails, ClusterDetails, DetailRound
+from ariane.metrics.scraped_cluster import ScrapedBroker, ScrapedCluster
+from ariane.net.name_servers import NameServerClient, Requester
+from ariane.protocol import fastjson
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.requests.admin import SubscriptionGroupTable
+from ariane.protocol.requests.routing import MASTER_ID
+
+log = logging.getLogger("ariane.metrics")
+
+REQUEST_TIMEOUT_MS = 3000
+BASE_TIMEOUT_S = 6.0  # together with the wait for details less than the 10 s that Prometheus waits by default
+DETAIL_WAIT_S = 3.0
+DETAIL_AGE_MAX_S = 120.0  # older details are unknown values
+
+
+class ListedBroker(NamedTuple):
+    """A broker that a name server lists."""
+
+    cluster: str
+    name: str
+    broker_id: int
+    addr: str
+
+
+class PolledCluster(NamedTuple):
+    """The result of a scrape's polls."""
+
+    snapshot: ScrapedCluster
+    """Values of all brokers."""
+    name_servers: Mapping[str, bool]
+    """Whether each name server responded."""
+    base_s: float
+    """Duration of the base round."""
+    details_age_s: float | None
+    """Time since the detail round started whose results the snapshot contains; None without results."""
+    requests: int
+    """Requests of base rounds since the start."""
+    failed_requests: int
+    """Those of them that a broker rejected."""
+
+
+class ClusterPoller:
+    """Polls the brokers of a cluster.
+
+    Args:
+        peers: Sends the requests.
+        name_servers: Addresses of the name servers; brokers of all of them are polled.
+        detail_wait_s: Time that a scrape waits for its detail round.
+        timeout_ms: Time limit of one request.
+        clock: Replaced by tests.
+    """
+
+    def __init__(
+        self,
+        peers: Requester,
+        name_servers: Sequence[str],
+        *,
+        detail_wait_s: float = DETAIL_WAIT_S,
+        timeout_ms: float = REQUEST_TIMEOUT_MS,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._peers = peers
+        self._name_servers = {
+            addr: NameServerClient(peers, [addr], timeout_ms=timeout_ms) for addr in dict.fromkeys(name_servers)
+        }
+        self.detail_wait_s = detail_wait_s
+        self._timeout_ms = timeout_ms
+        self._clock = clock
+        self._known_topics: dict[str, frozenset[str]] = {}  # of each master when it last responded
+        self._polling: asyncio.Task[PolledCluster] | None = None  # shared by concurrent scrapes
+        self._refreshing: asyncio.Task[ClusterDetails] | None = None  # the detail round in flight
+        self._details: ClusterDetails | None = None  # of the last complete detail round
+        self._requests = 0  # of base rounds since the start
+        self._failed = 0  # those that a broker rejected
+
+    async def poll(self, base_timeout_s: float = BASE_TIMEOUT_S) -> PolledCluster:
+        """Return the state of the cluster. Concurrent callers share one poll."""
+        if self._polling is None or self._polling.done():
+            self._polling = asyncio.create_task(self._poll(base_timeout_s))
+        return await asyncio.shield(self._polling)
+
+    async def close(self) -> None:
+        """Cancel the polls that are running."""
+        tasks = [task for task in (self._polling, self._refreshing) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _poll(self, base_timeout_s: float) -> PolledCluster:
+        started = self._clock.monotonic()
+        listed, name_servers = await self._list_brokers()
+        polled = await asyncio.gather(*(self._base(broker, base_timeout_s) for broker in listed))
+        brokers = [broker for broker, _ in polled]
+        base_s = self._clock.monotonic() - started
+        groups = frozenset().union(*(names for _, names in polled))
+        details = await self._refreshed_details(brokers, groups)
+        return PolledCluster(
+            _with_details(brokers, groups, details),
+            name_servers,
+            base_s,
+            None if details is None else self._clock.monotonic() - details.started_s,
+            self._requests,
+            self._failed,
+        )
+
+    async def _list_brokers(self) -> tuple[list[ListedBroker], dict[str, bool]]:
+        """Return the brokers that any name server lists, and which name servers responded."""
+        answers = await asyncio.gather(
+            *(client.fetch_cluster() for client in self._name_servers.values()), return_exceptions=True
+        )
+        found: dict[tuple[str, int], ListedBroker] = {}
+        is_up = {}
+        for addr, answer in zip(self._name_servers, answers, strict=True):
+            is_up[addr] = not isinstance(answer, BaseException)
+            if isinstance(answer, ArianeError):
+                log.warning("Name server %s does not respond: %s", addr, answer)
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                for name, broker in answer.broker_addr_table.items():
+                    for broker_id, broker_addr in broker.broker_addrs.items():
+                        found[name, broker_id] = ListedBroker(broker.cluster, name, broker_id, broker_addr)
+        return [found[key] for key in sorted(found)], is_up
+
+    async def _base(self, target: ListedBroker, timeout_s: float) -> tuple[ScrapedBroker, frozenset[str]]:
+        """Return the base values of a broker, and the names of its groups."""
+        requests = StatisticsRequests(self._peers, target.addr, timeout_ms=self._timeout_ms)
+        try:
+            async with asyncio.timeout(timeout_s):
+                if target.broker_id == MASTER_ID:
+                    return await self._master(target, requests)
+                runtime = await requests.runtime_table()
+                return ScrapedBroker(**target._asdict(), is_up=True, runtime=runtime), frozenset()
+        except (ArianeError, TimeoutError) as error:
+            reason = str(error) or f"not finished within {timeout_s:g} s"
+            log.warning("Broker %s (%s) does not respond: %s", target.name, target.addr, reason)
+            known = self._known_topics.get(target.name)
+            return ScrapedBroker(**target._asdict(), is_up=False, expected_topics=known), frozenset()
+        finally:
+            self._requests += requests.count
+            self._failed += len(requests.faults)
+
+    async def _master(self, target: ListedBroker, requests: StatisticsRequests) -> tuple[ScrapedBroker, frozenset[str]]:
+        # Offsets are requested before the ends of queues, so that a lag is never too small.
+        runtime, offsets, topics, groups = await asyncio.gather(
+            requests.runtime_table(), requests.committed_offsets(), requests.topic_names(), _groups(requests)
+        )
+        names = sorted(topics)
+        ranges = await asyncio.gather(*(requests.queue_ranges(topic) for topic in names))
+        self._known_topics[target.name] = topics
+        state = ScrapedBroker(
+            **target._asdict(),
+            is_up=True,
+            runtime=runtime,
+            topics={topic: queues for topic, queues in zip(names, ranges, strict=True) if queues is not None},
+            offsets=offsets,
+        )
+        return state, groups | {group for _, group in offsets}
+
+    async def _refreshed_details(
+        self, brokers: Sequence[ScrapedBroker], groups: frozenset[str]
+    ) -> ClusterDetails | None:
+        """Return the newest details that are available within the wait."""
+        if self._refreshing is None:
+            detail_round = DetailRound(self._peers, timeout_ms=self._timeout_ms, started_s=self._clock.monotonic())
+            self._refreshing = asyncio.create_task(detail_round.run(brokers, groups))
+        await asyncio.wait([self._refreshing], timeout=self.detail_wait_s)
+        if self._refreshing.done():
+            task, self._refreshing = self._refreshing, None
+            self._details = task.result()
+        details = self._details
+        if details is None or self._clock.monotonic() - details.started_s > DETAIL_AGE_MAX_S:
+            return None
+        return details
+
+
+async def _groups(requests: StatisticsRequests) -> frozenset[str]:
+    answer = await requests.request_ok(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+    return frozenset(fastjson.decode(answer.body, SubscriptionGroupTable).subscription_group_table)
+
+
+def _with_details(
+    brokers: Sequence[ScrapedBroker], groups: frozenset[str], details: ClusterDetails | None
+) -> ScrapedCluster:
+    """Return a snapshot of the base values and details, without the details of groups that were deleted meanwhile."""
+    if details is None:
+        return ScrapedCluster(brokers=tuple(brokers))
+    return ScrapedCluster(
+        brokers=tuple(_broker_with_details(broker, details.brokers.get(broker.addr)) for broker in brokers),
+        groups={group: state for group, state in details.groups.items() if group in groups},
+        statuses=tuple(status for status in details.statuses if status.group in groups),
+    )
+
+
+def _broker_with_details(broker: ScrapedBroker, details: BrokerDetails | None) -> ScrapedBroker:
+    if details is None or not broker.is_up:
+        return broker
+    return msgspec.structs.replace(broker, producers=details.producers, rates=details.rates, ages_ms=details.ages_ms)

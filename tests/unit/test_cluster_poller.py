@@ -1,0 +1,269 @@
+"""Polls of the exporter: what a scrape requests, deleted groups and topics, brokers that do not respond, slow details."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import pytest
+
+from ariane.errors import RequestTimeout
+from ariane.metrics.cluster_poller import DETAIL_AGE_MAX_S, ClusterPoller, PolledCluster
+from ariane.metrics.exporter import ExporterSource
+from ariane.metrics.families import HistogramValue
+from ariane.metrics.scraped_cluster import ConnectedClient, GroupState, MinuteRate
+from ariane.protocol import fastjson
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests import encode_header as fields_of
+from ariane.protocol.requests.admin import ClientConnection, ConsumerConnection, ConsumerOffsetTable
+from ariane.protocol.requests.brokers import ProducerInfo, ProducerTable
+from ariane.protocol.requests.clients import SubscriptionData
+from ariane.protocol.requests.routing import BrokerData, ClusterInfo, KvTableBody
+from ariane.testing.clock import FakeClock
+
+RUNTIME = {"brokerVersion": "401", "brokerVersionDesc": "V4_9_4", "bootTimestamp": "77", "commitLogMaxOffset": "900"}
+
+
+class Servers:
+    """Name server `ns`, a master and a slave as tables in place of sockets."""
+
+    def __init__(self) -> None:
+        self.brokers = {0: "master:1", 1: "slave:1"}
+        self.topics = {"T": {0: (0, 100), 1: (3, 50)}, "%RETRY%G": {0: (0, 2)}}
+        self.offsets = {"T@G": {0: 90, 1: 50}}
+        self.groups = ["G", "idle"]
+        self.consumers = {"G": ClientConnection("10.0.0.9:5000", "10.0.0.9@1", "JAVA", 401)}
+        self.counted = {("GROUP_GET_NUMS", "T@G"): 60, ("GROUP_GET_SIZE", "T@G"): 6000, ("SNDBCK_PUT_NUMS", "T@G"): 7}
+        self.silent: set[str] = set()
+        self.requests: list[tuple[str, RequestCode, str]] = []
+        self.before: Callable[[RequestCode], Awaitable[None]] | None = None
+
+    async def request(
+        self, addr: str, code: int, header: msgspec.Struct | None = None, body: bytes = b"", *, timeout_ms: float = 3000
+    ) -> Command:
+        values = fields_of(header) if header else {}
+        self.requests.append((addr, RequestCode(code), "@".join(values.values())))
+        await asyncio.sleep(0)
+        if self.before:
+            await self.before(RequestCode(code))
+        if addr in self.silent:
+            raise RequestTimeout(addr, timeout_ms)
+        answer = self._answer(RequestCode(code), values)
+        if isinstance(answer, Command):
+            return answer
+        return Command(ResponseCode.SUCCESS, body=answer if isinstance(answer, bytes) else fastjson.write(answer))
+
+    def _answer(self, code: RequestCode, values: dict[str, str]) -> object:
+        match code:
+            case RequestCode.GET_BROKER_CLUSTER_INFO:
+                return ClusterInfo({"b": BrokerData(self.brokers, "b", "c")})
+            case RequestCode.GET_BROKER_RUNTIME_INFO:
+                return KvTableBody(RUNTIME)
+            case RequestCode.GET_ALL_TOPIC_CONFIG:
+                return msgspec.json.encode({"topicConfigTable": {name: {"topicName": name} for name in self.topics}})
+            case RequestCode.GET_ALL_CONSUMER_OFFSET:
+                return ConsumerOffsetTable(self.offsets)
+            case RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG:
+                table = {name: {"groupName": name} for name in self.groups}
+                return msgspec.json.encode({"subscriptionGroupTable": table})
+            case RequestCode.GET_TOPIC_STATS_INFO:
+                return self._queues(values["topic"])
+            case RequestCode.GET_CONSUMER_CONNECTION_LIST:
+                return self._consumers(values["consumerGroup"])
+            case RequestCode.GET_CONSUMER_RUNNING_INFO:
+                return b'{"mqTable":{{"brokerName":"b","queueId":0,"topic":"T"}:{}},"statusTable":{"T":{"consumeOKTPS":2.5}}}'
+            case RequestCode.GET_ALL_PRODUCER_INFO:
+                return ProducerTable({"P": (ProducerInfo("10.0.0.9@1"),)})
+            case RequestCode.QUERY_CONSUME_TIME_SPAN:
+                queue = {"brokerName": "b", "queueId": 0, "topic": "T"}
+                times = dict.fromkeys(("consumeTimeStamp", "maxTimeStamp", "minTimeStamp"), 0)
+                texts = dict.fromkeys(("consumeTimeStampStr", "maxTimeStampStr", "minTimeStampStr"), "")
+                return msgspec.json.encode(
+                    {"consumeTimeSpanSet": [{"messageQueue": queue, "delayTime": 4100, **times, **texts}]}
+                )
+        count = self.counted.get((values["statsName"], values["statsKey"]))
+        if count is None:
+            return Command(ResponseCode.SYSTEM_ERROR, remark="The stats <x> <y> not exist")
+        item = {"sum": count, "tps": count / 60, "avgpt": 0.0}
+        return msgspec.json.encode({"statsDay": item, "statsHour": item, "statsMinute": item})
+
+    def _queues(self, topic: str) -> object:
+        if topic not in self.topics:
+            return Command(ResponseCode.TOPIC_NOT_EXIST, remark="no such topic")
+        entries = ",".join(
+            f'{{"brokerName":"b","queueId":{queue},"topic":"{topic}"}}:{{"minOffset":{low},"maxOffset":{high}}}'
+            for queue, (low, high) in self.topics[topic].items()
+        )
+        return f'{{"offsetTable":{{{entries}}}}}'.encode()
+
+    def _consumers(self, group: str) -> object:
+        if group not in self.consumers:
+            return Command(ResponseCode.CONSUMER_NOT_ONLINE, remark="not online")
+        subscriptions = {topic: SubscriptionData(topic=topic) for topic in ("T", f"%RETRY%{group}")}
+        return ConsumerConnection((self.consumers[group],), None, None, "CLUSTERING", subscriptions)
+
+
+def poll(servers: Servers) -> PolledCluster:
+    return asyncio.run(ClusterPoller(servers, ["ns"], detail_wait_s=10).poll())
+
+
+def test_a_poll_reads_everything() -> None:
+    servers = Servers()
+    polled = poll(servers)
+    master, slave = polled.snapshot.brokers
+    assert (master.is_up, slave.is_up, polled.name_servers) == (True, True, {"ns": True})
+    assert master.topics == {"T": ((0, 0, 100), (1, 3, 50)), "%RETRY%G": ((0, 0, 2),)}
+    assert master.offsets == {("T", "G"): {0: 90, 1: 50}}
+    assert master.rates == {
+        ("GROUP_GET_NUMS", "T@G"): MinuteRate(60, 1.0),
+        ("GROUP_GET_SIZE", "T@G"): MinuteRate(6000, 100.0),
+        ("SNDBCK_PUT_NUMS", "T@G"): MinuteRate(7, 7 / 60),
+    }
+    assert (master.ages_ms, master.producers) == ({("T", "G"): 4100}, {"P": 1})
+    client = ConnectedClient("10.0.0.9:5000", "10.0.0.9@1")
+    assert polled.snapshot.groups == {
+        "G": GroupState((client,), False, frozenset({"T", "%RETRY%G"})),
+        "idle": GroupState(),
+    }
+    assert [(one.group, one.topic, one.status.consume_ok_tps) for one in polled.snapshot.statuses] == [("G", "T", 2.5)]
+    assert (slave.runtime, slave.topics) == (RUNTIME, {})
+
+
+def test_nothing_is_requested_twice_and_no_size_without_a_number() -> None:
+    servers = Servers()
+    del servers.counted["GROUP_GET_NUMS", "T@G"]
+    servers.topics["%RETRY%G"] = {0: (0, 0)}
+    poll(servers)
+    assert {one: count for one, count in Counter(servers.requests).items() if count > 1} == {}
+    statistics = {name for _, code, name in servers.requests if code == RequestCode.VIEW_BROKER_STATS_DATA}
+    assert statistics == {"TOPIC_PUT_NUMS@T", "GROUP_GET_NUMS@T@G", "BROKER_PUT_NUMS@c", "BROKER_GET_NUMS@c"}
+
+
+def test_deleted_groups_and_topics_disappear_with_the_next_poll() -> None:
+    servers = Servers()
+
+    async def run() -> tuple[set[str], set[str]]:
+        source = ExporterSource(ClusterPoller(servers, ["ns"], detail_wait_s=10))
+        first = await labels(source)
+        servers.groups, servers.offsets = ["idle"], {}
+        servers.topics = {"other": {0: (0, 1)}}
+        return first, await labels(source)
+
+    async def labels(source: ExporterSource) -> set[str]:
+        return {text for _, samples in await source.families(None) for found, _ in samples for text in found}
+
+    before, after = asyncio.run(run())
+    assert {"T", "G", "%RETRY%G"} <= before
+    assert not {"T", "G", "%RETRY%G"} & after
+    assert "other" in after
+
+
+def test_a_group_deleted_during_slow_details_does_not_reappear() -> None:
+    servers = Servers()
+    gate = asyncio.Event()
+
+    async def hold(code: RequestCode) -> None:
+        if code == RequestCode.GET_ALL_PRODUCER_INFO:
+            await gate.wait()
+
+    async def run() -> PolledCluster:
+        poller = ClusterPoller(servers, ["ns"], detail_wait_s=0)
+        servers.before = hold
+        first = await poller.poll()
+        assert first.details_age_s is None
+        assert first.snapshot.groups == {}
+        assert first.snapshot.brokers[0].offsets  # lags do not wait for details
+        servers.groups, servers.offsets = ["idle"], {}
+        gate.set()
+        while not (await poller.poll()).details_age_s:
+            await asyncio.sleep(0)
+        second = await poller.poll()
+        await poller.close()
+        return second
+
+    second = asyncio.run(run())
+    assert set(second.snapshot.groups) == {"idle"}
+    assert second.snapshot.statuses == ()
+
+
+def test_old_details_are_unknown() -> None:
+    servers = Servers()
+    clock = FakeClock()
+
+    async def never(code: RequestCode) -> None:
+        if code == RequestCode.GET_ALL_PRODUCER_INFO:
+            await asyncio.Event().wait()
+
+    async def run() -> list[PolledCluster]:
+        poller = ClusterPoller(servers, ["ns"], detail_wait_s=0.01, clock=clock)
+        while not (await poller.poll()).snapshot.groups:
+            pass
+        servers.before = never
+        recent = await poller.poll()
+        clock.advance(DETAIL_AGE_MAX_S + 1)
+        late = await poller.poll()
+        await poller.close()
+        return [recent, late]
+
+    recent, late = asyncio.run(run())
+    assert recent.snapshot.groups
+    assert (late.snapshot.groups, late.details_age_s) == ({}, None)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_silent_master_is_down(is_known: bool) -> None:
+    servers = Servers()
+
+    async def run() -> PolledCluster:
+        poller = ClusterPoller(servers, ["ns"], detail_wait_s=10)
+        if is_known:
+            await poller.poll()
+        servers.silent = {"master:1"}
+        return await poller.poll()
+
+    master, slave = asyncio.run(run()).snapshot.brokers
+    assert (master.is_up, slave.is_up) == (False, True)
+    assert (master.topics, master.runtime, master.rates) == ({}, {}, {})
+    assert master.expected_topics == (frozenset({"T", "%RETRY%G"}) if is_known else None)
+
+
+def test_a_hung_master_does_not_delay_the_scrape_for_longer_than_its_limit() -> None:
+    servers = Servers()
+
+    async def hang(code: RequestCode) -> None:
+        if code == RequestCode.GET_ALL_CONSUMER_OFFSET:
+            await asyncio.Event().wait()
+
+    async def run() -> PolledCluster:
+        servers.before = hang
+        return await asyncio.wait_for(ClusterPoller(servers, ["ns"], detail_wait_s=10).poll(0.01), 60)
+
+    assert [broker.is_up for broker in asyncio.run(run()).snapshot.brokers] == [False, True]
+
+
+def test_without_a_name_server_only_that_is_reported() -> None:
+    servers = Servers()
+    servers.silent = {"ns"}
+
+    async def run() -> dict[str, list[tuple[tuple[str, ...], float | HistogramValue]]]:
+        source = ExporterSource(ClusterPoller(servers, ["ns"], detail_wait_s=10))
+        return {metric.name: found for metric, samples in await source.families(5.0) if (found := list(samples))}
+
+    found = asyncio.run(run())
+    assert found.pop("ariane_name_server_up") == [(("ns",), 0)]
+    assert all(name.startswith("ariane_exporter_") for name in found)
+
+
+def test_concurrent_scrapes_share_one_poll() -> None:
+    servers = Servers()
+
+    async def run() -> None:
+        poller = ClusterPoller(servers, ["ns"], detail_wait_s=10)
+        first, second = await asyncio.gather(poller.poll(), poller.poll())
+        assert first is second
+
+    asyncio.run(run())
+    assert [code for _, code, _ in servers.requests].count(RequestCode.GET_BROKER_CLUSTER_INFO) == 1
