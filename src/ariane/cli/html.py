@@ -109,7 +109,7 @@ def _alignment(table: Table) -> list[str]:
 
 def layout_chart(plot: Plot) -> Chart | None:
     """Return the coordinates of a plot; None if it has no points."""
-    times = [at.timestamp() for line in plot.lines for at, _ in line.points]
+    times = [time.timestamp() for line in plot.lines for time, _ in line.points]
     if not times:
         return None
     first, last = min(times), max(times)
@@ -146,10 +146,10 @@ def _time_labels(first: float, last: float) -> list[tuple[float, str, str]]:
     count = X_TICKS if last > first else 0
     labels = []
     for number in range(count + 1):
-        at = first + (last - first) * number / max(1, count)
+        time = first + (last - first) * number / max(1, count)
         # The outermost labels stay within the picture.
         anchor = "start" if count and number == 0 else "end" if count and number == count else "middle"
-        labels.append((at, f"{datetime.fromtimestamp(at, UTC):{'%m-%d %H:%M' if has_dates else '%H:%M'}}", anchor))
+        labels.append((time, f"{datetime.fromtimestamp(time, UTC):{'%m-%d %H:%M' if has_dates else '%H:%M'}}", anchor))
     return labels
 
 

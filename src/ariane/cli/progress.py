@@ -142,8 +142,8 @@ class PlainProgress:
         )
         tables = sorted(self._published.items(), key=lambda item: -item[1])
         names = "  ".join(f"{name} {rows:,}" for name, rows in tables[:TABLES_SHOWN])
-        more = f"  {len(tables) - TABLES_SHOWN} more" if len(tables) > TABLES_SHOWN else ""
-        self.print_line(f"{sources}  |  rows: {names}{more}" if tables else f"{sources}  |  no changes")
+        omitted = f"  {len(tables) - TABLES_SHOWN} more" if len(tables) > TABLES_SHOWN else ""
+        self.print_line(f"{sources}  |  rows: {names}{omitted}" if tables else f"{sources}  |  no changes")
         self._published = {}
 
 
@@ -158,9 +158,9 @@ class LiveProgress:
     def on_tables_published(self, progress: JobProgress) -> None:
         for line in self._waiting.changes(progress):
             self.print_line(line)
-        at = time.strftime("%H:%M:%S")
-        self._tables |= {result.table.name: (result.published.rows, at) for result in progress.rebuilt}
-        self._live.update(self._build_table(progress, at), refresh=True)
+        now_text = time.strftime("%H:%M:%S")
+        self._tables |= {result.table.name: (result.published.rows, now_text) for result in progress.rebuilt}
+        self._live.update(self._build_table(progress, now_text), refresh=True)
 
     def on_round(self, progress: JobProgress) -> None:
         # The tables of the round were already reported one by one.
@@ -169,11 +169,11 @@ class LiveProgress:
     def print_line(self, line: str) -> None:
         self._live.console.print(f"{time.strftime('%H:%M:%S')}  {line}", markup=False, highlight=False, soft_wrap=True)
 
-    def _build_table(self, progress: JobProgress, at: str) -> Table:
+    def _build_table(self, progress: JobProgress, now_text: str) -> Table:
         from rich.table import Table
 
         table = Table(
-            box=None, pad_edge=False, header_style="bold", title=f"{at}  Ctrl-C to stop", title_justify="left"
+            box=None, pad_edge=False, header_style="bold", title=f"{now_text}  Ctrl-C to stop", title_justify="left"
         )
         table.add_column("source, table", no_wrap=True)
         for name in ("pending", "batch", "batch ms", "rows", "updated at"):

@@ -134,7 +134,7 @@ def replay(
     per_second = parse_rate(rate)
     client = auth_options.client_settings(access_key, secret_key)
 
-    async def work() -> None:
+    async def resend() -> None:
         async with ClientInstance(namesrv, client) as instance:
             if dry_run:
                 await _preview(_originals(archive, selection, instance), topic)
@@ -142,7 +142,7 @@ def replay(
                 assert result is not None
                 await _send(_originals(archive, selection, instance), instance, topic, per_second, result)
 
-    asyncio.run(work())
+    asyncio.run(resend())
 
 
 def parse_rate(text: str) -> float:
@@ -222,9 +222,9 @@ async def _send(
         raise _no_match()
     typer.echo(f"{_summary(done)}; outcomes in {result}")
     if done.stop_reason is not None or done.failed:
-        why = f"{done.stop_reason}: " if done.stop_reason else ""
+        reason = f"{done.stop_reason}: " if done.stop_reason else ""
         typer.echo(
-            f"{why}{done.failed + done.unsent:,} messages not sent; run again with the same --result to retry them",
+            f"{reason}{done.failed + done.unsent:,} messages not sent; run again with the same --result to retry them",
             err=True,
         )
         raise typer.Exit(1)

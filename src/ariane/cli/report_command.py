@@ -168,7 +168,9 @@ def _table_dict(table: Table) -> dict[str, Any]:
 
 
 def _plot_dict(plot: Plot) -> dict[str, Any]:
-    lines = [{"name": line.name, "points": [[_iso(at), value] for at, value in line.points]} for line in plot.lines]
+    lines = [
+        {"name": line.name, "points": [[_iso(moment), value] for moment, value in line.points]} for line in plot.lines
+    ]
     return {"title": plot.title, "note": plot.note, "unit": plot.unit, "lines": lines}
 
 

@@ -48,25 +48,25 @@ def local_path(text: object) -> Path:
         raise typer.BadParameter(f"{value!r}: {error}.") from None
 
 
-def whole_number(least: int, most: int | None = None, kind: str = "a whole number") -> Callable[[object], int]:
+def whole_number(minimum: int, maximum: int | None = None, kind: str = "a whole number") -> Callable[[object], int]:
     """Return a parser of whole numbers from `least` to `most`."""
-    bounds = f"of at least {least:,}" if most is None else f"from {least} to {most}"
+    bounds = f"of at least {minimum:,}" if maximum is None else f"from {minimum} to {maximum}"
 
     def parse(text: object) -> int:
         value = str(text).strip()
         try:
             number = int(value)
         except ValueError:
-            number = least - 1
+            number = minimum - 1
         # `int` accepts the digits of other scripts, which are more likely a paste error.
-        if not value.isascii() or number < least or (most is not None and number > most):
+        if not value.isascii() or number < minimum or (maximum is not None and number > maximum):
             raise typer.BadParameter(f"{_shortened(value)}: expected {kind} {bounds}.")
         return number
 
     return parse
 
 
-def seconds(least: float) -> Callable[[object], float]:
+def seconds(minimum: float) -> Callable[[object], float]:
     """Return a parser of finite durations in seconds."""
 
     def parse(text: object) -> float:
@@ -76,8 +76,8 @@ def seconds(least: float) -> Callable[[object], float]:
         except ValueError:
             number = math.nan
         # `float` accepts nan and inf.
-        if not math.isfinite(number) or number < least:
-            raise typer.BadParameter(f"{_shortened(value)}: expected a number of seconds of at least {least:g}.")
+        if not math.isfinite(number) or number < minimum:
+            raise typer.BadParameter(f"{_shortened(value)}: expected a number of seconds of at least {minimum:g}.")
         return number
 
     return parse

@@ -240,8 +240,8 @@ def _value_range(line: Line, unit: str) -> str:
     values = _present(line)
     if not values:
         return "unknown"
-    least, most = (value_format.format_number(value, unit) for value in (min(values), max(values)))
-    return f"{least} to {most} {unit}".rstrip()
+    low, high = (value_format.format_number(value, unit) for value in (min(values), max(values)))
+    return f"{low} to {high} {unit}".rstrip()
 
 
 def _pack(texts: Sequence[str], width: int) -> Iterator[str]:

@@ -29,8 +29,8 @@ def parse_time(text: str, now_ms: int, option: str) -> int:
             raise UsageError(option, text, "before 1970; expected a later time")
         return ms
     try:
-        at = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
         fix = "expected a duration before now (30s, 15m, 1h, 2d) or a date and time in UTC (2026-01-31T10:00)"
         raise UsageError(option, text, fix) from None
-    return ms_of(at)
+    return ms_of(time)

@@ -89,13 +89,13 @@ def trace(
     now_ms = SYSTEM_CLOCK.now_ms()
     since_ms = parse_time(since or SINCE, now_ms, "--since")
     tables_dir = homes.existing_tables_dir(home)
-    fresh = freshness(tables_dir, JOURNEYS, now_ms)
+    table_freshness = freshness(tables_dir, JOURNEYS, now_ms)
     if topic is None:
         result = trace_lookup.find_journeys(tables_dir, key=key, message_id=message_id, group=group, limit=limit)
     else:
         selected = trace_lookup.TopicSelection(topic, since_ms, now_ms, group)
         result = trace_lookup.journeys_of_topic(tables_dir, selected, is_slowest_first=slowest, limit=limit)
-    remarks = _remarks(fresh, result.omitted, tables_dir)
+    remarks = _remarks(table_freshness, result.omitted, tables_dir)
     if as_json:
         _print_json(result, remarks)
     else:
@@ -142,16 +142,16 @@ def _print_table(console: Console, table: Table) -> None:
     console.print(table, width=None if is_width_bound(console) else PIPE_WIDTH, crop=False)
 
 
-def _remarks(fresh: Freshness, omitted: int, tables_dir: Path) -> list[str]:
+def _remarks(table_freshness: Freshness, omitted: int, tables_dir: Path) -> list[str]:
     """Return how many results are omitted, the as-of time, the source, and the reasons for missing data."""
     from ariane.reports.report import utc_time
 
-    as_of = utc_time(fresh.as_of_ms)
+    as_of = utc_time(table_freshness.as_of_ms)
     as_of_text = f"{as_of:%Y-%m-%d %H:%M:%S} UTC" if as_of else "unknown"
-    more = [f"{omitted:,} more results omitted; raise --limit to see them"] if omitted else []
-    state = "INCOMPLETE" if fresh.warnings else "complete"
-    lines = [*more, f"as of {as_of_text}, {state}; times are UTC", value_format.source_line(str(tables_dir))]
-    return [*lines, *(f"! {warning}" for warning in fresh.warnings)]
+    omission = [f"{omitted:,} more results omitted; raise --limit to see them"] if omitted else []
+    state = "INCOMPLETE" if table_freshness.warnings else "complete"
+    lines = [*omission, f"as of {as_of_text}, {state}; times are UTC", value_format.source_line(str(tables_dir))]
+    return [*lines, *(f"! {warning}" for warning in table_freshness.warnings)]
 
 
 def _journey_table(rows: list[dict[str, Any]]) -> Table:

@@ -140,11 +140,11 @@ class BrokerPoller:
         """
         self._number += 1
         now_ms = self._clock.now_ms()
-        listed, reason = await self._list_brokers()
-        for target in listed:
+        brokers, reason = await self._list_brokers()
+        for target in brokers:
             self._targets[target.broker, target.broker_id] = target, now_ms
-        silent = [key for key, (_, seen_ms) in self._targets.items() if now_ms - seen_ms > FORGET_MS and not reason]
-        for key in silent:
+        expired = [key for key, (_, seen_ms) in self._targets.items() if now_ms - seen_ms > FORGET_MS and not reason]
+        for key in expired:
             del self._targets[key]
         for broker in self._masters.keys() - {broker for broker, _ in self._targets}:
             del self._masters[broker]

@@ -165,12 +165,12 @@ class CollectorRounds:
 
 async def _wait_or_stop(stop: asyncio.Event, seconds: float, clock: Clock) -> bool:
     """Wait for the next round and return whether `stop` was set meanwhile."""
-    pause, stopped = asyncio.ensure_future(clock.sleep(max(0.0, seconds))), asyncio.ensure_future(stop.wait())
+    sleeping, stopped = asyncio.ensure_future(clock.sleep(max(0.0, seconds))), asyncio.ensure_future(stop.wait())
     try:
-        await asyncio.wait((pause, stopped), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((sleeping, stopped), return_when=asyncio.FIRST_COMPLETED)
         return stop.is_set()
     finally:
-        pause.cancel()
+        sleeping.cancel()
         stopped.cancel()
 
 

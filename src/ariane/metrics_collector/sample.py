@@ -105,28 +105,28 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 def encode_messages(sample: Sample) -> list[bytes]:
     """Return the messages of a sample."""
-    topics = _cut(sample.topics, lambda item: len(item.queues))
-    groups = _cut(sample.groups, lambda item: len(item.queues))
-    counters = _cut(sample.counters, lambda item: 1)
+    topics = _split(sample.topics, lambda item: len(item.queues))
+    groups = _split(sample.groups, lambda item: len(item.queues))
+    counters = _split(sample.counters, lambda item: 1)
     return [
         msgspec.json.encode(
             msgspec.structs.replace(
                 sample,
                 part=part,
-                topics=_at(topics, part),
-                groups=_at(groups, part),
-                counters=_at(counters, part),
+                topics=_part(topics, part),
+                groups=_part(groups, part),
+                counters=_part(counters, part),
             )
         )
         for part in range(max(1, len(topics), len(groups), len(counters)))
     ]
 
 
-def _at(pieces: list[tuple[T, ...]], number: int) -> tuple[T, ...]:
+def _part(pieces: list[tuple[T, ...]], number: int) -> tuple[T, ...]:
     return pieces[number] if number < len(pieces) else ()
 
 
-def _cut(entries: tuple[T, ...], queues: Callable[[T], int]) -> list[tuple[T, ...]]:
+def _split(entries: tuple[T, ...], queues: Callable[[T], int]) -> list[tuple[T, ...]]:
     """Split entries into parts that fit into a message."""
     pieces: list[list[T]] = []
     count = 0

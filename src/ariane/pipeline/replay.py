@@ -19,7 +19,7 @@ from ariane.client.settings import ClientSettings
 from ariane.cluster.replay import RATE, OriginalMessage, RecordId
 from ariane.errors import ConfigError
 from ariane.reports.replay_result import replay_into
-from ariane.reports.replay_source import COLUMNS, ROWS_AT_ONCE
+from ariane.reports.replay_source import COLUMNS, FETCH_ROWS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
@@ -67,7 +67,7 @@ def replay_frame(
 
 async def _originals(rows: Iterator[Row]) -> AsyncIterator[OriginalMessage]:
     """Yield the rows as messages. Spark is awaited in a thread, so that heartbeats continue."""
-    while some := await asyncio.to_thread(lambda: list(islice(rows, ROWS_AT_ONCE))):
+    while some := await asyncio.to_thread(lambda: list(islice(rows, FETCH_ROWS))):
         for row in some:
             place = RecordId(row["topic"], row["broker"], row["queue_id"], row["queue_offset"])
             # The source and the archive contain decompressed bodies.

@@ -47,7 +47,7 @@ def report(
 
     `topic` selects the target topic, `group` the consumer group whose retries are delayed.
     """
-    fresh = freshness(home, DELAYS, now_ms)
+    table_freshness = freshness(home, DELAYS, now_ms)
     with open_views(home, whole_table(DELAYS)) as sql:
         condition = ""
         values: list[object] = []
@@ -63,20 +63,20 @@ def report(
         sql.execute(f"CREATE TEMP TABLE due AS SELECT {COUNTED} FROM delays WHERE {inside}{condition}", values)
         sql.execute(f"CREATE TEMP TABLE pending AS SELECT * FROM delays WHERE state = 'pending'{condition}", values)
         parts: list[Table | Plot] = [_deliveries(sql), _distances(sql), _plot(sql)]
-        if fresh.as_of_ms is not None:
-            parts += [_pending(sql, fresh.as_of_ms), _overdue(sql, fresh.as_of_ms)]
-    warnings = (*fresh.warnings, *time_range.late_start_warnings(home, MESSAGES, since_ms))
-    return Report("Delayed messages", utc_time(fresh.as_of_ms), warnings, tuple(parts))
+        if table_freshness.as_of_ms is not None:
+            parts += [_pending(sql, table_freshness.as_of_ms), _overdue(sql, table_freshness.as_of_ms)]
+    warnings = (*table_freshness.warnings, *time_range.late_start_warnings(home, MESSAGES, since_ms))
+    return Report("Delayed messages", utc_time(table_freshness.as_of_ms), warnings, tuple(parts))
 
 
 def _deliveries(sql: DuckDBPyConnection) -> Table:
     side = {"early": ("lateness_ms < 0", "-lateness_ms"), "late": ("lateness_ms >= 0", "lateness_ms")}
     sides = ", ".join(
-        f"""count(*) FILTER (WHERE {where}) AS {name}, quantile_disc({ms}, 0.5) FILTER (WHERE {where}) AS {name}_p50,
-        quantile_disc({ms}, 0.99) FILTER (WHERE {where}) AS {name}_p99, max({ms}) FILTER (WHERE {where}) AS {name}_max"""
-        for name, (where, ms) in side.items()
+        f"""count(*) FILTER (WHERE {condition}) AS {name}, quantile_disc({ms}, 0.5) FILTER (WHERE {condition}) AS {name}_p50,
+        quantile_disc({ms}, 0.99) FILTER (WHERE {condition}) AS {name}_p99, max({ms}) FILTER (WHERE {condition}) AS {name}_max"""
+        for name, (condition, ms) in side.items()
     )
-    found = query(
+    results = query(
         sql,
         f"""SELECT kind, level, count(*) FILTER (WHERE state = 'delivered') AS delivered,
         count(*) FILTER (WHERE state = 'pending') AS pending, count(*) FILTER (WHERE state = 'cancelled') AS cancelled,
@@ -120,24 +120,26 @@ def _deliveries(sql: DuckDBPyConnection) -> Table:
         "due after the delay of the level; retry: redelivery to a consumer group, where the level counts the failures. "
         "Unknown: delivered, but the original record is in no table."
     )
-    return Table("Deliveries", fields, tuple(tuple(row[name] for name in names) for row in found), note)
+    return Table("Deliveries", fields, tuple(tuple(row[name] for name in names) for row in results), note)
 
 
 def _distances(sql: DuckDBPyConnection) -> Table:
     cases = " ".join(
-        f"WHEN lateness_ms <= {most} THEN {number}" for number, (_, most) in enumerate(DISTANCES) if most is not None
+        f"WHEN lateness_ms <= {upper_ms} THEN {number}"
+        for number, (_, upper_ms) in enumerate(DISTANCES)
+        if upper_ms is not None
     )
-    found = query(
+    results = query(
         sql,
         f"""SELECT CASE {cases} ELSE {len(DISTANCES) - 1} END AS distance, kind, count(*) AS count
         FROM due WHERE lateness_ms IS NOT NULL GROUP BY ALL""",
     )
-    counts = {(row["distance"], row["kind"]): row["count"] for row in found}
+    counts = {(row["distance"], row["kind"]): row["count"] for row in results}
     kinds = (LEVEL, TIME, RETRY)
-    listed: tuple[tuple[Value, ...], ...] = tuple(
+    rows: tuple[tuple[Value, ...], ...] = tuple(
         (name, *(counts.get((number, kind), 0) for kind in kinds)) for number, (name, _) in enumerate(DISTANCES)
     )
-    return Table("Deviation from the due time", (Column("deviation"), *map(Column, kinds)), listed if found else ())
+    return Table("Deviation from the due time", (Column("deviation"), *map(Column, kinds)), rows if results else ())
 
 
 def _plot(sql: DuckDBPyConnection) -> Plot:
@@ -150,7 +152,7 @@ def _plot(sql: DuckDBPyConnection) -> Plot:
     if span["first"] is None:
         return Plot(title, unit, (), "No message due in this time range was delivered.")
     bucket = plot_buckets.bucket_ms(span["first"], span["last"])
-    found = query(
+    results = query(
         sql,
         f"""SELECT epoch_ms(scheduled_at) // {bucket} * {bucket} AS bucket, kind, quantile_disc(lateness_ms, 0.99) AS p99
         FROM due WHERE lateness_ms IS NOT NULL GROUP BY ALL""",
@@ -158,30 +160,30 @@ def _plot(sql: DuckDBPyConnection) -> Plot:
     first, last = (span[name] // bucket * bucket for name in ("first", "last"))
     lines = []
     for kind in (LEVEL, TIME, RETRY):
-        if values := {row["bucket"]: float(row["p99"]) for row in found if row["kind"] == kind}:
+        if values := {row["bucket"]: float(row["p99"]) for row in results if row["kind"] == kind}:
             lines.append(plot_buckets.series(kind, values, first, last, bucket))
     return Plot(title, unit, tuple(lines), note)
 
 
 def _pending(sql: DuckDBPyConnection, as_of_ms: int) -> Table:
     # Overdue messages have a table of their own.
-    found = query(
+    results = query(
         sql,
         f"""SELECT epoch_ms(scheduled_at) // {HOUR_MS} * {HOUR_MS} AS hour, count(*) FILTER (WHERE kind = 'level') AS level,
         count(*) FILTER (WHERE kind = 'time') AS time, count(*) FILTER (WHERE kind = 'retry') AS retry, count(*) AS total
         FROM pending WHERE scheduled_at IS NULL OR epoch_ms(scheduled_at) >= {as_of_ms - OVERDUE_MS}
         GROUP BY ALL ORDER BY hour NULLS FIRST""",
     )
-    listed: tuple[tuple[Value, ...], ...] = tuple(
+    rows: tuple[tuple[Value, ...], ...] = tuple(
         (utc_time(row["hour"]), *(row[name] for name in ("level", "time", "retry", "total")))
-        for row in found[:HOURS_MAX]
+        for row in results[:HOURS_MAX]
     )
     fields = (Column("due from"), Column("level"), Column("time"), Column("retry"), Column("total"))
     note = (
         "All pending messages by hour of their due time; hours without messages are omitted. Without an hour: unknown delay level "
         "(--delay-levels)."
     )
-    return Table("Pending by due hour", fields, listed, note, max(0, len(found) - HOURS_MAX))
+    return Table("Pending by due hour", fields, rows, note, max(0, len(results) - HOURS_MAX))
 
 
 def _overdue(sql: DuckDBPyConnection, as_of_ms: int) -> Table:
@@ -189,7 +191,7 @@ def _overdue(sql: DuckDBPyConnection, as_of_ms: int) -> Table:
     # The total, because only the oldest are listed.
     ((count,),) = sql.execute(f"SELECT count(*) {question}").fetchall()
     names = ("message_id", "kind", "level", "topic", "broker", "scheduled_at", "overdue_ms")
-    found = query(
+    results = query(
         sql,
         f"""SELECT *, {as_of_ms} - epoch_ms(scheduled_at) AS overdue_ms {question}
         ORDER BY scheduled_at, message_id, commit_log_offset LIMIT {IDS_MAX}""",
@@ -208,5 +210,5 @@ def _overdue(sql: DuckDBPyConnection, as_of_ms: int) -> Table:
         "broker is late or stopped, or could not deliver the message (see its log)."
     )
     return Table(
-        "Overdue", fields, tuple(tuple(row[name] for name in names) for row in found), note, count - len(found)
+        "Overdue", fields, tuple(tuple(row[name] for name in names) for row in results), note, count - len(results)
     )

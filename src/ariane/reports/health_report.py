@@ -90,20 +90,22 @@ def report(
     group: str | None = None,
 ) -> Report:
     """Return the report about messages stored in a time range, most frequent findings first."""
-    fresh = freshness(home, HEALTH, now_ms)
-    warnings = [*fresh.warnings, *time_range.late_start_warnings(home, HEALTH, since_ms)]
+    table_freshness = freshness(home, HEALTH, now_ms)
+    warnings = [*table_freshness.warnings, *time_range.late_start_warnings(home, HEALTH, since_ms)]
     for table, lost in ((MESSAGES, "clock errors, disorder and dead letters"), (TRACE_EVENTS, "consumption")):
         if read_version(home, table) is None:
             warnings.append(f"no table {table.name} in {home}: {lost} unknown")
     # Traces reach the tables later than messages: a message that they do not cover yet is not missing.
-    covered_ms = min(now_ms, fresh.as_of_ms) if fresh.as_of_ms is not None else now_ms
+    covered_ms = min(now_ms, table_freshness.as_of_ms) if table_freshness.as_of_ms is not None else now_ms
     old_ms = min(until_ms, covered_ms - UNCONSUMED_AFTER_MS)
     with open_views(home, files_between(HEALTH, since_ms - SUBSCRIBED_MS, until_ms)) as sql:
         _sum(sql, since_ms, until_ms, old_ms, topic)
         tables = [_findings_table(sql, kind, group) for kind in KINDS]
         tables.insert(4, _never_consumed(sql, group))
         tables += [_untraced_producers(sql), _untraced_groups(sql, group)]
-    return Report("Health of messages", utc_time(fresh.as_of_ms), tuple(dict.fromkeys(warnings)), tuple(tables))
+    return Report(
+        "Health of messages", utc_time(table_freshness.as_of_ms), tuple(dict.fromkeys(warnings)), tuple(tables)
+    )
 
 
 def _sum(sql: DuckDBPyConnection, since_ms: int, until_ms: int, old_ms: int, topic: str | None) -> None:

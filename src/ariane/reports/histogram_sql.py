@@ -44,7 +44,7 @@ def quantiles(relation: str, by: Sequence[str], column: str, levels: Sequence[fl
     """
     keys = "".join(f"{key}, " for key in by)
     parted = f"PARTITION BY {', '.join(by)}" if by else ""
-    found = ", ".join(
+    quantile_columns = ", ".join(
         value_expression(
             f"min(bucket) FILTER (WHERE upto >= greatest(1, ceil({float(q)!r}::DOUBLE * total - {RANK_SLACK!r}::DOUBLE)))"
         )
@@ -52,7 +52,7 @@ def quantiles(relation: str, by: Sequence[str], column: str, levels: Sequence[fl
         for number, q in enumerate(levels)
     )
     return f"""
-        SELECT {keys}any_value(total) AS count, {found}
+        SELECT {keys}any_value(total) AS count, {quantile_columns}
         FROM (
             SELECT *, sum(count) OVER ({parted} ORDER BY bucket)::BIGINT AS upto, sum(count) OVER ({parted})::BIGINT AS total
             FROM ({merged_histograms(relation, by, column)})

@@ -59,7 +59,7 @@ def report(
     home: Path, *, since_ms: int, until_ms: int, now_ms: int, topic: str | None = None, group: str | None = None
 ) -> Report:
     """Return the report for a time range, optionally of one topic or consumer group."""
-    fresh = freshness(home, CONSUMPTION, now_ms)
+    table_freshness = freshness(home, CONSUMPTION, now_ms)
     # The table has a row per minute, which is selected by its start.
     since_ms = since_ms // WINDOW_MS * WINDOW_MS
     # The last samples of a broker, which give its state, may be older than a short range.
@@ -81,8 +81,8 @@ def report(
     parts: tuple[Table | Plot, ...] = (_groups(groups), *history, _by_broker(latest), states, *plots)
     return Report(
         "Lag and true TPS of consumer groups",
-        utc_time(fresh.as_of_ms),
-        (*fresh.warnings, *time_range.late_start_warnings(home, CONSUMPTION, since_ms), *warnings),
+        utc_time(table_freshness.as_of_ms),
+        (*table_freshness.warnings, *time_range.late_start_warnings(home, CONSUMPTION, since_ms), *warnings),
         parts,
     )
 
@@ -174,14 +174,14 @@ def _groups(groups: Sequence[GroupSnapshot]) -> Table:
         "Last complete minute of the group. Consumed: by committed offsets, the true TPS. By slaves: share of deliveries. Oldest: "
         "age of the oldest pending message. ETA: time until the lag is 0 at these rates; unknown if the lag does not decrease."
     )
-    found = [
+    rows = [
         (
             group.group, group.topic, group.minute, group.lag, group.lag_change, group.produced_tps, group.consumed_tps,
             group.slaves_share, group.oldest_age_ms, _ms(group.drain_s), ", ".join(group.flags),
         )
         for group in groups
     ]  # fmt: skip
-    return _limit_rows("Groups", fields, found, note)
+    return _limit_rows("Groups", fields, rows, note)
 
 
 def _by_broker(latest: Sequence[dict[str, Any]]) -> Table:
@@ -190,19 +190,19 @@ def _by_broker(latest: Sequence[dict[str, Any]]) -> Table:
         Column("consumed", "/s"), Column("by master", "/s"), Column("by slaves", "/s"), Column("share of group", "%"),
     )  # fmt: skip
     totals = {(group.group, group.topic): group.consumed_tps for group in sum_brokers(latest)}
-    found = []
+    rows = []
     for row in latest:
         total, consumed = totals[row["consumer_group"], row["topic"]], row["consumed_tps"]
         share = 100 * consumed / total if total and consumed is not None else None
         names = ("consumer_group", "topic", "broker", "queues", "lag", "produced_tps", "consumed_tps")
         served = (row["delivered_master_tps"], row["delivered_slaves_tps"])
-        found.append((*(row[name] for name in names), *served, share))
-    return _limit_rows("By broker", fields, found, "Last complete minute of the group.")
+        rows.append((*(row[name] for name in names), *served, share))
+    return _limit_rows("By broker", fields, rows, "Last complete minute of the group.")
 
 
 def _brokers(sql: DuckDBPyConnection, since_ms: int, until_ms: int) -> tuple[Table, list[str]]:
     """Return the brokers at their last sample with rates since the previous one, and reasons for missing samples."""
-    found = query(
+    results = query(
         sql,
         f"""
         WITH once AS (
@@ -227,9 +227,9 @@ def _brokers(sql: DuckDBPyConnection, since_ms: int, until_ms: int) -> tuple[Tab
         FROM last ORDER BY broker, broker_id
         """,
     )
-    ends = {row["broker"]: row["log_max"] for row in found if row["broker_id"] == 0}
+    ends = {row["broker"]: row["log_max"] for row in results if row["broker_id"] == 0}
     states = []
-    for row in found:
+    for row in results:
         end, log_max = ends.get(row["broker"]), row["log_max"]
         is_slave = row["broker_id"] != 0
         to_copy = max(0, end - log_max) if is_slave and end is not None and log_max is not None else None
@@ -258,13 +258,13 @@ def _brokers(sql: DuckDBPyConnection, since_ms: int, until_ms: int) -> tuple[Tab
     )
     return _limit_rows("Brokers", fields, states, note), [
         *_silences(sql, since_ms, until_ms),
-        *_missing(found, until_ms),
+        *_missing(results, until_ms),
     ]
 
 
 def _silences(sql: DuckDBPyConnection, since_ms: int, until_ms: int) -> list[str]:
     """Return a warning if no broker was sampled for some time within the range."""
-    found = query(
+    gaps = query(
         sql,
         f"""
         WITH rounds AS (
@@ -278,10 +278,10 @@ def _silences(sql: DuckDBPyConnection, since_ms: int, until_ms: int) -> list[str
         ORDER BY silent_ms DESC, sampled_at
         """,
     )
-    if not found:
+    if not gaps:
         return []
-    longest = found[0]
-    more = f", and {len(found) - 1} more gaps" if len(found) > 1 else ""
+    longest = gaps[0]
+    more = f", and {len(gaps) - 1} more gaps" if len(gaps) > 1 else ""
     return [
         f"no samples from {longest['before_at']:%m-%d %H:%M:%S} to {longest['sampled_at']:%m-%d %H:%M:%S} UTC{more}"
     ]
@@ -305,7 +305,7 @@ def _missing(brokers: Sequence[dict[str, Any]], until_ms: int) -> list[str]:
 
 
 def _plots(
-    sql: DuckDBPyConnection, groups: Sequence[GroupSnapshot], known: int, since_ms: int, until_ms: int
+    sql: DuckDBPyConnection, groups: Sequence[GroupSnapshot], group_count: int, since_ms: int, until_ms: int
 ) -> tuple[Plot, ...]:
     """Return the plots of lag and rates of some groups; minutes without samples are unknown."""
     step = max(1, -((since_ms - until_ms) // WINDOW_MS // POINTS_MAX)) * WINDOW_MS
@@ -321,11 +321,11 @@ def _plots(
     for group in groups:
         points = _points(sql, group, step)
         name = f"{group.group} · {group.topic}"
-        lags.append(Line(name, tuple((at, lag) for at, lag, _, _ in points)))
-        tps.append(Line(f"{name} in", tuple((at, produced) for at, _, produced, _ in points)))
-        tps.append(Line(f"{name} consumed", tuple((at, consumed) for at, _, _, consumed in points)))
-    shown = f"The {len(groups)} of {known} groups with the highest lag. " if known > len(groups) else ""
-    note = f"{shown}One point per {step // 60_000} min: maximum lag, mean rates."
+        lags.append(Line(name, tuple((time, lag) for time, lag, _, _ in points)))
+        tps.append(Line(f"{name} in", tuple((time, produced) for time, _, produced, _ in points)))
+        tps.append(Line(f"{name} consumed", tuple((time, consumed) for time, _, _, consumed in points)))
+    selection = f"The {len(groups)} of {group_count} groups with the highest lag. " if group_count > len(groups) else ""
+    note = f"{selection}One point per {step // 60_000} min: maximum lag, mean rates."
     return Plot("Lag", "", tuple(lags), note), Plot("Messages in and consumed", "/s", tuple(tps), note)
 
 
@@ -334,7 +334,7 @@ Point = tuple[datetime, float | None, float | None, float | None]
 
 def _points(sql: DuckDBPyConnection, group: GroupSnapshot, step_ms: int) -> list[Point]:
     """Return time, lag, rate in and rate consumed over all brokers; None if a broker is missing."""
-    found = query(
+    results = query(
         sql,
         f"""
         WITH wanted AS (SELECT * FROM plotted WHERE consumer_group = $1 AND topic = $2
@@ -355,7 +355,7 @@ def _points(sql: DuckDBPyConnection, group: GroupSnapshot, step_ms: int) -> list
         [group.group, group.topic],
     )
     points: list[Point] = []
-    for row in found:
+    for row in results:
         # Buckets without rows get points of unknown value, so that no line is drawn across them.
         while points and row["bucket_at"] - points[-1][0] > timedelta(milliseconds=step_ms):
             points.append((points[-1][0] + timedelta(milliseconds=step_ms), None, None, None))

@@ -59,15 +59,15 @@ def report(
     source = LATENCIES if is_long else TRAFFIC
     if is_long:  # start at a row of that table
         since_ms -= since_ms % (LATENCY_WINDOW_MINUTES * time_range.MINUTE_MS)
-    fresh, slow = freshness(home, source, now_ms), freshness(home, SLOW_MESSAGES, now_ms)
+    table_freshness, slow = freshness(home, source, now_ms), freshness(home, SLOW_MESSAGES, now_ms)
     span = time_range.covered_range(
-        home, source, since_ms, until_ms, fresh.as_of_ms, LATENCY_WINDOW_MINUTES if is_long else 1
+        home, source, since_ms, until_ms, table_freshness.as_of_ms, LATENCY_WINDOW_MINUTES if is_long else 1
     )
     # Rows of `clocks` are per hour.
     clocks_since_ms = span.start_ms - span.start_ms % HOUR_MS
     tables = (table_views.files_between(table, span.start_ms, until_ms) for table in (source, SLOW_MESSAGES))
     with table_views.open_views(home, *tables, table_views.files_between(CLOCKS, clocks_since_ms, until_ms)) as sql:
-        columns = ", ".join((*(f"{one.column}, {one.column}_max" for one in MEASURES), *EXCLUSION_COUNTERS))
+        columns = ", ".join((*(f"{measure.column}, {measure.column}_max" for measure in MEASURES), *EXCLUSION_COUNTERS))
         sql.execute(
             f"""CREATE TEMP TABLE selected AS
             SELECT {time_range.bucket_expression(source.time_column, span)} AS bucket_at, topic, client_group, {columns}
@@ -80,10 +80,10 @@ def report(
         parts.append(_slowest(sql, span, topic, group))
         parts += _not_counted(sql)
         parts += _contradicting(sql, clocks_since_ms, until_ms)
-    gaps = tuple(dict.fromkeys((*fresh.warnings, *slow.warnings, *time_range.start_warnings(span, since_ms))))
+    gaps = tuple(dict.fromkeys((*table_freshness.warnings, *slow.warnings, *time_range.start_warnings(span, since_ms))))
     return Report(
         time_range.report_title("Latency", since_ms, until_ms, topic=topic, group=group),
-        utc_time(fresh.as_of_ms),
+        utc_time(table_freshness.as_of_ms),
         gaps,
         tuple(parts),
     )
@@ -91,7 +91,7 @@ def report(
 
 def _percentiles(sql: DuckDBPyConnection, measure: LatencyMeasure, span: time_range.TimeRange) -> Table:
     by = ("topic", "client_group")
-    counted = {
+    quantiles_of = {
         _pair(row): row
         for row in table_views.query(sql, histogram_sql.quantiles("selected", by, measure.column, QUANTILES))
     }
@@ -99,12 +99,12 @@ def _percentiles(sql: DuckDBPyConnection, measure: LatencyMeasure, span: time_ra
     # Counters are null in files of an older schema: the number of uncounted messages is then unknown.
     missing = " + ".join(f"sum({name})" for name in reasons)
     # Also groups without any percentile: all their events may be excluded, and the report has to say so.
-    others = table_views.query(
+    totals = table_views.query(
         sql,
         f"SELECT topic, client_group, max({measure.column}_max) AS most, ({missing})::BIGINT AS missing "
         f"FROM selected GROUP BY ALL HAVING most IS NOT NULL OR missing > 0",
     )
-    rows = [_row(one, counted.get(_pair(one))) for one in others]
+    rows = [_row(row, quantiles_of.get(_pair(row))) for row in totals]
     rows.sort(key=lambda row: (-(row[5] if isinstance(row[5], float) else -1.0), str(row[0] or ""), str(row[1] or "")))
     fields = (
         Column("topic"), Column("group"), Column("messages"), *(Column(name, "ms") for name in NAMES), Column("max", "ms"),
@@ -123,10 +123,16 @@ def _pair(row: dict[str, Any]) -> tuple[Any, Any]:
     return row["topic"], row["client_group"]
 
 
-def _row(one: dict[str, Any], counted: dict[str, Any] | None) -> tuple[Value, ...]:
+def _row(totals: dict[str, Any], quantiles_of_pair: dict[str, Any] | None) -> tuple[Value, ...]:
     """Return the row of a topic and group; percentiles are unknown if no message is included."""
-    quantiles = (counted[f"q{number}"] if counted else None for number in range(len(QUANTILES)))
-    return (*_pair(one), counted["count"] if counted else 0, *quantiles, one["most"], one["missing"])
+    quantiles = (quantiles_of_pair[f"q{number}"] if quantiles_of_pair else None for number in range(len(QUANTILES)))
+    return (
+        *_pair(totals),
+        quantiles_of_pair["count"] if quantiles_of_pair else 0,
+        *quantiles,
+        totals["most"],
+        totals["missing"],
+    )
 
 
 def _not_counted(sql: DuckDBPyConnection) -> list[Table]:
@@ -149,21 +155,21 @@ def _not_counted(sql: DuckDBPyConnection) -> list[Table]:
 
 def _contradicting(sql: DuckDBPyConnection, since_ms: int, until_ms: int) -> list[Table]:
     """Return the hosts with messages that contradict the clock offset of the majority; no table without any."""
-    found = table_views.query(
+    results = table_views.query(
         sql,
         f"""SELECT host, hour, sum(messages)::BIGINT AS messages, sum(discarded)::BIGINT AS discarded,
         bool_or(coalesce(lower_ms > upper_ms, false)) AS is_unknown, min(discarded_ids[1]) AS example
         FROM clocks WHERE hour >= to_timestamp({since_ms} / 1000) AND hour < to_timestamp({until_ms} / 1000)
         GROUP BY host, hour HAVING sum(discarded) > 0 ORDER BY sum(discarded) DESC, host, hour""",
     )
-    if not found:
+    if not results:
         return []
     rows = tuple(
         (
             row["host"], row["hour"], row["messages"], row["discarded"],
             "partly unknown: no majority" if row["is_unknown"] else "estimated", row["example"],
         )
-        for row in found[:ROWS_MAX]
+        for row in results[:ROWS_MAX]
     )  # fmt: skip
     fields = (
         Column("host"), Column("hour"), Column("messages"), Column("discarded"), Column("clock"), Column("message id"),
@@ -172,7 +178,7 @@ def _contradicting(sql: DuckDBPyConnection, since_ms: int, until_ms: int) -> lis
         "Messages whose trace records contradict the clock offset on which most records of the host agree. They are not used "
         "to estimate the offset (docs/journeys.md, Clocks). All topics and groups."
     )
-    return [Table("Discarded clock records", fields, rows, note, max(0, len(found) - ROWS_MAX))]
+    return [Table("Discarded clock records", fields, rows, note, max(0, len(results) - ROWS_MAX))]
 
 
 def _plot(sql: DuckDBPyConnection, measure: LatencyMeasure, span: time_range.TimeRange) -> Plot:
@@ -187,10 +193,10 @@ def _plot(sql: DuckDBPyConnection, measure: LatencyMeasure, span: time_range.Tim
         SELECT bucket_at, selected.topic, selected.client_group, {measure.column} FROM selected
         JOIN (SELECT * FROM busiest ORDER BY messages DESC, topic, client_group LIMIT {LINES_MAX}) AS pair
         ON selected.topic IS NOT DISTINCT FROM pair.topic AND selected.client_group IS NOT DISTINCT FROM pair.client_group)"""
-    found = table_views.query(
+    results = table_views.query(
         sql, histogram_sql.quantiles(of_them, ("bucket_at", "topic", "client_group"), measure.column, (QUANTILES[-1],))
     )
-    values = {(row["bucket_at"], row["topic"], row["client_group"]): row["q0"] for row in found}
+    values = {(row["bucket_at"], row["topic"], row["client_group"]): row["q0"] for row in results}
     lines = tuple(
         Line(
             time_range.series_name(pair),
@@ -207,7 +213,7 @@ def _plot(sql: DuckDBPyConnection, measure: LatencyMeasure, span: time_range.Tim
 
 
 def _slowest(sql: DuckDBPyConnection, span: time_range.TimeRange, topic: str | None, group: str | None) -> Table:
-    found = table_views.query(
+    results = table_views.query(
         sql,
         f"""SELECT * FROM slow_messages WHERE {time_range.in_range("measured_at", span)} AND {NARROWED}
         QUALIFY row_number() OVER (PARTITION BY measure ORDER BY ms DESC, message_id, client_group) <= {SLOWEST_PER_BUCKET}""",
@@ -215,10 +221,10 @@ def _slowest(sql: DuckDBPyConnection, span: time_range.TimeRange, topic: str | N
     )
     titles = {measure.column: measure.title for measure in MEASURES}
     order = list(titles)
-    found.sort(key=lambda row: (order.index(row["measure"]), -row["ms"], row["message_id"]))
+    results.sort(key=lambda row: (order.index(row["measure"]), -row["ms"], row["message_id"]))
     names = ("ms", "measured_at", "topic", "client_group", "client_host", "message_id", "keys")
     rows: tuple[tuple[Value, ...], ...] = tuple(
-        (titles[row["measure"]], *(row[name] for name in names)) for row in found
+        (titles[row["measure"]], *(row[name] for name in names)) for row in results
     )
     fields = (
         Column("measure"), Column("duration", "ms"), Column("at"), Column("topic"), Column("group"), Column("host"),

@@ -99,29 +99,30 @@ def _freshness(home: Path, table: TableSchema, now_ms: int, statuses: Mapping[st
     if version is None:
         return Freshness(None, (f"table {table.name} in {home} has no data yet",))
     warnings = []
-    by_name = {one.name: one for one in tables.ALL_TABLES}
+    by_name = {candidate.name: candidate for candidate in tables.ALL_TABLES}
     caught_up_ms: list[int | None] = []
     for name, applied_version in version.applied.items():
-        table_before = by_name.get(name)
+        input_table = by_name.get(name)
         # Not a table, so a streaming query: `SOURCE CHECKPOINT_ID`.
-        if table_before is None:
+        if input_table is None:
             source = name.split(" ")[0]
             warnings.extend(_source_warnings(source, statuses, now_ms))
             caught_up_ms.append(statuses[source].caught_up_ms if source in statuses else None)
             continue
-        before = read_version(home, table_before)
+        input_version = read_version(home, input_table)
         # A version above the current one means that the table before was deleted and computed again.
-        if before is not None and (
-            applied_version > before.version or any(file.added_version > applied_version for file in before.files)
+        if input_version is not None and (
+            applied_version > input_version.version
+            or any(file.added_version > applied_version for file in input_version.files)
         ):
             warnings.append(f"{table.name} does not include the newest rows of {name} yet")
             caught_up_ms.append(None)
-        inner = _freshness(home, table_before, now_ms, statuses)
-        warnings.extend(inner.warnings)
-        caught_up_ms.append(inner.caught_up_ms)
-    known = [ms for ms in caught_up_ms if ms is not None]
+        input_freshness = _freshness(home, input_table, now_ms, statuses)
+        warnings.extend(input_freshness.warnings)
+        caught_up_ms.append(input_freshness.caught_up_ms)
+    known_times = [ms for ms in caught_up_ms if ms is not None]
     # One source that has not caught up leaves the whole table behind.
-    all_caught_up_ms = min(known) if known and len(known) == len(caught_up_ms) else None
+    all_caught_up_ms = min(known_times) if known_times and len(known_times) == len(caught_up_ms) else None
     times = [ms for ms in (version.as_of_ms, all_caught_up_ms) if ms is not None]
     return Freshness(max(times, default=None), tuple(dict.fromkeys(warnings)), all_caught_up_ms)
 

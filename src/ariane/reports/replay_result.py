@@ -51,9 +51,12 @@ COLUMNS = {
     "queue_offset": "BIGINT",
     "offset_message_id": "STRING",
 }
-PLACE = "source_topic, source_broker, source_queue_id, source_queue_offset"
+RECORD_COLUMNS = "source_topic, source_broker, source_queue_id, source_queue_offset"
+BY_RECORD = f"PARTITION BY {RECORD_COLUMNS}"
 # The decisive row of a message: success is final, and an outcome outranks "sending".
-LAST = f"QUALIFY row_number() OVER (PARTITION BY {PLACE} ORDER BY state = 'ok' DESC, at_ms DESC, state = 'sending') = 1"
+LATEST_OUTCOME = (
+    f"QUALIFY row_number() OVER ({BY_RECORD} ORDER BY state = 'ok' DESC, at_ms DESC, state = 'sending') = 1"
+)
 
 
 async def replay_into(
@@ -141,21 +144,23 @@ class ResultFile:
     def _load(self, journal: IO[bytes]) -> None:
         """Load the outcomes of earlier replays."""
         journal.seek(0)
-        whole = 0
+        complete_bytes = 0
         for line in journal:
             if not line.endswith(b"\n"):
                 break
-            whole += len(line)
+            complete_bytes += len(line)
         # A line without its end was torn by a crash; the record that it describes counts as not sent.
-        journal.truncate(whole)
-        if not self._path.exists() and not whole:
+        journal.truncate(complete_bytes)
+        if not self._path.exists() and not complete_bytes:
             return
         import duckdb
 
         with duckdb.connect() as sql:
-            answer = self._execute(sql, f"SELECT {PLACE}, state, message_id FROM ({self._every()}) {LAST}")
-            while some := answer.fetchmany(10_000):
-                for *record_id, state, message_id in some:
+            answer = self._execute(
+                sql, f"SELECT {RECORD_COLUMNS}, state, message_id FROM ({self._all_outcomes()}) {LATEST_OUTCOME}"
+            )
+            while page := answer.fetchmany(10_000):
+                for *record_id, state, message_id in page:
                     self._record(RecordId(*record_id), state, message_id)
 
     def _merge(self) -> None:
@@ -166,14 +171,14 @@ class ResultFile:
         form = "PARQUET, COMPRESSION zstd" if self._path.suffix == ".parquet" else "JSON"
         with duckdb.connect() as sql:
             names = ", ".join(COLUMNS)
-            last = f"SELECT {names} FROM ({self._every()}) {LAST} ORDER BY {PLACE}"
+            last = f"SELECT {names} FROM ({self._all_outcomes()}) {LATEST_OUTCOME} ORDER BY {RECORD_COLUMNS}"
             self._execute(sql, f"COPY ({last}) TO {_quoted(temporary)} (FORMAT {form})")
         # The data before the name: after a power loss FILE must not be empty.
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(self._path)
 
-    def _every(self) -> str:
+    def _all_outcomes(self) -> str:
         """Return the query for all rows of both files."""
         columns = "{" + ", ".join(f"{name}: '{sql_type(kind)}'" for name, kind in COLUMNS.items()) + "}"
 

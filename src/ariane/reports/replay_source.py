@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 TOOLS_GROUP = "TOOLS_CONSUMER"  # exists on every broker
 # Messages per pull: the default of Java's consumers.
-AT_ONCE = 32
-ROWS_AT_ONCE = 500
+PULL_MESSAGES = 32
+FETCH_ROWS = 500
 # Responses for an offset below the first message, also while the broker removes files.
-MOVED = (ResponseCode.PULL_OFFSET_MOVED, ResponseCode.PULL_RETRY_IMMEDIATELY)
-GO_ON = "removed messages cannot be replayed; run the command again for the rest"
+OFFSET_MOVED_CODES = (ResponseCode.PULL_OFFSET_MOVED, ResponseCode.PULL_RETRY_IMMEDIATELY)
+RESUME_HINT = "removed messages cannot be replayed; run the command again for the rest"
 COLUMNS = (
     "topic", "broker", "queue_id", "queue_offset", "message_id", "properties", "body", "flag", "sys_flag",
 )  # fmt: skip
@@ -63,11 +63,11 @@ async def archived_messages(home: Path, selection: ReplayFilter) -> AsyncIterato
     Raises:
         StoreError: the archive does not exist or is unreadable.
     """
-    now = read_version(home, ARCHIVE)
-    if now is None:
+    version = read_version(home, ARCHIVE)
+    if version is None:
         raise StoreError(f"no archive in {home}: create one with `ariane archive run`")
 
-    def has(file: DataFile) -> bool:
+    def has_selected(file: DataFile) -> bool:
         if selection.topic is not None and topic_of_bucket(file.bucket) != selection.topic:
             return False
         if file.first_ms is None or file.last_ms is None:
@@ -76,19 +76,19 @@ async def archived_messages(home: Path, selection: ReplayFilter) -> AsyncIterato
         return not is_later and not (selection.since_ms is not None and file.last_ms < selection.since_ms)
 
     # One bucket after another: at most one day of a topic is sorted in memory.
-    for bucket in sorted({file.bucket for file in now.files if has(file)}):
+    for bucket in sorted({file.bucket for file in version.files if has_selected(file)}):
         with table_views.open_views(home, table_views.files_of_buckets(ARCHIVE, {bucket})) as sql:
-            question, values = _question(sql, ARCHIVE.name, selection)
+            question, values = _filter_query(sql, ARCHIVE.name, selection)
             order = "ORDER BY broker, queue_id, queue_offset"
             answer = sql.execute(f"SELECT {', '.join(COLUMNS)} FROM {question} {order}", values)
-            before: RecordId | None = None
-            while found := answer.fetchmany(ROWS_AT_ONCE):
-                for row in found:
-                    one = _of_row(dict(zip(COLUMNS, row, strict=True)))
+            previous_id: RecordId | None = None
+            while page := answer.fetchmany(FETCH_ROWS):
+                for row in page:
+                    message = _original_of_row(dict(zip(COLUMNS, row, strict=True)))
                     # An archive whose checkpoint was lost contains messages twice.
-                    if one.record_id != before:
-                        yield one
-                    before = one.record_id
+                    if message.record_id != previous_id:
+                        yield message
+                    previous_id = message.record_id
 
 
 async def topic_messages(
@@ -102,13 +102,13 @@ async def topic_messages(
     """
     assert selection.topic is not None
     route = await NameServerClient(peers, name_servers).fetch_route(selection.topic)
-    addresses = {one.broker_name: one.broker_addrs for one in route.broker_datas if one.broker_addrs}
-    queues = [(one.broker_name, queue) for one in route.queue_datas for queue in range(one.read_queue_nums)]
-    if not any(one.perm & PERM_READ for one in route.queue_datas):
+    addresses = {data.broker_name: data.broker_addrs for data in route.broker_datas if data.broker_addrs}
+    queues = [(data.broker_name, queue) for data in route.queue_datas for queue in range(data.read_queue_nums)]
+    if not any(data.perm & PERM_READ for data in route.queue_datas):
         raise RouteNotFound(selection.topic, "not readable; set its perm to 6")
     # Without this broker the replay would silently miss its messages.
-    if away := sorted({broker for broker, _ in queues} - set(addresses)):
-        raise RouteNotFound(selection.topic, f"broker {away[0]} has messages of it but no registered address")
+    if missing := sorted({broker for broker, _ in queues} - set(addresses)):
+        raise RouteNotFound(selection.topic, f"broker {missing[0]} has messages of it but no registered address")
     # Read all bounds before the first message: the replay may send to this very topic.
     bounds = []
     for broker, queue_id in sorted(queues):
@@ -116,9 +116,9 @@ async def topic_messages(
         addr = addresses[broker][min(addresses[broker])]
         bounds.append((broker, addr, queue_id, *await _bounds(peers, addr, selection.topic, queue_id)))
     for broker, addr, queue_id, first, end in bounds:
-        async for some in _pages(peers, addr, selection.topic, queue_id, first, end):
-            for one in _chosen(some, broker, selection):
-                yield _of_record(one, broker)
+        async for page in _pages(peers, addr, selection.topic, queue_id, first, end):
+            for item in _matching(page, broker, selection):
+                yield _original_of_record(item, broker)
 
 
 def condition_fault(sql: DuckDBPyConnection, where: str) -> str | None:
@@ -126,7 +126,7 @@ def condition_fault(sql: DuckDBPyConnection, where: str) -> str | None:
     import duckdb
 
     # DuckDB serializes SELECT statements only, so a condition cannot end the statement and begin another.
-    text = json.loads(_one(sql, "SELECT json_serialize_sql($1)", [f"SELECT 1 WHERE (\n{where}\n)"]))
+    text = json.loads(_query_value(sql, "SELECT json_serialize_sql($1)", [f"SELECT 1 WHERE (\n{where}\n)"]))
     if text["error"]:
         return str(text["error_message"])
     try:
@@ -136,7 +136,7 @@ def condition_fault(sql: DuckDBPyConnection, where: str) -> str | None:
     return None
 
 
-def _question(sql: DuckDBPyConnection, view: str, selection: ReplayFilter) -> tuple[str, list[object]]:
+def _filter_query(sql: DuckDBPyConnection, view: str, selection: ReplayFilter) -> tuple[str, list[object]]:
     """FROM … WHERE …, and its values."""
     conditions, values = ["true"], list[object]()
     for condition, value in (
@@ -155,13 +155,13 @@ def _question(sql: DuckDBPyConnection, view: str, selection: ReplayFilter) -> tu
     return f"{view} WHERE {' AND '.join(conditions)}", values
 
 
-def _one(sql: DuckDBPyConnection, question: str, values: list[object]) -> Any:
-    found = sql.execute(question, values).fetchone()
-    assert found is not None
-    return found[0]
+def _query_value(sql: DuckDBPyConnection, question: str, values: list[object]) -> Any:
+    row = sql.execute(question, values).fetchone()
+    assert row is not None
+    return row[0]
 
 
-def _of_row(row: dict[str, Any]) -> OriginalMessage:
+def _original_of_row(row: dict[str, Any]) -> OriginalMessage:
     place = RecordId(row["topic"], row["broker"], row["queue_id"], row["queue_offset"])
     # The archive's bodies are decompressed, whatever the flag of the stored record says.
     sys_flag = row["sys_flag"] & ~(COMPRESSED | COMPRESSION_MASK)
@@ -179,46 +179,48 @@ async def _bounds(peers: ConnectionPool, addr: str, topic: str, queue_id: int) -
 
 
 async def _pages(
-    peers: ConnectionPool, addr: str, topic: str, queue_id: int, at: int, end: int
+    peers: ConnectionPool, addr: str, topic: str, queue_id: int, offset: int, end: int
 ) -> AsyncIterator[list[Record]]:
     """Yield all records of a queue between two offsets.
 
     Raises:
         StoreError: the broker removed some of them meanwhile: none is skipped silently.
     """
-    while at < end:
-        pull = PullMessage(TOOLS_GROUP, topic, queue_id, at, min(AT_ONCE, end - at), SUBSCRIPTION, subscription="*")
+    while offset < end:
+        pull = PullMessage(
+            TOOLS_GROUP, topic, queue_id, offset, min(PULL_MESSAGES, end - offset), SUBSCRIPTION, subscription="*"
+        )
         answer = await peers.request(addr, RequestCode.PULL_MESSAGE, pull)
-        where = f"queue {queue_id} of {topic} at {at}"
-        if answer.code in MOVED:
+        position = f"queue {queue_id} of {topic} at {offset}"
+        if answer.code in OFFSET_MOVED_CODES:
             begins = decode_header(answer, PullMessageAnswer).next_begin_offset
-            raise StoreError(f"{where}: removed by {addr} meanwhile, which continues at {begins}: {GO_ON}")
+            raise StoreError(f"{position}: removed by {addr} meanwhile, which continues at {begins}: {RESUME_HINT}")
         if answer.code != ResponseCode.SUCCESS:  # also PULL_NOT_FOUND below the end offset that it reported
-            raise ReplyError(answer.code, f"{where}: {answer.remark}", addr)
+            raise ReplyError(answer.code, f"{position}: {answer.remark}", addr)
         # Messages after the end that was read at the start are left to a later replay.
-        found = [one for one in record.decode_all(answer.body) if at <= one.queue_offset < end]
-        if [one.queue_offset for one in found] != list(range(at, at + max(1, len(found)))):
-            raise StoreError(f"{where}: {addr} returned other offsets, it removed some meanwhile: {GO_ON}")
-        yield found
-        at += len(found)
+        records = [item for item in record.decode_all(answer.body) if offset <= item.queue_offset < end]
+        if [item.queue_offset for item in records] != list(range(offset, offset + max(1, len(records)))):
+            raise StoreError(f"{position}: {addr} returned other offsets, it removed some meanwhile: {RESUME_HINT}")
+        yield records
+        offset += len(records)
 
 
-def _chosen(records: list[Record], broker: str, selection: ReplayFilter) -> Iterator[Record]:
-    fit = [
-        one
-        for one in records
-        if (selection.since_ms is None or one.store_ms >= selection.since_ms)
-        and (selection.until_ms is None or one.store_ms < selection.until_ms)
-        and (selection.key is None or selection.key in one.property_map().get(KEYS, "").split())
+def _matching(records: list[Record], broker: str, selection: ReplayFilter) -> Iterator[Record]:
+    matching = [
+        item
+        for item in records
+        if (selection.since_ms is None or item.store_ms >= selection.since_ms)
+        and (selection.until_ms is None or item.store_ms < selection.until_ms)
+        and (selection.key is None or selection.key in item.property_map().get(KEYS, "").split())
     ]
-    if selection.where is None or not fit:
-        yield from fit
+    if selection.where is None or not matching:
+        yield from matching
         return
-    for number in _numbers_where(fit, broker, selection):
-        yield fit[number]
+    for number in _matching_indexes(matching, broker, selection):
+        yield matching[number]
 
 
-def _numbers_where(records: list[Record], broker: str, selection: ReplayFilter) -> list[int]:
+def _matching_indexes(records: list[Record], broker: str, selection: ReplayFilter) -> list[int]:
     """Return the indexes of the records that match the condition."""
     import duckdb
 
@@ -228,50 +230,55 @@ def _numbers_where(records: list[Record], broker: str, selection: ReplayFilter) 
     with duckdb.connect() as sql:
         sql.execute("SET TimeZone = 'UTC'")
         sql.execute(f"CREATE TABLE {ARCHIVE.name} ({columns}, number INTEGER)")
-        rows = [[*_columns(one, broker), number] for number, one in enumerate(records)]
+        rows = [[*_archive_values(item, broker), number] for number, item in enumerate(records)]
         sql.executemany(f"INSERT INTO {ARCHIVE.name} VALUES ({marks}, ?)", rows)
-        question, values = _question(sql, ARCHIVE.name, ReplayFilter(where=selection.where))
+        question, values = _filter_query(sql, ARCHIVE.name, ReplayFilter(where=selection.where))
         return [row[0] for row in sql.execute(f"SELECT number FROM {question} ORDER BY number", values).fetchall()]
 
 
-def _columns(one: Record, broker: str) -> list[object]:
+def _archive_values(item: Record, broker: str) -> list[object]:
     """Return the values of the columns of ARCHIVE."""
-    own = one.property_map()
-    offset_id = ids.offset_message_id(one.store_host, one.offset)
+    properties = item.property_map()
+    offset_id = ids.offset_message_id(item.store_host, item.offset)
     values: dict[str, object] = {
-        "topic": one.topic,
+        "topic": item.topic,
         "broker": broker,
-        "queue_id": one.queue_id,
-        "queue_offset": one.queue_offset,
-        "commit_log_offset": one.offset,
-        "message_id": own.get(UNIQ_KEY, offset_id),
+        "queue_id": item.queue_id,
+        "queue_offset": item.queue_offset,
+        "commit_log_offset": item.offset,
+        "message_id": properties.get(UNIQ_KEY, offset_id),
         "offset_message_id": offset_id,
-        "keys": own.get(KEYS),
-        "tags": own.get(TAGS),
-        "properties": {"key": list(own), "value": list(own.values())},
-        "body": _of_record(one, broker).body,
-        "born_timestamp": _time(one.born_ms),
-        "store_timestamp": _time(one.store_ms),
-        "born_host": host.text(one.born_host),
-        "store_host": host.text(one.store_host),
-        "reconsume_times": one.reconsume_times,
-        "sys_flag": one.sys_flag,
-        "flag": one.flag,
+        "keys": properties.get(KEYS),
+        "tags": properties.get(TAGS),
+        "properties": {"key": list(properties), "value": list(properties.values())},
+        "body": _original_of_record(item, broker).body,
+        "born_timestamp": _time(item.born_ms),
+        "store_timestamp": _time(item.store_ms),
+        "born_host": host.text(item.born_host),
+        "store_host": host.text(item.store_host),
+        "reconsume_times": item.reconsume_times,
+        "sys_flag": item.sys_flag,
+        "flag": item.flag,
     }
     return [values[column.name] for column in ARCHIVE.columns]
 
 
-def _of_record(one: Record, broker: str) -> OriginalMessage:
+def _original_of_record(item: Record, broker: str) -> OriginalMessage:
     """Return a record as a message. A body that cannot be decompressed stays compressed, as `sys_flag` states."""
-    own = one.property_map()
-    body, sys_flag = one.body, one.sys_flag
+    properties = item.property_map()
+    body, sys_flag = item.body, item.sys_flag
     if sys_flag & COMPRESSED:
         with contextlib.suppress(ProtocolError):
             body = compression.decompress(body, sys_flag)
             sys_flag &= ~(COMPRESSED | COMPRESSION_MASK)
-    message_id = own.get(UNIQ_KEY) or ids.offset_message_id(one.store_host, one.offset)
+    message_id = properties.get(UNIQ_KEY) or ids.offset_message_id(item.store_host, item.offset)
     return OriginalMessage(
-        RecordId(one.topic, broker, one.queue_id, one.queue_offset), message_id, own, body, one.flag, sys_flag
+        RecordId(item.topic, broker, item.queue_id, item.queue_offset),
+        message_id,
+        properties,
+        body,
+        item.flag,
+        sys_flag,
     )
 
 

@@ -81,16 +81,16 @@ def covered_range(
     begin_ms = max(floor_ms, first_ms // MINUTE_MS * MINUTE_MS)
     end_ms = max(begin_ms, min(until_ms, as_of_ms))
     # A bucket shorter than a row of the table would be empty between rows.
-    long = (minutes for minutes in BUCKET_MINUTES if minutes >= least_minutes)
-    steps = (minutes for minutes in long if (end_ms - begin_ms) / (minutes * MINUTE_MS) <= BUCKETS_MAX)
-    return TimeRange(begin_ms, end_ms, MINUTE_MS * next(steps, BUCKET_MINUTES[-1]), first_ms >= floor_ms)
+    candidates = (minutes for minutes in BUCKET_MINUTES if minutes >= least_minutes)
+    fitting = (minutes for minutes in candidates if (end_ms - begin_ms) / (minutes * MINUTE_MS) <= BUCKETS_MAX)
+    return TimeRange(begin_ms, end_ms, MINUTE_MS * next(fitting, BUCKET_MINUTES[-1]), first_ms >= floor_ms)
 
 
 def reported_buckets(sql: DuckDBPyConnection, table: TableSchema, span: TimeRange) -> set[int]:
     """Return the start times (ms) of the buckets in which any client traced anything."""
     step = bucket_expression(table.time_column, span)
-    question = f"SELECT DISTINCT {step} AS step FROM {table.name} WHERE {in_range(table.time_column, span)}"
-    return {row["step"] for row in table_views.query(sql, question)}
+    statement = f"SELECT DISTINCT {step} AS step FROM {table.name} WHERE {in_range(table.time_column, span)}"
+    return {row["step"] for row in table_views.query(sql, statement)}
 
 
 def bucket_expression(time: str, span: TimeRange) -> str:
@@ -131,8 +131,10 @@ def late_start_warnings(home: Path, table: TableSchema, since_ms: int) -> tuple[
 
 def _first_ms(home: Path, table: TableSchema) -> int | None:
     """Return the earliest time in a table; None without rows."""
-    now = read_version(home, table)
-    return min((file.first_ms for file in now.files if file.first_ms is not None), default=None) if now else None
+    version = read_version(home, table)
+    return (
+        min((file.first_ms for file in version.files if file.first_ms is not None), default=None) if version else None
+    )
 
 
 def _start_warning(ms: int) -> str:

@@ -27,8 +27,8 @@ def report(
     home: Path, *, since_ms: int, until_ms: int, now_ms: int, topic: str | None = None, group: str | None = None
 ) -> Report:
     """Return the report for a time range, optionally of one topic or one producer or consumer group."""
-    fresh = freshness(home, TRAFFIC, now_ms)
-    span = time_range.covered_range(home, TRAFFIC, since_ms, until_ms, fresh.as_of_ms)
+    table_freshness = freshness(home, TRAFFIC, now_ms)
+    span = time_range.covered_range(home, TRAFFIC, since_ms, until_ms, table_freshness.as_of_ms)
     with table_views.open_views(home, table_views.files_between(TRAFFIC, since_ms, until_ms)) as sql:
         sql.execute(
             f"""CREATE TEMP TABLE selected AS
@@ -47,8 +47,8 @@ def report(
         parts.append(_by_bucket(sql, span, reported))
     return Report(
         time_range.report_title("Throughput", since_ms, until_ms, topic=topic, group=group),
-        utc_time(fresh.as_of_ms),
-        (*fresh.warnings, *time_range.start_warnings(span, since_ms)),
+        utc_time(table_freshness.as_of_ms),
+        (*table_freshness.warnings, *time_range.start_warnings(span, since_ms)),
         tuple(parts),
     )
 
@@ -64,7 +64,7 @@ def _by_group(sql: DuckDBPyConnection, span: time_range.TimeRange, direction: st
         [direction],
     )
     peak = {(row["topic"], row["client_group"]): row["peak"] / 60 for row in peaks}
-    found = table_views.query(
+    results = table_views.query(
         sql,
         f"""SELECT {by}, count(DISTINCT client_host) AS hosts, {SUMS}, sum(bytes)::BIGINT AS bytes
         FROM selected WHERE direction = $1 GROUP BY ALL ORDER BY messages DESC, topic, client_group""",
@@ -78,7 +78,7 @@ def _by_group(sql: DuckDBPyConnection, span: time_range.TimeRange, direction: st
             peak.get((row["topic"], row["client_group"])), *_outcome(row),
             _rate(row["bytes"], span) if is_out else row["messages"] - row["successes"] - row["failures"],
         )
-        for row in found[:ROWS_MAX]
+        for row in results[:ROWS_MAX]
     )  # fmt: skip
     fields = (
         Column("topic"), Column("group"), Column("hosts"), Column("messages"), Column("mean", "/s"), Column("peak", "/s"),
@@ -88,11 +88,11 @@ def _by_group(sql: DuckDBPyConnection, span: time_range.TimeRange, direction: st
     if not is_out:
         note += " OK: share of the finished calls. Open: no end was traced."
     title = f"{DIRECTIONS[direction].capitalize()} by topic and group"
-    return Table(title, fields, rows, note + excluded, max(0, len(found) - ROWS_MAX))
+    return Table(title, fields, rows, note + excluded, max(0, len(results) - ROWS_MAX))
 
 
 def _by_host(sql: DuckDBPyConnection, span: time_range.TimeRange, direction: str) -> Table:
-    found = table_views.query(
+    results = table_views.query(
         sql,
         f"""SELECT client_host, topic, client_group, {SUMS} FROM selected WHERE direction = $1 GROUP BY ALL
         ORDER BY messages DESC, client_host, topic, client_group""",
@@ -103,20 +103,20 @@ def _by_host(sql: DuckDBPyConnection, span: time_range.TimeRange, direction: str
             row["client_host"], row["topic"], row["client_group"], row["messages"], _rate(row["messages"], span),
             *_outcome(row),
         )
-        for row in found[:ROWS_MAX]
+        for row in results[:ROWS_MAX]
     )  # fmt: skip
     fields = (
         Column("host"), Column("topic"), Column("group"), Column("messages"), Column("mean", "/s"), Column("OK", "%"),
         Column("failed"),
     )  # fmt: skip
     title = f"{DIRECTIONS[direction].capitalize()} by client host"
-    return Table(title, fields, rows, omitted_rows=max(0, len(found) - ROWS_MAX))
+    return Table(title, fields, rows, omitted_rows=max(0, len(results) - ROWS_MAX))
 
 
 def _by_bucket(sql: DuckDBPyConnection, span: time_range.TimeRange, reported: set[int]) -> Table:
     """Return the totals of all topics and groups per time bucket."""
-    found = table_views.query(sql, f"SELECT bucket_at, direction, {SUMS} FROM selected GROUP BY ALL")
-    counts = {(row["bucket_at"], row["direction"]): row for row in found}
+    results = table_views.query(sql, f"SELECT bucket_at, direction, {SUMS} FROM selected GROUP BY ALL")
+    counts = {(row["bucket_at"], row["direction"]): row for row in results}
     rows: list[tuple[Value, ...]] = []
     for bucket in reversed(span.buckets):
         cells: list[Value] = [utc_time(bucket), span.is_complete_bucket(bucket)]
@@ -143,12 +143,12 @@ def _plot(sql: DuckDBPyConnection, span: time_range.TimeRange, reported: set[int
         "ORDER BY messages DESC, topic, client_group",
         [direction],
     )
-    found = table_views.query(
+    results = table_views.query(
         sql,
         f"SELECT bucket_at, topic, client_group, {SUMS} FROM selected WHERE direction = $1 GROUP BY ALL",
         [direction],
     )
-    counts = {(row["bucket_at"], row["topic"], row["client_group"]): row["messages"] for row in found}
+    counts = {(row["bucket_at"], row["topic"], row["client_group"]): row["messages"] for row in results}
     lines = []
     for pair in pairs[:LINES_MAX]:
         points = tuple(
@@ -177,7 +177,7 @@ def _excluded_note(
     """Return sentences about messages outside the covered time, whose clients' clocks are wrong."""
     note = ""
     first_ms = since_ms // time_range.MINUTE_MS * time_range.MINUTE_MS
-    for begin_ms, end_ms, where in ((first_ms, span.start_ms, "before"), (span.end_ms, until_ms, "after")):
+    for begin_ms, end_ms, direction in ((first_ms, span.start_ms, "before"), (span.end_ms, until_ms, "after")):
         (row,) = table_views.query(
             sql,
             f"""SELECT coalesce(sum(messages), 0)::BIGINT AS count FROM traffic
@@ -185,7 +185,7 @@ def _excluded_note(
             [topic, group],
         )
         if row["count"]:
-            note += f" {row['count']:,} messages excluded: their clients' clocks are {where} this time."
+            note += f" {row['count']:,} messages excluded: their clients' clocks are {direction} this time."
     return note
 
 

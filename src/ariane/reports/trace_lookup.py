@@ -167,7 +167,7 @@ def _candidate_buckets(home: Path, message_id: str, version: table_format.TableV
 def _resolve_term(home: Path, term: str, limit: int | None) -> tuple[list[tuple[str, list[str]]], int]:
     """Return ids and buckets of the newest `limit` messages with a key or offset id, and the number of all of them."""
     with table_views.open_views(home, table_views.whole_table(MESSAGE_KEYS)) as sql:
-        found = table_views.query(
+        results = table_views.query(
             sql,
             "SELECT message_id, list(DISTINCT journey_bucket) AS buckets, max(first_traced_at) AS first_traced_at, "
             "count(*) OVER () AS messages "
@@ -175,7 +175,7 @@ def _resolve_term(home: Path, term: str, limit: int | None) -> tuple[list[tuple[
             + ("" if limit is None else f" LIMIT {int(limit)}"),
             [term],
         )
-    return [(row["message_id"], row["buckets"]) for row in found], found[0]["messages"] if found else 0
+    return [(row["message_id"], row["buckets"]) for row in results], results[0]["messages"] if results else 0
 
 
 def _newest_journeys(
@@ -188,15 +188,17 @@ def _newest_journeys(
     ids: list[str] = []
     examined = 0
     while examined < len(candidates) and len(ids) < limit:
-        some = dict(candidates[examined : examined + page])
-        examined += len(some)
-        found = _journeys(home, set(some), {bucket for buckets in some.values() for bucket in buckets}, group)
-        matching = {row["message_id"] for row in found} if group is not None else set(some)
-        ids += [message_id for message_id in some if message_id in matching]
-        rows += found
-    shown = set(ids[:limit])
-    rows = sorted((row for row in rows if row["message_id"] in shown), key=lambda row: row["message_id"])
-    return LookupResult(rows, len(ids) - len(shown) + count - examined)
+        page_buckets = dict(candidates[examined : examined + page])
+        examined += len(page_buckets)
+        page_rows = _journeys(
+            home, set(page_buckets), {bucket for buckets in page_buckets.values() for bucket in buckets}, group
+        )
+        matching = {row["message_id"] for row in page_rows} if group is not None else set(page_buckets)
+        ids += [message_id for message_id in page_buckets if message_id in matching]
+        rows += page_rows
+    selected_ids = set(ids[:limit])
+    rows = sorted((row for row in rows if row["message_id"] in selected_ids), key=lambda row: row["message_id"])
+    return LookupResult(rows, len(ids) - len(selected_ids) + count - examined)
 
 
 def _journeys(home: Path, ids: set[str], buckets: set[str], group: str | None) -> list[dict[str, Any]]:
@@ -212,8 +214,8 @@ def _journeys(home: Path, ids: set[str], buckets: set[str], group: str | None) -
 
 def _raise_no_messages(topic: str, sql: Any, between: list[object]) -> None:
     """Raise StoreError with the topics that have journeys in the time range."""
-    question = f"SELECT DISTINCT topic FROM journeys WHERE topic IS NOT NULL AND {AT} BETWEEN $1 AND $2 ORDER BY topic"
-    names = [row["topic"] for row in table_views.query(sql, question, between)]
+    statement = f"SELECT DISTINCT topic FROM journeys WHERE topic IS NOT NULL AND {AT} BETWEEN $1 AND $2 ORDER BY topic"
+    names = [row["topic"] for row in table_views.query(sql, statement, between)]
     topics = ", ".join(names[:NAMES_MAX]) + (f" and {len(names) - NAMES_MAX:,} more" if len(names) > NAMES_MAX else "")
     raise StoreError(
         f"no traced messages of topic {topic} in this time range; "
@@ -230,16 +232,16 @@ def _producer_events(row: Mapping[str, Any]) -> Iterable[TimelineEvent]:
     host, group = row["producer_host"], row["producer_group"]
     clock = (row["producer_clock_ms"], row["producer_clock_error_ms"])
     if row["sent_at"] is not None:
-        what = "sent" if row["sent_ok"] else "send failed"
+        event = "sent" if row["sent_ok"] else "send failed"
         note = f"{row['sends']} sends" if row["sends"] and row["sends"] > 1 else ""
         yield TimelineEvent(
-            *_to_broker_clock(row["sent_at"], *clock), what, host, group, *about, _ms(row["send_cost_ms"]), note
+            *_to_broker_clock(row["sent_at"], *clock), event, host, group, *about, _ms(row["send_cost_ms"]), note
         )
     for decision in row["transactions"] or ():
         note = "broker check" if decision["from_check"] else ""
-        what = f"decided: {decision['state']}"
+        event = f"decided: {decision['state']}"
         yield TimelineEvent(
-            *_to_broker_clock(decision["decided_at"], *clock), what, decision["host"], group, *about, None, note
+            *_to_broker_clock(decision["decided_at"], *clock), event, decision["host"], group, *about, None, note
         )
     if row["recalled_at"] is not None:
         yield TimelineEvent(*_to_broker_clock(row["recalled_at"], *clock), "recalled", host, group, *about, None, "")
@@ -288,15 +290,15 @@ def _consumer_events(row: Mapping[str, Any]) -> Iterable[TimelineEvent]:
                 *_to_broker_clock(began, *clock), "delivered", attempt["host"], group, *about, waited, ", ".join(notes)
             )
         if ended is not None:
-            what = "consumed" if attempt["result"] == "success" else f"consumed: {attempt['result']}"
-            yield TimelineEvent(*_to_broker_clock(ended, *clock), what, attempt["host"], group, *about, cost, "")
+            event = "consumed" if attempt["result"] == "success" else f"consumed: {attempt['result']}"
+            yield TimelineEvent(*_to_broker_clock(ended, *clock), event, attempt["host"], group, *about, cost, "")
 
 
-def _to_broker_clock(at: datetime, clock_ms: int | None, error_ms: int | None) -> tuple[datetime, int | None]:
+def _to_broker_clock(client_time: datetime, clock_ms: int | None, error_ms: int | None) -> tuple[datetime, int | None]:
     """Return a client's time by the broker's clock and its error; unchanged and None if the clock offset is unknown."""
     if clock_ms is None:
-        return at, None
-    return at + timedelta(milliseconds=clock_ms), error_ms
+        return client_time, None
+    return client_time + timedelta(milliseconds=clock_ms), error_ms
 
 
 def _ms(value: int | None) -> timedelta | None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 DECISIONS = (COMMIT, ROLLBACK, UNKNOWN, DISCARDED, OPEN)
 # Brokers check every minute by default: a transaction without a check for this long has ended, or has a longer immunity time.
-SILENT_MS = 600_000
+UNCHECKED_MS = 600_000
 # Columns that are counted: reading the ids of a million rows would take longer than all other columns.
 COUNTED = "topic, producer_group, half_stored_at, decision, decision_ms, checks, commits, reported_state, from_check"
 ROWS_MAX = 50  # pairs of topic and group: the busiest
@@ -51,7 +51,7 @@ def report(
 
     `topic` selects the target topic, `group` the producer group.
     """
-    fresh = freshness(home, TRANSACTIONS, now_ms)
+    table_freshness = freshness(home, TRANSACTIONS, now_ms)
     with open_views(home, whole_table(TRANSACTIONS)) as sql:
         condition = "".join(
             f" AND {name} = ?" for name, value in (("topic", topic), ("producer_group", group)) if value is not None
@@ -68,7 +68,11 @@ def report(
             values,
         )
         # Compared with the as-of time, not with now: a pipeline that lags has not seen the latest checks.
-        is_silent = "false" if fresh.as_of_ms is None else f"epoch_ms(last_copy_at) < {fresh.as_of_ms - SILENT_MS}"
+        is_silent = (
+            "false"
+            if table_freshness.as_of_ms is None
+            else f"epoch_ms(last_copy_at) < {table_freshness.as_of_ms - UNCHECKED_MS}"
+        )
         sql.execute(
             f"""CREATE TEMP TABLE open_transactions AS SELECT *, {is_silent} AS is_silent,
             if(half_stored_at IS NULL, NULL, greatest({now_ms} - epoch_ms(half_stored_at), 0)) AS age_ms
@@ -76,8 +80,8 @@ def report(
             values,
         )
         parts = (_decisions(sql), _times(sql), _plot(sql), _checks(sql), _ages(sql), _oldest(sql), _discarded(sql))
-    warnings = (*fresh.warnings, *time_range.late_start_warnings(home, MESSAGES, since_ms))
-    return Report("Transactions", utc_time(fresh.as_of_ms), warnings, parts)
+    warnings = (*table_freshness.warnings, *time_range.late_start_warnings(home, MESSAGES, since_ms))
+    return Report("Transactions", utc_time(table_freshness.as_of_ms), warnings, parts)
 
 
 def _decisions(sql: DuckDBPyConnection) -> Table:
@@ -106,8 +110,8 @@ def _decisions(sql: DuckDBPyConnection) -> Table:
         "Half messages stored in this time range. Discarded: the check limit was exceeded. Last answer: of the producers of open "
         "and discarded transactions, from traces."
     )
-    listed = tuple(tuple(row[name] for name in names) for row in rows[:ROWS_MAX])
-    return Table("Decisions", fields, listed, note, max(0, len(rows) - ROWS_MAX))
+    table_rows = tuple(tuple(row[name] for name in names) for row in rows[:ROWS_MAX])
+    return Table("Decisions", fields, table_rows, note, max(0, len(rows) - ROWS_MAX))
 
 
 def _times(sql: DuckDBPyConnection) -> Table:
@@ -181,7 +185,7 @@ def _checks(sql: DuckDBPyConnection) -> Table:
 
 def _ages(sql: DuckDBPyConnection) -> Table:
     cases = " ".join(
-        f"WHEN age_ms <= {most} THEN {number}" for number, (_, most) in enumerate(AGES) if most is not None
+        f"WHEN age_ms <= {upper_ms} THEN {number}" for number, (_, upper_ms) in enumerate(AGES) if upper_ms is not None
     )
     rows = query(
         sql,
@@ -191,11 +195,11 @@ def _ages(sql: DuckDBPyConnection) -> Table:
     )
     ages = [*(name for name, _ in AGES), "unknown"]
     names = ("count", "silent", "checked", "most_checks", "unknown")
-    listed = tuple((ages[row["age"]], *(row[name] for name in names)) for row in rows)
+    table_rows = tuple((ages[row["age"]], *(row[name] for name in names)) for row in rows)
     fields = (
         Column("age"),
         Column("open"),
-        Column(f"no check for {SILENT_MS // 60_000} min"),
+        Column(f"no check for {UNCHECKED_MS // 60_000} min"),
         Column("checked"),
         Column("max checks"),
         Column("last answer UNKNOWN"),
@@ -204,7 +208,7 @@ def _ages(sql: DuckDBPyConnection) -> Table:
         "All transactions without a known decision; age as of now. Transactions that the broker no longer checks have ended, or "
         "have a long immunity time: rollbacks on Java brokers are visible only in the producers' traces."
     )
-    return Table("Open by age", fields, listed, note)
+    return Table("Open by age", fields, table_rows, note)
 
 
 def _oldest(sql: DuckDBPyConnection) -> Table:

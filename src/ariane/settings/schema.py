@@ -130,14 +130,14 @@ class SettingsSchema(Generic[C]):
         Raises:
             ConfigError: a key cannot be changed, or does not exist; names the first one and what to do.
         """
-        before = self.texts(config)
-        different = {key: text.strip() for key, text in changes.items() if before.get(key) != text.strip()}
+        current = self.texts(config)
+        different = {key: text.strip() for key, text in changes.items() if current.get(key) != text.strip()}
         for key, text in different.items():
             self._check_change(key, text)
         # Parsed as a whole, so that a change passes the same checks as a file, those of several settings included.
-        changed, _ = self.parse({**before, **different})
-        after = self.texts(changed)
-        return changed, {key: after[key] for key in different}
+        changed, _ = self.parse({**current, **different})
+        changed_texts = self.texts(changed)
+        return changed, {key: changed_texts[key] for key in different}
 
     def _check_change(self, key: str, text: str) -> None:
         if key in self.changeable:
