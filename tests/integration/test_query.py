@@ -10,8 +10,8 @@ import pytest
 
 from ariane.broker.broker import Broker
 from ariane.broker.config import BROKER_SETTINGS, BrokerConfig
-from ariane.cluster import message_query
-from ariane.errors import ConfigError, ConnectionLost, ReplyError
+from ariane.cluster.admin import Admin
+from ariane.errors import ConfigError, ConnectionLost, ReplyError, RouteNotFound
 from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import batch, properties, record
 from ariane.protocol.codes import RequestCode, ResponseCode
@@ -172,6 +172,7 @@ def test_a_query_without_an_index_reports_the_reason(tmp_path: Path) -> None:
 def test_queries_cover_all_brokers_of_a_cluster(tmp_path: Path) -> None:
     async def run() -> None:
         async with cluster(tmp_path) as (namesrv, addr), ConnectionPool() as peers:
+            admin = Admin(namesrv, peers=peers)
             placed = [
                 await send(
                     peers, addr, UNIQ_KEY=f"{ID[:-4]}{number:04X}", KEYS=f"k Aa{number % 2}", body=b"%d" % number
@@ -179,30 +180,30 @@ def test_queries_cover_all_brokers_of_a_cluster(tmp_path: Path) -> None:
                 for number in range(130)
             ]
             again = await send(peers, addr, UNIQ_KEY=ID[:-4] + "0005", KEYS="k", body=b"again")
-            found = await message_query.query_by_key(peers, namesrv, "T", "k")
-            assert found.missing == {}
+            found = await admin.query_by_key("T", "k")
+            assert (found.unavailable, found.truncated) == ((), {})
             assert [one.body for one in found.messages] == [*(b"%d" % number for number in range(130)), b"again"]
             assert found.messages[0].queue.broker == "broker-a"
-            few = await message_query.query_by_key(peers, namesrv, "T", "k", messages_max=70)
-            assert few.missing == {"broker-a": "limited to the newest 70 messages"}
+            few = await admin.query_by_key("T", "k", messages_max=70)
+            assert few.truncated == {"broker-a": "limited to the newest 70 messages"}
             assert few.messages == found.messages[-70:]
-            half = await message_query.query_by_key(peers, namesrv, "T", "Aa1", end_ms=found.messages[-1].store_ms)
+            half = await admin.query_by_key("T", "Aa1", end_ms=found.messages[-1].store_ms)
             assert len(half.messages) == 65
-            late = await message_query.query_by_key(peers, namesrv, "T", "k", begin_ms=found.messages[-1].store_ms + 1)
-            assert late == ([], {})
+            late = await admin.query_by_key("T", "k", begin_ms=found.messages[-1].store_ms + 1)
+            assert late == ([], (), {})
 
-            unique = await message_query.query_by_unique_key(peers, namesrv, "T", ID[:-4] + "0005")
-            assert unique.message is not None
-            assert unique.message.body == b"5"
-            assert [one.offset_message_id for one in unique.copies] == [placed[5].message_id, again.message_id]
-            assert await message_query.query_by_unique_key(peers, namesrv, "T", ID[:-4] + "FFFF") == (None, [], {})
+            unique = await admin.query_by_unique_key("T", ID[:-4] + "0005")
+            assert unique.first is not None
+            assert unique.first.body == b"5"
+            assert [one.offset_message_id for one in unique.messages] == [placed[5].message_id, again.message_id]
+            assert await admin.query_by_unique_key("T", ID[:-4] + "FFFF") == ([], (), {})
 
-            one = await message_query.view_by_offset_id(peers, placed[7].message_id)
+            one = await admin.view_by_offset_id(placed[7].message_id)
             assert (one.body, one.message_id) == (b"7", f"{ID[:-4]}0007")
             with pytest.raises(ReplyError, match="can not find message"):
-                await message_query.view_by_offset_id(peers, placed[7].message_id[:-1] + "1")
-            with pytest.raises(ReplyError, match="No topic route"):
-                await message_query.query_by_key(peers, namesrv, "Nowhere", "k")
+                await admin.view_by_offset_id(placed[7].message_id[:-1] + "1")
+            with pytest.raises(RouteNotFound, match="Nowhere"):
+                await admin.query_by_key("Nowhere", "k")
 
     asyncio.run(asyncio.wait_for(run(), 60))
 
@@ -211,7 +212,8 @@ def test_an_unreachable_broker_is_reported_as_missing(tmp_path: Path, monkeypatc
     async def run() -> None:
         async with cluster(tmp_path) as (namesrv, addr), ConnectionPool() as peers:
             await send(peers, addr, UNIQ_KEY=ID)
-            await message_query.query_by_unique_key(peers, namesrv, "T", ID)
+            admin = Admin(namesrv, peers=peers)
+            await admin.query_by_unique_key("T", ID)
             ask = peers.request
 
             async def request(to: str, code: int, *rest: object, **more: object) -> Command:
@@ -220,9 +222,10 @@ def test_an_unreachable_broker_is_reported_as_missing(tmp_path: Path, monkeypatc
                 return await ask(to, code, *rest, **more)  # type: ignore[arg-type]
 
             monkeypatch.setattr(peers, "request", request)
-            found = await message_query.query_by_unique_key(peers, namesrv, "T", ID)
-            assert found.message is None
-            assert list(found.missing) == ["broker-a"]
-            assert "refused" in found.missing["broker-a"]
+            found = await admin.query_by_unique_key("T", ID)
+            assert found.first is None
+            (missing,) = found.unavailable
+            assert missing.broker == "broker-a"
+            assert "refused" in missing.reason
 
     asyncio.run(asyncio.wait_for(run(), 60))

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from interop_servers import produce
 
-from ariane.cluster import message_query
+from ariane.cluster.admin import Admin
+from ariane.cluster.message_query import QueryResult
 from ariane.model import ids
-from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import properties, record
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests.messaging import QueryMessage, SendMessage
@@ -56,14 +56,14 @@ def every_id(namesrv: str, sent: Sequence[dict[str, object]]) -> None:
     """Query every message by unique id and by key through our use cases, at either broker."""
 
     async def run() -> None:
-        async with ConnectionPool() as peers:
+        async with Admin(namesrv) as admin:
             for one in sent:
-                found = await message_query.query_by_unique_key(peers, namesrv, "T", str(one["msgId"]))
-                assert found.message is not None
-                assert found.message.offset_message_id == one["offsetMsgId"]
-                same = await message_query.query_by_key(peers, namesrv, "T", str(one["key"]))
+                found = await admin.query_by_unique_key("T", str(one["msgId"]))
+                assert found.first is not None
+                assert found.first.offset_message_id == one["offsetMsgId"]
+                same = await admin.query_by_key("T", str(one["key"]))
                 assert [other.message_id for other in same.messages] == [one["msgId"]]
-                assert same.missing == {}
+                assert (same.unavailable, same.truncated) == ((), {})
 
     asyncio.run(run())
 
@@ -78,18 +78,19 @@ def test_mqadmin_finds_messages_of_java_producers(tmp_path: Path) -> None:
 AHEAD_MS = 1200
 
 
-async def asked_ahead(namesrv: str, addr: str) -> tuple[str, int, message_query.UniqueKeyResult]:
+async def asked_ahead(namesrv: str, addr: str) -> tuple[str, int, QueryResult]:
     """Send a message with a unique id from a client whose clock is ahead, and query it as Java's client does: from one second
     before the id's time, which is 200 ms after the store time. Return the id, the response code and the result of our tools."""
     now_ms = time.time_ns() // 1_000_000
     ahead = f"7F0000011A2B18B4AAC2{now_ms + AHEAD_MS - ids.month_start_ms(now_ms):08X}0007"
-    async with ConnectionPool() as peers:
+    async with Admin(namesrv) as admin:
+        peers = admin.peers
         header = SendMessage("P", "T", "TBW102", 4, 0, 0, now_ms + AHEAD_MS, 0, properties.encode({"UNIQ_KEY": ahead}))
         await peers.request_ok(addr, RequestCode.SEND_MESSAGE_V2, header, b"b")
         await asyncio.sleep(0.3)  # Java's broker indexes a moment later
-        found = await message_query.query_by_unique_key(peers, namesrv, "T", ahead)
-        assert found.message is not None
-        begin_ms = found.message.store_ms + AHEAD_MS - 1000
+        found = await admin.query_by_unique_key("T", ahead)
+        assert found.first is not None
+        begin_ms = found.first.store_ms + AHEAD_MS - 1000
         request = QueryMessage("T", ahead, 32, begin_ms, (1 << 63) - 1, "true")
         return ahead, (await peers.request(addr, RequestCode.QUERY_MESSAGE, request)).code, found
 
@@ -107,9 +108,9 @@ def test_our_tools_find_an_id_from_a_fast_clock_at_a_java_broker(tmp_path: Path)
         produce(ns.addr, 1)
         ahead, code, found = asyncio.run(asked_ahead(ns.addr, broker.addr))
     assert code == ResponseCode.QUERY_NOT_FOUND, "4.9.4 does not find it"
-    assert found.message is not None
-    assert found.message.message_id == ahead
-    assert found.missing == {}
+    assert found.first is not None
+    assert found.first.message_id == ahead
+    assert (found.unavailable, found.truncated) == ((), {})
 
 
 def test_java_reads_and_extends_our_index(tmp_path: Path) -> None:
@@ -145,16 +146,18 @@ def test_the_index_of_a_killed_java_broker_is_completed(tmp_path: Path) -> None:
 
 
 def test_results_truncated_silently_by_a_java_broker_are_reported(tmp_path: Path) -> None:
-    async def run(namesrv: str, addr: str, offset_id: str) -> message_query.QueryResult:
-        async with ConnectionPool() as peers:
-            answer = await peers.request_ok(addr, RequestCode.QUERY_MESSAGE, QueryMessage("T", "K-0", 1000, 0, 1 << 62))
+    async def run(namesrv: str, addr: str, offset_id: str) -> QueryResult:
+        async with Admin(namesrv) as admin:
+            answer = await admin.peers.request_ok(
+                addr, RequestCode.QUERY_MESSAGE, QueryMessage("T", "K-0", 1000, 0, 1 << 62)
+            )
             assert len(list(record.decode_all(answer.body))) == 64
-            one = await message_query.view_by_offset_id(peers, offset_id)
+            one = await admin.view_by_offset_id(offset_id)
             assert (one.offset_message_id, one.keys) == (offset_id, ("K-0",))
-            return await message_query.query_by_key(peers, namesrv, "T", "K-0")
+            return await admin.query_by_key("T", "K-0")
 
     with java.name_server(tmp_path / "ns") as ns, java.broker(tmp_path, ns.addr) as broker:
         sent = produce(ns.addr, 160, "orders=2")
         found = asyncio.run(run(ns.addr, broker.addr, str(sent[0]["offsetMsgId"])))
     assert len(found.messages) >= 64
-    assert len(found.messages) == 80 or "the others cannot be queried" in found.missing["broker-a"]
+    assert len(found.messages) == 80 or "the others cannot be queried" in found.truncated["broker-a"]

@@ -15,13 +15,13 @@ from ariane.client.fetcher import run_fetch_loop
 from ariane.client.group_options import GroupOptions
 from ariane.client.offset_store import OffsetStore
 from ariane.client.process_queue import ProcessQueue
-from ariane.client.received_messages import is_unreadable
 from ariane.client.settings import ConsumerSettings
 from ariane.errors import ConnectionLost, ProtocolError, RequestTimeout
 from ariane.model import host
 from ariane.protocol import properties, record
 from ariane.protocol.codes import VERSION, RequestCode
 from ariane.protocol.command import Command
+from ariane.protocol.received_messages import is_unreadable
 from ariane.protocol.requests.clients import SubscriptionData
 from ariane.testing.clock import FakeClock
 

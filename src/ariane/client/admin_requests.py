@@ -21,13 +21,13 @@ from ariane.client.listener_invoker import ListenerInvoker
 from ariane.client.offset_store import OffsetStore
 from ariane.client.process_queue import LOCK_TRUSTED_S, ProcessQueue
 from ariane.client.rebalancer import Rebalancer
-from ariane.client.received_messages import is_unreadable, to_received_message
 from ariane.errors import ReplyError
 from ariane.model.message import MessageQueue
 from ariane.net.connection import HandlerResult, Reply
 from ariane.protocol import fastjson, record
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
+from ariane.protocol.received_messages import is_unreadable, to_received_message
 from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.callbacks import (
     ConsumeDirectly,

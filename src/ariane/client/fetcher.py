@@ -22,13 +22,13 @@ from ariane.client.group_options import GroupOptions
 from ariane.client.offset_store import OffsetStore
 from ariane.client.process_queue import ProcessQueue
 from ariane.client.rates import ConsumeRates
-from ariane.client.received_messages import to_received_message
 from ariane.errors import ArianeError, ConnectionLost, ReplyError
 from ariane.model import message as names
 from ariane.model.message import MessageQueue, ReceivedMessage
 from ariane.protocol import record
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
+from ariane.protocol.received_messages import to_received_message
 from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.clients import SubscriptionData
 from ariane.protocol.requests.messaging import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND, TAG, PullMessage, PullMessageAnswer

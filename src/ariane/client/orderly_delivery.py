@@ -21,12 +21,12 @@ import msgspec
 from ariane.client.listener_invoker import ListenerInvoker, ListenerOutcome
 from ariane.client.offset_store import OffsetStore
 from ariane.client.process_queue import ProcessQueue
-from ariane.client.received_messages import is_unreadable
 from ariane.client.send_back import DEAD_LETTER, SendBackStrategy
 from ariane.client.settings import ConsumerSettings
 from ariane.clock import Clock
 from ariane.model.message import ReceivedMessage
 from ariane.net.tasks import BackgroundTasks
+from ariane.protocol.received_messages import is_unreadable
 
 log = logging.getLogger("ariane.client")
 

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from ariane.client import send_codec
-from ariane.client.received_messages import expand_body
 from ariane.client.send_codec import PreparedMessage
 from ariane.client.settings import ProducerSettings
 from ariane.clock import Clock
@@ -25,6 +24,7 @@ from ariane.net.connection import Peer, Reply
 from ariane.protocol import properties
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
+from ariane.protocol.received_messages import expand_body
 from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.callbacks import PushReply
 

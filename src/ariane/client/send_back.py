@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
-from ariane.client.received_messages import is_unreadable
 from ariane.client.route_cache import Peers, RouteCache
 from ariane.client.send_codec import PreparedMessage, Redelivery
 from ariane.client.sender import MessageSender
@@ -23,6 +22,7 @@ from ariane.model.message import ReceivedMessage
 from ariane.model.topic import retry_topic
 from ariane.protocol import compression, properties
 from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.received_messages import is_unreadable
 from ariane.protocol.requests.messaging import ConsumerSendMsgBack
 
 log = logging.getLogger("ariane.client")

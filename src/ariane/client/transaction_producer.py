@@ -34,7 +34,6 @@ from ariane.client import send_codec, validation
 from ariane.client.client_instance import ClientInstance
 from ariane.client.hooks import LocalState, SendHook, TransactionEnd, TransactionEndHook
 from ariane.client.producer import Producer
-from ariane.client.received_messages import to_received_message
 from ariane.client.send_codec import PreparedMessage, SendResult, SendStatus
 from ariane.client.settings import ClientSettings, ProducerSettings, TraceSettings
 from ariane.client.telemetry import NO_TELEMETRY, ClientTelemetry
@@ -47,6 +46,7 @@ from ariane.net.tasks import BackgroundTasks
 from ariane.protocol import record
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
+from ariane.protocol.received_messages import to_received_message
 from ariane.protocol.requests import decode_header, encode_header
 from ariane.protocol.requests.messaging import CheckTransactionState, EndTransactionHeader
 

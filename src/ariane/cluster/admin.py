@@ -9,8 +9,15 @@ Each area has a module; reads return values, changes return what was changed (`C
 from __future__ import annotations
 
 from ariane.cluster.cluster_snapshot import DiagnosisOperations
+from ariane.cluster.message_sending import MessageSendOperations
+from ariane.cluster.message_tracking import MessageTrackOperations
 from ariane.cluster.topic_admin import TopicOperations
 
 
-class Admin(TopicOperations, DiagnosisOperations):
+class Admin(
+    TopicOperations,
+    MessageTrackOperations,
+    MessageSendOperations,
+    DiagnosisOperations,
+):
     """Operator's view of a cluster of Ariane or Apache RocketMQ. Arguments: `ClusterConnection`."""

@@ -106,6 +106,7 @@ class ClusterConnection:
         self.name_servers: tuple[str, ...] = tuple(text.strip() for text in texts if text.strip())
         if not self.name_servers:
             raise ConfigError("namesrv", namesrv, "expected HOST:PORT, several separated by ';'")
+        self.credentials = credentials
         sign = functools.partial(signing.sign, credentials) if credentials else None
         self.peers = peers or ConnectionPool(sign=sign)
         self._owns_peers = peers is None

@@ -1,142 +1,253 @@
-"""Finds messages by key, unique id or offset id. [QueryMsgByKey-, -ByUniqueKey-, -ByIdSubCommand]
+"""Finds messages by key, unique key, offset id, position, or any id. [QueryMsgByKey-, -ByUniqueKey-, -ById-, -ByOffsetSubCommand]
 
-Queries every broker of the topic's route page by page to the end. Brokers whose messages may be missing are part of the
-result: callers must report them.
+    any id ─→ offset id of a broker? ─→ VIEW_MESSAGE_BY_ID          one record
+           └→ unique key ──────────→ QUERY_MESSAGE per topic        all copies: original, retries, dead letter, delayed
+
+Queries every broker of the topic's route page by page to the end, over all times: the time in a unique key is by the client's
+clock and time zone. Brokers whose messages may be missing are part of the result: callers must report them.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
 
-from ariane.client.received_messages import to_received_message
-from ariane.errors import ConnectionLost, ReplyError, RequestTimeout
+from ariane.cluster.connection import Answers, BrokerServer, BrokerUnavailable
+from ariane.cluster.queue_reading import QueueReadOperations, readable_servers
+from ariane.errors import ConnectionLost, ProtocolError, ReplyError, RequestTimeout
 from ariane.model import ids
 from ariane.model.message import KEYS, UNIQ_KEY, MessageQueue, ReceivedMessage
-from ariane.net.connection_pool import ConnectionPool
+from ariane.model.topic import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from ariane.protocol import fastjson, record
 from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.command import Command
+from ariane.protocol.received_messages import to_received_message
 from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.messaging import QueryMessage, QueryMessageAnswer, ViewMessage
-from ariane.protocol.requests.routing import BrokerData, RouteRequest, TopicRoute
+from ariane.protocol.requests.routing import TopicRoute, TopicTable
 
 PAGE_MESSAGES = 64  # default maximum per response (maxMsgsNumBatch)
 MESSAGES_MAX = 10_000  # default maximum per query
-TIMEOUT_MS = 10_000
+CONCURRENT_TOPICS = 64  # requests in flight to one broker while all topics are searched
 EVER_MS = (1 << 63) - 1
+PORT_MAX = 65_535
+
+# Topics with copies of messages that are waiting; brokers may have their queues without a topic configuration.
+PENDING_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC)
 
 
 class QueryResult(NamedTuple):
-    """Messages in the order of their store times; `missing` maps brokers with possibly missing messages to the reason."""
+    """Messages in the order of their store times.
+
+    Attributes:
+        messages: The messages.
+        unavailable: Brokers that did not respond, so that their messages are missing.
+        truncated: Brokers that have more messages, with the reason why these are not in the result.
+    """
 
     messages: list[ReceivedMessage]
-    missing: dict[str, str]
+    unavailable: tuple[BrokerUnavailable, ...] = ()
+    truncated: Mapping[str, str] = {}
+
+    @property
+    def first(self) -> ReceivedMessage | None:
+        """The message that was stored first; None if no broker has one."""
+        return self.messages[0] if self.messages else None
 
 
-class UniqueKeyResult(NamedTuple):
-    """The message with a unique id: the copy that was stored first; None if no broker has one."""
-
-    message: ReceivedMessage | None
-    copies: list[ReceivedMessage]
-    missing: dict[str, str]
+class _BrokerResult(NamedTuple):
+    messages: list[ReceivedMessage]
+    truncated: str
 
 
-async def query_by_key(
-    peers: ConnectionPool,
-    namesrv: str,
-    topic: str,
-    key: str,
-    *,
-    begin_ms: int = 0,
-    end_ms: int = EVER_MS,
-    messages_max: int = MESSAGES_MAX,
-) -> QueryResult:
-    """Return the newest messages of each broker with a key or unique id, stored in a time range.
+class MessageOperations(QueueReadOperations):
+    """Operations that look up messages."""
 
-    Raises:
-        ReplyError: the name server has no route to the topic.
+    async def query_by_key(
+        self,
+        topic: str,
+        key: str,
+        *,
+        begin_ms: int = 0,
+        end_ms: int = EVER_MS,
+        messages_max: int = MESSAGES_MAX,
+    ) -> QueryResult:
+        """Return the messages of a topic with a business key or unique key, stored in a time range.
+
+        Args:
+            topic: Topic that stores the messages.
+            key: One of their keys, or their unique key.
+            begin_ms: Earliest store time, ms since the epoch.
+            end_ms: Latest store time.
+            messages_max: Maximum per broker; the newest are returned, and `truncated` names the broker.
+
+        Raises:
+            RouteNotFound: the topic does not exist.
+        """
+        servers = readable_servers(await self.routing.fetch_route(topic))
+        query = QueryMessage(topic, key, PAGE_MESSAGES, begin_ms, end_ms)
+        return _merge(await self.ask_all(servers, lambda server: self._query_broker(server, query, messages_max)))
+
+    async def query_by_unique_key(self, topic: str, unique_key: str) -> QueryResult:
+        """Return the messages of a topic with a unique key: several if a producer sent the message again.
+
+        Raises:
+            RouteNotFound: the topic does not exist.
+        """
+        result = await self.query_by_key(topic, unique_key)
+        return result._replace(messages=_with_unique_key(result.messages, unique_key))
+
+    async def view_by_offset_id(self, message_id: str) -> ReceivedMessage:
+        """Return the message with an offset id, from the broker whose address is in the id.
+
+        Raises:
+            ProtocolError: the id is malformed.
+            ReplyError: the broker has no such message.
+            ConnectionLost, RequestTimeout: the broker did not respond.
+        """
+        addr, offset = ids.parse_offset_message_id(message_id)
+        answer = await self.request(addr, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessage(offset))
+        info = await self.routing.fetch_cluster()
+        names = {at: name for name, data in info.broker_addr_table.items() for at in data.broker_addrs.values()}
+        return to_message(record.decode(answer.body), names.get(addr, addr))
+
+    async def find_messages(self, message_id: str, topic: str | None = None) -> QueryResult:
+        """Return the message with an id of any kind, and all stored copies if it is a unique key.
+
+        A unique key without a topic is looked up in all topics of all brokers: also among retries, dead letters, delayed
+        messages and half messages.
+
+        Args:
+            message_id: Offset id or unique key, with IPv4 or IPv6 addresses.
+            topic: Search a unique key in this topic only.
+
+        Raises:
+            RouteNotFound: the topic does not exist.
+            ServerUnavailable: no broker is registered.
+        """
+        if topic is not None:
+            return await self.query_by_unique_key(topic, message_id)
+        unreachable: tuple[BrokerUnavailable, ...] = ()
+        if is_offset_id(message_id):
+            try:
+                return QueryResult([await self.view_by_offset_id(message_id)])
+            except (ReplyError, ProtocolError):
+                pass  # no record begins there: it may be a unique key all the same
+            except (ConnectionLost, RequestTimeout) as error:
+                unreachable = (BrokerUnavailable("of the id", ids.parse_offset_message_id(message_id)[0], str(error)),)
+        result = await self._search_all_topics(message_id)
+        return result if result.messages else result._replace(unavailable=result.unavailable + unreachable)
+
+    async def view_at(self, queue: MessageQueue, offset: int) -> ReceivedMessage | None:
+        """Return the message at an offset of a queue; None if the queue has none there.
+
+        Raises:
+            RouteNotFound, NotFound: the topic does not exist, or not on this broker.
+            ReplyError: the broker rejected the request, for example because of the queue id.
+        """
+        at = await self.locate_queue(queue.topic, queue.broker, queue.queue_id)
+        page = await self.pull(at, offset, count=1)
+        found = next((stored for stored in page.records if stored.queue_offset == offset), None)
+        if found is None:
+            return None
+        message = to_message(found, queue.broker)
+        # Java's pull consumers add these to the message, and its tools print them.
+        bounds = {"MIN_OFFSET": str(page.min_offset), "MAX_OFFSET": str(page.max_offset)}
+        return msgspec.structs.replace(message, properties={**message.properties, **bounds})
+
+    async def _search_all_topics(self, unique_key: str) -> QueryResult:
+        """Return the messages with a unique key, whatever topic stores them."""
+        info = await self.fetch_cluster()
+        servers = readable_servers(TopicRoute(broker_datas=tuple(info.broker_addr_table.values())))
+
+        async def search(server: BrokerServer) -> _BrokerResult:
+            answer = await self.request(server.addr, RequestCode.GET_ALL_TOPIC_CONFIG, is_slow=True)
+            topics = {*fastjson.decode(answer.body, TopicTable).topic_config_table, *PENDING_TOPICS}
+            in_flight = asyncio.Semaphore(CONCURRENT_TOPICS)
+
+            async def query(topic: str) -> _BrokerResult:
+                async with in_flight:
+                    header = QueryMessage(topic, unique_key, PAGE_MESSAGES, 0, EVER_MS)
+                    return await self._query_broker(server, header, MESSAGES_MAX)
+
+            results = await asyncio.gather(*(query(topic) for topic in sorted(topics)))
+            messages = [message for result in results for message in result.messages]
+            return _BrokerResult(messages, next((result.truncated for result in results if result.truncated), ""))
+
+        result = _merge(await self.ask_all(servers, search))
+        return result._replace(messages=_with_unique_key(result.messages, unique_key))
+
+    async def _query_broker(self, server: BrokerServer, query: QueryMessage, messages_max: int) -> _BrokerResult:
+        """Return the messages of one broker, page by page."""
+        found: dict[int, ReceivedMessage] = {}  # by commit-log offset: pages of a Java broker overlap
+        while True:
+            answer = await self.peers.request(
+                server.addr, RequestCode.QUERY_MESSAGE, query, timeout_ms=self.timeout_ms * 3
+            )
+            if answer.code not in (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND):
+                raise ReplyError(answer.code, answer.remark, server.addr)
+            page = list(record.decode_all(answer.body))
+            for stored in page:
+                if stored.offset not in found and stored.topic == query.topic and _has_key(stored, query.key):
+                    found[stored.offset] = to_message(stored, server.broker)
+            if len(found) > messages_max:
+                newest = sorted(found)[len(found) - messages_max :]
+                return _BrokerResult([found[at] for at in newest], f"limited to the newest {messages_max} messages")
+            following = _next_page(query, answer, page)
+            if not isinstance(following, QueryMessage):
+                return _BrokerResult(list(found.values()), following)
+            query = following
+
+
+def is_offset_id(message_id: str) -> bool:
+    """Return whether an id can be an offset id.
+
+    It has a port of two bytes in four; a unique key has a process id in the upper two, which is practically never 0.
     """
-    answer = await peers.request_ok(namesrv, RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(topic))
-    route = fastjson.decode(answer.body, TopicRoute)
-    query = QueryMessage(topic, key, PAGE_MESSAGES, begin_ms, end_ms)
-    messages: list[ReceivedMessage] = []
-    missing: dict[str, str] = {}
-    for broker in sorted(route.broker_datas, key=lambda data: data.broker_name):
-        found: dict[int, ReceivedMessage] = {}
-        try:
-            why = await _of_broker(peers, broker, query, messages_max, found)
-        except (ConnectionLost, RequestTimeout, ReplyError) as error:
-            why = str(error)
-        if why:
-            missing[broker.broker_name] = why
-        messages += found.values()
-    return QueryResult(sorted(messages, key=_by_store_time), missing)
+    try:
+        addr, _ = ids.parse_offset_message_id(message_id)
+    except ProtocolError:
+        return False
+    return 0 < int(addr.rpartition(":")[2]) <= PORT_MAX
 
 
-async def query_by_unique_key(peers: ConnectionPool, namesrv: str, topic: str, unique_id: str) -> UniqueKeyResult:
-    """Return the message with a unique id. Searches all times, because the time in the id is by the client's clock."""
-    found = await query_by_key(peers, namesrv, topic, unique_id)
-    copies = [message for message in found.messages if message.properties.get(UNIQ_KEY) == unique_id]
-    return UniqueKeyResult(copies[0] if copies else None, copies, found.missing)
+def to_message(stored: record.Record, broker: str) -> ReceivedMessage:
+    """Return a record of a broker as a message."""
+    return to_received_message(stored, stored.property_map(), MessageQueue(stored.topic, broker, stored.queue_id))
 
 
-async def view_by_offset_id(peers: ConnectionPool, message_id: str) -> ReceivedMessage:
-    """Return the message with an offset message id from the broker that stored it.
-
-    Raises:
-        ProtocolError: the id is malformed.
-        ReplyError: the broker has no such message.
-    """
-    addr, offset = ids.parse_offset_message_id(message_id)
-    answer = await peers.request_ok(addr, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessage(offset), timeout_ms=TIMEOUT_MS)
-    return _message(record.decode(answer.body), addr)
+def _merge(answers: Answers[_BrokerResult]) -> QueryResult:
+    messages = [message for _, result in answers.values for message in result.messages]
+    truncated = {server.broker: result.truncated for server, result in answers.values if result.truncated}
+    return QueryResult(sorted(messages, key=_by_store_time), answers.unavailable, truncated)
 
 
-async def _of_broker(
-    peers: ConnectionPool, broker: BrokerData, query: QueryMessage, messages_max: int, found: dict[int, ReceivedMessage]
-) -> str:
-    """Add the messages of one broker to `found`, by offset. Return why some may be missing, or ""."""
-    if not broker.broker_addrs:
-        return "no registered address"
-    addr = broker.broker_addrs[min(broker.broker_addrs)]
-    while True:
-        answer = await peers.request(addr, RequestCode.QUERY_MESSAGE, query, timeout_ms=TIMEOUT_MS)
-        if answer.code not in (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND):
-            raise ReplyError(answer.code, answer.remark, addr)
-        page = list(record.decode_all(answer.body))
-        for one in page:
-            if one.offset not in found and one.topic == query.topic and _has_key(one, query.key):
-                found[one.offset] = _message(one, broker.broker_name)
-        if len(found) > messages_max:
-            for offset in sorted(found)[: len(found) - messages_max]:
-                del found[offset]
-            return f"limited to the newest {messages_max} messages"
-        said = decode_header(answer, QueryMessageAnswer) if answer.field_map() else QueryMessageAnswer(0, 0)
-        if said.truncated is not None:
-            if said.next_position is None:
-                return ""
-            query = _on(query, query_position=said.next_position)
-        elif len(page) < PAGE_MESSAGES:
+def _next_page(query: QueryMessage, answer: Command, page: list[record.Record]) -> QueryMessage | str:
+    """Return the query for the next page, or why there is none: "" at the end."""
+    fields = decode_header(answer, QueryMessageAnswer) if answer.field_map() else QueryMessageAnswer(0, 0)
+    if fields.truncated is not None:
+        if fields.next_position is None:
             return ""
-        else:  # a Java broker does not report whether there are more: query the messages stored before
-            oldest_ms = min(one.store_ms for one in page)
-            if oldest_ms >= query.end_timestamp:
-                return f"more than {PAGE_MESSAGES} messages with the same store time {oldest_ms}; the others cannot be queried"
-            query = _on(query, end_timestamp=oldest_ms)
+        return msgspec.structs.replace(query, query_position=fields.next_position)
+    if len(page) < PAGE_MESSAGES:
+        return ""
+    # A Java broker does not report whether there are more: query the messages stored before.
+    oldest_ms = min(stored.store_ms for stored in page)
+    if oldest_ms >= query.end_timestamp:
+        return f"more than {PAGE_MESSAGES} messages with the same store time {oldest_ms}; the others cannot be queried"
+    return msgspec.structs.replace(query, end_timestamp=oldest_ms)
 
 
-def _on(query: QueryMessage, **changes: str | int) -> QueryMessage:
-    return msgspec.structs.replace(query, **changes)
-
-
-def _has_key(one: record.Record, key: str) -> bool:
-    table = one.property_map()
+def _has_key(stored: record.Record, key: str) -> bool:
+    table = stored.property_map()
     return key == table.get(UNIQ_KEY) or key in table.get(KEYS, "").split(" ")
 
 
-def _message(one: record.Record, broker: str) -> ReceivedMessage:
-    return to_received_message(one, one.property_map(), MessageQueue(one.topic, broker, one.queue_id))
+def _with_unique_key(messages: Iterable[ReceivedMessage], unique_key: str) -> list[ReceivedMessage]:
+    return [message for message in messages if message.properties.get(UNIQ_KEY) == unique_key]
 
 
 def _by_store_time(message: ReceivedMessage) -> tuple[int, str, int]:

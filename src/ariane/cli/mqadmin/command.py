@@ -56,11 +56,13 @@ class Output(NamedTuple):
         text: What Java's command prints to standard output, with its line ends.
         data: The same as a value for `--json`: a dict, a list, or Structs and NamedTuples. Unknown values are None.
         unavailable: Brokers that did not respond; they are reported on stderr, and the exit status is 1.
+        notes: Remarks for stderr, for example that a limit was reached; they do not change the exit status.
     """
 
     text: str
     data: Any
     unavailable: tuple[BrokerUnavailable, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 Run = Callable[["Admin", Options], AsyncIterator[Output]]

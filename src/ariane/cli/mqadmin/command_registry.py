@@ -24,6 +24,13 @@ _MODULES: dict[str, dict[str, str]] = {
         "updateTopic": "Create a topic or change it.",
         "topicList": "List all topics.",
     },
+    "message_query_commands": {
+        "queryMsgById": "Print messages with these ids, or send them again.",
+        "queryMsgByKey": "List the messages of a topic with a business key.",
+        "queryMsgByUniqueKey": "Print the message of a topic with a unique key.",
+        "queryMsgByOffset": "Print the message at an offset of a queue.",
+        "queryMsgTraceById": "Print the trace of a message.",
+    },
 }
 
 REGISTRY: dict[str, RegisteredCommand] = {

@@ -108,6 +108,8 @@ async def _run_once(command: AdminCommand, options: Options) -> int:
         async for output in command.run(admin, options):
             if not is_dry_run:
                 _print(output, options)
+            for note in output.notes:
+                print(note, file=sys.stderr)
             for missing in output.unavailable:
                 is_complete = False
                 print(f"Broker {missing.broker} {missing.addr} did not respond: {missing.reason}", file=sys.stderr)

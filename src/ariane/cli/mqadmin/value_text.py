@@ -29,10 +29,13 @@ def topic_config(config: TopicConfig) -> str:
 
 
 def time_ms(ms: int | None) -> str:
-    """Return `yyyy-MM-dd HH:mm:ss,SSS` in local time; empty if unknown."""
+    """Return `yyyy-MM-dd HH:mm:ss,SSS` in local time; empty if unknown, the number if no calendar has it."""
     if ms is None:
         return ""
-    local = datetime.fromtimestamp(ms / 1000).astimezone()
+    try:
+        local = datetime.fromtimestamp(ms // 1000).astimezone()
+    except (OverflowError, ValueError, OSError):  # producers may send any number
+        return str(ms)
     return f"{local:%Y-%m-%d %H:%M:%S},{ms % 1000:03}"
 
 
