@@ -15,8 +15,7 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from ariane.cluster.topic_admin import create_topic
-from ariane.net.connection_pool import ConnectionPool
+from ariane.cluster.admin import Admin
 from ariane.spark.read import micro_batches, offset_ranges, pull_client, queue_bounds
 from ariane.spark.read.source_options import parse
 from ariane.testing.cluster import cluster
@@ -26,9 +25,9 @@ ROUNDS = 5
 
 def serve(home: str, topics: int, queues: int, ready: Connection) -> None:
     async def run() -> None:
-        async with cluster(Path(home)) as servers, ConnectionPool() as peers:
+        async with cluster(Path(home)) as servers, Admin(servers.namesrv) as admin:
             for number in range(topics):
-                await create_topic(peers, servers.namesrv, f"T{number}", queues)
+                await admin.create_topic(f"T{number}", queues=queues)
             ready.send(servers.namesrv)
             await asyncio.to_thread(ready.recv)
 

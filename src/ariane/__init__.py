@@ -2,9 +2,9 @@
 
     from ariane import Message, Producer, PushConsumer
 
-The names below are the public API of the clients. Each is imported on first use, so `import ariane` is cheap and a program
-loads only the parts that it uses. Errors are in `ariane.errors`, test fixtures in `ariane.testing`, the Spark connector in
-`ariane.spark`.
+The names below are the public API of clients and administration. Each is imported on first use, so `import ariane` is cheap
+and a program loads only the parts that it uses. Errors are in `ariane.errors`, test fixtures in `ariane.testing`, the Spark
+connector in `ariane.spark`.
 """
 
 from __future__ import annotations
@@ -39,11 +39,13 @@ if TYPE_CHECKING:
         TransactionProducer,
         TransactionResult,
     )
+    from ariane.cluster.admin import Admin
     from ariane.model.message import Message, MessageQueue, ReceivedMessage
 
     __version__: str
 
 __all__ = [
+    "Admin",
     "ClientInstance",
     "ClientSettings",
     "ConsumeFinished",
@@ -73,8 +75,9 @@ __all__ = [
     "errors",
 ]
 
-# Values that need none of the client's modules.
-_MODEL = {"Message", "MessageQueue", "ReceivedMessage"}
+_CLIENT, _MODEL = "ariane.client", "ariane.model.message"
+# Modules of the names that need none of the client's modules.
+_MODULES = {"Admin": "ariane.cluster.admin", "Message": _MODEL, "MessageQueue": _MODEL, "ReceivedMessage": _MODEL}
 
 
 def __getattr__(name: str) -> Any:
@@ -86,7 +89,7 @@ def __getattr__(name: str) -> Any:
         return import_module("ariane.errors")
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("ariane.model.message" if name in _MODEL else "ariane.client"), name)
+    return getattr(import_module(_MODULES.get(name, _CLIENT)), name)
 
 
 def __dir__() -> list[str]:

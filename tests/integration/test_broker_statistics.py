@@ -15,6 +15,8 @@ import pytest
 from ariane.broker.broker import Broker
 from ariane.broker.config import BrokerConfig
 from ariane.cluster import group_lag
+from ariane.cluster.admin import Admin
+from ariane.cluster.broker_runtime import BrokerRates
 from ariane.errors import ReplyError, RouteNotFound
 from ariane.model.message import MessageQueue
 from ariane.net.connection import Reply
@@ -313,9 +315,9 @@ def test_a_broker_returns_its_runtime_info(tmp_path: Path) -> None:
             "0.0 0.0 0.0",
         )
         assert (early["putMessageTimesTotal"], early["earliestMessageTimeStamp"]) == ("0", "-1")
-        unknown = await group_lag.broker_runtime(client.peers, client.addr)
+        unknown = await Admin(client.addr, peers=client.peers).fetch_runtime(client.addr)
         assert (unknown.put_latency_99_ms, unknown.put_times, unknown.earliest_ms) == (None, None, None)
-        assert unknown.put_tps == group_lag.BrokerRates(None, None, None)
+        assert unknown.put_tps == BrokerRates(None, None, None)
 
         await client.topic()
         await client.send()
@@ -328,7 +330,7 @@ def test_a_broker_returns_its_runtime_info(tmp_path: Path) -> None:
         assert float(late["putMessageAverageSize"]) == int(late["commitLogMaxOffset"]) / 4
         assert late["runtime"].startswith("[ 0 days, 0 hours, 1 minutes, ")
         assert (late["dispatchBehindBytes"], late["brokerVersionDesc"]) == ("0", "V4_9_4")
-        known = await group_lag.broker_runtime(client.peers, client.addr)
+        known = await Admin(client.addr, peers=client.peers).fetch_runtime(client.addr)
         assert known.put_times is not None and sum(known.put_times.values()) == 2
         assert known.put_latency_99_ms is not None
         assert (known.put_today, known.got_today) == (4, 4)
@@ -345,7 +347,7 @@ def test_put_times_include_the_wait_for_the_disk(tmp_path: Path, flush: str) -> 
         for _ in range(5):
             await client.send()
         await client.clock.jump(61)
-        told = await group_lag.broker_runtime(client.peers, client.addr)
+        told = await Admin(client.addr, peers=client.peers).fetch_runtime(client.addr)
         assert told.put_times is not None and sum(told.put_times.values()) == 5
         assert await client.minute("TOPIC_PUT_NUMS", "T") == (5, 1.0)
 
@@ -437,6 +439,7 @@ def test_unknown_lag_of_a_broker_is_never_reported_as_zero(tmp_path: Path) -> No
 
         async with RemotingServer({RequestCode.GET_BROKER_CLUSTER_INFO: cluster}, "127.0.0.1", 0) as names:
             namesrv = f"127.0.0.1:{names.port}"
+            admin = Admin(namesrv, peers=client.peers)
             lag_of = functools.partial(group_lag.group_lag, client.peers, namesrv)
             found = await lag_of("G")
             assert (found.total, found.unavailable, found.consume_tps) == (3, (), 0.0)
@@ -444,20 +447,20 @@ def test_unknown_lag_of_a_broker_is_never_reported_as_zero(tmp_path: Path) -> No
             assert found.queues[0].consumed_ms is not None and found.queues[1].consumed_ms is None
             assert (await lag_of("Nobody")).total is None
 
-            ends = await group_lag.topic_bounds(client.peers, namesrv, "T")
+            ends = await admin.fetch_bounds("T")
             assert ends.messages == 5
             assert [(one.queue_id, one.max_offset, one.stored_ms is None) for one in ends.queues] == [
                 (0, 5, False),
                 (1, 0, True),
             ]
             with pytest.raises(RouteNotFound, match="no broker registered"):
-                await group_lag.topic_bounds(client.peers, namesrv, "Nothing")
+                await admin.fetch_bounds("Nothing")
 
             brokers["broker-b"] = BrokerData({0: "127.0.0.1:1"}, "broker-b", CLUSTER)
             brokers["broker-c"] = BrokerData({1: "127.0.0.1:2"}, "broker-c", CLUSTER)
             found = await lag_of("G")
             assert (found.total, found.consume_tps, len(found.queues)) == (None, None, 2)
-            assert [one.broker for one in found.unavailable] == ["broker-c", "broker-b"]
-            assert (await group_lag.topic_bounds(client.peers, namesrv, "T")).messages is None
+            assert [one.broker for one in found.unavailable] == ["broker-b", "broker-c"]
+            assert (await admin.fetch_bounds("T")).messages is None
 
     against_broker(tmp_path, work)

@@ -8,7 +8,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from ariane.cluster import group_lag
-from ariane.errors import ProtocolError, RouteNotFound
+from ariane.cluster.admin import Admin
+from ariane.cluster.broker_runtime import BrokerRates
+from ariane.cluster.topic_admin import TopicQueueBounds
+from ariane.errors import ProtocolError, ServerUnavailable
 from ariane.net.connection import Handler, Peer, Reply
 from ariane.net.connection_pool import ConnectionPool
 from ariane.net.server import RemotingServer
@@ -94,7 +97,7 @@ def test_a_broker_that_rejects_the_request_is_named() -> None:
         found = await group_lag.group_lag(peers, addr, "G")
         assert (found.total, found.consume_tps) == (None, None)
         assert found.unavailable == (group_lag.BrokerUnavailable("a", addr, f"{addr} answered code 1: not now"),)
-        ends = await group_lag.topic_bounds(peers, addr, "T")
+        ends = await Admin(addr, peers=peers).fetch_bounds("T")
         assert (ends.messages, [one.broker for one in ends.unavailable]) == (None, ["a"])
 
     def refuse(command: Command, peer: Peer) -> Reply:
@@ -105,7 +108,7 @@ def test_a_broker_that_rejects_the_request_is_named() -> None:
 
 def test_lag_without_a_registered_broker_is_an_error() -> None:
     async def work(peers: ConnectionPool, addr: str) -> None:
-        with pytest.raises(RouteNotFound, match="no broker is registered"):
+        with pytest.raises(ServerUnavailable, match="no broker is registered"):
             await group_lag.group_lag(peers, addr, "G")
 
     against({}, work)
@@ -113,10 +116,10 @@ def test_lag_without_a_registered_broker_is_an_error() -> None:
 
 def test_missing_runtime_values_are_unknown() -> None:
     async def work(peers: ConnectionPool, addr: str) -> None:
-        told = await group_lag.broker_runtime(peers, addr)
+        told = await Admin(addr, peers=peers).fetch_runtime(addr)
         assert (told.put_today, told.got_today, told.boot_ms) == (20, 0, 5)
-        assert told.put_tps == group_lag.BrokerRates(1.5, 2.0e-4, None)
-        assert told.get_tps == group_lag.BrokerRates(None, None, None)
+        assert told.put_tps == BrokerRates(1.5, 2.0e-4, None)
+        assert told.get_tps == BrokerRates(None, None, None)
         assert (told.put_latency_99_ms, told.put_times, told.disk_ratio, told.earliest_ms) == (None,) * 4
 
     table = fastjson.write(KvTableBody(RUNTIME))
@@ -126,7 +129,7 @@ def test_missing_runtime_values_are_unknown() -> None:
 def test_runtime_info_without_required_keys_is_rejected_by_key_name() -> None:
     async def work(peers: ConnectionPool, addr: str) -> None:
         with pytest.raises(ProtocolError, match="bootTimestamp"):
-            await group_lag.broker_runtime(peers, addr)
+            await Admin(addr, peers=peers).fetch_runtime(addr)
 
     against({RequestCode.GET_BROKER_RUNTIME_INFO: lambda command, peer: Reply(body=b'{"table":{}}')}, work)
 
@@ -136,9 +139,7 @@ def test_tables_by_queue_are_decoded_in_both_formats() -> None:
     quoted = rb'{"offsetTable":{"{\"brokerName\":\"a\",\"queueId\":1,\"topic\":\"T\"}":{"maxOffset":5}}}'
 
     async def work(peers: ConnectionPool, addr: str) -> None:
-        assert (await group_lag.topic_bounds(peers, addr, "T")).queues == (
-            group_lag.TopicQueueBounds("a", 1, 0, 5, None),
-        )
+        assert (await Admin(addr, peers=peers).fetch_bounds("T")).queues == (TopicQueueBounds("a", 1, 0, 5, None),)
 
     for body in (bare, quoted):
         assert fastjson.decode(body, TopicStats).offset_table

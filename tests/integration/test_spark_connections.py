@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from ariane.broker.broker import Broker
 from ariane.client import ClientInstance, ClientSettings, Credentials, Producer
-from ariane.cluster import topic_admin
+from ariane.cluster.admin import Admin
 from ariane.errors import ArianeError, ConnectionLost, RequestTimeout
 from ariane.model.message import Message
 from ariane.nameserver.config import NameServerConfig
@@ -230,8 +230,8 @@ def rows(first: int, count: int) -> pa.RecordBatch:
 
 
 async def make_topic(namesrv: str) -> None:
-    async with ConnectionPool() as peers:
-        await topic_admin.create_topic(peers, namesrv, "T", 4)
+    async with Admin(namesrv) as admin:
+        await admin.create_topic("T", queues=4)
 
 
 def test_a_task_waits_for_a_broker_that_restarts_and_keeps_the_order_of_keys(tmp_path: Path) -> None:

@@ -18,11 +18,10 @@ from interop_servers import mqadmin, pull_all
 
 from ariane.client import PushConsumer
 from ariane.client.idempotent import Idempotent
-from ariane.cluster import topic_admin
+from ariane.cluster.admin import Admin
 from ariane.errors import ConnectionLost
 from ariane.model import dedup
 from ariane.model.message import ReceivedMessage
-from ariane.net.connection_pool import ConnectionPool
 from ariane.spark.write import sink
 from ariane.spark.write.sink_options import parse
 from ariane.testing import java
@@ -32,8 +31,8 @@ PATIENCE_S = 60.0
 
 def make_topic(namesrv: str, topic: str) -> None:
     async def work() -> None:
-        async with ConnectionPool() as peers:
-            await topic_admin.create_topic(peers, namesrv, topic, 4)
+        async with Admin(namesrv) as admin:
+            await admin.create_topic(topic, queues=4)
 
     asyncio.run(work())
 

@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import Sequence
 
 from ariane.client import LocalState, Producer, PushConsumer, TransactionProducer
-from ariane.cluster import topic_admin
-from ariane.errors import ConnectionLost, ReplyError, RequestTimeout, RouteNotFound
+from ariane.cluster.admin import Admin
+from ariane.errors import ConnectionLost, ReplyError, RequestTimeout, ServerUnavailable
 from ariane.model.message import Message, ReceivedMessage
-from ariane.net.connection_pool import ConnectionPool
 
 TOPIC, GROUP = "T", "G"
 QUICK = {"transaction_time_out": 500, "transaction_check_interval": 500}  # settings of a broker
@@ -43,12 +42,12 @@ async def traffic(namesrv: str, prefix: str, plain: int, delayed: int, transacti
 
 async def _served(namesrv: str) -> None:
     """Wait until a broker is registered and has the topic."""
-    async with ConnectionPool() as peers:
+    async with Admin(namesrv) as admin:
         while True:
             try:
-                await topic_admin.create_topic(peers, namesrv, TOPIC, 4)
+                await admin.create_topic(TOPIC, queues=4)
                 return
-            except (ConnectionLost, RequestTimeout, RouteNotFound, ReplyError):
+            except (ConnectionLost, RequestTimeout, ServerUnavailable, ReplyError):
                 await asyncio.sleep(0.1)
 
 

@@ -13,8 +13,7 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 
 from test_notebook import run
 
-from ariane.cluster import topic_admin
-from ariane.net.connection_pool import ConnectionPool
+from ariane.cluster.admin import Admin
 from ariane.spark.read.source_options import SourceOptions
 from ariane.spark.records import arrow_decoder
 from ariane.spark.store import log_task as store_tasks
@@ -52,9 +51,9 @@ def test_every_block_of_code_runs(spark: SparkSession, tmp_path: Path) -> None:
     assert len(blocks) >= 7
 
     async def run_all(namesrv: str) -> None:
-        async with ConnectionPool() as peers:
+        async with Admin(namesrv) as admin:
             for topic in ("orders", "changes"):
-                await topic_admin.create_topic(peers, namesrv, topic, 2)
+                await admin.create_topic(topic, queues=2)
         names["stopped"] = asyncio.Event()
         asyncio.get_running_loop().call_later(60, names["stopped"].set)
         for block in blocks:

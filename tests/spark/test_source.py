@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ariane.client import Producer
-from ariane.cluster import topic_admin
+from ariane.cluster.admin import Admin
 from ariane.model.message import Message
-from ariane.net.connection_pool import ConnectionPool
 from ariane.testing.cluster import LocalCluster, cluster_in_thread
 
 if TYPE_CHECKING:
@@ -49,8 +48,8 @@ def send(servers: LocalCluster, first: int, count: int, topic: str = "T") -> Non
 
 def make_topic(servers: LocalCluster, queues: int, topic: str = "T") -> None:
     async def work() -> None:
-        async with ConnectionPool() as peers:
-            await topic_admin.create_topic(peers, servers.namesrv, topic, queues)
+        async with Admin(servers.namesrv) as admin:
+            await admin.create_topic(topic, queues=queues)
 
     asyncio.run(work())
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ariane.client import ClientInstance, ClientSettings, Credentials, Producer
-from ariane.cluster import group_lag, topic_admin
+from ariane.cluster import group_lag
+from ariane.cluster.admin import Admin
 from ariane.model.message import Message
 from ariane.net.connection_pool import ConnectionPool
 from ariane.testing.cluster import LocalCluster, cluster_in_thread
@@ -51,8 +52,8 @@ def send(servers: LocalCluster, count: int, settings: ClientSettings | None = No
 
 def make(servers: LocalCluster, queues: int) -> None:
     async def work() -> None:
-        async with ConnectionPool() as peers:
-            await topic_admin.create_topic(peers, servers.namesrv, "T", queues)
+        async with Admin(servers.namesrv) as admin:
+            await admin.create_topic("T", queues=queues)
 
     asyncio.run(work())
 

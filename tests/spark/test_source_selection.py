@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ariane.client import Producer
-from ariane.cluster import topic_admin
+from ariane.cluster.admin import Admin
 from ariane.model.message import Message
-from ariane.net.connection_pool import ConnectionPool
 from ariane.testing.cluster import LocalCluster, cluster_in_thread
 
 if TYPE_CHECKING:
@@ -39,9 +38,9 @@ def _registered(spark: SparkSession) -> None:
 
 def make(servers: LocalCluster, queues: int, *names: str) -> None:
     async def work() -> None:
-        async with ConnectionPool() as peers:
+        async with Admin(servers.namesrv) as admin:
             for name in names:
-                await topic_admin.create_topic(peers, servers.namesrv, name, queues)
+                await admin.create_topic(name, queues=queues)
 
     asyncio.run(work())
 

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 import mixed_traffic
 import pytest
 
-from ariane.cluster import topic_admin
-from ariane.net.connection_pool import ConnectionPool
+from ariane.cluster.admin import Admin
 from ariane.reports import table_views, trace_lookup
 from ariane.tables import DELAYS, TRANSACTIONS
 from ariane.testing.cluster import cluster_in_thread
@@ -81,8 +80,8 @@ def place(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 async def made(namesrv: str, topic: str) -> None:
-    async with ConnectionPool() as peers:
-        await topic_admin.create_topic(peers, namesrv, topic, 4)
+    async with Admin(namesrv) as admin:
+        await admin.create_topic(topic, queues=4)
 
 
 def run(*command: str) -> str:

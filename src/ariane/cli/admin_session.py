@@ -97,7 +97,7 @@ class AdminSession(NamedTuple):
         """
         missing = list(unavailable)
         for broker in missing:
-            typer.echo(f"Broker {broker.broker} {broker.addr} did not respond: {broker.reason}", err=True)
+            typer.echo(str(broker), err=True)
         if missing:
             raise typer.Exit(INCOMPLETE)
 

@@ -21,11 +21,10 @@ from ariane.client.producer import Producer
 from ariane.client.push_consumer import PushConsumer
 from ariane.client.settings import TraceSettings
 from ariane.clock import SYSTEM_CLOCK
-from ariane.cluster import topic_admin
+from ariane.cluster.admin import Admin
 from ariane.errors import ArianeError
 from ariane.model import ids
 from ariane.model.message import Message, ReceivedMessage
-from ariane.net.connection_pool import ConnectionPool
 from ariane.reports import table_views
 from ariane.tables import JOURNEYS, table_format
 
@@ -95,8 +94,8 @@ async def run_forever(namesrv: str, tables: Path | None, print_line: PrintLine, 
 
 async def _open_clients(clients: AsyncExitStack, namesrv: str, tracker: DemoTracker) -> Producer:
     """Open a producer and a consumer per group. The topic is created first: clients would wait for its route."""
-    async with ConnectionPool() as peers:
-        await topic_admin.create_topic(peers, namesrv, TOPIC, QUEUES)
+    async with Admin(namesrv) as admin:
+        await admin.create_topic(TOPIC, queues=QUEUES)
     producer = await clients.enter_async_context(Producer("shop", namesrv, trace=TRACED))
     for group in GROUPS:
         await clients.enter_async_context(_consumer(group, namesrv, tracker))

@@ -8,6 +8,7 @@ Each area has a module; reads return values, changes return what was changed (`C
 
 from __future__ import annotations
 
+from ariane.cluster.broker_admin import BrokerOperations
 from ariane.cluster.cluster_snapshot import DiagnosisOperations
 from ariane.cluster.message_sending import MessageSendOperations
 from ariane.cluster.message_tracking import MessageTrackOperations
@@ -16,6 +17,7 @@ from ariane.cluster.topic_admin import TopicOperations
 
 class Admin(
     TopicOperations,
+    BrokerOperations,
     MessageTrackOperations,
     MessageSendOperations,
     DiagnosisOperations,

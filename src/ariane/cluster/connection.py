@@ -47,11 +47,15 @@ class BrokerServer(NamedTuple):
 
 
 class BrokerUnavailable(NamedTuple):
-    """A broker that did not respond, with the reason."""
+    """A broker that did not respond, with the reason. `broker` is empty for a name server, `addr` without a server."""
 
     broker: str
     addr: str
     reason: str
+
+    def __str__(self) -> str:
+        server = f"Broker {self.broker}" if self.broker else "Name server"
+        return f"{server} {self.addr} did not respond: {self.reason}"
 
 
 class Answers(NamedTuple, Generic[T]):
@@ -77,6 +81,13 @@ class Change(msgspec.Struct, frozen=True):
     code: RequestCode
     header: msgspec.Struct | None = None
     body: bytes = b""
+
+
+class ExecutedChange(NamedTuple):
+    """A change and the response of the server; None in a dry run."""
+
+    change: Change
+    response: Command | None
 
 
 class ClusterConnection:
@@ -145,7 +156,8 @@ class ClusterConnection:
 
         Args:
             cluster: Only brokers of this cluster.
-            broker: Name of a broker, or the address of one of its servers.
+            broker: Name of a broker, or the address of a server. An address that is not registered is used as it is, for
+                servers that are registered with another address of theirs; its cluster and name are then empty.
             with_slaves: Return slaves, too. An address selects that server in any case.
 
         Raises:
@@ -161,6 +173,8 @@ class ClusterConnection:
         if broker is not None:
             if at_address := [server for server in servers if server.addr == broker]:
                 return at_address
+            if ":" in broker:
+                return [BrokerServer("", "", MASTER_ID, broker)]
             names = sorted({server.broker for server in servers})
             servers = [server for server in servers if server.broker == broker]
             if not servers:
@@ -215,9 +229,31 @@ class ClusterConnection:
                 values.append((server, result))
         return Answers(values, tuple(unavailable))
 
+    async def ask_brokers(self, request: Callable[[BrokerServer], Awaitable[T]]) -> Answers[T]:
+        """Ask the master of every broker, or a slave where no master is registered.
+
+        A broker without a master is in `unavailable`, too, even if its slave answered: its values may be old.
+
+        Raises:
+            ServerUnavailable: no broker is registered.
+        """
+        servers = await self.select_brokers(with_slaves=True)
+        readable = {server.broker: server for server in reversed(servers)}  # of one broker, the lowest id is the last
+        answers = await self.ask_all(sorted(readable.values()), request)
+        masterless = [
+            BrokerUnavailable(server.broker, server.addr, "no master is registered, the values are those of a slave")
+            for server, _ in answers.values
+            if not server.is_master
+        ]
+        return Answers(answers.values, (*masterless, *answers.unavailable))
+
     # --- changing ---
 
     async def change(self, *changes: Change) -> list[Change]:
+        """Execute changes as `execute`, and return those that succeeded."""
+        return [executed.change for executed in await self.execute(*changes)]
+
+    async def execute(self, *changes: Change) -> list[ExecutedChange]:
         """Execute changes one after another, and return those that succeeded. In a dry run, only record them.
 
         A failure does not stop the others: servers that can be changed are changed.
@@ -226,21 +262,22 @@ class ClusterConnection:
             PartialFailure: some of several changes failed; the message names them with the reason, and those that succeeded.
             ReplyError, ConnectionLost, RequestTimeout: the only change failed.
         """
-        succeeded: list[Change] = []
+        succeeded: list[ExecutedChange] = []
         failed: list[tuple[str, str]] = []
         for change in changes:
+            response = None
             try:
                 if not self.is_dry_run:
-                    await self.request(change.addr, change.code, change.header, change.body, is_slow=True)
+                    response = await self.request(change.addr, change.code, change.header, change.body, is_slow=True)
             except ArianeError as error:
                 if len(changes) == 1:
                     raise
                 failed.append((f"{change.summary} on {change.addr}", str(error)))
             else:
-                succeeded.append(change)
+                succeeded.append(ExecutedChange(change, response))
                 self.changes.append(change)
         if failed:
-            raise PartialFailure(failed, [f"{change.summary} on {change.addr}" for change in succeeded])
+            raise PartialFailure(failed, [f"{change.summary} on {change.addr}" for change, _ in succeeded])
         return succeeded
 
 
@@ -252,3 +289,14 @@ def registered_servers(info: ClusterInfo) -> list[BrokerServer]:
         for name, data in info.broker_addr_table.items()
         for broker_id, addr in data.broker_addrs.items()
     )
+
+
+async def gather_bounded(coroutines: Iterable[Awaitable[T]], limit: int) -> list[T]:
+    """Return the results of all coroutines, at most `limit` of them running at a time."""
+    slots = asyncio.Semaphore(limit)
+
+    async def run(coroutine: Awaitable[T]) -> T:
+        async with slots:
+            return await coroutine
+
+    return await asyncio.gather(*(run(coroutine) for coroutine in coroutines))

@@ -21,7 +21,7 @@ from ariane.client import validation
 from ariane.client.producer import Producer
 from ariane.client.settings import ClientSettings
 from ariane.clock import SYSTEM_CLOCK, Clock
-from ariane.cluster import topic_admin
+from ariane.cluster.admin import Admin
 from ariane.errors import ArianeError, ConfigError, RouteNotFound
 from ariane.metrics_collector.poller import DEFAULT_LIMITS, BrokerPoller, PollLimits
 from ariane.metrics_collector.sample import Sample, encode_messages
@@ -179,5 +179,5 @@ async def _ensure_topic(peers: ConnectionPool, servers: Sequence[str], topic: st
     try:
         await NameServerClient(peers, servers).fetch_route(topic)
     except RouteNotFound:
-        brokers = await topic_admin.create_topic(peers, servers, topic, QUEUES)
-        log.info("Created topic %s on %s", topic, ", ".join(brokers))
+        changes = await Admin(servers, peers=peers).create_topic(topic, queues=QUEUES)
+        log.info("Created topic %s on %s", topic, ", ".join(change.addr for change in changes))

@@ -303,7 +303,10 @@ def _text(value: Any, newline: str) -> str:
     if isinstance(value, msgspec.Struct):
         return _braced([(name, getattr(value, field)) for name, field in _members(type(value))], newline)
     if isinstance(value, Mapping):
-        return _braced([(_key(key), member) for key, member in value.items()], newline)
+        # The pretty form has no line ends before names that are not texts: {0:"a",1:"b"↵}
+        return _braced(
+            [(_key(key), member) for key, member in value.items()], newline, all(isinstance(key, str) for key in value)
+        )
     if isinstance(value, Sequence | set | frozenset):
         inner = newline + "\t" if newline else ""
         items = ",".join(f"{inner}{_text(item, inner)}" for item in value)
@@ -321,10 +324,11 @@ def _key(key: Any) -> str:
     return _text(key, "")
 
 
-def _braced(members: list[tuple[str, Any]], newline: str) -> str:
+def _braced(members: list[tuple[str, Any]], newline: str, has_text_names: bool = True) -> str:
     inner = newline + "\t" if newline else ""
+    before = inner if has_text_names else ""
     text = ",".join(
-        f"{inner}{name}:{_text(member, inner)}"
+        f"{before}{name}:{_text(member, inner)}"
         for name, member in members
         if member is not None and member is not msgspec.UNSET
     )

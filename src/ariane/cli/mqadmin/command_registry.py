@@ -22,7 +22,34 @@ class RegisteredCommand(NamedTuple):
 _MODULES: dict[str, dict[str, str]] = {
     "topic_commands": {
         "updateTopic": "Create a topic or change it.",
+        "deleteTopic": "Delete a topic from brokers and name servers.",
+        "updateTopicPerm": "Change the permission of a topic.",
+        "topicRoute": "Print the brokers and queues of a topic.",
+        "topicStatus": "Print the offsets of a topic's queues.",
+        "topicClusterList": "List the clusters that have a topic.",
         "topicList": "List all topics.",
+        "updateOrderConf": "Set, print or delete the queues of an ordered topic.",
+        "allocateMQ": "Print which queues consumers would get.",
+    },
+    "queue_commands": {
+        "queryCq": "Print entries of a consume queue.",
+    },
+    "broker_commands": {
+        "updateBrokerConfig": "Change a setting of brokers.",
+        "brokerStatus": "Print the runtime state of brokers.",
+        "clusterList": "Print rates and disk usage of all servers.",
+        "cleanExpiredCQ": "Delete consume-queue files without messages.",
+        "deleteExpiredCommitLog": "Delete commit-log files beyond the retention time.",
+        "cleanUnusedTopic": "Delete queues of topics that no longer exist.",
+        "getBrokerConfig": "Print the settings of brokers.",
+    },
+    "namesrv_commands": {
+        "updateKvConfig": "Set a value of the name servers' KV table.",
+        "deleteKvConfig": "Delete a value from the name servers' KV table.",
+        "wipeWritePerm": "Remove the write permission of a broker.",
+        "addWritePerm": "Restore the write permission of a broker.",
+        "getNamesrvConfig": "Print the settings of name servers.",
+        "updateNamesrvConfig": "Change a setting of name servers.",
     },
     "message_query_commands": {
         "queryMsgById": "Print messages with these ids, or send them again.",

@@ -112,7 +112,7 @@ async def _run_once(command: AdminCommand, options: Options) -> int:
                 print(note, file=sys.stderr)
             for missing in output.unavailable:
                 is_complete = False
-                print(f"Broker {missing.broker} {missing.addr} did not respond: {missing.reason}", file=sys.stderr)
+                print(missing, file=sys.stderr)
         if is_dry_run:
             _print_changes(admin, options)
     return 0 if is_complete else FAILED

@@ -29,6 +29,12 @@ class PutKv(msgspec.Struct, frozen=True):
     value: str
 
 
+class KvValue(msgspec.Struct, frozen=True):
+    """Response to GET_KV_CONFIG."""
+
+    value: str | None = None
+
+
 class KvNamespace(msgspec.Struct, frozen=True):
     """GET_KVLIST_BY_NAMESPACE (219)."""
 
@@ -158,6 +164,13 @@ class BrokerName(msgspec.Struct, frozen=True, rename="camel"):
     """WIPE_WRITE_PERM_OF_BROKER (205), ADD_WRITE_PERM_OF_BROKER (327)."""
 
     broker_name: str
+
+
+class ChangedTopics(msgspec.Struct, frozen=True, rename="camel"):
+    """Response to 205 or 327: the number of topics whose permission changed; each code has a field of its own."""
+
+    wipe_topic_count: int = 0
+    add_topic_count: int = 0
 
 
 class TopicList(msgspec.Struct, frozen=True, rename="camel"):
