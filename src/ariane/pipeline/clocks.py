@@ -29,9 +29,9 @@ DISCARDED_IDS_MAX = 8
 
 def clocks(events: DataFrame, messages: DataFrame) -> DataFrame:
     """Return rows with the columns of CLOCKS and `bucket`, from trace_events and messages with `bucket`."""
-    known = events.join(stored(messages), ["bucket", "message_id"], "left")
+    joined = events.join(stored(messages), ["bucket", "message_id"], "left")
     of_message = (
-        known.select(
+        joined.select(
             "bucket",
             host_of("client_host").alias("host"),
             hour_of("trace_stored_at").alias("hour"),
@@ -102,10 +102,10 @@ def _agreed(edges: DataFrame) -> DataFrame:
     upto = clock.orderBy("value").rowsBetween(Window.unboundedPreceding, Window.currentRow)
     before = clock.orderBy("value").rowsBetween(Window.unboundedPreceding, -1)
     value = F.col("value")
-    within = F.sum("lowers").over(upto) - F.coalesce(F.sum("uppers").over(before), F.lit(0))
+    containing = F.sum("lowers").over(upto) - F.coalesce(F.sum("uppers").over(before), F.lit(0))
     # Intervals without a lower edge have begun before all values.
     open_below = F.sum(F.col("bounded") - F.col("torn")).over(clock) - F.sum("lowers").over(clock)
-    counted = edges.withColumn("within", F.when(value.isNotNull(), within + open_below))
+    counted = edges.withColumn("within", F.when(value.isNotNull(), containing + open_below))
     best = counted.withColumn("best", F.max("within").over(clock))
     is_best = F.col("within") == F.col("best")
     chosen = best.withColumn("first_best", F.min(F.when(is_best, value)).over(clock)).withColumn(
@@ -148,10 +148,10 @@ def _agreed(edges: DataFrame) -> DataFrame:
 
 def estimate(lower_ms: Column, upper_ms: Column) -> tuple[Column, Column]:
     """Return the assumed offset and its maximum error; both null if a bound is missing or the bounds contradict each other."""
-    within = lower_ms <= upper_ms
-    none = within & (lower_ms <= 0) & (upper_ms >= 0)
+    is_consistent = lower_ms <= upper_ms
+    none = is_consistent & (lower_ms <= 0) & (upper_ms >= 0)
     middle = F.round((lower_ms + upper_ms) / 2).cast("bigint")
-    difference = F.when(none, F.lit(0)).when(within, middle)
+    difference = F.when(none, F.lit(0)).when(is_consistent, middle)
     return difference, F.greatest(upper_ms - difference, difference - lower_ms)
 
 
@@ -162,24 +162,24 @@ def stored(messages: DataFrame) -> DataFrame:
     it was stored in its target topic.
     """
     topic = F.col("topic")
-    ours = ~topic.startswith(DLQ_PREFIX) & ~topic.startswith(RETRY_PREFIX) & (topic != OP_HALF_TOPIC)
-    own = ~topic.isin(*WAITING_TOPICS)
+    is_included = ~topic.startswith(DLQ_PREFIX) & ~topic.startswith(RETRY_PREFIX) & (topic != OP_HALF_TOPIC)
+    is_target_topic = ~topic.isin(*WAITING_TOPICS)
     return (
-        messages.where(ours)
+        messages.where(is_included)
         .groupBy("bucket", "message_id")
         .agg(
             F.collect_set(F.struct("offset_message_id", "store_timestamp")).alias("records"),
             F.min("store_timestamp").alias("first_stored_at"),
-            F.min(F.when(own, F.col("store_timestamp"))).alias("available_at"),
-            F.min(F.when(own, topic)).alias("own_topic"),
+            F.min(F.when(is_target_topic, F.col("store_timestamp"))).alias("available_at"),
+            F.min(F.when(is_target_topic, topic)).alias("own_topic"),
         )
     )
 
 
 def stored_exactly(offset_message_id: Column) -> Column:
     """Return the store time of the record with this offset id, for the rows of `stored`; null if it is unknown."""
-    same = F.filter("records", lambda record: record["offset_message_id"] == offset_message_id)
-    return F.array_min(F.transform(same, lambda record: record["store_timestamp"]))
+    same_records = F.filter("records", lambda record: record["offset_message_id"] == offset_message_id)
+    return F.array_min(F.transform(same_records, lambda record: record["store_timestamp"]))
 
 
 def host_of(client_host: str) -> Column:

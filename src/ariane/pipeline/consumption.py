@@ -42,9 +42,9 @@ def consumption(brokers: DataFrame, queues: DataFrame, counters: DataFrame) -> D
     return flagged.select(*columns, bucket_columns.bucket_of_time(F.col("window_start")).alias("bucket"))
 
 
-def _window(at: str) -> Column:
+def _window(time_column: str) -> Column:
     """Return the start of an instant's minute."""
-    return F.timestamp_millis(F.floor(F.unix_millis(F.col(at)) / WINDOW_MS) * WINDOW_MS)
+    return F.timestamp_millis(F.floor(F.unix_millis(F.col(time_column)) / WINDOW_MS) * WINDOW_MS)
 
 
 def _seconds_between(later: Column, earlier: Column) -> Column:

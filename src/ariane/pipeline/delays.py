@@ -52,9 +52,9 @@ def delays(messages: DataFrame, marks: DataFrame, levels_ms: Sequence[int] = DEL
     joined = waiting.join(_delivered(once), [*KEY, "number"], "full_outer")
     scheduled_at = F.coalesce("scheduled_at", _time(F.when(F.col("is_timer"), F.col("requested_time"))))
     # A delivery without a pending record: one by level is recognized by its properties, one by time by its prepared offset.
-    known = joined.where(F.col("waits") | F.col("is_timer").isNull() | ~F.col("is_timer") | F.col("is_linked"))
+    valid = joined.where(F.col("waits") | F.col("is_timer").isNull() | ~F.col("is_timer") | F.col("is_linked"))
     return (
-        known.withColumn("scheduled_at", scheduled_at)
+        valid.withColumn("scheduled_at", scheduled_at)
         .withColumn("lateness_ms", F.unix_millis("delivered_at") - F.unix_millis("scheduled_at"))
         .withColumn("level", F.coalesce("level", F.when(~F.col("is_timer"), F.col("delivered_level"))))
         .withColumn("keys", F.coalesce("keys", "delivered_keys"))
@@ -78,15 +78,15 @@ def _waiting(once: DataFrame, marks: DataFrame, levels_ms: Sequence[int]) -> Dat
     )
     level = F.when(~is_timer, F.col("queue_id") + 1)
     durations = F.array(*map(F.lit, levels_ms))
-    due = _time(F.unix_millis("store_timestamp") + F.get(durations, F.col("queue_id")).cast("bigint"))
+    due_time = _time(F.unix_millis("store_timestamp") + F.get(durations, F.col("queue_id")).cast("bigint"))
     requested_time = F.coalesce(_ms(START_DELIVER_TIME), _ms(TIMER_DELIVER_MS), _ms(TIMER_OUT_MS))
     cancelled = (
         marks.where(F.col("topic") == TIMER_TOPIC)
         .groupBy(*ID, "topic", "queue_offset")
         .agg(F.min("marked_at").alias("mark_at"))
     )
-    found = once.where(is_there).join(cancelled, [*ID, "topic", "queue_offset"], "left")
-    records = found.select(
+    delayed = once.where(is_there).join(cancelled, [*ID, "topic", "queue_offset"], "left")
+    records = delayed.select(
         "bucket",
         "message_id",
         "broker",
@@ -95,7 +95,7 @@ def _waiting(once: DataFrame, marks: DataFrame, levels_ms: Sequence[int]) -> Dat
         _asked_for(is_timer, level).alias("requested_for"),
         _kind(is_timer, properties[REAL_TOPIC]).alias("kind"),
         level.alias("level"),
-        F.when(is_timer, _time(requested_time)).otherwise(due).alias("scheduled_at"),
+        F.when(is_timer, _time(requested_time)).otherwise(due_time).alias("scheduled_at"),
         "store_timestamp",
         "keys",
         "commit_log_offset",
@@ -103,18 +103,18 @@ def _waiting(once: DataFrame, marks: DataFrame, levels_ms: Sequence[int]) -> Dat
         (is_timer & (F.coalesce("prepared_transaction_offset", F.lit(0)) < 0)).alias("is_moved"),
         F.lit(True).alias("waits"),
     )
-    same = Window.partitionBy(*KEY)
-    first = same.orderBy("is_moved", F.col("mark_at").isNotNull(), "commit_log_offset")
+    same_key = Window.partitionBy(*KEY)
+    first = same_key.orderBy("is_moved", F.col("mark_at").isNotNull(), "commit_log_offset")
     numbered = records.withColumns(
         {
             "number": F.row_number().over(first),
-            "originals": F.count_if(~F.col("is_moved")).over(same),
-            "moved_mark_at": F.min(F.when(F.col("is_moved"), F.col("mark_at"))).over(same),
+            "originals": F.count_if(~F.col("is_moved")).over(same_key),
+            "moved_mark_at": F.min(F.when(F.col("is_moved"), F.col("mark_at"))).over(same_key),
         }
     )
     # If the first record of a message is in no table (any more), a record that was stored again stands in for it.
-    kept = numbered.where(~F.col("is_moved") | ((F.col("originals") == 0) & (F.col("number") == 1)))
-    return kept.select(
+    selected = numbered.where(~F.col("is_moved") | ((F.col("originals") == 0) & (F.col("number") == 1)))
+    return selected.select(
         *KEY,
         "number",
         "kind",
@@ -137,7 +137,7 @@ def _delivered(once: DataFrame) -> DataFrame:
     requested_time = F.coalesce(_ms(START_DELIVER_TIME), _ms(TIMER_DELIVER_MS))
     level = properties[DELAY].try_cast("int")
     requested_for = _asked_for(is_timer, level)
-    found = once.where(is_elsewhere & requested_for.isNotNull()).select(
+    deliveries = once.where(is_elsewhere & requested_for.isNotNull()).select(
         *ID,
         "topic",
         "reconsume_times",
@@ -151,7 +151,7 @@ def _delivered(once: DataFrame) -> DataFrame:
         "commit_log_offset",
     )
     order = Window.partitionBy(*KEY).orderBy(~F.col("is_linked"), "commit_log_offset")
-    return found.withColumn("number", F.row_number().over(order)).drop("commit_log_offset")
+    return deliveries.withColumn("number", F.row_number().over(order)).drop("commit_log_offset")
 
 
 def _asked_for(is_timer: Column, level: Column) -> Column:

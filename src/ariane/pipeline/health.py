@@ -45,8 +45,8 @@ def health(events: DataFrame, messages: DataFrame) -> DataFrame:
     """Return rows with the columns of HEALTH and `bucket`, from trace_events and messages with `bucket`."""
     facts = _facts(events, messages)
     single = facts.select("bucket", "message_id", "at", F.explode(_findings()).alias("found"))
-    found = single.select("bucket", "message_id", "at", "found.*").unionByName(_out_of_order(facts))
-    return _counted(found.withColumn("minute", F.date_trunc("minute", "at")))
+    findings = single.select("bucket", "message_id", "at", "found.*").unionByName(_out_of_order(facts))
+    return _counted(findings.withColumn("minute", F.date_trunc("minute", "at")))
 
 
 # --- facts: one row per message ---
@@ -63,12 +63,12 @@ def _facts(events: DataFrame, messages: DataFrame) -> DataFrame:
     gathered = notes.groupBy(*ID).agg(*(F.array_sort(F.collect_set(name)).alias(f"{name}s") for name in names))
     # Structs are compared field by field, and the first field of a record is its time.
     first = F.array_min(F.filter("records", lambda entry: entry["place"] == "user"))
-    least = [F.array_min(F.col(name)["traced_at"]) for name in ("sends", "consumptions")]
+    earliest = [F.array_min(F.col(name)["traced_at"]) for name in ("sends", "consumptions")]
     return gathered.withColumn("first", first).withColumns(
         {
             "topic": F.coalesce("first.topic", F.array_min("records.origin"), F.array_min("sends.topic")),
             "tags": F.coalesce("first.tags", F.array_min("sends.tags")),
-            "at": F.coalesce("first.stored_at", F.array_min("records.stored_at"), F.least(*least)),
+            "at": F.coalesce("first.stored_at", F.array_min("records.stored_at"), F.least(*earliest)),
         }
     )
 
@@ -77,13 +77,13 @@ def _records(messages: DataFrame) -> DataFrame:
     """Return the records that brokers stored; `place` is user, retry, dead or system."""
     topic, properties = F.col("topic"), F.col("properties")
     is_system = topic.isin(*SYSTEM_TOPICS) | topic.startswith(SYSTEM_TOPIC_PREFIX) | topic.endswith(REPLY_TOPIC)
-    place = (
+    kind = (
         F.when(topic.startswith(RETRY_PREFIX), "retry")
         .when(topic.startswith(DLQ_PREFIX), "dead")
         .when(is_system, "system")
         .otherwise("user")
     )
-    origin = F.when(place == "user", topic).otherwise(F.coalesce(properties[RETRY_TOPIC], properties[REAL_TOPIC]))
+    origin = F.when(kind == "user", topic).otherwise(F.coalesce(properties[RETRY_TOPIC], properties[REAL_TOPIC]))
     ahead_ms = F.unix_millis("born_timestamp") - F.unix_millis("store_timestamp")
     record = F.struct(
         F.col("store_timestamp").alias("stored_at"),
@@ -93,7 +93,7 @@ def _records(messages: DataFrame) -> DataFrame:
         F.col("queue_offset"),
         F.col("commit_log_offset"),
         F.col("offset_message_id"),
-        place.alias("place"),
+        kind.alias("place"),
         # A failed message is delayed on its way to a retry topic: REAL_TOPIC is that topic then, not the application's.
         F.when(~origin.startswith(RETRY_PREFIX), origin).alias("origin"),
         F.col("tags"),
@@ -176,15 +176,15 @@ def _finding(
     worst: Column | None = None,
     detail: Column | None = None,
 ) -> Column:
-    nothing = F.lit(None)
+    null = F.lit(None)
     return F.struct(
         F.lit(kind).alias("kind"),
         (F.col("topic") if topic is None else topic).alias("topic"),
-        (nothing if group is None else group).cast("string").alias("consumer_group"),
-        (nothing if host is None else host).cast("string").alias("host"),
-        (nothing if cause is None else cause).cast("string").alias("cause"),
-        (nothing if worst is None else worst).cast("bigint").alias("worst"),
-        (nothing if detail is None else detail).cast("string").alias("detail"),
+        (null if group is None else group).cast("string").alias("consumer_group"),
+        (null if host is None else host).cast("string").alias("host"),
+        (null if cause is None else cause).cast("string").alias("cause"),
+        (null if worst is None else worst).cast("bigint").alias("worst"),
+        (null if detail is None else detail).cast("string").alias("detail"),
     )
 
 
@@ -233,12 +233,14 @@ def _stored_twice() -> Column:
 
 
 def _clock_ahead() -> Column:
-    ahead = F.filter("records", lambda entry: entry["ahead_ms"] > 0)
-    most = F.array_max(
-        F.transform(ahead, lambda entry: F.struct(entry["ahead_ms"].alias("ms"), entry["host"].alias("host")))
+    ahead_records = F.filter("records", lambda entry: entry["ahead_ms"] > 0)
+    largest = F.array_max(
+        F.transform(ahead_records, lambda entry: F.struct(entry["ahead_ms"].alias("ms"), entry["host"].alias("host")))
     )
-    detail = F.format_string("born %d ms after it was stored", most["ms"])
-    return _if(F.size(ahead) > 0, _finding(kinds.CLOCK_AHEAD, host=most["host"], worst=most["ms"], detail=detail))
+    detail = F.format_string("born %d ms after it was stored", largest["ms"])
+    return _if(
+        F.size(ahead_records) > 0, _finding(kinds.CLOCK_AHEAD, host=largest["host"], worst=largest["ms"], detail=detail)
+    )
 
 
 def _stored() -> Column:
@@ -284,12 +286,12 @@ def _dead_letters() -> Column:
 
 def _out_of_order(facts: DataFrame) -> DataFrame:
     queue = ("topic", "broker", "queue_id", "order_key")
-    began = F.filter(
+    started_calls = F.filter(
         "consumptions", lambda entry: entry["started_at"].isNotNull() & entry["consumer_group"].isNotNull()
     )
     started = (
         facts.where("first.order_key != ''")
-        .select(*ID, "at", "first", F.explode(began).alias("consumption"))
+        .select(*ID, "at", "first", F.explode(started_calls).alias("consumption"))
         .select(*ID, "at", *(f"first.{name}" for name in (*queue, "queue_offset")), "consumption.*")
     )
     # The result for a bucket must not depend on which other buckets are computed in the same run.
@@ -302,14 +304,14 @@ def _out_of_order(facts: DataFrame) -> DataFrame:
         .rowsBetween(Window.unboundedPreceding, -1)
     )
     latest = F.max(F.struct("started_at", "first_host", "message_id")).over(earlier)
-    late = compared.withColumn("other", latest).where("bucket = seen_by AND started_at < other.started_at")
+    out_of_order = compared.withColumn("other", latest).where("bucket = seen_by AND started_at < other.started_at")
     ahead_ms = F.unix_millis("other.started_at") - F.unix_millis("started_at")
     cause = F.when(F.col("first_host") == F.col("other.first_host"), "one client").otherwise("two clients")
     finding = _finding(
         kinds.OUT_OF_ORDER, group=F.col("consumer_group"), host=F.col("first_host"), cause=cause, worst=ahead_ms,
         detail=F.format_string("key %s: began %d ms before %s", "order_key", ahead_ms, "other.message_id"),
     )  # fmt: skip
-    return late.select(*ID, "at", finding.alias("found")).select(*ID, "at", "found.*")
+    return out_of_order.select(*ID, "at", finding.alias("found")).select(*ID, "at", "found.*")
 
 
 # --- aggregation ---

@@ -41,7 +41,7 @@ def histogram(ms: Column) -> Column:
 
 
 def aggregated(
-    rows: DataFrame, by: Sequence[str], measures: Mapping[str, str], others: Mapping[str, Column]
+    rows: DataFrame, by: Sequence[str], measures: Mapping[str, str], other_columns: Mapping[str, Column]
 ) -> DataFrame:
     """Return `rows` grouped by `by`, with the histogram and the maximum of each measure.
 
@@ -51,7 +51,7 @@ def aggregated(
         rows: durations in ms.
         by: grouping columns.
         measures: result column → column of `rows`. `<result>_max` is the maximum; both are null if all values are.
-        others: result column → expression that is summed.
+        other_columns: result column → expression that is summed.
     """
     entries = F.array(
         *(
@@ -67,11 +67,11 @@ def aggregated(
     buckets = one_each.groupBy(*by, F.col("_entry.measure").alias(MEASURE), F.col("_entry.bucket").alias(BUCKET)).agg(
         F.count("*").alias(COUNT),
         F.max("_entry.ms").alias(GREATEST),
-        *(column.alias(name) for name, column in others.items()),
+        *(column.alias(name) for name, column in other_columns.items()),
     )
     first, *_ = measures
     # Each row occurs once per measure, also with a null value: summing over one measure covers all rows.
-    return _collected(buckets, by, measures, [F.sum(_if(first, name)).alias(name) for name in others])
+    return _collected(buckets, by, measures, [F.sum(_if(first, name)).alias(name) for name in other_columns])
 
 
 def added(rows: DataFrame, by: Sequence[str], measures: Sequence[str], sums: Sequence[str] = ()) -> DataFrame:
@@ -99,7 +99,9 @@ def added(rows: DataFrame, by: Sequence[str], measures: Sequence[str], sums: Seq
     return _collected(buckets, by, measures, [F.sum(_if(first, name)).alias(name) for name in sums])
 
 
-def _collected(buckets: DataFrame, by: Sequence[str], measures: Iterable[str], others: Sequence[Column]) -> DataFrame:
+def _collected(
+    buckets: DataFrame, by: Sequence[str], measures: Iterable[str], other_columns: Sequence[Column]
+) -> DataFrame:
     """Merge rows of one measure and bucket (null: no value) each into one row with all of them."""
     names = tuple(measures)
 
@@ -111,7 +113,7 @@ def _collected(buckets: DataFrame, by: Sequence[str], measures: Iterable[str], o
     return buckets.groupBy(*by).agg(
         *(of(name).alias(name) for name in names),
         *(F.max(_if(name, GREATEST)).alias(f"{name}_max") for name in names),
-        *others,
+        *other_columns,
     )
 
 

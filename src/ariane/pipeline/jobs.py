@@ -62,7 +62,7 @@ class PipelineJob(NamedTuple):
     @property
     def tables(self) -> tuple[t.TableSchema, ...]:
         return (
-            *(one.table for source in self.sources for one in source.append_tables),
+            *(append_table.table for source in self.sources for append_table in source.append_tables),
             *(table.table for table in self.incremental_tables),
         )
 

@@ -50,8 +50,8 @@ def journeys(events: DataFrame, messages: DataFrame, clocks: DataFrame) -> DataF
 def _sends(events: DataFrame) -> DataFrame:
     """Return one row per message id: the first successful send, otherwise the first failed one; and transaction decisions."""
     is_pub, is_decision = F.col("type") == "Pub", F.col("type") == "EndTransaction"
-    place = ("trace_broker", "trace_queue_id", "trace_queue_offset", "record_index")
-    best = F.struct(~F.col("success"), "event_time", *place)
+    position = ("trace_broker", "trace_queue_id", "trace_queue_offset", "record_index")
+    best = F.struct(~F.col("success"), "event_time", *position)
     send = F.struct(
         "topic", "keys", "tags", "message_type", "region", "client_group", "client_host", "store_host", "offset_message_id",
         "event_time", "cost_ms", "success", "trace_stored_at", _trace_upper_ms(is_pub).alias("trace_upper_ms"),
@@ -112,7 +112,7 @@ def _timed(rows: DataFrame, clocks: DataFrame, name: str) -> DataFrame:
     Adds the bounds NAME_lower_ms and NAME_upper_ms, the estimate NAME_ms and NAME_error_ms, and NAME_fault: no majority agrees.
     """
     difference, error = estimate(F.col("lower_ms"), F.col("upper_ms"))
-    known = clocks.select(
+    clock_columns = clocks.select(
         "bucket",
         F.col("host").alias("clock_host"),
         F.col("hour").alias("clock_hour"),
@@ -123,7 +123,7 @@ def _timed(rows: DataFrame, clocks: DataFrame, name: str) -> DataFrame:
         (F.col("lower_ms") > F.col("upper_ms")).alias(f"{name}_fault"),
     )
     hour = rows.withColumn("clock_hour", hour_of("traced_at"))
-    return hour.join(known, ["bucket", "clock_host", "clock_hour"], "left").drop(
+    return hour.join(clock_columns, ["bucket", "clock_host", "clock_hour"], "left").drop(
         "clock_host", "clock_hour", "traced_at"
     )
 
@@ -204,10 +204,10 @@ def _attempts(events: DataFrame, clocks: DataFrame) -> DataFrame:
         )
     )
     # The cost of a message of a batch is its share. If a clock was set back, the end may precede the start.
-    ended = F.greatest("after_at", _plus_ms("started_at", F.col("cost_ms")))
-    at = F.coalesce("started_at", _plus_ms("after_at", -F.coalesce("cost_ms", F.lit(0))))
+    ended_at = F.greatest("after_at", _plus_ms("started_at", F.col("cost_ms")))
+    started_at = F.coalesce("started_at", _plus_ms("after_at", -F.coalesce("cost_ms", F.lit(0))))
     attempts = traced.withColumns(
-        {"ended_at": ended, "at": at, "result": _result(F.col("code")), "clock_host": host_of("host")}
+        {"ended_at": ended_at, "at": started_at, "result": _result(F.col("code")), "clock_host": host_of("host")}
     )
     timed = _timed(attempts, clocks, "clock")
     is_outlier = _is(~F.col("clock_fault") & (F.col("trace_upper_ms") < F.col("clock_lower_ms")))
@@ -307,8 +307,8 @@ def _is_send_outlier() -> Column:
 
 def _durations(rows: DataFrame) -> DataFrame:
     """Add durations between hosts: null if their clocks contradict each other, never negative."""
-    held = F.coalesce(F.col("message_type").isin(*HELD_TYPES), F.lit(False))
-    since = F.when(~held | F.col("available_at").isNotNull(), F.coalesce("available_at", "stored_at"))
+    is_held = F.coalesce(F.col("message_type").isin(*HELD_TYPES), F.lit(False))
+    since = F.when(~is_held | F.col("available_at").isNotNull(), F.coalesce("available_at", "stored_at"))
     by_broker = F.coalesce(F.col("available_at").isNotNull() | F.col("stored_exact"), F.lit(False))
     # Delivered before it was stored, for every offset within the bounds.
     latest_ms = F.unix_millis("delivered_at") + F.col("delivered_upper_ms") + CUT_MS
@@ -357,7 +357,7 @@ def _first_uncorrected() -> Column:
         for name, kind in (
             ("clock_ms", "bigint"),
             ("clock_error_ms", "bigint"),
-            *((at, "timestamp") for at in CORRECTED),
+            *((column, "timestamp") for column in CORRECTED),
         ):
             bare = bare.withField(name, F.lit(None).cast(kind))
         return F.when(number == 0, bare).otherwise(entry)

@@ -62,10 +62,10 @@ def merge_days(spark: SparkSession, home: Path, now_ms: int) -> TableVersion | N
         is_over = _begins(day) + DAY_MS + SETTLE_MS <= now_ms
         return 0 if is_over and day not in merged_before else MAX_UNMERGED_FILES
 
-    due = {day: files for day, files in days.items() if len(files) > least(day)}
-    if not due:
+    due_days = {day: files for day, files in days.items() if len(files) > least(day)}
+    if not due_days:
         return None
-    merged = {file.bucket for files in due.values() for file in files} | set(due)
+    merged = {file.bucket for files in due_days.values() for file in files} | set(due_days)
     frame = table_publisher.read_table(spark, home, MESSAGE_KEYS, lambda file: file.bucket in merged)
     rows = frame.withColumn(BUCKET, F.substring(BUCKET, 1, len("2026-11-21"))).distinct()
     change = table_publisher.TableChange(frame=rows, applied=former.applied, replaced=merged, as_of_ms=former.as_of_ms)

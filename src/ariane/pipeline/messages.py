@@ -92,7 +92,7 @@ def record_positions(rows: DataFrame) -> DataFrame:
     topic = F.col("topic")
     is_record = (topic == HALF_TOPIC) | ((topic == TIMER_TOPIC) & (F.col("queue_id") == TIMERS))
     is_mark = F.col("means").isNotNull()
-    found = rows.where(is_record | is_mark).select(
+    positions = rows.where(is_record | is_mark).select(
         "broker",
         F.when(topic == TIMER_TOPIC, TIMER_TOPIC).otherwise(HALF_TOPIC).alias("topic"),
         F.explode(F.when(is_mark, F.col("means")).otherwise(F.array("queue_offset"))).alias("queue_offset"),
@@ -101,14 +101,14 @@ def record_positions(rows: DataFrame) -> DataFrame:
         F.when(~is_mark, F.col("bucket")).alias("message_bucket"),
         F.col("store_timestamp").alias("stored_at"),
     )
-    valid = found.where("queue_offset >= 0")  # op messages of another kind contain no offset
+    valid = positions.where("queue_offset >= 0")  # op messages of another kind contain no offset
     return valid.select(*RECORD_POSITIONS.column_names, position_bucket().alias("bucket"))
 
 
 def position_marks(new: DataFrame, all_there: DataFrame) -> DataFrame:
     """Join marks with their records where either is new. Return the columns of POSITION_MARKS and the message's `bucket`."""
-    found = _pairs(new, all_there).unionByName(_pairs(all_there, new))
-    return found.select(*POSITION_MARKS.column_names, F.col("message_bucket").alias("bucket")).distinct()
+    pairs = _pairs(new, all_there).unionByName(_pairs(all_there, new))
+    return pairs.select(*POSITION_MARKS.column_names, F.col("message_bucket").alias("bucket")).distinct()
 
 
 def position_bucket() -> Column:
@@ -118,12 +118,12 @@ def position_bucket() -> Column:
     return F.format_string("%s-%02d-%010d", kind, broker, F.floor(F.col("queue_offset") / OFFSETS_PER_BUCKET))
 
 
-def _pairs(some: DataFrame, others: DataFrame) -> DataFrame:
-    """Join the records of `some` with the marks of `others` that refer to them."""
-    place = ("broker", "topic", "queue_offset")
-    meant = some.where(F.col("kind") == RECORD)
-    means = others.where(F.col("kind") == MARK).select(*place, F.col("stored_at").alias("marked_at"))
-    return meant.withColumnRenamed("stored_at", "record_stored_at").join(means, list(place))
+def _pairs(records: DataFrame, marks: DataFrame) -> DataFrame:
+    """Join the records among `records` with the marks among `marks` that refer to them."""
+    position = ("broker", "topic", "queue_offset")
+    marked_records = records.where(F.col("kind") == RECORD)
+    means = marks.where(F.col("kind") == MARK).select(*position, F.col("stored_at").alias("marked_at"))
+    return marked_records.withColumnRenamed("stored_at", "record_stored_at").join(means, list(position))
 
 
 def _record_bucket() -> Column:
@@ -132,6 +132,6 @@ def _record_bucket() -> Column:
     for name in DELAYS:
         is_delayed |= properties[name].isNotNull()
     is_long = F.unix_millis(stored) - F.unix_millis(born) > LONG_MS
-    near = F.when(is_delayed & is_long, born).otherwise(stored)
-    of_message = bucket_columns.bucket_of_message(F.col("message_id"), near)
+    reference = F.when(is_delayed & is_long, born).otherwise(stored)
+    of_message = bucket_columns.bucket_of_message(F.col("message_id"), reference)
     return F.when(properties[UNIQ_KEY].isNotNull(), of_message).otherwise(bucket_columns.bucket_of_time(stored))

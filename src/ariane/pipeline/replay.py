@@ -69,8 +69,8 @@ async def _originals(rows: Iterator[Row]) -> AsyncIterator[OriginalMessage]:
     """Yield the rows as messages. Spark is awaited in a thread, so that heartbeats continue."""
     while some := await asyncio.to_thread(lambda: list(islice(rows, FETCH_ROWS))):
         for row in some:
-            place = RecordId(row["topic"], row["broker"], row["queue_id"], row["queue_offset"])
+            record_id = RecordId(row["topic"], row["broker"], row["queue_id"], row["queue_offset"])
             # The source and the archive contain decompressed bodies.
             yield OriginalMessage(
-                place, row["message_id"], row["properties"] or {}, bytes(row["body"] or b""), row["flag"] or 0, 0
+                record_id, row["message_id"], row["properties"] or {}, bytes(row["body"] or b""), row["flag"] or 0, 0
             )

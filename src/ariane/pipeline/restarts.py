@@ -91,8 +91,8 @@ def single_line_errors(log: Path, stop: threading.Event) -> Iterator[None]:
             raise
         with log.open("a", encoding="utf-8") as file:
             file.write("".join(traceback.format_exception(error)))
-        why = "Spark ended while the jobs were stopping" if stop.is_set() else f"Spark failed: {first_line(error)}"
-        raise ArianeError(f"{why}; see {log} for the whole error") from error
+        reason = "Spark ended while the jobs were stopping" if stop.is_set() else f"Spark failed: {first_line(error)}"
+        raise ArianeError(f"{reason}; see {log} for the whole error") from error
 
 
 def _is_of_spark(error: Exception) -> bool:

@@ -334,7 +334,10 @@ class JobRunner:
 
     def _restart_ended_queries(self) -> None:
         ended = [reader for reader in self._readers if not reader.running.query.isActive]
-        pauses_s = [_restart_pause_s(one.running.query, one.backoff, self._listener.print_line) for one in ended]
+        pauses_s = [
+            _restart_pause_s(ended_reader.running.query, ended_reader.backoff, self._listener.print_line)
+            for ended_reader in ended
+        ]
         if ended and not self._stop.wait(max(pauses_s)):
             for reader in ended:
                 reader.start()

@@ -53,10 +53,10 @@ def records(messages: DataFrame) -> DataFrame:
 
 def brokers(rows: DataFrame) -> DataFrame:
     """Return the columns of SAMPLES_BROKERS and `bucket`: one row per sample, even if it consists of several messages."""
-    at = F.timestamp_millis("s.at_ms")
+    sampled_at = F.timestamp_millis("s.at_ms")
     first = _good(rows).where("coalesce(s.part, 0) = 0")
     columns = {
-        "sampled_at": at,
+        "sampled_at": sampled_at,
         "booted_at": F.timestamp_millis("s.runtime.boot_ms"),
         **{
             name: F.col(f"s.runtime.{name}")
@@ -70,7 +70,7 @@ def brokers(rows: DataFrame) -> DataFrame:
 def queues(rows: DataFrame) -> DataFrame:
     """Return the columns of SAMPLES_QUEUES and `bucket`."""
     good = _good(rows)
-    own = good.select("s", "stored_at", F.explode("s.topics").alias("e")).select(
+    of_topics = good.select("s", "stored_at", F.explode("s.topics").alias("e")).select(
         "*", F.lit(None).cast("string").alias("g"), F.explode("e.queues").alias("q")
     )
     of_groups = good.select("s", "stored_at", F.explode("s.groups").alias("e")).select(
@@ -80,24 +80,24 @@ def queues(rows: DataFrame) -> DataFrame:
     def part(number: int) -> Column:
         return F.get("q", F.lit(number))
 
-    at = {
+    common = {
         "sampled_at": F.timestamp_millis("e.at_ms"),
         "topic": F.col("e.topic"),
         "consumer_group": F.col("g"),
         "queue_id": part(0),
     }
-    nothing = F.lit(None)
+    null = F.lit(None)
     ends = _shaped(
-        own,
+        of_topics,
         SAMPLES_QUEUES,
-        at
-        | {"bounds_at": at["sampled_at"], "min_offset": part(1), "max_offset": part(2)}
-        | {"committed_offset": nothing, "oldest_age_ms": nothing},
+        common
+        | {"bounds_at": common["sampled_at"], "min_offset": part(1), "max_offset": part(2)}
+        | {"committed_offset": null, "oldest_age_ms": null},
     )
     progress = _shaped(
         of_groups,
         SAMPLES_QUEUES,
-        at
+        common
         | {"bounds_at": F.timestamp_millis("e.bounds_at_ms"), "committed_offset": part(1), "min_offset": part(2)}
         | {"max_offset": part(3), "oldest_age_ms": part(4)},
     )
@@ -132,9 +132,9 @@ def _good(rows: DataFrame) -> DataFrame:
 
 def _shaped(rows: DataFrame, table: TableSchema, columns: dict[str, Column]) -> DataFrame:
     """Return the table's columns: `columns`, otherwise the sample's member of the same name; and the bucket of `sampled_at`."""
-    known = columns | {"stored_at": F.col("stored_at")}
+    available = columns | {"stored_at": F.col("stored_at")}
     chosen = [
-        known.get(column.name, F.col(f"s.{column.name}")).cast(column.type).alias(column.name)
+        available.get(column.name, F.col(f"s.{column.name}")).cast(column.type).alias(column.name)
         for column in table.columns
     ]
     return rows.select(*chosen, bucket_columns.bucket_of_time(columns["sampled_at"]).alias("bucket"))

@@ -87,10 +87,12 @@ def java_fault() -> str | None:
     fix = f"install Java {JAVA_MIN} or newer (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME"
     if java is None or not Path(java).exists():
         return f"Spark needs Java, and none was found; {fix}"
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603
-    version = re.search(r'version "(?:1\.)?(\d+)', said)
+    output = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603
+    version = re.search(r'version "(?:1\.)?(\d+)', output)
     if version is None or int(version[1]) < JAVA_MIN:
-        return f"Spark needs Java {JAVA_MIN} or newer, {java} is {said.splitlines()[0] if said else 'silent'}; {fix}"
+        return (
+            f"Spark needs Java {JAVA_MIN} or newer, {java} is {output.splitlines()[0] if output else 'silent'}; {fix}"
+        )
     return None
 
 
@@ -177,7 +179,7 @@ def _stderr_to(path: Path | None) -> Iterator[None]:
     if path is None:
         yield
         return
-    kept = os.dup(2)
+    saved_fd = os.dup(2)
     try:
         with path.open("w") as file:
             os.dup2(file.fileno(), 2)
@@ -186,8 +188,8 @@ def _stderr_to(path: Path | None) -> Iterator[None]:
         error.add_note(f"Spark's messages are in {path}")
         raise
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(saved_fd, 2)
+        os.close(saved_fd)
 
 
 @contextmanager

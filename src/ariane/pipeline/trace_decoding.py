@@ -72,8 +72,10 @@ def records(messages: DataFrame) -> DataFrame:
     ).where("record != ''")
     fields = _once(split, f=F.split("record", FIELD_END))
     typed = _once(fields, type=F.get("f", F.lit(0)), n=F.size("f"))
-    told = _once(typed, message_id=_text(TEXTS["message_id"]), **{name: _number(*one) for name, one in NUMBERS.items()})
-    return _once(told, reason=_reason())
+    with_numbers = _once(
+        typed, message_id=_text(TEXTS["message_id"]), **{name: _number(*spec) for name, spec in NUMBERS.items()}
+    )
+    return _once(with_numbers, reason=_reason())
 
 
 def _once(frame: DataFrame, **columns: Column) -> DataFrame:
@@ -101,14 +103,14 @@ def trace_events(messages: DataFrame) -> DataFrame:
     )
     offset_ids = F.split("offset_message_id", ",")
     as_many = F.size(offset_ids) == F.size(F.split("message_id", ","))
-    told = one_by_one.withColumns(
+    per_message = one_by_one.withColumns(
         {
             "message_id": F.col("one_id"),
             "offset_message_id": F.when(as_many, F.get(offset_ids, F.col("at"))).otherwise(F.col("offset_message_id")),
         }
     )
     bucket = bucket_columns.bucket_of_message(F.col("message_id"), F.col("trace_stored_at"))
-    return told.select(*TRACE_EVENTS.column_names, bucket.alias("bucket"))
+    return per_message.select(*TRACE_EVENTS.column_names, bucket.alias("bucket"))
 
 
 def trace_rejects(messages: DataFrame) -> DataFrame:
@@ -133,13 +135,13 @@ def _field(number: int) -> Column:
     return _known(F.get("f", F.lit(number)))
 
 
-def _place(places: Mapping[str, int]) -> Column:
+def _field_position(places: Mapping[str, int]) -> Column:
     """Return a field of a record; null for types without it."""
-    return F.coalesce(*(F.when(F.col("type") == name, F.lit(at)) for name, at in places.items()))
+    return F.coalesce(*(F.when(F.col("type") == name, F.lit(position)) for name, position in places.items()))
 
 
 def _text(places: Mapping[str, int]) -> Column:
-    return _known(F.get("f", _place(places)))
+    return _known(F.get("f", _field_position(places)))
 
 
 def _number(places: Mapping[str, int], kind: str) -> Column:
@@ -150,18 +152,18 @@ def _number(places: Mapping[str, int], kind: str) -> Column:
 def _reason() -> Column:
     """Return why a record is invalid; null if it is valid."""
     kind = F.col("type")
-    least = F.coalesce(*(F.when(kind == name, F.lit(count)) for name, count in FIELDS_MIN.items()))
+    minimum = F.coalesce(*(F.when(kind == name, F.lit(count)) for name, count in FIELDS_MIN.items()))
     timed = (kind != "SubAfter") | (F.col("n") >= SUB_AFTER_TIMED)
     bad_number = _any(
-        F.col(name).isNull() & (F.col("n") > _place(places))
+        F.col(name).isNull() & (F.col("n") > _field_position(places))
         for name, (places, _) in NUMBERS.items()
         if name != "event_ms"
     )
     no_time = ~F.coalesce(F.col("event_ms").between(0, TIME_MAX_MS), F.lit(False))
     no_id = F.coalesce(F.trim(F.translate("message_id", ",", "")), F.lit("")) == ""
     return (
-        F.when(least.isNull(), F.concat(F.lit("unknown record type "), F.substring("type", 1, REASON_TYPE_MAX)))
-        .when(F.col("n") < least, F.concat(kind, F.lit(" with "), F.col("n"), F.lit(" fields is too short")))
+        F.when(minimum.isNull(), F.concat(F.lit("unknown record type "), F.substring("type", 1, REASON_TYPE_MAX)))
+        .when(F.col("n") < minimum, F.concat(kind, F.lit(" with "), F.col("n"), F.lit(" fields is too short")))
         .when(bad_number, F.concat(kind, F.lit(" with an invalid or out-of-range number")))
         .when(timed & no_time, F.concat(kind, F.lit(" with an invalid or out-of-range time")))
         .when(no_id, F.concat(kind, F.lit(" without a message id")))
@@ -179,11 +181,11 @@ def _is_true(number: int) -> Column:
 def _columns() -> dict[str, Column]:
     """Return the columns of TRACE_EVENTS that are computed from the fields; the others exist under their own name."""
     kind, n = F.col("type"), F.col("n")
-    many = (kind == "Pub") & (n >= 14)  # an offset id before the success flag
-    late = (kind != "SubAfter") | (n >= SUB_AFTER_TIMED)
+    has_offset_id = (kind == "Pub") & (n >= 14)  # an offset id before the success flag
+    is_timed = (kind != "SubAfter") | (n >= SUB_AFTER_TIMED)
     keys = _text(TEXTS["keys"])
     success = (
-        F.when(many, _is_true(13))
+        F.when(has_offset_id, _is_true(13))
         .when((kind == "Pub") & (n >= 13), _is_true(12))
         .when(kind == "Pub", F.lit(True))
         .when(kind == "SubAfter", _is_true(4))
@@ -192,11 +194,11 @@ def _columns() -> dict[str, Column]:
     host = F.when((kind == "Pub") & (n >= 15), _field(14)).when((kind == "SubBefore") & (n >= 9), _field(8))
     texts = {name: _text(places) for name, places in TEXTS.items() if name != "message_id"}
     return texts | {
-        "event_time": F.timestamp_millis(F.when(late, F.col("event_ms"))),
-        "client_group": F.when(late, texts["client_group"]),
+        "event_time": F.timestamp_millis(F.when(is_timed, F.col("event_ms"))),
+        "client_group": F.when(is_timed, texts["client_group"]),
         # Consumers in C++ write `dKey` for no keys.
         "keys": F.when(~(kind.isin("SubBefore", "SubAfter") & (keys == "dKey")), keys),
-        "offset_message_id": F.when(many, _field(12)),
+        "offset_message_id": F.when(has_offset_id, _field(12)),
         "success": success,
         "from_check": F.when(kind == "EndTransaction", _is_true(12)),
         "client_host": F.coalesce(host, F.col("born_host")),

@@ -49,8 +49,8 @@ def traffic(events: DataFrame, journeys: DataFrame) -> DataFrame:
             "consume_cost_missing": F.count_if(~_is_duration("cost")),
         },
     )
-    both = sent.unionByName(consumed, allowMissingColumns=True)
-    return both.select(*_of(TRAFFIC), "bucket")
+    all_traffic = sent.unionByName(consumed, allowMissingColumns=True)
+    return all_traffic.select(*_of(TRAFFIC), "bucket")
 
 
 def slow_messages(journeys: DataFrame) -> DataFrame:
@@ -75,8 +75,8 @@ def slow_messages(journeys: DataFrame) -> DataFrame:
         _measured(journeys, "consume_cost_ms", slowest["ms"], slowest["at"], "consumer_group", slowest["host"]),
     )
     rows = sends.unionByName(calls[0]).unionByName(calls[1])
-    each = Window.partitionBy("bucket", "measure", "topic", "client_group")
-    rank = F.row_number().over(each.orderBy(F.desc("ms"), "message_id", "client_host"))
+    per_group = Window.partitionBy("bucket", "measure", "topic", "client_group")
+    rank = F.row_number().over(per_group.orderBy(F.desc("ms"), "message_id", "client_host"))
     return (
         rows.withColumn("rank", rank).where(F.col("rank") <= SLOWEST_PER_BUCKET).select(*_of(SLOW_MESSAGES), "bucket")
     )
@@ -124,11 +124,11 @@ def _consumptions(journeys: DataFrame) -> DataFrame:
         "queueing_missing",
         F.posexplode("deliveries").alias("attempt", "call"),
     )
-    at = _noted_at(F.col("call"))
+    noted_at = _noted_at(F.col("call"))
     is_first = F.col("attempt") == 0
-    return calls.where(at.isNotNull()).select(
+    return calls.where(noted_at.isNotNull()).select(
         "bucket",
-        F.date_trunc("minute", at).alias("minute"),
+        F.date_trunc("minute", noted_at).alias("minute"),
         F.lit("in").alias("direction"),
         "topic",
         F.col("consumer_group").alias("client_group"),
@@ -145,11 +145,13 @@ def _noted_at(call: Column) -> Column:
     return F.coalesce(call["ended_at"], call["started_at"])
 
 
-def _measured(journeys: DataFrame, measure: str, ms: Column, at: Column, group: str, host: Column | str) -> DataFrame:
+def _measured(
+    journeys: DataFrame, measure: str, ms: Column, time_column: Column, group: str, host: Column | str
+) -> DataFrame:
     """Return the messages with a value of a measure."""
     return journeys.where(ms >= 0).select(
         "bucket",
-        at.alias("measured_at"),
+        time_column.alias("measured_at"),
         F.lit(measure).alias("measure"),
         ms.alias("ms"),
         "topic",

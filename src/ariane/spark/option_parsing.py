@@ -57,8 +57,8 @@ def parse_options(
     # Names are compared without case, so the words of a name are not visible in it.
     members = {name.replace("_", ""): name for name in option_struct.__struct_fields__}
     parsed: dict[str, Any] = {}
-    for given, text in options.items():
-        lower = given.lower()
+    for option, text in options.items():
+        lower = option.lower()
         if lower in ignored:
             continue
         name = (aliases or {}).get(lower, lower)
@@ -66,21 +66,21 @@ def parse_options(
             # The value is not shown, because an unknown option may hold a secret.
             options_there = f"expected one of {', '.join(map(camel_case, members.values()))}"
             raise ConfigError(
-                given,
+                option,
                 Secret("..."),
                 f"is not an option of the {format_name}; {_suggestion(lower, members)}{options_there}",
             )
         member = members[name]
         if not text.strip():
             raise ConfigError(
-                camel_case(member) if name == lower else given,
+                camel_case(member) if name == lower else option,
                 "",
                 "is empty: set a value, or remove the option if it is optional",
             )
         if member in parsed:
             shown = "" if "secret" in name or "token" in name else text
-            raise ConfigError(given, shown, f"is an alias of {camel_case(member)}, which is set, too: keep one")
-        parsed[member] = readers.get(name, text_option)(camel_case(member) if name == lower else given, text.strip())
+            raise ConfigError(option, shown, f"is an alias of {camel_case(member)}, which is set, too: keep one")
+        parsed[member] = readers.get(name, text_option)(camel_case(member) if name == lower else option, text.strip())
     return parsed
 
 
@@ -98,14 +98,14 @@ def reject_changed(values: msgspec.Struct, reasons: Mapping[str, str]) -> None:
             raise ConfigError(camel_case(field.name), shown, reasons[field.name])
 
 
-def _suggestion(given: str, members: Mapping[str, str]) -> str:
-    close = difflib.get_close_matches(given, members, n=1)
+def _suggestion(option: str, members: Mapping[str, str]) -> str:
+    close = difflib.get_close_matches(option, members, n=1)
     return f"did you mean {camel_case(members[close[0]])}? " if close else ""
 
 
 def camel_case(member: str) -> str:
-    first, *others = member.split("_")
-    return first + "".join(part.capitalize() for part in others)
+    first, *rest_words = member.split("_")
+    return first + "".join(part.capitalize() for part in rest_words)
 
 
 # --- readers ---

@@ -72,14 +72,14 @@ class BatchReader(DataSourceReader):
     def _reject_unknown_queues(self, queues: list[MessageQueue]) -> None:
         """Raise ConfigError if an option names a queue that does not exist. (A stream waits for such a queue, a batch cannot.)"""
         options = self._options
-        for name, wanted in (
+        for name, positions in (
             ("startingOffsets", options.starting_offsets),
             ("startingTimestamp", options.starting_timestamp),
             ("endingOffsets", options.ending_offsets),
             ("endingTimestamp", options.ending_timestamp),
         ):
-            reject_unknown_queues(name, wanted, queues)
-            topics = {queue.topic for queue in wanted} if isinstance(wanted, dict) else set()
+            reject_unknown_queues(name, positions, queues)
+            topics = {queue.topic for queue in positions} if isinstance(positions, dict) else set()
             if missing := sorted(topics - {queue.topic for queue in queues}):
                 raise ConfigError(name, missing[0], "no such topic: remove it from the option, or create it")
 
@@ -103,8 +103,8 @@ class BatchReader(DataSourceReader):
             log.warning("%s; reading the available offsets", fault)
         for queue in sorted(high):
             if (queue in low or starting == "latest") and high[queue] < begin[queue]:
-                why = f"{offset_ranges.describe_queue(queue)}: ends before its start, {begin[queue]}"
-                raise ConfigError("endingOffsets", high[queue], why)
+                reason = f"{offset_ranges.describe_queue(queue)}: ends before its start, {begin[queue]}"
+                raise ConfigError("endingOffsets", high[queue], reason)
 
     def _end_positions(self, cluster: pull_client.BlockingCluster, bounds: QueueBounds) -> Positions:
         """Return the end offset of each queue in `bounds`; queues that no option names are read to their end."""
@@ -112,25 +112,25 @@ class BatchReader(DataSourceReader):
         if options.ending_timestamp is not None:
             times = {queue: time_for_queue(options.ending_timestamp, queue) for queue in bounds.end}
             return {**bounds.end, **queue_ends.find_offsets_by_time(cluster, _without_none(times), bounds)}
-        wanted = options.ending_offsets
-        until = offset_ranges.resolve_offsets(wanted, bounds.first, bounds.end)
-        named = wanted if isinstance(wanted, dict) else {}
+        ending_offsets = options.ending_offsets
+        until = offset_ranges.resolve_offsets(ending_offsets, bounds.first, bounds.end)
+        named = ending_offsets if isinstance(ending_offsets, dict) else {}
         return {queue: until[queue] if queue in named else last for queue, last in bounds.end.items()}
 
     def _apply_filters(
         self, cluster: pull_client.BlockingCluster, parts: list[offset_ranges.OffsetRange]
     ) -> list[offset_ranges.OffsetRange]:
         """Return the ranges reduced to what the pushed filters can match."""
-        wanted = self._filters
+        filters = self._filters
         # Offsets before times: a time costs a look-up at the broker for each queue.
-        cut = [wanted.clip(part) for part in parts]
+        cut = [filters.clip(part) for part in parts]
         cut = [part for part in cut if part.start < part.end]
-        within = QueueBounds({part.queue: part.start for part in cut}, {part.queue: part.end for part in cut})
-        first, last = within.first, within.end
-        if wanted.first_ms is not None:
-            first = queue_ends.find_offsets_by_time(cluster, dict.fromkeys(first, wanted.first_ms), within)
-        if wanted.end_ms is not None:
-            last = queue_ends.find_offsets_by_time(cluster, dict.fromkeys(last, wanted.end_ms), within)
+        bounds = QueueBounds({part.queue: part.start for part in cut}, {part.queue: part.end for part in cut})
+        first, last = bounds.first, bounds.end
+        if filters.first_ms is not None:
+            first = queue_ends.find_offsets_by_time(cluster, dict.fromkeys(first, filters.first_ms), bounds)
+        if filters.end_ms is not None:
+            last = queue_ends.find_offsets_by_time(cluster, dict.fromkeys(last, filters.end_ms), bounds)
         return [offset_ranges.OffsetRange(part.queue, first[part.queue], last[part.queue]) for part in cut]
 
 

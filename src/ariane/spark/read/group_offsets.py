@@ -37,7 +37,7 @@ class GroupOffsets:
 
     def commit(self, cluster: BlockingCluster, positions: Positions) -> dict[MessageQueue, ArianeError]:
         """Commit the positions that changed since the last call; return the failures, which the next call retries."""
-        changed = {queue: at for queue, at in positions.items() if self._committed.get(queue) != at}
+        changed = {queue: position for queue, position in positions.items() if self._committed.get(queue) != position}
         if changed and not self._is_registered:
             self._register_group(cluster, list(changed))
         requests = [
@@ -45,14 +45,14 @@ class GroupOffsets:
                 queue,
                 Request(
                     RequestCode.UPDATE_CONSUMER_OFFSET,
-                    UpdateConsumerOffset(self._group, queue.topic, queue.queue_id, at),
+                    UpdateConsumerOffset(self._group, queue.topic, queue.queue_id, position),
                 ),
             )
-            for queue, at in changed.items()
+            for queue, position in changed.items()
         ]
         answers = zip(changed, cluster.request_all(requests), strict=True)
         failed = {queue: result for queue, result in answers if isinstance(result, ArianeError)}
-        self._committed |= {queue: at for queue, at in changed.items() if queue not in failed}
+        self._committed |= {queue: position for queue, position in changed.items() if queue not in failed}
         return failed
 
     def _register_group(self, cluster: BlockingCluster, queues: Sequence[MessageQueue]) -> None:

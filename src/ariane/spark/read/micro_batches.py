@@ -83,7 +83,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             else self._bounds_at_stop(self._stop_bounds, reached)
         )
         # A slave lags behind its master, so an end below the position read so far is not a data loss if a slave reported it.
-        last = {**last, **{queue: at for queue, at in reached.items() if queue in by_slave and last[queue] < at}}
+        last = {
+            **last,
+            **{queue: position for queue, position in reached.items() if queue in by_slave and last[queue] < position},
+        }
         for loss in offset_ranges.find_losses(start, first, last):
             if self._options.fail_on_data_loss:
                 raise read_task.DataLoss(f"{loss}; set failOnDataLoss to false to resume at {loss.resume}")
@@ -155,22 +158,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             cluster = pull_client.shared_cluster(self._options)
             cluster.retry("queues read before", _require_brokers, cluster, missing)
             ends = queue_ends.fetch_bounds(cluster, sorted({*self._wait_for_queues()[1]} & {*missing}))
-            both = QueueBounds(
+            known_at_stop = QueueBounds(
                 {**at_stop.first, **ends.first}, {**at_stop.end, **ends.end}, at_stop.from_slaves | ends.from_slaves
             )
             at_stop = self._add_missing_queues(
-                both, {queue: positions[queue] for queue in missing if queue not in ends.end}
+                known_at_stop, {queue: positions[queue] for queue in missing if queue not in ends.end}
             )
             self._stop_bounds = at_stop
         self._log_availability(_unavailable_masters(at_stop))
         return at_stop
 
-    def _add_missing_queues(self, ends: QueueBounds, gone: Positions) -> QueueBounds:
+    def _add_missing_queues(self, ends: QueueBounds, missing: Positions) -> QueueBounds:
         """Add queues that were deleted or deselected, as empty ranges at their current positions."""
-        for topic in sorted({queue.topic for queue in gone} - self._missing_topics):
+        for topic in sorted({queue.topic for queue in missing} - self._missing_topics):
             log.warning("Queues of %s no longer exist; their unread messages, if any, are lost", topic)
-        self._missing_topics = {queue.topic for queue in gone}
-        return ends._replace(first={**ends.first, **gone}, end={**ends.end, **gone}) if gone else ends
+        self._missing_topics = {queue.topic for queue in missing}
+        return ends._replace(first={**ends.first, **missing}, end={**ends.end, **missing}) if missing else ends
 
     def _log_availability(self, away: dict[str, str]) -> None:
         """Log which servers became unavailable or available again, once for each change."""
@@ -182,11 +185,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _should_wait(self, waiting: Positions, limit: ReadLimit) -> bool:
         """Return whether minOffsetsPerTrigger is not reached yet. AvailableNow never waits: no more messages will be added."""
-        least = self._options.min_offsets_per_trigger
-        if least is None or self._stop_bounds is not None or isinstance(limit, ReadAllAvailable):
+        minimum = self._options.min_offsets_per_trigger
+        if minimum is None or self._stop_bounds is not None or isinstance(limit, ReadAllAvailable):
             return False
         is_late = self._monotonic() - self._planned_s >= self._options.max_trigger_delay / 1000
-        return sum(waiting.values()) < least and not is_late
+        return sum(waiting.values()) < minimum and not is_late
 
     def _limits(self, start: dict[str, Any], first: Positions, last: Positions, limit: ReadLimit) -> ReadLimits:
         if isinstance(limit, ReadAllAvailable):
@@ -195,8 +198,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if options.max_bytes_per_trigger is None:
             return ReadLimits(options.max_offsets_per_trigger)
         begin = {**first, **offset_ranges.end_positions(start)}
-        at = {queue: begin[queue] for queue in offset_ranges.pending_counts(start, first, last)}
-        sizes = queue_ends.estimate_entry_sizes(pull_client.shared_cluster(options), at) if at else {}
+        starts = {queue: begin[queue] for queue in offset_ranges.pending_counts(start, first, last)}
+        sizes = queue_ends.estimate_entry_sizes(pull_client.shared_cluster(options), starts) if starts else {}
         return ReadLimits(options.max_offsets_per_trigger, options.max_bytes_per_trigger, sizes)
 
     def _commit(self, positions: Positions) -> None:

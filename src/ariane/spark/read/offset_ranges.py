@@ -48,12 +48,12 @@ class OffsetLoss(NamedTuple):
     end: int
 
     def __str__(self) -> str:
-        gone = (
+        lost = (
             f"{self.position} to {self.resume - 1} are gone"
             if self.resume > self.position
             else f"{self.end} to {self.position - 1}, which were read or requested before, are gone"
         )
-        return f"{describe_queue(self.queue)}: offsets {gone} (the queue holds {describe_bounds(self.first, self.end)})"
+        return f"{describe_queue(self.queue)}: offsets {lost} (the queue holds {describe_bounds(self.first, self.end)})"
 
 
 def describe_queue(queue: MessageQueue) -> str:
@@ -175,7 +175,7 @@ def next_offset(
     if not pending and not find_losses(offset, first, ends) and end_positions(offset).keys() >= ends.keys():
         return offset
     begin = _start_positions(offset, first, ends)
-    end = {**begin, **{queue: begin[queue] + take for queue, take in _apportion(pending, limits).items()}}
+    end = {**begin, **{queue: begin[queue] + count for queue, count in _apportion(pending, limits).items()}}
     return {"from": positions_to_json(begin), "to": positions_to_json(end)}
 
 

@@ -54,31 +54,31 @@ def lags(progress: Mapping[str, Any] | str | None) -> LagTree:
         >>> lags(query.lastProgress)
         {'orders': {'broker-a': {'0': 17, '1': 0}}}
     """
-    behind: dict[MessageQueue, int | None] = {}
+    by_queue: dict[MessageQueue, int | None] = {}
     for reached, ends in _sources(progress):
         for queue in {*reached, *ends}:
             is_known = queue in reached and queue in ends
             lag = max(0, ends[queue] - reached[queue]) if is_known else None
-            others = behind.get(queue, 0)
-            behind[queue] = None if lag is None or others is None else max(lag, others)
+            previous = by_queue.get(queue, 0)
+            by_queue[queue] = None if lag is None or previous is None else max(lag, previous)
     tree: LagTree = {}
-    for queue in sorted(behind):
-        tree.setdefault(queue.topic, {}).setdefault(queue.broker, {})[str(queue.queue_id)] = behind[queue]
+    for queue in sorted(by_queue):
+        tree.setdefault(queue.topic, {}).setdefault(queue.broker, {})[str(queue.queue_id)] = by_queue[queue]
     return tree
 
 
-def total_lag(behind: LagTree) -> int | None:
+def total_lag(lag_tree: LagTree) -> int | None:
     """Return the sum of all lags, or None if one of them is unknown."""
-    all_lags = [lag for brokers in behind.values() for queues in brokers.values() for lag in queues.values()]
+    all_lags = [lag for brokers in lag_tree.values() for queues in brokers.values() for lag in queues.values()]
     return None if None in all_lags else sum(lag for lag in all_lags if lag is not None)
 
 
 def unavailable_servers(progress: Mapping[str, Any] | str | None) -> dict[str, str]:
     """Return the brokers and name servers that did not respond when the last batch was planned, with the reasons."""
     return {
-        name: why
+        name: reason
         for source in _parse_progress(progress).get("sources", ())
-        for name, why in _parse_offset(source.get("latestOffset")).get("unavailable", {}).items()
+        for name, reason in _parse_offset(source.get("latestOffset")).get("unavailable", {}).items()
     }
 
 
@@ -87,7 +87,7 @@ def processed_positions(progress: Mapping[str, Any] | str | None) -> Positions:
     lowest: Positions = {}
     for positions, _ in _sources(progress):
         # The lowest, because a committed offset promises that everything before it was processed.
-        lowest |= {queue: min(at, lowest.get(queue, at)) for queue, at in positions.items()}
+        lowest |= {queue: min(position, lowest.get(queue, position)) for queue, position in positions.items()}
     return lowest
 
 
@@ -169,9 +169,9 @@ class LagListener(_Listener):
         self._callback = callback
 
     def on_progress(self, progress: Mapping[str, Any]) -> None:
-        behind = lags(progress)
-        if behind:
-            self._callback(behind)
+        lag_tree = lags(progress)
+        if lag_tree:
+            self._callback(lag_tree)
 
 
 class OffsetCommitter(_Listener):

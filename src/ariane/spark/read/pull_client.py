@@ -231,13 +231,13 @@ class BlockingCluster:
             ServerUnavailable: the last attempt failed, too; the message starts with `description`.
             ArianeError: a broker sent a permanent error.
         """
-        for left in range(self._access.retries, -1, -1):
+        for retries_left in range(self._access.retries, -1, -1):
             try:
                 return operation(*args, **kwargs)
             except RETRYABLE_ERRORS as error:
                 if not is_transient(error):
                     raise ArianeError(f"{description}: {error}") from error
-                if left == 0:
+                if retries_left == 0:
                     raise ServerUnavailable(
                         f"{description}: {error} (tried {self._access.retries + 1} times)"
                     ) from error
@@ -342,8 +342,9 @@ class BlockingCluster:
             except (ConnectionLost, RequestTimeout) as error:
                 if all(name in of_topic for of_topic in queues.values()):
                     continue
-                why = f"broker {name} is unavailable, and no name server has its queues of {', '.join(sorted(registered))}: {error}"
-                raise ConnectionLost(addr, why) from error
+                topics = ", ".join(sorted(registered))
+                reason = f"broker {name} is unavailable, and no name server has its queues of {topics}: {error}"
+                raise ConnectionLost(addr, reason) from error
             table = fastjson.decode(answer.body, TopicTable).topic_config_table
             for topic in registered:
                 if config := table.get(topic):
@@ -387,9 +388,9 @@ class BlockingCluster:
 
 
 def _decode_pull(answer: BrokerResponse) -> PulledRecords:
-    at = decode_header(answer.response, PullMessageAnswer)
+    header = decode_header(answer.response, PullMessageAnswer)
     return PulledRecords(
-        answer.response.code, answer.response.body, at.next_begin_offset, at.min_offset, at.max_offset,
+        answer.response.code, answer.response.body, header.next_begin_offset, header.min_offset, header.max_offset,
         answer.from_master, answer.response.remark == REMARK_REMOVING,
     )  # fmt: skip
 

@@ -104,17 +104,17 @@ def _add_range(pushed: PushedFilters, low_field: str, high_field: str, filter_: 
     return _replaced(pushed, changes)
 
 
-def _replaced(left: PushedFilters, changes: dict[str, Any]) -> PushedFilters:
-    return left._replace(**changes)
+def _replaced(pushed: PushedFilters, changes: dict[str, Any]) -> PushedFilters:
+    return pushed._replace(**changes)
 
 
-def _integer_bound(value: Any, beyond: bool) -> int | None:
-    return value + beyond if isinstance(value, int) and not isinstance(value, bool) else None
+def _integer_bound(value: Any, is_exclusive: bool) -> int | None:
+    return value + is_exclusive if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _time_bound_ms(value: Any, beyond: bool) -> int | None:
-    """Return the first store time (whole ms) that is ≥ `value`, or > it if `beyond`."""
+def _time_bound_ms(value: Any, is_exclusive: bool) -> int | None:
+    """Return the first store time (whole ms) that is ≥ `value`, or > it if `is_exclusive`."""
     if not isinstance(value, datetime) or value.tzinfo is None:
         return None
     since = value - EPOCH
-    return since // _ONE_MS + 1 if beyond else -(-since // _ONE_MS)
+    return since // _ONE_MS + 1 if is_exclusive else -(-since // _ONE_MS)

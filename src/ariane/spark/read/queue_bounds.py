@@ -117,13 +117,14 @@ def find_offsets_by_time(
     description = f"offsets by time of {_describe_topics(list(times))}"
 
     def search() -> Positions:
-        wanted = {queue: max(0, ms - 1) for queue, ms in times.items() if low[queue] < high[queue]}
-        answers = cluster.search_offsets(wanted)
+        searched = {queue: max(0, ms - 1) for queue, ms in times.items() if low[queue] < high[queue]}
+        answers = cluster.search_offsets(searched)
         raise_first_error(answers)
         return {queue: offset for queue, offset in answers.items() if isinstance(offset, int)}
 
     probes = {
-        queue: max(low[queue], min(at, high[queue]) - 1) for queue, at in cluster.retry(description, search).items()
+        queue: max(low[queue], min(position, high[queue]) - 1)
+        for queue, position in cluster.retry(description, search).items()
     }
     reach = PROBE_MESSAGES
     while probes:
@@ -146,9 +147,9 @@ def _pull_probes(
     probed = {queue: pulled for queue, pulled in answers.items() if isinstance(pulled, pull_client.PulledRecords)}
     for queue, pulled in probed.items():
         if not pulled.from_master and offsets[queue] >= pulled.max_offset:  # the slave lags, so the entry is not lost
-            held = describe_bounds(pulled.min_offset, pulled.max_offset)
+            bounds = describe_bounds(pulled.min_offset, pulled.max_offset)
             raise pull_client.OffsetNotAvailable(
-                f"{queue.broker} does not have offset {offsets[queue]} yet (it holds {held})"
+                f"{queue.broker} does not have offset {offsets[queue]} yet (it holds {bounds})"
             )
     return probed
 

@@ -107,10 +107,12 @@ def read_range(
         DataLoss: entries were deleted, and failOnDataLoss is true.
         ServerUnavailable: the broker did not respond to any attempt.
     """
-    wanted = tags.parse(options.tags)
+    requested_tags = tags.parse(options.tags)
     first_ms = time_for_queue(options.starting_timestamp, offset_range.queue) if by_time else None
     end_ms = time_for_queue(options.ending_timestamp, offset_range.queue) if by_time else None
-    selection = RowSelection(columns, None if wanted is None else sorted(wanted), options.keys, first_ms, end_ms)
+    selection = RowSelection(
+        columns, None if requested_tags is None else sorted(requested_tags), options.keys, first_ms, end_ms
+    )
     return _RangeReader(cluster, offset_range, options, selection).read()
 
 
@@ -174,8 +176,8 @@ class _RangeReader:
                     break
                 else:
                     resume = _resume_offset(pulled, self._offset, self._range.end)
-                    held = f"the queue holds {_describe_held(pulled)}"
-                    self._report_loss(f"{self._offset} to {resume - 1} are gone ({held})", resume)
+                    bounds = f"the queue holds {_describe_held(pulled)}"
+                    self._report_loss(f"{self._offset} to {resume - 1} are gone ({bounds})", resume)
                     yield from self._flush()
                     self._chunk_start = self._offset = resume
             if self._offset - self._chunk_start >= BATCH_ROWS or self._bytes >= BATCH_BYTES:
@@ -189,10 +191,10 @@ class _RangeReader:
             OffsetNotAvailable: the first response did not advance and does not say why.
         """
         queue = self._range.queue
-        first, *others = self._cluster.pull(queue, offsets, self._options.tags)
+        first, *other_queues = self._cluster.pull(queue, offsets, self._options.tags)
         _check_progress(queue, offsets[0], first)
         responses = [first]
-        for offset, pulled in zip(offsets[1:], others, strict=False):
+        for offset, pulled in zip(offsets[1:], other_queues, strict=False):
             continues = responses[-1].next_offset == offset < pulled.next_offset
             if not (continues and self._is_expected(responses[-1]) and self._is_expected(pulled)):
                 break  # handled when it is the first response of a later call
@@ -239,14 +241,14 @@ def _check_progress(queue: MessageQueue, offset: int, pulled: pull_client.Pulled
     else:
         is_stuck = not pulled.from_master  # a slave may lag behind; the master's response is final
     if is_stuck:
-        held = _describe_held(pulled)
-        raise pull_client.OffsetNotAvailable(f"{queue.broker} does not have offset {offset} yet (it holds {held})")
+        bounds = _describe_held(pulled)
+        raise pull_client.OffsetNotAvailable(f"{queue.broker} does not have offset {offset} yet (it holds {bounds})")
 
 
 def _missing_ranges(offsets: Any, begin: int, end: int) -> list[tuple[int, int]]:
     """Return the ranges within [begin, end) that the ascending `offsets` do not contain."""
     edges = np.concatenate(([begin - 1], offsets[offsets < end], [end]))
-    return [(int(edges[at]) + 1, int(edges[at + 1])) for at in np.flatnonzero(np.diff(edges) > 1)]
+    return [(int(edges[index]) + 1, int(edges[index + 1])) for index in np.flatnonzero(np.diff(edges) > 1)]
 
 
 def _describe_held(pulled: pull_client.PulledRecords) -> str:

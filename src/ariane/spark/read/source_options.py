@@ -241,8 +241,8 @@ def _tags(name: str, text: str) -> str:
         if "&&" in part:
             raise ConfigError(name, text, f"&& is not supported, as a message has only one tag: {fix}")
         if "|" in part or "*" in part or len(part.split()) > 1:
-            why = f"{part!r} is not a tag: {fix} (for other tags, and for SQL, use .where() on the DataFrame)"
-            raise ConfigError(name, text, why)
+            reason = f"{part!r} is not a tag: {fix} (for other tags, and for SQL, use .where() on the DataFrame)"
+            raise ConfigError(name, text, reason)
     return text
 
 
@@ -282,10 +282,10 @@ def _validate(options: SourceOptions) -> SourceOptions:
             "expected an offset, or -1 for the latest: a queue that ends at its earliest offset is empty",
         )
     _check_order(options)
-    least, most = options.min_offsets_per_trigger, options.max_offsets_per_trigger
-    if least is not None and most is not None and least > most:
-        raise ConfigError("minOffsetsPerTrigger", least, f"expected at most maxOffsetsPerTrigger, {most}")
-    if least is None:
+    minimum, maximum = options.min_offsets_per_trigger, options.max_offsets_per_trigger
+    if minimum is not None and maximum is not None and minimum > maximum:
+        raise ConfigError("minOffsetsPerTrigger", minimum, f"expected at most maxOffsetsPerTrigger, {maximum}")
+    if minimum is None:
         reason = "has no effect without minOffsetsPerTrigger: set both, or remove it"
         reject_changed(options, {"max_trigger_delay": reason})
     # Two queries that commit to one group overwrite each other's offsets.
@@ -307,13 +307,13 @@ def _check_topics(options: SourceOptions) -> None:
         raise ConfigError(
             "topicsPattern", options.topics_pattern, f"is not a valid regular expression: {error}"
         ) from None
-    for name, wanted in (
+    for name, topics in (
         ("startingOffsets", options.starting_offsets),
         ("endingOffsets", options.ending_offsets),
         ("startingTimestamp", options.starting_timestamp),
         ("endingTimestamp", options.ending_timestamp),
     ):
-        for other in {queue.topic for queue in (wanted if isinstance(wanted, dict) else ())} - set(listed):
+        for other in {queue.topic for queue in (topics if isinstance(topics, dict) else ())} - set(listed):
             if listed or not pattern.fullmatch(other):
                 allowed = ", ".join(listed) or f"those that match {options.topics_pattern}"
                 raise ConfigError(name, other, f"the source reads only the topics {allowed}: remove other topics")
@@ -341,5 +341,5 @@ def _check_order(options: SourceOptions) -> None:
     if isinstance(first, dict) and isinstance(last, dict):
         for queue in sorted(first.keys() & last.keys()):
             if 0 <= last[queue] < first[queue]:
-                why = f"{describe_queue(queue)}: is before startingOffsets, {first[queue]}"
-                raise ConfigError("endingOffsets", last[queue], why)
+                reason = f"{describe_queue(queue)}: is before startingOffsets, {first[queue]}"
+                raise ConfigError("endingOffsets", last[queue], reason)

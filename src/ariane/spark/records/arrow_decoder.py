@@ -141,13 +141,13 @@ def decode_scan(
         header = RecordHeader(data, starts)
         bounds, fits = layout.find_parts(data, starts, header)
         if not fits.all():
-            at = int(starts[np.argmin(fits)])
-            record.decode(data, at)  # raises an error that names the faulty field
-            raise ProtocolError(f"inconsistent lengths in the record at {at}")
+            position = int(starts[np.argmin(fits)])
+            record.decode(data, position)  # raises an error that names the faulty field
+            raise ProtocolError(f"inconsistent lengths in the record at {position}")
         if not header.has_ipv6:
             records = RecordColumns(data, header, bounds, broker, tolerant=bodies.ERROR_COLUMN in columns)
             return records.batch(columns)
-    return _decode_rows([record.decode(data, int(at)) for at in starts], broker, columns)
+    return _decode_rows([record.decode(data, int(position)) for position in starts], broker, columns)
 
 
 def find_records(data: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -167,15 +167,15 @@ def find_records(data: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
 def _find_records_one_by_one(data: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Return the positions of the records if the magic also occurs in a body; raise ProtocolError at the first non-record."""
     starts = []
-    at, end = 0, len(data)
-    while at < end:
-        if end - at < record.FIXED_SIZE:
-            raise ProtocolError(f"{end - at} bytes at {at} are not a record")
-        size, magic = record.SIZE_AND_MAGIC.unpack_from(data, at)
-        if magic != record.MAGIC or not record.FIXED_SIZE <= size <= end - at:
-            raise ProtocolError(f"no record at {at}: magic {magic & 0xFFFFFFFF:#x}, size {size}")
-        starts.append(at)
-        at += size
+    position, end = 0, len(data)
+    while position < end:
+        if end - position < record.FIXED_SIZE:
+            raise ProtocolError(f"{end - position} bytes at {position} are not a record")
+        size, magic = record.SIZE_AND_MAGIC.unpack_from(data, position)
+        if magic != record.MAGIC or not record.FIXED_SIZE <= size <= end - position:
+            raise ProtocolError(f"no record at {position}: magic {magic & 0xFFFFFFFF:#x}, size {size}")
+        starts.append(position)
+        position += size
     return np.array(starts, dtype=np.int64)
 
 
@@ -249,13 +249,13 @@ def _property(name: str) -> Callable[[RecordColumns], pa.Array]:
 def _integer_property(name: str) -> Callable[[RecordColumns], pa.Array]:
     """Return a decoder for an integer property; null if the property is missing or not an integer."""
 
-    def made(records: RecordColumns) -> pa.Array:
+    def decode(records: RecordColumns) -> pa.Array:
         texts = records.properties.values(name)
         if texts.null_count == len(texts):
             return pa.nulls(len(texts), pa.int32())
         return pa.array([row_decoder.parse_integer(text) for text in texts.to_pylist()], pa.int32())
 
-    return made
+    return decode
 
 
 def _broker(records: RecordColumns) -> pa.Array:
@@ -284,7 +284,10 @@ def _deliver_at(records: RecordColumns) -> pa.Array:
         return pa.nulls(len(records), _TIME)
     stored = records.header["store_ms"].tolist()
     return row_decoder.timestamps(
-        [row_decoder.delivery_time_ms({name: rows[name][at] for name in rows}, ms) for at, ms in enumerate(stored)]
+        [
+            row_decoder.delivery_time_ms({name: rows[name][index] for name in rows}, ms)
+            for index, ms in enumerate(stored)
+        ]
     )
 
 

@@ -37,7 +37,7 @@ def expand_bodies(stored: pa.Array, header: RecordHeader, *, tolerant: bool) -> 
     if not (header["sys_flag"] & COMPRESSED).any():
         return stored, pa.nulls(len(stored), pa.string())
     expanded: list[bytes | None] = stored.to_pylist()
-    why: list[str | None] = [None] * len(expanded)
+    reasons: list[str | None] = [None] * len(expanded)
     size = 0
     for row in (header["sys_flag"] & COMPRESSED).nonzero()[0].tolist():
         try:
@@ -45,10 +45,10 @@ def expand_bodies(stored: pa.Array, header: RecordHeader, *, tolerant: bool) -> 
         except ProtocolError as error:
             if not tolerant:
                 raise locate_error(error, header["queue_id"][row], header["queue_offset"][row]) from None
-            expanded[row], why[row] = None, str(error)
+            expanded[row], reasons[row] = None, str(error)
         size += len(expanded[row] or b"")
         check_size(size)
-    return pa.array(expanded, pa.binary()), pa.array(why, pa.string())
+    return pa.array(expanded, pa.binary()), pa.array(reasons, pa.string())
 
 
 def check_size(size: int) -> None:

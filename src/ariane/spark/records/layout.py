@@ -53,8 +53,8 @@ class RecordHeader:
         """Return the field `name` of all records, integers in native byte order."""
         values = self._fields.get(name)
         if values is None:
-            kind, at = _FIELDS[name]
-            raw = gather(self._data, kind, at, self._starts)
+            kind, position = _FIELDS[name]
+            raw = gather(self._data, kind, position, self._starts)
             values = self._fields[name] = raw if kind == "V8" else raw.astype(raw.dtype.newbyteorder("="))
         return values
 
@@ -69,9 +69,9 @@ class RecordHeader:
         return bool((self["sys_flag"] & record.V6_HOSTS).any())
 
 
-def gather(data: bytes, kind: str, at: int, starts: Any) -> Any:
-    """Return the values of type `kind` at `at` bytes after each of `starts`."""
-    return np.ndarray((len(data) - at - np.dtype(kind).itemsize + 1,), kind, data, at, (1,))[starts]
+def gather(data: bytes, kind: str, position: int, starts: Any) -> Any:
+    """Return the values of type `kind` at `position` bytes after each of `starts`."""
+    return np.ndarray((len(data) - position - np.dtype(kind).itemsize + 1,), kind, data, position, (1,))[starts]
 
 
 def find_candidates(data: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -82,8 +82,8 @@ def find_candidates(data: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
         if len(octets) >= record.FILLER_SIZE
         else np.zeros(0, np.int64)
     )
-    for at in (1, 2, 3):
-        hits = hits[octets[hits + record.MAGIC_AT + at] == _MAGIC[at]]
+    for shift in (1, 2, 3):
+        hits = hits[octets[hits + record.MAGIC_AT + shift] == _MAGIC[shift]]
     return hits
 
 

@@ -52,8 +52,8 @@ class PropertyTexts:
         """Store the segments that are name-value pairs."""
         cut = self._name_ends
         if len(cut) != len(starts) or not ((starts < cut) & (cut + 1 < stops)).all():
-            at = np.searchsorted(cut, starts)
-            cut = np.append(cut, len(self._octets))[at]
+            index = np.searchsorted(cut, starts)
+            cut = np.append(cut, len(self._octets))[index]
             is_pair = (starts < cut) & (cut + 1 < stops)
             starts, stops, rows, cut = starts[is_pair], stops[is_pair], rows[is_pair], cut[is_pair]
         self._starts, self._name_stops, self._stops, self._rows = starts, cut, stops, rows
@@ -83,14 +83,14 @@ class PropertyTexts:
 
     def maps(self) -> pa.Array:
         """Return all properties of each record."""
-        every = np.arange(0, 4 * len(self._starts), 4)
+        list_offsets = np.arange(0, 4 * len(self._starts), 4)
         slices = self._slices(np.stack([self._starts, self._name_stops, self._name_stops + 1, self._stops], 1))
-        names = slices.take(pa.array(every))
+        names = slices.take(pa.array(list_offsets))
         if self._may_repeat(names):
             return pa.array([list(properties.decode(text).items()) for text in self._texts.to_pylist()], _MAP)
         offsets = np.zeros(self._count + 1, np.int32)
         np.cumsum(np.bincount(self._rows, minlength=self._count), out=offsets[1:])
-        return pa.MapArray.from_arrays(pa.array(offsets), names, slices.take(pa.array(every + 2)))
+        return pa.MapArray.from_arrays(pa.array(offsets), names, slices.take(pa.array(list_offsets + 2)))
 
     def _may_repeat(self, names: pa.Array) -> bool:
         """Return whether a record may contain a name twice: then the sum of its names' bits differs from their union."""

@@ -68,8 +68,8 @@ def decode_columns(records: list[Record], broker: str | None, kinds: Mapping[str
         if name == "broker":
             decoded.append(pa.array([broker] * len(records), kind))
         elif name in ("body", bodies.ERROR_COLUMN):
-            both = _bodies(records, tolerant=bodies.ERROR_COLUMN in kinds)
-            decoded.append(pa.array([pair[name != "body"] for pair in both], kind))
+            bodies_and_errors = _bodies(records, tolerant=bodies.ERROR_COLUMN in kinds)
+            decoded.append(pa.array([pair[name != "body"] for pair in bodies_and_errors], kind))
         elif kind == _TIME:
             decoded.append(
                 timestamps([_TIMES[name](record, properties) for record, properties in zip(records, maps, strict=True)])

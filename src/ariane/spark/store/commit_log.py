@@ -68,7 +68,7 @@ class LogDamage(NamedTuple):
 
     offset: int
     size: int
-    why: str
+    reason: str
 
 
 class RecordRun(NamedTuple):
@@ -107,10 +107,10 @@ def find_log(path: str, previous: StoredLog | None = None, chunk: int = CHUNK_BY
             log.warning("%s %s", problem.file, problem.message)
         if not segments.bases:
             raise StoreError(f"{directory} contains no commit-log file: no broker has stored a message there")
-        kept = f"{root}/checkpoint"
+        checkpoint = f"{root}/checkpoint"
         safe = 0
-        if Path(kept).is_file():  # a directory named checkpoint is Spark's, next to a copied commit log
-            safe = checkpoints.decode(read_whole(files.disk, kept) or b"").safe_offset or 0
+        if Path(checkpoint).is_file():  # a directory named checkpoint is Spark's, next to a copied commit log
+            safe = checkpoints.decode(read_whole(files.disk, checkpoint) or b"").safe_offset or 0
         end, floor_ms = _find_end(segments, safe, previous, chunk)
         return StoredLog(directory, segments.size, tuple(segments.bases), end, floor_ms)
     except OSError as error:
@@ -127,9 +127,9 @@ def scan_range(
     The range is part of one file, whose records end at `limit`. `exact`: a record starts at `begin`, so no search is needed.
     """
     offset = begin if exact else _chain_start(segments, begin, limit)
-    wanted = window = chunk
+    read_size = window = chunk
     while offset < end:
-        data = segments.read(offset, min(wanted, limit - offset))
+        data = segments.read(offset, min(read_size, limit - offset))
         run, length = read_chain(data, offset, segments.size)
         if length:
             if length > window // 2:
@@ -137,14 +137,16 @@ def scan_range(
             inside = slice(*np.searchsorted(run.starts, (begin - offset, end - offset)))
             if inside.start < inside.stop:
                 yield run.select(inside)
-            offset, wanted = offset + length, window
+            offset, read_size = offset + length, window
             continue
         size, is_filler = _claimed_size(data, offset, segments.size)
         if is_filler:
             return
-        is_cut = len(data) < size <= min(limit - offset, RECORD_BYTES_MAX) and len(data) == min(wanted, limit - offset)
+        is_cut = len(data) < size <= min(limit - offset, RECORD_BYTES_MAX) and len(data) == min(
+            read_size, limit - offset
+        )
         if is_cut and has_matching_lengths(segments, offset, size):
-            wanted = size
+            read_size = size
             continue
         following = find_valid_record(segments, offset + 1, limit, 0)
         if following is None:
@@ -155,7 +157,7 @@ def scan_range(
             yield LogDamage(offset, following - offset, _damage_reason(data, following - offset, offset, segments.size))
         # Damage is often followed by more damage, so the next reads stay small until records follow.
         window = min(SMALL_READ_BYTES, chunk)
-        offset, wanted = following, window
+        offset, read_size = following, window
 
 
 def next_boundary(segments: Segments, offset: int, limit: int, chunk: int = CHUNK_BYTES) -> int:
@@ -190,13 +192,13 @@ def read_chain(data: bytes, offset: int, file_size: int) -> tuple[RecordRun, int
 def _linked(starts: Any, stops: Any, fits: Any) -> list[int]:
     """Return the indexes of the candidates that form a chain from 0 on; candidates inside another record belong to its body."""
     keep = []
-    at = 0
+    number = 0
     for index, (start, stop, is_right) in enumerate(zip(starts.tolist(), stops.tolist(), fits.tolist(), strict=True)):
-        if start > at:
+        if start > number:
             break
-        if start == at and is_right:
+        if start == number and is_right:
             keep.append(index)
-            at = stop
+            number = stop
     return keep
 
 
@@ -207,31 +209,34 @@ def _chain_start(segments: Segments, begin: int, limit: int) -> int:
     reaches it.
     """
     base = begin - begin % segments.size
-    place = max(base, begin - LOOK_BACK_BYTES)
-    if place == base:
+    position = max(base, begin - LOOK_BACK_BYTES)
+    if position == base:
         return base
-    start = find_valid_record(segments, place, limit, 0)
+    start = find_valid_record(segments, position, limit, 0)
     return limit if start is None else start
 
 
-def _claimed_size(data: bytes, place: int, file_size: int) -> tuple[int, bool]:
+def _claimed_size(data: bytes, position: int, file_size: int) -> tuple[int, bool]:
     """Return the size in the header of a record at the start of `data` (0 without magic), and whether it is the filler record."""
     size, magic = record.SIZE_AND_MAGIC.unpack_from(data) if len(data) >= record.SIZE_AND_MAGIC.size else (0, 0)
-    return size if magic == record.MAGIC else 0, magic == record.FILLER_MAGIC and size == file_size - place % file_size
+    return (
+        size if magic == record.MAGIC else 0,
+        magic == record.FILLER_MAGIC and size == file_size - position % file_size,
+    )
 
 
-def _damage_reason(data: bytes, size: int, place: int, file_size: int) -> str:
-    """Return why the `size` bytes at `place`, starting with `data`, are not a record."""
+def _damage_reason(data: bytes, size: int, position: int, file_size: int) -> str:
+    """Return why the `size` bytes at `position`, starting with `data`, are not a record."""
     if not data:
         return _CUT_OFF
     if not data[:size].strip(b"\0"):
         return "nothing was written here"
     try:
-        parse_record(data, 0, place, file_size - place % file_size, check_crc=False)
+        parse_record(data, 0, position, file_size - position % file_size, check_crc=False)
     except NotARecord as fault:
         return str(fault)
     # Both parsers apply the same rules, so the bytes must have changed between the two reads, which damage does not do.
-    raise StoreError(f"the record at {place} changed during the read: read again")
+    raise StoreError(f"the record at {position} changed during the read: read again")
 
 
 def _find_end(segments: Segments, safe_offset: int, previous: StoredLog | None, chunk: int) -> tuple[int, int]:
@@ -246,57 +251,63 @@ def _find_end(segments: Segments, safe_offset: int, previous: StoredLog | None, 
     for base in reversed(segments.bases):
         if previous is not None and previous.end == base + segments.size:
             return previous.end, previous.floor_ms
-        place = base
+        position = base
         if previous is not None and base <= previous.end < base + segments.size:
-            place, floor_ms = previous.end, previous.floor_ms
-        end, floor_ms = _find_end_in_file(segments, place, floor_ms, chunk)
+            position, floor_ms = previous.end, previous.floor_ms
+        end, floor_ms = _find_end_in_file(segments, position, floor_ms, chunk)
         end = max(end, min(safe_offset, base + segments.size))
         # Files are created in advance: an empty one does not prove that the previous one is full.
-        if end > base or place > base or base == segments.bases[0] or not segments.has(base - 1):
+        if end > base or position > base or base == segments.bases[0] or not segments.has(base - 1):
             return end, floor_ms
     return segments.start, floor_ms
 
 
-def _find_end_in_file(segments: Segments, place: int, floor_ms: int, chunk: int) -> tuple[int, int]:
-    """Find the end within one file; `place` is an offset at which a record starts or may start."""
-    stop = place - place % segments.size + segments.size
-    wanted = window = chunk
-    last = again = -1
-    while place < stop:
-        data = segments.read(place, wanted)
-        run, length = read_chain(data, place, segments.size)
+def _find_end_in_file(segments: Segments, position: int, floor_ms: int, chunk: int) -> tuple[int, int]:
+    """Find the end within one file; `position` is an offset at which a record starts or may start."""
+    stop = position - position % segments.size + segments.size
+    read_size = window = chunk
+    last = candidate = -1
+    while position < stop:
+        data = segments.read(position, read_size)
+        run, length = read_chain(data, position, segments.size)
         if length:
             floor_ms = max(floor_ms, min(_store_ms(run, -1), _store_ms(run, -2 if len(run.starts) > 1 else -1)))
-            last = place + int(run.starts[-1])
+            last = position + int(run.starts[-1])
             if length > window // 2:
                 window = min(2 * window, chunk)
-            place, wanted = place + length, window
+            position, read_size = position + length, window
             continue
-        size, is_filler = _claimed_size(data, place, segments.size)
+        size, is_filler = _claimed_size(data, position, segments.size)
         if is_filler:
             return stop, floor_ms
-        if len(data) < size <= min(stop - place, RECORD_BYTES_MAX) and has_matching_lengths(segments, place, size):
-            wanted = size
-            if len(segments.read(place, size)) == size:
+        if len(data) < size <= min(stop - position, RECORD_BYTES_MAX) and has_matching_lengths(
+            segments, position, size
+        ):
+            read_size = size
+            if len(segments.read(position, size)) == size:
                 continue
-        following = find_valid_record(segments, place + 1, stop, floor_ms)
+        following = find_valid_record(segments, position + 1, stop, floor_ms)
         if following is None:
             break
-        if again != place:
-            again = place  # try once more: the broker may have written it, and what follows, since the read
+        if candidate != position:
+            candidate = position  # try once more: the broker may have written it, and what follows, since the read
             continue
         window = min(SMALL_READ_BYTES, chunk)
-        place, last, wanted = following, -1, window
-    if last >= 0 and not _is_complete(segments, last, place):
-        place = last
-    return place, floor_ms
+        position, last, read_size = following, -1, window
+    if last >= 0 and not _is_complete(segments, last, position):
+        position = last
+    return position, floor_ms
 
 
-def _is_complete(segments: Segments, place: int, stop: int) -> bool:
+def _is_complete(segments: Segments, position: int, stop: int) -> bool:
     """Return whether the last record is complete. Only its CRC can show that, as the lengths are written first."""
     try:
         parse_record(
-            segments.read(place, stop - place), 0, place, segments.size - place % segments.size, check_crc=True
+            segments.read(position, stop - position),
+            0,
+            position,
+            segments.size - position % segments.size,
+            check_crc=True,
         )
     except NotARecord:
         return False
@@ -304,21 +315,21 @@ def _is_complete(segments: Segments, place: int, stop: int) -> bool:
 
 
 def _store_ms(run: RecordRun, index: int) -> int:
-    at = int(run.starts[index])
-    return record.store_ms(run.data[at : at + record.FIXED_SIZE])
+    start = int(run.starts[index])
+    return record.store_ms(run.data[start : start + record.FIXED_SIZE])
 
 
 def _locate(path: str) -> tuple[str, str]:
     """Return the commit-log directory for `path`, and its store directory."""
-    given = Path(path)
-    if (given / COMMITLOG).is_dir():
-        return str(given / COMMITLOG), str(given)
-    if not given.is_dir():
+    directory = Path(path)
+    if (directory / COMMITLOG).is_dir():
+        return str(directory / COMMITLOG), str(directory)
+    if not directory.is_dir():
         raise StoreError(
             f"{path} is not a directory: expected the directory that contains {COMMITLOG}, visible to the driver and all executors"
         )
-    if given.name == COMMITLOG or any(
-        len(entry.name) == NAME_DIGITS and entry.name.isdigit() for entry in given.iterdir()
+    if directory.name == COMMITLOG or any(
+        len(entry.name) == NAME_DIGITS and entry.name.isdigit() for entry in directory.iterdir()
     ):
-        return str(given), str(given.absolute().parent)
+        return str(directory), str(directory.absolute().parent)
     raise StoreError(f"{path} is not a store directory: it contains no {COMMITLOG}")

@@ -101,10 +101,10 @@ def read_rows(
                 yield from builder.rows(piece)
     except FileNotFoundError:
         name = Path(segments.path(base)).name
-        gone = (
+        removed = (
             f"{log_range.directory}/{name} was removed after this read was planned, probably by retention: read again"
         )
-        raise StoreError(gone) from None
+        raise StoreError(removed) from None
     except OSError as error:
         raise StoreError(f"cannot read {error.filename or log_range.directory}: {error.strerror or error}") from error
     finally:
@@ -128,26 +128,28 @@ class _RowBuilder:
         self._schema = pa.schema([(name, COLUMNS[name][0]) for name in columns])
 
     def rows(self, run: RecordRun) -> Iterator[pa.RecordBatch]:
-        for at in range(0, len(run.starts), BATCH_ROWS):
-            yield from self._batches(run.select(slice(at, at + BATCH_ROWS)))
+        for position in range(0, len(run.starts), BATCH_ROWS):
+            yield from self._batches(run.select(slice(position, position + BATCH_ROWS)))
 
     def _batches(self, run: RecordRun) -> Iterator[pa.RecordBatch]:
         """Yield records as batches; replacements of corrupt ranges become damage rows."""
         header = run.header
         closing = (header["sys_flag"] == TRANSACTION_ROLLBACK) & (header["flag"] == corrupt_ranges.FLAG)
-        at = 0
+        first = 0
         for index in np.flatnonzero(closing).tolist():
-            start, place = int(run.starts[index]), run.offset + int(run.starts[index])
+            start, position = int(run.starts[index]), run.offset + int(run.starts[index])
             replacement = parse_record(
-                run.data, start, place, self._file_size - place % self._file_size, check_crc=False
+                run.data, start, position, self._file_size - position % self._file_size, check_crc=False
             )
             if not corrupt_ranges.is_replacement(replacement):
                 continue
-            yield from self._intact_rows(run.select(slice(at, index)))
-            why = replacement.properties.decode("utf-8", "replace").partition("\x01")[2] or "unknown"
-            yield self.damage_row(LogDamage(place, replacement.size, f"a broker replaced a corrupt range here: {why}"))
-            at = index + 1
-        yield from self._intact_rows(run.select(slice(at, None)) if at else run)
+            yield from self._intact_rows(run.select(slice(first, index)))
+            reason = replacement.properties.decode("utf-8", "replace").partition("\x01")[2] or "unknown"
+            yield self.damage_row(
+                LogDamage(position, replacement.size, f"a broker replaced a corrupt range here: {reason}")
+            )
+            first = index + 1
+        yield from self._intact_rows(run.select(slice(first, None)) if first else run)
 
     def _intact_rows(self, run: RecordRun) -> Iterator[pa.RecordBatch]:
         if self._topics:
@@ -183,8 +185,8 @@ class _RowBuilder:
         wrong = _find_damaged(run, records) if self._options.check_crc else {}
         if wrong:
             texts: list[str | None] = [None] * len(run.starts) if damage is None else damage.to_pylist()
-            for index, why in wrong.items():
-                texts[index] = why
+            for index, reason in wrong.items():
+                texts[index] = reason
             damage = pa.array(texts, pa.string())
             if "body" in arrays:
                 is_wrong = np.zeros(len(run.starts), bool)
@@ -211,22 +213,22 @@ class _RowBuilder:
             "segment": self._segment_name(damage.offset),
             "position": damage.offset,
             "valid": False,
-            "damage": f"{damage.size} bytes are not a record: {damage.why}",
+            "damage": f"{damage.size} bytes are not a record: {damage.reason}",
         }
         arrays = [pa.array([row.get(field.name)], field.type) for field in self._schema]
         return pa.record_batch(arrays, schema=self._schema)
 
-    def _segment_name(self, place: int) -> str:
-        return f"{place - place % self._file_size:0{NAME_DIGITS}d}"
+    def _segment_name(self, position: int) -> str:
+        return f"{position - position % self._file_size:0{NAME_DIGITS}d}"
 
 
 def _find_damaged(run: RecordRun, records: arrow_decoder.RecordColumns) -> dict[int, str]:
     """Return the damaged records of a run by index, with the reason."""
     stored = records.stored_bodies
     crcs = np.empty(len(stored), np.int64)
-    for at in range(0, len(stored), CRC_ROWS):
-        some = stored.slice(at, CRC_ROWS)
-        crcs[at : at + len(some)] = np.fromiter(map(zlib.crc32, some.to_pylist()), np.int64, len(some))
+    for index in range(0, len(stored), CRC_ROWS):
+        some = stored.slice(index, CRC_ROWS)
+        crcs[index : index + len(some)] = np.fromiter(map(zlib.crc32, some.to_pylist()), np.int64, len(some))
     differ = ((crcs & 0x7FFFFFFF) != run.header["crc"]) & (run.bounds[:, 1] > run.bounds[:, 0])
     damaged = dict.fromkeys(np.flatnonzero(differ).tolist(), "the CRC of the body is wrong")
     # No checksum covers the properties, but no valid text ends in zeros: the write was interrupted, and the file contained zeros.

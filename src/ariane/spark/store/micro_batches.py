@@ -36,22 +36,22 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, int]:
         # Spark calls this again in the first batch, and the result has to be the same.
         if self._initial is None:
-            stored_log, wanted = self._refresh_log(), self._options.starting_position
-            if wanted == "earliest":
+            stored_log, starting_position = self._refresh_log(), self._options.starting_position
+            if starting_position == "earliest":
                 self._initial = stored_log.start
-            elif wanted == "latest":
+            elif starting_position == "latest":
                 self._initial = stored_log.end
             else:
-                self._initial = _align_offset(stored_log, self._resolve_start(stored_log, int(wanted)))
+                self._initial = _align_offset(stored_log, self._resolve_start(stored_log, int(starting_position)))
         return {"from": self._initial, "to": self._initial}
 
     def _resolve_start(self, stored_log: StoredLog, position: int) -> int:
         """Check the option startingPosition against the offsets that the log holds."""
-        held = f"the log holds {stored_log.start} to {stored_log.end}"
+        bounds = f"the log holds {stored_log.start} to {stored_log.end}"
         if position > stored_log.end:
-            raise ConfigError("startingPosition", position, f"is beyond the end: {held}; use latest to start there")
+            raise ConfigError("startingPosition", position, f"is beyond the end: {bounds}; use latest to start there")
         if position < stored_log.start and self._options.fail_on_data_loss:
-            fix = f"was removed: {held}; use earliest, or set failOnDataLoss to false to start there"
+            fix = f"was removed: {bounds}; use earliest, or set failOnDataLoss to false to start there"
             raise ConfigError("startingPosition", position, fix)
         return max(position, stored_log.start)
 
@@ -59,19 +59,19 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         stored_log, begin = self._refresh_log(), start["to"]
         if begin > stored_log.end:
-            lost = f"{self._options.path} ends at {stored_log.end}, but {begin} was read before: another store, or an older copy"
-            raise StoreError(f"{lost}; start a new query with a new checkpoint")
+            reason = f"{self._options.path} ends at {stored_log.end}, but {begin} was read before: another store, or an older copy"
+            raise StoreError(f"{reason}; start a new query with a new checkpoint")
         if begin < stored_log.start and self._options.fail_on_data_loss:
-            lost = f"{self._options.path} starts at {stored_log.start}: the log from {begin} on was removed before it was read"
-            raise StoreError(f"{lost}; set failOnDataLoss to false to continue with a row for it")
+            reason = f"{self._options.path} starts at {stored_log.start}: the log from {begin} on was removed before it was read"
+            raise StoreError(f"{reason}; set failOnDataLoss to false to continue with a row for it")
         end = stored_log.end if self._stop_offset is None else min(stored_log.end, self._stop_offset)
         if isinstance(limit, ReadMaxBytes) and end - begin > limit.max_bytes:
             end = min(end, _align_offset(stored_log, begin + limit.max_bytes))
         return start if end <= begin else {"from": begin, "to": end}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        most = self._options.max_bytes_per_trigger
-        return ReadAllAvailable() if most is None else ReadMaxBytes(most)
+        max_bytes = self._options.max_bytes_per_trigger
+        return ReadAllAvailable() if max_bytes is None else ReadMaxBytes(max_bytes)
 
     @hide_traceback
     def prepareForTriggerAvailableNow(self) -> None:

@@ -71,9 +71,11 @@ class PipelinedConnectionPool:
     def poll(self, wait_s: float) -> list[PipelinedResponse]:
         """Return the requests that completed or failed; wait at most `wait_s` seconds for one."""
         deadlines = [
-            at for connection in self._connections.values() if (at := connection.session.next_deadline()) is not None
+            deadline
+            for connection in self._connections.values()
+            if (deadline := connection.session.next_deadline()) is not None
         ]
-        wait_s = max(0.0, min([wait_s, POLL_MAX_S, *(at - self._monotonic() for at in deadlines)]))
+        wait_s = max(0.0, min([wait_s, POLL_MAX_S, *(deadline - self._monotonic() for deadline in deadlines)]))
         if not self._connections:
             time.sleep(wait_s)
             return []
@@ -105,18 +107,19 @@ class PipelinedConnectionPool:
         responses: list[PipelinedResponse] = []
         now = self._monotonic()
         for connection in list(self._connections.values()):
-            late = connection.session.pop_expired(now)
+            expired = connection.session.pop_expired(now)
             responses += [
-                PipelinedResponse(token, None, RequestTimeout(connection.addr, self._timeout_ms)) for token in late
+                PipelinedResponse(token, None, RequestTimeout(connection.addr, self._timeout_ms)) for token in expired
             ]
-            if late and self._read_at[connection.addr] <= now - self._timeout_ms / 1000:
+            if expired and self._read_at[connection.addr] <= now - self._timeout_ms / 1000:
                 responses += self._close_connection(connection, f"received nothing for {self._timeout_ms} ms")
         return responses
 
-    def _close_connection(self, connection: BlockingConnection, why: str) -> list[PipelinedResponse]:
+    def _close_connection(self, connection: BlockingConnection, reason: str) -> list[PipelinedResponse]:
         del self._connections[connection.addr], self._read_at[connection.addr]
         self._selector.unregister(connection.socket)
         connection.close()
         return [
-            PipelinedResponse(token, None, ConnectionLost(connection.addr, why)) for token in connection.session.close()
+            PipelinedResponse(token, None, ConnectionLost(connection.addr, reason))
+            for token in connection.session.close()
         ]

@@ -108,11 +108,11 @@ def encode(batch: pa.RecordBatch, ids: RowIds, first_sequence: int, options: Sin
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     count = batch.num_rows
 
-    def reject(bad: Any, why: str) -> None:
+    def reject(bad: Any, reason: str) -> None:
         rows = np.flatnonzero(bools(bad))
         if len(rows):
             more = f" (and {len(rows) - 1} more rows)" if len(rows) > 1 else ""
-            raise MessageRefused(f"row {ids.dedup_id(first_sequence + int(rows[0]))}{more}: {why}")
+            raise MessageRefused(f"row {ids.dedup_id(first_sequence + int(rows[0]))}{more}: {reason}")
 
     bodies = columns["body"].cast(pa.binary())
     body_sizes = ints(pc.binary_length(bodies), 0)
@@ -132,9 +132,9 @@ def encode(batch: pa.RecordBatch, ids: RowIds, first_sequence: int, options: Sin
     text_sizes = ints(pc.binary_length(encoded), 0)
     reject(text_sizes > SIZE_MAX, f"the properties are larger than {SIZE_MAX} bytes")
     sizes = body_sizes + text_sizes + batch_form.OVERHEAD
-    alone = delayed | (body_sizes >= options.compression_threshold)
+    is_alone = delayed | (body_sizes >= options.compression_threshold)
     flags = ints(columns["flag"], 0) if "flag" in columns else np.zeros(count, np.int64)
-    return EncodedMessages(bodies, encoded, flags, sizes, alone, first_sequence)
+    return EncodedMessages(bodies, encoded, flags, sizes, is_alone, first_sequence)
 
 
 def batch_entries(messages: EncodedMessages, order: Ints) -> pa.BinaryArray:
@@ -183,9 +183,9 @@ def _delay_pieces(columns: dict[str, pa.Array], count: int, refuse: Reject) -> t
         too_early = "deliver_at is before 1970-04-26: check the unit, a time in seconds was probably interpreted as ms"
         refuse(bools(pc.fill_null(pc.less(column, DELIVER_AT_MIN_US), False)), too_early)
         refuse((levels > 0) & (due_ms > 0), "delay_level and deliver_at are both set: keep one of them")
-        at = _decimals(due_ms)
+        due_digits = _decimals(due_ms)
         first, second = f"\x02{names.START_DELIVER_TIME}\x01", f"\x02{names.TIMER_DELIVER_MS}\x01"
-        pieces.append(_or_empty(pa.array(due_ms > 0), _join(first.encode(), at, second.encode(), at)))
+        pieces.append(_or_empty(pa.array(due_ms > 0), _join(first.encode(), due_digits, second.encode(), due_digits)))
     return pieces, (levels > 0) | (due_ms > 0)
 
 
@@ -206,10 +206,10 @@ def _application_pieces(column: pa.MapArray | None, count: int, refuse: Reject, 
         fix = "reserved by the protocol; use the column for it, or drop such properties with dropReservedProperties = true"
         refuse(_mask(count, row[bad]), f"the property {keys[bad].as_py()}: {fix}")
     keys, values, row = keys.filter(pa.array(keep)), values.filter(pa.array(keep)), row[keep]
-    for what, texts in (("name", keys), ("value", values)):
+    for kind, texts in (("name", keys), ("value", values)):
         empty = bools(pc.equal(pc.binary_length(texts), 0))
-        refuse(_mask(count, row[empty]), f"a property has an empty {what}, which would be lost: remove the property")
-        refuse(_mask(count, row[_separators(texts)]), f"the {what} of a property {SEPARATED}")
+        refuse(_mask(count, row[empty]), f"a property has an empty {kind}, which would be lost: remove the property")
+        refuse(_mask(count, row[_separators(texts)]), f"the {kind} of a property {SEPARATED}")
     pairs = _join(b"\x02", keys.cast(pa.binary()), b"\x01", values.cast(pa.binary()))
     bounds = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=count))]).astype(np.int32)
     return [pc.binary_join(pa.ListArray.from_arrays(pa.array(bounds), pairs), b"")]

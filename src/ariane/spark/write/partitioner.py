@@ -221,7 +221,7 @@ class _BatchEntries:
     def __init__(self, messages: EncodedMessages, order: Ints) -> None:
         self._ends = [0]
         self._buffer: pa.Buffer | None = None
-        self._taken = 0
+        self._taken_count = 0
         if len(order):
             entries = message_encoder.batch_entries(messages, order)
             self._ends = np.frombuffer(entries.buffers()[1], np.int32)[: len(order) + 1].tolist()
@@ -229,8 +229,8 @@ class _BatchEntries:
 
     def take(self, count: int) -> bytes:
         """Return the next `count` entries."""
-        start, stop = self._ends[self._taken], self._ends[self._taken + count]
-        self._taken += count
+        start, stop = self._ends[self._taken_count], self._ends[self._taken_count + count]
+        self._taken_count += count
         assert self._buffer is not None
         data: bytes = self._buffer[start:stop].to_pybytes()
         return data

@@ -105,12 +105,12 @@ class WriteRoutes:
         route = self._fetch(topic)
         queues = publish_queues(topic, route) if route else ()
         if not queues:
-            why = (
+            reason = (
                 "none of its brokers is writable"
                 if route
                 else f"not found on any of {', '.join(self._options.namesrv)}"
             )
-            raise RouteNotFound(topic, f"{why}; the sink creates no topics: create it with `mqadmin updateTopic`")
+            raise RouteNotFound(topic, f"{reason}; the sink creates no topics: create it with `mqadmin updateTopic`")
         return queues
 
     def master(self, broker: str) -> str | None:
@@ -259,9 +259,9 @@ class RequestSender:
         if answer.code != ResponseCode.SUCCESS:
             self.stats.not_durable += request.message_count
         if request.lane.is_ordered:
-            behind = self._blocked[request.lane.queue]
-            if behind:
-                self._ready.append(behind.popleft())
+            following = self._blocked[request.lane.queue]
+            if following:
+                self._ready.append(following.popleft())
             else:
                 del self._blocked[request.lane.queue]
 
@@ -288,5 +288,5 @@ class RequestSender:
 
 def _sleep(connections: SendConnections, seconds: float, monotonic: Callable[[], float]) -> None:
     ends = monotonic() + seconds
-    while (left := ends - monotonic()) > 0:
-        connections.poll(left)
+    while (remaining_s := ends - monotonic()) > 0:
+        connections.poll(remaining_s)

@@ -99,10 +99,10 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
             raise ConfigError("column", field.name, fix)
         if names.count(field.name) > 1:
             raise ConfigError("column", field.name, "occurs twice: keep one")
-        given = field.dataType.simpleString()
-        if given not in types:
+        type_name = field.dataType.simpleString()
+        if type_name not in types:
             fix = f'expected {" or ".join(types)}: .withColumn("{field.name}", {_cast_hint(field.name, types[0])})'
-            raise ConfigError("column", f"{field.name} {given}", fix)
+            raise ConfigError("column", f"{field.name} {type_name}", fix)
     if "body" not in names:
         raise ConfigError(
             "column", "body", 'is required (binary or string), for example .selectExpr("to_json(struct(*)) AS body")'
@@ -113,8 +113,8 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
         raise ConfigError("column", "broker", 'requires a column queue_id: add it, or .drop("broker")')
 
 
-def _cast_hint(name: str, wanted: str) -> str:
-    return f'col("{name}").cast("{wanted}")'
+def _cast_hint(name: str, type_name: str) -> str:
+    return f'col("{name}").cast("{type_name}")'
 
 
 def topic_fault(topic: str) -> str | None:
