@@ -20,7 +20,7 @@ from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import command
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests import decode_header, encode_header
-from ariane.protocol.requests.messaging import OffsetAnswer, QueueRef, SendMessage
+from ariane.protocol.requests.messaging import OffsetResponse, QueueRef, SendMessage
 
 BATCH_BYTES = 100_000
 DEPTH = 4
@@ -71,7 +71,7 @@ async def until_readable(addr: str, topic: str, queues: int, count: int) -> None
                 answer = await peers.request_ok(
                     addr, RequestCode.GET_MAX_OFFSET, QueueRef(topic, queue), timeout_ms=30_000
                 )
-                there += decode_header(answer, OffsetAnswer).offset
+                there += decode_header(answer, OffsetResponse).offset
             if there >= count:
                 return
             await asyncio.sleep(0.1)

@@ -16,7 +16,7 @@ from ariane.errors import ReplyError
 from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests import decode_header
-from ariane.protocol.requests.messaging import OffsetAnswer, QueryConsumerOffset
+from ariane.protocol.requests.messaging import OffsetResponse, QueryConsumerOffset
 from ariane.testing import java
 from servers import Running, cpu_s
 
@@ -88,4 +88,4 @@ async def committed(peers: ConnectionPool, addr: str, topic: str, group: str, qu
         if error.code == ResponseCode.QUERY_NOT_FOUND:  # nothing committed yet
             return 0
         raise
-    return decode_header(answer, OffsetAnswer).offset
+    return decode_header(answer, OffsetResponse).offset

@@ -28,7 +28,7 @@ from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import record
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests import decode_header
-from ariane.protocol.requests.messaging import SUBSCRIPTION, OffsetAnswer, PullMessage, QueueRef, SendMessage
+from ariane.protocol.requests.messaging import SUBSCRIPTION, OffsetResponse, PullMessage, QueueRef, SendMessage
 from ariane.testing import java
 
 BODY = b"x" * 128
@@ -137,7 +137,7 @@ async def delivered(peers: ConnectionPool, addr: str, topic: str, count: int) ->
     """Store time and due time of every message, once all are there. Nothing is pulled before: the machine is the broker's."""
     while True:
         answer = await peers.request_ok(addr, RequestCode.GET_MAX_OFFSET, QueueRef(topic, 0), timeout_ms=60_000)
-        if decode_header(answer, OffsetAnswer).offset >= count:
+        if decode_header(answer, OffsetResponse).offset >= count:
             break
         await asyncio.sleep(0.5)
     found: list[tuple[int, int]] = []

@@ -28,7 +28,7 @@ from ariane.protocol.requests.clients import (
     GroupRef,
     HeartbeatData,
     LockBatch,
-    LockBatchAnswer,
+    LockBatchResponse,
     SubscriptionData,
     UnregisterClient,
     WireQueue,
@@ -37,14 +37,14 @@ from ariane.protocol.requests.messaging import (
     COMMIT_OFFSET,
     SUBSCRIPTION,
     SUSPEND,
-    OffsetAnswer,
+    OffsetResponse,
     PullMessage,
-    PullMessageAnswer,
+    PullMessageResponse,
     QueryConsumerOffset,
     QueueRef,
     SearchOffset,
     SendMessage,
-    SendMessageAnswer,
+    SendMessageResponse,
     UpdateConsumerOffset,
     ViewMessage,
 )
@@ -112,11 +112,11 @@ def test_a_message_is_stored_and_pulled_unchanged(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         sent = await client.send(KEYS="k1", TAGS="a", UNIQ_KEY="U", WAIT="true")
         assert sent.code == 0
-        placed = decode_header(sent, SendMessageAnswer)
+        placed = decode_header(sent, SendMessageResponse)
         assert (placed.queue_id, placed.queue_offset, placed.region, placed.trace_on) == (0, 0, "DefaultRegion", True)
         assert ids.parse_offset_message_id(placed.message_id) == (client.addr, 0)
         answer = await client.pull()
-        assert decode_header(answer, PullMessageAnswer) == PullMessageAnswer(0, 1, 0, 1)
+        assert decode_header(answer, PullMessageResponse) == PullMessageResponse(0, 1, 0, 1)
         assert (answer.code, answer.remark) == (0, "FOUND")
         (one,) = record.decode_all(answer.body)
         assert (one.body, one.topic, one.flag, one.born_ms) == (b"hello", "T", 7, 1234)
@@ -133,7 +133,7 @@ def test_code_10_with_long_header_names_sends_a_message(tmp_path: Path) -> None:
             "sysFlag": "0", "bornTimestamp": "5", "flag": "0", "properties": "TAGS\x01x",
         }  # fmt: skip
         sent = await connection.request(RequestCode.SEND_MESSAGE, header, b"long", timeout_ms=3000)
-        assert (sent.code, decode_header(sent, SendMessageAnswer).queue_id) == (0, 3)
+        assert (sent.code, decode_header(sent, SendMessageResponse).queue_id) == (0, 3)
         assert bodies(await client.pull(queue_id=3)) == [b"long"]
 
     against_broker(config(tmp_path), work)
@@ -144,7 +144,7 @@ def test_a_batch_is_stored_at_consecutive_offsets(tmp_path: Path) -> None:
         entries = [batch.BatchEntry(number, b"m%d" % number, f"UNIQ_KEY\x01U{number}") for number in range(3)]
         header = SendMessage("P", "T", "TBW102", 4, 1, 0, 9, 0, "WAIT\x01true", batch=True)
         sent = await client.call(RequestCode.SEND_BATCH_MESSAGE, header, batch.encode(entries))
-        answer = decode_header(sent, SendMessageAnswer)
+        answer = decode_header(sent, SendMessageResponse)
         assert (sent.code, answer.queue_offset, len(answer.message_id.split(","))) == (0, 0, 3)
         records = list(record.decode_all((await client.pull(queue_id=1)).body))
         assert [(one.body, one.flag, one.queue_offset) for one in records] == [
@@ -210,7 +210,7 @@ def test_a_pull_waits_until_a_matching_message_arrives(tmp_path: Path) -> None:
         await client.send(TAGS="b", body=b"yes")
         answer = await asyncio.wait_for(held, 5)
         assert (answer.code, bodies(answer)) == (0, [b"yes"])
-        assert decode_header(answer, PullMessageAnswer).next_begin_offset == 3
+        assert decode_header(answer, PullMessageResponse).next_begin_offset == 3
 
     against_broker(config(tmp_path), work)
 
@@ -232,7 +232,7 @@ def test_an_offset_beyond_the_end_is_corrected(tmp_path: Path, offset: int, code
     async def work(client: Client) -> None:
         await client.send()
         answer = await client.pull(offset)
-        assert (answer.code, decode_header(answer, PullMessageAnswer).next_begin_offset) == (code, next_offset)
+        assert (answer.code, decode_header(answer, PullMessageResponse).next_begin_offset) == (code, next_offset)
         moved = bodies(await client.pull(0, topic="OFFSET_MOVED_EVENT"))
         told = [json.loads(body) for body in moved]
         assert [one["offsetRequest"] for one in told] == ([9] if offset == 9 else [])
@@ -245,7 +245,7 @@ def test_a_pull_without_a_matching_tag_returns_pull_retry_immediately(tmp_path: 
         await client.send(TAGS="a")
         answer = await client.pull(expression="b")
         assert (answer.code, answer.remark) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE")
-        assert decode_header(answer, PullMessageAnswer).next_begin_offset == 1
+        assert decode_header(answer, PullMessageResponse).next_begin_offset == 1
 
     against_broker(config(tmp_path), work)
 
@@ -282,12 +282,12 @@ def test_offsets_survive_a_restart(tmp_path: Path) -> None:
     async def commit(client: Client) -> None:
         for _ in range(3):
             await client.send()
-        assert decode_header(await client.call(RequestCode.QUERY_CONSUMER_OFFSET, ask), OffsetAnswer).offset == 0
+        assert decode_header(await client.call(RequestCode.QUERY_CONSUMER_OFFSET, ask), OffsetResponse).offset == 0
         await client.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffset("G", "T", 0, 1))
         await client.pull(2, flag=SUBSCRIPTION | COMMIT_OFFSET, commit=2)
 
     async def look(client: Client) -> None:
-        assert decode_header(await client.call(RequestCode.QUERY_CONSUMER_OFFSET, ask), OffsetAnswer).offset == 2
+        assert decode_header(await client.call(RequestCode.QUERY_CONSUMER_OFFSET, ask), OffsetResponse).offset == 2
         assert len(bodies(await client.pull())) == 3
 
     against_broker(config(tmp_path), commit)
@@ -300,13 +300,16 @@ def test_queue_bounds_and_offsets_by_time(tmp_path: Path) -> None:
         for _ in range(3):
             await client.send()
         queue = QueueRef("T", 0)
-        assert decode_header(await client.call(RequestCode.GET_MAX_OFFSET, queue), OffsetAnswer).offset == 3
-        assert decode_header(await client.call(RequestCode.GET_MIN_OFFSET, queue), OffsetAnswer).offset == 0
+        assert decode_header(await client.call(RequestCode.GET_MAX_OFFSET, queue), OffsetResponse).offset == 3
+        assert decode_header(await client.call(RequestCode.GET_MIN_OFFSET, queue), OffsetResponse).offset == 0
         assert (
-            decode_header(await client.call(RequestCode.GET_MAX_OFFSET, QueueRef("none", 0)), OffsetAnswer).offset == 0
+            decode_header(await client.call(RequestCode.GET_MAX_OFFSET, QueueRef("none", 0)), OffsetResponse).offset
+            == 0
         )
         late = SearchOffset("T", 0, 2**50)
-        assert decode_header(await client.call(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, late), OffsetAnswer).offset == 2
+        assert (
+            decode_header(await client.call(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, late), OffsetResponse).offset == 2
+        )
         earliest = await client.call(RequestCode.GET_EARLIEST_MSG_STORETIME, queue)
         assert int(earliest.field_map()["timestamp"]) > 0
         none = await client.call(RequestCode.GET_EARLIEST_MSG_STORETIME, QueueRef("T", 3))
@@ -318,7 +321,7 @@ def test_queue_bounds_and_offsets_by_time(tmp_path: Path) -> None:
 def test_a_message_is_viewed_only_by_the_exact_offset_in_its_id(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         await client.send()
-        sent = decode_header(await client.send(body=b"second"), SendMessageAnswer)
+        sent = decode_header(await client.send(body=b"second"), SendMessageResponse)
         _, offset = ids.parse_offset_message_id(sent.message_id)
         found = await client.call(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessage(offset))
         assert record.decode(found.body).body == b"second"
@@ -359,15 +362,15 @@ def test_a_queue_is_locked_by_one_client(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         queue = WireQueue("broker-a", 0, "T")
         mine = await client.call(RequestCode.LOCK_BATCH_MQ, body=fastjson.write(LockBatch("c1", "G", (queue,))))
-        assert fastjson.decode(mine.body, LockBatchAnswer).locked == (queue,)
+        assert fastjson.decode(mine.body, LockBatchResponse).locked == (queue,)
         other = fastjson.write(LockBatch("c2", "G", (queue,)))
         assert (
-            fastjson.decode((await client.call(RequestCode.LOCK_BATCH_MQ, body=other)).body, LockBatchAnswer).locked
+            fastjson.decode((await client.call(RequestCode.LOCK_BATCH_MQ, body=other)).body, LockBatchResponse).locked
             == ()
         )
         await client.call(RequestCode.UNLOCK_BATCH_MQ, body=fastjson.write(LockBatch("c1", "G", (queue,))))
         again = await client.call(RequestCode.LOCK_BATCH_MQ, body=other)
-        assert fastjson.decode(again.body, LockBatchAnswer).locked == (queue,)
+        assert fastjson.decode(again.body, LockBatchResponse).locked == (queue,)
 
     against_broker(config(tmp_path), work)
 

@@ -30,7 +30,7 @@ from ariane.protocol.requests.clients import HeartbeatData, ProducerData, Subscr
 from ariane.protocol.requests.messaging import (
     ConsumerSendMsgBack,
     SendMessage,
-    SendMessageAnswer,
+    SendMessageResponse,
     UpdateConsumerOffset,
 )
 
@@ -52,7 +52,7 @@ async def only(client: Client, topic: str) -> Record:
 @pytest.mark.parametrize(("level", "most"), [(-1, 16), (0, 0), (0, -1)])
 def test_a_dead_letter_is_stored_at_once(tmp_path: Path, level: int, most: int) -> None:
     async def work(client: Client) -> None:
-        sent = decode_header(await client.send(), SendMessageAnswer)
+        sent = decode_header(await client.send(), SendMessageResponse)
         assert (await back(client, 0, level, most)).code == 0
         dead = await only(client, DLQ)
         own = dead.property_map()
@@ -167,7 +167,7 @@ def test_running_info_is_fetched_from_the_client_and_returned_unchanged(tmp_path
 
 def test_the_broker_attaches_the_record_to_a_direct_consumption(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
-        sent = decode_header(await client.send(), SendMessageAnswer)
+        sent = decode_header(await client.send(), SendMessageResponse)
         await client.heartbeat("c1", TOPIC)
         code = RequestCode.CONSUME_MESSAGE_DIRECTLY
         answer = await client.call(code, ConsumeDirectly("G", "c1", sent.message_id))
@@ -272,7 +272,7 @@ def test_a_reply_is_pushed_to_the_requesting_client(tmp_path: Path, stored: bool
         own = properties.decode(header.properties or "")
         assert (answer.code, told.body, header.store_host, header.flag) == (0, b"yes", client.addr, 7)
         assert (own["CORRELATION_ID"], own["PUSH_REPLY_TIME"].isdigit()) == ("x", True)
-        assert (decode_header(answer, SendMessageAnswer).message_id != "0") is stored
+        assert (decode_header(answer, SendMessageResponse).message_id != "0") is stored
         kept = await client.pull(topic="DefaultCluster_REPLY_TOPIC")
         assert (len(kept.body) > 0) is stored
 

@@ -15,9 +15,9 @@ from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.messaging import (
     SUBSCRIPTION,
-    OffsetAnswer,
+    OffsetResponse,
     PullMessage,
-    PullMessageAnswer,
+    PullMessageResponse,
     QueueRef,
     SendMessage,
 )
@@ -64,10 +64,10 @@ async def send(peers: ConnectionPool, addr: str) -> int:
     return (await peers.request(addr, RequestCode.SEND_MESSAGE_V2, header, bytes(400))).code
 
 
-async def pull(peers: ConnectionPool, addr: str, offset: int) -> tuple[int, PullMessageAnswer]:
+async def pull(peers: ConnectionPool, addr: str, offset: int) -> tuple[int, PullMessageResponse]:
     header = PullMessage("G", "T", 0, offset, 32, SUBSCRIPTION, 0, 0, "*", 0, None)
     answer = await peers.request(addr, RequestCode.PULL_MESSAGE, header)
-    return answer.code, decode_header(answer, PullMessageAnswer)
+    return answer.code, decode_header(answer, PullMessageResponse)
 
 
 def files(path: Path, part: str) -> list[Path]:
@@ -93,7 +93,7 @@ def test_expired_files_are_deleted_on_request_and_minimum_offsets_advance(tmp_pa
             assert files(tmp_path, "consumequeue/T/0")[0].name != "0" * 20
             queue = QueueRef("T", 0)
             first = decode_header(
-                await peers.request_ok(broker.addr, RequestCode.GET_MIN_OFFSET, queue), OffsetAnswer
+                await peers.request_ok(broker.addr, RequestCode.GET_MIN_OFFSET, queue), OffsetResponse
             ).offset
             assert first > 0
             code, answer = await pull(peers, broker.addr, 0)

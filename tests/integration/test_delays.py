@@ -25,9 +25,9 @@ from ariane.protocol.requests.messaging import (
     SUSPEND,
     PullMessage,
     RecallMessage,
-    RecallMessageAnswer,
+    RecallMessageResponse,
     SendMessage,
-    SendMessageAnswer,
+    SendMessageResponse,
 )
 from ariane.testing.cluster import cluster
 
@@ -130,11 +130,11 @@ def test_a_pending_message_is_cancelled_by_any_of_its_identifiers(tmp_path: Path
                 await send(peers, broker.addr, b"%d" % number, TIMER_DELAY_MS="700", UNIQ_KEY=f"KEY{number}")
                 for number in range(4)
             ]
-            names = [decode_header(one, SendMessageAnswer) for one in sent]
+            names = [decode_header(one, SendMessageResponse) for one in sent]
             handle = names[1].recall_handle or ""
             assert ids.recalled_key(handle) == "KEY1"
-            assert decode_header(await recall(names[0].message_id), RecallMessageAnswer).msg_id == "KEY0"
-            assert decode_header(await recall(handle), RecallMessageAnswer).msg_id == "KEY1"
+            assert decode_header(await recall(names[0].message_id), RecallMessageResponse).msg_id == "KEY0"
+            assert decode_header(await recall(handle), RecallMessageResponse).msg_id == "KEY1"
             by_message = await send(peers, broker.addr, b"", TIMER_DEL_UNIQKEY="T+KEY2")
             assert by_message.code == 0
             again = await recall(names[0].message_id)

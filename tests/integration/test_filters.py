@@ -21,7 +21,7 @@ from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.clients import CheckClient, SubscriptionData, UnregisterClient
-from ariane.protocol.requests.messaging import SUBSCRIPTION, SUSPEND, PullMessage, PullMessageAnswer
+from ariane.protocol.requests.messaging import SUBSCRIPTION, SUSPEND, PullMessage, PullMessageResponse
 from ariane.store import queue_reader
 from ariane.testing.cluster import cluster
 
@@ -60,12 +60,12 @@ def test_messages_are_filtered_by_the_expression_of_the_request_or_group(tmp_pat
         answer = await pull(client, expression="price > 5 AND TAGS = 'even'")
         assert (answer.code, answer.remark) == (0, "FOUND")
         assert bodies(answer) == [b"6", b"8"]
-        assert decode_header(answer, PullMessageAnswer).next_begin_offset == 10
+        assert decode_header(answer, PullMessageResponse).next_begin_offset == 10
         await client.heartbeat("c", wants("price BETWEEN 3 AND 5"))
         assert bodies(await pull(client)) == [b"3", b"4", b"5"]
         first = await pull(client, most=1)
         assert bodies(first) == [b"3"]
-        assert decode_header(first, PullMessageAnswer).next_begin_offset == 4
+        assert decode_header(first, PullMessageResponse).next_begin_offset == 4
 
     against_broker(config(tmp_path, **SQL), work)
 
@@ -81,7 +81,7 @@ def test_a_pull_without_matches_advances_by_a_bounded_step(tmp_path, monkeypatch
         steps, offset, found = [], 0, []
         while offset < 101:
             answer = await pull(client, offset, expression="price = 1000", hold_ms=5000)
-            step = decode_header(answer, PullMessageAnswer).next_begin_offset - offset
+            step = decode_header(answer, PullMessageResponse).next_begin_offset - offset
             assert 0 < step < 30
             offset += step
             steps.append(answer.code)
@@ -99,7 +99,7 @@ def test_a_pull_scans_at_most_800_entries(tmp_path):
         answer = await pull(client, expression="price = 2")
         assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
         assert answer.remark == "NO_MATCHED_MESSAGE"
-        assert decode_header(answer, PullMessageAnswer).next_begin_offset == 800
+        assert decode_header(answer, PullMessageResponse).next_begin_offset == 800
 
     against_broker(config(tmp_path, **SQL), work)
 
@@ -116,7 +116,7 @@ def test_a_pending_pull_waits_for_a_match_and_evaluates_each_record_once(tmp_pat
         await client.send(body=b"this", price="6")
         answer = await held
         assert (answer.code, bodies(answer)) == (0, [b"this"])
-        assert decode_header(answer, PullMessageAnswer).next_begin_offset == 6
+        assert decode_header(answer, PullMessageResponse).next_begin_offset == 6
 
     against_broker(config(tmp_path, **SQL), work)
 
@@ -129,7 +129,7 @@ def test_a_timed_out_pull_advances_past_unmatched_records(tmp_path):
         await client.send(price="1")
         answer = await held
         assert answer.code == ResponseCode.PULL_NOT_FOUND
-        assert decode_header(answer, PullMessageAnswer).next_begin_offset == 2
+        assert decode_header(answer, PullMessageResponse).next_begin_offset == 2
 
     against_broker(config(tmp_path, **SQL), work)
 

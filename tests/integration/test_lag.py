@@ -20,7 +20,7 @@ from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import decode_header, encode_header
 from ariane.protocol.requests.clients import WireQueue
-from ariane.protocol.requests.messaging import OffsetAnswer, QueryConsumerOffset
+from ariane.protocol.requests.messaging import OffsetResponse, QueryConsumerOffset
 from ariane.protocol.requests.routing import BrokerData, ClusterInfo, KvTableBody
 from ariane.protocol.requests.stats import ConsumeStats, GroupOffset, TopicStats
 
@@ -69,7 +69,7 @@ def test_lag_is_unknown_for_a_group_without_committed_offsets() -> None:
         asked.append(queue_id)
         if queue_id == NEVER:
             return Reply(ResponseCode.QUERY_NOT_FOUND, {}, "none")
-        return Reply(fields=encode_header(OffsetAnswer(0)))
+        return Reply(fields=encode_header(OffsetResponse(0)))
 
     async def work(peers: ConnectionPool, addr: str) -> None:
         found = await group_lag.group_lag(peers, addr, "G")

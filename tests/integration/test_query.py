@@ -19,9 +19,9 @@ from ariane.protocol.command import Command
 from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.messaging import (
     QueryMessage,
-    QueryMessageAnswer,
+    QueryMessageResponse,
     SendMessage,
-    SendMessageAnswer,
+    SendMessageResponse,
     ViewMessage,
 )
 from ariane.testing.cluster import cluster
@@ -41,9 +41,11 @@ def against_broker(path: Path, work: Callable[[ConnectionPool, str], Awaitable[N
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-async def send(peers: ConnectionPool, addr: str, body: bytes = b"b", topic: str = "T", **own: str) -> SendMessageAnswer:
+async def send(
+    peers: ConnectionPool, addr: str, body: bytes = b"b", topic: str = "T", **own: str
+) -> SendMessageResponse:
     header = SendMessage("P", topic, "TBW102", 4, 0, 0, 1234, 0, properties.encode(own))
-    return decode_header(await peers.request_ok(addr, RequestCode.SEND_MESSAGE_V2, header, body), SendMessageAnswer)
+    return decode_header(await peers.request_ok(addr, RequestCode.SEND_MESSAGE_V2, header, body), SendMessageResponse)
 
 
 async def query(peers: ConnectionPool, addr: str, key: str, most: int = 64, **more: object) -> Command:
@@ -63,9 +65,9 @@ def test_messages_are_found_by_key_and_by_unique_id(tmp_path: Path) -> None:
             answer = await query(peers, addr, key)
             assert answer.code == ResponseCode.SUCCESS
             assert len(ids_of(answer)) == expected
-            header = decode_header(answer, QueryMessageAnswer)
+            header = decode_header(answer, QueryMessageResponse)
             last = list(record.decode_all((await query(peers, addr, "order-3")).body))[-1]
-            assert header == QueryMessageAnswer(last.store_ms, last.offset, False)
+            assert header == QueryMessageResponse(last.store_ms, last.offset, False)
         nothing = await query(peers, addr, "order")
         assert nothing.code == ResponseCode.QUERY_NOT_FOUND
         assert "order" in (nothing.remark or "")
@@ -122,7 +124,7 @@ def test_a_truncated_response_is_marked_and_can_be_continued(tmp_path: Path) -> 
             page = ids_of(answer)
             sizes.append(len(page))
             got = page + got
-            header = decode_header(answer, QueryMessageAnswer)
+            header = decode_header(answer, QueryMessageResponse)
             assert header.truncated is (header.next_position is not None)
             if header.next_position is None:
                 break

@@ -24,7 +24,7 @@ from ariane.protocol.requests.messaging import (
     COMMIT_OFFSET,
     SUBSCRIPTION,
     PullMessage,
-    PullMessageAnswer,
+    PullMessageResponse,
     SendMessage,
     UpdateConsumerOffset,
 )
@@ -180,9 +180,9 @@ def test_a_slave_rejects_requests_reserved_for_the_master(tmp_path: Path) -> Non
             await slave_copies(slave, servers)
             await until(lambda: slave._store.max_offset("T", 0) == 1)
             answer = await servers.pull(slave.addr, 99)
-            assert (answer.code, decode_header(answer, PullMessageAnswer).next_begin_offset) == (20, 99)
+            assert (answer.code, decode_header(answer, PullMessageResponse).next_begin_offset) == (20, 99)
             answer = await servers.pull(master.addr, 99)
-            assert (answer.code, decode_header(answer, PullMessageAnswer).next_begin_offset) == (21, 1)
+            assert (answer.code, decode_header(answer, PullMessageResponse).next_begin_offset) == (21, 1)
             await servers.pull(slave.addr, 0, SUBSCRIPTION | COMMIT_OFFSET, 1)
             assert slave._state.offsets.get("G", "T", 0) is None
 
@@ -256,10 +256,10 @@ def test_slow_consumers_are_redirected_to_a_slave_where_allowed(tmp_path: Path) 
     async def work(servers: Pair) -> None:
         async with servers.broker("master", slave_read_enable=True, access_message_in_memory_max_ratio=0) as master:
             await servers.send(master.addr)
-            assert decode_header(await servers.pull(master.addr), PullMessageAnswer).suggest_which_broker_id == 1
+            assert decode_header(await servers.pull(master.addr), PullMessageResponse).suggest_which_broker_id == 1
         async with servers.broker("other", access_message_in_memory_max_ratio=0) as other:
             await servers.send(other.addr)
-            assert decode_header(await servers.pull(other.addr), PullMessageAnswer).suggest_which_broker_id == 0
+            assert decode_header(await servers.pull(other.addr), PullMessageResponse).suggest_which_broker_id == 0
 
     with_pair(tmp_path, work)
 

@@ -32,7 +32,7 @@ from ariane.protocol import record
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.frame import FrameReader
 from ariane.protocol.requests import decode_header
-from ariane.protocol.requests.messaging import SUBSCRIPTION, OffsetAnswer, PullMessage, PullMessageAnswer, QueueRef
+from ariane.protocol.requests.messaging import SUBSCRIPTION, OffsetResponse, PullMessage, PullMessageResponse, QueueRef
 from ariane.spark.wire.access import tls_context
 from ariane.spark.wire.pipelined_connections import PipelinedConnectionPool, PipelinedResponse
 from ariane.spark.write import sink
@@ -209,12 +209,12 @@ async def stored(broker: str, queues: int) -> list[list[int]]:
         for queue_id in range(queues):
             mine: list[int] = []
             answer = await peers.request_ok(broker, RequestCode.GET_MAX_OFFSET, QueueRef("T", queue_id))
-            at, end = 0, decode_header(answer, OffsetAnswer).offset
+            at, end = 0, decode_header(answer, OffsetResponse).offset
             while at < end:
                 header = PullMessage("G", "T", queue_id, at, 32, SUBSCRIPTION, subscription="*")
                 pulled = await peers.request_ok(broker, RequestCode.PULL_MESSAGE, header)
                 mine += [int(one.body) for one in record.decode_all(pulled.body)]
-                at = decode_header(pulled, PullMessageAnswer).next_begin_offset
+                at = decode_header(pulled, PullMessageResponse).next_begin_offset
             found.append(mine)
     return found
 

@@ -22,7 +22,7 @@ from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests import decode_header
-from ariane.protocol.requests.messaging import OffsetAnswer, QueueRef
+from ariane.protocol.requests.messaging import OffsetResponse, QueueRef
 from ariane.protocol.requests.routing import TopicTable
 from ariane.spark.read import pull_client, queue_bounds, read_task
 from ariane.spark.read.offset_ranges import OffsetRange
@@ -55,7 +55,7 @@ async def copied(addr: str, queues: list[MessageQueue]) -> None:
 
         async def end(queue: MessageQueue) -> int:
             answer = await peers.request(addr, RequestCode.GET_MAX_OFFSET, QueueRef(queue.topic, queue.queue_id))
-            return decode_header(answer, OffsetAnswer).offset if answer.code == ResponseCode.SUCCESS else 0
+            return decode_header(answer, OffsetResponse).offset if answer.code == ResponseCode.SUCCESS else 0
 
         async def knows() -> bool:
             answer = await peers.request_ok(addr, RequestCode.GET_ALL_TOPIC_CONFIG)

@@ -41,12 +41,12 @@ from ariane.protocol.requests.messaging import (
     SUBSCRIPTION,
     CheckTransactionState,
     EndTransactionHeader,
-    OffsetAnswer,
+    OffsetResponse,
     PullMessage,
     QueryConsumerOffset,
     ResumeCheckHalfMessage,
     SendMessage,
-    SendMessageAnswer,
+    SendMessageResponse,
 )
 from ariane.testing.cluster import cluster
 
@@ -247,7 +247,7 @@ def test_only_open_transactions_are_checked_after_a_restart(tmp_path: Path) -> N
             assert bodies == Counter([f"U{number}" for number in range(40) if number % 4 in (0, 1)])
             halves = await peer.pull(HALF_TOPIC, most=10_000)
             header = QueryConsumerOffset(TRANSACTION_GROUP, HALF_TOPIC, 0)
-            low = decode_header(await peer.call(RequestCode.QUERY_CONSUMER_OFFSET, header), OffsetAnswer).offset
+            low = decode_header(await peer.call(RequestCode.QUERY_CONSUMER_OFFSET, header), OffsetResponse).offset
             assert low == len(halves)
 
     run(work())
@@ -292,12 +292,12 @@ class Asking:
     async def call(self, code: int, header: Any, body: bytes = b"") -> Command:
         return await self._peers.request(self._broker.addr, code, header, body)
 
-    async def half(self, unique: str, *, group: str = "P", **own: str) -> SendMessageAnswer:
+    async def half(self, unique: str, *, group: str = "P", **own: str) -> SendMessageResponse:
         table = {"UNIQ_KEY": unique, "TRAN_MSG": "true", "PGROUP": group, "WAIT": "true", "TAGS": "a", **own}
         header = SendMessage(group, "T", "TBW102", 1, 0, 4, 1, 7, properties.encode(table))
         answer = await self.call(RequestCode.SEND_MESSAGE_V2, header, b"body")
         assert answer.code == 0, answer.remark
-        return decode_header(answer, SendMessageAnswer)
+        return decode_header(answer, SendMessageResponse)
 
     async def end(self, half: int, offset: int, decision: int, group: str = "P") -> Command:
         return await self.call(

@@ -48,19 +48,19 @@ REQUEST_BODIES: dict[int, type[msgspec.Struct]] = {
 }
 ANSWER_BODIES: dict[int, type[msgspec.Struct]] = {
     38: clients.ConsumerList,
-    41: clients.LockBatchAnswer,
+    41: clients.LockBatchResponse,
     105: routing.TopicRoute,
     106: routing.ClusterInfo,
     206: routing.TopicList,
 }
 ANSWER_HEADERS: dict[tuple[int, int], type[msgspec.Struct]] = {
-    (11, 0): messaging.PullMessageAnswer,
-    (11, 19): messaging.PullMessageAnswer,
-    (14, 0): messaging.OffsetAnswer,
-    (30, 0): messaging.OffsetAnswer,
-    (31, 0): messaging.OffsetAnswer,
-    (310, 0): messaging.SendMessageAnswer,
-    (320, 0): messaging.SendMessageAnswer,
+    (11, 0): messaging.PullMessageResponse,
+    (11, 19): messaging.PullMessageResponse,
+    (14, 0): messaging.OffsetResponse,
+    (30, 0): messaging.OffsetResponse,
+    (31, 0): messaging.OffsetResponse,
+    (310, 0): messaging.SendMessageResponse,
+    (320, 0): messaging.SendMessageResponse,
 }
 
 BY_NAME = [pytest.param(entry, id=entry["file"]) for entry in INDEX]

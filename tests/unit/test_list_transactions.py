@@ -18,9 +18,9 @@ from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import encode_header
 from ariane.protocol.requests.messaging import (
-    OffsetAnswer,
+    OffsetResponse,
     PullMessage,
-    PullMessageAnswer,
+    PullMessageResponse,
     QueryConsumerOffset,
     QueueRef,
 )
@@ -59,15 +59,15 @@ class CheckingJavaBroker:
         match code:
             case RequestCode.GET_MIN_OFFSET | RequestCode.GET_MAX_OFFSET:
                 assert isinstance(header, QueueRef)
-                return self._answer(OffsetAnswer(len(stored) if code == RequestCode.GET_MAX_OFFSET else 0))
+                return self._answer(OffsetResponse(len(stored) if code == RequestCode.GET_MAX_OFFSET else 0))
             case RequestCode.QUERY_CONSUMER_OFFSET:
                 assert isinstance(header, QueryConsumerOffset)
-                return self._answer(OffsetAnswer(self.progress if stored else 0))
+                return self._answer(OffsetResponse(self.progress if stored else 0))
             case RequestCode.PULL_MESSAGE:
                 assert isinstance(header, PullMessage)
                 stop = header.queue_offset + header.max_msg_nums
                 records = [self._record(n) for n in range(header.queue_offset, min(stop, len(stored)))]
-                return self._answer(PullMessageAnswer(0, stop, 0, len(stored)), b"".join(records))
+                return self._answer(PullMessageResponse(0, stop, 0, len(stored)), b"".join(records))
         raise AssertionError(f"unexpected request {code}")
 
     async def request_ok(self, addr: str, code: int, header: Any = None, body: bytes = b"", **options: Any) -> Command:

@@ -40,8 +40,8 @@ from ariane.protocol.requests.routing import (
     BrokerRef,
     KvTableBody,
     RegisterBroker,
-    RegisterBrokerAnswer,
     RegisterBrokerBody,
+    RegisterBrokerResponse,
     TopicTable,
 )
 
@@ -114,7 +114,7 @@ class Registration:
         self._filter_servers = filter_servers  # addresses of Java's filter servers, which register with their broker
         self._provisional = itertools.count(1)  # counters of provisional versions, negative on the wire
         self._has_left = False  # unregistered: no later registration may bring the broker back
-        self.master = RegisterBrokerAnswer()
+        self.master = RegisterBrokerResponse()
         """The master's addresses for requests and for replication, from the last response to a slave."""
         names = [name.strip() for name in settings.current.namesrv_addr.split(";")]
         # One per configured name server: each may have recorded another version.
@@ -250,7 +250,7 @@ class Registration:
             body_crc32=zlib.crc32(body) & 0x7FFFFFFF,
         )
         answer = await self._request(connection, RequestCode.REGISTER_BROKER, header, body)
-        response = decode_header(answer, RegisterBrokerAnswer)
+        response = decode_header(answer, RegisterBrokerResponse)
         if response.master_addr:
             self.master = response
         return fastjson.decode(answer.body, KvTableBody).table if answer.body else None

@@ -31,7 +31,14 @@ from ariane.protocol.command import Command
 from ariane.protocol.received_messages import to_received_message
 from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.clients import SubscriptionData
-from ariane.protocol.requests.messaging import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND, TAG, PullMessage, PullMessageAnswer
+from ariane.protocol.requests.messaging import (
+    COMMIT_OFFSET,
+    SUBSCRIPTION,
+    SUSPEND,
+    TAG,
+    PullMessage,
+    PullMessageResponse,
+)
 
 log = logging.getLogger("ariane.client")
 
@@ -215,7 +222,7 @@ async def require_sql_support(addr: str, instance: ClientInstance) -> None:
 
 def parse_pull_result(answer: Command, queue: MessageQueue, tags: frozenset[str]) -> PullResult:
     """Parse a pull response and drop messages with other tags: the broker compares only hashes of tags."""
-    header = decode_header(answer, PullMessageAnswer)
+    header = decode_header(answer, PullMessageResponse)
     messages = []
     if answer.code == ResponseCode.SUCCESS:
         for stored in record.decode_all(answer.body):

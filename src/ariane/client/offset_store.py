@@ -20,7 +20,7 @@ from ariane.model.topic import RETRY_PREFIX
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.messaging import (
-    OffsetAnswer,
+    OffsetResponse,
     QueryConsumerOffset,
     QueueRef,
     SearchOffset,
@@ -134,7 +134,7 @@ class OffsetStore:
         self, queue: MessageQueue, code: RequestCode, header: QueryConsumerOffset | QueueRef | SearchOffset
     ) -> int:
         answer = await self._peers.request_ok(self._broker_address(queue), code, header, timeout_ms=self._timeout_ms)
-        return decode_header(answer, OffsetAnswer).offset
+        return decode_header(answer, OffsetResponse).offset
 
     def _broker_address(self, queue: MessageQueue) -> str:
         address = self._routes.pull_address(queue.broker, 0)

@@ -15,7 +15,7 @@ from ariane.errors import ArianeError, ConnectionLost
 from ariane.model.message import MessageQueue
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
-from ariane.protocol.requests.clients import LockBatch, LockBatchAnswer, WireQueue
+from ariane.protocol.requests.clients import LockBatch, LockBatchResponse, WireQueue
 
 log = logging.getLogger("ariane.client")
 
@@ -65,7 +65,7 @@ class QueueLockClient:
     async def _lock_at(self, broker: str, queues: list[MessageQueue]) -> LockResult:
         try:
             body = await self._request(broker, RequestCode.LOCK_BATCH_MQ, queues)
-            return LockResult({queue.queue() for queue in fastjson.decode(body, LockBatchAnswer).locked}, set())
+            return LockResult({queue.queue() for queue in fastjson.decode(body, LockBatchResponse).locked}, set())
         except ArianeError as error:
             log.warning("Group %s could not lock queues at %s: %s", self._group, broker, error)
             return LockResult(set(), set(queues))

@@ -26,7 +26,7 @@ from ariane.protocol import batch, compression, properties
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import decode_header
-from ariane.protocol.requests.messaging import SendMessageAnswer
+from ariane.protocol.requests.messaging import SendMessageResponse
 from ariane.protocol.transient import NO_RESPONSE, RETRY_ELSEWHERE_CODES
 
 
@@ -227,7 +227,7 @@ def parse_result(message: PreparedMessage, answer: Command, queue: MessageQueue,
     status = _STATUS.get(answer.code)  # type: ignore[call-overload]
     if status is None:
         raise ReplyError(answer.code, answer.remark, addr)
-    stored = decode_header(answer, SendMessageAnswer)
+    stored = decode_header(answer, SendMessageResponse)
     if stored.queue_id != queue.queue_id:
         queue = MessageQueue(queue.topic, queue.broker, stored.queue_id)
     return SendResult(

@@ -26,7 +26,7 @@ from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.received_messages import to_received_message
 from ariane.protocol.requests import decode_header
-from ariane.protocol.requests.messaging import QueryMessage, QueryMessageAnswer, ViewMessage
+from ariane.protocol.requests.messaging import QueryMessage, QueryMessageResponse, ViewMessage
 from ariane.protocol.requests.routing import TopicRoute, TopicTable
 
 PAGE_MESSAGES = 64  # default maximum per response (maxMsgsNumBatch)
@@ -227,7 +227,7 @@ def _merge(answers: Answers[_BrokerResult]) -> QueryResult:
 
 def _next_page(query: QueryMessage, answer: Command, page: list[record.Record]) -> QueryMessage | str:
     """Return the query for the next page, or why there is none: "" at the end."""
-    fields = decode_header(answer, QueryMessageAnswer) if answer.field_map() else QueryMessageAnswer(0, 0)
+    fields = decode_header(answer, QueryMessageResponse) if answer.field_map() else QueryMessageResponse(0, 0)
     if fields.truncated is not None:
         if fields.next_position is None:
             return ""

@@ -20,9 +20,9 @@ from ariane.protocol.record import Record
 from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.messaging import (
     SUBSCRIPTION,
-    OffsetAnswer,
+    OffsetResponse,
     PullMessage,
-    PullMessageAnswer,
+    PullMessageResponse,
     QueueRef,
     SearchOffset,
 )
@@ -104,13 +104,13 @@ class QueueReadOperations(ClusterConnection):
         header = QueueRef(at.queue.topic, at.queue.queue_id)
         first = await self.request(at.server.addr, RequestCode.GET_MIN_OFFSET, header)
         stop = await self.request(at.server.addr, RequestCode.GET_MAX_OFFSET, header)
-        return decode_header(first, OffsetAnswer).offset, decode_header(stop, OffsetAnswer).offset
+        return decode_header(first, OffsetResponse).offset, decode_header(stop, OffsetResponse).offset
 
     async def offset_at(self, at: QueueServer, time_ms: int) -> int:
         """Return the offset of the first message stored at a time or later, or of the last message before it."""
         header = SearchOffset(at.queue.topic, at.queue.queue_id, time_ms)
         answer = await self.request(at.server.addr, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
-        return decode_header(answer, OffsetAnswer).offset
+        return decode_header(answer, OffsetResponse).offset
 
     async def time_bounds(self, at: QueueServer, begin_ms: int | None, end_ms: int | None) -> tuple[int, int]:
         """Return the offsets between which messages of a time range are stored; None: from the first, to the last."""
@@ -149,7 +149,7 @@ class QueueReadOperations(ClusterConnection):
         status = STATUSES.get(ResponseCode(answer.code)) if answer.code in set(ResponseCode) else None
         if status is None:
             raise ReplyError(answer.code, answer.remark, at.server.addr)
-        fields = decode_header(answer, PullMessageAnswer)
+        fields = decode_header(answer, PullMessageResponse)
         records = list(record.decode_all(answer.body)) if status == FOUND else []
         wanted = {tag.strip() for tag in tags.split("||")}
         if tags != ALL_TAGS:

@@ -30,9 +30,9 @@ from ariane.protocol.record import Record
 from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.messaging import (
     SUBSCRIPTION,
-    OffsetAnswer,
+    OffsetResponse,
     PullMessage,
-    PullMessageAnswer,
+    PullMessageResponse,
     QueryConsumeQueue,
     QueryConsumerOffset,
     QueueRef,
@@ -196,8 +196,8 @@ async def _masters(peers: ConnectionPool, namesrv: str, cluster: str | None) -> 
 
 async def _bounds(peers: ConnectionPool, addr: str, topic: str) -> tuple[int, int]:
     header = QueueRef(topic, 0)
-    first = decode_header(await peers.request_ok(addr, RequestCode.GET_MIN_OFFSET, header), OffsetAnswer).offset
-    stop = decode_header(await peers.request_ok(addr, RequestCode.GET_MAX_OFFSET, header), OffsetAnswer).offset
+    first = decode_header(await peers.request_ok(addr, RequestCode.GET_MIN_OFFSET, header), OffsetResponse).offset
+    stop = decode_header(await peers.request_ok(addr, RequestCode.GET_MAX_OFFSET, header), OffsetResponse).offset
     return max(first, 0), max(stop, 0)
 
 
@@ -208,7 +208,7 @@ async def _progress(peers: ConnectionPool, addr: str, topic: str) -> int | None:
         return None
     if answer.code != ResponseCode.SUCCESS:
         raise ReplyError(answer.code, answer.remark, addr)
-    return decode_header(answer, OffsetAnswer).offset
+    return decode_header(answer, OffsetResponse).offset
 
 
 # --- reading a queue ---
@@ -238,7 +238,7 @@ async def _read(peers: ConnectionPool, addr: str, topic: str, start: int, stop: 
             if answer.code == ResponseCode.PULL_NOT_FOUND:
                 return
             raise ReplyError(answer.code, answer.remark, addr)
-        start = max(decode_header(answer, PullMessageAnswer).next_begin_offset, start + 1)
+        start = max(decode_header(answer, PullMessageResponse).next_begin_offset, start + 1)
 
 
 class _Entry(msgspec.Struct, frozen=True, rename="camel"):

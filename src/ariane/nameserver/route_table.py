@@ -25,8 +25,8 @@ from ariane.protocol.requests.routing import (
     ClusterInfo,
     QueueData,
     RegisterBroker,
-    RegisterBrokerAnswer,
     RegisterBrokerBody,
+    RegisterBrokerResponse,
     TopicRoute,
 )
 
@@ -70,7 +70,7 @@ class RouteTable:
 
     def register(
         self, header: RegisterBroker, body: RegisterBrokerBody, peer_id: int, now_ms: float
-    ) -> RegisterBrokerAnswer:
+    ) -> RegisterBrokerResponse:
         """Apply a registration. Topics are applied only from a master, and only if its DataVersion changed."""
         name, addr = header.broker_name, header.broker_addr
         broker = self._brokers.get(name)
@@ -94,8 +94,8 @@ class RouteTable:
             self._filters.pop(addr, None)
         master = broker.addrs.get(MASTER_ID)
         if header.broker_id == MASTER_ID or master is None or master not in self._live:
-            return RegisterBrokerAnswer()
-        return RegisterBrokerAnswer(self._live[master].ha_addr, master)
+            return RegisterBrokerResponse()
+        return RegisterBrokerResponse(self._live[master].ha_addr, master)
 
     def is_current(self, header: RegisterBroker, version: DataVersion) -> bool:
         """Return whether the topics of a registration with this version are already in the table."""

@@ -26,7 +26,7 @@ from ariane.protocol import compression, record
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.record import Record
 from ariane.protocol.requests import decode_header
-from ariane.protocol.requests.messaging import SUBSCRIPTION, OffsetAnswer, PullMessage, PullMessageAnswer, QueueRef
+from ariane.protocol.requests.messaging import SUBSCRIPTION, OffsetResponse, PullMessage, PullMessageResponse, QueueRef
 from ariane.reports import table_views
 from ariane.tables import ARCHIVE
 from ariane.tables.archive import topic_of_bucket
@@ -173,8 +173,8 @@ def _original_of_row(row: dict[str, Any]) -> OriginalMessage:
 
 async def _bounds(peers: ConnectionPool, addr: str, topic: str, queue_id: int) -> tuple[int, int]:
     header = QueueRef(topic, queue_id)
-    first = decode_header(await peers.request_ok(addr, RequestCode.GET_MIN_OFFSET, header), OffsetAnswer).offset
-    end = decode_header(await peers.request_ok(addr, RequestCode.GET_MAX_OFFSET, header), OffsetAnswer).offset
+    first = decode_header(await peers.request_ok(addr, RequestCode.GET_MIN_OFFSET, header), OffsetResponse).offset
+    end = decode_header(await peers.request_ok(addr, RequestCode.GET_MAX_OFFSET, header), OffsetResponse).offset
     return max(0, first), end
 
 
@@ -193,7 +193,7 @@ async def _pages(
         answer = await peers.request(addr, RequestCode.PULL_MESSAGE, pull)
         position = f"queue {queue_id} of {topic} at {offset}"
         if answer.code in OFFSET_MOVED_CODES:
-            begins = decode_header(answer, PullMessageAnswer).next_begin_offset
+            begins = decode_header(answer, PullMessageResponse).next_begin_offset
             raise StoreError(f"{position}: removed by {addr} meanwhile, which continues at {begins}: {RESUME_HINT}")
         if answer.code != ResponseCode.SUCCESS:  # also PULL_NOT_FOUND below the end offset that it reported
             raise ReplyError(answer.code, f"{position}: {answer.remark}", addr)

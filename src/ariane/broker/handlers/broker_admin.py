@@ -25,7 +25,7 @@ from ariane.protocol.requests.brokers import (
     CloneOffsets,
     Corrections,
     FilterServer,
-    FilterServerAnswer,
+    FilterServerResponse,
     GroupList,
     ProducerInfo,
     ProducerTable,
@@ -111,7 +111,7 @@ class BrokerAdminHandler:
         host.parse(addr)
         self._filter_servers.register(peer.id, addr, self._clock.monotonic() * 1000)
         config = self._settings.current
-        return Reply(fields=encode_header(FilterServerAnswer(config.broker_name, config.broker_id)))
+        return Reply(fields=encode_header(FilterServerResponse(config.broker_name, config.broker_id)))
 
     # --- offsets and queues ---
 

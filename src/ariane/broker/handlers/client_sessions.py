@@ -37,7 +37,7 @@ from ariane.protocol.requests.clients import (
     GroupRef,
     HeartbeatData,
     LockBatch,
-    LockBatchAnswer,
+    LockBatchResponse,
     UnregisterClient,
     WireQueue,
 )
@@ -130,7 +130,7 @@ class ClientSessionHandler:
         request = decode_body(command, LockBatch)
         queues = [queue.queue() for queue in request.mq_set]
         locked = self._locks.lock(request.consumer_group, request.client_id, queues, self._monotonic_ms())
-        reply = Reply(body=fastjson.write(LockBatchAnswer(tuple(map(WireQueue.of, locked)))))
+        reply = Reply(body=fastjson.write(LockBatchResponse(tuple(map(WireQueue.of, locked)))))
         durable = self._lock_durability.wait_locks_durable()
         return reply if durable is None else _reply_when_durable(durable, reply)
 

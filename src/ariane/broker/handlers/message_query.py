@@ -13,7 +13,7 @@ from ariane.net.connection import Peer, Reply
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import decode_header, encode_header
-from ariane.protocol.requests.messaging import QueryMessage, QueryMessageAnswer, ViewMessage
+from ariane.protocol.requests.messaging import QueryMessage, QueryMessageResponse, ViewMessage
 from ariane.store.key_query import KeyQuery, QueryPosition
 from ariane.store.message_store import MessageStore
 
@@ -44,7 +44,7 @@ class MessageQueryHandler:
         result = self._store.index.query(key_query)
         next_position = result.position
         header = encode_header(
-            QueryMessageAnswer(
+            QueryMessageResponse(
                 result.last_ms,
                 result.last_offset,
                 next_position is not None,

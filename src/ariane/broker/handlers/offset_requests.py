@@ -13,11 +13,11 @@ from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import decode_header, encode_header
 from ariane.protocol.requests.messaging import (
-    OffsetAnswer,
+    OffsetResponse,
     QueryConsumerOffset,
     QueueRef,
     SearchOffset,
-    TimestampAnswer,
+    TimestampResponse,
     UpdateConsumerOffset,
 )
 from ariane.store.message_store import GetStatus, MessageStore
@@ -49,7 +49,7 @@ class OffsetHandler:
         """Handle GET_EARLIEST_MSG_STORETIME: the store time of the oldest message in ms, -1 without one."""
         request = decode_header(command, QueueRef)
         earliest_ms = self._store.earliest_ms(request.topic, request.queue_id)
-        return Reply(fields=encode_header(TimestampAnswer(-1 if earliest_ms is None else earliest_ms)))
+        return Reply(fields=encode_header(TimestampResponse(-1 if earliest_ms is None else earliest_ms)))
 
     def search_by_time(self, command: Command, peer: Peer) -> Reply:
         """Handle SEARCH_OFFSET_BY_TIMESTAMP."""
@@ -113,4 +113,4 @@ class OffsetHandler:
 
 
 def _offset(offset: int) -> Reply:
-    return Reply(fields=encode_header(OffsetAnswer(offset)))
+    return Reply(fields=encode_header(OffsetResponse(offset)))

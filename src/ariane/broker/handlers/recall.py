@@ -18,7 +18,7 @@ from ariane.net.connection import HandlerResult, Peer, Reply
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import decode_header, encode_header
-from ariane.protocol.requests.messaging import RecallMessage, RecallMessageAnswer
+from ariane.protocol.requests.messaging import RecallMessage, RecallMessageResponse
 from ariane.store.key_query import KeyQuery
 from ariane.store.message_store import AppendResult, MessageStore
 
@@ -42,7 +42,7 @@ class RecallHandler:
             timer, result = self.cancel(request.recall_handle, peer.packed)
         except StoreError as error:
             return Reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark=str(error))
-        reply = Reply(fields=encode_header(RecallMessageAnswer(timer.unique_key or request.recall_handle)))
+        reply = Reply(fields=encode_header(RecallMessageResponse(timer.unique_key or request.recall_handle)))
         flushed = self._durability.wait_flushed(result.offset + result.size)
         return reply if flushed is None else _reply_when_flushed(flushed, reply)
 

@@ -28,7 +28,7 @@ class FilterServer(msgspec.Struct, frozen=True, rename="camel"):
     filter_server_addr: str
 
 
-class FilterServerAnswer(msgspec.Struct, frozen=True, rename="camel"):
+class FilterServerResponse(msgspec.Struct, frozen=True, rename="camel"):
     broker_name: str
     broker_id: int
 

@@ -104,7 +104,7 @@ class LockBatch(msgspec.Struct, frozen=True, rename="camel"):
     mq_set: tuple[WireQueue, ...]
 
 
-class LockBatchAnswer(msgspec.Struct, frozen=True, rename={"locked": "lockOKMQSet"}):
+class LockBatchResponse(msgspec.Struct, frozen=True, rename={"locked": "lockOKMQSet"}):
     """Body of the response to 41: the queues the caller holds now."""
 
     locked: tuple[WireQueue, ...] = ()

@@ -86,7 +86,7 @@ LONG_NAMES = {
 }
 
 
-class SendMessageAnswer(
+class SendMessageResponse(
     msgspec.Struct,
     frozen=True,
     rename={
@@ -128,7 +128,7 @@ class PullMessage(msgspec.Struct, frozen=True, rename="camel"):
     expression_type: Word | None = None  # TAG or SQL92; None means TAG
 
 
-class PullMessageAnswer(msgspec.Struct, frozen=True, rename="camel"):
+class PullMessageResponse(msgspec.Struct, frozen=True, rename="camel"):
     """On 0, 19, 20 and 21; Java unboxes all four."""
 
     suggest_which_broker_id: int
@@ -152,13 +152,13 @@ class SearchOffset(msgspec.Struct, frozen=True, rename="camel"):
     timestamp: Int64
 
 
-class OffsetAnswer(msgspec.Struct, frozen=True):
+class OffsetResponse(msgspec.Struct, frozen=True):
     """Response to 14, 29, 30, 31."""
 
     offset: Int64
 
 
-class TimestampAnswer(msgspec.Struct, frozen=True):
+class TimestampResponse(msgspec.Struct, frozen=True):
     """Response to 32: ms, -1 when the queue holds nothing."""
 
     timestamp: Int64
@@ -204,7 +204,7 @@ class QueryMessage(
     query_position: str | None = None
 
 
-class QueryMessageAnswer(msgspec.Struct, frozen=True, rename="camel"):
+class QueryMessageResponse(msgspec.Struct, frozen=True, rename="camel"):
     """Response to 12, also without matches. `truncated` and `next_position` are Ariane's: there are more matches, and the position
     at which the query continues; a Java broker sends neither."""
 
@@ -286,7 +286,7 @@ class RecallMessage(msgspec.Struct, frozen=True, rename="camel"):
     producer_group: str = ""
 
 
-class RecallMessageAnswer(msgspec.Struct, frozen=True, rename="camel"):
+class RecallMessageResponse(msgspec.Struct, frozen=True, rename="camel"):
     """Response to 370: the unique key of the cancelled message."""
 
     msg_id: str

@@ -70,7 +70,7 @@ class RegisterBroker(
     body_crc32: int = 0
 
 
-class RegisterBrokerAnswer(msgspec.Struct, frozen=True, rename="camel"):
+class RegisterBrokerResponse(msgspec.Struct, frozen=True, rename="camel"):
     ha_server_addr: str | None = None
     master_addr: str | None = None
 

@@ -26,9 +26,9 @@ from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.messaging import (
     SUBSCRIPTION,
     TAG,
-    OffsetAnswer,
+    OffsetResponse,
     PullMessage,
-    PullMessageAnswer,
+    PullMessageResponse,
     QueueRef,
     SearchOffset,
 )
@@ -168,8 +168,8 @@ class BlockingCluster:
                 bounds[queue] = low if isinstance(low, ArianeError) else high  # type: ignore[assignment]
             else:
                 first, last = (
-                    decode_header(low.response, OffsetAnswer).offset,
-                    decode_header(high.response, OffsetAnswer).offset,
+                    decode_header(low.response, OffsetResponse).offset,
+                    decode_header(high.response, OffsetResponse).offset,
                 )
                 bounds[queue] = OffsetBounds(first, last, low.from_master and high.from_master)
         return bounds
@@ -183,7 +183,7 @@ class BlockingCluster:
         return {
             queue: response
             if isinstance(response, ArianeError)
-            else decode_header(response.response, OffsetAnswer).offset
+            else decode_header(response.response, OffsetResponse).offset
             for queue, response in zip(times, self.request_all(requests), strict=True)
         }
 
@@ -388,7 +388,7 @@ class BlockingCluster:
 
 
 def _decode_pull(answer: BrokerResponse) -> PulledRecords:
-    header = decode_header(answer.response, PullMessageAnswer)
+    header = decode_header(answer.response, PullMessageResponse)
     return PulledRecords(
         answer.response.code, answer.response.body, header.next_begin_offset, header.min_offset, header.max_offset,
         answer.from_master, answer.response.remark == REMARK_REMOVING,
