@@ -251,7 +251,7 @@ STEPS = [
     ask("system topics", 305),
     ask("statistics that are none", 315, statsName="TOPIC_PUT_NUMS", statsKey="Nowhere"),
     ask("consume queue", 321, topic="T", queueId="0", index="0", count="10", consumerGroup="G"),
-    ask("consume queue behind its end", 321, topic="T", queueId="0", index="99", count="10"),
+    ask("consume queue beyond its end", 321, topic="T", queueId="0", index="99", count="10"),
     ask("correction of offsets", 308, topic="T", compareGroup="G"),
     ask("clone offsets", 314, srcGroup="G", destGroup="G3", topic="T", offline="false"),
     ask("offset of the clone", 14, consumerGroup="G3", topic="T", queueId="0"),
@@ -322,7 +322,7 @@ DIFFERENT: dict[str, tuple[str, str]] = {
     "all topics": ("rmq_sys_wheel_timer", "the topic of timers"),
     "system topics": ("rmq_sys_wheel_timer", "the topic of timers"),
     "consume queue": ("'eval': True", "tells what the group's filter says of every entry"),
-    "consume queue behind its end": ("maxQueueIndex", "an index out of range is answered with the queue's bounds"),
+    "consume queue beyond its end": ("maxQueueIndex", "an index out of range is answered with the queue's bounds"),
     "pull half messages": ("code 17 → 0", "the half topic is there from the start, not from the first check round on"),
     "resume the check of a record other than a half message": ("code 0 → 1", "only half messages are checked again"),
 }
