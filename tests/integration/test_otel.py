@@ -121,3 +121,20 @@ def test_half_messages_batches_and_one_way_sends_have_spans(tmp_path: Path, coll
     assert sorted(span.name for span in collector.spans) == ["send gone", "send many", "send paid"]
     (batch,) = collector.named("send many")
     assert {item.key: item.value.int_value for item in batch.attributes}["messaging.batch.message_count"] == 2
+
+
+def test_journeys_of_the_pipeline_arrive_at_a_collector(tmp_path: Path, collector: Collector) -> None:
+    pytest.importorskip("pyarrow", reason="the tables of this test are written with pyarrow")
+    from datetime import UTC, datetime
+
+    from ariane.otel.journey_exporter import JourneyExporter
+    from ariane.tables import JOURNEYS, MESSAGES
+    from tables_on_disk import put
+
+    sent_at = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
+    row = {"message_id": "ID-1", "topic": "orders", "sent_at": sent_at, "sent_ok": True, "producer_group": "shop"}
+    put(tmp_path, JOURNEYS, [row])
+    put(tmp_path, MESSAGES, [{"message_id": "ID-1", "properties": {}, "store_timestamp": sent_at}])
+    assert JourneyExporter(tmp_path, OTLPSpanExporter(collector.endpoint)).export_new() == 1
+    (span,) = collector.spans
+    assert (span.name, span.start_time_unix_nano) == ("send orders", 1_700_000_000_000_000_000)

@@ -197,7 +197,7 @@ def test_listed_names_equal_the_registered_commands_jobs_and_reports() -> None:
 
     registered = [one.name for one in (*main.app.registered_commands, *main.app.registered_groups)]
     assert set(command_names.COMMANDS) == set(registered)
-    assert tuple(command_names.JOBS) == tuple(JOBS)
+    assert (*command_names.JOBS, *command_names.EXPORT_JOBS) == tuple(JOBS)
     assert tuple(command_names.REPORTS) == tuple(REPORTS)
     for listed in (command_names.COMMANDS, command_names.JOBS, command_names.REPORTS):
         assert max(len(meaning) for meaning in listed.values()) <= 80 - 17
@@ -206,6 +206,7 @@ def test_listed_names_equal_the_registered_commands_jobs_and_reports() -> None:
 def test_repeated_jobs_are_expanded_once() -> None:
     assert command_names.parse_jobs(["trace", "lag", "trace"]) == ("trace", "lag")
     assert command_names.parse_jobs(["lag", "all"]) == tuple(command_names.JOBS)
+    assert command_names.parse_jobs(["otel", "all"]) == (*command_names.JOBS, "otel")  # an export has to be named
 
 
 @pytest.mark.parametrize(

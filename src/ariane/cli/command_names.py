@@ -40,7 +40,9 @@ JOBS = {
     "delay": "delayed messages to requested and actual delivery times",
     "transactions": "half messages, checks and decisions to transactions",
 }
-JOB_CHOICES = {**JOBS, ALL: "all of these jobs"}
+# Jobs that send tables elsewhere: they need an address, so `all` does not include them.
+EXPORT_JOBS = {"otel": "journeys of messages to an OpenTelemetry collector"}
+JOB_CHOICES = {**JOBS, ALL: "all of these jobs", **EXPORT_JOBS}
 REPORTS = {
     "tps": "messages sent and consumed per second, failures",
     "latency": "duration of sends, queueing and consumption",
@@ -52,7 +54,7 @@ REPORTS = {
 
 
 def parse_jobs(names: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the jobs named on a command line, without duplicates; `all` stands for every job.
+    """Return the jobs named on a command line, without duplicates; `all` stands for every job except exports.
 
     Raises:
         UsageError: no job is given, or an unknown one. Lists all jobs.
@@ -60,9 +62,10 @@ def parse_jobs(names: Sequence[str] | None) -> tuple[str, ...]:
     if not names:
         raise UsageError("JOB", None, f"expected one or more jobs:{_format_list(JOB_CHOICES)}")
     for name in names:
-        if name not in JOBS and name != ALL:
+        if name not in JOB_CHOICES:
             raise UsageError("JOB", name, _unknown_name("job", name, JOB_CHOICES))
-    return tuple(JOBS) if ALL in names else tuple(dict.fromkeys(names))
+    selected = [*JOBS, *names] if ALL in names else names
+    return tuple(dict.fromkeys(name for name in selected if name != ALL))
 
 
 def parse_report(name: str | None) -> str:

@@ -18,10 +18,13 @@ import typer
 from ariane.cli import auth_options, command_names, shared_options, signals, spark_options
 from ariane.cli import paths as homes
 from ariane.cli.help_format import HelpCommand, create_app, examples
-from ariane.errors import StoreError, UsageError
+from ariane.errors import ArianeError, StoreError, UsageError
 from ariane.model.topic import SAMPLES_TOPIC, TRACE_TOPIC
 
 if TYPE_CHECKING:
+    from ariane.cli.progress import ProgressReporter
+    from ariane.otel.journey_exporter import JourneyExporter
+    from ariane.pipeline.run import JobProgress
     from ariane.reports.pipeline_status import Freshness
     from ariane.tables.table_format import TableVersion
 
@@ -35,6 +38,7 @@ app = create_app("Run Spark jobs over traces, messages and statistics.")
         "ariane pipeline run all -n 10.0.0.1:9876",
         "ariane pipeline run trace traffic --once",
         "ariane pipeline run lag --master spark://10.0.0.7:7077 --no-collect",
+        "ariane pipeline run otel --otlp-endpoint http://127.0.0.1:4318/v1/traces",
     ),
 )
 def run(
@@ -42,7 +46,7 @@ def run(
         list[str] | None,
         typer.Argument(
             metavar="JOB",
-            help="Jobs: trace, traffic, lag, health, delay, transactions, or all of them.",
+            help="Jobs: trace, traffic, lag, health, delay, transactions, all of them, or otel.",
             show_default=False,
         ),
     ] = None,
@@ -75,6 +79,15 @@ def run(
         bool,
         typer.Option(help="Poll the brokers if a job reads samples; --no-collect if `ariane collect` runs elsewhere."),
     ] = True,
+    otlp_endpoint: Annotated[
+        str | None,
+        typer.Option(
+            parser=shared_options.non_blank,
+            metavar="URL",
+            envvar="OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+            help="Collector of the job otel, OTLP over HTTP.  [default: http://localhost:4318/v1/traces]",
+        ),
+    ] = None,
     access_key: auth_options.AccessKey = "",
     secret_key: auth_options.SecretKey = "",
     source_options: auth_options.SourceOption = None,
@@ -91,6 +104,7 @@ def run(
     client = auth_options.client_settings(access_key, secret_key)
     tables = homes.tables_dir(home)
     spark_options.require_spark()
+    exporter = _journey_exporter(tables, otlp_endpoint) if "otel" in job_names else None
 
     from ariane.cli import collector_thread, progress
     from ariane.pipeline import jobs as catalog
@@ -129,9 +143,58 @@ def run(
             settings=runner.RunSettings(
                 master=master, once=once, interval_s=interval, keep_days=keep_days, spark_conf=settings
             ),
-            listener=reporter,
+            listener=reporter if exporter is None else _ExportingListener(reporter, exporter, is_final=once),
             stop=stop,
         )
+
+
+def _journey_exporter(tables: Path, endpoint: str | None) -> JourneyExporter:
+    """Return the exporter of the job otel.
+
+    Raises:
+        UsageError: the extra `otel` is not installed.
+    """
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+        from ariane.otel.journey_exporter import JourneyExporter
+    except ModuleNotFoundError as error:
+        fix = f"the job otel needs OpenTelemetry: pip install 'ariane[otel]' ({error})"
+        raise UsageError("JOB", "otel", fix) from None
+    return JourneyExporter(tables, OTLPSpanExporter(endpoint))
+
+
+class _ExportingListener:
+    """Exports new journeys after each round, and passes all progress on to a reporter.
+
+    Args:
+        reporter: Shows the progress.
+        exporter: Exports what the round published.
+        is_final: There is only one round: a failed export ends the command. Otherwise the next round repeats it.
+    """
+
+    def __init__(self, reporter: ProgressReporter, exporter: JourneyExporter, *, is_final: bool) -> None:
+        self._reporter = reporter
+        self._exporter = exporter
+        self._is_final = is_final
+
+    def on_tables_published(self, progress: JobProgress) -> None:
+        self._reporter.on_tables_published(progress)
+
+    def on_round(self, progress: JobProgress) -> None:
+        self._reporter.on_round(progress)
+        try:
+            exported = self._exporter.export_new()
+        except ArianeError as error:
+            if self._is_final:
+                raise
+            self._reporter.print_line(f"otel: {error}")
+            return
+        if exported:
+            self._reporter.print_line(f"otel: exported {exported:,} spans")
+
+    def print_line(self, line: str) -> None:
+        self._reporter.print_line(line)
 
 
 @app.command("status", cls=HelpCommand, epilog=examples("ariane pipeline status --home ~/.ariane"))

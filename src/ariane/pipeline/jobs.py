@@ -133,6 +133,8 @@ JOBS = {
         PipelineJob("health", (TRACES, RECORDS), (HEALTH_TABLE,)),
         PipelineJob("delay", (RECORDS,), (MARKS_TABLE, DELAYS_TABLE)),
         PipelineJob("transactions", (RECORDS,), (MARKS_TABLE, TRANSACTIONS_TABLE)),
+        # After each round `otel.journey_exporter` exports the journeys of messages without a trace context of their own.
+        PipelineJob("otel", (TRACES, RECORDS), TRACE_TABLES),
     )
 }
 
