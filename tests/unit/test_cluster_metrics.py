@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -11,6 +13,7 @@ import pytest
 from ariane.metrics import runtime_metrics
 from ariane.metrics.cluster_metrics import CLUSTER_METRICS, EXPORTER_METRICS
 from ariane.metrics.families import read
+from ariane.metrics.pauses import Pauses
 from ariane.metrics.scraped_cluster import (
     ClientRates,
     ConnectedClient,
@@ -18,6 +21,7 @@ from ariane.metrics.scraped_cluster import (
     MinuteRate,
     ScrapedBroker,
     ScrapedCluster,
+    compute_progress,
 )
 from ariane.protocol.requests.callbacks import ConsumeStatus
 
@@ -55,9 +59,16 @@ MASTER = ScrapedBroker(
     ages_ms={("T", "G"): 4100},
 )
 GROUPS = {"G": GroupState((CLIENT,), False, frozenset({"T", "%RETRY%G"}))}
-SNAPSHOT = ScrapedCluster(
-    brokers=(MASTER,), groups=GROUPS, statuses=(ClientRates(CLIENT, "G", "T", ConsumeStatus(consume_ok_tps=2.5)),)
-)
+
+
+def cluster(
+    *brokers: ScrapedBroker, groups: Mapping[str, GroupState] | None = None, statuses: tuple[ClientRates, ...] = ()
+) -> ScrapedCluster:
+    progress = asyncio.run(compute_progress(brokers, groups or {}, Pauses()))
+    return ScrapedCluster(brokers=brokers, groups=groups or {}, statuses=statuses, progress=progress)
+
+
+SNAPSHOT = cluster(MASTER, groups=GROUPS, statuses=(ClientRates(CLIENT, "G", "T", ConsumeStatus(consume_ok_tps=2.5)),))
 
 
 def values(snapshot: ScrapedCluster, name: str) -> dict[tuple[str, ...], object]:
@@ -132,7 +143,7 @@ def test_texts_of_the_runtime_information(name: str, expected: float | None) -> 
 
 def test_a_lag_without_a_committed_offset_is_unknown() -> None:
     broker = msgspec.structs.replace(MASTER, offsets={("T", "G"): {0: 90}, ("empty", "G"): {}}, ages_ms={})
-    snapshot = ScrapedCluster(brokers=(broker,), groups={"G": GroupState()})
+    snapshot = cluster(broker, groups={"G": GroupState()})
     assert values(snapshot, "rocketmq_group_diff") == {("G", "T", "0", "1"): 60, ("G", "empty", "0", "1"): 0}
     assert values(snapshot, "ariane_group_lag_messages") == {("c", "a", "empty", "G"): 0}
     assert values(snapshot, "ariane_group_queue_lag_messages") == {
@@ -143,7 +154,7 @@ def test_a_lag_without_a_committed_offset_is_unknown() -> None:
 
 
 def test_a_group_about_which_no_broker_responded_has_no_clients_and_no_lag_with_a_client_count() -> None:
-    snapshot = ScrapedCluster(brokers=(MASTER,), groups={})
+    snapshot = cluster(MASTER, groups={})
     assert values(snapshot, "rocketmq_group_diff") == {}
     assert values(snapshot, "rocketmq_group_count") == {}
     assert values(snapshot, "ariane_group_lag_messages")["c", "a", "T", "G"] == 10
@@ -151,14 +162,14 @@ def test_a_group_about_which_no_broker_responded_has_no_clients_and_no_lag_with_
 
 def test_offsets_of_a_topic_that_an_online_group_left_are_ignored() -> None:
     groups = {"G": GroupState((CLIENT,), False, frozenset({"%RETRY%G", "empty"}))}
-    snapshot = ScrapedCluster(brokers=(MASTER,), groups=groups)
+    snapshot = cluster(MASTER, groups=groups)
     assert {labels[1] for labels in values(snapshot, "rocketmq_group_diff")} == {"empty"}
     assert {labels[2] for labels in values(snapshot, "rocketmq_consumer_offset")} == {"%RETRY%G", "empty"}
 
 
 def test_a_broadcasting_group_has_no_lag() -> None:
     groups = {"G": GroupState((CLIENT,), True, frozenset({"T"}))}
-    snapshot = ScrapedCluster(brokers=(MASTER,), groups=groups)
+    snapshot = cluster(MASTER, groups=groups)
     assert values(snapshot, "rocketmq_group_diff") == {}
     assert values(snapshot, "rocketmq_group_get_latency_by_storetime") == {}
     assert values(snapshot, "rocketmq_group_count") == {("10.0.0.9:5000", "10.0.0.9@1", "G"): 1}
@@ -169,7 +180,7 @@ def down(topics: frozenset[str] | None) -> ScrapedBroker:
 
 
 def test_a_broker_that_does_not_respond_has_no_values() -> None:
-    snapshot = ScrapedCluster(brokers=(MASTER, down(frozenset({"other"}))), groups=GROUPS)
+    snapshot = cluster(MASTER, down(frozenset({"other"})), groups=GROUPS)
     assert values(snapshot, "ariane_broker_up") == {("c", "a", "0", "a:1"): 1, ("c", "b", "0", "b:1"): 0}
     labels = {
         one for metric, samples in read(CLUSTER_METRICS, snapshot) for one, _ in samples if "broker" in metric.labels
@@ -181,14 +192,14 @@ def test_a_broker_that_does_not_respond_has_no_values() -> None:
 
 @pytest.mark.parametrize("topics", [frozenset({"T"}), None])
 def test_a_sum_without_a_part_is_unknown(topics: frozenset[str] | None) -> None:
-    snapshot = ScrapedCluster(brokers=(MASTER, down(topics)), groups=GROUPS)
+    snapshot = cluster(MASTER, down(topics), groups=GROUPS)
     assert ("G", "T", "1", "1") not in values(snapshot, "rocketmq_group_diff")
     assert values(snapshot, "ariane_group_lag_messages")["c", "a", "T", "G"] == 10
 
 
 def test_lags_are_summed_over_brokers() -> None:
     other = msgspec.structs.replace(MASTER, name="b", addr="b:1")
-    snapshot = ScrapedCluster(brokers=(MASTER, other), groups=GROUPS)
+    snapshot = cluster(MASTER, other, groups=GROUPS)
     assert values(snapshot, "rocketmq_group_diff") == {("G", "T", "1", "1"): 20}
 
 
@@ -196,7 +207,7 @@ def test_the_distance_of_a_slave() -> None:
     slave = ScrapedBroker(
         cluster="c", name="a", broker_id=1, addr="s:1", is_up=True, runtime={"commitLogMaxOffset": "850"}
     )
-    assert values(ScrapedCluster(brokers=(MASTER, slave)), "rocketmq_broker_commitlog_diff") == {("c", "s:1", "a"): 50}
+    assert values(cluster(MASTER, slave), "rocketmq_broker_commitlog_diff") == {("c", "s:1", "a"): 50}
     unknown = msgspec.structs.replace(slave, runtime={})
-    assert values(ScrapedCluster(brokers=(MASTER, unknown)), "rocketmq_broker_commitlog_diff") == {}
-    assert values(ScrapedCluster(brokers=(slave,)), "rocketmq_broker_commitlog_diff") == {}
+    assert values(cluster(MASTER, unknown), "rocketmq_broker_commitlog_diff") == {}
+    assert values(cluster(slave), "rocketmq_broker_commitlog_diff") == {}

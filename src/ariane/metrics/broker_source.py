@@ -6,10 +6,7 @@ millisecond. Nothing is counted for the metrics alone.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
-
-import msgspec
+from collections.abc import Iterable, Iterator, Mapping
 
 from ariane.broker.broker_handlers import BrokerServices
 from ariane.broker.handlers.runtime_info import RuntimeInfoHandler
@@ -20,18 +17,19 @@ from ariane.metrics import families, runtime_metrics
 from ariane.metrics.broker_metrics import BROKER_METRICS, BrokerInternals
 from ariane.metrics.cluster_metrics import CLUSTER_METRICS
 from ariane.metrics.families import Family
+from ariane.metrics.pauses import Pauses
 from ariane.metrics.scraped_cluster import (
     ConnectedClient,
     GroupState,
     MinuteRate,
     Pair,
+    PairProgress,
     QueueRange,
     ScrapedBroker,
     ScrapedCluster,
-    list_pairs,
+    compute_progress,
 )
 
-SLICE = 200  # queues or statistics read without yielding to the loop
 STATISTICS = frozenset(
     (
         "TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE", "GROUP_GET_NUMS", "GROUP_GET_SIZE", "SNDBCK_PUT_NUMS", "BROKER_PUT_NUMS",
@@ -40,19 +38,6 @@ STATISTICS = frozenset(
 )  # fmt: skip
 SHOWN_BOUNDS_S = frozenset((0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0))  # of durations
 _BOUNDS_S = tuple(bound / 1000 for bound in FINE_BOUNDS_MS)
-
-
-class _Pauses:
-    """Yields to the event loop after each slice."""
-
-    def __init__(self) -> None:
-        self._count = 0
-
-    async def add(self, count: int) -> None:
-        self._count += count
-        if self._count >= SLICE:
-            self._count = 0
-            await asyncio.sleep(0)
 
 
 class BrokerSource:
@@ -66,33 +51,42 @@ class BrokerSource:
     def __init__(self, services: BrokerServices, runtime: RuntimeInfoHandler) -> None:
         self._services = services
         self._runtime = runtime
-        # Store times of the next message of lagging queues: topic, group, queue → offset, time. A stalled group costs no read.
-        self._next_ms: dict[tuple[str, str, int], tuple[int, int | None]] = {}
+        # Store time of the oldest unconsumed message of each pair with a lag, and the offsets for which it was read; None: not
+        # stored any more. A group that stands still costs no read of the log.
+        self._oldest_ms: dict[Pair, tuple[Mapping[int, int], int | None]] = {}
 
     async def families(self, timeout_s: float | None) -> list[Family]:
         """Return the families of the broker."""
-        pauses = _Pauses()
-        groups = self._groups()
-        state = await self._state(groups, pauses)
-        snapshot = ScrapedCluster(brokers=(state,), groups=groups)
+        pauses = Pauses()
+        groups = await self._groups(pauses)
+        ages_ms: dict[Pair, int] = {}
+        state = await self._state(ages_ms, pauses)
+        progress = await compute_progress([state], groups, pauses)
+        # The ages need the progress, which refers to the state.
+        ages_ms.update(await self._ages(progress, pauses))
+        snapshot = ScrapedCluster(brokers=(state,), groups=groups, progress=progress)
         return families.read(CLUSTER_METRICS, snapshot) + families.read(BROKER_METRICS, self._internals(state))
 
-    def _groups(self) -> dict[str, GroupState]:
+    async def _groups(self, pauses: Pauses) -> dict[str, GroupState]:
         """Return the state of all groups that are online or have offsets."""
-        services = self._services
-        names = {key.partition("@")[2] for key in services.state.offsets.view().offset_table}
-        groups = dict.fromkeys(sorted(names), GroupState())
-        for name, group in services.clients.members.consumers.items():
+        groups: dict[str, GroupState] = {}
+        offline = GroupState()
+        for key in self._services.state.offsets.view().offset_table:
+            groups[key.partition("@")[2]] = offline
+            await pauses.add(1)
+        for name, group in list(self._services.clients.members.consumers.items()):
             clients = sorted({ConnectedClient(one.addr, one.client_id) for one in group.members.values()})
             groups[name] = GroupState(tuple(clients), group.is_broadcasting, frozenset(group.subscriptions))
+            await pauses.add(1 + len(clients))
         return groups
 
-    async def _state(self, groups: dict[str, GroupState], pauses: _Pauses) -> ScrapedBroker:
+    async def _state(self, ages_ms: Mapping[Pair, int], pauses: Pauses) -> ScrapedBroker:
         services, config = self._services, self._services.settings.current
         # Offsets are copied before the ends of queues are read, so that a lag is never too small.
-        offsets = {
-            pair: dict(queues) for pair, queues in split_pairs(services.state.offsets.view().offset_table).items()
-        }
+        offsets: dict[Pair, dict[int, int]] = {}
+        for pair, queues in split_pairs(services.state.offsets.view().offset_table).items():
+            offsets[pair] = dict(queues)
+            await pauses.add(2)
         topics: dict[str, tuple[QueueRange, ...]] = {}
         for name in services.state.topics.names():
             topics[name] = tuple(self._queues(name))
@@ -101,7 +95,7 @@ class BrokerSource:
         for name, key, item in services.stats.snapshots(MINUTE, STATISTICS):
             rates[name, key] = MinuteRate(item.sum, item.tps)
             await pauses.add(1)
-        state = ScrapedBroker(
+        return ScrapedBroker(
             cluster=config.broker_cluster_name,
             name=config.broker_name,
             broker_id=config.broker_id,
@@ -112,42 +106,45 @@ class BrokerSource:
             offsets=offsets,
             producers={group: len(members) for group, members in services.clients.members.producers.items()},
             rates=rates,
+            ages_ms=ages_ms,
         )
-        if not state.is_master:
-            return state
-        ages_ms = await self._ages(state, groups, pauses)
-        return msgspec.structs.replace(state, ages_ms=ages_ms)
 
     def _queues(self, topic: str) -> Iterator[QueueRange]:
         config, store = self._services.state.topics.get(topic), self._services.store
         for queue_id in range(config.write_queue_nums if config else 0):
             yield queue_id, store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
 
-    async def _ages(self, state: ScrapedBroker, groups: dict[str, GroupState], pauses: _Pauses) -> dict[Pair, int]:
+    async def _ages(self, progress: Iterable[PairProgress], pauses: Pauses) -> dict[Pair, int]:
         """Return the age of the oldest unconsumed message of each pair with a lag, if all of them are still stored."""
         now_ms = self._services.clock.now_ms()
-        next_ms: dict[tuple[str, str, int], tuple[int, int | None]] = {}
+        known: dict[Pair, tuple[Mapping[int, int], int | None]] = {}
         ages = {}
-        for topic, group in list_pairs(state, groups):
-            offsets = state.offsets.get((topic, group), {})
-            times = []
-            for queue_id, _, last in state.topics[topic]:
-                offset = offsets.get(queue_id)
-                if offset is None or offset >= last:
-                    continue
-                key = (topic, group, queue_id)
-                known = self._next_ms.get(key)
-                if known is None or known[0] != offset:
-                    known = (offset, self._services.store.store_time(topic, queue_id, offset))
-                    await pauses.add(10)  # a read of the log
-                next_ms[key] = known
-                times.append(known[1])
-            oldest = [ms for ms in times if ms is not None]
-            if oldest and len(oldest) == len(times):
-                ages[topic, group] = max(0, now_ms - min(oldest))
-            await pauses.add(1 + len(offsets) // 8)
-        self._next_ms = next_ms
+        for one in progress:
+            await pauses.add(2)
+            if not one.lag and not one.reported_lag:
+                continue
+            pair = (one.topic, one.group)
+            entry = self._oldest_ms.get(pair)
+            if entry is None or entry[0] != one.offsets:
+                entry = (one.offsets, await self._oldest(one, pauses))
+            known[pair] = entry
+            if entry[1] is not None:
+                ages[pair] = max(0, now_ms - entry[1])
+        self._oldest_ms = known
         return ages
+
+    async def _oldest(self, one: PairProgress, pauses: Pauses) -> int | None:
+        """Return the store time of the oldest unconsumed message; None if one of them is not stored any more."""
+        oldest: int | None = None
+        for queue_id, _, last in one.ranges:
+            offset = one.offsets.get(queue_id)
+            if offset is not None and offset < last:
+                stored_ms = self._services.store.store_time(one.topic, queue_id, offset)
+                await pauses.add(10)  # a read of the log
+                if stored_ms is None:
+                    return None
+                oldest = stored_ms if oldest is None else min(oldest, stored_ms)
+        return oldest
 
     def _internals(self, state: ScrapedBroker) -> BrokerInternals:
         services = self._services

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ariane.clock import Clock
 from ariane.cluster.statistics_requests import NOT_COUNTED, StatisticsRequests
 from ariane.errors import ArianeError, ProtocolError
 from ariane.metrics.scraped_cluster import (
@@ -74,6 +75,7 @@ class ClusterDetails(NamedTuple):
 
     started_s: float
     """Monotonic time."""
+    duration_s: float
     brokers: Mapping[str, BrokerDetails]
     """Details by the address of the master; a broker that stopped responding is missing."""
     groups: Mapping[str, GroupState]
@@ -83,13 +85,14 @@ class ClusterDetails(NamedTuple):
 class DetailRound:
     """One detail round."""
 
-    def __init__(self, peers: Requester, *, timeout_ms: float, started_s: float) -> None:
+    def __init__(self, peers: Requester, *, timeout_ms: float, clock: Clock) -> None:
         self._peers = peers
         self._timeout_ms = timeout_ms
-        self._started_s = started_s
+        self._clock = clock
 
     async def run(self, brokers: Sequence[ScrapedBroker], groups: frozenset[str]) -> ClusterDetails:
         """Return the details of the masters among `brokers` and of `groups`."""
+        started_s = self._clock.monotonic()
         masters = {broker.addr: broker for broker in brokers if broker.is_master and broker.is_up}
         requests = {addr: StatisticsRequests(self._peers, addr, timeout_ms=self._timeout_ms) for addr in masters}
         states, homes = await self._groups(requests, groups)
@@ -105,7 +108,8 @@ class DetailRound:
                 raise answer
             else:
                 details[addr] = answer
-        return ClusterDetails(self._started_s, details, states, statuses)
+        duration_s = self._clock.monotonic() - started_s
+        return ClusterDetails(started_s, duration_s, details, states, statuses)
 
     async def _groups(
         self, requests: Mapping[str, StatisticsRequests], groups: frozenset[str]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 
 from ariane.metrics import runtime_metrics
 from ariane.metrics.families import Metric, MetricSample, MetricTable
-from ariane.metrics.scraped_cluster import ScrapedCluster, list_pairs, progress
+from ariane.metrics.scraped_cluster import ScrapedCluster
 from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX
 
 Samples = Iterator[MetricSample]
@@ -79,21 +79,19 @@ def _topic_rates(statistic: str) -> Reader:
 
 def _group_rates(statistic: str) -> Reader:
     def samples(snapshot: ScrapedCluster) -> Samples:
-        for broker in snapshot.masters():
-            for topic, group in list_pairs(broker, snapshot.groups):
-                rate = broker.rates.get((statistic, f"{topic}@{group}"))
-                if rate is not None and not topic.startswith(RETRY_PREFIX):
-                    yield (broker.cluster, broker.name, topic, group), round(rate.per_s, 2)
+        for one in snapshot.progress:
+            rate = one.broker.rates.get((statistic, f"{one.topic}@{one.group}"))
+            if rate is not None and not one.topic.startswith(RETRY_PREFIX):
+                yield (one.broker.cluster, one.broker.name, one.topic, one.group), round(rate.per_s, 2)
 
     return samples
 
 
 def _sent_back(snapshot: ScrapedCluster) -> Samples:
-    for broker in snapshot.masters():
-        for topic, group in list_pairs(broker, snapshot.groups):
-            rate = broker.rates.get(("SNDBCK_PUT_NUMS", f"{topic}@{group}"))
-            if rate is not None and not topic.startswith(RETRY_PREFIX):
-                yield (broker.cluster, broker.name, topic, group), rate.sum
+    for one in snapshot.progress:
+        rate = one.broker.rates.get(("SNDBCK_PUT_NUMS", f"{one.topic}@{one.group}"))
+        if rate is not None and not one.topic.startswith(RETRY_PREFIX):
+            yield (one.broker.cluster, one.broker.name, one.topic, one.group), rate.sum
 
 
 def _lags(is_retry: bool) -> Reader:
@@ -101,7 +99,7 @@ def _lags(is_retry: bool) -> Reader:
 
     def samples(snapshot: ScrapedCluster) -> Samples:
         totals: dict[tuple[str, str], int] = {}
-        for one in progress(snapshot):
+        for one in snapshot.progress:
             if one.topic.startswith(RETRY_PREFIX) == is_retry:
                 key = (one.group, one.topic)
                 totals[key] = totals.get(key, 0) + one.reported_lag
@@ -115,8 +113,7 @@ def _lags(is_retry: bool) -> Reader:
 
 def _consumers(snapshot: ScrapedCluster) -> Samples:
     """Yield the connected consumers of every group that has offsets or subscriptions."""
-    groups = {group for broker in snapshot.masters() for _, group in list_pairs(broker, snapshot.groups)}
-    for group in sorted(groups):
+    for group in dict.fromkeys(one.group for one in snapshot.progress):
         state = snapshot.groups.get(group)
         if state is not None:
             addrs = ",".join(client.addr for client in state.clients)
@@ -129,13 +126,13 @@ def _group_consumers(snapshot: ScrapedCluster) -> Samples:
 
 
 def _offset_sums(snapshot: ScrapedCluster) -> Samples:
-    for one in progress(snapshot):
+    for one in snapshot.progress:
         yield (one.broker.cluster, one.broker.name, one.topic, one.group), one.offset
 
 
 def _ages(snapshot: ScrapedCluster) -> Samples:
     """Yield the age of the next message, 0 for groups without a lag."""
-    for one in progress(snapshot):
+    for one in snapshot.progress:
         state = snapshot.groups.get(one.group)
         age_ms = one.broker.ages_ms.get((one.topic, one.group)) if one.reported_lag else 0
         if age_ms is not None and state is not None and not state.is_broadcasting:
@@ -143,25 +140,21 @@ def _ages(snapshot: ScrapedCluster) -> Samples:
 
 
 def _group_lags(snapshot: ScrapedCluster) -> Samples:
-    for one in progress(snapshot):
+    for one in snapshot.progress:
         if (lag := one.lag) is not None:
             yield (one.broker.cluster, one.broker.name, one.topic, one.group), lag
 
 
 def _queue_lags(snapshot: ScrapedCluster) -> Samples:
-    for one in progress(snapshot):
-        for queue in one.queues:
-            if (lag := queue.lag) is not None:
-                labels = (one.broker.cluster, one.broker.name, one.topic, one.group, str(queue.queue_id))
-                yield labels, lag
+    for one in snapshot.progress:
+        for queue_id, lag in one.queue_lags():
+            yield (one.broker.cluster, one.broker.name, one.topic, one.group, str(queue_id)), lag
 
 
 def _queue_offsets(snapshot: ScrapedCluster) -> Samples:
-    for one in progress(snapshot):
-        for queue in one.queues:
-            if queue.offset is not None:
-                labels = (one.broker.cluster, one.broker.name, one.topic, one.group, str(queue.queue_id))
-                yield labels, queue.offset
+    for one in snapshot.progress:
+        for queue_id, offset in one.offsets.items():
+            yield (one.broker.cluster, one.broker.name, one.topic, one.group, str(queue_id)), offset
 
 
 # --- clients ---

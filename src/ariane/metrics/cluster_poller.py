@@ -24,7 +24,8 @@ from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.cluster.statistics_requests import StatisticsRequests
 from ariane.errors import ArianeError
 from ariane.metrics.cluster_details import BrokerDetails, ClusterDetails, DetailRound
-from ariane.metrics.scraped_cluster import ScrapedBroker, ScrapedCluster
+from ariane.metrics.pauses import Pauses
+from ariane.metrics.scraped_cluster import ClientRates, GroupState, ScrapedBroker, ScrapedCluster, compute_progress
 from ariane.net.name_servers import NameServerClient, Requester
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
@@ -121,7 +122,7 @@ class ClusterPoller:
         groups = frozenset().union(*(names for _, names in polled))
         details = await self._refreshed_details(brokers, groups)
         return PolledCluster(
-            _with_details(brokers, groups, details),
+            await _snapshot(brokers, groups, details),
             name_servers,
             base_s,
             None if details is None else self._clock.monotonic() - details.started_s,
@@ -188,9 +189,11 @@ class ClusterPoller:
     ) -> ClusterDetails | None:
         """Return the newest details that are available within the wait."""
         if self._refreshing is None:
-            detail_round = DetailRound(self._peers, timeout_ms=self._timeout_ms, started_s=self._clock.monotonic())
+            detail_round = DetailRound(self._peers, timeout_ms=self._timeout_ms, clock=self._clock)
             self._refreshing = asyncio.create_task(detail_round.run(brokers, groups))
-        await asyncio.wait([self._refreshing], timeout=self.detail_wait_s)
+        if self._details is None or self._details.duration_s <= self.detail_wait_s:
+            # A round that takes longer is not waited for: the scrape would be late, and without newer details.
+            await asyncio.wait([self._refreshing], timeout=self.detail_wait_s)
         if self._refreshing.done():
             task, self._refreshing = self._refreshing, None
             self._details = task.result()
@@ -205,17 +208,18 @@ async def _groups(requests: StatisticsRequests) -> frozenset[str]:
     return frozenset(fastjson.decode(answer.body, SubscriptionGroupTable).subscription_group_table)
 
 
-def _with_details(
+async def _snapshot(
     brokers: Sequence[ScrapedBroker], groups: frozenset[str], details: ClusterDetails | None
 ) -> ScrapedCluster:
     """Return a snapshot of the base values and details, without the details of groups that were deleted meanwhile."""
-    if details is None:
-        return ScrapedCluster(brokers=tuple(brokers))
-    return ScrapedCluster(
-        brokers=tuple(_broker_with_details(broker, details.brokers.get(broker.addr)) for broker in brokers),
-        groups={group: state for group, state in details.groups.items() if group in groups},
-        statuses=tuple(status for status in details.statuses if status.group in groups),
-    )
+    states: dict[str, GroupState] = {}
+    statuses: tuple[ClientRates, ...] = ()
+    if details is not None:
+        brokers = [_broker_with_details(broker, details.brokers.get(broker.addr)) for broker in brokers]
+        states = {group: state for group, state in details.groups.items() if group in groups}
+        statuses = tuple(status for status in details.statuses if status.group in groups)
+    progress = await compute_progress(brokers, states, Pauses())
+    return ScrapedCluster(brokers=tuple(brokers), groups=states, statuses=statuses, progress=progress)
 
 
 def _broker_with_details(broker: ScrapedBroker, details: BrokerDetails | None) -> ScrapedBroker:

@@ -9,11 +9,12 @@ Unknown values are None or missing from their mapping, never 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
 
+from ariane.metrics.pauses import Pauses
 from ariane.model.topic import DLQ_PREFIX
 from ariane.protocol.requests.callbacks import ConsumeStatus
 from ariane.protocol.requests.routing import MASTER_ID
@@ -90,12 +91,46 @@ class ClientRates(NamedTuple):
     status: ConsumeStatus
 
 
+class PairProgress(msgspec.Struct, frozen=True, gc=False):
+    """Progress of a group in a topic on one broker.
+
+    There may be 10,000 of them, each with some queues. The queues are therefore no objects, and the garbage collector, whose
+    passes would delay the broker's requests, does not visit the progress (`gc=False`; it is part of no cycle).
+    """
+
+    broker: ScrapedBroker
+    """The master."""
+    topic: str
+    """May be the retry topic of the group."""
+    group: str
+    """Consumer group."""
+    ranges: tuple[QueueRange, ...]
+    """All queues of the topic."""
+    offsets: Mapping[int, int]
+    """Committed offsets by queue; missing: none."""
+    lag: int | None
+    """Messages that are not consumed yet; None if a queue's lag is unknown."""
+    reported_lag: int
+    """The lag as brokers report it (208): a queue without a committed offset counts from 0."""
+    offset: int
+    """Sum of the committed offsets, as brokers report them: 0 without one."""
+
+    def queue_lags(self) -> Iterator[tuple[int, int]]:
+        """Yield queue id and lag of each queue whose lag is known: it has a committed offset, or never had a message."""
+        for queue_id, _, last in self.ranges:
+            offset = self.offsets.get(queue_id)
+            if offset is not None or last == 0:
+                yield queue_id, max(0, last - (offset or 0))
+
+
 class ScrapedCluster(msgspec.Struct, frozen=True, kw_only=True):
     """The state of all brokers that name servers list."""
 
     brokers: tuple[ScrapedBroker, ...]
     groups: Mapping[str, GroupState] = {}
     statuses: tuple[ClientRates, ...] = ()
+    progress: tuple[PairProgress, ...] = ()
+    """Progress of all groups on all masters, as `iter_progress` computes it."""
 
     def masters(self) -> Iterator[ScrapedBroker]:
         """Yield the masters that responded."""
@@ -108,46 +143,6 @@ class ScrapedCluster(msgspec.Struct, frozen=True, kw_only=True):
             for broker in self.brokers
             if broker.is_master and not broker.is_up
         )
-
-
-class GroupQueue(NamedTuple):
-    """A queue of a group. `offset` is None if the group has committed none there."""
-
-    queue_id: int
-    max_offset: int
-    offset: int | None
-
-    @property
-    def lag(self) -> int | None:
-        """Messages that are not consumed yet; None if unknown."""
-        if self.offset is None:
-            return 0 if self.max_offset == 0 else None
-        return max(0, self.max_offset - self.offset)
-
-
-class GroupProgressAt(NamedTuple):
-    """Progress of a group in a topic on one broker."""
-
-    broker: ScrapedBroker
-    topic: str
-    group: str
-    queues: tuple[GroupQueue, ...]
-
-    @property
-    def lag(self) -> int | None:
-        """Messages that are not consumed yet; None if a queue's lag is unknown."""
-        lags = [queue.lag for queue in self.queues]
-        return None if None in lags else sum(lag for lag in lags if lag is not None)
-
-    @property
-    def reported_lag(self) -> int:
-        """The lag as brokers report it (208): a queue without a committed offset counts from 0."""
-        return sum(queue.max_offset - max(0, queue.offset or 0) for queue in self.queues)
-
-    @property
-    def offset(self) -> int:
-        """Sum of the committed offsets, as brokers report them: 0 without one."""
-        return sum(max(0, queue.offset or 0) for queue in self.queues)
 
 
 def list_pairs(broker: ScrapedBroker, groups: Mapping[str, GroupState]) -> Iterator[Pair]:
@@ -167,12 +162,30 @@ def list_pairs(broker: ScrapedBroker, groups: Mapping[str, GroupState]) -> Itera
                 yield topic, group
 
 
-def progress(snapshot: ScrapedCluster) -> Iterator[GroupProgressAt]:
-    """Yield the progress of all groups on all masters."""
-    for broker in snapshot.masters():
-        for topic, group in list_pairs(broker, snapshot.groups):
-            offsets = broker.offsets.get((topic, group), {})
-            queues = tuple(
-                GroupQueue(queue_id, last, offsets.get(queue_id)) for queue_id, _, last in broker.topics[topic]
-            )
-            yield GroupProgressAt(broker, topic, group, queues)
+def iter_progress(broker: ScrapedBroker, groups: Mapping[str, GroupState]) -> Iterator[PairProgress]:
+    """Yield the progress of all groups on a master. The caller may pause between them: there may be thousands."""
+    for topic, group in list_pairs(broker, groups):
+        ranges, offsets = broker.topics[topic], broker.offsets.get((topic, group), {})
+        lag = reported_lag = total = 0
+        is_known = True
+        for queue_id, _, last in ranges:
+            offset = offsets.get(queue_id)
+            committed = max(0, offset or 0)
+            total += committed
+            reported_lag += last - committed
+            lag += max(0, last - committed)
+            is_known = is_known and (offset is not None or last == 0)
+        yield PairProgress(broker, topic, group, ranges, offsets, lag if is_known else None, reported_lag, total)
+
+
+async def compute_progress(
+    brokers: Iterable[ScrapedBroker], groups: Mapping[str, GroupState], pauses: Pauses
+) -> tuple[PairProgress, ...]:
+    """Return the progress of all groups on the masters among `brokers` that responded."""
+    found = []
+    for broker in brokers:
+        if broker.is_master and broker.is_up:
+            for one in iter_progress(broker, groups):
+                found.append(one)
+                await pauses.add(1 + len(one.ranges))
+    return tuple(found)
