@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import functools
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -14,9 +13,9 @@ import pytest
 
 from ariane.broker.broker import Broker
 from ariane.broker.config import BrokerConfig
-from ariane.cluster import group_lag
 from ariane.cluster.admin import Admin
 from ariane.cluster.broker_runtime import BrokerRates
+from ariane.cluster.group_lag import GroupLagOperations
 from ariane.errors import ReplyError, RouteNotFound
 from ariane.model.message import MessageQueue
 from ariane.net.connection import Reply
@@ -440,7 +439,7 @@ def test_unknown_lag_of_a_broker_is_never_reported_as_zero(tmp_path: Path) -> No
         async with RemotingServer({RequestCode.GET_BROKER_CLUSTER_INFO: cluster}, "127.0.0.1", 0) as names:
             namesrv = f"127.0.0.1:{names.port}"
             admin = Admin(namesrv, peers=client.peers)
-            lag_of = functools.partial(group_lag.group_lag, client.peers, namesrv)
+            lag_of = GroupLagOperations(namesrv, peers=client.peers).group_lag
             found = await lag_of("G")
             assert (found.total, found.unavailable, found.consume_tps) == (3, (), 0.0)
             assert [(one.queue_id, one.lag, one.consumer_offset) for one in found.queues] == [(0, 3, 2), (1, 0, 0)]
@@ -460,7 +459,11 @@ def test_unknown_lag_of_a_broker_is_never_reported_as_zero(tmp_path: Path) -> No
             brokers["broker-c"] = BrokerData({1: "127.0.0.1:2"}, "broker-c", CLUSTER)
             found = await lag_of("G")
             assert (found.total, found.consume_tps, len(found.queues)) == (None, None, 2)
-            assert [one.broker for one in found.unavailable] == ["broker-b", "broker-c"]
+            assert [(one.broker, one.addr) for one in found.unavailable] == [
+                ("broker-c", ""),  # it has no master
+                ("broker-b", "127.0.0.1:1"),
+                ("broker-c", "127.0.0.1:2"),
+            ]
             assert (await admin.fetch_bounds("T")).messages is None
 
     against_broker(tmp_path, work)

@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from ariane.cluster import group_lag
 from ariane.cluster.admin import Admin
 from ariane.cluster.broker_runtime import BrokerRates
+from ariane.cluster.connection import BrokerUnavailable
+from ariane.cluster.group_lag import GroupLagOperations
 from ariane.cluster.topic_admin import TopicQueueBounds
 from ariane.errors import ProtocolError, ServerUnavailable
 from ariane.net.connection import Handler, Peer, Reply
@@ -72,7 +73,7 @@ def test_lag_is_unknown_for_a_group_without_committed_offsets() -> None:
         return Reply(fields=encode_header(OffsetResponse(0)))
 
     async def work(peers: ConnectionPool, addr: str) -> None:
-        found = await group_lag.group_lag(peers, addr, "G")
+        found = await GroupLagOperations(addr, peers=peers).group_lag("G")
         assert [(one.queue_id, one.lag, one.consumed_ms) for one in found.queues] == [
             (COMMITTED, 5, 77),
             (NEVER, None, None),
@@ -94,9 +95,9 @@ def test_lag_is_unknown_for_a_group_without_committed_offsets() -> None:
 
 def test_a_broker_that_rejects_the_request_is_named() -> None:
     async def work(peers: ConnectionPool, addr: str) -> None:
-        found = await group_lag.group_lag(peers, addr, "G")
+        found = await GroupLagOperations(addr, peers=peers).group_lag("G")
         assert (found.total, found.consume_tps) == (None, None)
-        assert found.unavailable == (group_lag.BrokerUnavailable("a", addr, f"{addr} answered code 1: not now"),)
+        assert found.unavailable == (BrokerUnavailable("a", addr, f"{addr} answered code 1: not now"),)
         ends = await Admin(addr, peers=peers).fetch_bounds("T")
         assert (ends.messages, [one.broker for one in ends.unavailable]) == (None, ["a"])
 
@@ -109,7 +110,7 @@ def test_a_broker_that_rejects_the_request_is_named() -> None:
 def test_lag_without_a_registered_broker_is_an_error() -> None:
     async def work(peers: ConnectionPool, addr: str) -> None:
         with pytest.raises(ServerUnavailable, match="no broker is registered"):
-            await group_lag.group_lag(peers, addr, "G")
+            await GroupLagOperations(addr, peers=peers).group_lag("G")
 
     against({}, work)
 

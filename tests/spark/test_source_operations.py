@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ariane.client import ClientInstance, ClientSettings, Credentials, Producer
-from ariane.cluster import group_lag
 from ariane.cluster.admin import Admin
+from ariane.cluster.group_lag import GroupLag
 from ariane.model.message import Message
-from ariane.net.connection_pool import ConnectionPool
 from ariane.testing.cluster import LocalCluster, cluster_in_thread
 
 if TYPE_CHECKING:
@@ -59,9 +58,9 @@ def make(servers: LocalCluster, queues: int) -> None:
 
 
 def group_offsets(servers: LocalCluster, group: str) -> dict[int, int | None]:
-    async def work() -> group_lag.GroupLag:
-        async with ConnectionPool() as peers:
-            return await group_lag.group_lag(peers, servers.namesrv, group, "T")
+    async def work() -> GroupLag:
+        async with Admin(servers.namesrv) as admin:
+            return await admin.group_lag(group, "T")
 
     return {one.queue_id: one.consumer_offset for one in asyncio.run(work()).queues}
 

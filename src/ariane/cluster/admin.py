@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from ariane.cluster.broker_admin import BrokerOperations
 from ariane.cluster.cluster_snapshot import DiagnosisOperations
+from ariane.cluster.consumer_status import ConsumerStatusOperations
 from ariane.cluster.message_sending import MessageSendOperations
 from ariane.cluster.message_tracking import MessageTrackOperations
+from ariane.cluster.offset_admin import OffsetOperations
 from ariane.cluster.topic_admin import TopicOperations
 
 
@@ -20,6 +22,8 @@ class Admin(
     BrokerOperations,
     MessageTrackOperations,
     MessageSendOperations,
+    ConsumerStatusOperations,
+    OffsetOperations,
     DiagnosisOperations,
 ):
     """Operator's view of a cluster of Ariane or Apache RocketMQ. Arguments: `ClusterConnection`."""

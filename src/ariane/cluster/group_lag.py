@@ -1,23 +1,34 @@
-"""Lag of consumer groups, queried from all masters concurrently.
+"""Lag of consumer groups, queried from all masters and slaves concurrently.
 
-Brokers without a response are in `unavailable`, and totals without them are None: unknown is never zero.
-[ConsumerProgressSubCommand]
+Brokers without a response are in `unavailable`, and totals without them are None: unknown is never zero. Java's tools report a
+rate of 0 while a slave serves the reads, and cut its decimals off. [ConsumerProgressSubCommand]
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from ariane.cluster.connection import BrokerServer, BrokerUnavailable, ClusterConnection
-from ariane.net.connection_pool import ConnectionPool
+from ariane.errors import ReplyError
+from ariane.model.message import MessageQueue
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
-from ariane.protocol.requests.messaging import QueryConsumerOffset
-from ariane.protocol.requests.stats import ConsumeStats, GetConsumeStats, GroupOffset, by_queue
+from ariane.protocol.requests import decode_header
+from ariane.protocol.requests.messaging import OffsetResponse, QueryConsumerOffset
+from ariane.protocol.requests.stats import (
+    ConsumeStats,
+    ConsumeTimeSpans,
+    GetConsumeStats,
+    GroupOffset,
+    QueryConsumeTimeSpan,
+    QueueTimeSpan,
+    by_queue,
+)
 
-STATS_TIMEOUT_MS = 15_000  # three times the default, as in Java's tools: the broker visits every queue
 CONCURRENT_QUEUES = 64  # requests in flight to one broker for single queues
+AGE_MAX_MS = 40 * 365 * 86_400_000  # of a message; larger values come from an unknown store time
 
 
 class QueueLag(NamedTuple):
@@ -39,69 +50,150 @@ class QueueLag(NamedTuple):
         """Messages not consumed yet; None if unknown."""
         return None if self.consumer_offset is None else self.broker_offset - self.consumer_offset
 
+    @property
+    def queue(self) -> MessageQueue:
+        """The queue without offsets."""
+        return MessageQueue(self.topic, self.broker, self.queue_id)
+
 
 class GroupLag(NamedTuple):
-    """A consumer group, summed over all brokers."""
+    """A consumer group, summed over all brokers.
+
+    Attributes:
+        group: Its name.
+        queues: Queues of the topics for which it has offsets, sorted.
+        consume_tps: Messages delivered per second in the last minute, summed over masters and slaves; None if one of them did
+            not respond.
+        is_complete: Whether every broker has a master that responded.
+        unavailable: Servers that did not respond, and brokers without a master.
+    """
 
     group: str
     queues: tuple[QueueLag, ...]
-    reported_tps: float
+    consume_tps: float | None
+    is_complete: bool
     unavailable: tuple[BrokerUnavailable, ...]
 
     @property
     def total(self) -> int | None:
         """Messages not consumed yet; None if a broker or queue is unknown, or no broker has the group."""
-        lags = [queue.lag for queue in self.queues]
-        return None if self.unavailable or not lags or None in lags else sum(lag for lag in lags if lag is not None)
-
-    @property
-    def consume_tps(self) -> float | None:
-        """Messages consumed per second in the last minute; None if a broker did not respond."""
-        return None if self.unavailable else self.reported_tps
+        return total_of(self.queues) if self.is_complete else None
 
 
-async def group_lag(peers: ConnectionPool, namesrv: str, group: str, topic: str | None = None) -> GroupLag:
-    """Return the lag of a group in one topic, or in all topics for which it has offsets."""
+class UnconsumedAges(NamedTuple):
+    """How long the next message of each queue has been waiting, in ms by the broker's clock; None if the message was deleted."""
 
-    async def ask(server: BrokerServer) -> tuple[float, list[QueueLag]]:
-        addr = server.addr
-        header = GetConsumeStats(group, topic)
-        answer = await peers.request_ok(addr, RequestCode.GET_CONSUME_STATS, header, timeout_ms=STATS_TIMEOUT_MS)
-        stats = fastjson.decode(answer.body, ConsumeStats)
-        limit = asyncio.Semaphore(CONCURRENT_QUEUES)
-        queues = by_queue(stats.offset_table).items()
-        offsets = await asyncio.gather(
-            *(_committed(peers, addr, group, queue.topic, queue.queue_id, one, limit) for queue, one in queues)
+    by_queue: dict[MessageQueue, int | None]
+    unavailable: tuple[BrokerUnavailable, ...]
+
+
+def total_of(queues: Iterable[QueueLag]) -> int | None:
+    """Return the messages not consumed yet in all queues; None if one is unknown, or without queues."""
+    lags = [queue.lag for queue in queues]
+    return None if not lags or None in lags else sum(lag for lag in lags if lag is not None)
+
+
+class GroupLagOperations(ClusterConnection):
+    """Lag of consumer groups."""
+
+    async def group_lag(self, group: str, topic: str | None = None, *, cluster: str | None = None) -> GroupLag:
+        """Return the lag of a group in one topic, or in all topics for which it has offsets.
+
+        Messages that a slave delivered are counted by the slave: the rate is the sum over all servers, the offsets are those of
+        the masters.
+
+        Args:
+            group: Consumer group. An unknown one has no queues.
+            topic: Only this topic.
+            cluster: Only brokers of this cluster.
+
+        Raises:
+            NotFound: no such cluster is registered.
+            ServerUnavailable: no broker is registered.
+        """
+        servers = await self.select_brokers(cluster=cluster, with_slaves=True)
+
+        async def ask(server: BrokerServer) -> tuple[float, list[QueueLag]]:
+            header = GetConsumeStats(group, topic)
+            answer = await self.request(server.addr, RequestCode.GET_CONSUME_STATS, header, is_slow=True)
+            stats = fastjson.decode(answer.body, ConsumeStats)
+            return stats.consume_tps, await self._queue_lags(server, group, stats) if server.is_master else []
+
+        answers = await self.ask_all(servers, ask)
+        responding = {server for server, _ in answers.values}
+        with_master = {server.broker for server in servers if server.is_master}
+        masterless = sorted({server.broker for server in servers} - with_master)
+        return GroupLag(
+            group,
+            tuple(sorted(queue for _, (_, queues) in answers.values for queue in queues)),
+            None if answers.unavailable or masterless else sum(tps for _, (tps, _) in answers.values),
+            not masterless and all(server in responding for server in servers if server.is_master),
+            (*(BrokerUnavailable(name, "", "no master is registered") for name in masterless), *answers.unavailable),
         )
-        return stats.consume_tps, [
-            QueueLag(queue.topic, queue.broker, queue.queue_id, one.broker_offset, offset, _time(one.last_timestamp))
-            for (queue, one), offset in zip(queues, offsets, strict=True)
+
+    async def unconsumed_ages(self, lag: GroupLag) -> UnconsumedAges:
+        """Return the age of the first message that a group has not consumed, for each queue with a lag.
+
+        The brokers compare their own clock with the store time of the message.
+        """
+        lagging = [queue for queue in lag.queues if queue.lag]
+        topics: dict[str, list[str]] = {}  # broker name -> topics
+        for queue in lagging:
+            if queue.topic not in topics.setdefault(queue.broker, []):
+                topics[queue.broker].append(queue.topic)
+        servers = [server for server in await self.select_brokers() if server.broker in topics] if topics else []
+
+        async def ask(server: BrokerServer) -> list[QueueTimeSpan]:
+            spans: list[QueueTimeSpan] = []
+            for topic in topics[server.broker]:
+                header = QueryConsumeTimeSpan(topic, lag.group)
+                answer = await self.request(server.addr, RequestCode.QUERY_CONSUME_TIME_SPAN, header, is_slow=True)
+                spans += fastjson.decode(answer.body, ConsumeTimeSpans).consume_time_span_set
+            return spans
+
+        answers = await self.ask_all(servers, ask)
+        ages = {span.message_queue.queue(): _age(span.delay_time) for _, spans in answers.values for span in spans}
+        return UnconsumedAges({queue.queue: ages.get(queue.queue) for queue in lagging}, answers.unavailable)
+
+    async def _queue_lags(self, server: BrokerServer, group: str, stats: ConsumeStats) -> list[QueueLag]:
+        limit = asyncio.Semaphore(CONCURRENT_QUEUES)
+        queues = by_queue(stats.offset_table)
+
+        async def committed(queue: MessageQueue, offset: GroupOffset) -> int | None:
+            # Statistics report 0 for offsets that were never committed, too: an offset of 0 is queried individually.
+            if offset.consumer_offset > 0 or offset.broker_offset == 0:
+                return offset.consumer_offset
+            async with limit:
+                return await self.committed_offset(server.addr, group, queue)
+
+        offsets = await asyncio.gather(*(committed(queue, offset) for queue, offset in queues.items()))
+        return [
+            QueueLag(*_names(queue), entry.broker_offset, offset, _time(entry.last_timestamp))
+            for (queue, entry), offset in zip(queues.items(), offsets, strict=True)
         ]
 
-    answers = await ClusterConnection(namesrv, peers=peers).ask_brokers(ask)
-    queues = sorted(queue for _, (_, found) in answers.values for queue in found)
-    return GroupLag(group, tuple(queues), sum(tps for _, (tps, _) in answers.values), answers.unavailable)
+    async def committed_offset(self, addr: str, group: str, queue: MessageQueue) -> int | None:
+        """Return the offset at which a group continues in a queue; None if it has committed none and would not start at 0.
+
+        Raises:
+            ReplyError: the broker rejected the request.
+        """
+        header = QueryConsumerOffset(group, queue.topic, queue.queue_id)
+        answer = await self.peers.request(addr, RequestCode.QUERY_CONSUMER_OFFSET, header, timeout_ms=self.timeout_ms)
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        if answer.code != ResponseCode.SUCCESS:
+            raise ReplyError(answer.code, answer.remark, addr)
+        return decode_header(answer, OffsetResponse).offset
 
 
-async def _committed(
-    peers: ConnectionPool,
-    addr: str,
-    group: str,
-    topic: str,
-    queue_id: int,
-    offset: GroupOffset,
-    limit: asyncio.Semaphore,
-) -> int | None:
-    """Return the committed offset of a group; None if it has committed none.
+def _names(queue: MessageQueue) -> tuple[str, str, int]:
+    return queue.topic, queue.broker, queue.queue_id
 
-    Statistics report 0 for offsets that were never committed, too: an offset of 0 is therefore queried individually.
-    """
-    if offset.consumer_offset > 0 or offset.broker_offset == 0:
-        return offset.consumer_offset
-    async with limit:
-        header = QueryConsumerOffset(group, topic, queue_id)
-        answer = await peers.request(addr, RequestCode.QUERY_CONSUMER_OFFSET, header)
-    return 0 if answer.code == ResponseCode.SUCCESS else None
+
+def _age(ms: int) -> int | None:
+    # Java brokers subtract -1, the unknown store time of a deleted message, from the time: the result is about that time itself.
+    return ms if 0 <= ms < AGE_MAX_MS else None
 
 
 def _time(ms: int) -> int | None:

@@ -57,12 +57,14 @@ class Output(NamedTuple):
         data: The same as a value for `--json`: a dict, a list, or Structs and NamedTuples. Unknown values are None.
         unavailable: Brokers that did not respond; they are reported on stderr, and the exit status is 1.
         notes: Remarks for stderr, for example that a limit was reached; they do not change the exit status.
+        is_plan: Whether it describes what a change would do, and is therefore printed in a dry run, too.
     """
 
     text: str
     data: Any
     unavailable: tuple[BrokerUnavailable, ...] = ()
     notes: tuple[str, ...] = ()
+    is_plan: bool = False
 
 
 Run = Callable[["Admin", Options], AsyncIterator[Output]]

@@ -58,6 +58,24 @@ _MODULES: dict[str, dict[str, str]] = {
         "queryMsgByOffset": "Print the message at an offset of a queue.",
         "queryMsgTraceById": "Print the trace of a message.",
     },
+    "group_commands": {
+        "updateSubGroup": "Create a consumer group or change it.",
+        "deleteSubGroup": "Delete a consumer group.",
+        "getConsumerConfig": "Print the configuration of a group.",
+        "consumerConnection": "Print the clients of a consumer group.",
+        "producerConnection": "Print the clients of a producer group.",
+        "producer": "Print all producers of a broker.",
+    },
+    "progress_commands": {
+        "brokerConsumeStats": "Print the lag of all groups on a broker.",
+        "consumerProgress": "Print the lag of consumer groups.",
+        "consumerStatus": "Print the state of the clients of a group.",
+    },
+    "offset_commands": {
+        "cloneGroupOffset": "Copy the offsets of a group to another.",
+        "resetOffsetByTime": "Move a group to a time.",
+        "skipAccumulatedMessage": "Move a group to the end of its queues.",
+    },
 }
 
 REGISTRY: dict[str, RegisteredCommand] = {

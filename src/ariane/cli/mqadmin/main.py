@@ -106,7 +106,7 @@ async def _run_once(command: AdminCommand, options: Options) -> int:
     is_complete = True
     async with Admin(options.namesrvAddr, credentials=_credentials(options), is_dry_run=is_dry_run) as admin:
         async for output in command.run(admin, options):
-            if not is_dry_run:
+            if output.is_plan or not is_dry_run:
                 _print(output, options)
             for note in output.notes:
                 print(note, file=sys.stderr)

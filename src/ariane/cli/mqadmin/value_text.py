@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from ariane.model.topic import PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig
+from ariane.model.message import MessageQueue
+from ariane.model.topic import PERM_INHERIT, PERM_READ, PERM_WRITE, SubscriptionGroupConfig, TopicConfig
+
+UNKNOWN = "unknown"  # never 0 or -1
 
 
 def boolean(value: bool) -> str:
@@ -26,6 +29,37 @@ def topic_config(config: TopicConfig) -> str:
         f" topicFilterType={config.topic_filter_type}, topicSysFlag={config.topic_sys_flag},"
         f" order={boolean(config.order)}]"
     )
+
+
+def group_fields(config: SubscriptionGroupConfig) -> dict[str, str]:
+    """Return the members of a group's configuration as texts, in the order of Java's class."""
+    return {
+        "groupName": config.group_name,
+        "consumeEnable": boolean(config.consume_enable),
+        "consumeFromMinEnable": boolean(config.consume_from_min_enable),
+        "consumeBroadcastEnable": boolean(config.consume_broadcast_enable),
+        "retryQueueNums": str(config.retry_queue_nums),
+        "retryMaxTimes": str(config.retry_max_times),
+        "brokerId": str(config.broker_id),
+        "whichBrokerWhenConsumeSlowly": str(config.which_broker_when_consume_slowly),
+        "notifyConsumerIdsChangedEnable": boolean(config.notify_consumer_ids_changed_enable),
+    }
+
+
+def group_config(config: SubscriptionGroupConfig) -> str:
+    """Return a group's configuration."""
+    fields = ", ".join(f"{name}={value}" for name, value in group_fields(config).items())
+    return f"SubscriptionGroupConfig [{fields}]"
+
+
+def message_queue(queue: MessageQueue) -> str:
+    """Return a queue."""
+    return f"MessageQueue [topic={queue.topic}, brokerName={queue.broker}, queueId={queue.queue_id}]"
+
+
+def number(value: int | None) -> str:
+    """Return a number, or `unknown`."""
+    return UNKNOWN if value is None else str(value)
 
 
 def time_ms(ms: int | None) -> str:

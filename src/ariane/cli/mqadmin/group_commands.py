@@ -1,0 +1,197 @@
+"""Commands on consumer groups and connected clients. Reference: admin-and-dashboard 1.4."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+
+from ariane.cli.mqadmin.command import BROKER, CLUSTER, GROUP, AdminCommand, Option, Options, Output, lines, yes_or_no
+from ariane.cli.mqadmin.value_text import boolean, group_config, group_fields
+from ariane.cluster.admin import Admin
+from ariane.model.topic import SubscriptionGroupConfig, dlq_topic, retry_topic
+from ariane.protocol.requests.admin import ClientConnection
+from ariane.protocol.versions import version_name
+
+ONE_BROKER = Option("b", "brokerAddr", "Only this broker, HOST:PORT or name.", metavar="ADDR")
+
+
+def _whole_number(least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text.removeprefix("-").isdigit() or not text.isascii() or int(text) < least:
+            raise ValueError(f"expected a whole number of at least {least}")
+        return int(text)
+
+    return parse
+
+
+async def update_sub_group(admin: Admin, options: Options) -> AsyncIterator[Output]:
+    """Create a consumer group on one broker or on all masters of a cluster, or replace its configuration."""
+    config = SubscriptionGroupConfig(
+        group_name=options.groupName,
+        consume_enable=options.consumeEnable,
+        consume_from_min_enable=options.consumeFromMinEnable,
+        consume_broadcast_enable=options.consumeBroadcastEnable,
+        retry_queue_nums=options.retryQueueNums,
+        retry_max_times=options.retryMaxTimes,
+        broker_id=options.brokerId,
+        which_broker_when_consume_slowly=options.whichBrokerWhenConsumeSlowly,
+        notify_consumer_ids_changed_enable=options.notifyConsumerIdsChanged,
+    )
+    servers = await admin.select_brokers(cluster=options.clusterName, broker=options.brokerAddr)
+    await admin.save_group(config, servers=servers)
+    done = lines(f"create subscription group to {server.addr} success." for server in servers)
+    yield Output(done + group_config(config), {"brokers": [server.addr for server in servers], "group": config})
+
+
+async def delete_sub_group(admin: Admin, options: Options) -> AsyncIterator[Output]:
+    """Delete a consumer group; with a cluster also its retry topic and its dead-letter topic."""
+    group, cluster = options.groupName, options.clusterName
+    servers = await admin.select_brokers(cluster=cluster, broker=options.brokerAddr)
+    await admin.delete_group(group, with_offsets=options.removeOffset, with_topics=cluster is not None, servers=servers)
+    where = f" in cluster [{cluster}]" if cluster is not None else ""
+    done = lines(
+        f"delete subscription group [{group}] from broker [{server.addr}]{where} success." for server in servers
+    )
+    topics = [retry_topic(group), dlq_topic(group)] if cluster is not None else []
+    for topic in topics:
+        done += lines(
+            (
+                f"delete topic [{topic}] from cluster [{cluster}] success.",
+                f"delete topic [{topic}] from NameServer success.",
+            )
+        )
+    yield Output(done, {"group": group, "brokers": [server.addr for server in servers], "topics": topics})
+
+
+async def get_consumer_config(admin: Admin, options: Options) -> AsyncIterator[Output]:
+    """Print the configuration of a group on each broker."""
+    configs = await admin.group_configs(options.groupName)
+    text = ""
+    for server, config in configs.values:
+        title = f"{'=' * 29}{server.cluster}:{server.broker}{'=' * 29}"
+        text += lines([title, *(f"{name:<40}=  {value}" for name, value in group_fields(config).items())])
+    data = [{"cluster": server.cluster, "broker": server.broker, "group": config} for server, config in configs.values]
+    yield Output(text, data, configs.unavailable)
+
+
+async def consumer_connection(admin: Admin, options: Options) -> AsyncIterator[Output]:
+    """Print the connected clients of a group and its subscriptions."""
+    servers = await admin.select_brokers(broker=options.brokerAddr)
+    found = await admin.connected_consumers(options.consumerGroup, servers)
+    text = lines(
+        [
+            f"{'#ClientId':<36} {'#ClientAddr':<22} {'#Language':<10} #Version",
+            *(
+                f"{client.client_id:<36} {client.client_addr:<22} {client.language!s:<10} {version_name(client.version)}"
+                for client in found.connections
+            ),
+            "",
+            "Below is subscription:",
+            f"{'#Topic':<20} #SubExpression",
+            *(f"{data.topic:<20} {data.sub_string}" for data in found.subscriptions.values()),
+            "",
+            f"ConsumeType: {found.consume_type}",
+            f"MessageModel: {found.message_model}",
+            f"ConsumeFromWhere: {found.consume_from_where}",
+        ]
+    )
+    data = {
+        "group": found.group,
+        "clients": [client_data(client) for client in found.connections],
+        "subscriptions": {topic: data.sub_string for topic, data in found.subscriptions.items()},
+        "consumeType": found.consume_type,
+        "messageModel": found.message_model,
+        "consumeFromWhere": found.consume_from_where,
+    }
+    yield Output(text, data, found.unavailable)
+
+
+async def producer_connection(admin: Admin, options: Options) -> AsyncIterator[Output]:
+    """Print the connected producers of a group."""
+    found = await admin.producer_connections(options.producerGroup, options.topic)
+    rows = (
+        f"{number:04d}  {client.client_id:<32} {client.client_addr:<22} {client.language!s:<8} {version_name(client.version)}"
+        for number, client in enumerate(found.connections, 1)
+    )
+    yield Output(lines(rows), [client_data(client) for client in found.connections], found.unavailable)
+
+
+async def producer(admin: Admin, options: Options) -> AsyncIterator[Output]:
+    """Print all producers that are connected to a broker."""
+    (server,) = await admin.select_brokers(broker=options.broker)
+    table = await admin.producers(server)
+    text = ""
+    for group, producers in table.items():
+        if not producers:
+            text += f"producer group ({group}) instances are empty\n"
+        for one in producers:
+            text += (
+                f"producer group ({group}) instance : clientId={one.client_id},remoteIP={one.remote_ip},"
+                f" language={one.language}, version={one.version}, lastUpdateTimestamp={one.last_update_ms}\n"
+            )
+    yield Output(text, table)
+
+
+def client_data(client: ClientConnection) -> dict[str, str | None]:
+    """Return a connected client as a JSON value."""
+    version = version_name(client.version)
+    return {"clientId": client.client_id, "addr": client.client_addr, "language": client.language, "version": version}
+
+
+def _switch(short: str, long: str, text: str, default: bool) -> Option:
+    return Option(short, long, text, yes_or_no, boolean(default), "BOOL")
+
+
+COMMANDS = (
+    AdminCommand(
+        "updateSubGroup",
+        update_sub_group,
+        (
+            BROKER,
+            CLUSTER,
+            GROUP,
+            _switch("s", "consumeEnable", "Whether its members may consume.", True),
+            _switch("m", "consumeFromMinEnable", "Whether it may start at the first message.", False),
+            _switch("d", "consumeBroadcastEnable", "Whether it may consume in broadcast mode.", False),
+            Option("q", "retryQueueNums", "Number of queues of its retry topic.", _whole_number(0), 1, "N"),
+            Option("r", "retryMaxTimes", "Retries before a message is dead.", _whole_number(-1), 16, "N"),
+            Option("i", "brokerId", "Broker id of the server to read from.", _whole_number(0), 0, "ID"),
+            Option(
+                "w",
+                "whichBrokerWhenConsumeSlowly",
+                "Broker id to read from while the group lags.",
+                _whole_number(0),
+                1,
+                "ID",
+            ),
+            _switch("a", "notifyConsumerIdsChanged", "Whether members learn at once of others.", True),
+        ),
+        one_of=("brokerAddr", "clusterName"),
+        is_change=True,
+    ),
+    AdminCommand(
+        "deleteSubGroup",
+        delete_sub_group,
+        (BROKER, CLUSTER, GROUP, _switch("r", "removeOffset", "Delete its offsets, too.", False)),
+        one_of=("brokerAddr", "clusterName"),
+        is_change=True,
+    ),
+    AdminCommand("getConsumerConfig", get_consumer_config, (GROUP,)),
+    AdminCommand(
+        "consumerConnection",
+        consumer_connection,
+        (Option("g", "consumerGroup", "Consumer group.", metavar="NAME", is_required=True), ONE_BROKER),
+    ),
+    AdminCommand(
+        "producerConnection",
+        producer_connection,
+        (
+            Option("g", "producerGroup", "Producer group.", metavar="NAME", is_required=True),
+            Option("t", "topic", "Topic that the group sends to.", metavar="NAME", is_required=True),
+        ),
+    ),
+    AdminCommand(
+        "producer",
+        producer,
+        (Option("b", "broker", "Broker, HOST:PORT or name.", metavar="ADDR", is_required=True),),
+    ),
+)
