@@ -233,8 +233,8 @@ class Registration:
         """Return the version that the name server has recorded; None: it does not list this broker."""
         config = self._config
         header = BrokerRef(config.broker_name, self._addr, config.broker_cluster_name, config.broker_id)
-        answer = await self._request(connection, RequestCode.QUERY_DATA_VERSION, header, fastjson.write(version))
-        return fastjson.decode(answer.body, DataVersion) if answer.body else None
+        response = await self._request(connection, RequestCode.QUERY_DATA_VERSION, header, fastjson.write(version))
+        return fastjson.decode(response.body, DataVersion) if response.body else None
 
     async def _send_part(
         self, connection: Connection, version: DataVersion, names: Iterable[str]
@@ -265,10 +265,10 @@ class Registration:
 
     async def _request(self, connection: Connection, code: RequestCode, header: msgspec.Struct, body: bytes) -> Command:
         timeout_ms = self._config.register_broker_timeout_mills
-        answer = await connection.request(code, encode_header(header), body, timeout_ms=timeout_ms)
-        if answer.code != ResponseCode.SUCCESS:
-            raise ReplyError(answer.code, answer.remark, connection.peer.addr)
-        return answer
+        response = await connection.request(code, encode_header(header), body, timeout_ms=timeout_ms)
+        if response.code != ResponseCode.SUCCESS:
+            raise ReplyError(response.code, response.remark, connection.peer.addr)
+        return response
 
 
 def _with_permission(topic: TopicConfig, permission: int) -> TopicConfig:

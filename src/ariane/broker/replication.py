@@ -163,9 +163,9 @@ async def _first_report(stream: Stream, reports: AckReader, within_s: float) -> 
     return first
 
 
-def _resolve(answer: asyncio.Future[ResponseCode], code: ResponseCode) -> None:
-    if not answer.done():
-        answer.set_result(code)
+def _resolve(response: asyncio.Future[ResponseCode], code: ResponseCode) -> None:
+    if not response.done():
+        response.set_result(code)
 
 
 async def follow_master(

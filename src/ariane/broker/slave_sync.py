@@ -85,13 +85,15 @@ def delete_topic_handler(registration: Registration, copier: TableCopier) -> Han
         try:
             # Unchanged: the account that signed the request needs the permission of the master, too.
             connection = await copier.peers.connect(addr)
-            answer = await connection.request(
+            response = await connection.request(
                 command.code, command.field_map(), command.body, timeout_ms=MASTER_TIMEOUT_MS
             )
         except ArianeError as error:
             return Reply(ResponseCode.SYSTEM_ERROR, {}, f"the master of this slave did not delete the topic: {error}")
-        if answer.code != ResponseCode.SUCCESS:
-            return Reply(answer.code, {}, f"the master {addr} of this slave did not delete the topic: {answer.remark}")
+        if response.code != ResponseCode.SUCCESS:
+            return Reply(
+                response.code, {}, f"the master {addr} of this slave did not delete the topic: {response.remark}"
+            )
         await copier.copy(addr)
         return Reply()
 
@@ -131,20 +133,20 @@ class TableCopier:
         self._state.topics.replace(table)
 
     async def _copy_offsets(self, master: str) -> None:
-        answer = await self.peers.request_ok(master, RequestCode.GET_ALL_CONSUMER_OFFSET)
+        response = await self.peers.request_ok(master, RequestCode.GET_ALL_CONSUMER_OFFSET)
         # Java's dialect of JSON, about 20 bytes for each queue of each group: decode it outside the loop.
-        self._state.offsets.merge(await asyncio.to_thread(fastjson.decode, answer.body, ConsumerOffsetTable))
+        self._state.offsets.merge(await asyncio.to_thread(fastjson.decode, response.body, ConsumerOffsetTable))
 
     async def _copy_delay_offsets(self, master: str) -> None:
-        answer = await self.peers.request(master, RequestCode.GET_ALL_DELAY_OFFSET)
-        if answer.code == ResponseCode.SUCCESS and answer.body:
-            await self._state.save_delay_document(answer.body)
-        elif answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # a master without delay levels has none
-            log.warning("Cannot copy the delay offsets of the master %s: %s", master, answer.remark)
+        response = await self.peers.request(master, RequestCode.GET_ALL_DELAY_OFFSET)
+        if response.code == ResponseCode.SUCCESS and response.body:
+            await self._state.save_delay_document(response.body)
+        elif response.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # a master without delay levels has none
+            log.warning("Cannot copy the delay offsets of the master %s: %s", master, response.remark)
 
     async def _copy_groups(self, master: str) -> None:
-        answer = await self.peers.request_ok(master, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-        self._state.groups.replace(fastjson.decode(answer.body, SubscriptionGroupTable))
+        response = await self.peers.request_ok(master, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        self._state.groups.replace(fastjson.decode(response.body, SubscriptionGroupTable))
 
 
 def start(

@@ -90,9 +90,9 @@ async def fetch(topics: TopicRegistry, request: Callable[[TopicPageRequest], Awa
     pages: list[MasterTopicTable] = []
     offset: int | None = 0
     while offset is not None:
-        answer = await request(TopicPageRequest(offset, own_version.counter, own_version.timestamp))
-        pages.append(_decoded(answer.body, own_version))
-        following = decode_header(answer, TopicPage).next_offset
+        response = await request(TopicPageRequest(offset, own_version.counter, own_version.timestamp))
+        pages.append(_decoded(response.body, own_version))
+        following = decode_header(response, TopicPage).next_offset
         if following is not None and following <= offset:
             raise ProtocolError(f"invalid page of the topic table: page {following} follows page {offset}")
         offset = following

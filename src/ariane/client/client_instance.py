@@ -215,18 +215,18 @@ class ClientInstance:
         # The brokers have to learn of the new group on the connections that are open already.
         self._greeted_connections.clear()
 
-    def register_transaction_check(self, group: str, answer: TransactionCheckHandler | None) -> None:
+    def register_transaction_check(self, group: str, response: TransactionCheckHandler | None) -> None:
         """Set the handler of the brokers' transaction checks for `group`; None removes it.
 
         Raises:
             ConfigError: the group has a handler already.
         """
-        if answer is None:
+        if response is None:
             self._checks.pop(group, None)
             return
         if group in self._checks:
             raise ConfigError("group", group, "this instance has a producer of the group already; share that producer")
-        self._checks[group] = answer
+        self._checks[group] = response
 
     def register_consumer(self, group: str, registration: GroupRegistration) -> None:
         """Add a consumer group to the heartbeats and pass its notifications and admin requests on.
@@ -335,10 +335,10 @@ class ClientInstance:
     ) -> None:
         async def send(addr: str) -> None:
             try:
-                answer = await self.peers.request_ok(
+                response = await self.peers.request_ok(
                     addr, code, header, body, timeout_ms=self.settings.request_timeout_ms
                 )
-                self._versions[addr] = answer.version
+                self._versions[addr] = response.version
             except ArianeError as error:
                 log.warning("%s failed: %s", code.name, error)
 
@@ -347,15 +347,15 @@ class ClientInstance:
     def _on_transaction_check(self, command: Command, peer: Peer) -> Reply | None:
         """Handle CHECK_TRANSACTION_STATE, which has no response. The half message in the body names the group."""
         group = record.decode(command.body).property_map().get(PGROUP, "")
-        answer = self._checks.get(group)
-        if answer is None:
+        response = self._checks.get(group)
+        if response is None:
             log.info(
                 "Ignoring a transaction check from %s: group %s has no transaction producer at this client",
                 peer.addr,
                 group,
             )
         else:
-            answer(command, peer)
+            response(command, peer)
         return None
 
     def _on_members_changed(self, command: Command, peer: Peer) -> Reply | None:
@@ -368,8 +368,8 @@ class ClientInstance:
         request = decode_header(command, OfGroup)
         group = request.consumer_group or request.group or ""
         registration = self._consumers.get(group)
-        answer = registration.handle_admin_request(command) if registration is not None else None
-        if answer is None:
+        response = registration.handle_admin_request(command) if registration is not None else None
+        if response is None:
             # Java's wording, which tools show as it is.
             raise ReplyError(ResponseCode.SYSTEM_ERROR, f"The Consumer Group <{group}> not exist in this consumer")
-        return answer
+        return response

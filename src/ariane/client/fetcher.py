@@ -201,12 +201,12 @@ async def pull(process_queue: ProcessQueue, context: FetchContext) -> PullResult
         subscription=subscription.sub_string if options.pull_flags & SUBSCRIPTION else None,
         expression_type=subscription.expression_type,
     )
-    answer = await context.instance.peers.request(
+    response = await context.instance.peers.request(
         address.addr, RequestCode.PULL_MESSAGE, request, timeout_ms=options.settings.pull_timeout_ms
     )
-    if answer.code not in PULL_CODES:
-        raise ReplyError(answer.code, answer.remark, address.addr)
-    return parse_pull_result(answer, queue, subscription.tags_set)
+    if response.code not in PULL_CODES:
+        raise ReplyError(response.code, response.remark, address.addr)
+    return parse_pull_result(response, queue, subscription.tags_set)
 
 
 async def require_sql_support(addr: str, instance: ClientInstance) -> None:
@@ -220,13 +220,13 @@ async def require_sql_support(addr: str, instance: ClientInstance) -> None:
         raise ConnectionLost(addr, f"version {version} does not support SQL92; subscribe by tags or upgrade the broker")
 
 
-def parse_pull_result(answer: Command, queue: MessageQueue, tags: frozenset[str]) -> PullResult:
+def parse_pull_result(response: Command, queue: MessageQueue, tags: frozenset[str]) -> PullResult:
     """Parse a pull response and drop messages with other tags: the broker compares only hashes of tags."""
-    header = decode_header(answer, PullMessageResponse)
+    header = decode_header(response, PullMessageResponse)
     messages = []
-    if answer.code == ResponseCode.SUCCESS:
-        for stored in record.decode_all(answer.body):
+    if response.code == ResponseCode.SUCCESS:
+        for stored in record.decode_all(response.body):
             properties = stored.property_map()
             if not tags or properties.get(names.TAGS) in tags:
                 messages.append(to_received_message(stored, properties, queue))
-    return PullResult(answer.code, header.next_begin_offset, header.suggest_which_broker_id, messages)
+    return PullResult(response.code, header.next_begin_offset, header.suggest_which_broker_id, messages)

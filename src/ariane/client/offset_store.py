@@ -133,8 +133,8 @@ class OffsetStore:
     async def _request_offset(
         self, queue: MessageQueue, code: RequestCode, header: QueryConsumerOffset | QueueRef | SearchOffset
     ) -> int:
-        answer = await self._peers.request_ok(self._broker_address(queue), code, header, timeout_ms=self._timeout_ms)
-        return decode_header(answer, OffsetResponse).offset
+        response = await self._peers.request_ok(self._broker_address(queue), code, header, timeout_ms=self._timeout_ms)
+        return decode_header(response, OffsetResponse).offset
 
     def _broker_address(self, queue: MessageQueue) -> str:
         address = self._routes.pull_address(queue.broker, 0)

@@ -249,7 +249,7 @@ class Producer:
         sender, instance = self._running(), self._instance
         validation.seconds("timeout_s", timeout_s)
         correlation_id = str(uuid.uuid4())
-        answer = instance.replies.expect(correlation_id)
+        response = instance.replies.expect(correlation_id)
         try:
             async with asyncio.timeout(timeout_s):
                 with self._telemetry.sending(self.group, (message,)) as span:
@@ -265,9 +265,9 @@ class Producer:
                         span.on_result(await sender.send(prepared, queue))
                     except ArianeError:
                         # The reply may arrive although the acknowledgement of the send was lost.
-                        if not answer.done():
+                        if not response.done():
                             raise
-                return await answer
+                return await response
         except TimeoutError:
             raise RequestTimeout(f"a consumer of {message.topic}", timeout_s * 1000) from None
         finally:
@@ -303,10 +303,10 @@ class Producer:
             RequestTimeout, ConnectionLost, RouteNotFound: the reply was not acknowledged.
         """
         sender = self._running()
-        answer = request_reply.build_reply(request, body, tags=tags, keys=keys, properties=properties or {})
-        with self._telemetry.sending(self.group, (answer,)) as span:
-            (answer,) = span.messages
-            prepared = request_reply.prepare_reply(request, answer, self._instance.new_message_id(), self._settings)
+        response = request_reply.build_reply(request, body, tags=tags, keys=keys, properties=properties or {})
+        with self._telemetry.sending(self.group, (response,)) as span:
+            (response,) = span.messages
+            prepared = request_reply.prepare_reply(request, response, self._instance.new_message_id(), self._settings)
             queues = await sender.publish_queues(prepared.topic)
             queue = next((queue for queue in queues if queue.broker == request.queue.broker), None)
             result = await sender.send(prepared, queue)

@@ -168,16 +168,16 @@ class PullConsumer:
             expression_type=subscription.expression_type,
         )
         try:
-            answer = await instance.peers.request(
+            response = await instance.peers.request(
                 address.addr, RequestCode.PULL_MESSAGE, request, timeout_ms=settings.pull_timeout_ms
             )
         except (ConnectionLost, RequestTimeout):
             # The broker may have moved; the instance refreshes only the routes of groups and producers.
             await instance.routes.refresh([queue.topic])
             raise
-        if answer.code not in PULL_CODES:
-            raise ReplyError(answer.code, answer.remark, address.addr)
-        result = parse_pull_result(answer, queue, subscription.tags_set)
+        if response.code not in PULL_CODES:
+            raise ReplyError(response.code, response.remark, address.addr)
+        result = parse_pull_result(response, queue, subscription.tags_set)
         self._broker_ids[queue] = result.broker_id
         return result
 

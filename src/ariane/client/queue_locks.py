@@ -42,11 +42,12 @@ class QueueLockClient:
     async def lock(self, queues: Iterable[MessageQueue]) -> LockResult:
         """Request the locks of `queues`, or renew them."""
         by_broker = _by_broker(queues)
-        answers = await asyncio.gather(
+        responses = await asyncio.gather(
             *(self._lock_at(broker, broker_queues) for broker, broker_queues in by_broker.items())
         )
         return LockResult(
-            set().union(*(answer.held for answer in answers)), set().union(*(answer.unknown for answer in answers))
+            set().union(*(response.held for response in responses)),
+            set().union(*(response.unknown for response in responses)),
         )
 
     async def unlock(self, queues: Iterable[MessageQueue]) -> None:

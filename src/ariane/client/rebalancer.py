@@ -219,14 +219,14 @@ class Rebalancer:
         addr = instance.routes.random_broker(topic)
         if addr is None:
             return None
-        answer = await instance.peers.request(
+        response = await instance.peers.request(
             addr,
             RequestCode.GET_CONSUMER_LIST_BY_GROUP,
             GroupRef(group),
             timeout_ms=instance.settings.request_timeout_ms,
         )
-        if answer.code == ResponseCode.SUCCESS:
-            members = list(fastjson.decode(answer.body, ConsumerList).consumer_id_list)
+        if response.code == ResponseCode.SUCCESS:
+            members = list(fastjson.decode(response.body, ConsumerList).consumer_id_list)
             if instance.client_id in members:
                 return members
         log.info("Broker %s does not list this member of group %s; sending a heartbeat", addr, group)

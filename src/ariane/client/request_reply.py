@@ -104,10 +104,10 @@ def build_reply(
 
 
 def prepare_reply(
-    request: ReceivedMessage, answer: Message, message_id: str, settings: ProducerSettings
+    request: ReceivedMessage, response: Message, message_id: str, settings: ProducerSettings
 ) -> PreparedMessage:
     """Return a message of `build_reply`, prepared as the reply to `request`."""
-    prepared = send_codec.prepare(answer, message_id, settings)
+    prepared = send_codec.prepare(response, message_id, settings)
     added = {
         names.MSG_TYPE: REPLY,
         names.CORRELATION_ID: request.properties[names.CORRELATION_ID],

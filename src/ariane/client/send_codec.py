@@ -218,16 +218,16 @@ def request_fields(
     return names_and_values
 
 
-def parse_result(message: PreparedMessage, answer: Command, queue: MessageQueue, addr: str) -> SendResult:
+def parse_result(message: PreparedMessage, response: Command, queue: MessageQueue, addr: str) -> SendResult:
     """Return what a broker's response reports.
 
     Raises:
         ReplyError: the message is not stored.
     """
-    status = _STATUS.get(answer.code)  # type: ignore[call-overload]
+    status = _STATUS.get(response.code)  # type: ignore[call-overload]
     if status is None:
-        raise ReplyError(answer.code, answer.remark, addr)
-    stored = decode_header(answer, SendMessageResponse)
+        raise ReplyError(response.code, response.remark, addr)
+    stored = decode_header(response, SendMessageResponse)
     if stored.queue_id != queue.queue_id:
         queue = MessageQueue(queue.topic, queue.broker, stored.queue_id)
     return SendResult(

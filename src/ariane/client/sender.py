@@ -131,10 +131,10 @@ class MessageSender:
         refusal = stored = None
         # Only the request is between the two readings, so the broker's store time is between them, too.
         started = Instant.read(clock)
-        answer = await connection.request_nowait(message.code, header, message.body, timeout_ms=timeout_ms)
+        response = await connection.request_nowait(message.code, header, message.body, timeout_ms=timeout_ms)
         answered = Instant.read(clock)
         try:
-            stored = send_codec.parse_result(message, answer, queue, addr)
+            stored = send_codec.parse_result(message, response, queue, addr)
         except ReplyError as error:
             refusal = error
         event = SendEvent(

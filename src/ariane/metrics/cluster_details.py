@@ -97,17 +97,17 @@ class DetailRound:
         requests = {addr: StatisticsRequests(self._peers, addr, timeout_ms=self._timeout_ms) for addr in masters}
         states, homes = await self._groups(requests, groups)
         statuses = await self._statuses(requests, states, homes)
-        answers = await asyncio.gather(
+        responses = await asyncio.gather(
             *(self._broker(requests[addr], broker, states) for addr, broker in masters.items()), return_exceptions=True
         )
         details = {}
-        for addr, answer in zip(masters, answers, strict=True):
-            if isinstance(answer, ArianeError):
-                log.warning("Broker %s stopped responding: %s", addr, answer)
-            elif isinstance(answer, BaseException):
-                raise answer
+        for addr, response in zip(masters, responses, strict=True):
+            if isinstance(response, ArianeError):
+                log.warning("Broker %s stopped responding: %s", addr, response)
+            elif isinstance(response, BaseException):
+                raise response
             else:
-                details[addr] = answer
+                details[addr] = response
         duration_s = self._clock.monotonic() - started_s
         return ClusterDetails(started_s, duration_s, details, states, statuses)
 
@@ -130,14 +130,14 @@ class DetailRound:
         async def state_of(group: str) -> tuple[str, GroupState | None]:
             return group, await _group_state(requests, group)
 
-        answers = await asyncio.gather(*map(state_of, groups), return_exceptions=True)
+        responses = await asyncio.gather(*map(state_of, groups), return_exceptions=True)
         found = {}
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                if not isinstance(answer, ArianeError):
-                    raise answer
-            elif answer[1] is not None:
-                found[answer[0]] = answer[1]
+        for response in responses:
+            if isinstance(response, BaseException):
+                if not isinstance(response, ArianeError):
+                    raise response
+            elif response[1] is not None:
+                found[response[0]] = response[1]
         return found
 
     async def _statuses(
@@ -203,14 +203,14 @@ async def _statistics(requests: StatisticsRequests, wanted: StatisticKey) -> dic
 
 
 async def _group_state(requests: StatisticsRequests, group: str) -> GroupState | None:
-    answer = await requests.request(RequestCode.GET_CONSUMER_CONNECTION_LIST, GroupRef(group))
-    if answer.code == ResponseCode.CONSUMER_NOT_ONLINE:
+    response = await requests.request(RequestCode.GET_CONSUMER_CONNECTION_LIST, GroupRef(group))
+    if response.code == ResponseCode.CONSUMER_NOT_ONLINE:
         return GroupState()
-    if answer.code != ResponseCode.SUCCESS:
-        requests.record_failure(f"consumers of {group}", f"code {answer.code}: {answer.remark}")
+    if response.code != ResponseCode.SUCCESS:
+        requests.record_failure(f"consumers of {group}", f"code {response.code}: {response.remark}")
         return None
     try:
-        body = fastjson.decode(answer.body, _OnlineConsumers)
+        body = fastjson.decode(response.body, _OnlineConsumers)
     except ProtocolError as error:
         requests.record_failure(f"consumers of {group}", error)
         return None
@@ -231,13 +231,13 @@ async def _client_rates(requests: StatisticsRequests, group: str, client: Connec
     """Return the rates that a client reports; none if it does not respond."""
     subject = f"rates of {client.client_id} in {group}"
     try:
-        answer = await requests.request(
+        response = await requests.request(
             RequestCode.GET_CONSUMER_RUNNING_INFO, RunningInfoRequest(group, client.client_id)
         )
-        if answer.code != ResponseCode.SUCCESS:
-            requests.record_failure(subject, f"code {answer.code}: {answer.remark}")
+        if response.code != ResponseCode.SUCCESS:
+            requests.record_failure(subject, f"code {response.code}: {response.remark}")
             return []
-        table = fastjson.decode(answer.body, _ReportedRates).status_table
+        table = fastjson.decode(response.body, _ReportedRates).status_table
     except ArianeError as error:
         requests.record_failure(subject, error)
         return []
@@ -258,8 +258,8 @@ async def _age(requests: StatisticsRequests, broker: ScrapedBroker, pair: Pair) 
 
 
 async def _producers(requests: StatisticsRequests) -> dict[str, int] | None:
-    answer = await requests.request(RequestCode.GET_ALL_PRODUCER_INFO)
-    if answer.code != ResponseCode.SUCCESS:
-        requests.record_failure("producers", f"code {answer.code}: {answer.remark}")
+    response = await requests.request(RequestCode.GET_ALL_PRODUCER_INFO)
+    if response.code != ResponseCode.SUCCESS:
+        requests.record_failure("producers", f"code {response.code}: {response.remark}")
         return None
-    return {group: len(one) for group, one in fastjson.decode(answer.body, ProducerTable).data.items()}
+    return {group: len(one) for group, one in fastjson.decode(response.body, ProducerTable).data.items()}

@@ -132,19 +132,19 @@ class ClusterPoller:
 
     async def _list_brokers(self) -> tuple[list[ListedBroker], dict[str, bool]]:
         """Return the brokers that any name server lists, and which name servers responded."""
-        answers = await asyncio.gather(
+        responses = await asyncio.gather(
             *(client.fetch_cluster() for client in self._name_servers.values()), return_exceptions=True
         )
         found: dict[tuple[str, int], ListedBroker] = {}
         is_up = {}
-        for addr, answer in zip(self._name_servers, answers, strict=True):
-            is_up[addr] = not isinstance(answer, BaseException)
-            if isinstance(answer, ArianeError):
-                log.warning("Name server %s does not respond: %s", addr, answer)
-            elif isinstance(answer, BaseException):
-                raise answer
+        for addr, response in zip(self._name_servers, responses, strict=True):
+            is_up[addr] = not isinstance(response, BaseException)
+            if isinstance(response, ArianeError):
+                log.warning("Name server %s does not respond: %s", addr, response)
+            elif isinstance(response, BaseException):
+                raise response
             else:
-                for name, broker in answer.broker_addr_table.items():
+                for name, broker in response.broker_addr_table.items():
                     for broker_id, broker_addr in broker.broker_addrs.items():
                         found[name, broker_id] = ListedBroker(broker.cluster, name, broker_id, broker_addr)
         return [found[key] for key in sorted(found)], is_up
@@ -204,8 +204,8 @@ class ClusterPoller:
 
 
 async def _groups(requests: StatisticsRequests) -> frozenset[str]:
-    answer = await requests.request_ok(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-    return frozenset(fastjson.decode(answer.body, SubscriptionGroupTable).subscription_group_table)
+    response = await requests.request_ok(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+    return frozenset(fastjson.decode(response.body, SubscriptionGroupTable).subscription_group_table)
 
 
 async def _snapshot(

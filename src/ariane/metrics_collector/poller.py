@@ -306,9 +306,9 @@ class BrokerPoller:
         )
 
 
-async def _gather_results(answers: Iterable[Awaitable[T | None]]) -> list[T]:
+async def _gather_results(responses: Iterable[Awaitable[T | None]]) -> list[T]:
     """Return the results that are not None. If a broker is lost, raise its error after all requests have ended."""
-    results = await asyncio.gather(*answers, return_exceptions=True)
+    results = await asyncio.gather(*responses, return_exceptions=True)
     if faults := [item for item in results if isinstance(item, BaseException)]:
         raise faults[0]
     return [item for item in results if item is not None and not isinstance(item, BaseException)]

@@ -158,9 +158,9 @@ class NameServerHandlers:
         return self._record(header, RegisterBrokerBody(body.filter_server_list, TopicTable(table.data_version)), peer)
 
     def _record(self, header: RegisterBroker, body: RegisterBrokerBody, peer: Peer) -> Reply:
-        answer = self._routes.register(header, body, peer.id, self._monotonic_ms())
+        response = self._routes.register(header, body, peer.id, self._monotonic_ms())
         ordered = self._kv.namespace(ORDER_TOPIC_CONFIG)
-        return Reply(fields=encode_header(answer), body=_kv_body(ordered) if ordered is not None else b"")
+        return Reply(fields=encode_header(response), body=_kv_body(ordered) if ordered is not None else b"")
 
     def unregister(self, command: Command, peer: Peer) -> Reply:
         """Handle UNREGISTER_BROKER."""

@@ -143,9 +143,9 @@ class Connection(asyncio.Protocol):
             raise ConnectionLost(self.peer.addr, "is closed")
         if self._sign is not None:
             fields = self._sign(fields, body)
-        answer: asyncio.Future[Command] = self._loop.create_future()
+        response: asyncio.Future[Command] = self._loop.create_future()
         deadline = self._loop.time() + timeout_ms / 1000
-        opaque = self._session.register(_AwaitedResponse(answer, timeout_ms), deadline)
+        opaque = self._session.register(_AwaitedResponse(response, timeout_ms), deadline)
         try:
             pieces = commands.encode(code, opaque=opaque, flag=0, fields=fields, body=body)
         except ProtocolError as error:
@@ -154,7 +154,7 @@ class Connection(asyncio.Protocol):
         self._write(pieces)
         if self._timer is None or self._timer.when() > deadline:
             self._schedule_expiry(deadline)
-        return answer
+        return response
 
     def one_way(
         self, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"", *, remark: str | None = None
@@ -336,9 +336,9 @@ class Connection(asyncio.Protocol):
         if self._pending_frames is not None:  # one-way requests are served although the peer is gone
             self._schedule_batch()
         reason = str(error) if error else "was closed by the peer"
-        for answer, _ in self._session.close():
-            if not answer.done():
-                answer.set_exception(ConnectionLost(self.peer.addr, reason))
+        for response, _ in self._session.close():
+            if not response.done():
+                response.set_exception(ConnectionLost(self.peer.addr, reason))
         for task in list(self._in_flight):
             task.cancel()
         if self._on_lost:
@@ -450,9 +450,9 @@ class Connection(asyncio.Protocol):
 
     def _expire(self) -> None:
         self._timer = None
-        for answer, timeout_ms in self._session.pop_expired(self._loop.time()):
-            if not answer.done():
-                answer.set_exception(RequestTimeout(self.peer.addr, timeout_ms))
+        for response, timeout_ms in self._session.pop_expired(self._loop.time()):
+            if not response.done():
+                response.set_exception(RequestTimeout(self.peer.addr, timeout_ms))
         deadline = self._session.next_deadline()
         if deadline is not None:
             self._schedule_expiry(deadline)

@@ -87,10 +87,10 @@ class ConnectionPool:
             ReplyError: the response has another code than SUCCESS.
             RequestTimeout, ConnectionLost: as `request`.
         """
-        answer = await self.request(addr, code, header, body, timeout_ms=timeout_ms)
-        if answer.code != ResponseCode.SUCCESS:
-            raise ReplyError(answer.code, answer.remark, addr)
-        return answer
+        response = await self.request(addr, code, header, body, timeout_ms=timeout_ms)
+        if response.code != ResponseCode.SUCCESS:
+            raise ReplyError(response.code, response.remark, addr)
+        return response
 
     async def one_way(self, addr: str, code: int, header: msgspec.Struct | None = None, body: bytes = b"") -> None:
         """Send a request that has no response. Raise ConnectionLost if it cannot be written."""

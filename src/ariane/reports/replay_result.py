@@ -156,10 +156,10 @@ class ResultFile:
         import duckdb
 
         with duckdb.connect() as sql:
-            answer = self._execute(
+            response = self._execute(
                 sql, f"SELECT {RECORD_COLUMNS}, state, message_id FROM ({self._all_outcomes()}) {LATEST_OUTCOME}"
             )
-            while page := answer.fetchmany(10_000):
+            while page := response.fetchmany(10_000):
                 for *record_id, state, message_id in page:
                     self._record(RecordId(*record_id), state, message_id)
 

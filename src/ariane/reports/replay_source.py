@@ -80,9 +80,9 @@ async def archived_messages(home: Path, selection: ReplayFilter) -> AsyncIterato
         with table_views.open_views(home, table_views.files_of_buckets(ARCHIVE, {bucket})) as sql:
             question, values = _filter_query(sql, ARCHIVE.name, selection)
             order = "ORDER BY broker, queue_id, queue_offset"
-            answer = sql.execute(f"SELECT {', '.join(COLUMNS)} FROM {question} {order}", values)
+            response = sql.execute(f"SELECT {', '.join(COLUMNS)} FROM {question} {order}", values)
             previous_id: RecordId | None = None
-            while page := answer.fetchmany(FETCH_ROWS):
+            while page := response.fetchmany(FETCH_ROWS):
                 for row in page:
                     message = _original_of_row(dict(zip(COLUMNS, row, strict=True)))
                     # An archive whose checkpoint was lost contains messages twice.
@@ -190,15 +190,15 @@ async def _pages(
         pull = PullMessage(
             TOOLS_GROUP, topic, queue_id, offset, min(PULL_MESSAGES, end - offset), SUBSCRIPTION, subscription="*"
         )
-        answer = await peers.request(addr, RequestCode.PULL_MESSAGE, pull)
+        response = await peers.request(addr, RequestCode.PULL_MESSAGE, pull)
         position = f"queue {queue_id} of {topic} at {offset}"
-        if answer.code in OFFSET_MOVED_CODES:
-            begins = decode_header(answer, PullMessageResponse).next_begin_offset
+        if response.code in OFFSET_MOVED_CODES:
+            begins = decode_header(response, PullMessageResponse).next_begin_offset
             raise StoreError(f"{position}: removed by {addr} meanwhile, which continues at {begins}: {RESUME_HINT}")
-        if answer.code != ResponseCode.SUCCESS:  # also PULL_NOT_FOUND below the end offset that it reported
-            raise ReplyError(answer.code, f"{position}: {answer.remark}", addr)
+        if response.code != ResponseCode.SUCCESS:  # also PULL_NOT_FOUND below the end offset that it reported
+            raise ReplyError(response.code, f"{position}: {response.remark}", addr)
         # Messages after the end that was read at the start are left to a later replay.
-        records = [item for item in record.decode_all(answer.body) if offset <= item.queue_offset < end]
+        records = [item for item in record.decode_all(response.body) if offset <= item.queue_offset < end]
         if [item.queue_offset for item in records] != list(range(offset, offset + max(1, len(records)))):
             raise StoreError(f"{position}: {addr} returned other offsets, it removed some meanwhile: {RESUME_HINT}")
         yield records

@@ -73,14 +73,14 @@ class AclAdminHandler:
         if access is None:
             return _disabled(command)
         versions = {path: file.version for path, file in access.state.files.items()}
-        answer = AclVersion(
+        response = AclVersion(
             version=fastjson.write(versions[str(access.default)]).decode(),
             all_acl_file_version=fastjson.write(versions).decode(),
             broker_name=self._config.broker_name,
             broker_addr=self._addr,
             cluster_name=self._config.broker_cluster_name,
         )
-        return Reply(fields=encode_header(answer))
+        return Reply(fields=encode_header(response))
 
     def config(self, command: Command, peer: Peer) -> Reply:
         """Handle GET_BROKER_CLUSTER_ACL_CONFIG: all accounts and addresses in force.

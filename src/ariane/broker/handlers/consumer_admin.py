@@ -165,8 +165,8 @@ class ConsumerAdminHandler:
                 remark = f"The Consumer <{request.group}> <{request.client_addr}> not online"
                 return Reply(ResponseCode.SYSTEM_ERROR, remark=remark)
         header = encode_header(ConsumerStatus(request.topic, request.group))
-        answers = await asyncio.gather(*(self._status_of(member, header) for member in members))
-        results = list(zip(members, answers, strict=True))
+        responses = await asyncio.gather(*(self._status_of(member, header) for member in members))
+        results = list(zip(members, responses, strict=True))
         tables = {member.client_id: table for member, table in results if isinstance(table, dict)}
         failed = [f"{member.client_id}: {reason}" for member, reason in results if isinstance(reason, str)]
         if not tables:

@@ -50,8 +50,8 @@ class GroupOffsets:
             )
             for queue, position in changed.items()
         ]
-        answers = zip(changed, cluster.request_all(requests), strict=True)
-        failed = {queue: result for queue, result in answers if isinstance(result, ArianeError)}
+        responses = zip(changed, cluster.request_all(requests), strict=True)
+        failed = {queue: result for queue, result in responses if isinstance(result, ArianeError)}
         self._committed |= {queue: position for queue, position in changed.items() if queue not in failed}
         return failed
 

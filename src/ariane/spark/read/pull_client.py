@@ -161,9 +161,9 @@ class BlockingCluster:
         """Return the first offset of each queue and the offset of its next message."""
         codes = (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET)
         requests = [(queue, Request(code, QueueRef(queue.topic, queue.queue_id))) for queue in queues for code in codes]
-        answers = self.request_all(requests)
+        responses = self.request_all(requests)
         bounds: dict[MessageQueue, OffsetBounds | ArianeError] = {}
-        for queue, low, high in zip(queues, answers[::2], answers[1::2], strict=True):
+        for queue, low, high in zip(queues, responses[::2], responses[1::2], strict=True):
             if isinstance(low, ArianeError) or isinstance(high, ArianeError):
                 bounds[queue] = low if isinstance(low, ArianeError) else high  # type: ignore[assignment]
             else:
@@ -196,10 +196,10 @@ class BlockingCluster:
             (queue, Request(code, self._pull_header(queue, offset, max_messages, "*")))
             for queue, offset in offsets.items()
         ]
-        answers = self.request_all(requests, PULL_CODES)
+        responses = self.request_all(requests, PULL_CODES)
         return {
             queue: response if isinstance(response, ArianeError) else _decode_pull(response)
-            for queue, response in zip(offsets, answers, strict=True)
+            for queue, response in zip(offsets, responses, strict=True)
         }
 
     # --- one queue ---
@@ -290,10 +290,10 @@ class BlockingCluster:
         return [response for response in responses if response is not None]
 
     def _request_ok(self, addr: str, code: int) -> Command:
-        (answer,) = self._call_server(addr, [Request(code)])
-        if answer.code != ResponseCode.SUCCESS:
-            raise ReplyError(answer.code, answer.remark, addr)
-        return answer
+        (response,) = self._call_server(addr, [Request(code)])
+        if response.code != ResponseCode.SUCCESS:
+            raise ReplyError(response.code, response.remark, addr)
+        return response
 
     def _server_of(self, queue: MessageQueue) -> tuple[int, str]:
         """Return broker id and address of the master, otherwise of the slave with the lowest id; prefer reachable servers."""
@@ -338,14 +338,14 @@ class BlockingCluster:
         for name, data in datas.items():
             addr = self._pick_server(data)[1]
             try:
-                answer = self._request_ok(addr, RequestCode.GET_ALL_TOPIC_CONFIG)
+                response = self._request_ok(addr, RequestCode.GET_ALL_TOPIC_CONFIG)
             except (ConnectionLost, RequestTimeout) as error:
                 if all(name in of_topic for of_topic in queues.values()):
                     continue
                 topics = ", ".join(sorted(registered))
                 reason = f"broker {name} is unavailable, and no name server has its queues of {topics}: {error}"
                 raise ConnectionLost(addr, reason) from error
-            table = fastjson.decode(answer.body, TopicTable).topic_config_table
+            table = fastjson.decode(response.body, TopicTable).topic_config_table
             for topic in registered:
                 if config := table.get(topic):
                     queues[topic][name] = QueueData(
@@ -370,12 +370,12 @@ class BlockingCluster:
             connection = self._connections[addr] = BlockingConnection(
                 addr, self._access.timeout_ms, self._credentials, self._tls
             )
-            answers = self._call_connection(connection, addr, requests)
+            responses = self._call_connection(connection, addr, requests)
         except (ConnectionLost, RequestTimeout):
             self._avoid_until[addr] = self._monotonic() + AVOID_SERVER_S
             raise
         self._avoid_until.pop(addr, None)
-        return answers
+        return responses
 
     def _call_connection(self, connection: BlockingConnection, addr: str, requests: Sequence[Request]) -> list[Command]:
         """Send requests on `connection` and return the responses; drop the connection if one is missing."""
@@ -387,11 +387,11 @@ class BlockingCluster:
             raise
 
 
-def _decode_pull(answer: BrokerResponse) -> PulledRecords:
-    header = decode_header(answer.response, PullMessageResponse)
+def _decode_pull(response: BrokerResponse) -> PulledRecords:
+    header = decode_header(response.response, PullMessageResponse)
     return PulledRecords(
-        answer.response.code, answer.response.body, header.next_begin_offset, header.min_offset, header.max_offset,
-        answer.from_master, answer.response.remark == REMARK_REMOVING,
+        response.response.code, response.response.body, header.next_begin_offset, header.min_offset, header.max_offset,
+        response.from_master, response.response.remark == REMARK_REMOVING,
     )  # fmt: skip
 
 

@@ -70,11 +70,11 @@ def fetch_bounds(cluster: pull_client.BlockingCluster, queues: Sequence[MessageQ
     fetched: dict[MessageQueue, pull_client.OffsetBounds] = {}
 
     def fetch_missing() -> None:
-        answers = cluster.queue_bounds([queue for queue in queues if queue not in fetched])
+        responses = cluster.queue_bounds([queue for queue in queues if queue not in fetched])
         fetched.update(
-            {queue: bounds for queue, bounds in answers.items() if isinstance(bounds, pull_client.OffsetBounds)}
+            {queue: bounds for queue, bounds in responses.items() if isinstance(bounds, pull_client.OffsetBounds)}
         )
-        raise_first_error(answers)
+        raise_first_error(responses)
 
     cluster.retry(f"queue bounds of {_describe_topics(queues)}", fetch_missing)
     return _to_bounds(fetched)
@@ -118,9 +118,9 @@ def find_offsets_by_time(
 
     def search() -> Positions:
         searched = {queue: max(0, ms - 1) for queue, ms in times.items() if low[queue] < high[queue]}
-        answers = cluster.search_offsets(searched)
-        raise_first_error(answers)
-        return {queue: offset for queue, offset in answers.items() if isinstance(offset, int)}
+        responses = cluster.search_offsets(searched)
+        raise_first_error(responses)
+        return {queue: offset for queue, offset in responses.items() if isinstance(offset, int)}
 
     probes = {
         queue: max(low[queue], min(position, high[queue]) - 1)
@@ -142,9 +142,9 @@ def find_offsets_by_time(
 def _pull_probes(
     cluster: pull_client.BlockingCluster, offsets: Positions
 ) -> dict[MessageQueue, pull_client.PulledRecords]:
-    answers = cluster.pull_each(offsets, PROBE_MESSAGES)
-    raise_first_error(answers)
-    probed = {queue: pulled for queue, pulled in answers.items() if isinstance(pulled, pull_client.PulledRecords)}
+    responses = cluster.pull_each(offsets, PROBE_MESSAGES)
+    raise_first_error(responses)
+    probed = {queue: pulled for queue, pulled in responses.items() if isinstance(pulled, pull_client.PulledRecords)}
     for queue, pulled in probed.items():
         if not pulled.from_master and offsets[queue] >= pulled.max_offset:  # the slave lags, so the entry is not lost
             bounds = describe_bounds(pulled.min_offset, pulled.max_offset)

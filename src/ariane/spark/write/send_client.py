@@ -141,11 +141,11 @@ class WriteRoutes:
     def _call(self, addr: str, request: Request) -> Command:
         token = self._connections.send(addr, request.code, encode_header(request.header))
         while True:
-            for answer in self._connections.poll(BACKOFF.longest_s):
-                if answer.token == token and answer.error:
-                    raise answer.error
-                if answer.token == token and answer.command:
-                    return answer.command
+            for response in self._connections.poll(BACKOFF.longest_s):
+                if response.token == token and response.error:
+                    raise response.error
+                if response.token == token and response.command:
+                    return response.command
 
 
 @dataclass
@@ -221,10 +221,10 @@ class RequestSender:
             self._send(self._ready.popleft())
         if self._retries:
             most_s = min(most_s, max(0.0, self._retries[0][0] - now))
-        for answer in self._connections.poll(most_s):
-            work = self._in_flight.pop(answer.token, None)
+        for response in self._connections.poll(most_s):
+            work = self._in_flight.pop(response.token, None)
             if work is not None:
-                self._on_response(work, answer)
+                self._on_response(work, response)
 
     def _send(self, pending: _PendingRequest) -> None:
         request, addr = pending.request, self._routes.master(pending.queue.broker)
@@ -241,22 +241,22 @@ class RequestSender:
         except ConnectionLost as error:
             self._on_error(pending, error)
 
-    def _on_response(self, pending: _PendingRequest, answer: PipelinedResponse) -> None:
-        if answer.command is None:
-            assert answer.error is not None
-            self._on_error(pending, answer.error)
-        elif answer.command.code not in STORED_CODES:
+    def _on_response(self, pending: _PendingRequest, response: PipelinedResponse) -> None:
+        if response.command is None:
+            assert response.error is not None
+            self._on_error(pending, response.error)
+        elif response.command.code not in STORED_CODES:
             addr = self._routes.master(pending.queue.broker) or ""
-            self._on_error(pending, ReplyError(answer.command.code, answer.command.remark, addr))
+            self._on_error(pending, ReplyError(response.command.code, response.command.remark, addr))
         else:
-            self._on_stored(pending, answer.command)
+            self._on_stored(pending, response.command)
 
-    def _on_stored(self, pending: _PendingRequest, answer: Command) -> None:
+    def _on_stored(self, pending: _PendingRequest, response: Command) -> None:
         request = pending.request
         self._pending_bytes -= len(request.body)
         self.stats.messages += request.message_count
         self.stats.bytes += len(request.body)
-        if answer.code != ResponseCode.SUCCESS:
+        if response.code != ResponseCode.SUCCESS:
             self.stats.not_durable += request.message_count
         if request.lane.is_ordered:
             following = self._blocked[request.lane.queue]
