@@ -164,10 +164,14 @@ def test_queues_are_selected_in_rotation_and_a_failed_broker_is_avoided():
     assert send_codec.select_queue(QUEUES[:2], 1, "a") == QUEUES[1]  # the only broker
 
 
-@pytest.mark.parametrize(("key", "queue_id"), [("ORDER-17", 1), ("", 0), ("polygenelubricants", 0)])
-def test_an_order_key_selects_the_queue_as_java_does(key, queue_id):
-    # Java: Math.abs("ORDER-17".hashCode()) % 2 = 2050450513 % 2; "polygenelubricants" hashes to the smallest int
-    assert send_codec.queue_for_key(QUEUES[:2], key).queue_id == queue_id
+@pytest.mark.parametrize(
+    ("key", "count", "queue_id"),
+    [("ORDER-17", 2, 1), ("", 2, 0), ("polygenelubricants", 2, 0), ("polygenelubricants", 3, 2)],
+)
+def test_an_order_key_selects_the_queue_as_java_does(key, count, queue_id):
+    # Java: Math.abs("ORDER-17".hashCode() % 2) = 2050450513 % 2; "polygenelubricants" hashes to the smallest int
+    queues = [MessageQueue("T", "a", number) for number in range(count)]
+    assert send_codec.queue_for_key(queues, key).queue_id == queue_id
 
 
 def test_response_codes_of_stored_messages_equal_those_of_the_protocol():

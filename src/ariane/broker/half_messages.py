@@ -119,6 +119,7 @@ def check_body(half: Record) -> bytes:
 
 def root_of(table: dict[str, str], offset: int) -> int:
     """Return the root of the copy at a queue offset."""
+    # A copy is stored after its root: no other value is trusted.
     root = parse_number(table.get(PREPARED_QUEUE_OFFSET), offset)
     return root if root < offset else offset
 

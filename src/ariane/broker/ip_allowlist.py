@@ -26,6 +26,7 @@ _ALL_FORMS = ("*", "*.*.*.*", "*:*:*:*:*:*:*:*")
 _OUTSIDE_BRACES = re.compile(r",(?![^{]*\})")
 _BRACES = re.compile(r"(.*[.:])\{([^{}]+)\}\Z")
 
+# Each request is compared with all patterns of the list.
 PATTERNS_MAX = 10_000
 
 

@@ -123,6 +123,7 @@ async def run_fetch_loop(process_queue: ProcessQueue, context: FetchContext) -> 
         result = await _pull_or_pause(process_queue, context)
         if result is None:
             continue
+        # The queue may have been revoked while the pull was held: its messages belong to the next owner.
         if process_queue.is_revoked:
             break
         if result.is_offset_moved:
@@ -165,6 +166,7 @@ async def _accept(result: PullResult, process_queue: ProcessQueue, context: Fetc
         context.rates.record_pull(queue.topic, len(result.messages), clock.monotonic() - process_queue.pulled_at)
         context.delivery.on_messages(process_queue, result.messages)
         await clock.sleep(context.options.settings.pull_interval_ms / 1000)
+    # Only without pending messages: otherwise the offset would pass them.
     elif not len(process_queue.tracker):
         context.offsets.update(queue, result.next_offset)
 

@@ -19,6 +19,7 @@ from ariane.protocol.requests.clients import LockBatch, LockBatchResponse, WireQ
 
 log = logging.getLogger("ariane.client")
 
+# Two renewals within the 60 s of a broker may fail before a lock is lost.
 LOCK_RENEWAL_S = 20.0
 TIMEOUT_MS = 1_000
 
@@ -69,6 +70,7 @@ class QueueLockClient:
             return LockResult({queue.queue() for queue in fastjson.decode(body, LockBatchResponse).locked}, set())
         except ArianeError as error:
             log.warning("Group %s could not lock queues at %s: %s", self._group, broker, error)
+            # Not the same as refused: the lock may still be held, so the caller trusts it until its time is over.
             return LockResult(set(), set(queues))
 
     async def _request(self, broker: str, code: RequestCode, queues: list[MessageQueue]) -> bytes:

@@ -72,12 +72,14 @@ class SendBack:
             max_reconsume_times=self._max,
         )
         try:
+            # The master, also for a message that was pulled from a slave: slaves store no messages.
             addr = self._routes.master_address(message.queue.broker)
             if addr is None:
                 raise ConnectionLost(message.queue.broker, "no master in the cached routes")
             await self._peers.request_ok(addr, RequestCode.CONSUMER_SEND_MSG_BACK, request, timeout_ms=TIMEOUT_MS)
         except ArianeError as error:
             log.warning("Group %s could not send message %s back: %s", self._group, message.message_id, error)
+            # A broker without retries has no retry topic either.
             if isinstance(error, ReplyError) and error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 return False
             return await self.send_copy(message)
@@ -98,6 +100,7 @@ class SendBack:
 def copy_to_retry(message: ReceivedMessage, group: str, max_times: int, settings: ProducerSettings) -> PreparedMessage:
     """Return a copy of the message, prepared for the group's retry topic."""
     table = dict(message.properties)
+    # Otherwise the broker would take the copy for a half message.
     table.pop(names.TRAN_MSG, None)
     table.setdefault(names.ORIGIN_MESSAGE_ID, message.message_id)
     table[names.RETRY_TOPIC] = message.topic

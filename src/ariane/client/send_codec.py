@@ -155,6 +155,7 @@ def prepare_batch(
             raise MessageRefused(
                 f"the batch contains messages of {first.topic} and {message.topic}: expected one topic per batch"
             )
+        # The request has one WAIT for all messages, and the broker ignores those of the entries.
         if message.wait_stored != first.wait_stored:
             raise MessageRefused("wait_stored differs within the batch: send those messages in two batches")
         if message.delay_level or message.deliver_at_ms:
@@ -263,8 +264,8 @@ def select_queue(queues: Sequence[MessageQueue], turn: int, avoid: str | None) -
 
 def queue_for_key(queues: Sequence[MessageQueue], key: str) -> MessageQueue:
     """Return the queue of all messages with this ordering key, as Java's SelectMessageQueueByHash does for a String."""
-    size = abs(java_hash(key))
-    return queues[0 if size == 2**31 else size % len(queues)]
+    # Java's 4.9.4 takes the absolute value of the remainder. Integers of Python do not overflow, so this is the same number.
+    return queues[abs(java_hash(key)) % len(queues)]
 
 
 @lru_cache(maxsize=4096)

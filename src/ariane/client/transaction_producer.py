@@ -130,6 +130,7 @@ class TransactionProducer(Producer):
         async with AsyncExitStack() as opening:
             tasks = BackgroundTasks(f"producer {self.group}")
             opening.push_async_callback(tasks.close)
+            # Before the producer is registered: brokers send checks as soon as they know the group.
             self._instance.register_transaction_check(self.group, self._on_check_request)
             opening.callback(self._instance.register_transaction_check, self.group, None)
             await super().__aenter__()
@@ -184,6 +185,7 @@ class TransactionProducer(Producer):
             )
             sent = await sender.send(prepared)
             span.on_result(sent)
+        # A half message that may be lost with its broker must not be followed by the application's transaction.
         state, error = LocalState.ROLLBACK, None
         if sent.status is SendStatus.SEND_OK:
             state, error = await _local_state(execute, sent, f"the transaction of {sent.message_id}")
@@ -239,6 +241,7 @@ class TransactionProducer(Producer):
         await hook_events.notify(hooks, event)
         remark = f"{type(error).__name__}: {error}" if error is not None else None
         try:
+            # One-way, as in Java: a lost end is repaired by the broker's next check.
             connection = await self._instance.peers.connect(addr)
             connection.one_way(RequestCode.END_TRANSACTION, encode_header(end), remark=remark)
         except (ConnectionLost, ProtocolError, OSError) as failure:

@@ -128,6 +128,7 @@ JOBS = {
     job.name: job
     for job in (
         PipelineJob("trace", (TRACES,), TRACE_TABLES),
+        # With the tables of `trace`, which its own are computed from.
         PipelineJob("traffic", (TRACES,), (*TRACE_TABLES, *TRAFFIC_TABLES)),
         PipelineJob("lag", (SAMPLES,), (CONSUMPTION_TABLE,)),
         PipelineJob("health", (TRACES, RECORDS), (HEALTH_TABLE,)),

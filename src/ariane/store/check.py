@@ -126,11 +126,14 @@ def _log(
 ) -> Iterator[CheckFinding]:
     """Check all records, file by file, and files that are missing between others."""
     safe = checkpoint.safe_offset
+    # A running broker may not have dispatched its newest records yet; below the safe offset every record has its entry.
     complete_to = (safe or 0) if is_running else NOTHING
     end = log.start
     last_ms = 0
     times_back = 0
     while True:
+        # Up to the safe offset everything was written, so that invalid bytes are damage; after it they may be a torn
+        # write. The scan changes its rule there.
         is_sure = safe is not None and end < safe <= log.stop
         stop = safe if is_sure and safe is not None else NOTHING
         walk = RecordScanner(log, end, stop, check_crc=True, min_store_ms=0, all_written=is_sure)
@@ -152,6 +155,7 @@ def _log(
         later = [base for base in log.bases if base >= end]
         if is_sure and end == safe:
             continue
+        # The scan ended within an existing file, or at the last one: this is the end of the log.
         if log.has(end) or not later:
             break
         yield CheckFinding(
@@ -194,6 +198,7 @@ def _trailing_bytes(log: Segments, end: int, reason: str, *, is_running: bool) -
         if position is None:
             position = following
             continue
+        # Files are sparse: only their written parts are read.
         data = log.read(position, CHUNK_BYTES)
         remainder += len(data) - data.count(0)
         position += len(data)

@@ -78,6 +78,7 @@ def load_log(files: OpenFiles, directory: str, size: int, *, clean: bool, flushe
     if wrong:
         last = loaded.segments.bases[-1]
         length = wrong.get(last, size)
+        # A file is created and then extended to its size; a crash in between leaves it short.
         is_crash = length < size and (not clean or length == 0) and (flushed is None or flushed <= last + length)
         if set(wrong) == {last} and is_crash:
             files.disk.truncate(files.get(loaded.segments.path(last)), size)

@@ -51,6 +51,7 @@ class PullFilterBuilder:
         Raises:
             ReplyError: the group may not pull from this queue, or its subscription is missing, outdated or malformed.
         """
+        # The checks are in Java's order, because the code of the first failure decides what a client does next.
         config, group, topic = self._settings.current, request.consumer_group, request.topic
         if not config.broker_permission & PERM_READ:
             raise ReplyError(
@@ -78,6 +79,7 @@ class PullFilterBuilder:
             record_filter = self._from_request(request)
         else:
             record_filter = self._from_heartbeat(request, may_broadcast=group_config.consume_broadcast_enable)
+        # A retried message is in the group's retry topic; the expression belongs to the topic that it came from.
         if config.filter_support_retry and topic.startswith(RETRY_PREFIX):
             return record_filter._replace(accept=_accept_retried(self._filters, topic.removeprefix(RETRY_PREFIX)))
         return record_filter
@@ -92,6 +94,7 @@ class PullFilterBuilder:
             except FilterError as error:
                 remark = f"parse the consumer's subscription failed: {error}"
                 raise ReplyError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark) from error
+            # Compiled first: an invalid expression is reported even if filters are disabled.
             if is_enabled:
                 return RecordFilter(accept=_accept(sql))
         raise ReplyError(ResponseCode.SYSTEM_ERROR, unsupported_remark(request.expression_type, is_enabled))

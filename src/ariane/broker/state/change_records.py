@@ -217,11 +217,13 @@ def _paths(disk: Disk, directory: str) -> list[str]:
 
 def _entries(path: str, data: bytes) -> Iterable[ChangeEntry]:
     """Yield the readable lines. A damaged line does not affect others, since each change is complete in itself."""
+    # Text after the last newline is a line whose write was interrupted.
     *lines, remainder = data.split(b"\n")
     offset, damaged_bytes, damaged_at = 0, 0, 0
     for line in lines:
         entry = _entry(line)
         if entry is None:
+            # Adjacent damaged lines are reported together.
             damaged_at = damaged_at if damaged_bytes else offset
             damaged_bytes += len(line) + 1
         else:

@@ -70,6 +70,7 @@ def _describe_offsets(first: int, end: int) -> str:
 
 
 def positions_to_json(positions: Positions) -> dict[str, Any]:
+    # Sorted, because Spark compares offsets as text: an equal position must give an equal text.
     tree: dict[str, Any] = {}
     for queue in sorted(positions):
         brokers = tree.setdefault(queue.topic, {})
@@ -239,4 +240,5 @@ def _scale_to_limit(pending: Positions, limit: int | None, costs: Mapping[Messag
     total = sum(count * costs.get(queue, 1) for queue, count in pending.items())
     if limit is None or total <= limit:
         return pending
+    # At least one entry of each queue: a small queue would otherwise starve next to a large one.
     return {queue: max(1, int(count * limit // total)) for queue, count in pending.items()}
