@@ -11,7 +11,7 @@ from ariane.cluster.admin import Admin
 from ariane.cluster.broker_runtime import BrokerRates
 from ariane.cluster.connection import BrokerUnavailable
 from ariane.cluster.group_lag import GroupLagOperations
-from ariane.cluster.topic_admin import TopicQueueBounds
+from ariane.cluster.topic_queries import TopicQueueBounds
 from ariane.errors import ProtocolError, ServerUnavailable
 from ariane.net.connection import Handler, Peer, Reply
 from ariane.net.connection_pool import ConnectionPool

@@ -1,4 +1,8 @@
-"""`ariane broker`: runs a broker in the foreground. [mqbroker]"""
+"""`ariane broker`: runs a broker in the foreground; its subcommands administer running brokers. [mqbroker]
+
+ariane broker -c FILE            run a broker
+ariane broker status broker-a    a subcommand (`broker_subcommands`)
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,30 @@ from typing import Annotated
 
 import typer
 
-from ariane.cli import shared_options
+from ariane.cli import broker_subcommands, shared_options
+from ariane.cli.help_format import create_app, examples
+from ariane.errors import UsageError
+
+SUMMARY = """Run a broker; subcommands administer running brokers.
+
+Runs until SIGINT or SIGTERM. Unknown or unsupported configuration keys are reported on stderr."""
+
+app = create_app(SUMMARY, invoke_without_command=True)
+broker_subcommands.register(app)
 
 
+@app.callback(
+    help=SUMMARY,
+    no_args_is_help=False,  # without options, a broker runs with the default settings
+    subcommand_metavar="[COMMAND]",
+    epilog=examples(
+        "ariane broker -c conf/broker.conf -n 10.0.0.1:9876",
+        "ariane broker -c conf/broker.conf --printConfigItem",
+        "ariane broker status broker-a  # of a running broker",
+    ),
+)
 def broker(
+    context: typer.Context,
     config_file: Annotated[
         Path | None,
         typer.Option(
@@ -53,10 +77,10 @@ def broker(
     ] = False,
     until_stdin_closes: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
-    """Run a broker.
-
-    Runs until SIGINT or SIGTERM. Unknown or unsupported configuration keys are reported on stderr.
-    """
+    """Run a broker, unless a subcommand follows."""
+    if context.invoked_subcommand is not None:
+        _check_no_options(context)
+        return
     from ariane.broker.broker import Broker
     from ariane.broker.config import BROKER_SETTINGS
     from ariane.cli import run_server
@@ -81,3 +105,16 @@ def broker(
         log_file=log_file,
         until_stdin_closes=until_stdin_closes,
     )
+
+
+def _check_no_options(context: typer.Context) -> None:
+    """Check that the options of a broker do not precede a subcommand, which would ignore them.
+
+    Raises:
+        UsageError: there is one.
+    """
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if source is not None and source.name == "COMMANDLINE":
+            fix = f"is an option of a broker that is run; place the options of {context.invoked_subcommand} after its name"
+            raise UsageError(parameter.opts[0], None, fix)

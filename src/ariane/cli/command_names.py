@@ -16,7 +16,9 @@ ALL = "all"
 COMMANDS = {
     "up": "run a name server and a broker on this machine",
     "namesrv": "run a name server",
-    "broker": "run a broker",
+    "broker": "run a broker, or administer one",
+    "topic": "create, change, list and delete topics",
+    "cluster": "print the state of all servers",
     "admin": "run a command of mqadmin",
     "doctor": "check a cluster for faults and name the fixes",
     "cat": "print the messages of a topic, or send standard input",

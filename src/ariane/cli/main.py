@@ -19,6 +19,7 @@ from ariane.cli import (
     archive_command,
     broker_command,
     cat_command,
+    cluster_command,
     collect_command,
     doctor_command,
     exporter_command,
@@ -27,6 +28,7 @@ from ariane.cli import (
     replay_command,
     report_command,
     store_command,
+    topic_command,
     trace_command,
     up_command,
 )
@@ -64,13 +66,9 @@ _add(
     "ariane up --demo --exit  # send 1,000 orders, verify the outcome",
 )
 _add("namesrv", namesrv_command.namesrv, SERVERS, "ariane namesrv -c conf/namesrv.conf", "ariane namesrv --port 9876")
-_add(
-    "broker",
-    broker_command.broker,
-    SERVERS,
-    "ariane broker -c conf/broker.conf -n 10.0.0.1:9876",
-    "ariane broker -c conf/broker.conf --printConfigItem",
-)
+app.add_typer(broker_command.app, name="broker", rich_help_panel=SERVERS)
+app.add_typer(topic_command.app, name="topic", rich_help_panel=CLUSTER)
+app.add_typer(cluster_command.app, name="cluster", rich_help_panel=CLUSTER)
 _add(
     "admin",
     admin_command.admin,

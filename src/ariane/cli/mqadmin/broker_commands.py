@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import NamedTuple
 
+from ariane.cli.json_output import to_builtins
 from ariane.cli.mqadmin.command import BROKER, CLUSTER, AdminCommand, Option, Options, Output, lines
 from ariane.cluster.admin import Admin
 from ariane.cluster.broker_runtime import RequestQueue, RuntimeInfo
@@ -51,7 +52,7 @@ async def _cluster_list(admin: Admin, *, with_totals: bool) -> Output:
         )  # fmt: skip
         now_ms = int(time.time() * 1000)
         texts = [header, *(_status_row(row, now_ms) for row in rows)]
-    return Output(lines(texts), [_status_data(row) for row in rows], answers.unavailable)
+    return Output(lines(texts), [server_data(*row) for row in rows], answers.unavailable)
 
 
 def _totals_row(row: ServerStatus) -> str:
@@ -87,12 +88,12 @@ def _load(tps: float | None, queue: RequestQueue) -> str:
     return f"{tps or 0.0:9.2f}({_or_unknown(queue.size)},{_or_unknown(queue.head_wait_ms)}ms)"
 
 
-def _status_data(row: ServerStatus) -> dict[str, object]:
-    server, runtime = row
-    names = {"cluster": server.cluster, "broker": server.broker, "brokerId": server.broker_id, "addr": server.addr}
-    if runtime is None:
-        return {**names, "runtime": None}
-    return {**names, "runtime": {name: getattr(runtime, name) for name in runtime.__struct_fields__ if name != "table"}}
+def server_data(server: BrokerServer, runtime: RuntimeInfo | None) -> dict[str, object]:
+    """Return a server and its runtime state for JSON, without the texts that the state was decoded from."""
+    state = to_builtins(runtime)
+    if state is not None:
+        del state["table"]
+    return {**to_builtins(server), "runtime": state}
 
 
 def _or_unknown(value: int | None) -> str:

@@ -82,12 +82,12 @@ async def delete_topic(admin: Admin, options: Options) -> AsyncIterator[Output]:
 async def update_topic_perm(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Change the permission of a topic on one broker or on all masters of a cluster that have it."""
     servers = await admin.select_brokers(cluster=options.clusterName, broker=options.brokerAddr)
-    changes = await admin.set_topic_perm(options.topic, options.perm, servers=servers)
-    if options.brokerAddr and changes[0].old == options.perm:
+    changes = await admin.change_topic(options.topic, perm=options.perm, servers=servers)
+    if options.brokerAddr and changes[0].old_perm == options.perm:
         yield Output("new perm equals to the old one!\n", changes)
         return
     text = lines(
-        f"update topic perm from {change.old} to {options.perm} in {change.addr} success." for change in changes
+        f"update topic perm from {change.old_perm} to {options.perm} in {change.addr} success." for change in changes
     )
     if options.brokerAddr:
         text += f"{topic_config(changes[0].config)}.\n"
