@@ -22,8 +22,9 @@ from ariane.client import (
     TransactionProducer,
 )
 from ariane.client.hooks import TransactionEnd
-from ariane.cluster import transaction_admin as admin
-from ariane.errors import MessageRefused, ReplyError, RouteNotFound
+from ariane.cluster.admin import Admin
+from ariane.cluster.transaction_admin import HalfMessage
+from ariane.errors import MessageRefused, NotFound, ReplyError
 from ariane.model import ids
 from ariane.model.message import Message, ReceivedMessage
 from ariane.model.topic import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
@@ -481,19 +482,19 @@ def test_open_and_discarded_half_messages_are_listed(tmp_path: Path) -> None:
             TransactionProducer(
                 "P", servers.namesrv, check=lambda message: states.get(message.message_id, LocalState.UNKNOWN)
             ) as producer,
-            ConnectionPool() as peers,
+            Admin(servers.namesrv) as admin,
         ):
             unknown = always(LocalState.UNKNOWN)
             waits = await producer.send_in_transaction(text(b"waits"), unknown, immunity_s=3600)
             lost = await producer.send_in_transaction(text(b"lost"), unknown)
             await producer.send_in_transaction(text(b"done"), always(LocalState.COMMIT))
-            aside: list[admin.HalfMessage] = []
+            aside: list[HalfMessage] = []
             async with asyncio.timeout(PATIENCE_S):
                 while not aside:
                     await asyncio.sleep(0.05)
-                    (broker,) = await admin.list_check_limit_exceeded(peers, servers.namesrv)
+                    (broker,) = (await admin.list_check_limit_exceeded()).brokers
                     aside = broker.messages
-            (broker,) = await admin.list_open(peers, servers.namesrv)
+            (broker,) = (await admin.list_open_transactions()).brokers
             assert (broker.broker, broker.addr, broker.total) == ("broker-a", servers.broker, 1)
             (half,) = broker.messages
             assert (half.topic, half.group, half.unique_key, half.keys) == ("T", "P", waits.sent.message_id, "waits")
@@ -503,7 +504,7 @@ def test_open_and_discarded_half_messages_are_listed(tmp_path: Path) -> None:
             assert [(one.unique_key, one.checks) for one in aside] == [(lost.sent.message_id, 2)]
 
             states[lost.sent.message_id] = LocalState.COMMIT
-            await admin.resume_checks(peers, servers.broker, aside[0].offset_message_id)
+            await admin.resume_checks(lost.sent.message_id)
             inbox = Inbox()
             async with PushConsumer("C", servers.namesrv, {"T": "*"}, inbox, start="first", settings=FAST):
                 await until(lambda: len(inbox.messages) >= 2)
@@ -511,10 +512,10 @@ def test_open_and_discarded_half_messages_are_listed(tmp_path: Path) -> None:
 
             for number in range(5):
                 await producer.send_in_transaction(text(b"%d" % number), unknown, immunity_s=3600)
-            (broker,) = await admin.list_open(peers, servers.namesrv, cluster="DefaultCluster", most=3)
+            (broker,) = (await admin.list_open_transactions(cluster="DefaultCluster", limit=3)).brokers
             assert (broker.total, [half.keys for half in broker.messages]) == (6, ["waits", "0", "1"])
-            with pytest.raises(RouteNotFound):
-                await admin.list_open(peers, servers.namesrv, cluster="Other")
+            with pytest.raises(NotFound, match="DefaultCluster"):
+                await admin.list_open_transactions(cluster="Other")
 
     run(work())
 
@@ -524,15 +525,15 @@ def test_the_age_of_a_checked_half_message_is_that_of_its_first_copy(tmp_path: P
         async with (
             cluster(tmp_path, **EAGER, transaction_check_max=1000) as servers,
             TransactionProducer("P", servers.namesrv, check=always(LocalState.UNKNOWN)) as producer,
-            ConnectionPool() as peers,
+            Admin(servers.namesrv) as admin,
         ):
             await producer.send_in_transaction(text(b"x"), always(LocalState.UNKNOWN))
-            (broker,) = await admin.list_open(peers, servers.namesrv)
+            (broker,) = (await admin.list_open_transactions()).brokers
             first_ms = broker.messages[0].stored_ms
             async with asyncio.timeout(PATIENCE_S):
                 while broker.messages[0].checks < 3:
                     await asyncio.sleep(0.05)
-                    (broker,) = await admin.list_open(peers, servers.namesrv)
+                    (broker,) = (await admin.list_open_transactions()).brokers
             (half,) = broker.messages
             assert (half.first_stored_ms, half.stored_ms > first_ms, broker.total) == (first_ms, True, 1)
 

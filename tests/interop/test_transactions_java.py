@@ -15,11 +15,11 @@ from interop_servers import pull_all
 
 from ariane.broker import half_messages
 from ariane.client import LocalState, SendResult, TransactionProducer
-from ariane.cluster import transaction_admin as admin
+from ariane.cluster.admin import Admin
+from ariane.cluster.transaction_admin import BrokerHalfMessages
 from ariane.model import host
 from ariane.model.message import Message, ReceivedMessage
 from ariane.model.topic import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
-from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import record
 from ariane.protocol.record import Record
 from ariane.store.message_store import StoreConfig, open_store
@@ -175,9 +175,9 @@ def test_a_java_admin_client_resumes_a_half_message_discarded_by_our_broker(tmp_
 
 
 def test_open_half_messages_of_a_java_broker_are_listed(tmp_path: Path) -> None:
-    async def listed(namesrv: str) -> admin.BrokerHalfMessages:
-        async with ConnectionPool() as peers:
-            (broker,) = await admin.list_open(peers, namesrv)
+    async def listed(namesrv: str) -> BrokerHalfMessages:
+        async with Admin(namesrv) as admin:
+            (broker,) = (await admin.list_open_transactions()).brokers
             return broker
 
     with java_servers(tmp_path, transactionCheckMax="1000", transactionCheckInterval="2000") as namesrv:

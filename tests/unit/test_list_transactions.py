@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ariane.cluster import transaction_admin
+from ariane.cluster.transaction_admin import TransactionOperations
 from ariane.errors import ReplyError
 from ariane.model import host
 from ariane.model.message import CHECK_TIMES, KEYS, PGROUP, REAL_QID, REAL_TOPIC, UNIQ_KEY
@@ -93,13 +93,15 @@ class CheckingJavaBroker:
 @pytest.mark.parametrize("check_at", range(1, 12))
 def test_a_check_between_two_requests_hides_and_doubles_no_open_transaction(check_at: int) -> None:
     broker = CheckingJavaBroker(["K-0", "K-1", "K-2"], {check_at})
-    (listed,) = asyncio.run(transaction_admin.list_open(broker, "127.0.0.1:9876"))  # type: ignore[arg-type]
+    admin = TransactionOperations("127.0.0.1:9876", peers=broker)  # type: ignore[arg-type]
+    (listed,) = asyncio.run(admin.list_open_transactions()).brokers
     assert sorted(half.keys for half in listed.messages) == ["K-0", "K-1", "K-2"]
     assert listed.total == 3
 
 
 def test_checks_before_every_request_hide_no_open_transaction() -> None:
     broker = CheckingJavaBroker(["K-0", "K-1"], set(range(1, 100)))
-    (listed,) = asyncio.run(transaction_admin.list_open(broker, "127.0.0.1:9876"))  # type: ignore[arg-type]
+    admin = TransactionOperations("127.0.0.1:9876", peers=broker)  # type: ignore[arg-type]
+    (listed,) = asyncio.run(admin.list_open_transactions()).brokers
     assert sorted(half.keys for half in listed.messages) == ["K-0", "K-1"]
     assert listed.total == 2

@@ -11,19 +11,23 @@ from __future__ import annotations
 from ariane.cluster.broker_admin import BrokerOperations
 from ariane.cluster.cluster_snapshot import DiagnosisOperations
 from ariane.cluster.consumer_status import ConsumerStatusOperations
-from ariane.cluster.message_sending import MessageSendOperations
+from ariane.cluster.delayed_messages import DelayedOperations
+from ariane.cluster.message_search import MessageSearchOperations
 from ariane.cluster.message_tracking import MessageTrackOperations
 from ariane.cluster.offset_admin import OffsetOperations
 from ariane.cluster.topic_admin import TopicOperations
+from ariane.cluster.transaction_admin import TransactionOperations
 
 
 class Admin(
     TopicOperations,
     BrokerOperations,
     MessageTrackOperations,
-    MessageSendOperations,
     ConsumerStatusOperations,
     OffsetOperations,
+    MessageSearchOperations,
+    DelayedOperations,
+    TransactionOperations,
     DiagnosisOperations,
 ):
     """Operator's view of a cluster of Ariane or Apache RocketMQ. Arguments: `ClusterConnection`."""

@@ -17,7 +17,15 @@ import msgspec
 
 from ariane.cluster.connection import Answers, BrokerServer, BrokerUnavailable
 from ariane.cluster.queue_reading import QueueReadOperations, readable_servers
-from ariane.errors import ConnectionLost, ProtocolError, ReplyError, RequestTimeout
+from ariane.errors import (
+    ArianeError,
+    ConnectionLost,
+    NotFound,
+    ProtocolError,
+    ReplyError,
+    RequestTimeout,
+    ServerUnavailable,
+)
 from ariane.model import ids
 from ariane.model.message import KEYS, UNIQ_KEY, MessageQueue, ReceivedMessage
 from ariane.model.topic import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
@@ -56,6 +64,13 @@ class QueryResult(NamedTuple):
     def first(self) -> ReceivedMessage | None:
         """The message that was stored first; None if no broker has one."""
         return self.messages[0] if self.messages else None
+
+    def not_found(self, kind: str, name: str) -> ArianeError:
+        """Return the error for an empty result. It is final only if all brokers responded."""
+        if not self.unavailable:
+            return NotFound(kind, name)
+        reasons = ", ".join(f"{broker.broker} {broker.addr}: {broker.reason}" for broker in self.unavailable)
+        return ServerUnavailable(f"no {kind} {name} on the brokers that responded; without a response: {reasons}")
 
 
 class _BrokerResult(NamedTuple):
@@ -114,7 +129,9 @@ class MessageOperations(QueueReadOperations):
         names = {at: name for name, data in info.broker_addr_table.items() for at in data.broker_addrs.values()}
         return to_message(record.decode(answer.body), names.get(addr, addr))
 
-    async def find_messages(self, message_id: str, topic: str | None = None) -> QueryResult:
+    async def find_messages(
+        self, message_id: str, topic: str | None = None, *, pending_only: bool = False
+    ) -> QueryResult:
         """Return the message with an id of any kind, and all stored copies if it is a unique key.
 
         A unique key without a topic is looked up in all topics of all brokers: also among retries, dead letters, delayed
@@ -123,6 +140,7 @@ class MessageOperations(QueueReadOperations):
         Args:
             message_id: Offset id or unique key, with IPv4 or IPv6 addresses.
             topic: Search a unique key in this topic only.
+            pending_only: Search a unique key in PENDING_TOPICS only: delayed messages and half messages.
 
         Raises:
             RouteNotFound: the topic does not exist.
@@ -138,7 +156,7 @@ class MessageOperations(QueueReadOperations):
                 pass  # no record begins there: it may be a unique key all the same
             except (ConnectionLost, RequestTimeout) as error:
                 unreachable = (BrokerUnavailable("of the id", ids.parse_offset_message_id(message_id)[0], str(error)),)
-        result = await self._search_all_topics(message_id)
+        result = await self._search_all_topics(message_id, pending_only)
         return result if result.messages else result._replace(unavailable=result.unavailable + unreachable)
 
     async def view_at(self, queue: MessageQueue, offset: int) -> ReceivedMessage | None:
@@ -158,14 +176,16 @@ class MessageOperations(QueueReadOperations):
         bounds = {"MIN_OFFSET": str(page.min_offset), "MAX_OFFSET": str(page.max_offset)}
         return msgspec.structs.replace(message, properties={**message.properties, **bounds})
 
-    async def _search_all_topics(self, unique_key: str) -> QueryResult:
+    async def _search_all_topics(self, unique_key: str, pending_only: bool) -> QueryResult:
         """Return the messages with a unique key, whatever topic stores them."""
         info = await self.fetch_cluster()
         servers = readable_servers(TopicRoute(broker_datas=tuple(info.broker_addr_table.values())))
 
         async def search(server: BrokerServer) -> _BrokerResult:
-            answer = await self.request(server.addr, RequestCode.GET_ALL_TOPIC_CONFIG, is_slow=True)
-            topics = {*fastjson.decode(answer.body, TopicTable).topic_config_table, *PENDING_TOPICS}
+            topics = set(PENDING_TOPICS)
+            if not pending_only:
+                answer = await self.request(server.addr, RequestCode.GET_ALL_TOPIC_CONFIG, is_slow=True)
+                topics.update(fastjson.decode(answer.body, TopicTable).topic_config_table)
             in_flight = asyncio.Semaphore(CONCURRENT_TOPICS)
 
             async def query(topic: str) -> _BrokerResult:

@@ -1,8 +1,8 @@
 """Transactions for operators: lists open and abandoned half messages, and makes a broker check one again.
 
-    list_open(peers, namesrv)                    half and op queue of every master, read from the broker's own progress on
-    list_check_limit_exceeded(peers, namesrv)    TRANS_CHECK_MAX_TIME_TOPIC
-    resume_checks(peers, addr, id)               RESUME_CHECK_HALF_MESSAGE (323), for one of either
+    list_open_transactions       half and op queue of every master, read from the broker's own progress on
+    list_check_limit_exceeded    TRANS_CHECK_MAX_TIME_TOPIC
+    resume_checks(id)            RESUME_CHECK_HALF_MESSAGE (323), for one of either
 
 It asks for nothing that 4.9.4 brokers do not serve. Those keep no topic for the op queue, so it cannot be pulled there: its
 entries are asked for (321), then each record (33). [ResumeCheckHalfMessage of DefaultMQAdminExt; the list has no counterpart]
@@ -16,14 +16,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from ariane.broker import half_messages
-from ariane.broker.state.open_transactions import OpenTransactions, OpenTransactionsBuilder
-from ariane.errors import ReplyError, RouteNotFound
+from ariane.cluster.connection import BrokerServer, BrokerUnavailable, Change, ClusterConnection
+from ariane.cluster.message_query import is_offset_id
+from ariane.errors import NotFound, ReplyError
 from ariane.model import ids
 from ariane.model.message import CHECK_IMMUNITY_TIME, CHECK_TIMES, KEYS, PGROUP, REAL_QID, REAL_TOPIC, UNIQ_KEY
 from ariane.model.topic import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
 from ariane.net.connection_pool import ConnectionPool
-from ariane.net.name_servers import NameServerClient
 from ariane.protocol import fastjson, record
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.record import Record
@@ -42,6 +41,7 @@ from ariane.protocol.requests.messaging import (
 
 TOOLS_GROUP = "TOOLS_CONSUMER"  # exists on every broker
 AT_ONCE = 32
+LIMIT = 1_000  # half messages per broker in detail
 
 
 class HalfMessage(NamedTuple):
@@ -77,48 +77,91 @@ class BrokerHalfMessages(NamedTuple):
     messages: list[HalfMessage]
 
 
-async def list_open(
-    peers: ConnectionPool, namesrv: str, *, cluster: str | None = None, most: int = 1000
-) -> list[BrokerHalfMessages]:
-    """Return the open transactions of every master (of `cluster`), at most `most` per broker in detail.
+class TransactionsResult(NamedTuple):
+    """Half messages of all brokers that responded."""
 
-    Transactions that end during the query may be included.
-
-    Raises:
-        RouteNotFound: no master is registered.
-    """
-    return [await _open_on(peers, name, addr, most) for name, addr in await _masters(peers, namesrv, cluster)]
+    brokers: list[BrokerHalfMessages]
+    unavailable: tuple[BrokerUnavailable, ...] = ()
 
 
-async def list_check_limit_exceeded(
-    peers: ConnectionPool, namesrv: str, *, cluster: str | None = None, most: int = 1000
-) -> list[BrokerHalfMessages]:
-    """Return the half messages that exceeded the check limit, the last `most` per broker, including resumed ones."""
-    found = []
-    for name, addr in await _masters(peers, namesrv, cluster):
-        first, stop = await _bounds(peers, addr, CHECK_MAX_TIME_TOPIC)
-        halves = [
-            _described(name, addr, one, None)
-            async for one in _read(peers, addr, CHECK_MAX_TIME_TOPIC, max(first, stop - most), stop)
-        ]
-        found.append(BrokerHalfMessages(name, addr, stop - first, halves))
-    return found
+class TransactionOperations(ClusterConnection):
+    """Operations on transactions."""
 
+    async def list_open_transactions(self, *, cluster: str | None = None, limit: int = LIMIT) -> TransactionsResult:
+        """Return the open transactions of every master, at most `limit` per broker in detail.
 
-async def resume_checks(peers: ConnectionPool, addr: str, offset_message_id: str) -> None:
-    """Make the broker at `addr` check a transaction again, with a reset check counter.
+        Transactions that end during the query may be included.
 
-    Raises:
-        ReplyError: the broker rejected the request.
-    """
-    header = ResumeCheckHalfMessage(offset_message_id)
-    await peers.request_ok(addr, RequestCode.RESUME_CHECK_HALF_MESSAGE, header)
+        Args:
+            cluster: Only brokers of this cluster.
+            limit: Maximum number of half messages per broker; the totals count all.
+
+        Raises:
+            NotFound: no such cluster.
+            ServerUnavailable: no master is registered.
+        """
+
+        async def read(server: BrokerServer) -> BrokerHalfMessages:
+            return await _open_on(self.peers, server.broker, server.addr, limit)
+
+        answers = await self.ask_all(await self.select_brokers(cluster=cluster), read)
+        return TransactionsResult([value for _, value in answers.values], answers.unavailable)
+
+    async def list_check_limit_exceeded(self, *, cluster: str | None = None, limit: int = LIMIT) -> TransactionsResult:
+        """Return the half messages that exceeded the check limit, the last `limit` per broker, including resumed ones.
+
+        Raises:
+            NotFound: no such cluster.
+            ServerUnavailable: no master is registered.
+        """
+
+        async def read(server: BrokerServer) -> BrokerHalfMessages:
+            name, addr = server.broker, server.addr
+            first, stop = await _bounds(self.peers, addr, CHECK_MAX_TIME_TOPIC)
+            halves = [
+                _described(name, addr, stored, None)
+                async for stored in _read(self.peers, addr, CHECK_MAX_TIME_TOPIC, max(first, stop - limit), stop)
+            ]
+            return BrokerHalfMessages(name, addr, stop - first, halves)
+
+        answers = await self.ask_all(await self.select_brokers(cluster=cluster), read)
+        return TransactionsResult([value for _, value in answers.values], answers.unavailable)
+
+    async def resume_checks(self, message_id: str) -> list[Change]:
+        """Make a broker check a half message again, with a reset check counter. In a dry run only record it.
+
+        Args:
+            message_id: Offset id of the half message, or the unique key of one that exceeded the check limit or is open.
+
+        Raises:
+            NotFound: no half message has this unique key.
+            ReplyError: the broker rejected the request.
+        """
+        if is_offset_id(message_id):
+            addr, offset_id = ids.parse_offset_message_id(message_id)[0], message_id
+        else:
+            half = await self._find_half_message(message_id)
+            addr, offset_id = half.addr, half.offset_message_id
+        summary = f"resume the checks of half message {message_id}"
+        header = ResumeCheckHalfMessage(offset_id)
+        return await self.change(Change(addr, summary, RequestCode.RESUME_CHECK_HALF_MESSAGE, header))
+
+    async def _find_half_message(self, unique_key: str) -> HalfMessage:
+        for result in (await self.list_check_limit_exceeded(), await self.list_open_transactions()):
+            found = [half for broker in result.brokers for half in broker.messages if half.unique_key == unique_key]
+            if found:
+                return found[-1]
+        raise NotFound("half message", unique_key)
 
 
 # --- one broker ---
 
 
 async def _open_on(peers: ConnectionPool, name: str, addr: str, most: int) -> BrokerHalfMessages:
+    # The broker's package is imported here, because only this list needs it.
+    from ariane.broker import half_messages
+    from ariane.broker.state.open_transactions import OpenTransactions, OpenTransactionsBuilder
+
     # The order of these requests matters because the broker goes on checking: a checked half message is appended again and the
     # progress moves past the old copy. Ends are read from the older progress on (an end is never skipped), half messages up to a
     # maximum read last (a copy is never missed).
@@ -158,7 +201,7 @@ async def _open_on(peers: ConnectionPool, name: str, addr: str, most: int) -> Br
 
 
 def _is_checked(half: Record) -> bool:
-    return half_messages.parse_number(half.property_map().get(CHECK_TIMES)) > 0
+    return _number(half.property_map().get(CHECK_TIMES)) > 0
 
 
 def _described(name: str, addr: str, half: Record, first: Record | None) -> HalfMessage:
@@ -167,11 +210,11 @@ def _described(name: str, addr: str, half: Record, first: Record | None) -> Half
         broker=name,
         addr=addr,
         topic=table.get(REAL_TOPIC, ""),
-        queue_id=half_messages.parse_number(table.get(REAL_QID), -1),
+        queue_id=_number(table.get(REAL_QID), -1),
         group=table.get(PGROUP, ""),
         unique_key=table.get(UNIQ_KEY, ""),
         keys=table.get(KEYS, ""),
-        checks=half_messages.parse_number(table.get(CHECK_TIMES)),
+        checks=_number(table.get(CHECK_TIMES)),
         immunity_s=table.get(CHECK_IMMUNITY_TIME),
         first_stored_ms=first.store_ms if first is not None else None,
         stored_ms=half.store_ms,
@@ -182,16 +225,9 @@ def _described(name: str, addr: str, half: Record, first: Record | None) -> Half
     )
 
 
-async def _masters(peers: ConnectionPool, namesrv: str, cluster: str | None) -> list[tuple[str, str]]:
-    info = await NameServerClient(peers, [namesrv]).fetch_cluster()
-    names = set(info.broker_addr_table) if cluster is None else set(info.cluster_addr_table.get(cluster, ()))
-    found = [
-        (name, data.master) for name, data in sorted(info.broker_addr_table.items()) if name in names and data.master
-    ]
-    if not found:
-        where = f"cluster {cluster}" if cluster is not None else "any cluster"
-        raise RouteNotFound(HALF_TOPIC, f"no master of {where} is registered with {namesrv}")
-    return found
+def _number(text: str | None, default: int = 0) -> int:
+    """Return a decimal number; `default` for other texts."""
+    return int(text) if text is not None and text.isascii() and text.isdecimal() and len(text) <= 18 else default
 
 
 async def _bounds(peers: ConnectionPool, addr: str, topic: str) -> tuple[int, int]:

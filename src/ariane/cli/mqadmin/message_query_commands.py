@@ -12,7 +12,7 @@ from ariane.cluster.admin import Admin
 from ariane.cluster.connection import BrokerUnavailable
 from ariane.cluster.message_query import QueryResult
 from ariane.cluster.message_tracking import MessageTrack, TraceRow
-from ariane.errors import ArianeError, NotFound, ServerUnavailable, UsageError
+from ariane.errors import ArianeError, NotFound, UsageError
 from ariane.model.message import UNIQ_KEY, MessageQueue, ReceivedMessage
 from ariane.model.topic import TRACE_TOPIC
 
@@ -46,7 +46,7 @@ async def query_by_id(admin: Admin, options: Options) -> AsyncIterator[Output]:
     for message_id in filter(None, map(str.strip, options.msgId.split(","))):
         found = await admin.find_messages(message_id, options.topic)
         if found.first is None:
-            missing.append(_not_found(message_id, found))
+            missing.append(found.not_found("message", message_id))
         elif options.consumerGroup:
             yield await _consume_directly(admin, found.first, options)
         elif options.sendMessage:
@@ -65,7 +65,7 @@ async def query_by_unique_key(admin: Admin, options: Options) -> AsyncIterator[O
     _check_direct(options)
     found = await admin.query_by_unique_key(options.topic, options.msgId.strip())
     if found.first is None:
-        raise _not_found(options.msgId, found)
+        raise found.not_found("message", options.msgId)
     if options.consumerGroup:
         yield await _consume_directly(admin, found.first, options)
         return
@@ -77,7 +77,7 @@ async def query_by_key(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Print unique key, queue and offset of every message with a business key."""
     found = await admin.query_by_key(options.topic, options.msgKey.strip())
     if found.first is None:
-        raise _not_found(options.msgKey, found, "message with key")
+        raise found.not_found("message with key", options.msgKey)
     rows = [
         KEY_ROW.format(
             message.properties.get(UNIQ_KEY, "-"),
@@ -157,14 +157,6 @@ def _check_direct(options: Options) -> None:
 
 def _notes(found: QueryResult) -> tuple[str, ...]:
     return tuple(f"Broker {broker}: {reason}." for broker, reason in found.truncated.items())
-
-
-def _not_found(name: str, found: QueryResult, kind: str = "message") -> ArianeError:
-    """Return the error for an empty result: it is final only if all brokers responded."""
-    if not found.unavailable:
-        return NotFound(kind, name)
-    reasons = ", ".join(f"{broker.broker} {broker.addr}: {broker.reason}" for broker in found.unavailable)
-    return ServerUnavailable(f"no {kind} {name} on the brokers that responded; without a response: {reasons}")
 
 
 def _command(name: str, run: Any, *options: Option, is_change: bool = False) -> AdminCommand:
