@@ -21,8 +21,11 @@ from ariane.cli import (
     cat_command,
     cluster_command,
     collect_command,
+    dead_letter_command,
+    delayed_command,
     doctor_command,
     exporter_command,
+    message_command,
     namesrv_command,
     pipeline_command,
     replay_command,
@@ -30,6 +33,7 @@ from ariane.cli import (
     store_command,
     topic_command,
     trace_command,
+    transaction_command,
     up_command,
 )
 from ariane.cli.help_format import HelpCommand, create_app, examples
@@ -80,6 +84,10 @@ _add(
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "allow_interspersed_args": False},
 )
 _add("doctor", doctor_command.doctor, CLUSTER, "ariane doctor", "ariane doctor -n 10.0.0.1:9876 --json")
+app.add_typer(message_command.app, name="message", rich_help_panel=CLUSTER)
+app.add_typer(dead_letter_command.app, name="dead-letter", rich_help_panel=CLUSTER)
+app.add_typer(delayed_command.app, name="delayed", rich_help_panel=CLUSTER)
+app.add_typer(transaction_command.app, name="transaction", rich_help_panel=CLUSTER)
 _add(
     "cat",
     cat_command.cat,

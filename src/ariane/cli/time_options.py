@@ -34,3 +34,18 @@ def parse_time(text: str, now_ms: int, option: str) -> int:
         fix = "expected a duration before now (30s, 15m, 1h, 2d) or a date and time in UTC (2026-01-31T10:00)"
         raise UsageError(option, text, fix) from None
     return ms_of(time)
+
+
+def parse_duration_ms(text: str, option: str) -> int:
+    """Return a duration in ms.
+
+    Args:
+        text: `30s`, `15m`, `1.5h` or `2d`.
+        option: name of the option, for the error.
+
+    Raises:
+        UsageError: the text has another form.
+    """
+    if match := re.fullmatch(r"(\d{1,9}(?:\.\d{1,6})?)([smhd])", text):
+        return int(float(match[1]) * UNITS_MS[match[2]])
+    raise UsageError(option, text, "expected a positive number followed by s, m, h or d, for example 30s or 1h")

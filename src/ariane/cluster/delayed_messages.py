@@ -136,7 +136,7 @@ class DelayedOperations(MessageOperations):
         if delayed.level is not None:
             raise ArianeError(
                 f"message {message_id} has delay level {delayed.level} and cannot be cancelled: only messages with a delivery"
-                f" time can. {server.broker} runs {await self._version(server)}"
+                f" time can be ({server.broker} runs {await self._version(server)})"
             )
         key = message.properties.get(UNIQ_KEY)
         handle = message.offset_message_id

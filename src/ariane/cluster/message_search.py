@@ -1,7 +1,7 @@
 """Searches topics for messages by time, tag, key and text, and resends dead letters. [QueryMsgByKeySubCommand, ResendMessage]
 
-    search(topic, MessageFilter)  ─→ newest matching messages        by the key index, or by reading the queues
-    resend_all(messages)          ─→ replay with a journal ─→ ReplayOutcome of each
+search(topic, MessageFilter)  ─→ newest matching messages        by the key index, or by reading the queues
+resend_all(messages)          ─→ replay with a journal ─→ ReplayOutcome of each
 """
 
 from __future__ import annotations

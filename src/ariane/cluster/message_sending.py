@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ariane.cluster.connection import Change, ClusterConnection
 from ariane.errors import ArianeError, RouteNotFound
-from ariane.model.message import Message, MessageQueue, ReceivedMessage
-from ariane.model.topic import AUTO_CREATE_TOPIC, DLQ_PREFIX, PERM_WRITE, RETRY_PREFIX
+from ariane.model.message import REAL_TOPIC, RETRY_TOPIC, Message, MessageQueue, ReceivedMessage
+from ariane.model.topic import AUTO_CREATE_TOPIC, DLQ_PREFIX, PERM_WRITE, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 from ariane.protocol.codes import RequestCode
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class MessageSendOperations(ClusterConnection):
 
         Args:
             message: The stored message.
-            topic: Target topic; None: the topic that stores it, or the original topic of a retried message or dead letter.
+            topic: Target topic; None: the topic that stores it, or the original topic of a retried, dead or delayed message.
 
         Raises:
             MessageRefused: its body cannot be read, or a dead letter does not contain its original topic.
@@ -104,8 +104,11 @@ class MessageSendOperations(ClusterConnection):
         from ariane.cluster.replay import build_message, original_topic
 
         original = to_original(message)
-        if topic is None and not message.queue.topic.startswith((DLQ_PREFIX, RETRY_PREFIX)):
-            topic = message.queue.topic
+        stored_in = message.queue.topic
+        if topic is None and stored_in in (SCHEDULE_TOPIC, TIMER_TOPIC):
+            topic = message.properties.get(RETRY_TOPIC) or message.properties.get(REAL_TOPIC)
+        elif topic is None and not stored_in.startswith((DLQ_PREFIX, RETRY_PREFIX)):
+            topic = stored_in
         return await self.send_message(build_message(original, topic or original_topic(original), ""))
 
     async def measure_sends(

@@ -15,7 +15,7 @@ import msgspec
 from ariane.cluster.connection import BrokerServer, BrokerUnavailable, Change
 from ariane.cluster.message_query import MessageOperations
 from ariane.cluster.queue_reading import readable_servers
-from ariane.errors import ArianeError, ProtocolError, ReplyError
+from ariane.errors import ArianeError, NotFound, ProtocolError, ReplyError
 from ariane.model.message import ReceivedMessage
 from ariane.model.topic import TRACE_TOPIC
 from ariane.model.trace_event import ConsumeEndEvent, PublishEvent
@@ -155,6 +155,20 @@ class MessageTrackOperations(MessageOperations):
             return None
         answer = await self.request(change.addr, code, header, is_slow=True)
         return fastjson.decode(answer.body, DirectConsumption)
+
+    async def find_client(self, message: ReceivedMessage, group: str) -> str:
+        """Return the id of an online client of a group at the broker that stores a message.
+
+        Raises:
+            ReplyError: the group is not online there.
+            ConnectionLost, RequestTimeout: the broker did not respond.
+        """
+        code = RequestCode.GET_CONSUMER_CONNECTION_LIST
+        answer = await self.request(message.store_host, code, GroupRef(group))
+        clients = sorted(client.client_id for client in fastjson.decode(answer.body, ConsumerConnection).connection_set)
+        if not clients:
+            raise NotFound(f"online client of group {group} at", message.store_host)
+        return clients[0]
 
     async def _track_in_group(self, message: ReceivedMessage, group: str, masters: list[BrokerServer]) -> MessageTrack:
         connections: list[ConsumerConnection] = []
