@@ -49,6 +49,7 @@ class HelpGroup(TyperGroup):
             command = self.get_command(ctx, name)
             if command is None or command.hidden:
                 continue
+            # Typer stores a placeholder object where no panel is set.
             section = getattr(command, "rich_help_panel", None)
             title = section if isinstance(section, str) else "Commands"
             sections.setdefault(title, []).append((name, command.get_short_help_str(limit=LEFT_WIDTH_MAX * 3)))
@@ -85,6 +86,7 @@ def _write_sections(command: TyperCommand | TyperGroup, ctx: Any, formatter: Any
         if record is None:
             continue
         names, text = record
+        # Shorter, because a line of help has 80 columns.
         row = (names, text.replace("[env var: ", "[env: "))
         if param.name == "help":
             last.append(row)

@@ -158,6 +158,7 @@ def _options(
 
 def run() -> None:
     """Run the command of `sys.argv`. Print expected errors as one line, without a traceback."""
+    # Errors that a user can solve are one line; anything else is a fault of the program and keeps its traceback.
     try:
         app(prog_name="ariane")
     except UsageError as error:

@@ -218,6 +218,7 @@ def status(
     states = []
     for table in tables.ALL_TABLES:
         version = table_format.read_version(tables_dir, table)
+        # A table without a version was never published: its job has not run, which is not a fault.
         if version is not None:
             states.append(_TableState(table.name, version, freshness(tables_dir, table, now_ms)))
     if not states:

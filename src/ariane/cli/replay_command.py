@@ -128,6 +128,7 @@ def replay(
     until_ms = None if until is None else parse_time(until, now_ms, "--until")
     if since_ms is not None and until_ms is not None and since_ms >= until_ms:
         raise UsageError("--since", since, f"not before --until {until}; specify an earlier time")
+    # The same rule as for `archive run`, so that --from takes the home that wrote the archive.
     if archive is not None:
         archive = homes.archive_dir(archive)
     selection = ReplayFilter(from_topic, since_ms, until_ms, key, where)

@@ -92,11 +92,13 @@ def report(
     for option, value in filters.items():
         if value is not None and option not in kind.filters:
             raise UsageError(f"--{option}", value, f"not supported by report {name}; remove it")
+    # Both are files or streams for programs, which a refresh would append to or overwrite.
     if watch is not None and (as_json or html):
         raise UsageError("--watch", None, "cannot be combined with --json or --html")
     if as_json and html:
         raise UsageError("--html", str(html), "cannot be combined with --json")
     _times(since, until)
+    # After the options are checked: a mistyped option is the more useful error on a machine without tables.
     tables_dir = homes.existing_tables_dir(home)
     selected = {option: value for option, value in filters.items() if option in kind.filters}
 

@@ -67,6 +67,7 @@ def check(
     except StoreError as error:
         typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(UNREADABLE) from None
+    # Notes do not lead to a failed exit status.
     faults = counts[checks.ERROR] + counts[checks.WARNING]
     if as_json:
         totals = {name: getattr(summary, name) for name in summary.__struct_fields__}

@@ -121,6 +121,7 @@ def _print(result: LookupResult, remarks: list[str], selection: str, *, is_list:
     elif result.rows:
         events = trace_lookup.timeline(result.rows)
         _print_table(console, _timeline_table(events))
+        # The ids in full below the table, where they can be copied.
         for message_id, number in _message_numbers(events).items():
             console.print(f"#{number} {message_id}")
         messages = len({row["message_id"] for row in result.rows})

@@ -174,6 +174,8 @@ async def _run_while_alive(work: object, programs: ChildProcesses) -> None:
 
 
 def _name_server(home: Path, port: int) -> ChildProcess:
+    # Everything below the home, and on the loopback address only: a home can be removed as a whole, and other machines
+    # do not reach the servers.
     settings = {
         "bindAddress": LOOPBACK,
         "kvConfigPath": str(home / "store" / "namesrv" / "kvConfig.json"),

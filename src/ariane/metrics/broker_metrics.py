@@ -59,6 +59,7 @@ class BrokerInternals(msgspec.Struct, frozen=True, kw_only=True):
 def _value(field: str) -> Callable[[BrokerInternals], Iterator[MetricSample]]:
     def samples(broker: BrokerInternals) -> Iterator[MetricSample]:
         value: Any = getattr(broker, field)
+        # An unknown value yields no sample: 0 would count as a measurement.
         if value is not None:
             yield broker.labels, value
 

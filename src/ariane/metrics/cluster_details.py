@@ -122,6 +122,7 @@ class DetailRound:
         for addr, column in zip(requests, columns, strict=True):
             for group, state in column.items():
                 if state.clients:
+                    # The rates of a client (307) are relayed by a broker to which it is connected.
                     homes.setdefault(group, addr)
                 states[group] = _merged(states.get(group), state)
         return states, homes
@@ -133,6 +134,7 @@ class DetailRound:
         responses = await asyncio.gather(*map(state_of, groups), return_exceptions=True)
         found = {}
         for response in responses:
+            # A group whose request failed stays unknown, the others are reported.
             if isinstance(response, BaseException):
                 if not isinstance(response, ArianeError):
                     raise response
@@ -187,6 +189,7 @@ def _wanted_statistics(broker: ScrapedBroker, pairs: Iterable[Pair]) -> list[Sta
             continue
         wanted.append(StatisticKey(f"{topic}@{group}", ("GROUP_GET_NUMS", "GROUP_GET_SIZE")))
         returned = broker.topics.get(retry_topic(group), ()) + broker.topics.get(dlq_topic(group), ())
+        # Without a message in the retry or dead-letter topic nothing was sent back, which spares a request per pair.
         if any(last for _, _, last in returned):
             wanted.append(StatisticKey(f"{topic}@{group}", ("SNDBCK_PUT_NUMS",)))
     return wanted
@@ -196,6 +199,7 @@ async def _statistics(requests: StatisticsRequests, wanted: StatisticKey) -> dic
     found = {}
     for name in wanted.names:
         item = await requests.minute_statistic(name, wanted.key)
+        # Where the number does not exist, the size does not either.
         if item is None or item is NOT_COUNTED:
             break
         found[name, wanted.key] = MinuteRate(item.sum, item.tps)
@@ -252,6 +256,7 @@ def _lagging_queues(broker: ScrapedBroker, pair: Pair) -> set[int]:
 async def _age(requests: StatisticsRequests, broker: ScrapedBroker, pair: Pair) -> int | None:
     """Return the age of the oldest message that a group has not consumed; None if one of them is not in the log any more."""
     ages = await requests.oldest_ages(*pair)
+    # The oldest message is only known if every lagging queue has an age.
     if not ages or not _lagging_queues(broker, pair) <= ages.keys():
         return None
     return max(ages.values())

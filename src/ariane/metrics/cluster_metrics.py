@@ -25,6 +25,7 @@ _TOPIC = ("cluster", "broker", "topic")
 _GROUP_AT_BROKER = ("cluster", "broker", "topic", "group")
 _GROUP = ("group", "topic", "countOfOnlineConsumers", "msgModel")
 _CLIENT = ("clientAddr", "clientId", "group", "topic")
+# Spelt as by Apache's exporter, so that its dashboards work.
 _BROKER = ("cluster", "brokerIP", "broker")
 _ARIANE_BROKER = ("cluster", "broker", "broker_id", "addr")
 
@@ -105,6 +106,7 @@ def _lags(is_retry: bool) -> Reader:
                 totals[key] = totals.get(key, 0) + one.reported_lag
         for (group, topic), lag in totals.items():
             state = snapshot.groups.get(group)
+            # A sum without one of the brokers would look as if the group had caught up.
             if state is not None and not state.is_broadcasting and not snapshot.is_partial(topic):
                 yield (group, topic, str(len(state.clients)), CLUSTERING), lag
 

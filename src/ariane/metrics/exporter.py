@@ -48,6 +48,7 @@ class ExporterSource:
         """Return the families of the cluster and of the poll."""
         base_s = BASE_TIMEOUT_S
         if timeout_s is not None:
+            # A scrape that is late is lost as a whole: the poll has to end before Prometheus stops waiting.
             base_s = max(TIMEOUT_MARGIN_S, timeout_s - TIMEOUT_MARGIN_S - self._poller.detail_wait_s)
         polled = await self._poller.poll(base_s)
         return families.read(POLL_METRICS, polled) + families.read(EXPORTER_METRICS, polled.snapshot)

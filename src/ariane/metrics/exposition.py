@@ -62,11 +62,13 @@ def format_value(value: float) -> str:
         return "NaN"
     if value in (inf, -inf):
         return "+Inf" if value > 0 else "-Inf"
+    # The shortest text that reads back as the same number.
     return repr(value)
 
 
 def _head(metric: Metric, is_openmetrics: bool) -> str:
     name = metric.name
+    # OpenMetrics names the family without the suffix of its samples, Prometheus text with it.
     if is_openmetrics and metric.kind == "counter":
         name = name.removesuffix("_total")
     return f"# HELP {name} {metric.help.translate(_HELP_ESCAPES)}\n# TYPE {name} {metric.kind}\n"

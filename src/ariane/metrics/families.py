@@ -57,6 +57,7 @@ def cumulative(
         total: Sum of all values.
         shown: Bounds of the result, some of `bounds`: each bucket of each series takes a line.
     """
+    # Bounds that are not shown need no line, because the next bucket includes their values.
     buckets, passed = [], 0
     for bound, count in zip((*bounds, inf), counts, strict=True):
         passed += count

@@ -32,6 +32,7 @@ def number(table: Mapping[str, str], key: str) -> float | None:
         value = int(text) if text.lstrip("-").isdigit() else float(text)
     except ValueError:
         return None
+    # Brokers write -1 for a time or position that they do not know yet.
     return None if value == -1 else value
 
 

@@ -53,6 +53,7 @@ class OpenTelemetry:
             def on_result(result: SendResult) -> None:
                 span.set_attribute("messaging.message.id", result.message_id)
                 span.set_attribute("messaging.destination.partition.id", str(result.queue.queue_id))
+                # The message is stored, but not as safely as the producer asked for.
                 if result.status is not SendStatus.SEND_OK:
                     span.set_status(Status(StatusCode.ERROR, result.status.name))
 
