@@ -57,7 +57,7 @@ class NameServerLink:
     """The state of one name server: what it has recorded of this broker, as far as its responses show."""
 
     def __init__(self, addr: str) -> None:
-        self.addr = addr  # of the name server
+        self.addr = addr  # each name server has a state of its own
         self.confirmed_version: DataVersion | None = None  # version that the name server recorded; None: unknown
         self.needs_full_table = True  # the whole table has to be sent, whatever is recorded
         self.connection: Connection | None = None  # on which `confirmed_version` was recorded

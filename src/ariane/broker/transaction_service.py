@@ -74,7 +74,7 @@ class TransactionService:
         op_low, op_stop = self._start_of(OP_HALF_TOPIC), store.max_offset(OP_HALF_TOPIC, 0)
         if low == half_stop:
             op_low = op_stop  # without half messages, no op message is needed
-        self.halves = OpenTransactions(low, op_low)  # the open transactions
+        self.halves = OpenTransactions(low, op_low)  # undecided half messages, by root
         self._rebuild_range = (low, half_stop, op_low, op_stop)  # later records are added as they are stored
         self._ready = asyncio.Event()  # set once `rebuild` is done
         self._fault: Exception | None = None  # why the open transactions are unknown

@@ -123,7 +123,7 @@ class ClientInstance:
         self.client_id = f"{ip}@{name}"  # `ip@name`: identifies this member in heartbeats and in assignments
         # Generates unique ids of messages and of requests.
         self.new_message_id = unique_ids(clock.now_ms, ip=ip)
-        self.name_servers = validation.name_servers(namesrv)  # validated addresses
+        self.name_servers = validation.name_servers(namesrv)  # validated; a look-up tries one after another
         # Producer groups, and consumer groups with what describes and wakes them.
         self._producers: set[str] = set()
         self._consumers: dict[str, GroupRegistration] = {}  # by group

@@ -214,7 +214,7 @@ class SourceReader:
         # Delays the restart of a query that failed, longer with each failure in a row.
         self.backoff = restarts.RestartBackoff(source.name)
         self._messages = messages  # streaming DataFrame; each start builds a new query from it
-        self._home = home  # directory of the tables
+        self._home = home  # tables, status and checkpoints are below it
         # Spark's offsets and commits; a restart continues from it, so it must survive the process.
         self._checkpoint = home / "checkpoint" / source.name
         self._interval_s = interval_s  # None: read what is available, then end

@@ -52,7 +52,7 @@ class CommitLog:
         # The file that is written, open all the time: a put must not look up a handle.
         self._base = end - end % self.size
         self._path = segments.path(self._base)  # of the file that is written
-        self._handle = self._disk.open(self._path)  # of the same file
+        self._handle = self._disk.open(self._path)  # after a change of file the flush closes the former one
         self.room = self._base + self.size - FILLER_SIZE - end  # size of the largest record that fits into this file
 
     @property

@@ -70,11 +70,11 @@ class ConsumeQueue:
         """`changed` collects what the next flush has to fsync."""
         self._files = files  # bounds the number of open files
         self._disk = files.disk  # creates the directory with the first entry
-        self.topic = topic  # name of the topic
+        self.topic = topic  # internal topics have queues as well
         # Encoded once: every put of this queue needs it.
         self.topic_bytes = topic.encode()
-        self.queue_id = queue_id  # within the topic
-        self.segments = segments  # files of the queue
+        self.queue_id = queue_id  # queues of a topic that was made smaller remain
+        self.segments = segments  # no files before the first entry
         self.changed = changed  # shared by all queues of the store
         # `open` found the end: until then the numbers below are unknown.
         self.opened = False

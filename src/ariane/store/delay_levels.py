@@ -32,7 +32,7 @@ class DelayLevels:
     """Positions and heads of all delay levels, which are counted from 0 in this class."""
 
     def __init__(self, queues: DelayQueues) -> None:
-        self.count = len(queues.delays_ms)  # number of levels
+        self.count = len(queues.delays_ms)  # from messageDelayLevel; 18 by default
         # Number of the next entry to deliver, by level.
         self.positions = [0] * self.count
         # Deliveries at or after a level's position: the log said so, or one before them could not be delivered.

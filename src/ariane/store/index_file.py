@@ -100,7 +100,7 @@ class IndexFile:
     def __init__(self, files: OpenFiles, path: str, sizes: IndexSizes) -> None:
         self._files = files  # bounds the number of open files
         self._disk = files.disk  # entries and slots are read and written in place
-        self.path = path  # of the file
+        self.path = path  # also the key of its open handle
         self.name = path.rpartition("/")[2]  # Java's time stamp of its creation
         self.sizes = sizes  # slots and entries of the file
         # Valid part of the file; on the disk after each `append`.

@@ -111,7 +111,7 @@ class MessageStore:
         locks: tuple[int, ...],
     ) -> None:
         """Run the recovered `state`; `locks` are released by `close`."""
-        self.config = config  # validated settings
+        self.config = config  # replaced when a setting is changed at runtime
         # What the start found and repaired, for logs and tests.
         self.recovery_report = state.report
         self._now_ms = now_ms  # store times
@@ -125,9 +125,9 @@ class MessageStore:
 
         # The log and what is derived from it.
         self._log = state.log
-        self._queues = state.queues  # consume queues
-        self.index = state.index  # key index
-        self.delayed = state.delayed  # messages to deliver later
+        self._queues = state.queues  # entries follow the log, so they are behind it
+        self.index = state.index  # without an index it refuses queries
+        self.delayed = state.delayed  # a broker's delivery loop asks it for the next one
         self.deletions = state.deletions  # hides records of deleted topics
 
         # Records that were put but not dispatched, oldest first.
@@ -148,10 +148,10 @@ class MessageStore:
         # Parts that act on the store for the broker.
         self.replica: Replica | None = None  # set by `follow_master`
         self.replication_source = ReplicationSource(state.log, sync=config.flush == "sync")  # what slaves read
-        self.retention = Retention(self._disk, state.log, state.queues, state.checkpoint)  # removes old files
+        self.retention = Retention(self._disk, state.log, state.queues, state.checkpoint)  # by age or usage
         # Flushes derived files.
         self._checkpoints = CheckpointWriter(state, retention=self.retention, removed_files=self._removed_files)
-        self._topic_removal = TopicRemoval(self, state.queues)  # deletes topics
+        self._topic_removal = TopicRemoval(self, state.queues)  # durably: a rebuild skips them
 
     def write_first_checkpoint(self) -> None:
         """Replace a checkpoint of Java or of a rebuild, so that a crash before the next one is not attributed to Java."""

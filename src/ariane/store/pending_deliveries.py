@@ -47,7 +47,7 @@ class DeliveryRun:
     """A file of entries, read up to some position."""
 
     def __init__(self, files: OpenFiles, path: str, count: int, lowest: int) -> None:
-        self.path = path  # of the file
+        self.path = path  # removed once all entries are delivered
         self.count = count  # entries in the file
         # Smallest number: shows without a read whether the run has entries below some number.
         self.lowest = lowest

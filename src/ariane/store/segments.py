@@ -33,7 +33,7 @@ class Segments:
     def __init__(self, files: OpenFiles, directory: str, size: int, bases: list[int]) -> None:
         self._files = files  # bounds the number of open files
         self._disk = files.disk  # reads, writes, creates and removes the files
-        self.directory = directory  # path of the files
+        self.directory = directory  # of the log, or of one consume queue
         self.size = size
         # Offsets of the files, ascending.
         self.bases = bases

@@ -25,7 +25,7 @@ class Timers:
         self.written_position = 0
         # Timers that arrived after others with a later due time were delivered: `last` does not cover them.
         self.late_entries: set[int] = set()
-        self._queues = queues  # the timer queue
+        self._queues = queues  # the timer queue: entries have the due time as tags code
         self._deliveries = deliveries  # timers that are settled already
         self._pending = PendingDeliveries(files, directory)  # timers in the order of their due times
 

@@ -63,7 +63,7 @@ class BrokerAdminHandler:
         clock: Clock,
     ) -> None:
         self._settings = settings  # names of the broker and the cluster
-        self._topics = topics  # existing topics
+        self._topics = topics  # requests about other topics are refused
         self._offsets = offsets  # topics that groups have offsets of; copies them to another group
         self._members = clients.members  # connected members and their subscriptions
         self._filter_servers = clients.filter_servers  # registers Java's filter servers, so that routes list them

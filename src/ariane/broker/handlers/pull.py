@@ -80,7 +80,7 @@ class PullHandler:
         self._settings = settings  # limits of a reply and of held pulls
         self._filters = filters  # builds the filter of a request
         self._groups = groups  # suggested servers of a group
-        self._offsets = offsets  # offsets that pulls commit
+        self._offsets = offsets  # a pull may commit the group's offset on its way
         self._store = store  # messages, and OFFSET_MOVED_EVENT records
         self._store_host = store_host  # packed address of this broker: the sender of its OFFSET_MOVED_EVENT messages
         self._waiters = waiters  # held pulls

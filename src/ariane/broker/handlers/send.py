@@ -100,7 +100,7 @@ class SendHandler:
     ) -> None:
         self._settings = settings  # permissions, limits, region
         self._targets = targets  # resolves and checks topic and queue
-        self._store = store  # appends
+        self._store = store  # assigns log offset, queue offset and store time
         self._store_host = store_host  # packed address of this broker: the first half of each message id
         self._delays = delays  # redirects delayed messages
         self._durability = durability  # waits for the flush in synchronous mode

@@ -71,9 +71,9 @@ class StatisticsHandler:
         self._topics = topics  # number of queues
         self._groups = groups  # all groups, also those without offsets
         self._members = members  # connected groups: their subscriptions limit the topics of a reply
-        self._offsets = offsets  # committed offsets
+        self._offsets = offsets  # a lag is the max offset minus the committed one
         self._store = store  # bounds of queues, store times
-        self._stats = stats  # rates
+        self._stats = stats  # rates of the last minute, hour and day
         self._clock = clock  # ages of messages
         # By request code: a large list of one code does not delay those of the others.
         self._shared: defaultdict[int, SharedReplies] = defaultdict(SharedReplies)

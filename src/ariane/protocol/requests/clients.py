@@ -23,7 +23,7 @@ class SubscriptionData(msgspec.Struct, frozen=True, rename="camel"):
     sub_string: str | None = "*"  # the expression as the application wrote it
     sub_version: int = 0  # creation time in ms: brokers ignore older subscriptions, and refuse pulls newer than theirs
     tags_set: frozenset[str] = frozenset()
-    topic: str = ""  # subscribed topic
+    topic: str = ""  # may be the group's retry topic
 
 
 class CheckClient(msgspec.Struct, frozen=True, rename="camel"):
