@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,9 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ariane.cli import auth_options, shared_options, signals
+from ariane.clock import SYSTEM_CLOCK
 from ariane.model.topic import SAMPLES_TOPIC
 
 if TYPE_CHECKING:
+    from ariane.metrics.collector_metrics import CollectorState
     from ariane.metrics_collector.publisher import PollingRound
 
 LINE_INTERVAL_S = 60.0  # an unchanged state is printed this often
@@ -46,6 +49,7 @@ def collect(
     topics_max: Annotated[int, _limit("topics per broker")] = 500,
     groups_max: Annotated[int, _limit("pairs of topic and group")] = 500,
     ages_max: Annotated[int, _limit("pairs whose oldest pending message is looked up")] = 50,
+    metrics_port: shared_options.MetricsPort = 0,
     access_key: auth_options.AccessKey = "",
     secret_key: auth_options.SecretKey = "",
 ) -> None:
@@ -53,6 +57,8 @@ def collect(
 
     Runs until SIGINT or SIGTERM. `ariane pipeline run lag` computes lag and TPS from the samples.
     """
+    from ariane.metrics.collector_metrics import CollectorSource
+    from ariane.metrics.endpoint import LOOPBACK, MetricsEndpoint
     from ariane.metrics_collector.poller import PollLimits
     from ariane.metrics_collector.publisher import CollectorOptions, run_collector
 
@@ -66,11 +72,37 @@ def collect(
     )
     settings = auth_options.client_settings(access_key, secret_key)
 
+    source = CollectorSource()
+    status = CollectorStatus()
+
+    def on_round(polled: PollingRound) -> None:
+        status.on_round(polled)
+        source.state = _metrics_state(source.state, polled)
+
     async def run() -> None:
-        with signals.loop_stop_event() as stop:
-            await run_collector(namesrv, options, settings=settings, on_round=CollectorStatus().on_round, stop=stop)
+        async with contextlib.AsyncExitStack() as background:
+            if metrics_port:
+                await background.enter_async_context(MetricsEndpoint(source, LOOPBACK, metrics_port))
+            stop = background.enter_context(signals.loop_stop_event())
+            await run_collector(namesrv, options, settings=settings, on_round=on_round, stop=stop)
 
     asyncio.run(run())
+
+
+def _metrics_state(before: CollectorState | None, polled: PollingRound) -> CollectorState:
+    """Return the state for the metrics after a round."""
+    from ariane.metrics.collector_metrics import CollectorState
+
+    unavailable = sum(sample.error is not None for sample in polled.samples)
+    return CollectorState(
+        rounds=1 + (before.rounds if before else 0),
+        at_ms=SYSTEM_CLOCK.now_ms(),
+        responding=len(polled.samples) - unavailable,
+        unavailable=unavailable,
+        requests=sum(sample.requests for sample in polled.samples),
+        pending=polled.pending,
+        dropped=polled.dropped,
+    )
 
 
 class CollectorStatus:

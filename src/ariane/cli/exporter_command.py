@@ -34,7 +34,7 @@ def exporter(
             metavar="SECONDS",
             help="Longest wait for rates and clients; then older ones are used.",
         ),
-    ] = 3.0,
+    ] = 2.0,
     access_key: auth_options.AccessKey = "",
     secret_key: auth_options.SecretKey = "",
 ) -> None:

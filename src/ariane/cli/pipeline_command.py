@@ -88,6 +88,7 @@ def run(
             help="Collector of the job otel, OTLP over HTTP.  [default: http://localhost:4318/v1/traces]",
         ),
     ] = None,
+    metrics_port: shared_options.MetricsPort = 0,
     access_key: auth_options.AccessKey = "",
     secret_key: auth_options.SecretKey = "",
     source_options: auth_options.SourceOption = None,
@@ -107,8 +108,10 @@ def run(
     exporter = _journey_exporter(tables, otlp_endpoint) if "otel" in job_names else None
 
     from ariane.cli import collector_thread, progress
+    from ariane.metrics.endpoint import LOOPBACK, serve_in_thread
     from ariane.pipeline import jobs as catalog
     from ariane.pipeline import run as runner
+    from ariane.pipeline.pipeline_metrics import PipelineSource
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(name)s  %(message)s")
     logging.getLogger("py4j").setLevel(
@@ -123,6 +126,8 @@ def run(
         if until_stdin_closes:
             threading.Thread(target=_stop_at_end_of_stdin, args=(stop,), daemon=True).start()
         reporter.print_line(f"tables in {tables}; starting Spark")
+        if metrics_port:
+            background.enter_context(serve_in_thread(PipelineSource(tables), LOOPBACK, metrics_port))
         # The lag job needs samples: without a collector its topic stays empty.
         if collect and catalog.SAMPLES.name in {source.name for source in job.sources}:
             collector = progress.CollectorProgress(reporter.print_line)

@@ -167,6 +167,15 @@ Master = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.", rich_help_panel=OUTPUT)]
+MetricsPort = Annotated[
+    int,
+    typer.Option(
+        "--metrics-port",
+        parser=port,
+        metavar="PORT",
+        help="Port of http://127.0.0.1:PORT/metrics for Prometheus; 0: no metrics.",
+    ),
+]
 LogFile = Annotated[
     Path | None,
     typer.Option("--log", parser=local_path, metavar="FILE", help="Log file, instead of stderr; rotated at 10 MiB."),

@@ -27,6 +27,7 @@ from ariane.model.message import MessageQueue
 from ariane.net.connection import HandlerResult
 from ariane.net.tasks import BackgroundTasks
 from ariane.protocol.command import Command
+from ariane.protocol.requests.callbacks import ConsumeStatus
 from ariane.protocol.requests.clients import ConsumerData, SubscriptionData
 from ariane.protocol.requests.messaging import SQL92
 
@@ -60,6 +61,7 @@ class GroupMembership:
         self._options = options  # group, settings, and how queues are assigned
         # Shared with the consumer and the fetch loops: a change of subscriptions takes effect with the next pull.
         self._subscriptions = subscriptions
+        self._rates = rates  # counters for tools and metrics
         self._delivery = delivery  # passes fetched messages on: to a listener, or to `poll`
         self.offsets = offsets
         """Consumed and committed offsets."""
@@ -71,6 +73,10 @@ class GroupMembership:
         # Admin requests are refused while the membership opens and closes.
         self._is_active = False
         self._open = AsyncExitStack()  # what `__aexit__` has to close, in reverse order
+
+    def rates(self) -> dict[str, ConsumeStatus]:
+        """Return the rates of the last minute by subscribed topic."""
+        return {topic: self._rates.status(topic) for topic in list(self._subscriptions)}
 
     async def __aenter__(self) -> Self:
         instance, settings = self._instance, self._options.settings

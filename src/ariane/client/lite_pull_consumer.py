@@ -32,6 +32,7 @@ from ariane.client.subscriptions import Sql, subscription_data
 from ariane.errors import ClientClosed, ConfigError
 from ariane.filter import tags
 from ariane.model.message import MessageQueue, ReceivedMessage
+from ariane.protocol.requests.callbacks import ConsumeStatus
 from ariane.protocol.requests.clients import SubscriptionData
 from ariane.protocol.requests.messaging import LITE_PULL, SUBSCRIPTION
 
@@ -130,6 +131,15 @@ class LitePullConsumer:
         # A waiting poll ends immediately, with ClientClosed, instead of after the last requests.
         self._delivery.available.set()
         await self._open.aclose()
+
+    @property
+    def client_id(self) -> str:
+        """Id of the client instance, unique in the cluster."""
+        return self._instance.client_id
+
+    def rates(self) -> dict[str, ConsumeStatus]:
+        """Return the rates of the last minute by subscribed topic; none if the consumer is not open."""
+        return {} if self._membership is None else self._membership.rates()
 
     # --- messages ---
 

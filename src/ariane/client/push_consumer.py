@@ -39,6 +39,7 @@ from ariane.errors import ClientClosed, ConfigError
 from ariane.filter import tags
 from ariane.model.message import MessageQueue
 from ariane.model.topic import retry_topic
+from ariane.protocol.requests.callbacks import ConsumeStatus
 from ariane.protocol.requests.clients import SubscriptionData
 
 INNER_PRODUCER = "CLIENT_INNER_PRODUCER"  # producer group under which every client sends its retries
@@ -153,6 +154,15 @@ class PushConsumer:
             ClientClosed: the consumer is not open.
         """
         return self._running().rebalancer.queues
+
+    @property
+    def client_id(self) -> str:
+        """Id of the client instance, unique in the cluster."""
+        return self._instance.client_id
+
+    def rates(self) -> dict[str, ConsumeStatus]:
+        """Return the rates of the last minute by subscribed topic; none if the consumer is not open."""
+        return {} if self._membership is None else self._membership.rates()
 
     async def subscribe(self, topic: str, expression: str | Sql = tags.ALL) -> None:
         """Subscribe to a topic, or change its expression. All members of a group must have the same subscriptions.

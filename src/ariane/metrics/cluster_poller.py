@@ -36,7 +36,7 @@ log = logging.getLogger("ariane.metrics")
 
 REQUEST_TIMEOUT_MS = 3000
 BASE_TIMEOUT_S = 6.0  # together with the wait for details less than the 10 s that Prometheus waits by default
-DETAIL_WAIT_S = 3.0
+DETAIL_WAIT_S = 2.0
 DETAIL_AGE_MAX_S = 120.0  # older details are unknown values
 
 

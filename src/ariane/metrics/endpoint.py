@@ -14,9 +14,12 @@ Only what Prometheus needs of HTTP/1.1 is served: GET and HEAD without a body, o
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import threading
 import zlib
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from http import HTTPStatus
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self
@@ -28,6 +31,7 @@ from ariane.metrics.families import Family
 log = logging.getLogger("ariane.metrics")
 
 PATH = "/metrics"
+LOOPBACK = "127.0.0.1"
 REQUEST_MAX = 16 * 1024  # bytes of a request's head
 REQUEST_TIMEOUT_S = 10.0
 WRITE_TIMEOUT_S = 30.0  # for a slice: a client that reads nothing is disconnected
@@ -84,7 +88,7 @@ class MetricsEndpoint:
     @property
     def url(self) -> str:
         """URL of the metrics for clients on this machine."""
-        host = "127.0.0.1" if self._address in ("", "0.0.0.0", "::") else self._address  # noqa: S104 - compared with
+        host = LOOPBACK if self._address in ("", "0.0.0.0", "::") else self._address  # noqa: S104 - compared with
         return f"http://{host}:{self.port}{PATH}"
 
     async def __aenter__(self) -> Self:
@@ -221,3 +225,36 @@ def parse_request(head: bytes) -> HttpRequest:
         if colon:
             headers[name.strip().lower()] = value.strip()
     return HttpRequest(parts[0], parts[1], headers)
+
+
+@contextlib.contextmanager
+def serve_in_thread(source: MetricsSource, address: str, port: int) -> Iterator[str]:
+    """Serve metrics in a thread with its own event loop, for programs without one. Yield the URL.
+
+    Raises:
+        ConfigError: the port is not available.
+    """
+    loop = asyncio.new_event_loop()
+    started: Future[str] = Future()
+    stop = asyncio.Event()
+
+    async def serve() -> None:
+        try:
+            async with MetricsEndpoint(source, address, port) as endpoint:
+                started.set_result(endpoint.url)
+                await stop.wait()
+        except ConfigError as error:
+            started.set_exception(error)
+
+    def run() -> None:
+        with contextlib.closing(loop):
+            loop.run_until_complete(serve())
+
+    thread = threading.Thread(target=run, name="ariane-metrics", daemon=True)
+    thread.start()
+    try:
+        yield started.result()
+    finally:
+        with contextlib.suppress(RuntimeError):  # the port was not available, and the thread has closed its loop
+            loop.call_soon_threadsafe(stop.set)
+        thread.join()

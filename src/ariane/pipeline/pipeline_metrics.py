@@ -1,0 +1,81 @@
+"""Metrics of the pipeline: progress of its sources and freshness of its tables, read from its home directory at each scrape."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from ariane import tables
+from ariane.clock import SYSTEM_CLOCK, Clock
+from ariane.metrics import families
+from ariane.metrics.families import Family, Metric, MetricSample, MetricTable
+from ariane.reports.pipeline_status import Freshness, SourceStatus, freshness, read_statuses
+
+
+class PipelineState(msgspec.Struct, frozen=True):
+    """Sources that have run and tables that have data, by name."""
+
+    sources: dict[str, SourceStatus]
+    tables: dict[str, Freshness]
+
+
+def _source(value: Callable[[SourceStatus], float | None]) -> Callable[[PipelineState], Iterator[MetricSample]]:
+    def samples(state: PipelineState) -> Iterator[MetricSample]:
+        for name, status in state.sources.items():
+            if (number := value(status)) is not None:
+                yield (name,), number
+
+    return samples
+
+
+def _as_of(state: PipelineState) -> Iterator[MetricSample]:
+    for name, fresh in state.tables.items():
+        if fresh.as_of_ms is not None:
+            yield (name,), fresh.as_of_ms / 1000
+
+
+def _complete(state: PipelineState) -> Iterator[MetricSample]:
+    for name, fresh in state.tables.items():
+        yield (name,), int(fresh.is_complete)
+
+
+def _seconds(ms: int | None) -> float | None:
+    return None if ms is None else ms / 1000
+
+
+PIPELINE_METRICS: MetricTable = {
+    Metric("ariane_pipeline_table_as_of_timestamp_seconds", "gauge", "Time up to which a table contains everything.",
+           ("table",), "s since the epoch"): _as_of,
+    Metric("ariane_pipeline_table_complete", "gauge", "Whether no data is missing in a table up to that time.", ("table",)):
+        _complete,
+    Metric("ariane_pipeline_source_pending_messages", "gauge", "Messages of a source that are in no table yet.", ("source",),
+           "messages"): _source(lambda status: status.pending),
+    Metric("ariane_pipeline_source_available", "gauge", "Whether the servers of a source respond.", ("source",)):
+        _source(lambda status: int(status.unavailable is None)),
+    Metric("ariane_pipeline_source_updated_timestamp_seconds", "gauge", "Time when a source was last read.", ("source",),
+           "s since the epoch"): _source(lambda status: status.at_ms / 1000),
+    Metric("ariane_pipeline_source_batch_duration_seconds", "gauge", "Duration of the last micro-batch.", ("source",), "s"):
+        _source(lambda status: _seconds(status.batch_ms)),
+}  # fmt: skip
+
+
+class PipelineSource:
+    """Reads the metrics of the pipeline with tables in `home`."""
+
+    def __init__(self, home: Path, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._home = home
+        self._clock = clock
+
+    async def families(self, timeout_s: float | None) -> list[Family]:
+        """Return the families of the pipeline."""
+        return families.read(PIPELINE_METRICS, await asyncio.to_thread(self._read))
+
+    def _read(self) -> PipelineState:
+        now_ms = self._clock.now_ms()
+        fresh = {table.name: freshness(self._home, table, now_ms) for table in tables.ALL_TABLES}
+        return PipelineState(
+            read_statuses(self._home), {name: one for name, one in fresh.items() if one.as_of_ms is not None}
+        )

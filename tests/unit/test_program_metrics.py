@@ -1,0 +1,109 @@
+"""Metrics of the pipeline, the collector, name servers and clients from their state; the endpoint in a thread."""
+
+from __future__ import annotations
+
+import socket
+import urllib.request
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from ariane.cli.collect_command import _metrics_state
+from ariane.errors import ConfigError
+from ariane.metrics.client_collector import ClientCollector
+from ariane.metrics.collector_metrics import COLLECTOR_METRICS, CollectorSource
+from ariane.metrics.endpoint import LOOPBACK, serve_in_thread
+from ariane.metrics.families import MetricTable, read
+from ariane.metrics.name_server_source import NAME_SERVER_METRICS, RegisteredBroker, ScrapedNameServer
+from ariane.metrics_collector.publisher import PollingRound
+from ariane.metrics_collector.sample import Sample
+from ariane.pipeline.pipeline_metrics import PIPELINE_METRICS, PipelineSource, PipelineState
+from ariane.protocol.requests.callbacks import ConsumeStatus
+from ariane.reports.pipeline_status import Freshness, SourceStatus, write_status
+
+
+def values(table: MetricTable, state: object) -> dict[str, dict[tuple[str, ...], object]]:
+    return {metric.name: dict(samples) for metric, samples in read(table, state)}
+
+
+def test_the_pipeline() -> None:
+    ready = SourceStatus("trace", at_ms=5_000, batch=3, batch_ms=250, pending=7, unavailable=None)
+    waiting = SourceStatus("samples", at_ms=6_000, batch=None, batch_ms=None, pending=None, unavailable="b:1")
+    state = PipelineState({"trace": ready, "samples": waiting}, {"journeys": Freshness(4_500, ("late",))})
+    assert values(PIPELINE_METRICS, state) == {
+        "ariane_pipeline_table_as_of_timestamp_seconds": {("journeys",): 4.5},
+        "ariane_pipeline_table_complete": {("journeys",): 0},
+        "ariane_pipeline_source_pending_messages": {("trace",): 7},
+        "ariane_pipeline_source_available": {("trace",): 1, ("samples",): 0},
+        "ariane_pipeline_source_updated_timestamp_seconds": {("trace",): 5.0, ("samples",): 6.0},
+        "ariane_pipeline_source_batch_duration_seconds": {("trace",): 0.25},
+    }
+
+
+def sample(broker: str, error: str | None) -> Sample:
+    return Sample(
+        collector="c", round=1, at_ms=1, interval_ms=5, duration_ms=1, requests=10, cluster="c", broker=broker, broker_id=0,
+        addr=f"{broker}:1", error=error,
+    )  # fmt: skip
+
+
+def test_the_collector() -> None:
+    polled = PollingRound([sample("a", None), sample("b", "timeout")], pending=3, dropped=2, error=None)
+    state = _metrics_state(_metrics_state(None, polled), polled)
+    found = values(COLLECTOR_METRICS, state)
+    assert found.pop("ariane_collector_last_round_timestamp_seconds")[()] == state.at_ms / 1000
+    assert found == {
+        "ariane_collector_rounds_total": {(): 2},
+        "ariane_collector_brokers": {("responding",): 1, ("unavailable",): 1},
+        "ariane_collector_round_requests": {(): 20},
+        "ariane_collector_pending_samples": {(): 3},
+        "ariane_collector_dropped_samples_total": {(): 2},
+    }
+
+
+def test_the_name_server() -> None:
+    brokers = (RegisteredBroker("c", "a", 0, "a:1", 1.5), RegisteredBroker("c", "a", 1, "s:1", 2.5))
+    found = values(NAME_SERVER_METRICS, ScrapedNameServer(brokers, {("c", "a"): 12}, 4))
+    assert found == {
+        "ariane_nameserver_brokers": {("c",): 2},
+        "ariane_nameserver_topics": {("c", "a"): 12},
+        "ariane_nameserver_registration_age_seconds": {("c", "a", "0", "a:1"): 1.5, ("c", "a", "1", "s:1"): 2.5},
+        "ariane_nameserver_connections": {(): 4},
+    }
+
+
+class Consumer:
+    group = "G"
+    client_id = "10.0.0.9@1"
+
+    def __init__(self) -> None:
+        self.status = {"T": ConsumeStatus(consume_ok_tps=2.5, consume_failed_msgs=3)}
+
+    def rates(self) -> dict[str, ConsumeStatus]:
+        return self.status
+
+
+def test_a_consumer_in_the_registry_of_an_application() -> None:
+    registry, consumer = CollectorRegistry(), Consumer()
+    registry.register(ClientCollector(consumer))
+    text = generate_latest(registry).decode()
+    labels = '{clientAddr="",clientId="10.0.0.9@1",group="G",topic="T"}'
+    assert f"rocketmq_client_consume_ok_msg_tps{labels} 2.5" in text
+    assert f"rocketmq_client_consume_fail_msg_count{labels} 3.0" in text
+    consumer.status = {}
+    assert "clientId" not in generate_latest(registry).decode()
+
+
+def test_the_endpoint_in_a_thread(tmp_path: Path) -> None:
+    write_status(tmp_path, SourceStatus("trace", at_ms=5_000, batch=3, batch_ms=250, pending=7, unavailable=None))
+    with serve_in_thread(PipelineSource(tmp_path), LOOPBACK, 0) as url:
+        with urllib.request.urlopen(url, timeout=60) as response:
+            assert b'ariane_pipeline_source_pending_messages{source="trace"} 7\n' in response.read()
+        with (
+            socket.socket() as probe,
+            pytest.raises(ConfigError, match="choose another port"),
+        ):
+            probe.bind((LOOPBACK, 0))
+            with serve_in_thread(CollectorSource(), LOOPBACK, probe.getsockname()[1]):
+                pass
