@@ -53,7 +53,7 @@ COLLECTOR_METRICS: MetricTable = {
 
 
 class CollectorSource:
-    """Holds the state of the collector; without a round there are no families."""
+    """Holds the state of the collector. Before the first round it has no families."""
 
     def __init__(self) -> None:
         self.state: CollectorState | None = None
