@@ -8,6 +8,7 @@ session.finish(unavailable)    brokers that did not respond on stderr, then exit
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
@@ -63,15 +64,32 @@ class AdminSession(NamedTuple):
         """
         return asyncio.run(self._run(work))
 
+    def read(self, work: Callable[[Admin], Awaitable[T]]) -> T:
+        """Return the value of `work`, in a dry run, too: for reads, and for changes that return their plan.
+
+        Raises:
+            UsageError: only one of the two keys is set.
+            ArianeError: as `work`.
+        """
+        return asyncio.run(self._value(work))[0]
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether tables are printed to a terminal."""
+        return not self.as_json and sys.stdout.isatty()
+
     async def _run(self, work: Callable[[Admin], Awaitable[T]]) -> T | None:
+        value, changes = await self._value(work)
+        if not self.is_dry_run:
+            return value
+        self._print_changes(changes)
+        return None
+
+    async def _value(self, work: Callable[[Admin], Awaitable[T]]) -> tuple[T, Sequence[Change]]:
         from ariane.cluster.admin import Admin
 
         async with Admin(self.namesrv, credentials=self._credentials(), is_dry_run=self.is_dry_run) as admin:
-            value = await work(admin)
-        if not self.is_dry_run:
-            return value
-        self._print_changes(admin.changes)
-        return None
+            return await work(admin), admin.changes
 
     def show(self, data: Any, *parts: Table | str) -> None:
         """Print `data` as JSON with --json, otherwise the parts: tables, and lines of text."""

@@ -20,6 +20,8 @@ COMMANDS = {
     "topic": "create, change, list and delete topics",
     "cluster": "print the state of all servers",
     "admin": "run a command of mqadmin",
+    "group": "manage consumer groups, print their lag and clients",
+    "offset": "print and move the offsets of consumer groups",
     "doctor": "check a cluster for faults and name the fixes",
     "cat": "print the messages of a topic, or send standard input",
     "message": "show, search, send, resend and track messages",

@@ -25,8 +25,10 @@ from ariane.cli import (
     delayed_command,
     doctor_command,
     exporter_command,
+    group_command,
     message_command,
     namesrv_command,
+    offset_command,
     pipeline_command,
     replay_command,
     report_command,
@@ -83,6 +85,8 @@ _add(
     # From its command's name on, mqadmin parses the line itself, `--help` included.
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "allow_interspersed_args": False},
 )
+app.add_typer(group_command.app, name="group", rich_help_panel=CLUSTER)
+app.add_typer(offset_command.app, name="offset", rich_help_panel=CLUSTER)
 _add("doctor", doctor_command.doctor, CLUSTER, "ariane doctor", "ariane doctor -n 10.0.0.1:9876 --json")
 app.add_typer(message_command.app, name="message", rich_help_panel=CLUSTER)
 app.add_typer(dead_letter_command.app, name="dead-letter", rich_help_panel=CLUSTER)

@@ -7,13 +7,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
-from ariane.cluster.connection import BrokerServer, BrokerUnavailable
+from ariane.cluster.connection import BrokerServer, BrokerUnavailable, gather_bounded
 from ariane.cluster.group_admin import GroupConnections, GroupOperations
+from ariane.cluster.group_lag import GroupLag, GroupLagOperations
 from ariane.errors import ArianeError, NotFound
 from ariane.model.message import MessageQueue
 from ariane.model.topic import retry_topic
@@ -29,6 +30,7 @@ START_TIME = "PROP_CONSUMER_START_TIMESTAMP"
 PUSH = "CONSUME_PASSIVELY"
 SETTLED_MS = 120_000  # members that start one after another may differ for this long
 BLOCKED_MS = 60_000  # without a consumed message although messages are cached
+GROUPS_AT_ONCE = 16  # groups in flight: each costs two requests per broker
 CLIENTS_AT_ONCE = 32  # requests in flight: each is relayed to a client
 
 
@@ -82,6 +84,32 @@ class ConsumerStates(NamedTuple):
     unavailable: tuple[BrokerUnavailable, ...]
 
 
+class GroupSummary(NamedTuple):
+    """A consumer group in a list. `connections` is None if the brokers responded that it has no client."""
+
+    lag: GroupLag
+    connections: GroupConnections | None
+
+    @property
+    def clients(self) -> int | None:
+        """Number of connected clients; None if a broker did not respond."""
+        if self.connections is None:
+            return 0
+        return None if self.connections.unavailable else len(self.connections.connections)
+
+    @property
+    def version(self) -> int | None:
+        """Number of the oldest client's version; None without clients."""
+        clients = self.connections.connections if self.connections is not None else ()
+        return min((client.version for client in clients), default=None)
+
+    @property
+    def unavailable(self) -> tuple[BrokerUnavailable, ...]:
+        """Servers that did not respond."""
+        others = self.connections.unavailable if self.connections is not None else ()
+        return tuple(dict.fromkeys((*self.lag.unavailable, *others)))
+
+
 class InconsistentTopic(NamedTuple):
     """A topic to which the clients of a group are not subscribed alike; `expressions`: client id to expression, None without."""
 
@@ -102,8 +130,16 @@ class BlockedQueue(NamedTuple):
 NOT_LOCKED, NOT_UNLOCKED, NOT_CONSUMING = "not locked", "not unlocked", "not consuming"
 
 
-class ConsumerStatusOperations(GroupOperations):
+class ConsumerStatusOperations(GroupOperations, GroupLagOperations):
     """State of the clients of consumer groups."""
+
+    async def summarize_groups(self, groups: Iterable[str]) -> list[GroupSummary]:
+        """Return the lag, the rate and the clients of groups, in their order."""
+
+        async def ask(group: str) -> GroupSummary:
+            return GroupSummary(await self.group_lag(group), await self.consumer_connections(group))
+
+        return await gather_bounded((ask(group) for group in groups), GROUPS_AT_ONCE)
 
     async def consumer_states(
         self, group: str, connections: GroupConnections | None = None, *, with_stacks: bool = False

@@ -125,13 +125,21 @@ class OffsetOperations(GroupOperations, GroupLagOperations):
             raise PartialFailure(failed, [f"{change.summary} on {change.addr}" for change in self.changes])
         return ResetResult(tuple(sorted(resets)), frozenset(online))
 
-    async def clone_offsets(self, source: str, destination: str, topic: str) -> list[ClonedOffset]:
+    async def clone_offsets(
+        self, source: str, destination: str, topic: str, *, only_offline: bool = False
+    ) -> list[ClonedOffset]:
         """Copy the offsets of a group in a topic to another group. Queues without a committed offset are not copied.
+
+        Args:
+            source: Group whose offsets are copied.
+            destination: Group that gets them.
+            topic: Only offsets of this topic; Java's tool copies those of all topics.
+            only_offline: Refuse while clients are connected for the destination, which would commit over the copied offsets.
 
         Raises:
             RouteNotFound: no name server has the topic.
             NotFound: the source group has no committed offset of the topic.
-            ServerUnavailable: a broker did not respond, so that nothing was changed.
+            ServerUnavailable: a broker did not respond, or the destination has connected clients; nothing was changed.
             PartialFailure: some brokers rejected the request or did not respond.
         """
         servers = {server.broker: server for server in await self._masters_of(topic)}
@@ -140,6 +148,10 @@ class OffsetOperations(GroupOperations, GroupLagOperations):
             for queue in await self._queues_of(source, topic)
             if queue.consumer_offset is not None and queue.broker in servers
         ]
+        if only_offline and await self._online_brokers(list(servers.values()), destination):
+            raise ServerUnavailable(
+                f"group {destination} has connected clients, which would commit over the new offsets; stop them"
+            )
         if not copied:
             raise NotFound(f"committed offset of group {source} in topic", topic)
         await self.change(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,16 +11,20 @@ from ariane.cli.mqadmin.running_info_text import blocked_text, running_info
 from ariane.cli.mqadmin.value_text import UNKNOWN, number, time_s
 from ariane.clock import SYSTEM_CLOCK
 from ariane.cluster.admin import Admin
-from ariane.cluster.connection import BrokerUnavailable
-from ariane.cluster.consumer_status import ConsumerState, find_blocked, find_inconsistent, is_settled, queue_owners
-from ariane.cluster.group_admin import GroupConnections
+from ariane.cluster.consumer_status import (
+    PUSH,
+    ConsumerState,
+    GroupSummary,
+    find_blocked,
+    find_inconsistent,
+    is_settled,
+    queue_owners,
+)
 from ariane.cluster.group_lag import GroupLag, QueueLag
 from ariane.model.message import MessageQueue
 from ariane.protocol.requests.callbacks import ProcessQueueInfo
 from ariane.protocol.versions import version_name
 
-GROUPS_AT_ONCE = 16  # groups whose brokers are asked at the same time
-PUSH = "CONSUME_PASSIVELY"
 WIDTH, BROKER_WIDTH = 64, 32  # of names in columns; longer ones are cut
 
 
@@ -107,44 +110,33 @@ def lag_data(lag: GroupLag, owners: dict[MessageQueue, str]) -> dict[str, Any]:
 
 
 async def _all_groups(admin: Admin) -> Output:
-    slots = asyncio.Semaphore(GROUPS_AT_ONCE)
-
-    async def ask(group: str) -> tuple[GroupLag, GroupConnections | None]:
-        async with slots:
-            return await admin.group_lag(group), await admin.consumer_connections(group)
-
-    groups = await admin.groups_with_retry_topic()
-    results = await asyncio.gather(*(ask(group) for group in groups))
+    summaries = await admin.summarize_groups(await admin.groups_with_retry_topic())
     rows = [f"{'#Group':<64}  {'#Count':<6}  {'#Version':<24} {'#Type':<5}  {'#Model':<14}  {'#TPS':<7}  #Diff Total"]
-    data = []
-    unavailable: dict[BrokerUnavailable, None] = {}
-    for lag, connections in results:
-        clients = connections.connections if connections is not None else ()
-        is_known = connections is None or not connections.unavailable
-        version = (
-            version_name(min(client.version for client in clients)) if clients else "OFFLINE" if is_known else UNKNOWN
-        )
-        is_push = connections is not None and connections.consume_type == PUSH
-        kind = ("PUSH" if is_push else "PULL") if clients else ""
-        model = str(connections.message_model) if connections is not None and is_push and clients else ""
+    for summary in summaries:
+        lag, data = summary.lag, summary_data(summary)
+        version = data["version"] or (UNKNOWN if summary.clients is None else "OFFLINE")
         tps = UNKNOWN if lag.consume_tps is None else f"{lag.consume_tps:.2f}"
-        count = len(clients) if is_known else None
         rows.append(
-            f"{lag.group[:WIDTH]:<64}  {number(count):<6}  {version:<24} {kind:<5}  {model:<14}  {tps:<7}  {number(lag.total)}"
+            f"{lag.group[:WIDTH]:<64}  {number(summary.clients):<6}  {version:<24} {data['type'] or '':<5}  "
+            f"{data['model'] or '':<14}  {tps:<7}  {number(lag.total)}"
         )
-        data.append(
-            {
-                "group": lag.group,
-                "clients": count,
-                "version": version if clients else None,
-                "type": kind or None,
-                "model": model or None,
-                "consumeTps": lag.consume_tps,
-                "lag": lag.total,
-            }
-        )
-        unavailable |= dict.fromkeys((*lag.unavailable, *(connections.unavailable if connections is not None else ())))
-    return Output(lines(rows), data, tuple(unavailable))
+    unavailable = dict.fromkeys(missing for summary in summaries for missing in summary.unavailable)
+    return Output(lines(rows), [summary_data(summary) for summary in summaries], tuple(unavailable))
+
+
+def summary_data(summary: GroupSummary) -> dict[str, Any]:
+    """Return a group in a list as a JSON value; version, type and model are null without clients, as is the model of PULL."""
+    found, version = summary.connections, summary.version
+    is_push = found is not None and found.consume_type == PUSH
+    return {
+        "group": summary.lag.group,
+        "clients": summary.clients,
+        "version": None if version is None else version_name(version),
+        "type": None if version is None else "PUSH" if is_push else "PULL",
+        "model": str(found.message_model) if found is not None and is_push else None,
+        "consumeTps": summary.lag.consume_tps,
+        "lag": summary.lag.total,
+    }
 
 
 async def consumer_status(admin: Admin, options: Options) -> AsyncIterator[Output]:
