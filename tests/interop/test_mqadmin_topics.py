@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from interop_servers import consume, produce
-from mqadmin_differential import CLUSTERS, Comparison, run_both, run_java, run_json, run_ours, start_cluster
+from mqadmin_differential import CLUSTERS, Comparison, Mask, run_both, run_java, run_json, run_ours, start_cluster
 
 from ariane.testing.cluster import LocalCluster
 
@@ -25,6 +25,8 @@ READS = {
     "order": "updateOrderConf -t Ordered -m get",
     "assigned": "allocateMQ -t T -i 10.0.0.2,10.0.0.1,10.0.0.3",
     "entries": "queryCq -t T -q 1 -i 0 -c 2",
+    "traffic": "statsAll",
+    "topic traffic": "statsAll -t T",
     "matched": "queryCq -t T -q 1 -i 0 -c 3 -g G",
 }
 
@@ -65,6 +67,15 @@ def test_topics_are_listed_with_their_groups(reads: dict[str, Comparison], clust
     assert theirs[0].split() == ours[0].split()
     assert len(theirs[0]) < len(theirs[1]) == len(ours[0]) == len(ours[1])
     assert {"cluster": "DefaultCluster", "topic": "T", "groups": ["G"]} in run_json(cluster.namesrv, "topicList -c")
+
+
+@pytest.mark.parametrize("name", ["traffic", "topic traffic"])
+def test_traffic_is_printed_alike(reads: dict[str, Comparison], name: str) -> None:
+    """Java reports unknown lag as 0: of a group that has committed no offset in a queue. G has committed one in each."""
+    # The brokers take a sample every ten seconds, also between the two tools.
+    masks = (Mask(r" +\d+\.\d\d", "rate"), Mask(r"(?m) +\d+ +(\d+|NO_CONSUMER)$", "count of the last minutes"))
+    reads[name].assert_equal(masks, in_any_order=True)
+    assert "T  " in reads[name].ours
 
 
 def test_queues_are_assigned_as_consumers_assign_them(reads: dict[str, Comparison]) -> None:

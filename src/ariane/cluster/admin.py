@@ -16,11 +16,13 @@ from ariane.cluster.message_search import MessageSearchOperations
 from ariane.cluster.message_tracking import MessageTrackOperations
 from ariane.cluster.offset_admin import OffsetOperations
 from ariane.cluster.topic_admin import TopicOperations
+from ariane.cluster.topic_traffic import TrafficOperations
 from ariane.cluster.transaction_admin import TransactionOperations
 
 
 class Admin(
     TopicOperations,
+    TrafficOperations,
     BrokerOperations,
     MessageTrackOperations,
     ConsumerStatusOperations,

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from ariane.cli.json_output import to_builtins
 from ariane.cli.mqadmin.command import BROKER, CLUSTER, AdminCommand, Option, Options, Output, lines
+from ariane.cli.mqadmin.value_text import UNKNOWN, number
 from ariane.cluster.admin import Admin
 from ariane.cluster.broker_runtime import RequestQueue, RuntimeInfo
 from ariane.cluster.connection import BrokerServer, Change
@@ -16,7 +17,6 @@ from ariane.cluster.connection import BrokerServer, Change
 STATUS_ROW = "{:<16}  {:<22}  {:<4}  {:<22} {:<16} {:>19} {:>19} {:>10} {:>5} {:>6}"
 TOTALS_ROW = "{:<16}  {:<32} {:>14} {:>14} {:>14} {:>14}"
 MS_PER_HOUR = 3_600_000
-UNKNOWN = "unknown"
 
 
 class ServerStatus(NamedTuple):
@@ -62,7 +62,7 @@ def _totals_row(row: ServerStatus) -> str:
         if runtime is None
         else (runtime.put_yesterday, runtime.got_yesterday, runtime.put_today, runtime.got_today)
     )
-    return TOTALS_ROW.format(row.server.cluster, row.server.broker, *map(_or_unknown, totals))
+    return TOTALS_ROW.format(row.server.cluster, row.server.broker, *map(number, totals))
 
 
 def _status_row(row: ServerStatus, now_ms: int) -> str:
@@ -77,7 +77,7 @@ def _status_row(row: ServerStatus, now_ms: int) -> str:
         runtime.version,
         _load(runtime.put_tps.ten_s, runtime.send_queue),
         _load(runtime.get_tps.ten_s, runtime.pull_queue),
-        _or_unknown(runtime.page_cache_lock_ms),
+        number(runtime.page_cache_lock_ms),
         f"{(now_ms - earliest_ms) / MS_PER_HOUR:2.2f}",
         UNKNOWN if runtime.disk_ratio is None else f"{runtime.disk_ratio:.4f}",
     )
@@ -85,7 +85,7 @@ def _status_row(row: ServerStatus, now_ms: int) -> str:
 
 def _load(tps: float | None, queue: RequestQueue) -> str:
     # In its first seconds a broker has no rate yet; the column is a number for scripts that add it up.
-    return f"{tps or 0.0:9.2f}({_or_unknown(queue.size)},{_or_unknown(queue.head_wait_ms)}ms)"
+    return f"{tps or 0.0:9.2f}({number(queue.size)},{number(queue.head_wait_ms)}ms)"
 
 
 def server_data(server: BrokerServer, runtime: RuntimeInfo | None) -> dict[str, object]:
@@ -94,10 +94,6 @@ def server_data(server: BrokerServer, runtime: RuntimeInfo | None) -> dict[str, 
     if state is not None:
         del state["table"]
     return {**to_builtins(server), "runtime": state}
-
-
-def _or_unknown(value: int | None) -> str:
-    return UNKNOWN if value is None else str(value)
 
 
 async def broker_status(admin: Admin, options: Options) -> AsyncIterator[Output]:

@@ -31,6 +31,9 @@ _MODULES: dict[str, dict[str, str]] = {
         "updateOrderConf": "Set, print or delete the queues of an ordered topic.",
         "allocateMQ": "Print which queues consumers would get.",
     },
+    "traffic_commands": {
+        "statsAll": "Print the traffic of topics and consumer groups.",
+    },
     "queue_commands": {
         "queryCq": "Print entries of a consume queue.",
     },
