@@ -70,6 +70,7 @@ class Script:
 
         class To:
             is_open = True
+            is_writable = True
 
             async def request_nowait(self, code, fields=None, body=b"", *, timeout_ms):
                 return await script.request(addr, code, fields, body, timeout_ms=timeout_ms)

@@ -264,6 +264,38 @@ def test_a_one_way_send_does_not_wait_for_a_response():
     assert len(peers.of(SEND)) == 1
 
 
+def test_a_one_way_send_waits_while_the_broker_does_not_read():
+    peers = script()
+    peers.answers[SEND] = lambda asked: Command(0)
+    waits = []
+
+    async def play(producer):
+        connect = producer._instance.peers.connect
+
+        async def connect_busy(addr):
+            connection = await connect(addr)
+            connection.is_writable = False
+
+            async def wait_writable(timeout_ms):
+                assert not peers.of(SEND)
+                waits.append(timeout_ms)
+                if len(waits) > 1:
+                    raise RequestTimeout(addr, timeout_ms)
+
+            connection.wait_writable = wait_writable
+            return connection
+
+        producer._instance.peers.connect = connect_busy
+        await producer.send_one_way(Message(topic="T", body=b"x"))
+        peers.asked.clear()
+        with pytest.raises(RequestTimeout):
+            await producer.send_one_way(Message(topic="T", body=b"x"))
+
+    producer_play(peers, play)
+    assert waits == [3000, 3000]
+    assert not peers.of(SEND)
+
+
 def test_a_producer_group_registers_once_and_unregisters():
     peers = script()
 

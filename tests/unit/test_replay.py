@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ariane.cli.replay_command import parse_rate
+from ariane.cli.rate_options import parse_rate
 from ariane.client.send_codec import SendResult, SendStatus
 from ariane.cluster.replay import (
     DROPPED_PROPERTIES,

@@ -23,6 +23,7 @@ COMMANDS = {
     "group": "manage consumer groups, print their lag and clients",
     "offset": "print and move the offsets of consumer groups",
     "doctor": "check a cluster for faults and name the fixes",
+    "bench": "measure throughput and latency of a cluster",
     "cat": "print the messages of a topic, or send standard input",
     "message": "show, search, send, resend and track messages",
     "dead-letter": "browse dead letters and resend them",

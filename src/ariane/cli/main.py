@@ -17,6 +17,7 @@ import ariane
 from ariane.cli import (
     admin_command,
     archive_command,
+    bench_command,
     broker_command,
     cat_command,
     cluster_command,
@@ -101,6 +102,14 @@ _add(
     "ariane cat orders -g audit --json",
     "ariane cat -P orders < lines.txt",
     "ariane cat orders -J -e | ariane cat -P -J copy",
+)
+_add(
+    "bench",
+    bench_command.bench,
+    CLUSTER,
+    "ariane bench send",
+    "ariane bench both --clients 2 --consumers 2 --size 1k",
+    "ariane bench send -m sync --rate 500/s -c 10000 --json",
 )
 _add(
     "trace",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -14,6 +13,7 @@ import typer
 
 from ariane.cli import auth_options, shared_options, signals
 from ariane.cli import paths as homes
+from ariane.cli.rate_options import parse_rate
 from ariane.cli.time_options import parse_time
 from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import ArianeError, UsageError
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from ariane.cluster.replay import OriginalMessage, ReplayResult
     from ariane.reports.replay_source import ReplayFilter
 
-RATE_MAX = 1e9  # messages per second: more than any cluster accepts
 PREVIEW_MESSAGES = 5  # shown by --dry-run
 PROGRESS_INTERVAL_S = 1.0
 
@@ -144,19 +143,6 @@ def replay(
                 await _send(_originals(archive, selection, instance), instance, topic, per_second, result)
 
     asyncio.run(resend())
-
-
-def parse_rate(text: str) -> float:
-    """Return messages per second of `500/s`, `500` or `30/m`.
-
-    Raises:
-        UsageError: the text has another form, or the rate is not positive.
-    """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(?:/(s|m))?", text.strip())
-    if match is None or not 0 < float(match[1]) <= RATE_MAX:
-        shown = text if len(text) <= shared_options.NAME_MAX else f"{text[:40]}…"
-        raise UsageError("--rate", shown, "expected messages per second (500/s) or per minute (30/m)")
-    return float(match[1]) / (60 if match[2] == "m" else 1)
 
 
 def _originals(

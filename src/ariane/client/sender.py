@@ -79,6 +79,7 @@ class MessageSender:
 
         Raises:
             ConnectionLost: the broker cannot be reached.
+            RequestTimeout: the broker does not read what it was sent before.
         """
         if queue is None:
             queue = send_codec.select_queue(await self.publish_queues(message.topic), self._advance_index(), None)
@@ -86,6 +87,9 @@ class MessageSender:
             message, self._group, queue.queue_id, self._instance.clock.now_ms(), self.settings
         )
         connection = await self._instance.peers.connect(self._address(queue))
+        if not connection.is_writable:
+            # Without responses, only this bounds the memory of a client that sends faster than the broker reads.
+            await connection.wait_writable(self.settings.send_timeout_ms)
         connection.one_way(message.code, header, message.body)
 
     async def _attempts(self, message: PreparedMessage, deadline: float) -> SendResult:

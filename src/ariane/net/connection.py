@@ -128,12 +128,20 @@ class Connection(asyncio.Protocol):
             ConnectionLost: the connection was closed before the response arrived.
         """
         if not self._writable.is_set():
-            try:
-                async with asyncio.timeout(timeout_ms / 1000):
-                    await self._writable.wait()
-            except TimeoutError:
-                raise RequestTimeout(self.peer.addr, timeout_ms) from None
+            await self.wait_writable(timeout_ms)
         return await self.request_nowait(code, fields, body, timeout_ms=timeout_ms)
+
+    async def wait_writable(self, timeout_ms: float) -> None:
+        """Wait until the peer has read most of what it was sent.
+
+        Raises:
+            RequestTimeout: it did not within `timeout_ms`.
+        """
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._writable.wait()
+        except TimeoutError:
+            raise RequestTimeout(self.peer.addr, timeout_ms) from None
 
     def request_nowait(
         self, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"", *, timeout_ms: float
