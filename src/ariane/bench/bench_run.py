@@ -129,7 +129,7 @@ class BenchRun:
         self._on_progress = on_progress
         self._on_note = on_note
         self._stop = stop
-        self._pool = WorkerPool()
+        self._pool = WorkerPool()  # the client processes
         self._missing = 0  # messages that were acknowledged or written and did not arrive
 
     async def run(self) -> BenchResult:

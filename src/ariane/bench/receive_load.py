@@ -37,13 +37,14 @@ class ConsumeLoad:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         plan = work.plan
-        self._plan = plan
+        self._plan = plan  # of the whole run
         self._report = report
         self._monotonic = monotonic
+        # Identifies the messages of this run in mode both; None in mode consume, which counts all messages.
         self._run_id = bytes.fromhex(plan.run_id) if plan.has_stamps else None
         # The first messages of each sender (mode both), or of this consumer, are not measured.
         self._sender_warm_ups = [share(plan.warm_up, number, plan.clients) for number in range(plan.clients)]
-        self._warm_up = work.warm_up
+        self._warm_up = work.warm_up  # of this consumer
         self._received: dict[int, Bitmap] = {}  # by the number of the sender
         self._started = started
         self._is_assigned = is_assigned

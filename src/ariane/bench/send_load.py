@@ -82,12 +82,15 @@ class SendLoad:
         self._report = report
         self._stop = stop
         run_id = bytes.fromhex(plan.run_id) if plan.has_stamps else None
+        # Random bytes; with a run id also what consumers need to measure.
         self._bodies = BodyFactory(plan.size, run_id, work.number)
-        self._is_request = work.role is Role.REQUEST
+        self._is_request = work.role is Role.REQUEST  # whether replies are awaited, not only acknowledgements
         # A lane sends one unit after another; a unit is a message, or a batch.
         self._unit = plan.batch if plan.method is SendMethod.BATCH and not self._is_request else 1
         is_single = not self._is_request and plan.method in (SendMethod.SYNC, SendMethod.ONE_WAY)
+        # Number of units in flight.
         self._lanes = 1 if is_single else plan.in_flight
+        # One-way messages per tick of the event loop.
         self._tick = max(1, TICK_BYTES // plan.size)
 
     async def run(self) -> None:

@@ -38,8 +38,9 @@ class WorkerProcess:
         """Its measurements; None while it works, and if it failed."""
         self.error: str | None = None
         """Why it failed."""
-        self._process = process
+        self._process = process  # reads commands, prints events
         self._changed = changed  # set after each event of any process
+        # Follows the events until the process ends.
         self._reading = asyncio.create_task(self._read(), name=str(self))
 
     def __str__(self) -> str:

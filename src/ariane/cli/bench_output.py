@@ -185,7 +185,7 @@ def latency_meaning(plan: BenchPlan, throughput: Throughput) -> str | None:
     """Return from when to when latencies are measured; None if there are none."""
     if not throughput.latency.count:
         if plan.method is SendMethod.ONE_WAY and throughput.role == Role.SEND:
-            return "written to the connection; without responses there are no latencies"
+            return "written to the connection; latencies are unknown without responses"
         return None
     start = "the call" if plan.rate is None else "when it was due (--rate)"
     if throughput.role == Role.CONSUME:
