@@ -188,7 +188,7 @@ class Producer:
             MessageRefused: the message cannot be sent as it is.
             RouteNotFound: no broker accepts messages of the topic.
             ConnectionLost: the broker cannot be reached.
-            RequestTimeout: the broker does not read what it was sent before.
+            RequestTimeout: the broker does not read the messages sent before.
         """
         sender = self._running()
         with self._telemetry.sending(self.group, (message,)) as span:

@@ -79,7 +79,7 @@ class MessageSender:
 
         Raises:
             ConnectionLost: the broker cannot be reached.
-            RequestTimeout: the broker does not read what it was sent before.
+            RequestTimeout: the broker does not read the messages sent before.
         """
         if queue is None:
             queue = send_codec.select_queue(await self.publish_queues(message.topic), self._advance_index(), None)

@@ -114,12 +114,7 @@ class Connection(asyncio.Protocol):
     # --- requests to the peer ---
 
     async def request(
-        self,
-        code: int,
-        fields: Mapping[str, str] | None = None,
-        body: bytes = b"",
-        *,
-        timeout_ms: float,
+        self, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"", *, timeout_ms: float
     ) -> Command:
         """Send a request and return the response, whatever its code.
 
@@ -132,11 +127,7 @@ class Connection(asyncio.Protocol):
         return await self.request_nowait(code, fields, body, timeout_ms=timeout_ms)
 
     async def wait_writable(self, timeout_ms: float) -> None:
-        """Wait until the peer has read most of what it was sent.
-
-        Raises:
-            RequestTimeout: it did not within `timeout_ms`.
-        """
+        """Wait until the peer has read most of the data sent to it. Raise RequestTimeout if it does not in time."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self._writable.wait()
