@@ -70,15 +70,15 @@ def _status_row(row: ServerStatus, now_ms: int) -> str:
     names = (server.cluster, server.broker, server.broker_id, server.addr)
     if runtime is None:
         return STATUS_ROW.format(*names, *[UNKNOWN] * 6)
-    # A broker reports the time -1 while its log is empty; Java prints the hours since then.
-    earliest_ms = -1 if runtime.earliest_ms is None else runtime.earliest_ms
+    # While its log is empty, Java prints the hours since 1970.
+    hours = None if runtime.earliest_ms is None else (now_ms - runtime.earliest_ms) / MS_PER_HOUR
     return STATUS_ROW.format(
         *names,
         runtime.version,
         _load(runtime.put_tps.ten_s, runtime.send_queue),
         _load(runtime.get_tps.ten_s, runtime.pull_queue),
         number(runtime.page_cache_lock_ms),
-        f"{(now_ms - earliest_ms) / MS_PER_HOUR:2.2f}",
+        UNKNOWN if hours is None else f"{hours:2.2f}",
         UNKNOWN if runtime.disk_ratio is None else f"{runtime.disk_ratio:.4f}",
     )
 
