@@ -6,11 +6,16 @@ Documented differences, which the tests check one by one:
     queryMsgById         takes unique keys, too
     Properties           in the order in which they are stored; Java prints a hash table in its order
     absent messages      an error and exit status 1; Java prints a stack trace, or nothing, with status 0
+    printMsg, -ByQueue   queues sorted; nothing beyond --endTimestamp, where Java completes its page of 32
+    consumeMessage       the limit is exact; Java subtracts one message too many for each queue
+    sendMessage          a queue that needs a broker is an invalid line (exit status 2); Java prints a remark
     queryMsgTraceById    consumer groups sorted by name; Java prints a hash table in its order
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import re
 import time
 from collections.abc import Iterator
@@ -20,7 +25,10 @@ import pytest
 from interop_servers import consume, produce
 from mqadmin_differential import CLUSTERS, Mask, run_both, run_json, run_ours, start_cluster
 
+from ariane.cli.mqadmin import command_registry
 from ariane.cli.mqadmin.message_text import BODY_DIRECTORY
+from ariane.cli.mqadmin.option_parser import create_parser
+from ariane.cluster.admin import Admin
 from ariane.testing import java
 
 SENT = 12
@@ -92,6 +100,90 @@ def test_traces_print_the_same(cluster: Cluster) -> None:
     (pair,) = run_both(cluster.namesrv, f"queryMsgTraceById -i {cluster.sent[0]['msgId']}")
     pair.assert_equal()
     assert "Pub " in pair.ours and "Sub " in pair.ours
+
+
+def test_printed_queues_are_the_same(cluster: Cluster) -> None:
+    lines = (
+        "printMsg -t T",
+        "printMsg -t T -s A||B -d false",
+        "printMsg -t T -s A -c ISO-8859-1",
+        "printMsg -t T -s none",
+        "printMsg -t T -e 1000",
+        "printMsgByQueue -t T -a broker-a -i 1 -p true -d true -f true",
+        "printMsgByQueue -t T -a broker-a -i 1",
+        "consumeMessage -t T",
+        "consumeMessage -t T -b broker-a -i 1 -o 1",
+        "consumeMessage -t T -b broker-a -i 1 -c 1",
+        "consumeMessage -t T -b broker-a -i 1 -o 4711",
+    )
+    for pair in run_both(cluster.namesrv, *lines):
+        assert (pair.status, pair.error) == (0, ""), pair
+        theirs, ours = (sorted(sorted_properties(text).splitlines()) for text in (pair.java, pair.ours))
+        assert ours == theirs, pair.line
+    everything = run_ours(cluster.namesrv, lines[0]).output
+    assert all(str(one["msgId"]) in everything for one in cluster.sent)
+
+
+def test_limits_and_conditions_of_consume_message_are_checked(cluster: Cluster) -> None:
+    limited = run_ours(cluster.namesrv, "consumeMessage -t T -c 5").output
+    assert limited.count("MSGID: ") == 5
+    for line, reason in (
+        ("consumeMessage -t T -i 0", "needs --brokerName"),
+        ("consumeMessage -t T -b broker-a -o 0", "needs --queueId"),
+        ("consumeMessage -t T -c 0", "at least 1"),
+        ("consumeMessage -t T -e 32503680000000", "in the future"),
+        ("consumeMessage -t T -s 2000 -e 1000", "after --endTimestamp"),
+        ("sendMessage -t T -p x -i 0", "needs --broker"),
+    ):
+        output, error, status = run_ours(cluster.namesrv, line)
+        assert (output, status) == ("", 2), line
+        assert reason in error, error
+
+
+def test_sent_messages_are_stored(cluster: Cluster) -> None:
+    fields = Mask(r"(?m)SEND_OK +\w+|^broker-a +\d", "queue and id of a new message")
+    any_queue, one_queue = run_both(
+        cluster.namesrv, "sendMessage -t T -p hello -k Sent -c C", "sendMessage -t T -p hello -b broker-a -i 1 -m true"
+    )
+    any_queue.assert_equal([fields])
+    one_queue.assert_equal([fields])
+    assert one_queue.ours.splitlines()[1].split()[:3] == ["broker-a", "1", "SEND_OK"]
+    sent = run_json(cluster.namesrv, "queryMsgByKey -t T -k Sent")
+    assert [(one["body"], one["properties"]["TAGS"]) for one in sent] == [("hello", "C")] * 2  # Java's and ours
+    assert run_ours(cluster.namesrv, "sendMessage -t T -p hello -k Dry --dry-run").output.startswith("would send")
+    assert run_ours(cluster.namesrv, "queryMsgByKey -t T -k Dry").status == 1
+
+
+def test_response_times_are_measured(cluster: Cluster) -> None:
+    numbers = Mask(r"rt=\d+ms|[mM]sgId=\w+|Offset=\d+|queueId=\d", "times and places")
+    status, send_time = run_both(
+        cluster.namesrv, "sendMsgStatus -b broker-a -s 100 -c 2", "checkMsgSendRT -t T -a 3 -s 10"
+    )
+    status.assert_equal([numbers])
+    theirs, ours = send_time.fields("broker-a")
+    assert [row[:3] for row in ours] == [row[:3] for row in theirs]  # queues in the same order
+    assert send_time.ours.splitlines()[0] == send_time.java.splitlines()[0]
+    assert re.fullmatch(r"Avg RT: \d+\.\d\d", send_time.ours.splitlines()[-1])
+    assert run_ours(cluster.namesrv, "checkMsgSendRT -t T --dry-run").output == (
+        "would send 100 messages of 128 bytes to topic T on broker-a\n"
+    )
+
+
+def test_cluster_rt_prints_a_round_of_all_brokers(cluster: Cluster) -> None:
+    command = command_registry.load("clusterRT")
+
+    async def rounds(*arguments: str) -> list[str]:
+        options = create_parser(command, "", "mqadmin").parse_args(list(arguments))
+        async with Admin(cluster.namesrv) as admin, contextlib.aclosing(command.run(admin, options)) as outputs:
+            return [(await anext(outputs)).text for _ in range(2)]
+
+    first, second = asyncio.run(rounds("-a", "3", "-i", "1"))
+    header, row = first.splitlines()
+    assert header == f"{'#Cluster Name':<24}  {'#Broker Name':<24}  #RT   #successCount  #failCount"
+    assert row.split()[:2] == ["DefaultCluster", "broker-a"]
+    assert row.split()[3:] == second.split()[3:] == ["3", "0"]
+    log, _ = asyncio.run(rounds("-a", "2", "-i", "1", "-p", "true", "-m", "room"))
+    assert re.fullmatch(r"[\d-]+ [\d:]+\|room\|DefaultCluster\|broker-a\|\d+\n", log)
 
 
 def test_absent_messages_fail_with_the_reason(cluster: Cluster) -> None:

@@ -157,7 +157,7 @@ class QueueReadOperations(ClusterConnection):
         return QueuePage(status, fields.next_begin_offset, fields.min_offset, fields.max_offset, records)
 
     async def read_queue(
-        self, at: QueueServer, first: int, stop: int, *, tags: str = ALL_TAGS
+        self, at: QueueServer, first: int, stop: int, *, tags: str = ALL_TAGS, group: str = TOOLS_GROUP
     ) -> AsyncIterator[QueuePage]:
         """Yield the pages of a queue from one offset to another, without records from `stop` on.
 
@@ -165,7 +165,7 @@ class QueueReadOperations(ClusterConnection):
         """
         offset = first
         while offset < stop:
-            page = await self.pull(at, offset, count=min(PAGE_MESSAGES, stop - offset), tags=tags)
+            page = await self.pull(at, offset, count=min(PAGE_MESSAGES, stop - offset), tags=tags, group=group)
             yield page._replace(records=[stored for stored in page.records if stored.queue_offset < stop])
             if page.status in (NO_NEW_MSG, OFFSET_ILLEGAL):
                 return

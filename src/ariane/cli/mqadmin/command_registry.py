@@ -61,6 +61,17 @@ _MODULES: dict[str, dict[str, str]] = {
         "queryMsgByOffset": "Print the message at an offset of a queue.",
         "queryMsgTraceById": "Print the trace of a message.",
     },
+    "message_print_commands": {
+        "printMsg": "Print the messages of a topic.",
+        "printMsgByQueue": "Print the messages of a queue, or count their tags.",
+        "consumeMessage": "Print the oldest messages of a topic or queue.",
+    },
+    "message_send_commands": {
+        "sendMsgStatus": "Send messages to a broker and print the results.",
+        "checkMsgSendRT": "Measure the response times of a topic's queues.",
+        "clusterRT": "Measure the response times of all brokers.",
+        "sendMessage": "Send a message.",
+    },
     "group_commands": {
         "updateSubGroup": "Create a consumer group or change it.",
         "deleteSubGroup": "Delete a consumer group.",

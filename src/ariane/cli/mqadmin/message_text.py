@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ariane.cli.mqadmin.value_text import boolean, time_ms
 from ariane.cluster.message_tracking import DirectConsumption, MessageTrack
 from ariane.model import host
-from ariane.model.message import KEYS, TAGS, MessageQueue, ReceivedMessage
+from ariane.model.message import KEYS, TAGS, TRAN_MSG, UNIQ_KEY, MessageQueue, ReceivedMessage
 from ariane.protocol.received_messages import expand_body
 from ariane.protocol.record import Record
 
@@ -80,6 +80,8 @@ def map_text(table: Mapping[str, str]) -> str:
 def record_text(stored: Record, broker: str, properties: Mapping[str, str], offset_id: str) -> str:
     """Return a record as Java prints a received message; the body as a list of signed bytes."""
     body = expand_body(stored.body, stored.sys_flag)[0]
+    is_prepared = properties.get(TRAN_MSG, "").lower() == "true"
+    transaction_id = properties.get(UNIQ_KEY, NULL) if is_prepared else NULL
     signed = ", ".join(str(byte - 256 if byte > 127 else byte) for byte in body)
     return (
         f"MessageExt [brokerName={broker}, queueId={stored.queue_id}, storeSize={stored.size},"
@@ -89,7 +91,7 @@ def record_text(stored: Record, broker: str, properties: Mapping[str, str], offs
         f" bodyCRC={stored.body_crc}, reconsumeTimes={stored.reconsume_times},"
         f" preparedTransactionOffset={stored.prepared_offset},"
         f" toString()=Message{{topic='{stored.topic}', flag={stored.flag}, properties={map_text(properties)},"
-        f" body=[{signed}], transactionId='{NULL}'}}]"
+        f" body=[{signed}], transactionId='{transaction_id}'}}]"
     )
 
 
