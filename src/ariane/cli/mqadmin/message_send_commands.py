@@ -140,7 +140,7 @@ def _raise_failure(timed: TimedSend, server: BrokerServer) -> TimedSend:
 
 
 def _mean_after_first(times_ms: list[int]) -> float | None:
-    """Return the mean without the first, which includes the connect; None if there is no other."""
+    """Return the mean without the first, which includes the connect; None for fewer than two."""
     return sum(times_ms[1:]) / (len(times_ms) - 1) if len(times_ms) > 1 else None
 
 
