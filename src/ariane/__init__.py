@@ -12,6 +12,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+# Type checkers and editors see the names without importing anything at run time.
 if TYPE_CHECKING:
     from ariane import errors
     from ariane.client import (

@@ -101,6 +101,7 @@ def source_options(
 
 
 def _has_account(access_key: str, secret_key: str) -> bool:
+    # One key alone cannot sign a request.
     if bool(access_key) != bool(secret_key):
         missing = "--secret-key" if access_key else "--access-key"
         raise UsageError(missing, None, "missing; specify both --access-key and --secret-key, or neither")

@@ -123,6 +123,7 @@ class ChildProcesses:
     async def _spawn(self, program: ChildProcess) -> tuple[Process, str]:
         with self._error_file(program.name).open("wb") as errors:
             process = await asyncio.create_subprocess_exec(
+                # The interpreter and the sources of the parent, whatever is on the PATH.
                 sys.executable,
                 "-m",
                 "ariane.cli",

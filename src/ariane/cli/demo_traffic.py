@@ -108,6 +108,7 @@ def _consumer(group: str, namesrv: str, tracker: DemoTracker) -> PushConsumer:
             order = message.keys[0].removeprefix("ORDER-")
             tracker.on_consumed(group, int(order), message.body.decode(), time.monotonic())
 
+    # From the first message: sends may begin before the group has its queues.
     return PushConsumer(group, namesrv, {TOPIC: "*"}, listener, start="first", orderly=True, trace=TRACED)
 
 
@@ -146,6 +147,7 @@ async def _send_order(producer: Producer, tracker: DemoTracker, order: int) -> N
         async with asyncio.timeout(SEND_S):
             while True:
                 try:
+                    # The key selects the queue: the steps of an order stay in order.
                     await producer.send(message, order_key=key)
                     break
                 except ArianeError:

@@ -169,4 +169,5 @@ def _round_up(value: float) -> float:
     if value <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
+    # Floating-point noise must not lead to the next step.
     return next(step * power for step in (1, 2, 4, 5, 8, 10) if step * power >= value * (1 - 1e-12))

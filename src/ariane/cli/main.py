@@ -55,6 +55,7 @@ EXAMPLES = examples(
 app = create_app(
     SUMMARY,
     epilog=EXAMPLES,
+    # `run` prints errors as one line; Typer would put a traceback into a box.
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # rich's boxes of 80 columns cut names and addresses that users copy
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -321,6 +321,7 @@ def _format_age(ms: int) -> str:
 
 
 def _stop_at_end_of_stdin(stop: threading.Event) -> None:
+    # Only the end of the pipe counts: the parent writes nothing.
     while os.read(sys.stdin.fileno(), 4096):
         continue
     stop.set()

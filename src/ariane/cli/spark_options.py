@@ -14,6 +14,7 @@ import typer
 
 from ariane.errors import ConfigError, UsageError
 
+# An exit status that no command has otherwise.
 NEEDED = 10
 PROBE = "ARIANE_SPARK_PROBE"
 

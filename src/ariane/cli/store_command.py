@@ -213,6 +213,7 @@ def _line(row: dict[str, object]) -> str:
     store_ms = row["store_ms"]
     assert isinstance(store_ms, int)
     try:
+        # A damaged record may have any number as its time.
         stored = f"{datetime.datetime.fromtimestamp(store_ms / 1000, datetime.UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3]
     except (OverflowError, ValueError, OSError):
         stored = f"{store_ms} ms"

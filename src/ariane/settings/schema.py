@@ -151,5 +151,6 @@ class SettingsSchema(Generic[C]):
         elif key in self.unsupported:
             raise ConfigError(key, text, self.unsupported[key].fix)
         else:
+            # Keys without effect are candidates, too: a misspelt one then gets its own explanation.
             line = describe_unknown_key(key, [*self.settings, *self.without_effect, *self.unsupported])
             raise ConfigError(key, text, f"{line} `mqadmin {self._list_command}` lists all keys.")
