@@ -152,7 +152,7 @@ def as_dict(report: Report, tables_dir: Path) -> dict[str, Any]:
         "title": report.title,
         "home": str(tables_dir),
         "as_of": _iso(report.as_of),
-        # Unknown is not complete: without an as-of time there is no data at all.
+        # Unknown is not complete: without an as-of time the tables have no data.
         "complete": report.as_of is not None and not report.warnings,
         "warnings": list(report.warnings),
         "tables": [_table_dict(section) for section in report.sections if isinstance(section, Table)],
