@@ -138,7 +138,7 @@ def send_with_reader(bench: Bench, name: str) -> Figures:
                 raise SystemExit(f"the reader of the backlog ended with {reader.returncode}")
         finally:
             reader.terminate()
-    # CPU time serves both here, so there is no figure for one of them.
+    # CPU time serves both here, so neither has a figure of its own.
     return {f"{name} msg/s": result["per_second"], f"{name} p99 ms": result["p99_ms"]}
 
 

@@ -33,18 +33,18 @@ def put(
     former = read_version(home, table) or TableVersion(0, table.schema, 0, None)
     number = former.version + 1
     path = Path(f"v={number:08d}") / f"bucket={bucket}" / "part-0.parquet"
-    place = home / table.name / path
-    place.parent.mkdir(parents=True)
+    directory = home / table.name / path
+    directory.parent.mkdir(parents=True)
     schema = pa.schema([(column.name, arrow_type(column.type)) for column in table.columns])
-    whole = [dict.fromkeys(table.column_names) | dict(row) for row in rows]
-    assert all(set(row) == set(table.column_names) for row in whole), "a row has a column that the table has not"
-    pq.write_table(pa.Table.from_pylist(whole, schema), place)
-    times = [int(row[table.time_column].timestamp() * 1000) for row in whole if row[table.time_column] is not None]
+    complete = [dict.fromkeys(table.column_names) | dict(row) for row in rows]
+    assert all(set(row) == set(table.column_names) for row in complete), "a row has a column that the table has not"
+    pq.write_table(pa.Table.from_pylist(complete, schema), directory)
+    times = [int(row[table.time_column].timestamp() * 1000) for row in complete if row[table.time_column] is not None]
     file = DataFile(
         path.as_posix(),
         bucket,
         len(rows),
-        place.stat().st_size,
+        directory.stat().st_size,
         number,
         min(times, default=None),
         max(times, default=None),

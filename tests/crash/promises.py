@@ -81,7 +81,7 @@ def workload(store: MessageStore, sent: Sent, count: int = 20) -> None:
         sent.put.update(bodies)
         drafts = [draft(body, number % 2, "T" if number % 4 else "U") for body in bodies]
         placed = [store.put(drafts[0])] if len(drafts) == 1 else store.put_batch(drafts)
-        waiting.update(zip((one.offset for one in placed), bodies, strict=True))
+        waiting.update(zip((item.offset for item in placed), bodies, strict=True))
         if number % 4 == 3:
             flush = store.begin_flush()
             require(flush is not None, "there is something to flush")
@@ -98,47 +98,52 @@ def workload(store: MessageStore, sent: Sent, count: int = 20) -> None:
 def stored(store: MessageStore) -> dict[int, bytes]:
     """Return all messages that consumers can read, by commit-log offset. Require that each record has the queue offset it is
     read at."""
-    found = {}
+    results = {}
     for topic, queue_ids in store.topics().items():
         for queue_id in queue_ids:
-            at = store.min_offset(topic, queue_id)
-            while at < store.max_offset(topic, queue_id):
-                got = store.get(topic, queue_id, at, 32)
-                require(got.status in (GetStatus.FOUND, GetStatus.MESSAGE_WAS_REMOVING), f"{topic} {at}: {got.status}")
-                require(got.next_offset > at, f"reading {topic} goes on behind {at}")
-                for data in got.records:
-                    one = record.decode(data)
-                    require((one.topic, one.queue_id) == (topic, queue_id), f"{one} was read from {topic}-{queue_id}")
-                    require(at <= one.queue_offset < got.next_offset, f"{one} was read at {at}")
-                    require(one.crc_is_right(), f"the CRC of {one}")
-                    at = one.queue_offset + 1
-                    found[one.offset] = one.body
-                at = got.next_offset
-    return found
+            offset = store.min_offset(topic, queue_id)
+            while offset < store.max_offset(topic, queue_id):
+                result = store.get(topic, queue_id, offset, 32)
+                require(
+                    result.status in (GetStatus.FOUND, GetStatus.MESSAGE_WAS_REMOVING),
+                    f"{topic} {offset}: {result.status}",
+                )
+                require(result.next_offset > offset, f"reading {topic} goes on behind {offset}")
+                for data in result.records:
+                    item = record.decode(data)
+                    require(
+                        (item.topic, item.queue_id) == (topic, queue_id), f"{item} was read from {topic}-{queue_id}"
+                    )
+                    require(offset <= item.queue_offset < result.next_offset, f"{item} was read at {offset}")
+                    require(item.crc_is_right(), f"the CRC of {item}")
+                    offset = item.queue_offset + 1
+                    results[item.offset] = item.body
+                offset = result.next_offset
+    return results
 
 
 def judge(disk: FakeDisk, sent: Sent, config: StoreConfig = CONFIG, *, is_damaged: bool = False) -> None:
     """Check the guarantees on the surviving disk. `is_damaged`: the damage is outside the range that a start reads."""
     store = opened(disk, config)
-    found = stored(store)
-    lost = sent.acknowledged.items() - found.items()
+    result = stored(store)
+    lost = sent.acknowledged.items() - result.items()
     require(not lost, f"acknowledged and not there: {lost}")
-    require(set(found.values()) <= sent.put, f"never sent: {set(found.values()) - sent.put}")
+    require(set(result.values()) <= sent.put, f"never sent: {set(result.values()) - sent.put}")
     for offset, body in sent.acknowledged.items():
         data = store.read_record(offset)
         require(data is not None and record.decode(data).body == body, f"the record at {offset}")
     more = store.put(draft(b"after"))
-    require(not any(offset >= more.offset for offset in found), "new records stand behind all others")
+    require(not any(offset >= more.offset for offset in result), "new records stand behind all others")
     store.flush()
     store.dispatch_pending()
     after = stored(store)
-    require(after == {**found, more.offset: b"after"}, f"{after} is {found} and one more")
+    require(after == {**result, more.offset: b"after"}, f"{after} is {result} and one more")
     store.close()
-    again = opened(disk, config)
-    require(again.recovery_report.clean, "the store was closed in order")
-    require(stored(again) == after, "opened again it holds the same")
-    again.close()
-    unsound = [one for one in check.check(config.root, disk) if not _is_allowed(one)]
+    repeated = opened(disk, config)
+    require(repeated.recovery_report.clean, "the store was closed in order")
+    require(stored(repeated) == after, "opened again it holds the same")
+    repeated.close()
+    unsound = [item for item in check.check(config.root, disk) if not _is_allowed(item)]
     require(is_damaged or not unsound, f"a store that was brought into order has findings: {unsound}")
 
 
@@ -173,16 +178,16 @@ def power_lost_again_while_recovering(kept: SurvivingData, seed: int) -> None:
     workload(store, sent)
     store.flush()
     sent.acknowledged.update(stored_log(store))
-    left = first.after_power_loss(kept, random.Random(seed))
+    remaining = first.after_power_loss(kept, random.Random(seed))
     if seed % 2:
-        left.remove("/store/checkpoint")
+        remaining.remove("/store/checkpoint")
         victim = sorted(sent.acknowledged)[3]
-        damage(left, CONFIG, victim + 4, b"\xff")
+        damage(remaining, CONFIG, victim + 4, b"\xff")
         del sent.acknowledged[victim]
-    probe = left.after_kill()
+    probe = remaining.after_kill()
     opened(probe)
     for cut in range(1, probe.changes + 1):
-        disk = left.after_kill()
+        disk = remaining.after_kill()
         disk.power_off_at = cut
         try:
             opened(disk)
@@ -200,12 +205,12 @@ def killed_then_power_lost() -> None:
         try:
             workload(opened(disk), sent)
         except PowerLost:
-            left = disk.after_kill()
-            found = stored(opened(left))
-            require(found.items() >= sent.acknowledged.items(), "a kill loses nothing")
-            sent.acknowledged = found
-            for kept, seed in FATES[:4]:
-                judge(left.after_power_loss(kept, random.Random(seed)), sent)
+            remaining = disk.after_kill()
+            result = stored(opened(remaining))
+            require(result.items() >= sent.acknowledged.items(), "a kill loses nothing")
+            sent.acknowledged = result
+            for surviving, seed in FATES[:4]:
+                judge(remaining.after_power_loss(surviving, random.Random(seed)), sent)
             continue
         return
 
@@ -231,14 +236,14 @@ def numbers_torn() -> int:
             sent.put.update(b"torn %d" % number for number in range(torn))
             queue_id = 1 if field == QUEUE_ID_AT else 0
             lost = [store.put(draft(b"torn %d" % number, queue_id)).offset for number in range(torn)]
-            left = disk.after_power_loss(SurvivingData.ALL, random.Random(0))
+            remaining = disk.after_power_loss(SurvivingData.ALL, random.Random(0))
             for offset in lost:
-                damage(left, CONFIG, offset + field, bytes(size))
-            judge(left, sent)
-            before = stored(opened(left.after_kill()))
-            queues = [path for path in left.paths() if "/consumequeue/" in path]
+                damage(remaining, CONFIG, offset + field, bytes(size))
+            judge(remaining, sent)
+            before = stored(opened(remaining.after_kill()))
+            queues = [path for path in remaining.paths() if "/consumequeue/" in path]
             for missing in (queues, [*queues, "/store/checkpoint"]):
-                rebuilt = left.after_kill()
+                rebuilt = remaining.after_kill()
                 for path in missing:
                     rebuilt.remove(path)
                 require(stored(opened(rebuilt)) == before, f"rebuilt without {missing} it holds the same")
@@ -259,9 +264,9 @@ def record_within_a_body() -> None:
     store.flush()
     sent.put.update((b"stored elsewhere", b"last"))
     sent.acknowledged = {inner.offset: b"stored elsewhere", last.offset: b"last"}
-    left = disk.after_kill()
-    damage(left, CONFIG, outer.offset, b"\xff" * 8)
-    judge(left, sent)
+    remaining = disk.after_kill()
+    damage(remaining, CONFIG, outer.offset, b"\xff" * 8)
+    judge(remaining, sent)
 
 
 def stored_log(store: MessageStore) -> dict[int, bytes]:
@@ -338,13 +343,13 @@ def derived_files_lost() -> None:
     for path in disk.paths():
         if "/consumequeue/" in path:
             queues.setdefault(path.rpartition("/")[0], []).append(path)
-    losses = [["/store/checkpoint"], *queues.values(), *([one] for files in queues.values() for one in files[1:])]
+    losses = [["/store/checkpoint"], *queues.values(), *([file] for files in queues.values() for file in files[1:])]
     require(len(losses) > 6, "there is something to lose")
     for lost in losses:
-        left = disk.after_kill()
+        remaining = disk.after_kill()
         for path in lost:
-            left.remove(path)
-        store = opened(left)
+            remaining.remove(path)
+        store = opened(remaining)
         require(stored(store) == everything, f"made again: {lost}")
         store.close()
 
@@ -466,16 +471,16 @@ def damaged_in_the_middle() -> None:
     sent.acknowledged.update(stored_log(store))
     places = sorted(sent.acknowledged)
     for is_known in (True, False):
-        for number, place in enumerate(places[:-1]):
-            left = disk.after_kill()
+        for number, position in enumerate(places[:-1]):
+            remaining = disk.after_kill()
             if not is_known:
-                left.remove("/store/checkpoint")
-            damage(left, CONFIG, place + (4 if is_known or number % 2 else BODY_AT), b"\xff\xff")
+                remaining.remove("/store/checkpoint")
+            damage(remaining, CONFIG, position + (4 if is_known or number % 2 else BODY_AT), b"\xff\xff")
             remain = Sent()
             remain.put = sent.put
-            remain.acknowledged = {at: body for at, body in sent.acknowledged.items() if at != place}
-            judge_told(left, remain, place)
-            judge(left, remain, is_damaged=is_known)
+            remain.acknowledged = {offset: body for offset, body in sent.acknowledged.items() if offset != position}
+            judge_told(remaining, remain, position)
+            judge(remaining, remain, is_damaged=is_known)
 
 
 def judge_told(disk: FakeDisk, sent: Sent, place: int) -> None:
@@ -520,8 +525,8 @@ class Flips:
 
     def victim(self, byte: int) -> int | None:
         """Return the offset of the record that contains `byte`; None after the last record of the file."""
-        at = max(start for start in self.starts if start <= byte)
-        return at if byte < at + self.sizes[at] else None
+        position = max(start for start in self.starts if start <= byte)
+        return position if byte < position + self.sizes[position] else None
 
     def judge(self, bit: int) -> None:
         """Flip this bit: all other records are readable, and no unsent message is returned."""
@@ -530,14 +535,18 @@ class Flips:
         disk.contents(self.file)[byte] ^= 1 << bit % 8
         store = opened(disk, FLIP_CONFIG)
         victim = self.victim(byte)
-        found = bodies(store)
-        lost = {at for at in self.sent.acknowledged if at != victim and found.get(at) != self.sent.acknowledged[at]}
+        result = bodies(store)
+        lost = {
+            position
+            for position in self.sent.acknowledged
+            if position != victim and result.get(position) != self.sent.acknowledged[position]
+        }
         require(len(lost) <= self._may_lose(victim, byte), f"bit {bit} of record {victim}: lost {sorted(lost)}")
-        require(set(found.values()) <= self.sent.put, f"bit {bit}: something is read that was never sent")
-        for at, body in self.sent.acknowledged.items():
-            if at != victim:
-                data = store.read_record(at)
-                require(data is not None and record.decode(data).body == body, f"bit {bit}: the record at {at}")
+        require(set(result.values()) <= self.sent.put, f"bit {bit}: something is read that was never sent")
+        for position, body in self.sent.acknowledged.items():
+            if position != victim:
+                data = store.read_record(position)
+                require(data is not None and record.decode(data).body == body, f"bit {bit}: the record at {position}")
         end = max(self.starts)
         require(store.commit_log_max == end + self.sizes[end], f"bit {bit}: the log ends at {store.commit_log_max}")
         placed = store.put(draft(b"after"))
@@ -556,21 +565,21 @@ class Flips:
 
 def bodies(store: MessageStore) -> dict[int, bytes]:
     """Return all messages delivered to consumers, by offset; records with undecodable topic or properties are ignored."""
-    found = {}
+    results = {}
     for topic, queue_ids in store.topics().items():
         for queue_id in queue_ids:
-            at = store.min_offset(topic, queue_id)
-            while at < store.max_offset(topic, queue_id):
-                got = store.get(topic, queue_id, at, 32)
-                require(got.next_offset > at, f"reading {topic} goes on behind {at}")
-                for data in got.records:
+            offset = store.min_offset(topic, queue_id)
+            while offset < store.max_offset(topic, queue_id):
+                result = store.get(topic, queue_id, offset, 32)
+                require(result.next_offset > offset, f"reading {topic} goes on behind {offset}")
+                for data in result.records:
                     try:
-                        one = record.decode(data)
+                        item = record.decode(data)
                     except ProtocolError:
                         continue
-                    found[one.offset] = one.body
-                at = got.next_offset
-    return found
+                    results[item.offset] = item.body
+                offset = result.next_offset
+    return results
 
 
 # ----------------------------------------------------------------------------------------- configuration changed
@@ -647,7 +656,7 @@ class Configured:
         tables = self.tables
         builtin = builtin_topics(BrokerConfig(broker_name="broker-a"))
         bodies: dict[str, set[bytes]] = {}
-        for body, topic in ((one.body, one.topic) for one in self._records()):
+        for body, topic in ((stored_record.body, stored_record.topic) for stored_record in self._records()):
             bodies.setdefault(topic, set()).add(body)
         return State(
             {
@@ -766,13 +775,13 @@ def held_changes_are_not_applied_again() -> None:
     broker.commit("G", "A", 7)
     files = {path: bytes(disk.contents(path)) for path in disk.paths() if "/config/changes." in path}
     asyncio.run(broker.tables.save())
-    left = disk.after_kill()
+    remaining = disk.after_kill()
     for path, content in files.items():
-        if left.size(path) is None:
-            left.close(left.create(path, 0))
-            left.contents(path)[:] = content
-    found = Configured(left).state()
-    require((found.topics, found.offsets) == ({"A": 2}, {"A@G": {0: 7}}), f"the saved state is {found}")
+        if remaining.size(path) is None:
+            remaining.close(remaining.create(path, 0))
+            remaining.contents(path)[:] = content
+    result = Configured(remaining).state()
+    require((result.topics, result.offsets) == ({"A": 2}, {"A@G": {0: 7}}), f"the saved state is {result}")
 
 
 def judge_configuration(disk: FakeDisk, states: list[State], done: int, config: StoreConfig) -> None:
@@ -781,21 +790,21 @@ def judge_configuration(disk: FakeDisk, states: list[State], done: int, config: 
     name = CONFIGURING[done][0] if done < len(CONFIGURING) else "the end"
     for opening in ("opened", "opened again after a kill", "opened again after a stop"):
         broker = Configured(disk, config)
-        found = broker.state()
+        result = broker.state()
         if name in NOT_ATOMIC:
-            require(_is_between(found, *allowed), f"{opening}, lost at {name!r}: {found} is not within {allowed}")
+            require(_is_between(result, *allowed), f"{opening}, lost at {name!r}: {result} is not within {allowed}")
         else:
-            require(found in allowed, f"{opening}, lost at {name!r}: {found} is none of {allowed}")
+            require(result in allowed, f"{opening}, lost at {name!r}: {result} is none of {allowed}")
         broker.send("Z", b"z")
         broker.acknowledge()
         require("Z" in broker.state().topics and broker.state().bodies["Z"] == {b"z"}, "it goes on")
         broker.remover.remove("Z")
-        require(broker.state() == found, f"{opening}: a topic that came and went leaves nothing: {broker.state()}")
+        require(broker.state() == result, f"{opening}: a topic that came and went leaves nothing: {broker.state()}")
         if opening == "opened":
             disk = disk.after_kill()
         else:
             broker.close()
-        allowed, name = [found], "the end"
+        allowed, name = [result], "the end"
 
 
 def _is_between(found: State, before: State, after: State) -> bool:
@@ -826,11 +835,11 @@ def configuration_fails_in_turn(kind: str, code: int) -> int:
         disk.fail = fail
         acknowledged = broker.state().topics
         refused: set[str] = set()
-        for at in range(12):
-            name = f"T{at}"
+        for position in range(12):
+            name = f"T{position}"
             try:
                 broker.create(name)
-                if at % 4 == 3:
+                if position % 4 == 3:
                     asyncio.run(broker.tables.save())
                 broker.acknowledge()
                 acknowledged = broker.state().topics
@@ -839,6 +848,6 @@ def configuration_fails_in_turn(kind: str, code: int) -> int:
         if left > 0:
             return number - 1
         disk.fail = lambda what, path: None
-        found = Configured(disk.after_power_loss(SurvivingData.NONE, random.Random(0))).state().topics
-        lost = acknowledged.keys() - found.keys() - refused
+        result = Configured(disk.after_power_loss(SurvivingData.NONE, random.Random(0))).state().topics
+        lost = acknowledged.keys() - result.keys() - refused
         require(not lost, f"{kind} number {number} failed: {lost} were acknowledged and are lost")

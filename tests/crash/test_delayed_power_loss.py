@@ -103,8 +103,8 @@ def workload(world: World, store: MessageStore, deliveries: DeliveryLoop, seed: 
 
 def bodies(store: MessageStore) -> Iterator[record.Record]:
     store.dispatch_pending()
-    for at in range(store.max_offset("T", 0)):
-        data = store.read_queue_record("T", 0, at)
+    for position in range(store.max_offset("T", 0)):
+        data = store.read_queue_record("T", 0, position)
         if data is not None:  # else it was never flushed, and lost before one that was kept
             yield record.decode(data)
 
@@ -121,24 +121,24 @@ def check(world: World, disk: FakeDisk) -> None:
     while deliveries.deliver(10):
         pass
     store.flush()
-    found = Counter(one.body for one in bodies(store))
-    early = [one.body for one in bodies(store) if one.store_ms < world.due_ms[one.body]]
+    result = Counter(item.body for item in bodies(store))
+    early = [item.body for item in bodies(store) if item.store_ms < world.due_ms[item.body]]
     assert not early
-    assert not {body: count for body, count in found.items() if count > 1}
-    assert set(found) <= set(world.due_ms)
-    assert world.acknowledged - world.asked_to_cancel <= set(found)
+    assert not {body: count for body, count in result.items() if count > 1}
+    assert set(result) <= set(world.due_ms)
+    assert world.acknowledged - world.asked_to_cancel <= set(result)
     assert store.delayed.next_due_ms() is None
-    assert not world.cancelled & set(found)
+    assert not world.cancelled & set(result)
 
 
 @pytest.mark.parametrize("flush", ["async", "sync"])
 @pytest.mark.parametrize(("fate", "chance_seed"), FATES)
 def test_power_lost_at_every_change(flush: str, fate: SurvivingData, chance_seed: int) -> None:
     cases = 0
-    for at in range(1, 10_000):
+    for position in range(1, 10_000):
         world = World(flush)
         disk = FakeDisk()
-        disk.power_off_at = at
+        disk.power_off_at = position
         try:
             store, deliveries = world.open(disk)
             workload(world, store, deliveries, seed=1)

@@ -70,14 +70,14 @@ def workload(store: MessageStore, sent: Messages, acknowledged: Messages, count:
 
 def in_log(store: MessageStore) -> Messages:
     """Return the unique ids of all messages that consumers can read, by commit-log offset."""
-    at, found = store.min_offset("T", 0), {}
-    while at < store.max_offset("T", 0):
-        got = store.get("T", 0, at, 32)
-        for data in got.records:
-            one = record.decode(data)
-            found[one.offset] = one.property_map()["UNIQ_KEY"]
-        at = got.next_offset
-    return found
+    offset, match = store.min_offset("T", 0), {}
+    while offset < store.max_offset("T", 0):
+        result = store.get("T", 0, offset, 32)
+        for data in result.records:
+            item = record.decode(data)
+            match[item.offset] = item.property_map()["UNIQ_KEY"]
+        offset = result.next_offset
+    return match
 
 
 def by_key(store: MessageStore, key: str) -> list[int]:
@@ -105,10 +105,10 @@ def check(disk: FakeDisk, acknowledged: Messages, config: StoreConfig = CONFIG) 
     store.dispatch_pending()
     check_index(store)
     store.close()
-    again = opened(disk, config)
-    assert again.recovery_report.notes == ()
-    check_index(again)
-    again.close()
+    repeated = opened(disk, config)
+    assert repeated.recovery_report.notes == ()
+    check_index(repeated)
+    repeated.close()
 
 
 def run(disk: FakeDisk, acknowledged: Messages, config: StoreConfig = CONFIG) -> None:
@@ -137,11 +137,11 @@ def test_power_lost_again_while_recovering(kept: SurvivingData, seed: int) -> No
     first, acknowledged = FakeDisk(), Messages()
     store = opened(first)
     workload(store, {}, acknowledged)
-    left = first.after_power_loss(kept, random.Random(seed))
-    probe = left.after_kill()
+    remaining = first.after_power_loss(kept, random.Random(seed))
+    probe = remaining.after_kill()
     opened(probe)
     for cut in range(1, probe.changes + 1):
-        disk = left.after_kill()
+        disk = remaining.after_kill()
         disk.power_off_at = cut
         with pytest.raises(PowerLost):
             opened(disk)
@@ -202,9 +202,9 @@ def test_an_entry_torn_to_name_another_offset(place: str) -> None:
     store.flush()
     store.dispatch_pending()
     store.write_checkpoint()
-    left = disk.after_power_loss(SurvivingData.NONE, random.Random(1))
-    (path,) = [one for one in left.paths() if "/index/" in one]
-    content = left.contents(path)
+    remaining = disk.after_power_loss(SurvivingData.NONE, random.Random(1))
+    (path,) = [item for item in remaining.paths() if "/index/" in item]
+    content = remaining.contents(path)
     *_, before, last = acknowledged
     offset = {"no record": last + 1, "the record before": before, "one before the first": 0}[place]
     entry = struct.pack(">iqii", 7, offset, 0, 0)
@@ -216,18 +216,18 @@ def test_an_entry_torn_to_name_another_offset(place: str) -> None:
     struct.pack_into(">qqqqii", torn_new, 0, 1_700_000_000_000, 1_700_000_000_000, offset, offset, 1, 2)
     new = path[:-17] + f"{int(path[-17:]) + 1:017d}"
     for with_new in (False, True):
-        disk = left.after_kill()
+        disk = remaining.after_kill()
         if with_new:
             disk.close(disk.create(new, len(torn_new)))
             disk.contents(new)[:] = torn_new
         opened(disk, config).close()
-        again = opened(disk, config)
-        assert again.recovery_report.notes == ()
-        for at, unique in acknowledged.items():
-            assert by_key(again, unique) == [at]
-        again.close()
-        for one in [one for one in disk.paths() if "/index/" in one]:
-            kept = disk.contents(one)
+        repeated = opened(disk, config)
+        assert repeated.recovery_report.notes == ()
+        for position, unique in acknowledged.items():
+            assert by_key(repeated, unique) == [position]
+        repeated.close()
+        for item in [item for item in disk.paths() if "/index/" in item]:
+            kept = disk.contents(item)
             *_, end, _, count = struct.unpack_from(">qqqqii", kept)
             named = [struct.unpack_from(">iq", kept, entries_at + 20 * number)[1] for number in range(1, count)]
             assert set(named) <= set(acknowledged)
@@ -248,13 +248,15 @@ def test_power_lost_while_a_damaged_file_is_rebuilt(kept: SurvivingData, seed: i
         store.write_checkpoint()
     files = [path for path in first.paths() if "/index/" in path]
     for damaged in files[::2]:
-        left = first.after_kill()
-        left.contents(damaged)[40 + 4 * 3 + 20 + 8 :] = bytes(len(left.contents(damaged)) - (40 + 4 * 3 + 20 + 8))
-        left = left.after_power_loss(SurvivingData.ALL, random.Random(0))
-        probe = left.after_kill()
+        remaining = first.after_kill()
+        remaining.contents(damaged)[40 + 4 * 3 + 20 + 8 :] = bytes(
+            len(remaining.contents(damaged)) - (40 + 4 * 3 + 20 + 8)
+        )
+        remaining = remaining.after_power_loss(SurvivingData.ALL, random.Random(0))
+        probe = remaining.after_kill()
         opened(probe)
         for cut in range(1, probe.changes + 1):
-            disk = left.after_kill()
+            disk = remaining.after_kill()
             disk.power_off_at = cut
             with pytest.raises(PowerLost):
                 opened(disk)
@@ -273,14 +275,14 @@ def test_any_lost_file_is_rebuilt(is_clean: bool) -> None:
         store.write_checkpoint()
     files = [path for path in disk.paths() if "/index/" in path]
     for lost in [*([path] for path in files), files[:2], files[1:], files]:
-        left = disk.after_kill()
+        remaining = disk.after_kill()
         for path in lost:
-            left.remove(path)
-        store = opened(left)
+            remaining.remove(path)
+        store = opened(remaining)
         assert "rebuilding" in "".join(store.recovery_report.notes)
         check_index(store)
         store.close()
-        check(left, acknowledged)
+        check(remaining, acknowledged)
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
@@ -292,10 +294,10 @@ def test_a_file_of_a_wrong_length_is_rebuilt(is_clean: bool, size: int) -> None:
     if is_clean:
         store.close()
     for path in [path for path in disk.paths() if "/index/" in path]:
-        left = disk.after_kill()
-        content = left.contents(path)
+        remaining = disk.after_kill()
+        content = remaining.contents(path)
         content[:] = content[:size].ljust(size, b"\0")
-        check(left, acknowledged)
+        check(remaining, acknowledged)
 
 
 def test_unrelated_files_are_not_touched() -> None:
@@ -314,19 +316,19 @@ def test_an_overwritten_page_is_detected_and_the_file_rebuilt() -> None:
     chance = random.Random(5)
     noticed = 0
     for path in [path for path in disk.paths() if "/index/" in path]:
-        for at in range(0, len(disk.contents(path)), 20):
+        for position in range(0, len(disk.contents(path)), 20):
             for content in (b"\xff" * 20, chance.randbytes(20)):
-                left = disk.after_kill()
-                left.contents(path)[at : at + 20] = content[: len(left.contents(path)) - at]
-                store = opened(left)
+                remaining = disk.after_kill()
+                remaining.contents(path)[position : position + 20] = content[: len(remaining.contents(path)) - position]
+                store = opened(remaining)
                 messages = in_log(store)
                 for offset, unique in messages.items():
                     assert by_key(store, unique) in ([offset], []), "never another message"
                 noticed += bool(store.index.notes)
                 store.close()
-                for one in [one for one in left.paths() if "/index/" in one]:
-                    left.remove(one)
-                check(left, acknowledged)
+                for item in [item for item in remaining.paths() if "/index/" in item]:
+                    remaining.remove(item)
+                check(remaining, acknowledged)
     assert noticed > 50
 
 
@@ -334,10 +336,10 @@ def test_bit_flips_in_the_index_are_never_fatal() -> None:
     disk = FakeDisk()
     run(disk, {})
     for path in [path for path in disk.paths() if "/index/" in path][:3]:
-        for at in range(0, len(disk.contents(path)), 3):
-            left = disk.after_kill()
-            left.contents(path)[at] ^= 1 << at % 8
-            store = opened(left)
+        for position in range(0, len(disk.contents(path)), 3):
+            remaining = disk.after_kill()
+            remaining.contents(path)[position] ^= 1 << position % 8
+            store = opened(remaining)
             messages = in_log(store)
             for offset, unique in messages.items():
                 assert by_key(store, unique) in ([offset], [])
@@ -385,18 +387,18 @@ def test_records_lost_in_a_crash_have_no_index_entries() -> None:
     store.dispatch_pending()
     store.index.query(KeyQuery("T", "none", 1))
     store.index.complete(store.commit_log_max)  # the slots, too, as if it was about to stop
-    (path,) = [one for one in disk.paths() if "/index/" in one]
+    (path,) = [item for item in disk.paths() if "/index/" in item]
     handle = disk.open(path)
     disk.fsync(handle)  # and the system writes them by itself
-    left = disk.after_power_loss(SurvivingData.NONE, random.Random(1))
-    store = opened(left, config)
+    remaining = disk.after_power_loss(SurvivingData.NONE, random.Random(1))
+    store = opened(remaining, config)
     assert list(in_log(store).values()) == ["ID0002"]
-    content = left.contents(path)
+    content = remaining.contents(path)
     assert not content[40 + 4 * 3000 + 20 * 2 :].strip(b"\0")
     store.close()
     slots = content[40 : 40 + 4 * 3000]
     assert [number for (number,) in struct.iter_unpack(">i", slots) if number] == [1]
-    check_index(opened(left, config))
+    check_index(opened(remaining, config))
 
 
 def test_the_index_never_covers_unflushed_messages() -> None:
@@ -423,8 +425,8 @@ def test_the_index_never_covers_unflushed_messages() -> None:
 def test_another_size_after_a_crash() -> None:
     disk, acknowledged = FakeDisk(), Messages()
     workload(opened(disk), {}, acknowledged)
-    left = disk.after_power_loss(SurvivingData.NONE, random.Random(1))
-    store = opened(left, replace(CONFIG, index_slots=7, index_entries=30))
+    remaining = disk.after_power_loss(SurvivingData.NONE, random.Random(1))
+    store = opened(remaining, replace(CONFIG, index_slots=7, index_entries=30))
     assert in_log(store).items() >= acknowledged.items()
     check_index(store)
     store.close()

@@ -116,9 +116,9 @@ def flushed_offset_advanced_before_the_fsync(patch: pytest.MonkeyPatch) -> None:
     plain = commit_log.CommitLog.begin_flush
 
     def begin_flush(self: commit_log.CommitLog) -> flush.FlushRound | None:
-        made = plain(self)
+        checkpoint_data = plain(self)
         self.flushed, self.flushed_ms = self.end, self.last_ms
-        return made
+        return checkpoint_data
 
     patch.setattr(commit_log.CommitLog, "begin_flush", begin_flush)
 
@@ -178,7 +178,7 @@ def no_abort_file(patch: pytest.MonkeyPatch) -> None:
         handle = plain(self, path, size)
         if path.endswith("/abort"):
             del self._files[path]
-            self._names_pending = [one for one in self._names_pending if one[0] != path]
+            self._names_pending = [item for item in self._names_pending if item[0] != path]
         return handle
 
     patch.setattr(FakeDisk, "create", create)
@@ -345,7 +345,7 @@ def torn_queue_offset_restarts_the_queue(patch: pytest.MonkeyPatch) -> None:
 
 def torn_queue_offset_stays_in_the_log(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        recovered_state, "withdraw_rejected", lambda files, log, refused, recovered: [str(one) for one in refused]
+        recovered_state, "withdraw_rejected", lambda files, log, refused, recovered: [str(item) for item in refused]
     )
 
 

@@ -64,26 +64,26 @@ def remove(store: MessageStore, known: Known) -> None:
 
 
 def stored(store: MessageStore) -> dict[int, bytes]:
-    found = {}
+    results = {}
     for queue_id in (0, 1):
-        at = store.min_offset("T", queue_id)
-        while at < store.max_offset("T", queue_id):
-            got = store.get("T", queue_id, at, 32)
-            assert got.status is GetStatus.FOUND
-            for data in got.records:  # what was lost of the unflushed end is passed over
-                one = record.decode(data)
-                assert one.queue_id == queue_id
-                assert at <= one.queue_offset < got.next_offset
-                found[one.offset] = one.body
-            at = got.next_offset
-    return found
+        offset = store.min_offset("T", queue_id)
+        while offset < store.max_offset("T", queue_id):
+            result = store.get("T", queue_id, offset, 32)
+            assert result.status is GetStatus.FOUND
+            for data in result.records:  # what was lost of the unflushed end is passed over
+                item = record.decode(data)
+                assert item.queue_id == queue_id
+                assert offset <= item.queue_offset < result.next_offset
+                results[item.offset] = item.body
+            offset = result.next_offset
+    return results
 
 
 def check(disk: FakeDisk, known: Known) -> None:
     store = opened(disk)
-    found = stored(store)
-    kept = {offset: body for offset, body in known.acknowledged.items() if offset >= known.removed_below}
-    assert found.items() >= kept.items()
+    result = stored(store)
+    retained = {offset: body for offset, body in known.acknowledged.items() if offset >= known.removed_below}
+    assert result.items() >= retained.items()
     assert store.commit_log_min <= known.removed_below or not known.acknowledged
     # A start that had to rebuild all queues would report it; on a large store it would take minutes.
     if known.removing:
@@ -96,19 +96,19 @@ def check(disk: FakeDisk, known: Known) -> None:
     after = stored(store)
     assert after[more.offset] == b"after"
     store.close()
-    again = opened(disk)
-    assert stored(again) == after
-    again.close()
+    repeated = opened(disk)
+    assert stored(repeated) == after
+    repeated.close()
 
 
 @pytest.mark.parametrize(("kept", "seed"), FATES)
 def test_power_lost_at_every_change_while_old_files_are_removed(kept: SurvivingData, seed: int) -> None:
-    whole, known = FakeDisk(), Known()
-    store = opened(whole)
+    complete, known = FakeDisk(), Known()
+    store = opened(complete)
     workload(store, known)
     store.close()
     assert known.removed_below > 0
-    for cut in range(1, whole.changes + 1):
+    for cut in range(1, complete.changes + 1):
         disk, known = FakeDisk(), Known()
         disk.power_off_at = cut
         try:

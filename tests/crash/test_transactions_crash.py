@@ -56,7 +56,7 @@ class Asked:
         self.questions.append(header)
 
     def take(self) -> list[str]:
-        names = [one.msg_id or "" for one in self.questions]
+        names = [question.msg_id or "" for question in self.questions]
         self.questions.clear()
         return names
 
@@ -124,17 +124,17 @@ class Broker:
         return self.producers.take()
 
     def read(self, topic: str) -> list[Record]:
-        found: list[Record] = []
-        while got := self.store.get(topic, 0, len(found), 32).records:
-            found += [record.decode(data) for data in got]
-        return found
+        results: list[Record] = []
+        while result := self.store.get(topic, 0, len(results), 32).records:
+            results += [record.decode(data) for data in result]
+        return results
 
     def names(self, topic: str) -> list[str]:
-        return [one.body.decode() for one in self.read(topic)]
+        return [message.body.decode() for message in self.read(topic)]
 
     def intact(self, topic: str) -> list[str]:
         """Exclude a last record torn within its properties, which no checksum of the format covers."""
-        return [one.body.decode() for one in self.read(topic) if "\0" not in one.properties]
+        return [message.body.decode() for message in self.read(topic) if "\0" not in message.properties]
 
     def saved(self) -> ConsumerOffsetTable:
         return self.offsets.table()
@@ -189,8 +189,8 @@ def test_any_order_of_half_messages_ends_checks_and_restarts_matches_the_model(s
                 if is_open.pop(name, None) is not None and what != "rollback":
                     committed.append(name)
             elif what == "round":
-                due = {one for one, asked in is_open.items() if one not in immune}
-                over = {one for one in due if is_open[one] >= CHECKS_MAX}
+                due = {item for item, asked in is_open.items() if item not in immune}
+                over = {item for item in due if is_open[item] >= CHECKS_MAX}
                 broker.clock.advance_ms(2000)
                 await broker.checks.check_all()
                 questions = list(broker.producers.questions)
@@ -198,9 +198,9 @@ def test_any_order_of_half_messages_ends_checks_and_restarts_matches_the_model(s
                 for question in questions:
                     copies[question.msg_id or ""].append(question)
                     is_open[question.msg_id or ""] += 1
-                for one in over:
-                    del is_open[one]
-                    aside.append(one)
+                for item in over:
+                    del is_open[item]
+                    aside.append(item)
             elif what in ("stop", "kill"):
                 now_ms = broker.clock.time_ms
                 saved = broker.stop() if what == "stop" else broker.saved()
@@ -266,19 +266,19 @@ def test_power_loss_at_any_change_commits_nothing_twice_and_loses_nothing(
 
     async def work() -> None:
         for cut in range(1, await changes_of_workload() + 1):
-            disk, halves, told = FakeDisk(), {}, {}
+            disk, halves, reported = FakeDisk(), {}, {}
             disk.power_off_at, disk.torn_at = cut, torn_at
             saved: list[ConsumerOffsetTable | None] = [None]
             try:
                 broker = await Broker(disk).ready()
-                await workload(broker, halves, told, saved)
+                await workload(broker, halves, reported, saved)
                 saved.append(broker.stop())
             except PowerLost:
                 pass
             broker = await Broker(disk.after_power_loss(kept, random.Random(seed * 1000 + cut)), saved[-1]).ready()
             before = Counter(broker.intact("T"))
-            rolled_back = {name for name, decision in told.items() if decision == ROLLBACK}
-            assert all(before[name] == 1 for name, decision in told.items() if decision == COMMIT)
+            rolled_back = {name for name, decision in reported.items() if decision == ROLLBACK}
+            assert all(before[name] == 1 for name, decision in reported.items() if decision == COMMIT)
             assert not rolled_back & set(before)
             broker.clock.advance_ms(1_000_000)
             await broker.checks.check_all()
@@ -287,9 +287,9 @@ def test_power_loss_at_any_change_commits_nothing_twice_and_loses_nothing(
             assert not set(names) & (set(before) | rolled_back)
             for question in questions:
                 assert broker.end(question, COMMIT) is not None
-            left = set(broker.intact(HALF_TOPIC))
+            remaining = set(broker.intact(HALF_TOPIC))
             assert Counter(broker.intact("T")) == Counter(before.keys() | set(names))
-            assert before.keys() | set(names) >= left - {
+            assert before.keys() | set(names) >= remaining - {
                 name for name in halves if int(name[1:]) % 3 == 2 or name == "U0"
             }
             assert await broker.round() == []
@@ -327,9 +327,9 @@ def test_an_unreadable_half_message_does_not_affect_others_and_is_discarded() ->
     async def work() -> None:
         broker = await Broker(FakeDisk()).ready()
         halves = [broker.half(f"U{number}") for number in range(4)]
-        path = next(one for one in broker.disk.paths() if "commitlog" in one)
-        at = halves[1].commit_log_offset
-        broker.disk.pwrite(broker.disk.open(path), b"\xff\xff\xff\xff", at + 4)  # its magic
+        path = next(item for item in broker.disk.paths() if "commitlog" in item)
+        offset = halves[1].commit_log_offset
+        broker.disk.pwrite(broker.disk.open(path), b"\xff\xff\xff\xff", offset + 4)  # its magic
         for _ in range(CHECKS_MAX):
             assert sorted(await broker.round()) == ["U0", "U2", "U3"]
         assert await broker.round() == []
@@ -353,10 +353,10 @@ def test_a_half_message_whose_copy_cannot_be_stored_does_not_affect_others() -> 
 
         broker.disk.fail = fail
         try:
-            asked = await broker.round()
+            checked = await broker.round()
         except StoreError as error:
             raise AssertionError(f"the round ended with {error}") from error
-        assert asked == ["U2"]
+        assert checked == ["U2"]
         assert sorted(await broker.round()) == ["U0", "U2"]
 
     play(work)
@@ -454,7 +454,9 @@ def test_a_producer_that_does_not_read_is_not_checked() -> None:
         assert await broker.round() == []
         broker.producers.peer = 1
         assert await broker.round() == ["U1"]
-        assert [one.property_map()["TRANSACTION_CHECK_TIMES"] for one in broker.read(HALF_TOPIC)[1:]] == ["1", "2"]
+        assert [
+            stored_record.property_map()["TRANSACTION_CHECK_TIMES"] for stored_record in broker.read(HALF_TOPIC)[1:]
+        ] == ["1", "2"]
 
     play(work)
 

@@ -1,4 +1,4 @@
-"""Captures the golden bytes beside this file from real 4.9.4 peers: python tests/data/capture.py
+"""Captures the golden bytes in this directory from real 4.9.4 peers: python tests/data/capture.py
 
 Java name server, broker, clients and tools talk to each other through recording proxies; the name server's answers have
 the broker's port replaced by its proxy's (of equal length), so that clients take that way too. Of each kind of frame the
@@ -123,20 +123,22 @@ def keep_frames(streams: Streams, form: str, label: str, index: list[dict[str, o
         asked: dict[tuple[str, int], command.Command] = {}
         for sender, data in (("client", from_client), ("server", from_server)):
             for frame in FrameReader().feed(bytes(data)):
-                got = command.decode(frame)
-                if not got.is_response:
-                    asked[sender, got.opaque] = got
+                result = command.decode(frame)
+                if not result.is_response:
+                    asked[sender, result.opaque] = result
         for sender, data in (("client", from_client), ("server", from_server)):
             for frame in FrameReader().feed(bytes(data)):
-                got = command.decode(frame)
+                result = command.decode(frame)
                 if frame.form != wanted:
                     continue
                 request = (
-                    asked.get(("server" if sender == "client" else "client", got.opaque)) if got.is_response else got
+                    asked.get(("server" if sender == "client" else "client", result.opaque))
+                    if result.is_response
+                    else result
                 )
                 if request is None:
                     continue
-                kind = f"answer-{got.code}" if got.is_response else "one-way" if got.is_one_way else "request"
+                kind = f"answer-{result.code}" if result.is_response else "one-way" if result.is_one_way else "request"
                 name = f"{request.code:03d}-{kind}-{form}{label}.bin"
                 raw = b"".join(
                     (
@@ -159,7 +161,10 @@ def keep_frames(streams: Streams, form: str, label: str, index: list[dict[str, o
 def frames(index: list[dict[str, object]]) -> None:
     for form, properties in (("json", {}), ("binary", {}), ("json", {"compressedRegister": "true"})):
         streams: Streams = []
-        with tempfile.TemporaryDirectory() as place, recorded(Path(place), streams, form, properties) as namesrv:
+        with (
+            tempfile.TemporaryDirectory() as directory,
+            recorded(Path(directory), streams, form, properties) as namesrv,
+        ):
             if not properties:
                 talk(namesrv, [BINARY] if form == "binary" else [])
         keep_frames(streams, form, "-compressed" if properties else "", index)
@@ -174,8 +179,8 @@ def store_and_traces() -> None:
         "maxHashSlotNum": "64",
         "maxIndexNum": "256",
     }
-    with tempfile.TemporaryDirectory() as place, java.name_server(Path(place) / "ns") as name_server:
-        home = Path(place) / "b"
+    with tempfile.TemporaryDirectory() as directory, java.name_server(Path(directory) / "ns") as name_server:
+        home = Path(directory) / "b"
         with java.broker(home, name_server.addr, properties=small):
             namesrv = name_server.addr
             java.run(
@@ -187,7 +192,7 @@ def store_and_traces() -> None:
             messages = java.events(java.run("ariane.peers.PullAll", [namesrv, "T"]))
             traces = java.events(java.run("ariane.peers.PullAll", [namesrv, "RMQ_SYS_TRACE_TOPIC"]))
             time.sleep(7)  # until the consumer's offsets are saved
-        (HERE / "store.json").write_text("".join(json.dumps(one, sort_keys=True) + "\n" for one in messages))
+        (HERE / "store.json").write_text("".join(json.dumps(trace, sort_keys=True) + "\n" for trace in messages))
         with tarfile.open(HERE / "store.tar.gz", "w:gz") as archive:
             for path in sorted((home / "store").rglob("*")):
                 if path.is_file() and path.name != "lock":
@@ -196,8 +201,8 @@ def store_and_traces() -> None:
                     archive.addfile(info, io.BytesIO(path.read_bytes()))
     shutil.rmtree(HERE / "trace", ignore_errors=True)
     (HERE / "trace").mkdir()
-    for number, one in enumerate(traces):
-        (HERE / "trace" / f"{number:02d}.bin").write_bytes(base64.b64decode(one["body"]))
+    for number, trace in enumerate(traces):
+        (HERE / "trace" / f"{number:02d}.bin").write_bytes(base64.b64decode(trace["body"]))
 
 
 def main() -> None:

@@ -105,7 +105,7 @@ def against_broker(
 
 
 def bodies(answer: Command) -> list[bytes]:
-    return [one.body for one in record.decode_all(answer.body)]
+    return [stored_record.body for stored_record in record.decode_all(answer.body)]
 
 
 def test_a_message_is_stored_and_pulled_unchanged(tmp_path: Path) -> None:
@@ -118,9 +118,9 @@ def test_a_message_is_stored_and_pulled_unchanged(tmp_path: Path) -> None:
         answer = await client.pull()
         assert decode_header(answer, PullMessageResponse) == PullMessageResponse(0, 1, 0, 1)
         assert (answer.code, answer.remark) == (0, "FOUND")
-        (one,) = record.decode_all(answer.body)
-        assert (one.body, one.topic, one.flag, one.born_ms) == (b"hello", "T", 7, 1234)
-        assert one.property_map() == {"KEYS": "k1", "TAGS": "a", "UNIQ_KEY": "U", "CLUSTER": "DefaultCluster"}
+        (item,) = record.decode_all(answer.body)
+        assert (item.body, item.topic, item.flag, item.born_ms) == (b"hello", "T", 7, 1234)
+        assert item.property_map() == {"KEYS": "k1", "TAGS": "a", "UNIQ_KEY": "U", "CLUSTER": "DefaultCluster"}
 
     against_broker(config(tmp_path), work)
 
@@ -147,7 +147,7 @@ def test_a_batch_is_stored_at_consecutive_offsets(tmp_path: Path) -> None:
         answer = decode_header(sent, SendMessageResponse)
         assert (sent.code, answer.queue_offset, len(answer.message_id.split(","))) == (0, 0, 3)
         records = list(record.decode_all((await client.pull(queue_id=1)).body))
-        assert [(one.body, one.flag, one.queue_offset) for one in records] == [
+        assert [(stored_record.body, stored_record.flag, stored_record.queue_offset) for stored_record in records] == [
             (b"m0", 0, 0),
             (b"m1", 1, 1),
             (b"m2", 2, 2),
@@ -203,12 +203,14 @@ def test_a_missing_header_field_is_reported_by_name(tmp_path: Path) -> None:
 def test_a_pull_waits_until_a_matching_message_arrives(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         await client.send(TAGS="other")
-        held = asyncio.ensure_future(client.pull(1, flag=SUBSCRIPTION | SUSPEND, expression="a || b", hold_ms=20_000))
+        pending = asyncio.ensure_future(
+            client.pull(1, flag=SUBSCRIPTION | SUSPEND, expression="a || b", hold_ms=20_000)
+        )
         await client.send(TAGS="other", body=b"no")
         await asyncio.sleep(0.05)
-        assert not held.done()
+        assert not pending.done()
         await client.send(TAGS="b", body=b"yes")
-        answer = await asyncio.wait_for(held, 5)
+        answer = await asyncio.wait_for(pending, 5)
         assert (answer.code, bodies(answer)) == (0, [b"yes"])
         assert decode_header(answer, PullMessageResponse).next_begin_offset == 3
 
@@ -234,8 +236,8 @@ def test_an_offset_beyond_the_end_is_corrected(tmp_path: Path, offset: int, code
         answer = await client.pull(offset)
         assert (answer.code, decode_header(answer, PullMessageResponse).next_begin_offset) == (code, next_offset)
         moved = bodies(await client.pull(0, topic="OFFSET_MOVED_EVENT"))
-        told = [json.loads(body) for body in moved]
-        assert [one["offsetRequest"] for one in told] == ([9] if offset == 9 else [])
+        reported = [json.loads(body) for body in moved]
+        assert [item["offsetRequest"] for item in reported] == ([9] if offset == 9 else [])
 
     against_broker(config(tmp_path), work)
 
@@ -323,8 +325,8 @@ def test_a_message_is_viewed_only_by_the_exact_offset_in_its_id(tmp_path: Path) 
         await client.send()
         sent = decode_header(await client.send(body=b"second"), SendMessageResponse)
         _, offset = ids.parse_offset_message_id(sent.message_id)
-        found = await client.call(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessage(offset))
-        assert record.decode(found.body).body == b"second"
+        result = await client.call(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessage(offset))
+        assert record.decode(result.body).body == b"second"
         for wrong in (offset + 1, -1, 2**40):
             answer = await client.call(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessage(wrong))
             assert answer.code == ResponseCode.SYSTEM_ERROR
@@ -333,10 +335,10 @@ def test_a_message_is_viewed_only_by_the_exact_offset_in_its_id(tmp_path: Path) 
 
 
 def test_members_are_notified_when_a_consumer_joins_or_leaves(tmp_path: Path) -> None:
-    told: list[str] = []
+    reported: list[str] = []
 
     def notified(command: Command, peer: Peer) -> None:
-        told.append(decode_header(command, GroupRef).consumer_group)
+        reported.append(decode_header(command, GroupRef).consumer_group)
 
     async def work(client: Client) -> None:
         subscription = SubscriptionData(topic="T", sub_version=1)
@@ -346,7 +348,7 @@ def test_members_are_notified_when_a_consumer_joins_or_leaves(tmp_path: Path) ->
             await second.heartbeat("c2", subscription)
             answer = await client.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, GroupRef("G"))
             assert fastjson.decode(answer.body, ConsumerList).consumer_id_list == ("c1", "c2")
-        while len(told) < 3:
+        while len(reported) < 3:
             await asyncio.sleep(0.01)
         answer = await client.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, GroupRef("G"))
         assert fastjson.decode(answer.body, ConsumerList).consumer_id_list == ("c1",)
@@ -355,30 +357,30 @@ def test_members_are_notified_when_a_consumer_joins_or_leaves(tmp_path: Path) ->
         assert answer.code == ResponseCode.SYSTEM_ERROR
 
     against_broker(config(tmp_path), work, {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: notified})
-    assert set(told) == {"G"}
+    assert set(reported) == {"G"}
 
 
 def test_a_queue_is_locked_by_one_client(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         queue = WireQueue("broker-a", 0, "T")
-        mine = await client.call(RequestCode.LOCK_BATCH_MQ, body=fastjson.write(LockBatch("c1", "G", (queue,))))
-        assert fastjson.decode(mine.body, LockBatchResponse).locked == (queue,)
+        response = await client.call(RequestCode.LOCK_BATCH_MQ, body=fastjson.write(LockBatch("c1", "G", (queue,))))
+        assert fastjson.decode(response.body, LockBatchResponse).locked == (queue,)
         other = fastjson.write(LockBatch("c2", "G", (queue,)))
         assert (
             fastjson.decode((await client.call(RequestCode.LOCK_BATCH_MQ, body=other)).body, LockBatchResponse).locked
             == ()
         )
         await client.call(RequestCode.UNLOCK_BATCH_MQ, body=fastjson.write(LockBatch("c1", "G", (queue,))))
-        again = await client.call(RequestCode.LOCK_BATCH_MQ, body=other)
-        assert fastjson.decode(again.body, LockBatchResponse).locked == (queue,)
+        repeated = await client.call(RequestCode.LOCK_BATCH_MQ, body=other)
+        assert fastjson.decode(repeated.body, LockBatchResponse).locked == (queue,)
 
     against_broker(config(tmp_path), work)
 
 
 def test_tools_create_and_delete_a_topic(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
-        made = CreateTopic("Made", "TBW102", 2, 2, 6)
-        assert (await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, made)).code == 0
+        header = CreateTopic("Made", "TBW102", 2, 2, 6)
+        assert (await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, header)).code == 0
         assert (await client.send("Made", queue_id=1)).code == 0
         assert (await client.send("Made", queue_id=2)).code == ResponseCode.SYSTEM_ERROR
         assert (await client.call(RequestCode.DELETE_TOPIC_IN_BROKER, TopicRef("Made"))).code == 0
@@ -433,7 +435,7 @@ def test_properties_are_stored_unchanged_even_with_a_separator_in_a_value(tmp_pa
     async def work(client: Client) -> None:
         header = SendMessage("P", "T", "TBW102", 4, 0, 0, 1, 0, "odd\x01a\x01b\x02k\x01v\x02")
         assert (await client.call(RequestCode.SEND_MESSAGE_V2, header, b"x")).code == 0
-        (one,) = record.decode_all((await client.pull()).body)
-        assert one.property_map() == {"odd": "a\x01b", "k": "v", "CLUSTER": "DefaultCluster"}
+        (item,) = record.decode_all((await client.pull()).body)
+        assert item.property_map() == {"odd": "a\x01b", "k": "v", "CLUSTER": "DefaultCluster"}
 
     against_broker(config(tmp_path), work)

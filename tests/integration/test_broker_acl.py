@@ -58,11 +58,11 @@ def with_cluster(
 
 def test_unsigned_requests_are_rejected(tmp_path: Path) -> None:
     async def work(servers: LocalCluster) -> None:
-        got: asyncio.Queue[bytes] = asyncio.Queue()
+        result: asyncio.Queue[bytes] = asyncio.Queue()
 
         async def listen(messages: list[ReceivedMessage]) -> None:
             for message in messages:
-                await got.put(message.body)
+                await result.put(message.body)
 
         async with ClientInstance(servers.namesrv, ClientSettings(credentials=USER)) as instance:
             async with Producer("shop", instance=instance) as producer:
@@ -75,7 +75,7 @@ def test_unsigned_requests_are_rejected(tmp_path: Path) -> None:
             async with PushConsumer(
                 "stock", subscriptions={"orders": "*"}, listener=listen, start="first", instance=instance
             ):
-                assert {await asyncio.wait_for(got.get(), 20) for _ in range(3)} == {b"one", b"two", b"three"}
+                assert {await asyncio.wait_for(result.get(), 20) for _ in range(3)} == {b"one", b"two", b"three"}
         async with Producer("shop", servers.namesrv) as unsigned:
             with pytest.raises(ArianeError, match="No accessKey is configured"):
                 await unsigned.send(Message(topic="orders", body=b"x"))
@@ -88,14 +88,16 @@ def test_accounts_are_created_changed_and_deleted(tmp_path: Path) -> None:
         admin, user = Tool(servers.broker, ADMIN), Tool(servers.broker, USER)
         new = Tool(servers.broker, Credentials("new-account", "new-secret"))
         code = RequestCode.UPDATE_AND_CREATE_ACL_CONFIG
-        made = UpdateAccount("new-account", "new-secret", "", False, "DENY", "SUB", "orders=PUB,bills=SUB", "stock=SUB")
-        assert "Need admin" in str((await user.call(code, made)).remark)
+        account = UpdateAccount(
+            "new-account", "new-secret", "", False, "DENY", "SUB", "orders=PUB,bills=SUB", "stock=SUB"
+        )
+        assert "Need admin" in str((await user.call(code, account)).remark)
         assert "No acl config" in str((await new.call(RequestCode.GET_ALL_TOPIC_CONFIG)).remark)
-        assert (await admin.call(code, made)).code == 0
+        assert (await admin.call(code, account)).code == 0
         assert (await new.call(RequestCode.GET_ALL_TOPIC_CONFIG)).code == 0
         assert (await admin.call(code, UpdateAccount("new-account", topic_perms="orders=SUB"))).code == 0
         shown = await admin.call(RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG)
-        accounts = {one.access_key: one for one in fastjson.decode(shown.body, AclConfig).plain_access_configs}
+        accounts = {config.access_key: config for config in fastjson.decode(shown.body, AclConfig).plain_access_configs}
         assert accounts["new-account"].topic_perms == ("orders=SUB",)
         assert accounts["new-account"].group_perms == ("stock=SUB",)
         assert (await user.call(RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG)).code == 1

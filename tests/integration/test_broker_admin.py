@@ -99,11 +99,11 @@ def test_settings_change_at_run_time_and_are_saved(tmp_path: Path) -> None:
     file.write_text("# mine\nbrokerName=broker-a\ntraceOn=true\n")
 
     async def work(client: Client) -> None:
-        known, version = await client.settings()
-        assert (known["traceOn"], version["counter"]) == ("true", 0)
+        settings_text, version = await client.settings()
+        assert (settings_text["traceOn"], version["counter"]) == ("true", 0)
         assert (await client.update("traceOn=false\nmaxMessageSize=4\nautoCreateSubscriptionGroup = false\n")).code == 0
-        known, version = await client.settings()
-        assert (known["traceOn"], known["maxMessageSize"], version["counter"]) == ("false", "4", 1)
+        settings_text, version = await client.settings()
+        assert (settings_text["traceOn"], settings_text["maxMessageSize"], version["counter"]) == ("false", "4", 1)
         sent = await client.send(body=b"1234")
         assert (sent.code, sent.field_map()["TRACE_ON"]) == (0, "false")
         assert (await client.send(body=b"12345")).code == ResponseCode.MESSAGE_ILLEGAL
@@ -141,10 +141,12 @@ def test_a_change_completes_after_its_client_disconnects(tmp_path: Path) -> None
     async def work(client: Client) -> None:
         async with ConnectionPool() as others:
             connection = await others.connect(client.addr)
-            asked = connection.request_nowait(RequestCode.UPDATE_BROKER_CONFIG, body=b"traceOn=false", timeout_ms=1000)
+            request = connection.request_nowait(
+                RequestCode.UPDATE_BROKER_CONFIG, body=b"traceOn=false", timeout_ms=1000
+            )
             connection.close()
             with pytest.raises(ConnectionLost):
-                await asked
+                await request
         while "traceOn=false" not in file.read_text() or (await client.settings())[0]["traceOn"] == "true":
             await asyncio.sleep(0.01)
 
@@ -206,9 +208,9 @@ def test_groups_of_a_topic_are_listed_whether_online_or_offline(tmp_path: Path) 
         answer = await client.ok(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicRef("T"))
         assert fastjson.decode(answer.body, GroupList).group_list == ("Gone", "Online")
         table = fastjson.decode((await client.ok(RequestCode.GET_ALL_PRODUCER_INFO)).body, ProducerTable)
-        (one,) = table.data["P"]
-        assert (one.client_id, one.remote_ip[:11]) == ("c", "/127.0.0.1:")
-        assert one.last_update_ms > 1_600_000_000_000
+        (item,) = table.data["P"]
+        assert (item.client_id, item.remote_ip[:11]) == ("c", "/127.0.0.1:")
+        assert item.last_update_ms > 1_600_000_000_000
 
     against_broker(config(tmp_path), work)
 
@@ -226,16 +228,16 @@ def test_consume_queue_entries_are_listed_with_filter_results(tmp_path: Path) ->
     async def work(client: Client) -> None:
         for tag in ("a", "b", "a"):
             await client.send(TAGS=tag)
-        wanted = SubscriptionData(topic="T", sub_string="a", code_set=frozenset({97}), tags_set=frozenset({"a"}))
-        consumer = ConsumerData(group_name="G", subscription_data_set=(wanted,))
+        subscription = SubscriptionData(topic="T", sub_string="a", code_set=frozenset({97}), tags_set=frozenset({"a"}))
+        consumer = ConsumerData(group_name="G", subscription_data_set=(subscription,))
         await client.ok(RequestCode.HEART_BEAT, body=fastjson.write(HeartbeatData("c", (consumer,))))
         query = RequestCode.QUERY_CONSUME_QUEUE
         body = fastjson.decode((await client.ok(query, QueryQueue("T", 0, 1, 10))).body, QueueEntries)
         assert (body.min_queue_index, body.max_queue_index) == (0, 3)
-        assert [(one.tags_code, one.eval) for one in body.queue_data] == [(98, False), (97, False)]
+        assert [(item.tags_code, item.eval) for item in body.queue_data] == [(98, False), (97, False)]
         assert body.queue_data[0].physic_offset + body.queue_data[0].physic_size == body.queue_data[1].physic_offset
         body = fastjson.decode((await client.ok(query, QueryQueue("T", 0, 0, 2, "G"))).body, QueueEntries)
-        assert [one.eval for one in body.queue_data] == [True, False]
+        assert [item.eval for item in body.queue_data] == [True, False]
         assert body.subscription_data is not None and body.subscription_data.sub_string == "a"
         beyond = await client.ok(query, QueryQueue("T", 0, 3, 1))
         assert (fastjson.decode(beyond.body, QueueEntries).queue_data, "out of range" in str(beyond.remark)) == (

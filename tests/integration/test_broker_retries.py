@@ -45,8 +45,8 @@ async def back(client: Client, offset: int, level: int = 0, most: int | None = 1
 
 async def only(client: Client, topic: str) -> Record:
     answer = await client.pull(topic=topic)
-    (one,) = record.decode_all(answer.body)
-    return one
+    (item,) = record.decode_all(answer.body)
+    return item
 
 
 @pytest.mark.parametrize(("level", "most"), [(-1, 16), (0, 0), (0, -1)])
@@ -172,9 +172,9 @@ def test_the_broker_attaches_the_record_to_a_direct_consumption(tmp_path: Path) 
         code = RequestCode.CONSUME_MESSAGE_DIRECTLY
         answer = await client.call(code, ConsumeDirectly("G", "c1", sent.message_id))
         assert (answer.code, answer.body) == (0, b"{}")
-        asked = member.asked[code]
-        assert asked.field_map()["brokerName"] == "broker-a"
-        assert record.decode(asked.body).body == b"hello"
+        request = member.asked[code]
+        assert request.field_map()["brokerName"] == "broker-a"
+        assert record.decode(request.body).body == b"hello"
         for wrong in (ConsumeDirectly("G"), ConsumeDirectly("G", "c1", "no id"), ConsumeDirectly("G", "c1", "F" * 32)):
             assert (await client.call(code, wrong)).code == ResponseCode.SYSTEM_ERROR
 
@@ -217,9 +217,9 @@ def test_reset_offset_sends_new_offsets_to_the_members(
         assert (answer.code, table) == (0, {0: expected, 1: 0, 2: 0, 3: 0})
         async with asyncio.timeout(5):
             await member.came.wait()
-        told = member.asked[RequestCode.RESET_CONSUMER_CLIENT_OFFSET]
-        assert reset_table(told.body) == reset_table(answer.body)
-        assert told.field_map()["group"] == "G"
+        reported = member.asked[RequestCode.RESET_CONSUMER_CLIENT_OFFSET]
+        assert reset_table(reported.body) == reset_table(answer.body)
+        assert reported.field_map()["group"] == "G"
 
     async def setup() -> Member:
         return Member((RequestCode.RESET_CONSUMER_CLIENT_OFFSET, None))
@@ -267,10 +267,10 @@ def test_a_reply_is_pushed_to_the_requesting_client(tmp_path: Path, stored: bool
         data = HeartbeatData("c1", (), (ProducerData("PG"),))
         await client.call(RequestCode.HEART_BEAT, body=fastjson.write(data))
         answer = await send_reply(client, CORRELATION_ID="x", REPLY_TO_CLIENT="c1", MSG_TYPE="reply")
-        told = member.asked[RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT]
-        header = decode_header(told, PushReply)
+        reported = member.asked[RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT]
+        header = decode_header(reported, PushReply)
         own = properties.decode(header.properties or "")
-        assert (answer.code, told.body, header.store_host, header.flag) == (0, b"yes", client.addr, 7)
+        assert (answer.code, reported.body, header.store_host, header.flag) == (0, b"yes", client.addr, 7)
         assert (own["CORRELATION_ID"], own["PUSH_REPLY_TIME"].isdigit()) == ("x", True)
         assert (decode_header(answer, SendMessageResponse).message_id != "0") is stored
         kept = await client.pull(topic="DefaultCluster_REPLY_TOPIC")

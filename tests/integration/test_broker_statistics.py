@@ -47,7 +47,7 @@ from ariane.store.message_store import Disk, SystemDisk
 from ariane.testing.clock import FakeClock
 
 CLUSTER = "DefaultCluster"
-# Every key that a 4.9.4 broker tells of itself (it adds scheduleMessageOffset_N and remainHowManyDataToCommit at times).
+# Every key that a 4.9.4 broker reports (it adds scheduleMessageOffset_N and remainHowManyDataToCommit at times).
 RUNTIME_KEYS = {
     "EndTransactionQueueSize", "EndTransactionThreadPoolQueueCapacity", "bootTimestamp", "brokerVersion",
     "brokerVersionDesc", "commitLogDirCapacity", "commitLogDiskRatio", "commitLogMaxOffset", "commitLogMinOffset",
@@ -168,9 +168,9 @@ def test_sends_and_pulls_are_counted(tmp_path: Path) -> None:
         assert await client.minute("BROKER_PUT_NUMS", CLUSTER) == (4, 0.0)
         assert await client.minute("BROKER_GET_NUMS", CLUSTER) == (4, 0.0)
         assert (await client.view("GROUP_GET_LATENCY", "0@T@G")).stats_minute.avgpt > 0
-        told = await client.view("TOPIC_PUT_NUMS", "T")
-        assert 0 < told.stats_minute.tps <= 0.4
-        assert told.stats_hour == told.stats_day == BrokerStatsItem()
+        reported = await client.view("TOPIC_PUT_NUMS", "T")
+        assert 0 < reported.stats_minute.tps <= 0.4
+        assert reported.stats_hour == reported.stats_day == BrokerStatsItem()
         await client.clock.jump(600)
         assert (await client.view("TOPIC_PUT_NUMS", "T")).stats_hour.sum == 4
 
@@ -264,11 +264,11 @@ def test_all_groups_of_a_broker(tmp_path: Path) -> None:
             answer = await client.ask(RequestCode.GET_BROKER_CONSUME_STATS, GetBrokerConsumeStats(ordered))
             return fastjson.decode(answer.body, ConsumeStatsList)
 
-        found = await told(ordered=False)
-        groups = {group: stats for one in found.consume_stats_list for group, stats in one.items()}
-        assert [set(by_queue(one.offset_table)) for one in groups["G"]] == [{queue(0)}, {queue(0, "U")}]
+        result = await told(ordered=False)
+        groups = {group: stats for item in result.consume_stats_list for group, stats in item.items()}
+        assert [set(by_queue(item.offset_table)) for item in groups["G"]] == [{queue(0)}, {queue(0, "U")}]
         assert groups["TOOLS_CONSUMER"] == []
-        assert (found.broker_addr, found.total_diff) == (client.addr, 2)
+        assert (result.broker_addr, result.total_diff) == (client.addr, 2)
         assert (await told(ordered=True)).total_diff == 0
 
     against_broker(tmp_path, work)
@@ -283,12 +283,14 @@ def test_times_of_a_group_in_each_queue(tmp_path: Path) -> None:
 
         async def spans() -> list[tuple[int, int, int, int]]:
             answer = await client.ask(RequestCode.QUERY_CONSUME_TIME_SPAN, QueryConsumeTimeSpan("T", "G"))
-            told = sorted(
+            reported = sorted(
                 fastjson.decode(answer.body, ConsumeTimeSpans).consume_time_span_set,
                 key=lambda one: one.message_queue.queue_id,
             )
-            assert len(told[0].min_time_stamp_str) == len("1970-01-01#07:59:59:999")
-            return [(one.min_time_stamp, one.consume_time_stamp, one.max_time_stamp, one.delay_time) for one in told]
+            assert len(reported[0].min_time_stamp_str) == len("1970-01-01#07:59:59:999")
+            return [
+                (one.min_time_stamp, one.consume_time_stamp, one.max_time_stamp, one.delay_time) for one in reported
+            ]
 
         (first, consumed, last, delay), empty = await spans()
         assert 100_000 <= last - first < 110_000
@@ -346,8 +348,8 @@ def test_put_times_include_the_wait_for_the_disk(tmp_path: Path, flush: str) -> 
         for _ in range(5):
             await client.send()
         await client.clock.jump(61)
-        told = await Admin(client.addr, peers=client.peers).fetch_runtime(client.addr)
-        assert told.put_times is not None and sum(told.put_times.values()) == 5
+        reported = await Admin(client.addr, peers=client.peers).fetch_runtime(client.addr)
+        assert reported.put_times is not None and sum(reported.put_times.values()) == 5
         assert await client.minute("TOPIC_PUT_NUMS", "T") == (5, 1.0)
 
     against_broker(tmp_path, work, flush_disk_type=flush)
@@ -365,8 +367,8 @@ def test_a_failed_put_is_counted_only_as_failed(tmp_path: Path) -> None:
         with pytest.raises(ReplyError) as refused:
             await client.send(b"does not fit")
         assert refused.value.code == ResponseCode.SERVICE_NOT_AVAILABLE
-        told = await client.runtime()
-        assert (told["putMessageFailedTimes"], told["putMessageTimesTotal"]) == ("1", "0")
+        reported = await client.runtime()
+        assert (reported["putMessageFailedTimes"], reported["putMessageTimesTotal"]) == ("1", "0")
         with pytest.raises(ReplyError, match="not exist"):
             await client.view("TOPIC_PUT_NUMS", "T")
 
@@ -379,8 +381,8 @@ def test_totals_roll_over_at_midnight_and_the_log_is_written(tmp_path: Path) -> 
         await client.send()
         await client.clock.jump(11)
         await client.clock.jump(26 * 3600)
-        told = await client.runtime()
-        assert (told["msgPutTotalTodayMorning"], told["msgPutTotalTodayNow"]) == ("1", "1")
+        reported = await client.runtime()
+        assert (reported["msgPutTotalTodayMorning"], reported["msgPutTotalTodayNow"]) == ("1", "1")
         log = tmp_path / "logs" / "stats.log"
         for _ in range(400):
             if log.exists() and "One Day" in log.read_text():
@@ -440,15 +442,15 @@ def test_unknown_lag_of_a_broker_is_never_reported_as_zero(tmp_path: Path) -> No
             namesrv = f"127.0.0.1:{names.port}"
             admin = Admin(namesrv, peers=client.peers)
             lag_of = GroupLagOperations(namesrv, peers=client.peers).group_lag
-            found = await lag_of("G")
-            assert (found.total, found.unavailable, found.consume_tps) == (3, (), 0.0)
-            assert [(one.queue_id, one.lag, one.consumer_offset) for one in found.queues] == [(0, 3, 2), (1, 0, 0)]
-            assert found.queues[0].consumed_ms is not None and found.queues[1].consumed_ms is None
+            result = await lag_of("G")
+            assert (result.total, result.unavailable, result.consume_tps) == (3, (), 0.0)
+            assert [(item.queue_id, item.lag, item.consumer_offset) for item in result.queues] == [(0, 3, 2), (1, 0, 0)]
+            assert result.queues[0].consumed_ms is not None and result.queues[1].consumed_ms is None
             assert (await lag_of("Nobody")).total is None
 
             ends = await admin.fetch_bounds("T")
             assert ends.messages == 5
-            assert [(one.queue_id, one.max_offset, one.stored_ms is None) for one in ends.queues] == [
+            assert [(item.queue_id, item.max_offset, item.stored_ms is None) for item in ends.queues] == [
                 (0, 5, False),
                 (1, 0, True),
             ]
@@ -457,9 +459,9 @@ def test_unknown_lag_of_a_broker_is_never_reported_as_zero(tmp_path: Path) -> No
 
             brokers["broker-b"] = BrokerData({0: "127.0.0.1:1"}, "broker-b", CLUSTER)
             brokers["broker-c"] = BrokerData({1: "127.0.0.1:2"}, "broker-c", CLUSTER)
-            found = await lag_of("G")
-            assert (found.total, found.consume_tps, len(found.queues)) == (None, None, 2)
-            assert [(one.broker, one.addr) for one in found.unavailable] == [
+            result = await lag_of("G")
+            assert (result.total, result.consume_tps, len(result.queues)) == (None, None, 2)
+            assert [(item.broker, item.addr) for item in result.unavailable] == [
                 ("broker-c", ""),  # it has no master
                 ("broker-b", "127.0.0.1:1"),
                 ("broker-c", "127.0.0.1:2"),

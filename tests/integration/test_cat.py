@@ -67,15 +67,17 @@ def test_json_is_produced_consumed_and_produced_again(servers, topic):
         {"body": "é\n\t", "keys": ["a", "b"], "tags": "t", "properties": {"p": "1", "q": "ü"}, "flag": 7},
         {"body_base64": "/wD+", "keys": [], "tags": "", "properties": {}, "flag": 0},
     ]
-    lines = b"".join(json.dumps(one).encode() + b"\n" for one in sent)
+    lines = b"".join(json.dumps(item).encode() + b"\n" for item in sent)
     cat(servers, "-P", "-J", topic, data=lines)
     first = cat(servers, topic, "-J", "-e").stdout
     cat(servers, "-P", "-J", f"{topic}copy", data=first)
     second = cat(servers, f"{topic}copy", "-J", "-e").stdout
     for output in (first, second):
-        got = [{name: one[name] for name in one if name in sent[0] or name == "body_base64"} for one in objects(output)]
-        assert sorted(got, key=str) == sorted(sent, key=str)
-    assert {one["topic"] for one in objects(second)} == {f"{topic}copy"}
+        result = [
+            {name: item[name] for name in item if name in sent[0] or name == "body_base64"} for item in objects(output)
+        ]
+        assert sorted(result, key=str) == sorted(sent, key=str)
+    assert {item["topic"] for item in objects(second)} == {f"{topic}copy"}
 
 
 def test_bytes_survive_the_round_trip(servers, topic, tmp_path):
@@ -86,7 +88,7 @@ def test_bytes_survive_the_round_trip(servers, topic, tmp_path):
     # As records with a delimiter of two bytes.
     records = [os.urandom(20).replace(b"\0\1", b"x") + b"." for _ in range(10)]
     cat(servers, "-P", f"{topic}r", "-D", r"\0\x01", "-q", "0", "--in-flight", "1", data=b"\0\1".join(records))
-    assert cat(servers, f"{topic}r", "-e", "-D", r"\0\x01").stdout == b"".join(one + b"\0\1" for one in records)
+    assert cat(servers, f"{topic}r", "-e", "-D", r"\0\x01").stdout == b"".join(record + b"\0\1" for record in records)
 
 
 def test_offsets_times_queues_and_filters(servers, topic):
@@ -177,8 +179,8 @@ def test_ctrl_c_ends_a_producer_and_reports_where_it_stopped(servers, topic):
             assert time.monotonic() < deadline, stored
         process.send_signal(signal.SIGINT)
         assert process.wait(LIMIT_S) == 130
-        said = process.stderr.read().decode().splitlines()
-    assert said == ["2 messages sent, 0 failed; any input after line 2 was not sent", "Interrupted."]
+        output = process.stderr.read().decode().splitlines()
+    assert output == ["2 messages sent, 0 failed; any input after line 2 was not sent", "Interrupted."]
 
 
 @pytest.mark.parametrize(
@@ -194,19 +196,19 @@ def test_ctrl_c_ends_a_producer_and_reports_where_it_stopped(servers, topic):
 )
 def test_a_record_that_cannot_be_sent_is_named(servers, topic, arguments, data, error):
     done = cat(servers, "-P", topic, *arguments, data=data, status=1)
-    said = done.stderr.decode()
-    assert error in said
-    assert "line 2: " in said or "record 2: " in said
-    assert ", 1 failed" in said
+    output = done.stderr.decode()
+    assert error in output
+    assert "line 2: " in output or "record 2: " in output
+    assert ", 1 failed" in output
     assert b"a" in cat(servers, topic, "-e").stdout
 
 
 def test_files_are_named_in_errors(servers, topic, tmp_path: Path):
     (tmp_path / "a").write_bytes(b"1\n2\n")
     (tmp_path / "b").write_bytes(b"3\n\n")
-    said = cat(servers, "-P", topic, str(tmp_path / "a"), str(tmp_path / "b"), status=1).stderr.decode()
-    assert f"Error: {tmp_path / 'b'} line 2: the body is empty" in said
-    assert "3 messages sent, 1 failed" in said
+    output = cat(servers, "-P", topic, str(tmp_path / "a"), str(tmp_path / "b"), status=1).stderr.decode()
+    assert f"Error: {tmp_path / 'b'} line 2: the body is empty" in output
+    assert "3 messages sent, 1 failed" in output
     cat(servers, "-P", topic, "--skip-empty", str(tmp_path / "b"))
     assert (
         f"{tmp_path / 'none'}: No such file"

@@ -156,7 +156,7 @@ def test_a_nearly_full_disk_expires_files_early_and_rejects_only_sends(tmp_path:
                 raise AssertionError("it was taken")
             except ReplyError as error:
                 assert "CL:  0.91 CQ:  0.91 INDEX:  0.91" in str(error)
-            # The offset 0 is gone; that this cannot be told in OFFSET_MOVED_EVENT keeps nobody from reading on.
+            # Offset 0 was removed. OFFSET_MOVED_EVENT cannot be stored, but the consumer continues.
             code, answer = await pull(peers, broker.addr, 0)
             assert code == ResponseCode.PULL_OFFSET_MOVED
             assert (await pull(peers, broker.addr, answer.next_begin_offset))[0] == ResponseCode.SUCCESS

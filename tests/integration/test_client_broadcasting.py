@@ -30,25 +30,25 @@ def member(servers: LocalCluster, home: Path, name: str, inbox: Inbox, *, orderl
 def test_each_member_receives_everything_and_continues_at_its_own_offsets(tmp_path: Path, orderly: bool) -> None:
     async def work() -> None:
         async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer:
-            one, two = Inbox(), Inbox()
-            async with member(servers, tmp_path, "one", one, orderly=orderly) as first:
+            item, two = Inbox(), Inbox()
+            async with member(servers, tmp_path, "one", item, orderly=orderly) as first:
                 async with member(servers, tmp_path, "two", two, orderly=orderly):
                     for number in range(8):
                         await producer.send(Message(topic="t", body=b"%d" % number))
-                    for inbox in (one, two):
-                        got = await inbox.count(8)
-                        assert sorted(int(message.body) for message in got) == list(range(8))
+                    for inbox in (item, two):
+                        result = await inbox.count(8)
+                        assert sorted(int(message.body) for message in result) == list(range(8))
                     assert {queue.topic for queue in first.queues} == {"t"}
                 await producer.send(Message(topic="t", body=b"8"))
-                await one.count(9)
+                await item.count(9)
             file = tmp_path / "offsets" / "127.0.0.1@one" / "g" / "offsets.json"
             assert sum(reset_table(file.read_bytes()).values()) == 9
 
-            again = Inbox()
-            async with member(servers, tmp_path, "two", again, orderly=orderly):
-                await again.count(1)
-            assert [message.body for message in again.got] == [b"8"]
-            assert (len(one.got), len(two.got)) == (9, 8)
+            repeated = Inbox()
+            async with member(servers, tmp_path, "two", repeated, orderly=orderly):
+                await repeated.count(1)
+            assert [message.body for message in repeated.got] == [b"8"]
+            assert (len(item.got), len(two.got)) == (9, 8)
 
     run(work())
 

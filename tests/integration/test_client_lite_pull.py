@@ -25,10 +25,10 @@ def member(servers: LocalCluster, topics: dict[str, str] | None = None, **more: 
 
 
 async def polled(consumer: LitePullConsumer, count: int) -> list[ReceivedMessage]:
-    got: list[ReceivedMessage] = []
-    while len(got) < count:
-        got += await consumer.poll(timeout_s=10)
-    return got
+    received: list[ReceivedMessage] = []
+    while len(received) < count:
+        received += await consumer.poll(timeout_s=10)
+    return received
 
 
 async def fill(producer: Producer, count: int, **more: str) -> list[MessageQueue]:
@@ -43,18 +43,20 @@ def test_members_share_the_queues_and_continue_at_the_committed_offsets(tmp_path
     async def work() -> None:
         async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer:
             await fill(producer, 8)
-            async with member(servers, {"t": "*"}) as one, member(servers, {"t": "*"}) as two:
-                while len(one.queues) != 2 or len(two.queues) != 2:
+            async with member(servers, {"t": "*"}) as item, member(servers, {"t": "*"}) as two:
+                while len(item.queues) != 2 or len(two.queues) != 2:
                     await asyncio.sleep(0.05)
-                assert not set(one.queues) & set(two.queues)
-                got: set[int] = set()
-                while len(got) < 8:  # what one had polled before the other came may come to that one again
-                    got |= set(numbers(await one.poll(timeout_s=0.2))) | set(numbers(await two.poll(timeout_s=0.2)))
-                await one.commit()
+                assert not set(item.queues) & set(two.queues)
+                received: set[int] = set()
+                while len(received) < 8:  # what one had polled before the other came may come to that one again
+                    received |= set(numbers(await item.poll(timeout_s=0.2))) | set(
+                        numbers(await two.poll(timeout_s=0.2))
+                    )
+                await item.commit()
                 await two.commit()
-            async with member(servers, {"t": "*"}) as again:
+            async with member(servers, {"t": "*"}) as repeated:
                 await producer.send(Message(topic="t", body=b"8"))
-                assert numbers(await polled(again, 1)) == [8]
+                assert numbers(await polled(repeated, 1)) == [8]
 
     run(work())
 
@@ -91,29 +93,29 @@ def test_assigned_queues_seek_and_pause(tmp_path: Path) -> None:
             queues = await fill(producer, 12)
             async with member(servers) as consumer:
                 assert await consumer.queues_of("t") == sorted(set(queues))
-                wanted, other = sorted(set(queues))[:2]
-                mine = [number for number, queue in enumerate(queues) if queue == wanted]
-                await consumer.assign([wanted])
-                assert numbers(await polled(consumer, 3)) == mine
-                assert consumer.queues == [wanted]
+                target, other = sorted(set(queues))[:2]
+                indexes = [number for number, queue in enumerate(queues) if queue == target]
+                await consumer.assign([target])
+                assert numbers(await polled(consumer, 3)) == indexes
+                assert consumer.queues == [target]
 
-                await consumer.seek(wanted, 1)
-                assert numbers(await polled(consumer, 2)) == mine[1:]
-                await consumer.seek_to_end(wanted)
+                await consumer.seek(target, 1)
+                assert numbers(await polled(consumer, 2)) == indexes[1:]
+                await consumer.seek_to_end(target)
                 assert await consumer.poll(timeout_s=0.3) == []
-                await consumer.seek_to_begin(wanted)
-                assert numbers(await consumer.poll(max_messages=2)) == mine[:2]
-                assert numbers(await consumer.poll(max_messages=2)) == mine[2:]
-                assert await consumer.offset_for_time(wanted, 0) == 0
+                await consumer.seek_to_begin(target)
+                assert numbers(await consumer.poll(max_messages=2)) == indexes[:2]
+                assert numbers(await consumer.poll(max_messages=2)) == indexes[2:]
+                assert await consumer.offset_for_time(target, 0) == 0
                 with pytest.raises(ConfigError, match="has offsets 0 to 3"):
-                    await consumer.seek(wanted, 4)
+                    await consumer.seek(target, 4)
                 with pytest.raises(ConfigError, match="not assigned to this member"):
                     await consumer.seek(other, 0)
 
-                consumer.pause([wanted])
-                await producer.send(Message(topic="t", body=b"12"), queue=wanted)
+                consumer.pause([target])
+                await producer.send(Message(topic="t", body=b"12"), queue=target)
                 assert await consumer.poll(timeout_s=0.5) == []
-                consumer.resume([wanted])
+                consumer.resume([target])
                 assert numbers(await polled(consumer, 1)) == [12]
 
                 await consumer.assign([other])
@@ -131,14 +133,14 @@ def test_tags_and_admin_requests(tmp_path: Path) -> None:
             await fill(producer, 4, tags="a")
             queues = await fill(producer, 4, tags="b")
             async with member(servers, {"t": "b || c"}) as consumer:
-                got = await polled(consumer, 4)
-                assert {message.tags for message in got} == {"b"}
+                result = await polled(consumer, 4)
+                assert {message.tags for message in result} == {"b"}
                 client_id = consumer._instance.client_id
                 request = RunningInfoRequest("g", client_id)
                 answer = await peers.request(servers.broker, RequestCode.GET_CONSUMER_RUNNING_INFO, request)
                 info = fastjson.read(answer.body)
                 assert (info["properties"]["PROP_CONSUME_TYPE"], len(info["mqTable"])) == ("CONSUME_ACTIVELY", 4)
-                direct = ConsumeDirectly("g", client_id, got[0].offset_message_id)
+                direct = ConsumeDirectly("g", client_id, result[0].offset_message_id)
                 answer = await peers.request(servers.broker, RequestCode.CONSUME_MESSAGE_DIRECTLY, direct)
                 assert (answer.code, "no listener" in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
                 with pytest.raises(ConfigError, match="has subscriptions"):

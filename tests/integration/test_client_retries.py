@@ -87,16 +87,21 @@ def test_failed_messages_are_redelivered_and_become_dead_letters(tmp_path: Path)
             sent = await producer.send(Message(topic="t", body=b"bad", tags="a", properties={"mine": "1"}))
             inbox = Inbox(fail)
             async with consumer(servers, inbox, max_reconsume_times=2):
-                got = await inbox.count(3)
+                result = await inbox.count(3)
                 while not (dead := await stored(servers, "%DLQ%g")):
                     await asyncio.sleep(0.05)
-            assert [one.reconsume_times for one in got] == [0, 1, 2]
-            assert {one.topic for one in got} == {"t"}
-            assert {one.message_id for one in got} == {sent.message_id}
+            assert [sent_message.reconsume_times for sent_message in result] == [0, 1, 2]
+            assert {sent_message.topic for sent_message in result} == {"t"}
+            assert {sent_message.message_id for sent_message in result} == {sent.message_id}
             (letter,) = dead
-            own = letter.property_map()
-            assert (letter.body, letter.reconsume_times, own["TAGS"], own["mine"]) == (b"bad", 3, "a", "1")
-            assert (own["RETRY_TOPIC"], own["ORIGIN_MESSAGE_ID"]) == ("t", sent.offset_message_id)
+            properties = letter.property_map()
+            assert (letter.body, letter.reconsume_times, properties["TAGS"], properties["mine"]) == (
+                b"bad",
+                3,
+                "a",
+                "1",
+            )
+            assert (properties["RETRY_TOPIC"], properties["ORIGIN_MESSAGE_ID"]) == ("t", sent.offset_message_id)
             assert len(inbox.got) == 3
 
     run(work())
@@ -119,7 +124,7 @@ def test_a_timed_out_listener_counts_as_failed(tmp_path: Path, orderly: bool) ->
             ):
                 while not (dead := await stored(servers, "%DLQ%g")):
                     await asyncio.sleep(0.05)
-            assert [one.body for one in dead] == [b"slow"]
+            assert [message.body for message in dead] == [b"slow"]
             assert len(calls) == 1
 
     run(work())
@@ -145,14 +150,14 @@ def test_a_consumer_replies_to_a_request(tmp_path: Path) -> None:
                     answers = await asyncio.gather(
                         *(asker.request(Message(topic="t", body=body), timeout_s=20) for body in bodies)
                     )
-                    assert [one.body for one in answers] == [body.upper() for body in bodies]
-                    assert {one.properties["mine"] for one in answers} == {"1"}
+                    assert [stored_record.body for stored_record in answers] == [body.upper() for body in bodies]
+                    assert {stored_record.properties["mine"] for stored_record in answers} == {"1"}
                     large = bytes(range(256)) * 40
                     assert (await asker.request(Message(topic="t", body=large), timeout_s=20)).body == large
-                    assert all(one.offset_message_id != "0" for one in replied)
+                    assert all(stored_record.offset_message_id != "0" for stored_record in replied)
                     assert len(asker._instance.replies) == 0
-            kept = await stored(servers, "DefaultCluster_REPLY_TOPIC")
-            assert {one.property_map()["MSG_TYPE"] for one in kept} == {"reply"}
+            stored_replies = await stored(servers, "DefaultCluster_REPLY_TOPIC")
+            assert {stored_record.property_map()["MSG_TYPE"] for stored_record in stored_replies} == {"reply"}
 
     run(work())
 
@@ -165,11 +170,11 @@ def test_a_request_times_out_and_its_late_reply_is_rejected(tmp_path: Path) -> N
             await producer.send(Message(topic="t", body=b"no request"))
             inbox = Inbox()
             async with consumer(servers, inbox):
-                got = {one.body: one for one in await inbox.count(2)}
+                result = {message.body: message for message in await inbox.count(2)}
             with pytest.raises(ReplyError, match="no pending request"):
-                await producer.reply(got[b"anybody?"], b"late")
+                await producer.reply(result[b"anybody?"], b"late")
             with pytest.raises(MessageRefused, match="is not a request"):
-                await producer.reply(got[b"no request"], b"why")
+                await producer.reply(result[b"no request"], b"why")
 
     run(work())
 
@@ -190,8 +195,8 @@ def test_offsets_are_reset_while_consuming(tmp_path: Path, orderly: bool) -> Non
                 code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
                 answer = await peers.request(servers.broker, code, ResetOffset("t", "g", 0, True))
                 assert (answer.code, answer.remark) == (0, None)
-                got = await inbox.count(24)
-                assert sorted(int(one.body) for one in got) == sorted([*range(12), *range(12)])
+                result = await inbox.count(24)
+                assert sorted(int(message.body) for message in result) == sorted([*range(12), *range(12)])
                 await producer.send(Message(topic="t", body=b"12"))
                 assert (await inbox.count(25))[-1].body == b"12"
                 assert len(member.queues) == 5  # four of the topic and one of the retry topic
@@ -217,8 +222,8 @@ def test_running_info_and_status(tmp_path: Path) -> None:
                 assert info["properties"]["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
                 assert info["properties"]["PROP_NAMESERVER_ADDR"] == f"{servers.namesrv};"
                 assert info["properties"]["PROP_CONSUMER_START_TIMESTAMP"].isdigit()
-                assert {one["topic"] for one in info["subscriptionSet"]} == {"t", "%RETRY%g"}
-                assert sum(one["commitOffset"] for one in info["mqTable"].values()) == 8
+                assert {item["topic"] for item in info["subscriptionSet"]} == {"t", "%RETRY%g"}
+                assert sum(item["commitOffset"] for item in info["mqTable"].values()) == 8
                 assert info["statusTable"]["t"]["consumeOKTPS"] > 0
                 assert info["statusTable"]["t"]["consumeFailedMsgs"] == 0
                 assert "rebalance" in info["jstack"]
@@ -255,8 +260,8 @@ def test_a_message_is_consumed_directly(tmp_path: Path, error: Exception | None,
                 body = fastjson.read(answer.body)
                 assert (answer.code, body["consumeResult"], body["order"]) == (0, result, False)
                 assert ("remark" in body) is (error is not None)
-                first, again = inbox.got
-                assert (again.body, again.tags, again.queue) == (first.body, first.tags, first.queue)
+                first, repeated = inbox.got
+                assert (repeated.body, repeated.tags, repeated.queue) == (first.body, first.tags, first.queue)
                 other = ConsumeDirectly("other", member._instance.client_id, sent.offset_message_id)
                 answer = await peers.request(servers.broker, RequestCode.CONSUME_MESSAGE_DIRECTLY, other)
                 assert answer.code == ResponseCode.SYSTEM_ERROR

@@ -21,12 +21,12 @@ __all__ = ["ariane_cluster"]  # the fixture, whether or not the package is insta
 
 
 async def there_and_back(namesrv: str, bodies: list[bytes]) -> list[bytes]:
-    got: list[bytes] = []
+    received: list[bytes] = []
     everything = asyncio.Event()
 
     async def listener(messages: Sequence[ReceivedMessage]) -> None:
-        got.extend(message.body for message in messages)
-        if len(got) >= len(bodies):
+        received.extend(message.body for message in messages)
+        if len(received) >= len(bodies):
             everything.set()
 
     async with Producer("p", namesrv) as producer:
@@ -34,7 +34,7 @@ async def there_and_back(namesrv: str, bodies: list[bytes]) -> list[bytes]:
             await producer.send(Message(topic="t", body=body), order_key="one queue")
         async with PushConsumer("g", namesrv, {"t": "*"}, listener, start="first", orderly=True), asyncio.timeout(30):
             await everything.wait()
-    return got
+    return received
 
 
 def test_a_cluster_runs_in_the_current_event_loop(tmp_path: Path):

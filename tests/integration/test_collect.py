@@ -35,11 +35,11 @@ def collected(*options: str, limit_s: float = 60) -> subprocess.CompletedProcess
 
 
 async def stored(namesrv: str, topic: str, count: int) -> list[Sample]:
-    found: list[Sample] = []
+    results: list[Sample] = []
     async with LitePullConsumer("R", namesrv, {topic: "*"}, start="first") as consumer:
-        while len(found) < count:
-            found += [msgspec.json.decode(one.body, type=Sample) for one in await consumer.poll(timeout_s=5)]
-    return found
+        while len(results) < count:
+            results += [msgspec.json.decode(message.body, type=Sample) for message in await consumer.poll(timeout_s=5)]
+    return results
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
@@ -54,7 +54,7 @@ def test_with_once_each_run_publishes_one_round(tmp_path: Path) -> None:
     async def queues(namesrv: str) -> int:
         async with ConnectionPool() as peers:
             answer = await peers.request_ok(namesrv, RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(SAMPLES_TOPIC))
-        return sum(one.write_queue_nums for one in fastjson.decode(answer.body, TopicRoute).queue_datas)
+        return sum(topic.write_queue_nums for topic in fastjson.decode(answer.body, TopicRoute).queue_datas)
 
     with cluster_in_thread(tmp_path) as servers:
         run(send(servers.namesrv))
@@ -67,10 +67,10 @@ def test_with_once_each_run_publishes_one_round(tmp_path: Path) -> None:
     assert (first.collector, first.broker, first.addr, first.error, first.failed_requests) == (
         "mine", "broker-a", servers.broker, None, ()
     )  # fmt: skip
-    (ends,) = (one for one in first.topics if one.topic == "T")
+    (ends,) = (topic for topic in first.topics if topic.topic == "T")
     assert sum(last for _, _, last in ends.queues) == 1
     # It looks at its own topic, too.
-    assert {one.topic for one in second.topics} == {"T", SAMPLES_TOPIC}
+    assert {topic.topic for topic in second.topics} == {"T", SAMPLES_TOPIC}
 
 
 def test_collect_runs_until_it_is_stopped(tmp_path: Path) -> None:
@@ -79,11 +79,11 @@ def test_collect_runs_until_it_is_stopped(tmp_path: Path) -> None:
         with subprocess.Popen([*COMMAND, *options], stdout=subprocess.PIPE, text=True) as process:
             samples = run(stored_when_there(servers.namesrv))
             process.send_signal(signal.SIGTERM)
-            said, _ = process.communicate(timeout=20)
+            output, _ = process.communicate(timeout=20)
     assert process.returncode == 0
-    assert [one.round for one in samples] == [1, 2, 3]
+    assert [sample.round for sample in samples] == [1, 2, 3]
     # A line for the first round; nothing new was seen in the others.
-    assert said.count("brokers 1") == 1
+    assert output.count("brokers 1") == 1
 
 
 async def stored_when_there(namesrv: str) -> list[Sample]:

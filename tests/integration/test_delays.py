@@ -52,13 +52,13 @@ async def send(peers: ConnectionPool, addr: str, body: bytes, **own: str) -> Com
 
 async def pulled(peers: ConnectionPool, addr: str, count: int) -> list[record.Record]:
     """Return `count` messages of T in the order of their arrival."""
-    found: list[record.Record] = []
-    while len(found) < count:
-        header = PullMessage("G", "T", 0, len(found), 32, SUBSCRIPTION | SUSPEND, 0, 5000, "*", 0, None)
+    results: list[record.Record] = []
+    while len(results) < count:
+        header = PullMessage("G", "T", 0, len(results), 32, SUBSCRIPTION | SUSPEND, 0, 5000, "*", 0, None)
         answer = await peers.request(addr, RequestCode.PULL_MESSAGE, header, timeout_ms=8000)
         assert answer.code in (0, 19), (answer.code, answer.remark)
-        found += record.decode_all(answer.body) if answer.code == 0 else []
-    return found
+        results += record.decode_all(answer.body) if answer.code == 0 else []
+    return results
 
 
 def test_timers_and_levels_are_delivered_in_order_to_a_pending_pull(tmp_path: Path) -> None:
@@ -74,12 +74,12 @@ async def _in_order(path: Path, flush: str) -> None:
             assert sent.code == 0
         assert (await send(peers, broker.addr, b"level", DELAY="2")).code == 0
         assert (await send(peers, broker.addr, b"now", TIMER_DELIVER_MS="1")).code == 0
-        found = await pulled(peers, broker.addr, 5)
-        assert [one.body for one in found] == [b"now", b"300", b"600", b"900", b"level"]
-        for one in found[1:4]:
-            late_ms = one.store_ms - (start_ms + int(one.body))
+        result = await pulled(peers, broker.addr, 5)
+        assert [stored_record.body for stored_record in result] == [b"now", b"300", b"600", b"900", b"level"]
+        for stored_record in result[1:4]:
+            late_ms = stored_record.store_ms - (start_ms + int(stored_record.body))
             assert late_ms >= 0
-        assert found[4].store_ms - start_ms >= 1000
+        assert result[4].store_ms - start_ms >= 1000
 
 
 def test_pending_delayed_messages_survive_a_restart(tmp_path: Path) -> None:
@@ -88,11 +88,11 @@ def test_pending_delayed_messages_survive_a_restart(tmp_path: Path) -> None:
             await send(peers, broker.addr, b"timer", TIMER_DELAY_MS="1500")
             await send(peers, broker.addr, b"level", DELAY="2")
             await send(peers, broker.addr, b"soon", TIMER_DELAY_MS="1")
-            assert [one.body for one in await pulled(peers, broker.addr, 1)] == [b"soon"]
+            assert [message.body for message in await pulled(peers, broker.addr, 1)] == [b"soon"]
 
     async def second() -> None:
         async with Broker(config(tmp_path, flush_delay_offset_interval=100)) as broker, ConnectionPool() as peers:
-            assert [one.body for one in await pulled(peers, broker.addr, 3)] == [b"soon", b"level", b"timer"]
+            assert [message.body for message in await pulled(peers, broker.addr, 3)] == [b"soon", b"level", b"timer"]
             await asyncio.sleep(1.5)
         assert json.loads((tmp_path / "config/delayOffset.json").read_text().replace("2:", '"2":')) == {
             "offsetTable": {"2": 1}
@@ -130,18 +130,18 @@ def test_a_pending_message_is_cancelled_by_any_of_its_identifiers(tmp_path: Path
                 await send(peers, broker.addr, b"%d" % number, TIMER_DELAY_MS="700", UNIQ_KEY=f"KEY{number}")
                 for number in range(4)
             ]
-            names = [decode_header(one, SendMessageResponse) for one in sent]
+            names = [decode_header(message, SendMessageResponse) for message in sent]
             handle = names[1].recall_handle or ""
             assert ids.recalled_key(handle) == "KEY1"
             assert decode_header(await recall(names[0].message_id), RecallMessageResponse).msg_id == "KEY0"
             assert decode_header(await recall(handle), RecallMessageResponse).msg_id == "KEY1"
             by_message = await send(peers, broker.addr, b"", TIMER_DEL_UNIQKEY="T+KEY2")
             assert by_message.code == 0
-            again = await recall(names[0].message_id)
-            assert (again.code, "before" in (again.remark or "")) == (1, True)
+            repeated = await recall(names[0].message_id)
+            assert (repeated.code, "before" in (repeated.remark or "")) == (1, True)
             unknown = await recall("nothing")
             assert (unknown.code, "nothing" in (unknown.remark or "")) == (1, True)
-            assert [one.body for one in await pulled(peers, broker.addr, 1)] == [b"3"]
+            assert [message.body for message in await pulled(peers, broker.addr, 1)] == [b"3"]
             too_late = await recall("KEY3")
             assert (too_late.code, "delivered" in (too_late.remark or "")) == (1, True)
 
@@ -159,13 +159,15 @@ def test_a_producer_recalls_a_message(tmp_path: Path) -> None:
                 await producer.recall(first)
             assert second.recall_handle
             async with ConnectionPool() as peers:
-                found: list[record.Record] = []
-                while not found:
+                results: list[record.Record] = []
+                while not results:
                     header = PullMessage("G", "T", first.queue.queue_id, 0, 32, SUBSCRIPTION, 0, 0, "*", 0, None)
                     answer = await peers.request(servers.broker, RequestCode.PULL_MESSAGE, header, timeout_ms=3000)
-                    found = list(record.decode_all(answer.body)) if answer.code == 0 else []
+                    results = list(record.decode_all(answer.body)) if answer.code == 0 else []
                     await asyncio.sleep(0.05)
-                assert [(one.body, one.store_ms >= soon_ms) for one in found] == [(b"yes", True)]
+                assert [(stored_record.body, stored_record.store_ms >= soon_ms) for stored_record in results] == [
+                    (b"yes", True)
+                ]
 
     asyncio.run(asyncio.wait_for(run(), 60))
 
@@ -186,6 +188,6 @@ def test_batches_accept_only_delay_level_0(tmp_path: Path) -> None:
             assert (await send_batch("0")).code == 0
             refused = await send_batch("1")
             assert (refused.code, "cannot be delayed" in (refused.remark or "")) == (13, True)
-            assert [one.body for one in await pulled(peers, broker.addr, 2)] == [b"0", b"1"]
+            assert [message.body for message in await pulled(peers, broker.addr, 2)] == [b"0", b"1"]
 
     asyncio.run(asyncio.wait_for(run(), 60))

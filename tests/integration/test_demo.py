@@ -32,8 +32,10 @@ def test_a_killed_broker_loses_and_reorders_no_messages(tmp_path: Path):
     ports = ["--namesrv-port", namesrv, "--broker-port", broker]
     ariane = [sys.executable, "-m", "ariane.cli"]
     out, errors = tmp_path / "demo.out", tmp_path / "demo.err"
-    with out.open("w") as said, errors.open("w") as told:
-        demo = subprocess.Popen([*ariane, "up", "--demo", "--exit", *ports], stdout=said, stderr=told, env=environment)
+    with out.open("w") as output, errors.open("w") as reported:
+        demo = subprocess.Popen(
+            [*ariane, "up", "--demo", "--exit", *ports], stdout=output, stderr=reported, env=environment
+        )
     try:
         killed = kill_the_broker(demo, out, errors)
         status = demo.wait(DEMO_S)

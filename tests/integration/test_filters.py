@@ -78,15 +78,15 @@ def test_a_pull_without_matches_advances_by_a_bounded_step(tmp_path, monkeypatch
         for number in range(100):
             await client.send(body=b"x" * 900, price=str(number))
         await client.send(body=b"last", price="1000")
-        steps, offset, found = [], 0, []
+        steps, offset, result = [], 0, []
         while offset < 101:
             answer = await pull(client, offset, expression="price = 1000", hold_ms=5000)
             step = decode_header(answer, PullMessageResponse).next_begin_offset - offset
             assert 0 < step < 30
             offset += step
             steps.append(answer.code)
-            found += bodies(answer)
-        assert found == [b"last"]
+            result += bodies(answer)
+        assert result == [b"last"]
         assert steps == [ResponseCode.PULL_RETRY_IMMEDIATELY] * (len(steps) - 1) + [0]
         assert len(steps) > 3
 
@@ -107,14 +107,14 @@ def test_a_pull_scans_at_most_800_entries(tmp_path):
 def test_a_pending_pull_waits_for_a_match_and_evaluates_each_record_once(tmp_path):
     async def work(client: Client) -> None:
         await client.send(price="0")
-        held = asyncio.ensure_future(pull(client, 1, expression="price > 5", hold_ms=20_000))
+        pending = asyncio.ensure_future(pull(client, 1, expression="price > 5", hold_ms=20_000))
         for price in range(1, 5):
             await asyncio.sleep(0.02)
             await client.send(price=str(price))
         await asyncio.sleep(0.05)
-        assert not held.done()
+        assert not pending.done()
         await client.send(body=b"this", price="6")
-        answer = await held
+        answer = await pending
         assert (answer.code, bodies(answer)) == (0, [b"this"])
         assert decode_header(answer, PullMessageResponse).next_begin_offset == 6
 
@@ -124,10 +124,10 @@ def test_a_pending_pull_waits_for_a_match_and_evaluates_each_record_once(tmp_pat
 def test_a_timed_out_pull_advances_past_unmatched_records(tmp_path):
     async def work(client: Client) -> None:
         await client.send(price="0")
-        held = asyncio.ensure_future(pull(client, 1, expression="price > 5", hold_ms=200))
+        pending = asyncio.ensure_future(pull(client, 1, expression="price > 5", hold_ms=200))
         await asyncio.sleep(0.05)
         await client.send(price="1")
-        answer = await held
+        answer = await pending
         assert answer.code == ResponseCode.PULL_NOT_FOUND
         assert decode_header(answer, PullMessageResponse).next_begin_offset == 2
 
@@ -149,7 +149,7 @@ def test_response_codes_of_pulls_that_cannot_be_filtered(tmp_path):
         await client.heartbeat("c", wants("price > 5", 2))
         assert (await pull(client, version=3)).code == ResponseCode.SUBSCRIPTION_NOT_LATEST
         assert (await pull(client, version=2)).code == 0
-        # A newer expression that is none takes the old filter away.
+        # A newer expression that cannot be parsed removes the old filter.
         await client.heartbeat("c", wants("price >", 3))
         assert (await pull(client, version=3)).code == ResponseCode.FILTER_DATA_NOT_EXIST
 
@@ -201,10 +201,10 @@ def test_filters_are_saved_loaded_at_start_and_removed_with_their_group(tmp_path
     once = stored()
     assert (once["expression"], once["clientVersion"], once["bloomFilterData"]["bitNum"]) == ("price > 5", 7, 112)
     against_broker(config(tmp_path, **SQL), second)
-    again = stored()
-    assert again["bornTime"] == once["bornTime"]
-    assert again["dead"] is True
-    assert again["deadTime"] >= again["bornTime"]
+    repeated = stored()
+    assert repeated["bornTime"] == once["bornTime"]
+    assert repeated["dead"] is True
+    assert repeated["deadTime"] >= repeated["bornTime"]
 
 
 @pytest.mark.parametrize("filtered", [True, False])
@@ -215,8 +215,8 @@ def test_retried_messages_are_filtered_if_configured(tmp_path, filtered):
         for price in (1, 9):
             await client.send("%RETRY%G", b"%d" % price, price=str(price), RETRY_TOPIC="T")
         await client.send("%RETRY%G", b"other", price="1", RETRY_TOPIC="U")
-        got = bodies(await pull(client, topic="%RETRY%G", kind="TAG"))
-        assert got == ([b"9", b"other"] if filtered else [b"1", b"9", b"other"])
+        result = bodies(await pull(client, topic="%RETRY%G", kind="TAG"))
+        assert result == ([b"9", b"other"] if filtered else [b"1", b"9", b"other"])
 
     against_broker(config(tmp_path, filter_support_retry=filtered, **SQL), work)
 
@@ -247,10 +247,10 @@ async def until(condition) -> None:
 
 def test_our_consumer_gets_matching_messages_and_can_change_its_expression(tmp_path):
     async def play() -> None:
-        got: list[int] = []
+        received: list[int] = []
 
         async def listener(messages):
-            got.extend(int(message.properties["price"]) for message in messages)
+            received.extend(int(message.properties["price"]) for message in messages)
 
         async with cluster(tmp_path, **SQL) as servers, Producer("P", servers.namesrv) as producer:
 
@@ -260,17 +260,19 @@ def test_our_consumer_gets_matching_messages_and_can_change_its_expression(tmp_p
 
             await send(0, 20)
             subscriptions = {"T": Sql("price >= 18 AND TAGS = 't'")}
-            async with PushConsumer("G", servers.namesrv, subscriptions, listener, start="first", settings=FAST) as one:
-                await until(lambda: sorted(got) == [18, 19])
-                await one.subscribe("T", Sql("price = 25"))
+            async with PushConsumer(
+                "G", servers.namesrv, subscriptions, listener, start="first", settings=FAST
+            ) as item:
+                await until(lambda: sorted(received) == [18, 19])
+                await item.subscribe("T", Sql("price = 25"))
                 await send(20, 30)
-                await until(lambda: 25 in got)
+                await until(lambda: 25 in received)
                 with pytest.raises(ReplyError, match="column 8"):
-                    await one.subscribe("T", Sql("price ="))
+                    await item.subscribe("T", Sql("price ="))
                 await send(25, 26)
-                await until(lambda: got.count(25) == 2)
+                await until(lambda: received.count(25) == 2)
         # A pull that is held keeps the expression it came with: each of the 4 queues gives one message by it.
-        assert sorted(price for price in got if price != 25) == [18, 19, 20, 21, 22, 23]
+        assert sorted(price for price in received if price != 25) == [18, 19, 20, 21, 22, 23]
 
     asyncio.run(play())
 
@@ -292,10 +294,10 @@ def test_a_restarted_broker_receives_the_filter_with_the_next_heartbeat(tmp_path
     """Without a saved filter the pull is answered with 24 or 27, and the next heartbeat registers the filter."""
 
     async def play() -> None:
-        got: list[str] = []
+        received: list[str] = []
 
         async def listener(messages):
-            got.extend(message.properties["price"] for message in messages)
+            received.extend(message.properties["price"] for message in messages)
 
         names = NameServerConfig(bind_address="127.0.0.1", listen_port=0, kv_config_path=str(tmp_path / "kv.json"))
         async with NameServer(names) as name_server:
@@ -309,14 +311,14 @@ def test_a_restarted_broker_receives_the_filter_with_the_next_heartbeat(tmp_path
                 await producer.send(Message(topic="T", body=b"x", properties={"price": "6"}))
                 subscriptions = {"T": Sql("price > 5")}
                 async with PushConsumer("G", namesrv, subscriptions, listener, start="first", settings=FAST):
-                    await until(lambda: got == ["6"])
+                    await until(lambda: received == ["6"])
                     port = int(broker.addr.rpartition(":")[2])
                     await broker.__aexit__(None, None, None)
                     (tmp_path / "store" / "config" / "consumerFilter.json").unlink()
                     async with Broker(msgspec.structs.replace(settings, listen_port=port)):
                         await producer.send(Message(topic="T", body=b"x", properties={"price": "1"}))
                         await producer.send(Message(topic="T", body=b"x", properties={"price": "8"}))
-                        await until(lambda: "8" in got)
-        assert "1" not in got
+                        await until(lambda: "8" in received)
+        assert "1" not in received
 
     asyncio.run(play())

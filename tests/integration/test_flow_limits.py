@@ -43,7 +43,7 @@ def with_server(limits: ServerLimits, work: Callable[[str, asyncio.Event], Await
 def test_requests_beyond_the_limit_are_rejected_until_others_finish() -> None:
     async def work(addr: str, release: asyncio.Event) -> None:
         async with ConnectionPool() as peers, ConnectionPool() as others:
-            held = [asyncio.ensure_future(peers.request(addr, HELD)) for _ in range(2)]
+            pending = [asyncio.ensure_future(peers.request(addr, HELD)) for _ in range(2)]
             while limits.in_flight < 2:
                 await asyncio.sleep(0.01)
             refused = await others.request(addr, ECHO)
@@ -51,7 +51,7 @@ def test_requests_beyond_the_limit_are_rejected_until_others_finish() -> None:
             assert str(refused.remark).startswith("[OVERLOAD]")
             assert (await others.request(addr, EXEMPT)).code == 0
             release.set()
-            assert [(await one).code for one in held] == [0, 0]
+            assert [(await item).code for item in pending] == [0, 0]
             assert limits.in_flight == 0
             assert (await others.request(addr, ECHO)).code == 0
 
@@ -62,13 +62,13 @@ def test_requests_beyond_the_limit_are_rejected_until_others_finish() -> None:
 def test_each_connection_has_its_own_limit() -> None:
     async def work(addr: str, release: asyncio.Event) -> None:
         async with ConnectionPool() as peers, ConnectionPool() as others:
-            held = asyncio.ensure_future(peers.request(addr, HELD))
+            pending = asyncio.ensure_future(peers.request(addr, HELD))
             while limits.in_flight < 1:
                 await asyncio.sleep(0.01)
             assert (await peers.request(addr, ECHO)).code == 2
             assert (await others.request(addr, ECHO)).code == 0
             release.set()
-            assert (await held).code == 0
+            assert (await pending).code == 0
 
     limits = ServerLimits(connection_requests_max=1)
     with_server(limits, work)
@@ -77,11 +77,11 @@ def test_each_connection_has_its_own_limit() -> None:
 def test_requests_of_a_lost_connection_no_longer_count_as_in_flight() -> None:
     async def work(addr: str, release: asyncio.Event) -> None:
         async with ConnectionPool() as peers:
-            held = asyncio.ensure_future(peers.request(addr, HELD))
+            pending = asyncio.ensure_future(peers.request(addr, HELD))
             while limits.in_flight < 1:
                 await asyncio.sleep(0.01)
         with pytest.raises(ConnectionLost):
-            await held
+            await pending
         while limits.in_flight:
             await asyncio.sleep(0.01)
 
@@ -96,7 +96,7 @@ def test_a_request_queued_too_long_is_rejected() -> None:
             answers = [
                 connection.request_nowait(SLOW, timeout_ms=9000) for _ in range(100)
             ]  # one write: turns of 32, 64 ms each
-            codes = [(await one).code for one in answers]
+            codes = [(await answer).code for answer in answers]
             assert codes[:32] == [0] * 32  # the first turn has waited for nothing
             assert codes[-1] == 2
             assert str((await answers[-1]).remark).startswith("[TIMEOUT_CLEAN_QUEUE]")

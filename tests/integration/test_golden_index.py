@@ -45,13 +45,13 @@ def names(root: Path) -> list[str]:
 def check(store: MessageStore) -> None:
     """Check that every message is found by its unique id and by its key."""
     by_key: dict[str, set[str]] = {}
-    for one in expected():
-        by_key.setdefault(one["key"], set()).add(one["msgId"])
-        (data,) = store.index.query(KeyQuery("T", one["msgId"], 32)).records
-        assert record.decode(data).offset == int(one["offsetMsgId"][16:], 16)
+    for item in expected():
+        by_key.setdefault(item["key"], set()).add(item["msgId"])
+        (data,) = store.index.query(KeyQuery("T", item["msgId"], 32)).records
+        assert record.decode(data).offset == int(item["offsetMsgId"][16:], 16)
     for key, ids in by_key.items():
-        found = store.index.query(KeyQuery("T", key, 1000)).records
-        assert {record.decode(data).property_map()["UNIQ_KEY"] for data in found} == ids
+        match = store.index.query(KeyQuery("T", key, 1000)).records
+        assert {record.decode(data).property_map()["UNIQ_KEY"] for data in match} == ids
 
 
 def test_a_clean_java_index_is_reused(root: Path) -> None:
@@ -67,11 +67,11 @@ def test_a_clean_java_index_is_reused(root: Path) -> None:
     )
     store.dispatch_pending()
     store.close()
-    again = opened(root)
-    check(again)
-    (data,) = again.index.query(KeyQuery("T", "OURS", 1)).records
+    repeated = opened(root)
+    check(repeated)
+    (data,) = repeated.index.query(KeyQuery("T", "OURS", 1)).records
     assert record.decode(data).offset == placed.offset
-    again.close()
+    repeated.close()
 
 
 def test_the_last_index_file_is_rebuilt_after_a_java_crash(root: Path) -> None:
@@ -87,11 +87,11 @@ def test_the_last_index_file_is_rebuilt_after_a_java_crash(root: Path) -> None:
 def test_time_ranges_match_the_first_key_of_a_java_file(root: Path) -> None:
     """Java stores that key's time relative to the end of the previous file and does not find it again."""
     store = opened(root)
-    for one in expected():
-        stored = int(one["storeTimestamp"])
-        assert len(store.index.query(KeyQuery("T", one["msgId"], 1, stored, stored)).records) == 1
-        assert store.index.query(KeyQuery("T", one["msgId"], 1, stored + 1)).records == []
-        assert store.index.query(KeyQuery("T", one["msgId"], 1, 0, stored - 1)).records == []
+    for item in expected():
+        stored = int(item["storeTimestamp"])
+        assert len(store.index.query(KeyQuery("T", item["msgId"], 1, stored, stored)).records) == 1
+        assert store.index.query(KeyQuery("T", item["msgId"], 1, stored + 1)).records == []
+        assert store.index.query(KeyQuery("T", item["msgId"], 1, 0, stored - 1)).records == []
     store.close()
 
 

@@ -34,36 +34,36 @@ def opened(root: Path) -> MessageStore:
 
 def messages(store: MessageStore) -> dict[str, record.Record]:
     """Return the records of topic T by offset message id, read queue by queue as consumers do."""
-    found = {}
+    results = {}
     for queue_id in store.topics()["T"]:
-        at = store.min_offset("T", queue_id)
-        while at < store.max_offset("T", queue_id):
-            got = store.get("T", queue_id, at, 32)
-            for data in got.records:
-                one = record.decode(data)
-                found[ids.offset_message_id(one.store_host, one.offset)] = one
-            at = got.next_offset
-    return found
+        offset = store.min_offset("T", queue_id)
+        while offset < store.max_offset("T", queue_id):
+            result = store.get("T", queue_id, offset, 32)
+            for data in result.records:
+                item = record.decode(data)
+                results[ids.offset_message_id(item.store_host, item.offset)] = item
+            offset = result.next_offset
+    return results
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_every_message_is_readable(root: Path, is_clean: bool) -> None:
-    expected = {one["offsetMsgId"]: one for one in map(json.loads, (DATA / "store.json").read_text().splitlines())}
+    expected = {item["offsetMsgId"]: item for item in map(json.loads, (DATA / "store.json").read_text().splitlines())}
     if not is_clean:
         (root / "abort").touch()
     store = opened(root)
-    found = messages(store)
-    assert found.keys() == expected.keys()
-    for offset_id, one in found.items():
+    result = messages(store)
+    assert result.keys() == expected.keys()
+    for offset_id, item in result.items():
         java = expected[offset_id]
-        assert one.crc_is_right()
-        assert (one.queue_id, one.queue_offset, one.store_ms) == (
+        assert item.crc_is_right()
+        assert (item.queue_id, item.queue_offset, item.store_ms) == (
             java["queueId"],
             java["queueOffset"],
             java["storeTimestamp"],
         )
-        assert compression.decompress(one.body, one.sys_flag) == base64.b64decode(java["body"])
-        assert one.property_map()["UNIQ_KEY"] == java["msgId"]
+        assert compression.decompress(item.body, item.sys_flag) == base64.b64decode(java["body"])
+        assert item.property_map()["UNIQ_KEY"] == java["msgId"]
     store.close()
 
 
@@ -75,10 +75,10 @@ def test_new_messages_are_appended_after_those_of_java(root: Path) -> None:
     store.dispatch_pending()
     count = len(messages(store))
     store.close()
-    again = opened(root)
-    assert len(messages(again)) == count
-    assert record.decode(again.get("T", 0, before, 1).records[0]).body == b"ours"
-    again.close()
+    repeated = opened(root)
+    assert len(messages(repeated)) == count
+    assert record.decode(repeated.get("T", 0, before, 1).records[0]).body == b"ours"
+    repeated.close()
 
 
 def test_java_configuration_tables_are_loaded(root: Path) -> None:

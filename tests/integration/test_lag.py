@@ -57,33 +57,33 @@ def against(handlers: dict[int, Handler], work: Callable[[ConnectionPool, str], 
 
 
 def test_lag_is_unknown_for_a_group_without_committed_offsets() -> None:
-    told = {
+    reported = {
         WireQueue("a", COMMITTED, "T"): GroupOffset(9, 4, 77),
         WireQueue("a", NEVER, "T"): GroupOffset(5, 0, 0),
         WireQueue("a", EMPTY, "T"): GroupOffset(0, 0, 0),
         WireQueue("a", FROM_START, "T"): GroupOffset(3, 0, 0),
     }
-    asked: list[int] = []
+    requests: list[int] = []
 
     def offset(command: Command, peer: Peer) -> Reply:
         queue_id = decode_header(command, QueryConsumerOffset).queue_id
-        asked.append(queue_id)
+        requests.append(queue_id)
         if queue_id == NEVER:
             return Reply(ResponseCode.QUERY_NOT_FOUND, {}, "none")
         return Reply(fields=encode_header(OffsetResponse(0)))
 
     async def work(peers: ConnectionPool, addr: str) -> None:
-        found = await GroupLagOperations(addr, peers=peers).group_lag("G")
-        assert [(one.queue_id, one.lag, one.consumed_ms) for one in found.queues] == [
+        result = await GroupLagOperations(addr, peers=peers).group_lag("G")
+        assert [(queue.queue_id, queue.lag, queue.consumed_ms) for queue in result.queues] == [
             (COMMITTED, 5, 77),
             (NEVER, None, None),
             (EMPTY, 0, None),
             (FROM_START, 3, None),
         ]
-        assert (found.total, found.consume_tps) == (None, 2.5)
-        assert sorted(asked) == [NEVER, FROM_START]
+        assert (result.total, result.consume_tps) == (None, 2.5)
+        assert sorted(requests) == [NEVER, FROM_START]
 
-    stats = fastjson.write(ConsumeStats(2.5, told))
+    stats = fastjson.write(ConsumeStats(2.5, reported))
     against(
         {
             RequestCode.GET_CONSUME_STATS: lambda command, peer: Reply(body=stats),
@@ -95,11 +95,11 @@ def test_lag_is_unknown_for_a_group_without_committed_offsets() -> None:
 
 def test_a_broker_that_rejects_the_request_is_named() -> None:
     async def work(peers: ConnectionPool, addr: str) -> None:
-        found = await GroupLagOperations(addr, peers=peers).group_lag("G")
-        assert (found.total, found.consume_tps) == (None, None)
-        assert found.unavailable == (BrokerUnavailable("a", addr, f"{addr} answered code 1: not now"),)
+        result = await GroupLagOperations(addr, peers=peers).group_lag("G")
+        assert (result.total, result.consume_tps) == (None, None)
+        assert result.unavailable == (BrokerUnavailable("a", addr, f"{addr} answered code 1: not now"),)
         ends = await Admin(addr, peers=peers).fetch_bounds("T")
-        assert (ends.messages, [one.broker for one in ends.unavailable]) == (None, ["a"])
+        assert (ends.messages, [item.broker for item in ends.unavailable]) == (None, ["a"])
 
     def refuse(command: Command, peer: Peer) -> Reply:
         return Reply(ResponseCode.SYSTEM_ERROR, remark="not now")
@@ -117,11 +117,13 @@ def test_lag_without_a_registered_broker_is_an_error() -> None:
 
 def test_missing_runtime_values_are_unknown() -> None:
     async def work(peers: ConnectionPool, addr: str) -> None:
-        told = await Admin(addr, peers=peers).fetch_runtime(addr)
-        assert (told.put_today, told.got_today, told.boot_ms) == (20, 0, 5)
-        assert told.put_tps == BrokerRates(1.5, 2.0e-4, None)
-        assert told.get_tps == BrokerRates(None, None, None)
-        assert (told.put_latency_99_ms, told.put_times, told.disk_ratio, told.earliest_ms) == (None,) * 4
+        reported = await Admin(addr, peers=peers).fetch_runtime(addr)
+        assert (reported.put_today, reported.got_today, reported.boot_ms) == (20, 0, 5)
+        assert reported.put_tps == BrokerRates(1.5, 2.0e-4, None)
+        assert reported.get_tps == BrokerRates(None, None, None)
+        assert (reported.put_latency_99_ms, reported.put_times, reported.disk_ratio, reported.earliest_ms) == (
+            None,
+        ) * 4
 
     table = fastjson.write(KvTableBody(RUNTIME))
     against({RequestCode.GET_BROKER_RUNTIME_INFO: lambda command, peer: Reply(body=table)}, work)

@@ -87,7 +87,7 @@ async def scraped(port: int) -> Series:
 
 
 def labels(series: Series, name: str) -> list[dict[str, str]]:
-    return [dict(found) for one, found in series if one == name]
+    return [dict(result) for item, result in series if item == name]
 
 
 async def until(condition: Callable[[Series], bool], port: int) -> Series:
@@ -161,7 +161,7 @@ async def check_equal(servers: Servers) -> None:
     assert stable(own) == stable(polled)
     assert len(stable(own)) > 30
     assert own["rocketmq_group_diff", frozenset(group_labels("1").items())] == 0
-    assert {one["topic"] for one in labels(polled, "rocketmq_client_consume_ok_msg_tps")} == {"T", "%RETRY%G"}
+    assert {label["topic"] for label in labels(polled, "rocketmq_client_consume_ok_msg_tps")} == {"T", "%RETRY%G"}
     assert labels(polled, "ariane_broker_up") == [
         {"cluster": "DefaultCluster", "broker": "broker-a", "broker_id": "0", "addr": servers.broker.addr}
     ]
@@ -205,7 +205,7 @@ async def check_own_metrics(servers: Servers) -> None:
 
 async def check_deletion(servers: Servers) -> None:
     def mentions(series: Series, text: str) -> bool:
-        return any(text in value for _, found in series for _, value in found)
+        return any(text in value for _, result in series for _, value in result)
 
     ports = (servers.broker_port, servers.exporter_port)
     for port in ports:

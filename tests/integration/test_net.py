@@ -60,15 +60,15 @@ async def answers_after(server: RemotingServer, sent: bytes) -> bytes:
     """Return the bytes that a raw connection receives until it is closed or idle for a moment."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(sent)
-    got = b""
+    result = b""
     try:
         async with asyncio.timeout(0.3):
             while data := await reader.read(65536):
-                got += data
+                result += data
     except TimeoutError:
-        got += b"<open>"
+        result += b"<open>"
     writer.close()
-    return got
+    return result
 
 
 def frame(header: bytes, form: int = 0) -> bytes:
@@ -146,8 +146,8 @@ def test_responses_without_a_pending_request_are_ignored() -> None:
 
 def test_responses_use_the_serialization_of_the_request() -> None:
     async def work(server: RemotingServer) -> None:
-        got = await answers_after(server, b"".join(command.encode(ECHO, opaque=1, flag=0, form=1)))
-        assert got[4] == 1
+        result = await answers_after(server, b"".join(command.encode(ECHO, opaque=1, flag=0, form=1)))
+        assert result[4] == 1
 
     with_server(work)
 
@@ -160,10 +160,10 @@ def test_responses_may_arrive_out_of_order_on_one_connection() -> None:
             early = await connection.request(ECHO, None, b"early", timeout_ms=1000)
             assert (early.body, late.done()) == (b"early", False)
             assert (await late).body == b"late"
-            many = await asyncio.gather(
+            responses = await asyncio.gather(
                 *(connection.request(ECHO, None, b"%d" % n, timeout_ms=1000) for n in range(500))
             )
-            assert [answer.body for answer in many] == [b"%d" % n for n in range(500)]
+            assert [answer.body for answer in responses] == [b"%d" % n for n in range(500)]
 
     with_server(work)
 
@@ -252,7 +252,7 @@ def test_a_request_to_a_peer_that_does_not_read_times_out() -> None:
         async with ConnectionPool() as peers:
             sends = [peers.request(addr, ECHO, None, bytes(8 * 1024 * 1024), timeout_ms=200) for _ in range(8)]
             ends = await asyncio.wait_for(asyncio.gather(*sends, return_exceptions=True), 5)
-            assert {type(one) for one in ends} == {RequestTimeout}
+            assert {type(end) for end in ends} == {RequestTimeout}
         server.close()
 
     asyncio.run(asyncio.wait_for(run(), 20))
@@ -279,12 +279,12 @@ def test_a_busy_connection_does_not_delay_others() -> None:
     async def run() -> None:
         async with (
             RemotingServer({ECHO: note}, "127.0.0.1", 0) as server,
-            ConnectionPool() as one,
+            ConnectionPool() as item,
             ConnectionPool() as other,
         ):
             addr = f"127.0.0.1:{server.port}"
             await other.request(addr, ECHO)
-            connection = await one.connect(addr)
+            connection = await item.connect(addr)
             asks = [connection.request_nowait(ECHO, timeout_ms=5000) for _ in range(1000)]
             await asyncio.sleep(0)
             await other.request(addr, ECHO)

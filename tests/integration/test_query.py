@@ -54,7 +54,7 @@ async def query(peers: ConnectionPool, addr: str, key: str, most: int = 64, **mo
 
 
 def ids_of(answer: Command) -> list[str]:
-    return [one.property_map()["UNIQ_KEY"] for one in record.decode_all(answer.body)]
+    return [stored_record.property_map()["UNIQ_KEY"] for stored_record in record.decode_all(answer.body)]
 
 
 def test_messages_are_found_by_key_and_by_unique_id(tmp_path: Path) -> None:
@@ -100,13 +100,13 @@ def test_the_time_range_applies_to_keys_but_not_to_unique_ids(tmp_path: Path) ->
 
     async def work(peers: ConnectionPool, addr: str) -> None:
         await send(peers, addr, UNIQ_KEY=ID, KEYS="k")
-        (one,) = record.decode_all((await query(peers, addr, "k")).body)
-        ahead = (one.store_ms + 1200 - 1000, EVER)
+        (item,) = record.decode_all((await query(peers, addr, "k")).body)
+        ahead = (item.store_ms + 1200 - 1000, EVER)
         assert (await query(peers, addr, "k", window=ahead)).code == ResponseCode.QUERY_NOT_FOUND
         assert ids_of(await query(peers, addr, ID, 32, window=ahead, unique_key_query="true")) == [ID]
         assert ids_of(await query(peers, addr, ID, 32, window=ahead, unique_key_query="false")) == [ID]
         assert ids_of(await query(peers, addr, ID, 32, window=ahead)) == [ID]
-        assert ids_of(await query(peers, addr, "k", window=(one.store_ms, one.store_ms))) == [ID]
+        assert ids_of(await query(peers, addr, "k", window=(item.store_ms, item.store_ms))) == [ID]
 
     against_broker(tmp_path, work)
 
@@ -114,23 +114,23 @@ def test_the_time_range_applies_to_keys_but_not_to_unique_ids(tmp_path: Path) ->
 def test_a_truncated_response_is_marked_and_can_be_continued(tmp_path: Path) -> None:
     async def work(peers: ConnectionPool, addr: str) -> None:
         sent = [f"{ID[:-4]}{number:04X}" for number in range(150)]
-        for one in sent:
-            await send(peers, addr, UNIQ_KEY=one, KEYS="k")
-        got: list[str] = []
+        for item in sent:
+            await send(peers, addr, UNIQ_KEY=item, KEYS="k")
+        received: list[str] = []
         position = None
         sizes = []
         while True:
             answer = await query(peers, addr, "k", 1000, query_position=position)
             page = ids_of(answer)
             sizes.append(len(page))
-            got = page + got
+            received = page + received
             header = decode_header(answer, QueryMessageResponse)
             assert header.truncated is (header.next_position is not None)
             if header.next_position is None:
                 break
             assert "nextPosition" in (answer.remark or "")
             position = header.next_position
-        assert got == sent
+        assert received == sent
         assert sizes == [64, 64, 22]
         assert len(ids_of(await query(peers, addr, "k", 1000, unique_key_query="true"))) == 32
         assert len(ids_of(await query(peers, addr, "k", 5))) == 5
@@ -181,27 +181,27 @@ def test_queries_cover_all_brokers_of_a_cluster(tmp_path: Path) -> None:
                 )
                 for number in range(130)
             ]
-            again = await send(peers, addr, UNIQ_KEY=ID[:-4] + "0005", KEYS="k", body=b"again")
-            found = await admin.query_by_key("T", "k")
-            assert (found.unavailable, found.truncated) == ((), {})
-            assert [one.body for one in found.messages] == [*(b"%d" % number for number in range(130)), b"again"]
-            assert found.messages[0].queue.broker == "broker-a"
+            repeated = await send(peers, addr, UNIQ_KEY=ID[:-4] + "0005", KEYS="k", body=b"again")
+            result = await admin.query_by_key("T", "k")
+            assert (result.unavailable, result.truncated) == ((), {})
+            assert [item.body for item in result.messages] == [*(b"%d" % number for number in range(130)), b"again"]
+            assert result.messages[0].queue.broker == "broker-a"
             few = await admin.query_by_key("T", "k", messages_max=70)
             assert few.truncated == {"broker-a": "limited to the newest 70 messages"}
-            assert few.messages == found.messages[-70:]
-            half = await admin.query_by_key("T", "Aa1", end_ms=found.messages[-1].store_ms)
+            assert few.messages == result.messages[-70:]
+            half = await admin.query_by_key("T", "Aa1", end_ms=result.messages[-1].store_ms)
             assert len(half.messages) == 65
-            late = await admin.query_by_key("T", "k", begin_ms=found.messages[-1].store_ms + 1)
+            late = await admin.query_by_key("T", "k", begin_ms=result.messages[-1].store_ms + 1)
             assert late == ([], (), {})
 
             unique = await admin.query_by_unique_key("T", ID[:-4] + "0005")
             assert unique.first is not None
             assert unique.first.body == b"5"
-            assert [one.offset_message_id for one in unique.messages] == [placed[5].message_id, again.message_id]
+            assert [item.offset_message_id for item in unique.messages] == [placed[5].message_id, repeated.message_id]
             assert await admin.query_by_unique_key("T", ID[:-4] + "FFFF") == ([], (), {})
 
-            one = await admin.view_by_offset_id(placed[7].message_id)
-            assert (one.body, one.message_id) == (b"7", f"{ID[:-4]}0007")
+            item = await admin.view_by_offset_id(placed[7].message_id)
+            assert (item.body, item.message_id) == (b"7", f"{ID[:-4]}0007")
             with pytest.raises(ReplyError, match="can not find message"):
                 await admin.view_by_offset_id(placed[7].message_id[:-1] + "1")
             with pytest.raises(RouteNotFound, match="Nowhere"):
@@ -224,9 +224,9 @@ def test_an_unreachable_broker_is_reported_as_missing(tmp_path: Path, monkeypatc
                 return await ask(to, code, *rest, **more)  # type: ignore[arg-type]
 
             monkeypatch.setattr(peers, "request", request)
-            found = await admin.query_by_unique_key("T", ID)
-            assert found.first is None
-            (missing,) = found.unavailable
+            result = await admin.query_by_unique_key("T", ID)
+            assert result.first is None
+            (missing,) = result.unavailable
             assert missing.broker == "broker-a"
             assert "refused" in missing.reason
 

@@ -85,7 +85,7 @@ def test_a_removed_config_directory_is_rewritten(
                 assert '"A"' in (config / "topics.json").read_text()
 
     asyncio.run(asyncio.wait_for(run(), 60))
-    notices = [one.getMessage() for one in caplog.records if getattr(one, "notice", False)]
+    notices = [record.getMessage() for record in caplog.records if getattr(record, "notice", False)]
     assert len(notices) == 1 and "was removed while the broker runs" in notices[0]
 
 
@@ -107,7 +107,7 @@ def test_changes_are_rejected_if_a_file_replaces_the_config_directory(
             assert all((config / name).exists() for name in DOCUMENTS)
 
     asyncio.run(asyncio.wait_for(run(), 60))
-    notices = [one.getMessage() for one in caplog.records if getattr(one, "notice", False)]
+    notices = [record.getMessage() for record in caplog.records if getattr(record, "notice", False)]
     assert len(notices) == 1 and "cannot be written again (File exists)" in notices[0]
 
 

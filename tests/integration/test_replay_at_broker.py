@@ -50,8 +50,10 @@ async def dead_letters(servers: LocalCluster, count: int) -> None:
 async def stored(servers: LocalCluster, topic: str) -> list[OriginalMessage]:
     async with ClientInstance(servers.namesrv) as instance:
         return [
-            one
-            async for one in replay_source.topic_messages(instance.peers, instance.name_servers, ReplayFilter(topic))
+            message
+            async for message in replay_source.topic_messages(
+                instance.peers, instance.name_servers, ReplayFilter(topic)
+            )
         ]
 
 
@@ -78,13 +80,13 @@ def test_dead_letters_are_replayed_once_and_a_dry_run_sends_nothing(servers: Loc
     assert rest.stdout.startswith("2 sent, 0 failed, 0 unsent, 3 already sent"), rest.stderr
     rows = [json.loads(line) for line in result.read_text().splitlines()]
     orders = asyncio.run(stored(servers, "orders"))
-    again = {one.message_id: one for one in orders if "REPLAYED_FROM" in one.properties}
+    repeated = {item.message_id: item for item in orders if "REPLAYED_FROM" in item.properties}
     assert len(orders) == 10
-    assert {row["message_id"] for row in rows} == set(again)
+    assert {row["message_id"] for row in rows} == set(repeated)
     for row in rows:
-        one = again[row["message_id"]]
-        assert one.record_id == ("orders", row["broker"], row["queue_id"], row["queue_offset"])
-        assert set(one.properties) == {
+        item = repeated[row["message_id"]]
+        assert item.record_id == ("orders", row["broker"], row["queue_id"], row["queue_offset"])
+        assert set(item.properties) == {
             "KEYS",
             "TAGS",
             "UNIQ_KEY",
@@ -94,8 +96,8 @@ def test_dead_letters_are_replayed_once_and_a_dry_run_sends_nothing(servers: Loc
             "REPLAYED_FROM",
         }
         origin = f"{DLQ}/broker-a/0/{row['source_queue_offset']}/{row['source_message_id']}"
-        assert one.properties["REPLAYED_FROM"] == origin
-    assert sorted(one.body for one in again.values()) == [b"0", b"1", b"2", b"3", b"4"]
+        assert item.properties["REPLAYED_FROM"] == origin
+    assert sorted(item.body for item in repeated.values()) == [b"0", b"1", b"2", b"3", b"4"]
 
 
 def test_a_topic_replayed_to_itself_is_sent_once(servers: LocalCluster, tmp_path: Path) -> None:
@@ -124,10 +126,10 @@ def test_a_killed_replay_resumes_with_the_remaining_messages(servers: LocalClust
         killed.wait(10)
     assert not result.exists()
     assert run(servers, *arguments, "1000/s").returncode == 0
-    replayed = [one for one in asyncio.run(stored(servers, "orders")) if "REPLAYED_FROM" in one.properties]
-    assert {one.body for one in replayed} == {f"{number}".encode() for number in range(60)}
-    # What was under way when it was killed may be there twice, under one id.
-    assert len({one.message_id for one in replayed}) == 60
+    replayed = [message for message in asyncio.run(stored(servers, "orders")) if "REPLAYED_FROM" in message.properties]
+    assert {message.body for message in replayed} == {f"{number}".encode() for number in range(60)}
+    # Messages in flight at the kill may be stored twice, with one id.
+    assert len({message.message_id for message in replayed}) == 60
     assert run(servers, *arguments, "1000/s").stdout.startswith("0 sent, 0 failed, 0 unsent, 60 already sent")
 
 

@@ -96,8 +96,8 @@ def test_a_slave_has_the_same_log_after_a_disconnection(tmp_path: Path) -> None:
             async with servers.slave() as slave:
                 await until(lambda: slave._store.max_offset("T", 0) == 1000)
                 for offset in (0, 499, 500, 999):
-                    mine = slave._store.get("T", 0, offset, 32)
-                    assert mine.records == master._store.get("T", 0, offset, 32).records != []
+                    slave_result = slave._store.get("T", 0, offset, 32)
+                    assert slave_result.records == master._store.get("T", 0, offset, 32).records != []
                 assert await servers.send(master.addr, b"now") == 0
                 await until(lambda: slave._store.max_offset("T", 0) == 1001)
 
@@ -173,10 +173,10 @@ def test_a_slave_rejects_requests_reserved_for_the_master(tmp_path: Path) -> Non
             assert await servers.send(slave.addr) == ResponseCode.SERVICE_NOT_AVAILABLE
             ask = servers.peers.request
             assert (await ask(slave.addr, RequestCode.END_TRANSACTION)).code == ResponseCode.SLAVE_NOT_AVAILABLE
-            made = await ask(slave.addr, RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopic("New", "TBW102", 1, 1, 6))
-            assert made.code == ResponseCode.SYSTEM_ERROR
+            response = await ask(slave.addr, RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopic("New", "TBW102", 1, 1, 6))
+            assert response.code == ResponseCode.SYSTEM_ERROR
             assert slave._state.topics.table() == topics
-            # An offset that is wrong is not corrected by a slave, and told to nobody.
+            # A slave does not correct a wrong offset and publishes no event about it.
             await slave_copies(slave, servers)
             await until(lambda: slave._store.max_offset("T", 0) == 1)
             answer = await servers.pull(slave.addr, 99)
@@ -247,7 +247,9 @@ def test_the_vip_port_serves_everything_but_pulls(tmp_path: Path) -> None:
             table = await servers.peers.request_ok(fast, RequestCode.GET_ALL_TOPIC_CONFIG)
             assert "T" in fastjson.decode(table.body, TopicTable).topic_config_table
             assert (await servers.pull(fast)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-            assert [one.body for one in record.decode_all((await servers.pull(master.addr)).body)] == [b"hello"]
+            assert [
+                stored_record.body for stored_record in record.decode_all((await servers.pull(master.addr)).body)
+            ] == [b"hello"]
 
     with_pair(tmp_path, work)
 
@@ -272,14 +274,14 @@ def test_a_consumer_continues_at_the_slave_after_the_master_stops(tmp_path: Path
                     assert await servers.send(master.addr, b"%d" % number) == 0
                 await until(lambda: slave._store.max_offset("T", 0) == 20)
                 await slave_copies(slave, servers)
-            got: list[bytes] = []
+            received: list[bytes] = []
 
             async def listener(messages: Sequence[ReceivedMessage]) -> None:
-                got.extend(message.body for message in messages)
+                received.extend(message.body for message in messages)
 
             async with PushConsumer("G2", servers.namesrv, {"T": "*"}, listener, start="first"):
-                await until(lambda: len(got) >= 20)
-            assert sorted(got, key=int) == [b"%d" % number for number in range(20)]
+                await until(lambda: len(received) >= 20)
+            assert sorted(received, key=int) == [b"%d" % number for number in range(20)]
 
     with_pair(tmp_path, work)
 

@@ -63,10 +63,10 @@ def peer() -> Iterator[Callable[[int, Serve], str]]:
                     connection.close()
                     continue
                 with connection:
-                    frames, found = FrameReader(), []
-                    while len(found) < count and (data := connection.recv(65536)):
-                        found += [commands.decode(frame) for frame in frames.feed(data)]
-                    serve(connection, found)
+                    frames, result = FrameReader(), []
+                    while len(result) < count and (data := connection.recv(65536)):
+                        result += [commands.decode(frame) for frame in frames.feed(data)]
+                    serve(connection, result)
 
         threading.Thread(target=run, daemon=True).start()
         return f"127.0.0.1:{server.getsockname()[1]}"
@@ -82,25 +82,25 @@ def answer(connection: socket.socket, asked: commands.Command) -> None:
 
 
 def gather(wires: PipelinedConnectionPool, count: int) -> list[PipelinedResponse]:
-    found: list[PipelinedResponse] = []
+    results: list[PipelinedResponse] = []
     ends = time.monotonic() + 20
-    while len(found) < count:
+    while len(results) < count:
         assert time.monotonic() < ends
-        found += wires.poll(1.0)
-    return found
+        results += wires.poll(1.0)
+    return results
 
 
 def test_responses_match_their_requests_in_any_order(peer: Any) -> None:
     def backwards(connection: socket.socket, found: list[commands.Command]) -> None:
-        for asked in reversed(found):
-            answer(connection, asked)
+        for request in reversed(found):
+            answer(connection, request)
 
     wires = PipelinedConnectionPool(5000)
     addr = peer(3, backwards)
     large = b"x" * 3_000_000  # more than a socket takes at once
     tokens = {wires.send(addr, 310, {}, body): body for body in (b"a", large, b"c")}
     found = gather(wires, 3)
-    assert {one.token: one.command.body for one in found if one.command} == tokens
+    assert {item.token: item.command.body for item in found if item.command} == tokens
     wires.close()
 
 
@@ -117,9 +117,9 @@ def test_a_lost_connection_fails_its_requests_and_is_replaced(peer: Any) -> None
     wires.send(addr, 310, {})
     (lost,) = gather(wires, 1)
     assert isinstance(lost.error, ConnectionLost)
-    again = wires.send(addr, 310, {})
+    repeated = wires.send(addr, 310, {})
     (found,) = gather(wires, 1)
-    assert (found.token, found.error) == (again, None)
+    assert (found.token, found.error) == (repeated, None)
     wires.close()
 
 
@@ -145,7 +145,7 @@ def test_the_connection_to_a_silent_server_is_closed(peer: Any) -> None:
     wires.send(addr, 310, {})
     (late,) = gather(wires, 1)
     assert isinstance(late.error, RequestTimeout)
-    assert not wires._connections  # who asks next has a new connection
+    assert not wires._connections  # the next request opens a new connection
     done.set()
     wires.close()
 
@@ -156,9 +156,9 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     if shutil.which("openssl") is None:
         pytest.skip("no openssl to make a certificate with")
     home = tmp_path_factory.mktemp("tls")
-    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=peer.example"]
+    openssl = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=peer.example"]
     named = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(home / "key.pem"), "-out", str(home / "cert.pem")]
-    subprocess.run([*made, *named], check=True, capture_output=True)
+    subprocess.run([*openssl, *named], check=True, capture_output=True)
     return home / "cert.pem", home / "key.pem"
 
 
@@ -167,17 +167,17 @@ def test_requests_and_responses_are_encrypted(peer: Any, certificate: tuple[Path
     server.load_cert_chain(*certificate)
 
     def backwards(connection: socket.socket, found: list[commands.Command]) -> None:
-        for asked in reversed(found):
-            answer(connection, asked)
+        for request in reversed(found):
+            answer(connection, request)
 
-    said = parse({"namesrv": "h:1", "topic": "T", "useTls": "true", "tlsCaFile": str(certificate[0])})
-    wires = PipelinedConnectionPool(20_000, tls=tls_context(said))
+    sink_options = parse({"namesrv": "h:1", "topic": "T", "useTls": "true", "tlsCaFile": str(certificate[0])})
+    wires = PipelinedConnectionPool(20_000, tls=tls_context(sink_options))
     addr = peer(40, backwards, server)
     large = b"x" * 3_000_000  # more than a socket takes at once, and many TLS records
     tokens = {wires.send(addr, 310, {}, body): body for body in (large, *(b"%d" % n for n in range(39)))}
     assert wires.poll(0.0) == []  # part of the first is written, and more comes behind it
     found = gather(wires, 40)
-    assert {one.token: one.command.body for one in found if one.command} == tokens
+    assert {item.token: item.command.body for item in found if item.command} == tokens
     wires.close()
 
 
@@ -204,19 +204,19 @@ def test_a_refused_connection_raises_connection_lost() -> None:
 
 async def stored(broker: str, queues: int) -> list[list[int]]:
     """Return the bodies of each queue of T as numbers."""
-    found: list[list[int]] = []
+    results: list[list[int]] = []
     async with ConnectionPool() as peers:
         for queue_id in range(queues):
-            mine: list[int] = []
+            own_requests: list[int] = []
             answer = await peers.request_ok(broker, RequestCode.GET_MAX_OFFSET, QueueRef("T", queue_id))
-            at, end = 0, decode_header(answer, OffsetResponse).offset
-            while at < end:
-                header = PullMessage("G", "T", queue_id, at, 32, SUBSCRIPTION, subscription="*")
+            offset, end = 0, decode_header(answer, OffsetResponse).offset
+            while offset < end:
+                header = PullMessage("G", "T", queue_id, offset, 32, SUBSCRIPTION, subscription="*")
                 pulled = await peers.request_ok(broker, RequestCode.PULL_MESSAGE, header)
-                mine += [int(one.body) for one in record.decode_all(pulled.body)]
-                at = decode_header(pulled, PullMessageResponse).next_begin_offset
-            found.append(mine)
-    return found
+                own_requests += [int(stored_record.body) for stored_record in record.decode_all(pulled.body)]
+                offset = decode_header(pulled, PullMessageResponse).next_begin_offset
+            results.append(own_requests)
+    return results
 
 
 def rows(first: int, count: int) -> pa.RecordBatch:
@@ -248,10 +248,12 @@ def test_a_task_waits_for_a_broker_that_restarts_and_keeps_the_order_of_keys(tmp
         async with NameServer(names) as name_server:
             namesrv = f"127.0.0.1:{name_server.addr.rpartition(':')[2]}"
             config = broker_config(tmp_path / "store", namesrv)
-            said = parse({"namesrv": namesrv, "topic": "T", "batchSize": "7", "retries": "100"})
+            sink_options = parse({"namesrv": namesrv, "topic": "T", "batchSize": "7", "retries": "100"})
             async with Broker(config):
                 await make_topic(namesrv)
-                task = asyncio.create_task(asyncio.to_thread(sink.write_partition, batches(), said, "run", 0, 0))
+                task = asyncio.create_task(
+                    asyncio.to_thread(sink.write_partition, batches(), sink_options, "run", 0, 0)
+                )
                 await asyncio.to_thread(flowing.wait, 30)
             is_down.set()
             await asyncio.sleep(0.5)
@@ -260,11 +262,11 @@ def test_a_task_waits_for_a_broker_that_restarts_and_keeps_the_order_of_keys(tmp
                 written = await task
                 assert written.messages == 600
                 assert written.retried > 0
-                found = await stored(broker.addr, 4)
-        assert {one for queue in found for one in queue} == set(range(600))
+                result = await stored(broker.addr, 4)
+        assert {item for queue in result for item in queue} == set(range(600))
         for key in range(3):
-            (mine,) = [some for queue in found if (some := [one for one in queue if one % 3 == key])]
-            assert list(dict.fromkeys(mine)) == list(range(key, 600, 3))
+            (own_requests,) = [some for queue in result if (some := [item for item in queue if item % 3 == key])]
+            assert list(dict.fromkeys(own_requests)) == list(range(key, 600, 3))
 
     asyncio.run(asyncio.wait_for(run(), 90))
 
@@ -289,8 +291,8 @@ def test_requests_are_signed_and_a_denial_fails_the_task_without_retries(tmp_pat
                 await producer.send(Message(topic="T", body=b"first"))
 
             def write(**account: str) -> int:
-                said = parse({"namesrv": servers.namesrv, "topic": "T", **account})
-                return sink.write_partition(iter([rows(0, 50)]), said, "run", 0, 0).messages
+                sink_options = parse({"namesrv": servers.namesrv, "topic": "T", **account})
+                return sink.write_partition(iter([rows(0, 50)]), sink_options, "run", 0, 0).messages
 
             assert await asyncio.to_thread(write, accessKey="writer-account", secretKey="a-writer-secret") == 50
             for account in ({}, {"accessKey": "writer-account", "secretKey": "a-wrong-secret"}):

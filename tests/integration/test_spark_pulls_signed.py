@@ -44,7 +44,7 @@ def test_signed_pulls_succeed_and_others_fail_without_retries(tmp_path: Path) ->
                 )
                 try:
                     (pulled,) = reader.retry("pull", reader.pull, sent.queue, [0])
-                    return [one.body for one in record.decode_all(pulled.body)]
+                    return [stored_record.body for stored_record in record.decode_all(pulled.body)]
                 finally:
                     reader.close()
 
@@ -59,10 +59,10 @@ def test_signed_pulls_succeed_and_others_fail_without_retries(tmp_path: Path) ->
 
 
 def test_secrets_appear_in_no_text() -> None:
-    made = parsed("127.0.0.1:1", accessKey="reader-account", secretKey="a-secret", securityToken="a-token")
-    assert made.secret_key == "a-secret"
-    assert "a-secret" not in repr(made)
-    assert "a-token" not in repr(made)
+    parsed_options = parsed("127.0.0.1:1", accessKey="reader-account", secretKey="a-secret", securityToken="a-token")
+    assert parsed_options.secret_key == "a-secret"
+    assert "a-secret" not in repr(parsed_options)
+    assert "a-token" not in repr(parsed_options)
     with pytest.raises(ConfigError, match="secretKey"):
         parsed("127.0.0.1:1", accesskey="reader-account")
     with pytest.raises(ConfigError, match="accessKey"):

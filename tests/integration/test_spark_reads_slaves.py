@@ -61,7 +61,7 @@ async def copied(addr: str, queues: list[MessageQueue]) -> None:
             answer = await peers.request_ok(addr, RequestCode.GET_ALL_TOPIC_CONFIG)
             return "T" in fastjson.decode(answer.body, TopicTable).topic_config_table
 
-        while not await knows() or sum([await end(one) for one in queues]) < COUNT:
+        while not await knows() or sum([await end(item) for item in queues]) < COUNT:
             await asyncio.sleep(0.05)
 
 
@@ -105,9 +105,9 @@ def test_a_broker_lost_during_a_read_is_retried_or_named(tmp_path: Path, monkeyp
             settings = broker_config(tmp_path / "store", namesrv)
             async with Broker(settings):
                 await send(namesrv, COUNT)
-                found = await asyncio.to_thread(measured, cluster)
-                queue = max(found.end, key=lambda one: found.end[one])
-                part = OffsetRange(queue, 0, found.end[queue])
+                result = await asyncio.to_thread(measured, cluster)
+                queue = max(result.end, key=lambda one: result.end[one])
+                part = OffsetRange(queue, 0, result.end[queue])
                 rows = rows_of(cluster, patient, part)
                 first = await asyncio.to_thread(next, rows)
             rest = asyncio.create_task(asyncio.to_thread(list, rows))

@@ -35,8 +35,8 @@ def send_halves(namesrv: str, count: int) -> None:
 def halves(namesrv: str) -> list[tuple[bytes, str]]:
     options = parse({"namesrv": namesrv, "topic": HALF_TOPIC, "retries": "0"})
     cluster = pull_client.BlockingCluster(options)
-    found = queue_bounds.fetch_bounds(cluster, cluster.queues(HALF_TOPIC))
-    parts = [OffsetRange(queue, found.first[queue], last) for queue, last in found.end.items()]
+    result = queue_bounds.fetch_bounds(cluster, cluster.queues(HALF_TOPIC))
+    parts = [OffsetRange(queue, result.first[queue], last) for queue, last in result.end.items()]
     rows = [
         (row["body"], dict(row["properties"])["REAL_TOPIC"])
         for part in parts

@@ -45,13 +45,13 @@ def filled(disk: FakeDisk | None = None, root: str = "/store", count: int = 12) 
 
 @pytest.fixture
 def disk() -> FakeDisk:
-    made = FakeDisk()
-    filled(made, count=30).close()
-    return made
+    disk_copy = FakeDisk()
+    filled(disk_copy, count=30).close()
+    return disk_copy
 
 
 def faults(disk: FakeDisk) -> list[CheckFinding]:
-    return [one for one in check("/store", disk) if one.severity != NOTE]
+    return [item for item in check("/store", disk) if item.severity != NOTE]
 
 
 def test_a_valid_store_has_no_findings_and_is_not_modified(disk: FakeDisk) -> None:
@@ -66,9 +66,9 @@ def test_a_running_store_is_valid_while_dispatch_is_pending() -> None:
     store = filled(disk)
     for _ in range(3):
         store.put(RecordDraft(topic="T", queue_id=0, body=b"new", born_ms=1, born_host=HOST))
-    found = list(check("/store", disk))
-    assert {one.severity for one in found} == {NOTE}
-    assert any("3 new records have no entry yet" in one.message for one in found)
+    result = list(check("/store", disk))
+    assert {item.severity for item in result} == {NOTE}
+    assert any("3 new records have no entry yet" in item.message for item in result)
     store.close()
 
 
@@ -118,24 +118,26 @@ def test_each_kind_of_damage_is_found(
     disk.make_dirs("/store/index")
     disk.make_dirs("/store/consumequeue/T/x")
     change(disk)
-    found = [one for one in faults(disk) if one.severity == severity and one.file == file and what in one.message]
-    assert found, faults(disk)
+    result = [
+        fault for fault in faults(disk) if fault.severity == severity and fault.file == file and what in fault.message
+    ]
+    assert result, faults(disk)
     if offset:
-        assert found[0].offset == offset
-    assert all(one.fix for one in faults(disk))
+        assert result[0].offset == offset
+    assert all(fault.fix for fault in faults(disk))
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 8])
 def test_an_empty_document_is_an_error(disk: FakeDisk, content: bytes) -> None:
     disk.make_dirs("/store/config")
     made("/store/config/topics.json", content)(disk)
-    assert [one.severity for one in faults(disk) if one.file == "/store/config/topics.json"] == [ERROR]
+    assert [fault.severity for fault in faults(disk) if fault.file == "/store/config/topics.json"] == [ERROR]
 
 
 def test_a_directory_in_place_of_a_document_is_an_error(disk: FakeDisk) -> None:
     disk.make_dirs("/store/config/topics.json")
-    found = [one for one in faults(disk) if one.file == "/store/config/topics.json"]
-    assert [(one.severity, one.fix) for one in found] == [(ERROR, "move it away: no broker starts with it")]
+    result = [fault for fault in faults(disk) if fault.file == "/store/config/topics.json"]
+    assert [(fault.severity, fault.fix) for fault in result] == [(ERROR, "move it away: no broker starts with it")]
 
 
 INDEX_SIZES = IndexSizes(5, 12)
@@ -163,13 +165,13 @@ def test_a_valid_key_index_has_no_findings() -> None:
     disk, summary = FakeDisk(), CheckSummary()
     store = indexed(disk)
     store.write_checkpoint()
-    assert [one for one in index_faults(disk) if one.severity != NOTE] == []
+    assert [fault for fault in index_faults(disk) if fault.severity != NOTE] == []
     store.close()
     assert list(check("/store", disk, summary, index_sizes=INDEX_SIZES)) == []
     assert len([path for path in disk.paths() if "/index/" in path]) == 4
-    found = list(check("/store", disk))
-    assert [one.severity for one in found] == [NOTE] * 4
-    assert "its entries were not checked" in found[0].message
+    result = list(check("/store", disk))
+    assert [fault.severity for fault in result] == [NOTE] * 4
+    assert "its entries were not checked" in result[0].message
 
 
 @pytest.mark.parametrize(
@@ -189,10 +191,10 @@ def test_each_kind_of_index_damage_is_found(at: int, data: bytes, offset: int, w
     indexed(disk).close()
     path = next(path for path in disk.paths() if "/index/" in path)
     overwritten(path, at, data)(disk)
-    (found,) = index_faults(disk)
-    assert (found.severity, found.file, found.offset) == (WARNING, path, offset)
-    assert what in found.message
-    assert found.fix
+    (result,) = index_faults(disk)
+    assert (result.severity, result.file, result.offset) == (WARNING, path, offset)
+    assert what in result.message
+    assert result.fix
 
 
 def test_an_index_slot_with_a_wrong_entry_number_is_found() -> None:
@@ -200,12 +202,12 @@ def test_an_index_slot_with_a_wrong_entry_number_is_found() -> None:
     indexed(disk).close()
     for path in [path for path in disk.paths() if "/index/" in path]:
         for slot in range(5):
-            left = disk.after_kill()
-            content = left.contents(path)
+            remaining = disk.after_kill()
+            content = remaining.contents(path)
             content[40 + 4 * slot : 44 + 4 * slot] = pack(">i", unpack_from(">i", content, 40 + 4 * slot)[0] ^ 1)
-            (found,) = index_faults(left)
-            assert (found.severity, found.file, found.offset) == (WARNING, path, 40 + 4 * slot)
-            assert f"slot {slot} names entry" in found.message
+            (result,) = index_faults(remaining)
+            assert (result.severity, result.file, result.offset) == (WARNING, path, 40 + 4 * slot)
+            assert f"slot {slot} names entry" in result.message
 
 
 def test_an_index_entry_without_a_matching_key_in_its_record_is_found() -> None:
@@ -213,12 +215,12 @@ def test_an_index_entry_without_a_matching_key_in_its_record_is_found() -> None:
     disk = FakeDisk()
     indexed(disk).close()
     path = next(path for path in disk.paths() if "/index/" in path)
-    at = ENTRIES_AT + 20 * 4
+    position = ENTRIES_AT + 20 * 4
     content = disk.contents(path)
-    content[at : at + 4] = pack(">i", unpack_from(">i", content, at)[0] % 5)
-    (found,) = index_faults(disk)
-    assert (found.severity, found.file, found.offset) == (WARNING, path, at)
-    assert "does not have" in found.message
+    content[position : position + 4] = pack(">i", unpack_from(">i", content, position)[0] % 5)
+    (result,) = index_faults(disk)
+    assert (result.severity, result.file, result.offset) == (WARNING, path, position)
+    assert "does not have" in result.message
 
 
 def test_a_skipped_corrupt_range_stays_in_the_report(disk: FakeDisk) -> None:
@@ -229,10 +231,10 @@ def test_a_skipped_corrupt_range_stays_in_the_report(disk: FakeDisk) -> None:
     store = open_store(CONFIG, disk, store_host=HOST)
     assert [(hole.offset, hole.size) for hole in store.recovery_report.corrupt_ranges] == [(SIZE, SIZE)]
     store.close()
-    found = faults(disk)
-    assert [one.severity for one in found] == [WARNING, WARNING]
-    assert f"{SIZE} bytes at {SIZE} were not a record and were overwritten by a start: magic" in found[0].message
-    assert "1 entries, the first of them 1, are empty" in found[1].message
+    result = faults(disk)
+    assert [item.severity for item in result] == [WARNING, WARNING]
+    assert f"{SIZE} bytes at {SIZE} were not a record and were overwritten by a start: magic" in result[0].message
+    assert "1 entries, the first of them 1, are empty" in result[1].message
     kept = bytes(disk.contents(f"/store/damaged/{SIZE:020d}"))
     assert kept[BODY_AT : BODY_AT + 6] == b"body 1"
 
@@ -265,6 +267,6 @@ def test_a_java_store_is_valid(tmp_path: Path) -> None:
     with tarfile.open(DATA / "store.tar.gz") as archive:
         archive.extractall(tmp_path, filter="data")
     summary = CheckSummary()
-    found = list(check(str(tmp_path / "store"), summary=summary))
-    assert [one for one in found if one.severity != NOTE] == []
+    result = list(check(str(tmp_path / "store"), summary=summary))
+    assert [item for item in result if item.severity != NOTE] == []
     assert summary.records > 20 and summary.entries > 20

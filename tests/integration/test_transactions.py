@@ -96,7 +96,7 @@ def text(body: bytes, **more: Any) -> Message:
 
 def test_a_commit_is_delivered_once_and_a_rollback_never(tmp_path: Path) -> None:
     async def work() -> None:
-        inbox, told, seen = Inbox(), [], []
+        inbox, reported, seen = Inbox(), [], []
 
         def execute(sent: SendResult) -> LocalState:
             seen.append(sent)
@@ -104,10 +104,12 @@ def test_a_commit_is_delivered_once_and_a_rollback_never(tmp_path: Path) -> None
 
         async with (
             cluster(tmp_path) as servers,
-            TransactionProducer("P", servers.namesrv, check=always(LocalState.UNKNOWN), end_hooks=[told.append]) as one,
+            TransactionProducer(
+                "P", servers.namesrv, check=always(LocalState.UNKNOWN), end_hooks=[reported.append]
+            ) as item,
             PushConsumer("C", servers.namesrv, {"T": "*"}, inbox, start="first", settings=FAST),
         ):
-            results = [await one.send_in_transaction(text(b"%d" % number), execute) for number in range(10)]
+            results = [await item.send_in_transaction(text(b"%d" % number), execute) for number in range(10)]
             await until(lambda: len(inbox.messages) >= 5)
             await asyncio.sleep(0.2)
             assert [result.state for result in results] == [LocalState.ROLLBACK, LocalState.COMMIT] * 5
@@ -117,21 +119,21 @@ def test_a_commit_is_delivered_once_and_a_rollback_never(tmp_path: Path) -> None
             for message in inbox.messages:
                 assert message.message_id in committed
                 assert (message.tags, message.keys, message.sys_flag) == ("a", (message.body.decode(),), 8)
-            assert all(isinstance(event, TransactionEnd) and not event.from_check for event in told)
-            assert [event.message_id for event in told] == [result.sent.message_id for result in results]
+            assert all(isinstance(event, TransactionEnd) and not event.from_check for event in reported)
+            assert [event.message_id for event in reported] == [result.sent.message_id for result in results]
 
     run(work())
 
 
 def test_undecided_transactions_are_checked_until_they_are_decided(tmp_path: Path) -> None:
-    asked: Counter[bytes] = Counter()
+    checks: Counter[bytes] = Counter()
 
     async def check(message: ReceivedMessage) -> LocalState:
-        asked[message.body] += 1
+        checks[message.body] += 1
         assert message.topic == "T"
         if message.body == b"raises":
             raise RuntimeError("no database")
-        if asked[message.body] < 3:
+        if checks[message.body] < 3:
             return LocalState.UNKNOWN
         return LocalState.COMMIT if message.body == b"commit" else LocalState.ROLLBACK
 
@@ -149,10 +151,10 @@ def test_undecided_transactions_are_checked_until_they_are_decided(tmp_path: Pat
                 await producer.send_in_transaction(text(body), always(LocalState.UNKNOWN))
             failed = await producer.send_in_transaction(text(b"raises"), fails)
             assert (failed.state, type(failed.error)) == (LocalState.UNKNOWN, RuntimeError)
-            await until(lambda: asked[b"raises"] >= 6 and len(inbox.messages) >= 1)
+            await until(lambda: checks[b"raises"] >= 6 and len(inbox.messages) >= 1)
             await asyncio.sleep(0.2)
             assert inbox.bodies == [b"commit"]
-            assert (asked[b"commit"], asked[b"rollback"]) == (3, 3)
+            assert (checks[b"commit"], checks[b"rollback"]) == (3, 3)
 
     run(work())
 
@@ -165,7 +167,7 @@ def test_late_answers_to_several_checks_commit_once(tmp_path: Path) -> None:
             first = await peer.half("U1")
             await until(lambda: len(peer.questions) >= 4)
             ends = [(first.queue_offset, ids.parse_offset_message_id(first.message_id)[1])]
-            ends += [(one.tran_state_table_offset, one.commit_log_offset) for one, _ in peer.questions[:4]]
+            ends += [(item.tran_state_table_offset, item.commit_log_offset) for item, _ in peer.questions[:4]]
             for half, offset in ends:
                 assert (await peer.end(half, offset, COMMIT)).code == 0
             for half, offset in reversed(ends):
@@ -173,7 +175,7 @@ def test_late_answers_to_several_checks_commit_once(tmp_path: Path) -> None:
             count = len(peer.questions)
             await asyncio.sleep(0.3)
             assert len(peer.questions) == count
-            assert [one.body for one in await peer.pull("T")] == [b"body"]
+            assert [item.body for item in await peer.pull("T")] == [b"body"]
             assert len(await peer.pull(OP_HALF_TOPIC)) == 1
 
     run(work())
@@ -190,17 +192,17 @@ def test_half_messages_are_discarded_after_the_maximum_checks_and_can_be_resumed
                 aside = await peer.pull(CHECK_MAX_TIME_TOPIC)
             await asyncio.sleep(0.1)
             assert len(peer.questions) == 3
-            (one,) = await peer.pull(CHECK_MAX_TIME_TOPIC)
-            table = one.property_map()
-            assert (one.body, table["TRANSACTION_CHECK_TIMES"], table["REAL_TOPIC"]) == (b"body", "3", "T")
+            (item,) = await peer.pull(CHECK_MAX_TIME_TOPIC)
+            table = item.property_map()
+            assert (item.body, table["TRANSACTION_CHECK_TIMES"], table["REAL_TOPIC"]) == (b"body", "3", "T")
             assert "TRAN_PREPARED_QUEUE_OFFSET" not in table
-            resumed = await peer.resume(one.offset)
+            resumed = await peer.resume(item.offset)
             assert resumed.code == 0
             await until(lambda: len(peer.questions) >= 4)
-            question, asked = peer.questions[3]
-            assert asked.property_map()["TRANSACTION_CHECK_TIMES"] == "1"
+            question, check = peer.questions[3]
+            assert check.property_map()["TRANSACTION_CHECK_TIMES"] == "1"
             assert (await peer.end(question.tran_state_table_offset, question.commit_log_offset, COMMIT)).code == 0
-            assert [one.body for one in await peer.pull("T")] == [b"body"]
+            assert [item.body for item in await peer.pull("T")] == [b"body"]
             refused = await peer.resume(question.commit_log_offset)
             assert (refused.code, "is not open" in str(refused.remark)) == (1, True)
             (committed,) = await peer.pull("T")
@@ -233,18 +235,18 @@ def test_only_open_transactions_are_checked_after_a_restart(tmp_path: Path) -> N
                 if number % 4:
                     decision = COMMIT if number % 4 == 1 else ROLLBACK
                     assert (await peer.end(sent.queue_offset, offset, decision)).code == 0
-            await asyncio.sleep(0.2)  # some rounds, which nobody answers
+            await asyncio.sleep(0.2)  # some rounds without a response of a producer
         async with Asking(tmp_path, **store) as peer:
             await until(lambda: all(peer.asked(f"U{number}") for number in range(0, 40, 4)))
             assert {table["UNIQ_KEY"] for table in peer.tables()} == {f"U{number}" for number in range(0, 40, 4)}
             for number in range(0, 40, 4):
-                question, asked = peer.asked(f"U{number}")[-1]
-                assert int(asked.property_map()["TRANSACTION_CHECK_TIMES"]) >= 3  # those before the restart count
+                question, check = peer.asked(f"U{number}")[-1]
+                assert int(check.property_map()["TRANSACTION_CHECK_TIMES"]) >= 3  # those before the restart count
                 await peer.end(question.tran_state_table_offset, question.commit_log_offset, COMMIT)
         async with Asking(tmp_path, **store) as peer:
             await asyncio.sleep(0.3)
             assert not peer.questions
-            bodies = Counter(one.property_map()["UNIQ_KEY"] for one in await peer.pull("T"))
+            bodies = Counter(stored_record.property_map()["UNIQ_KEY"] for stored_record in await peer.pull("T"))
             assert bodies == Counter([f"U{number}" for number in range(40) if number % 4 in (0, 1)])
             halves = await peer.pull(HALF_TOPIC, most=10_000)
             header = QueryConsumerOffset(TRANSACTION_GROUP, HALF_TOPIC, 0)
@@ -311,17 +313,17 @@ class Asking:
 
     async def pull(self, topic: str, most: int = 100) -> list[Record]:
         """Return the messages of queue 0, about `most` at most; an empty list if the topic does not exist."""
-        found: list[Record] = []
-        while len(found) < most:
-            header = PullMessage("G", topic, 0, len(found), 32, SUBSCRIPTION, 0, 0, "*", 0, None)
+        results: list[Record] = []
+        while len(results) < most:
+            header = PullMessage("G", topic, 0, len(results), 32, SUBSCRIPTION, 0, 0, "*", 0, None)
             answer = await self.call(RequestCode.PULL_MESSAGE, header)
             if answer.code != 0:
                 break
-            found += record.decode_all(answer.body)
-        return found
+            results += record.decode_all(answer.body)
+        return results
 
     def asked(self, unique: str) -> list[tuple[CheckTransactionState, Record]]:
-        return [one for one in self.questions if one[1].property_map()["UNIQ_KEY"] == unique]
+        return [question for question in self.questions if question[1].property_map()["UNIQ_KEY"] == unique]
 
     def tables(self) -> list[dict[str, str]]:
         return [asked.property_map() for _, asked in self.questions]
@@ -344,10 +346,10 @@ def test_transaction_records_match_rocketmq(tmp_path: Path) -> None:
             assert (await peer.end(0, offset, COMMIT)).code == 0
             (op,) = await peer.pull(OP_HALF_TOPIC)
             assert (op.body, op.property_map(), op.sys_flag) == (b"0", {"TAGS": "d", "WAIT": "true"}, 0)
-            (one,) = await peer.pull("T")
-            assert (one.body, one.sys_flag, one.flag, one.born_ms) == (b"body", 8, 7, 1)
-            assert (one.prepared_offset, one.property_map()) == (offset, table)
-            assert op.offset == one.offset + one.size
+            (item,) = await peer.pull("T")
+            assert (item.body, item.sys_flag, item.flag, item.born_ms) == (b"body", 8, 7, 1)
+            assert (item.prepared_offset, item.property_map()) == (offset, table)
+            assert op.offset == item.offset + item.size
 
     run(work())
 
@@ -373,8 +375,8 @@ def test_end_transaction_with_a_wrong_reference_is_rejected_with_rocketmq_remark
             ]
             assert not await peer.pull(OP_HALF_TOPIC)
             assert (await peer.end(0, offset, COMMIT)).code == 0
-            (one,) = await peer.pull("T")
-            answer = await peer.end(0, one.offset, COMMIT)
+            (item,) = await peer.pull("T")
+            answer = await peer.end(0, item.offset, COMMIT)
             assert (answer.code, answer.remark) == (1, "Find prepared transaction message failed")
 
     run(work())
@@ -402,29 +404,29 @@ def test_with_synchronous_flush_an_end_is_answered_once_it_is_on_disk(tmp_path: 
             await until(lambda: len(peer.questions) >= 2)
             question, _ = peer.questions[-1]
             assert (await peer.end(question.tran_state_table_offset, question.commit_log_offset, COMMIT)).code == 0
-            assert [one.body for one in await peer.pull("T")] == [b"body"]
+            assert [message.body for message in await peer.pull("T")] == [b"body"]
 
     run(work())
 
 
 def test_checks_rotate_among_the_producers_of_the_group(tmp_path: Path) -> None:
     async def work() -> None:
-        asked: list[Counter[str]] = [Counter(), Counter()]
+        checks: list[Counter[str]] = [Counter(), Counter()]
 
         def checker(number: int) -> Callable[[ReceivedMessage], LocalState]:
             def check(message: ReceivedMessage) -> LocalState:
-                asked[number][message.message_id] += 1
+                checks[number][message.message_id] += 1
                 return LocalState.UNKNOWN
 
             return check
 
         async with (
             cluster(tmp_path, **EAGER) as servers,
-            TransactionProducer("P", servers.namesrv, check=checker(0)) as one,
+            TransactionProducer("P", servers.namesrv, check=checker(0)) as item,
             TransactionProducer("P", servers.namesrv, check=checker(1)),
         ):
-            await one.send_in_transaction(text(b"x"), always(LocalState.UNKNOWN))
-            await until(lambda: all(sum(counter.values()) >= 2 for counter in asked))
+            await item.send_in_transaction(text(b"x"), always(LocalState.UNKNOWN))
+            await until(lambda: all(sum(counter.values()) >= 2 for counter in checks))
 
     run(work())
 
@@ -501,7 +503,7 @@ def test_open_and_discarded_half_messages_are_listed(tmp_path: Path) -> None:
             assert (half.checks, half.immunity_s, half.body_size) == (0, "3600", 5)
             assert half.first_stored_ms == half.stored_ms
             assert half.offset_message_id == waits.sent.offset_message_id
-            assert [(one.unique_key, one.checks) for one in aside] == [(lost.sent.message_id, 2)]
+            assert [(item.unique_key, item.checks) for item in aside] == [(lost.sent.message_id, 2)]
 
             states[lost.sent.message_id] = LocalState.COMMIT
             await admin.resume_checks(lost.sent.message_id)

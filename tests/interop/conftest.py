@@ -13,9 +13,9 @@ HERE = Path(__file__).parent
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Everything in this directory is an interop test."""
-    mine = [item for item in items if HERE in Path(item.fspath).parents]
-    reason = java.available() if mine else None
-    for item in mine:
+    interop_items = [item for item in items if HERE in Path(item.fspath).parents]
+    reason = java.available() if interop_items else None
+    for item in interop_items:
         item.add_marker(pytest.mark.interop)
         if reason:
             item.add_marker(pytest.mark.skip(reason=f"Java peers: {reason}"))

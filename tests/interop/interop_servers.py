@@ -7,7 +7,7 @@ from ariane.testing import java
 
 def produce(namesrv: str, count: int, *options: str, topic: str = "T") -> list[dict[str, object]]:
     sent = java.events(java.run("ariane.peers.Produce", [namesrv, topic, "P", str(count), *options]))
-    assert [one["status"] for one in sent] == ["SEND_OK"] * count
+    assert [item["status"] for item in sent] == ["SEND_OK"] * count
     return sent
 
 

@@ -7,7 +7,7 @@
     status.assert_equal(masks=(Mask(r"\\d{4}-\\d\\d-\\d\\d [\\d:,]+", "times differ by retries"),))
 
 Texts are compared to the last blank and line end. A mask replaces what differs by nature on both sides, with its reason; a
-difference of behaviour is no mask: compare `java` and `ours` in the test and say why there.
+difference of behaviour is not masked: compare `java` and `ours` in the test and say why there.
 """
 
 from __future__ import annotations
@@ -121,5 +121,5 @@ def _lines(text: str, masks: Iterable[Mask], is_sorted: bool) -> Sequence[str]:
     for mask in masks:
         text = re.sub(mask.pattern, f"<{mask.reason}>", text)
     # "a" and "a\n" stay different: scripts depend on line ends that Java omits.
-    found = text.split("\n")
-    return sorted(found) if is_sorted else found
+    result = text.split("\n")
+    return sorted(result) if is_sorted else result

@@ -62,11 +62,11 @@ def test_access_control_matches_java(tmp_path: Path) -> None:
         (home / "conf" / "plain_acl.yml").write_text(FILE)
 
     async def work(namesrv: str, addr: str) -> None:
-        got: asyncio.Queue[bytes] = asyncio.Queue()
+        result: asyncio.Queue[bytes] = asyncio.Queue()
 
         async def listen(messages: list[ReceivedMessage]) -> None:
             for message in messages:
-                await got.put(message.body)
+                await result.put(message.body)
 
         async with ClientInstance(namesrv, ClientSettings(credentials=USER)) as instance:
             async with Producer("P", instance=instance) as producer:
@@ -74,23 +74,23 @@ def test_access_control_matches_java(tmp_path: Path) -> None:
                 with pytest.raises(ArianeError, match="topic:Other"):
                     await producer.send(Message(topic="Other", body=b"x"))
             async with PushConsumer("G", subscriptions={"T": "*"}, listener=listen, start="first", instance=instance):
-                assert await asyncio.wait_for(got.get(), 40) == b"one"
+                assert await asyncio.wait_for(result.get(), 40) == b"one"
 
         async with cluster(ours, acl_enable=True, rocketmq_home=str(ours)) as servers:
             for code, fields, who in REFUSED:
                 theirs = await denial(addr, code, fields, who)
                 assert "AclException" in theirs
                 assert await denial(servers.broker, code, fields, who) == theirs.replace(addr, servers.broker)
-            made = UpdateAccount("new-account", "new-secret", admin=False, topic_perms="T=PUB")
+            account = UpdateAccount("new-account", "new-secret", admin=False, topic_perms="T=PUB")
             topics, accounts = [], []
             for broker in (addr, servers.broker):
                 async with ConnectionPool(sign=lambda fields, body: signing.sign(ADMIN, fields, body)) as peers:
-                    await peers.request_ok(broker, RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, made)
+                    await peers.request_ok(broker, RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, account)
                     shown = await peers.request_ok(broker, RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG)
                     accounts.append(fastjson.decode(shown.body, AclConfig).plain_access_configs)
                     system = await peers.request_ok(broker, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
                     topics.append(set(fastjson.decode(system.body, TopicList).topic_list))
-            keys = [[(one.access_key, one.secret_key, one.admin) for one in of] for of in accounts]
+            keys = [[(item.access_key, item.secret_key, item.admin) for item in of] for of in accounts]
             assert keys[0] == keys[1]
             assert topics[1] - topics[0] == {TIMER_TOPIC}  # 4.9.4 has no timers
             assert topics[0] <= topics[1]

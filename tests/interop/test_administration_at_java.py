@@ -26,18 +26,18 @@ def table(body: bytes) -> Any:
 
 def entries(body: bytes) -> Any:
     """A Java broker returns filter results of an entry only if extended consume queues are enabled."""
-    found = fastjson.read(body)
-    passing = [one.pop("eval") for one in found["queueData"]]
-    assert not any(passing) or "subscriptionData" in found
-    return found
+    result = fastjson.read(body)
+    passing = [item.pop("eval") for item in result["queueData"]]
+    assert not any(passing) or "subscriptionData" in result
+    return result
 
 
 def producers(body: bytes) -> Any:
-    found = fastjson.read(body)
-    for one in found["data"]["P"]:
-        assert one.pop("remoteIP").startswith("/127.0.0.1:")
-        assert one.pop("lastUpdateTimestamp") > 1_600_000_000_000
-    return found
+    result = fastjson.read(body)
+    for item in result["data"]["P"]:
+        assert item.pop("remoteIP").startswith("/127.0.0.1:")
+        assert item.pop("lastUpdateTimestamp") > 1_600_000_000_000
+    return result
 
 
 Shape = Callable[[bytes], Any]
@@ -75,10 +75,10 @@ async def prepare(connection: Connection) -> None:
         header = SendMessage("P", "T", "TBW102", 4, 0, 0, 1, 0, f"TAGS\x01{tag}\x02WAIT\x01true")
         sent = await asked(connection, RequestCode.SEND_MESSAGE_V2, encode_header(header), b"body")
         assert sent.code == 0, sent.remark
-    wanted = SubscriptionData(
+    subscription = SubscriptionData(
         topic="T", sub_string="a", code_set=frozenset({97}), tags_set=frozenset({"a"}), sub_version=7
     )
-    consumer = ConsumerData(group_name="G", subscription_data_set=(wanted,))
+    consumer = ConsumerData(group_name="G", subscription_data_set=(subscription,))
     beat = HeartbeatData("client-1", (consumer,), (ProducerData("P"),))
     await asked(connection, RequestCode.HEART_BEAT, {}, fastjson.write(beat))
     for group, offset in (("G", 2), ("Slow", 1), ("Other", 3)):
@@ -96,15 +96,15 @@ def test_administration_responses_match_java(tmp_path: Path) -> None:
             await prepare(ours)
             for code, header, shape in QUESTIONS:
                 expected, answer = await asked(theirs, code, header), await asked(ours, code, header)
-                told = (code.name, header)
-                assert (told, answer.code, answer.field_map()) == (told, expected.code, expected.field_map())
-                assert (told, bool(answer.body)) == (told, bool(expected.body))
-                assert (told, shape(answer.body)) == (told, shape(expected.body))
-            known, told = (
+                reported = (code.name, header)
+                assert (reported, answer.code, answer.field_map()) == (reported, expected.code, expected.field_map())
+                assert (reported, bool(answer.body)) == (reported, bool(expected.body))
+                assert (reported, shape(answer.body)) == (reported, shape(expected.body))
+            known, reported = (
                 await asked(theirs, RequestCode.GET_BROKER_CONFIG, {}),
                 await asked(ours, RequestCode.GET_BROKER_CONFIG, {}),
             )
-            versions = [json.loads(one.field_map()["version"]).keys() for one in (known, told)]
+            versions = [json.loads(request.field_map()["version"]).keys() for request in (known, reported)]
             assert versions[0] == versions[1]
 
     with java.name_server(tmp_path / "ns") as ns, java.broker(tmp_path / "java", ns.addr) as broker:

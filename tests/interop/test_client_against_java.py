@@ -71,12 +71,12 @@ class Inbox:
 
 
 def consume_with_java(peers: Peers, topic: str, group: str, expression: str, count: int) -> list[dict[str, object]]:
-    found = java.events(
+    result = java.events(
         java.run("ariane.peers.Consume", [peers.name_server, topic, group, expression, str(count), "60"])
     )
-    for message in found:
+    for message in result:
         message["body"] = base64.b64decode(message["body"])
-    return found
+    return result
 
 
 def test_our_500_messages_are_consumed_by_our_and_by_java_clients(peers, topic, group):
@@ -97,8 +97,8 @@ def test_our_500_messages_are_consumed_by_our_and_by_java_clients(peers, topic, 
                     for number, body in enumerate(bodies)
                 )
             )  # fmt: skip
-            assert {one.status for one in [first, *results]} == {SendStatus.SEND_OK}
-            assert len({one.queue for one in results}) == 4
+            assert {send_result.status for send_result in [first, *results]} == {SendStatus.SEND_OK}
+            assert len({send_result.queue for send_result in results}) == 4
             subscriptions = {topic: "A || B"}
             async with PushConsumer(group, peers.name_server, subscriptions, inbox, start="first", settings=FAST):
                 await until(lambda: len(inbox.messages) >= 500)
@@ -108,18 +108,20 @@ def test_our_500_messages_are_consumed_by_our_and_by_java_clients(peers, topic, 
     assert sorted(inbox.bodies) == sorted(bodies)
     by_id = {message.message_id: message for message in inbox.messages}
     for number, sent in enumerate(results):
-        got = by_id[sent.message_id]
-        assert (got.body, got.tags, got.keys, got.flag) == (
+        result = by_id[sent.message_id]
+        assert (result.body, result.tags, result.keys, result.flag) == (
             bodies[number], "AB"[number % 2], (f"key-{number}", "all"), number,
         )  # fmt: skip
-        assert got.properties["mine"] == str(number)
-        assert (got.offset_message_id, got.queue, got.queue_offset) == (
+        assert result.properties["mine"] == str(number)
+        assert (result.offset_message_id, result.queue, result.queue_offset) == (
             sent.offset_message_id, sent.queue, sent.queue_offset,
         )  # fmt: skip
     theirs = consume_with_java(peers, topic, group + "-java", "A", 250)
-    expected = {(one.message_id, bodies[number]) for number, one in enumerate(results) if number % 2 == 0}
-    assert {(one["msgId"], one["body"]) for one in theirs} == expected
-    assert {one["key"] for one in theirs} == {f"key-{number} all" for number in range(0, 500, 2)}
+    expected = {
+        (send_result.message_id, bodies[number]) for number, send_result in enumerate(results) if number % 2 == 0
+    }
+    assert {(send_result["msgId"], send_result["body"]) for send_result in theirs} == expected
+    assert {send_result["key"] for send_result in theirs} == {f"key-{number} all" for number in range(0, 500, 2)}
 
 
 def test_our_consumer_reads_java_messages(peers, topic, group):
@@ -135,8 +137,8 @@ def test_our_consumer_reads_java_messages(peers, topic, group):
         return inbox
 
     inbox = asyncio.run(play())
-    sent = {one["msgId"]: one for number, one in enumerate(plain) if number % 3 != 2}
-    sent |= {one["msgId"]: one for one in large + batch}
+    sent = {item["msgId"]: item for number, item in enumerate(plain) if number % 3 != 2}
+    sent |= {item["msgId"]: item for item in large + batch}
     assert Counter(message.message_id for message in inbox.messages) == Counter(sent.keys())
     for message in inbox.messages:
         assert message.offset_message_id == sent[message.message_id]["offsetMsgId"]
@@ -189,13 +191,13 @@ def test_orderly_delivery_is_preserved_while_members_join_and_leave(peers, topic
                 await asyncio.gather(*(order(f"o{number}", first, count) for number in range(50)))
 
             await orders(0, 2)
-            async with member() as one:
+            async with member() as item:
                 await until(lambda: sum(map(len, steps.values())) >= 100)
                 async with member() as two:
-                    await until(lambda: len(one.queues) + len(two.queues) == 5 and len(two.queues) >= 2)
+                    await until(lambda: len(item.queues) + len(two.queues) == 5 and len(two.queues) >= 2)
                     await orders(2, 3)
                     await until(lambda: sum(map(len, steps.values())) >= 250)
-                await until(lambda: len(one.queues) == 5)
+                await until(lambda: len(item.queues) == 5)
                 await orders(5, 1)
                 await until(lambda: sum(map(len, steps.values())) >= 300)
 
@@ -208,12 +210,12 @@ def test_two_members_share_the_queues_and_each_message_is_consumed_once(peers, t
         first, second = Inbox(), Inbox()
         async with (
             Producer("producers", peers.name_server) as producer,
-            PushConsumer(group, peers.name_server, {topic: "*"}, first, start="first", settings=FAST) as one,
+            PushConsumer(group, peers.name_server, {topic: "*"}, first, start="first", settings=FAST) as item,
             PushConsumer(group, peers.name_server, {topic: "*"}, second, start="first", settings=FAST) as two,
         ):
             await producer.send(Message(topic=topic, body=b"creates the topic"))
-            mine = [one, two]
-            await until(lambda: all(len([q for q in c.queues if q.topic == topic]) == 2 for c in mine))
+            python_members = [item, two]
+            await until(lambda: all(len([q for q in c.queues if q.topic == topic]) == 2 for c in python_members))
             await until(lambda: len(first.messages) + len(second.messages) >= 1)
             # The first message may come to both: its queue may move before its offset is committed.
             first.messages.clear()
@@ -244,13 +246,13 @@ def test_a_java_member_and_ours_share_one_group(peers, topic, group):
                 await until(lambda: len(inbox.messages) >= 20)
                 ids = {message.message_id for message in inbox.messages}
                 deadline = time.monotonic() + PATIENCE_S
-                wanted = {one.message_id for one in sent} - ids
+                missing = {sent_message.message_id for sent_message in sent} - ids
                 for event in theirs.events(deadline):
-                    wanted.discard(event["msgId"])
-                    if not wanted:
+                    missing.discard(event["msgId"])
+                    if not missing:
                         break
             await until(lambda: len([q for q in ours.queues if q.topic == topic]) == 4)
-        return wanted
+        return missing
 
     assert asyncio.run(play()) == set()
 

@@ -28,11 +28,11 @@ READ_FROM_SLAVE = {
 
 
 def progress(sample: Sample) -> GroupProgress | None:
-    return next((one for one in sample.groups if (one.topic, one.group) == ("T", "G")), None)
+    return next((group for group in sample.groups if (group.topic, group.group) == ("T", "G")), None)
 
 
 def counter(sample: Sample, name: str) -> StatsCounter | None:
-    return next((one for one in sample.counters if (one.topic, one.name) == ("T", name)), None)
+    return next((item for item in sample.counters if (item.topic, item.name) == ("T", name)), None)
 
 
 async def slow(messages: Sequence[ReceivedMessage]) -> None:
@@ -61,11 +61,11 @@ def test_a_java_master_and_slave_are_sampled(tmp_path: Path) -> None:
             await asyncio.wait_for(
                 publisher.run_collector(namesrv, publisher.CollectorOptions(interval_s=2), on_round=look, stop=stop), 90
             )
-        assert all(set(one) == {0, 1} for one in rounds)
-        told = [sample for one in rounds for sample in one.values()]
-        assert {(sample.error, sample.failed_requests) for sample in told} == {(None, ())}
+        assert all(set(round) == {0, 1} for round in rounds)
+        reported = [sample for round in rounds for sample in round.values()]
+        assert {(sample.error, sample.failed_requests) for sample in reported} == {(None, ())}
 
-        steps = [one for each in rounds if (one := progress(each[0])) is not None]
+        steps = [round for each in rounds if (round := progress(each[0])) is not None]
         lags = [sum(last - done for _, done, _, last, _ in step.queues if last is not None) for step in steps]
         assert lags == sorted(lags, reverse=True)
         assert 0 < lags[-1] < lags[0] <= COUNT
@@ -74,9 +74,9 @@ def test_a_java_master_and_slave_are_sampled(tmp_path: Path) -> None:
         assert all(age is not None and 5_000 < age < longest_ms for age in ages), ages
 
         last = rounds[-1]
-        mine, its = counter(last[0], "GROUP_GET_NUMS"), counter(last[1], "GROUP_GET_NUMS")
-        assert mine is not None and its is not None
-        assert its.sum > mine.sum  # the first pull of each queue goes to the master
+        master_counter, its = counter(last[0], "GROUP_GET_NUMS"), counter(last[1], "GROUP_GET_NUMS")
+        assert master_counter is not None and its is not None
+        assert its.sum > master_counter.sum  # the first pull of each queue goes to the master
         assert its.tps > 0
         stored = counter(last[0], "TOPIC_PUT_NUMS")
         assert stored is not None and stored.sum > 0
@@ -85,8 +85,10 @@ def test_a_java_master_and_slave_are_sampled(tmp_path: Path) -> None:
             assert runtime is not None and None not in msgspec.structs.astuple(runtime)
             assert runtime.get_total is not None and runtime.get_total > 0
 
-        kept = await samples_of(namesrv, len(told))
-        assert sorted((one.round, one.broker_id) for one in kept) == sorted((one.round, one.broker_id) for one in told)
+        published = await samples_of(namesrv, len(reported))
+        assert sorted((round.round, round.broker_id) for round in published) == sorted(
+            (round.round, round.broker_id) for round in reported
+        )
 
     with java.name_server(tmp_path / "ns") as name_server:
         slave = {**READ_FROM_SLAVE, "brokerRole": "SLAVE", "brokerId": "1"}
@@ -99,8 +101,10 @@ def test_a_java_master_and_slave_are_sampled(tmp_path: Path) -> None:
 
 async def samples_of(namesrv: str, count: int) -> list[Sample]:
     """Return the contents of the sample topic."""
-    found: list[Sample] = []
+    results: list[Sample] = []
     async with LitePullConsumer("R", namesrv, {SAMPLES_TOPIC: "*"}, start="first") as consumer, asyncio.timeout(30):
-        while len(found) < count:
-            found += [msgspec.json.decode(message.body, type=Sample) for message in await consumer.poll(timeout_s=1.0)]
-    return found
+        while len(results) < count:
+            results += [
+                msgspec.json.decode(message.body, type=Sample) for message in await consumer.poll(timeout_s=1.0)
+            ]
+    return results

@@ -16,7 +16,7 @@ JAVA_SMALL = {"mappedFileSizeCommitLog": str(1 << 20), "mappedFileSizeConsumeQue
 
 
 def places(messages: list[dict[str, object]]) -> set[tuple[object, ...]]:
-    return {(one["queueId"], one["queueOffset"], one["key"]) for one in messages}
+    return {(message["queueId"], message["queueOffset"], message["key"]) for message in messages}
 
 
 def test_java_reads_past_an_overwritten_corrupt_range(tmp_path: Path) -> None:
@@ -24,7 +24,7 @@ def test_java_reads_past_an_overwritten_corrupt_range(tmp_path: Path) -> None:
         produce(namesrv, 200, "size=3000", "keys=ours")
         everything = pull_all(namesrv, "T")
     store = tmp_path / "store"
-    victim = sorted(int(str(one["offsetMsgId"])[16:], 16) for one in everything)[50]
+    victim = sorted(int(str(item["offsetMsgId"])[16:], 16) for item in everything)[50]
     log = store / "commitlog" / f"{0:020d}"
     with log.open("r+b") as file:
         file.seek(victim + 4)
@@ -43,10 +43,10 @@ def test_java_reads_past_an_overwritten_corrupt_range(tmp_path: Path) -> None:
         java.broker(tmp_path, name_server.addr, properties=JAVA_SMALL),
     ):
         sent = produce(name_server.addr, 5, "size=3000", "keys=java")
-        found = pull_all(name_server.addr, "T")
-    lost = {one["offsetMsgId"] for one in everything} - {one["offsetMsgId"] for one in found}
-    assert {int(str(one)[16:], 16) for one in lost} == {victim}, "only what was damaged is lost"
-    assert places(sent) <= places(found)
+        result = pull_all(name_server.addr, "T")
+    lost = {item["offsetMsgId"] for item in everything} - {item["offsetMsgId"] for item in result}
+    assert {int(str(item)[16:], 16) for item in lost} == {victim}, "only what was damaged is lost"
+    assert places(sent) <= places(result)
     # Java knows no entry that is passed over: the lost one's leads it to the message after it, which it hands out twice.
-    assert len({str(one["offsetMsgId"]) for one in found}) == len(everything) - 1 + len(sent)
-    assert len(found) == len(everything) + len(sent)
+    assert len({str(item["offsetMsgId"]) for item in result}) == len(everything) - 1 + len(sent)
+    assert len(result) == len(everything) + len(sent)

@@ -83,14 +83,14 @@ def test_delay_and_transaction_tables_of_java_traffic(tmp_path: Path) -> None:
     assert [ended[key]["decided_at"] for key in ("K-1", "K-4", "K-5")] == [None] * 3
 
     # Ours shows them, of the same log, once it has taken a half message itself. No traces are read this time.
-    again = tmp_path / "again"
+    repeated = tmp_path / "again"
     with cluster_in_thread(tmp_path, message_delay_level=LEVELS) as servers:
         asyncio.run(send_half(servers.namesrv))
-        pipeline(servers.namesrv, again, "delay", "transactions")
-    found = {row["keys"]: row for row in rows_of(again, TRANSACTIONS)}
-    assert found.pop("ours")["decision"] == "commit"
-    assert {key: row["decision"] for key, row in found.items()} == {key: row["decision"] for key, row in ended.items()}
-    assert all(row["decided_at"] and row["decision_ms"] >= 0 and row["from_check"] is None for row in found.values())
+        pipeline(servers.namesrv, repeated, "delay", "transactions")
+    result = {row["keys"]: row for row in rows_of(repeated, TRANSACTIONS)}
+    assert result.pop("ours")["decision"] == "commit"
+    assert {key: row["decision"] for key, row in result.items()} == {key: row["decision"] for key, row in ended.items()}
+    assert all(row["decided_at"] and row["decision_ms"] >= 0 and row["from_check"] is None for row in result.values())
     for key in ("K-0", "K-2", "K-3"):
         same = ("half_stored_at", "decided_at", "decision_ms", "checked_at", "commits")
-        assert [found[key][name] for name in same] == [ended[key][name] for name in same]
+        assert [result[key][name] for name in same] == [ended[key][name] for name in same]

@@ -34,28 +34,32 @@ def test_java_clients_use_delays_of_our_broker(tmp_path: Path) -> None:
                 namesrv, 4, "property=" + "|".join(f"{name}:{value},own:kept" for name, value in ASKED.items())
             )
             (past,) = produce(namesrv, 1, "property=TIMER_DELIVER_MS:+-5000")
-            got = {one["msgId"]: one for one in (next(events) for _ in range(11))}
-    assert got.keys() == {one["msgId"] for one in [*levels, *times, past]}
+            result = {item["msgId"]: item for item in (next(events) for _ in range(11))}
+    assert result.keys() == {item["msgId"] for item in [*levels, *times, past]}
 
-    for number, one in enumerate(levels):
-        came, (level, after_ms) = got[one["msgId"]], ((2, 2000), (3, 3000))[number % 2]
-        assert_in_time(came, came["bornTimestamp"] + after_ms, int(str(one["sentAt"])) + after_ms)
-        own = came["properties"]
-        assert (own["DELAY"], own["REAL_TOPIC"], own["REAL_QID"]) == (str(level), "T", str(came["queueId"]))
-    for one, name in zip(times, ASKED, strict=True):
-        came, asked = got[one["msgId"]], int(one["properties"][name])
+    for number, item in enumerate(levels):
+        came, (level, after_ms) = result[item["msgId"]], ((2, 2000), (3, 3000))[number % 2]
+        assert_in_time(came, came["bornTimestamp"] + after_ms, int(str(item["sentAt"])) + after_ms)
+        properties = came["properties"]
+        assert (properties["DELAY"], properties["REAL_TOPIC"], properties["REAL_QID"]) == (
+            str(level),
+            "T",
+            str(came["queueId"]),
+        )
+    for item, name in zip(times, ASKED, strict=True):
+        came, asked = result[item["msgId"]], int(item["properties"][name])
         unit = {"TIMER_DELAY_MS": 1, "TIMER_DELAY_SEC": 1000}.get(name)
         if unit is None:
             assert_in_time(came, asked, asked)
         else:
-            assert_in_time(came, came["bornTimestamp"] + asked * unit, int(one["sentAt"]) + asked * unit)
-        own = came["properties"]
-        (kept,) = TIMES & own.keys()  # what it was asked for, as a time
-        assert kept == ("__STARTDELIVERTIME" if name == "__STARTDELIVERTIME" else "TIMER_DELIVER_MS")
-        assert came["storeTimestamp"] - LATE_MS <= int(own[kept]) <= came["storeTimestamp"]
-        assert (own["own"], came["topic"]) == ("kept", "T")
-        assert not {"REAL_TOPIC", "REAL_QID"} & own.keys()
-    came = got[past["msgId"]]
+            assert_in_time(came, came["bornTimestamp"] + asked * unit, int(item["sentAt"]) + asked * unit)
+        properties = came["properties"]
+        (time_property,) = TIMES & properties.keys()  # the requested delivery time
+        assert time_property == ("__STARTDELIVERTIME" if name == "__STARTDELIVERTIME" else "TIMER_DELIVER_MS")
+        assert came["storeTimestamp"] - LATE_MS <= int(properties[time_property]) <= came["storeTimestamp"]
+        assert (properties["own"], came["topic"]) == ("kept", "T")
+        assert not {"REAL_TOPIC", "REAL_QID"} & properties.keys()
+    came = result[past["msgId"]]
     assert_in_time(came, came["bornTimestamp"], int(str(past["sentAt"])))
 
 
@@ -65,10 +69,10 @@ def assert_in_time(came: dict[str, Any], first_ms: int, last_ms: int) -> None:
 
 
 def test_our_client_uses_delay_levels_of_a_java_broker(tmp_path: Path) -> None:
-    got: list[tuple[float, ReceivedMessage]] = []
+    received: list[tuple[float, ReceivedMessage]] = []
 
     async def listener(messages: list[ReceivedMessage]) -> None:
-        got.extend((time.time(), message) for message in messages)
+        received.extend((time.time(), message) for message in messages)
 
     async def play(namesrv: str) -> None:
         async with (
@@ -77,35 +81,35 @@ def test_our_client_uses_delay_levels_of_a_java_broker(tmp_path: Path) -> None:
             asyncio.timeout(PATIENCE_S),
         ):
             await producer.send(Message(topic="T", body=b"0"))
-            while not got:
+            while not received:
                 await asyncio.sleep(0.05)
             for level in (3, 1, 2, 7):
                 await producer.send(Message(topic="T", body=b"%d" % min(level, 3), delay_level=level))
-            while len(got) < 5:
+            while len(received) < 5:
                 await asyncio.sleep(0.05)
 
     levels = {"messageDelayLevel": "1s 2s 4s"}
     with java.name_server(tmp_path / "ns") as ns, java.broker(tmp_path / "b", ns.addr, properties=levels):
         asyncio.run(play(ns.addr))
-    assert [message.body for _, message in got] == [b"0", b"1", b"2", b"3", b"3"]
-    for at, message in got[1:]:
+    assert [message.body for _, message in received] == [b"0", b"1", b"2", b"3", b"3"]
+    for position, message in received[1:]:
         after_s = {b"1": 1, b"2": 2, b"3": 4}[message.body]
-        assert after_s <= at - message.born_ms / 1000 <= after_s + LATE_S
+        assert after_s <= position - message.born_ms / 1000 <= after_s + LATE_S
         assert message.properties["DELAY"] == message.body.decode()
 
 
 def test_the_delay_level_increases_with_each_retry_until_the_dead_letter(tmp_path: Path) -> None:
     with cluster_in_thread(tmp_path, message_delay_level="9s 9s 1s 2s 3s 4s") as (namesrv, _):
         (sent,) = produce(namesrv, 1)
-        got: list[dict[str, Any]] = consume(namesrv, "G", "*", 5, "fail", "most=4")
-        assert [one["reconsumeTimes"] for one in got] == [0, 1, 2, 3, 4]
-        assert {(one["topic"], one["msgId"]) for one in got} == {("T", sent["msgId"])}
+        result: list[dict[str, Any]] = consume(namesrv, "G", "*", 5, "fail", "most=4")
+        assert [item["reconsumeTimes"] for item in result] == [0, 1, 2, 3, 4]
+        assert {(item["topic"], item["msgId"]) for item in result} == {("T", sent["msgId"])}
         # By when the broker delivered: Java may look for queues of the new retry topic in 20 s only.
-        for after_s, before, now in zip((1, 2, 3, 4), got[:-1], got[1:], strict=True):
+        for after_s, before, now in zip((1, 2, 3, 4), result[:-1], result[1:], strict=True):
             assert after_s * 1000 <= now["storeTimestamp"] - before["receivedAt"] <= after_s * 1000 + LATE_MS
-        assert [one["properties"]["DELAY"] for one in got[1:]] == ["3", "4", "5", "6"]
+        assert [item["properties"]["DELAY"] for item in result[1:]] == ["3", "4", "5", "6"]
         (dead,) = pull_all(namesrv, "%DLQ%G")
-        assert (dead["body"], dead["reconsumeTimes"]) == (got[0]["body"], 5)
+        assert (dead["body"], dead["reconsumeTimes"]) == (result[0]["body"], 5)
 
 
 LEVELS = "1s 12s 35s"
@@ -137,7 +141,7 @@ def test_one_store_for_both_brokers_delivers_each_message_once(tmp_path: Path) -
         everything = asyncio.run(there(namesrv, 20))
         messages = pull_all(namesrv, "T")  # Java sees the same
     assert everything == {**by_java, "ours by us": 4, "timer by us": 2, "Java by us": 4}
-    assert len({one["msgId"] for one in messages}) == len(messages) == 20
+    assert len({message["msgId"] for message in messages}) == len(messages) == 20
 
 
 async def send(namesrv: str, body: str, count: int, **delay: int) -> None:
@@ -148,11 +152,11 @@ async def send(namesrv: str, body: str, count: int, **delay: int) -> None:
 
 async def there(namesrv: str, count: int) -> dict[str, int]:
     """Return the number of messages in T by body, once there are at least `count` and no further ones arrive."""
-    found: Counter[str] = Counter()
+    result: Counter[str] = Counter()
     group = f"G{time.time_ns()}"
     async with asyncio.timeout(PATIENCE_S), LitePullConsumer(group, namesrv, {"T": "*"}, start="first") as consumer:
         while True:
             more = await consumer.poll(timeout_s=0.5)
-            found.update(message.body.decode() for message in more)
-            if not more and found.total() >= count:
-                return dict(found)
+            result.update(message.body.decode() for message in more)
+            if not more and result.total() >= count:
+                return dict(result)

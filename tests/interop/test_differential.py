@@ -349,32 +349,35 @@ def our_broker(home: Path) -> Iterator[str]:
 
 
 async def answers(addr: str) -> dict[str, Answer]:
-    found = {}
+    results = {}
     async with ConnectionPool() as peers:
         for step in STEPS:
-            found[step.name] = await answer(peers, addr, step)
-    return found
+            results[step.name] = await answer(peers, addr, step)
+    return results
 
 
 async def answer(peers: ConnectionPool, addr: str, step: Step) -> Answer:
     connection = await peers.connect(addr)
     try:
-        got = await connection.request(step.code, dict(step.fields), step.body, timeout_ms=5000)
+        result = await connection.request(step.code, dict(step.fields), step.body, timeout_ms=5000)
     except RequestTimeout:
         return Answer("no answer", None, None)
     except ArianeError as error:
         return Answer(type(error).__name__, None, None)
     port = addr.rpartition(":")[2]
-    fields = got.field_map()
+    fields = result.field_map()
     kept = {name: _same(value, port) for name, value in fields.items() if name not in step.volatile}
-    return Answer(got.code, kept, _body(got.body, step, port) if got.body else None)
+    return Answer(result.code, kept, _body(result.body, step, port) if result.body else None)
 
 
 def _body(data: bytes, step: Step, port: str) -> Any:
     if step.records:
         with contextlib.suppress(ArianeError):
-            records = [_record(one, port) for one in record.decode_all(data)]
-            return [{name: value for name, value in one.items() if name not in step.volatile} for one in records]
+            records = [_record(stored_record, port) for stored_record in record.decode_all(data)]
+            return [
+                {name: value for name, value in stored_record.items() if name not in step.volatile}
+                for stored_record in records
+            ]
     try:
         return _plain(fastjson.read(data), step.volatile, port)
     except ArianeError:
@@ -392,9 +395,11 @@ def _record(one: record.Record, port: str) -> dict[str, Any]:
 
 def _plain(value: Any, volatile: tuple[str, ...], port: str) -> Any:
     if isinstance(value, dict):
-        return {_same(str(key), port): _plain(one, volatile, port) for key, one in value.items() if key not in volatile}
+        return {
+            _same(str(key), port): _plain(item, volatile, port) for key, item in value.items() if key not in volatile
+        }
     if isinstance(value, list):
-        return sorted((_plain(one, volatile, port) for one in value), key=repr)
+        return sorted((_plain(item, volatile, port) for item in value), key=repr)
     return _same(value, port) if isinstance(value, str) else value
 
 
@@ -410,32 +415,32 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Answer], d
     with java_broker(home / "java") as theirs:
         expected = asyncio.run(answers(theirs))
     with our_broker(home / "ours") as ours:
-        got = asyncio.run(answers(ours))
-    return expected, got
+        result = asyncio.run(answers(ours))
+    return expected, result
 
 
 def difference(expected: Answer, got: Answer) -> str:
     """Return a description of the differences; empty if there are none."""
-    found = []
+    results = []
     if expected.code != got.code:
-        found.append(f"code {expected.code} → {got.code}")
+        results.append(f"code {expected.code} → {got.code}")
     for name in sorted({*(expected.fields or {}), *(got.fields or {})}):
         pair = (expected.fields or {}).get(name), (got.fields or {}).get(name)
         if pair[0] != pair[1]:
-            found.append(f"{name} {pair[0]!r} → {pair[1]!r}")
+            results.append(f"{name} {pair[0]!r} → {pair[1]!r}")
     if expected.body != got.body:
-        found.append(f"body {expected.body!r} → {got.body!r}")
-    return "; ".join(found)
+        results.append(f"body {expected.body!r} → {got.body!r}")
+    return "; ".join(results)
 
 
 @pytest.mark.parametrize("name", [step.name for step in STEPS])
 def test_responses_match_java(name: str, both: tuple[dict[str, Answer], dict[str, Answer]]) -> None:
-    found = difference(both[0][name], both[1][name])
+    result = difference(both[0][name], both[1][name])
     if name in DIFFERENT:
-        assert found, f"no longer different: take {name!r} out of DIFFERENT and of docs/compatibility.md"
-        assert re.search(DIFFERENT[name][0], found), found
+        assert result, f"no longer different: take {name!r} out of DIFFERENT and of docs/compatibility.md"
+        assert re.search(DIFFERENT[name][0], result), result
     else:
-        assert not found, found
+        assert not result, result
 
 
 def test_every_difference_is_documented() -> None:

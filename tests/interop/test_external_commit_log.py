@@ -20,7 +20,7 @@ JAVA_SMALL = {"mappedFileSizeCommitLog": str(1 << 16), "mappedFileSizeConsumeQue
 
 
 def identities(messages: list[dict[str, Any]]) -> set[tuple[object, ...]]:
-    return {(one["msgId"], one["queueId"], one["queueOffset"], one["key"]) for one in messages}
+    return {(message["msgId"], message["queueId"], message["queueOffset"], message["key"]) for message in messages}
 
 
 def by_java(home: Path) -> tuple[set[tuple[object, ...]], set[tuple[object, ...]]]:

@@ -48,7 +48,7 @@ def test_mqadmin_lists_and_cleans_queues_and_lists_their_consumers(tmp_path: Pat
         consume(namesrv, "G", "*", 8)
         queue = str(sent[0]["queueId"])
         shown = admin("queryCq", "-t", "T", "-q", queue, "-i", "0", "-c", "5", "-b", addr)
-        assert shown.count("physicOffset") == sum(str(one["queueId"]) == queue for one in sent)
+        assert shown.count("physicOffset") == sum(str(item["queueId"]) == queue for item in sent)
         beyond = admin("queryCq", "-t", "T", "-q", queue, "-i", "100", "-c", "5", "-b", addr)
         assert "Exception" not in beyond
         assert "success" in admin("cleanExpiredCQ", "-b", addr)
@@ -73,8 +73,8 @@ def test_java_clients_work_with_an_account(tmp_path: Path) -> None:
     (tmp_path / "conf" / "plain_acl.yml").write_text(ACCOUNTS)
     with cluster_in_thread(tmp_path, acl_enable=True, rocketmq_home=str(tmp_path)) as (namesrv, _):
         sent = produce(namesrv, 6, USER) + produce(namesrv, 4, USER, "batch=2")
-        got = consume(namesrv, "G", "*", 10, USER)
-        assert {one["msgId"] for one in got} == {one["msgId"] for one in sent}
+        result = consume(namesrv, "G", "*", 10, USER)
+        assert {item["msgId"] for item in result} == {item["msgId"] for item in sent}
         with pytest.raises(RuntimeError, match="No accessKey is configured"):
             produce(namesrv, 1)
         with pytest.raises(RuntimeError, match="Check signature failed"):
@@ -91,7 +91,7 @@ def test_mqadmin_manages_accounts(tmp_path: Path) -> None:
     (tool / "conf" / "tools.yml").write_text("accessKey: administrator\nsecretKey: an-admin-secret\n")
     with cluster_in_thread(tmp_path, acl_enable=True, rocketmq_home=str(tmp_path)) as (namesrv, addr):
         admin = mqadmin(namesrv, tool)
-        made = admin(
+        created = admin(
             "updateAclConfig",
             "-b",
             addr,
@@ -106,7 +106,7 @@ def test_mqadmin_manages_accounts(tmp_path: Path) -> None:
             "-g",
             "H=SUB",
         )
-        assert "success" in made
+        assert "success" in created
         produce(namesrv, 1, "account=new-account:new-secret")
         shown = admin("getAclConfig", "-b", addr)
         assert "new-account" in shown

@@ -19,25 +19,28 @@ def test_java_consumers_receive_messages_of_java_producers(tmp_path: Path) -> No
         plain = produce(namesrv, 40, "tags=A,B")
         batched = produce(namesrv, 20, "batch=5", "keys=batch")
         compressed = produce(namesrv, 3, "size=20000", "keys=large")
-        sent = {one["msgId"]: one for one in plain + batched + compressed}
+        sent = {item["msgId"]: item for item in plain + batched + compressed}
 
-        got = consume(namesrv, "G", "*", len(sent))
-        assert {one["msgId"] for one in got} == sent.keys()
-        for one in got:
-            assert (one["offsetMsgId"], one["key"]) == (sent[one["msgId"]]["offsetMsgId"], sent[one["msgId"]]["key"])
-        large = [base64.b64decode(str(one["body"])) for one in got if str(one["key"]).startswith("large")]
+        result = consume(namesrv, "G", "*", len(sent))
+        assert {item["msgId"] for item in result} == sent.keys()
+        for item in result:
+            assert (item["offsetMsgId"], item["key"]) == (
+                sent[item["msgId"]]["offsetMsgId"],
+                sent[item["msgId"]]["key"],
+            )
+        large = [base64.b64decode(str(item["body"])) for item in result if str(item["key"]).startswith("large")]
         assert [len(body) for body in large] == [20_000] * 3
 
         only_a = consume(namesrv, "OnlyA", "A || none", 20)
-        assert {one["tags"] for one in only_a} == {"A"}
+        assert {item["tags"] for item in only_a} == {"A"}
 
 
 def test_order_within_a_queue_is_preserved(tmp_path: Path) -> None:
     with cluster_in_thread(tmp_path) as (namesrv, _):
         produce(namesrv, 60, "orders=5")
         by_order = defaultdict(list)
-        for one in consume(namesrv, "G", "*", 60, "orderly"):
-            by_order[one["key"]].append(base64.b64decode(str(one["body"])))
+        for item in consume(namesrv, "G", "*", 60, "orderly"):
+            by_order[item["key"]].append(base64.b64decode(str(item["body"])))
         numbers = {key: [int(body.split()[1]) for body in bodies] for key, bodies in by_order.items()}
         assert len(numbers) == 5
         assert all(order == sorted(order) for order in numbers.values())
@@ -49,9 +52,9 @@ def test_a_consumer_resumes_at_the_offsets_of_its_group(tmp_path: Path) -> None:
         assert len(consume(namesrv, "G", "*", 20)) == 20
     with cluster_in_thread(tmp_path) as (namesrv, _):
         second = produce(namesrv, 20, "keys=later")
-        got = {one["msgId"] for one in consume(namesrv, "G", "*", 20)}
-    assert got == {one["msgId"] for one in second}
-    assert not got & {one["msgId"] for one in first}
+        result = {item["msgId"] for item in consume(namesrv, "G", "*", 20)}
+    assert result == {item["msgId"] for item in second}
+    assert not result & {item["msgId"] for item in first}
 
 
 def test_java_traces_are_stored_in_the_trace_topic(tmp_path: Path) -> None:
@@ -64,7 +67,7 @@ def test_java_traces_are_stored_in_the_trace_topic(tmp_path: Path) -> None:
             assert not rejects
             for event in events:
                 kinds[trace_codec.RECORD_TYPES[type(event)]].add(event.message_id)
-    ids = {one["msgId"] for one in sent}
+    ids = {item["msgId"] for item in sent}
     assert kinds == {"Pub": ids, "SubBefore": ids, "SubAfter": ids}
 
 

@@ -55,11 +55,11 @@ def files(store: Path) -> dict[str, bytes]:
 
 def same_log(master: Path, slave: Path) -> int:
     """Return the number of equal bytes in both logs; preallocated files of a Java broker are ignored."""
-    one, other = files(master), files(slave)
-    common = sorted(set(one) & set(other))
-    assert all(one[name] == other[name] for name in common)
-    assert not any(data.strip(b"\0") for name, data in [*one.items(), *other.items()] if name not in common)
-    return sum(len(one[name]) for name in common)
+    item, other = files(master), files(slave)
+    common = sorted(set(item) & set(other))
+    assert all(item[name] == other[name] for name in common)
+    assert not any(data.strip(b"\0") for name, data in [*item.items(), *other.items()] if name not in common)
+    return sum(len(item[name]) for name in common)
 
 
 def test_our_slave_replicates_a_java_master(tmp_path: Path) -> None:
@@ -75,8 +75,8 @@ def test_our_slave_replicates_a_java_master(tmp_path: Path) -> None:
             await until(lambda: slave._state.topics.get("T") is not None and slave._state.groups.get("G") is not None)
             assert same_log(tmp_path / "master" / "store", tmp_path / "slave") >= 3 * SIZE
             await asyncio.to_thread(stop_master)
-            got = await asyncio.to_thread(consume, namesrv, "G2", "*", COUNT)
-            assert {one["msgId"] for one in sent} <= {one["msgId"] for one in got}
+            result = await asyncio.to_thread(consume, namesrv, "G2", "*", COUNT)
+            assert {item["msgId"] for item in sent} <= {item["msgId"] for item in result}
 
     properties = {**JAVA_SMALL, "brokerRole": "SYNC_MASTER"}
     with java.name_server(tmp_path / "ns") as name_server, contextlib.ExitStack() as master:
@@ -102,12 +102,12 @@ def test_a_java_slave_replicates_our_master(tmp_path: Path) -> None:
                     servers.broker, RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffset("G", "T", 0, 7)
                 )
                 assert await until_offset(peers, slave.addr) == 7
-                assert len({one["msgId"] for one in sent}) == COUNT
+                assert len({event["msgId"] for event in sent}) == COUNT
                 await asyncio.to_thread(stack.close)
 
     def not_replicated(namesrv: str) -> None:
         lines = java.run("ariane.peers.Produce", [namesrv, "T", "P", "400", "size=3000"])
-        assert {one["status"] for one in java.events(lines)} == {"SLAVE_NOT_AVAILABLE"}
+        assert {event["status"] for event in java.events(lines)} == {"SLAVE_NOT_AVAILABLE"}
 
     async def until_served(peers: ConnectionPool, slave: str) -> int:
         """Wait until the Java slave has the topic and serves the first messages. Return their bytes."""
@@ -142,8 +142,8 @@ def test_mqadmin_deletes_a_topic_of_a_cluster_with_a_slave(tmp_path: Path) -> No
                 header = SendMessage("P", "T", "TBW102", 1, 0, 0, 1, 0, None)
                 assert (await peers.request(servers.broker, RequestCode.SEND_MESSAGE_V2, header, b"x")).code == 0
                 await until(lambda: slave._state.topics.get("T") is not None)
-                (said,) = await asyncio.to_thread(mqadmin, servers.namesrv, "deleteTopic -c DefaultCluster -t T")
-                assert "delete topic [T] from NameServer success" in said, said
+                (output,) = await asyncio.to_thread(mqadmin, servers.namesrv, "deleteTopic -c DefaultCluster -t T")
+                assert "delete topic [T] from NameServer success" in output, output
                 assert slave._state.topics.get("T") is None
                 route = await peers.request(servers.namesrv, RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest("T"))
                 assert route.code == ResponseCode.TOPIC_NOT_EXIST
@@ -159,7 +159,7 @@ def test_mqadmin_triggers_file_deletion_at_our_broker(tmp_path: Path) -> None:
             for _ in range(40):
                 assert (await peers.request(servers.broker, RequestCode.SEND_MESSAGE_V2, header, bytes(500))).code == 0
             arguments = ["deleteExpiredCommitLog", "-n", servers.namesrv, "-b", servers.broker]
-            said = await asyncio.to_thread(java.run, java.ADMIN, arguments)
-            assert any("success" in line for line in said), said
+            output = await asyncio.to_thread(java.run, java.ADMIN, arguments)
+            assert any("success" in line for line in output), output
 
     asyncio.run(asyncio.wait_for(run(), 100))

@@ -86,12 +86,12 @@ def test_both_brokers_return_the_same_structure(tmp_path: Path) -> None:
         java.broker(tmp_path / "java", names.addr) as theirs,
         cluster_in_thread(tmp_path / "ours") as (_, addr),
     ):
-        told = [asyncio.run(used_and_asked(one)) for one in (theirs.addr, addr)]
+        reported = [asyncio.run(used_and_asked(item)) for item in (theirs.addr, addr)]
 
-    java_says, we_say = told
+    java_says, we_say = reported
     for name in java_says:
         assert shape(java_says[name]) == shape(we_say[name]), name
-    numbers = [sums(one) for one in told]
+    numbers = [sums(item) for item in reported]
     assert numbers[0] == numbers[1]
     assert numbers[1]["ends"] == dict.fromkeys(range(4), (0, 3))
     assert numbers[1]["group"] == {0: (3, 2), 1: (3, 0), 2: (3, 0), 3: (3, 0)}
@@ -135,26 +135,26 @@ async def answers(addr: str) -> dict[str, Any]:
     )
     for key in (*keys, "BROKER_GET_NUMS DefaultCluster", "GROUP_GET_LATENCY 0@T@G", "GROUP_GET_FALL_SIZE 0@T@G", "X y"):
         questions[f"315 {key}"] = (RequestCode.VIEW_BROKER_STATS_DATA, ViewBrokerStats(*key.split()))
-    told: dict[str, Any] = {}
+    reported: dict[str, Any] = {}
     async with ConnectionPool() as peers:
         for name, (code, header) in questions.items():
             answer = await peers.request(addr, code, header)
-            told[name] = {"code": answer.code, "body": fastjson.read(answer.body) if answer.body else None}
-        told["202 unknown"] = {
+            reported[name] = {"code": answer.code, "body": fastjson.read(answer.body) if answer.body else None}
+        reported["202 unknown"] = {
             "code": (await peers.request(addr, RequestCode.GET_TOPIC_STATS_INFO, TopicRef("Z"))).code
         }
-    return told
+    return reported
 
 
 def shape(value: Any) -> Any:
     """Return members and value types. Paths and broker-specific groups are normalized."""
     if isinstance(value, dict):
         return {
-            re.sub(r"commitLogDiskRatio_.*", "commitLogDiskRatio_PATH", key): shape(one) for key, one in value.items()
+            re.sub(r"commitLogDiskRatio_.*", "commitLogDiskRatio_PATH", key): shape(item) for key, item in value.items()
         }
     if isinstance(value, list):
         return sorted(
-            {json.dumps(shape(one), sort_keys=True) for one in value if one != {} and not is_silent_group(one)}
+            {json.dumps(shape(item), sort_keys=True) for item in value if item != {} and not is_silent_group(item)}
         )
     return type(value).__name__
 
@@ -168,13 +168,15 @@ def sums(told: dict[str, Any]) -> dict[str, Any]:
     ends = by_queue(told["202"]["body"]["offsetTable"])
     group = by_queue(told["208"]["body"]["offsetTable"])
     return {
-        "codes": {name: one["code"] for name, one in told.items()},
-        "ends": {queue.queue_id: (one["minOffset"], one["maxOffset"]) for queue, one in sorted(ends.items())},
-        "group": {queue.queue_id: (one["brokerOffset"], one["consumerOffset"]) for queue, one in sorted(group.items())},
+        "codes": {name: item["code"] for name, item in told.items()},
+        "ends": {queue.queue_id: (item["minOffset"], item["maxOffset"]) for queue, item in sorted(ends.items())},
+        "group": {
+            queue.queue_id: (item["brokerOffset"], item["consumerOffset"]) for queue, item in sorted(group.items())
+        },
         "behind": told["317"]["body"]["totalDiff"],
         "stats": {
-            name: (one["body"]["statsMinute"]["sum"], one["body"]["statsMinute"]["avgpt"])
-            for name, one in told.items()
-            if name.startswith("315") and one["body"] and "LATENCY" not in name
+            name: (item["body"]["statsMinute"]["sum"], item["body"]["statsMinute"]["avgpt"])
+            for name, item in told.items()
+            if name.startswith("315") and item["body"] and "LATENCY" not in name
         },
     }

@@ -126,13 +126,13 @@ def test_a_hundred_thousand_topics_are_registered_and_routed(tmp_path: Path) -> 
             for number in range(20):
                 registered.topics.put(TopicConfig(topic_name=f"new{number}", read_queue_nums=3))
                 await registered.registration.wait_registered()
-            many = [f"many{number}" for number in range(2_500)]
-            for name in many:
+            names = [f"many{number}" for number in range(2_500)]
+            for name in names:
                 registered.topics.put(TopicConfig(topic_name=name, read_queue_nums=3))
             registered.topics.put(TopicConfig(topic_name="T7", read_queue_nums=5))
             await registered.registration.wait_registered()
             await registered.delete("T8")
-            await registered.assert_routed(["T7", *many, *(f"new{number}" for number in range(20))])
+            await registered.assert_routed(["T7", *names, *(f"new{number}" for number in range(20))])
             for addr in registered.addrs:
                 assert await registered.code_of_route(addr, "T8") == ResponseCode.TOPIC_NOT_EXIST
 
@@ -144,11 +144,11 @@ def test_a_restarted_broker_replaces_its_previous_registration(tmp_path: Path) -
     async def work(namesrv: str) -> None:
         async with our_name_server(tmp_path) as ours, broker([namesrv, ours.addr], 3_000) as former:
             await former.registration.register_now()
-            async with broker(former.addrs, 3_000) as again:  # the same version, other topics
-                again.topics.put(TopicConfig(topic_name="T2999", read_queue_nums=1))
-                again.topics._version = former.topics.version
-                await again.registration.register_now()
-                await again.assert_routed()
+            async with broker(former.addrs, 3_000) as repeated:  # the same version, other topics
+                repeated.topics.put(TopicConfig(topic_name="T2999", read_queue_nums=1))
+                repeated.topics._version = former.topics.version
+                await repeated.registration.register_now()
+                await repeated.assert_routed()
 
     with java_name_server(tmp_path / "ns") as server:
         asyncio.run(asyncio.wait_for(work(server.addr), 120))

@@ -77,23 +77,23 @@ def test_look_ups_print_the_same(cluster: Cluster) -> None:
 
 
 def test_ids_of_any_kind_are_found(cluster: Cluster) -> None:
-    one = cluster.sent[3]
-    views = [run_json(cluster.namesrv, f"queryMsgById -i {one[name]}") for name in ("msgId", "offsetMsgId")]
-    views.append(run_json(cluster.namesrv, f"queryMsgById -t T -i {one['msgId']}"))
+    item = cluster.sent[3]
+    views = [run_json(cluster.namesrv, f"queryMsgById -i {item[name]}") for name in ("msgId", "offsetMsgId")]
+    views.append(run_json(cluster.namesrv, f"queryMsgById -t T -i {item['msgId']}"))
     for view in views:
-        assert view["message"]["messageId"] == one["msgId"]
-        assert view["message"]["offsetMessageId"] == one["offsetMsgId"]
+        assert view["message"]["messageId"] == item["msgId"]
+        assert view["message"]["offsetMessageId"] == item["offsetMsgId"]
     # The online member has consumed the message before: by its group's offset, and once more directly.
     assert [(track["group"], track["state"]) for track in views[0]["tracks"]] == [(GROUP, "CONSUMED")]
 
 
 def test_keys_are_listed_with_both_ids(cluster: Cluster) -> None:
-    one = cluster.sent[5]
-    (pair,) = run_both(cluster.namesrv, f"queryMsgByKey -t T -k {one['key']}")
+    item = cluster.sent[5]
+    (pair,) = run_both(cluster.namesrv, f"queryMsgByKey -t T -k {item['key']}")
     theirs, ours = pair.java.splitlines(), pair.ours.splitlines()
     assert [line[:96] for line in ours[1:]] == [line[:96] for line in theirs[1:]]  # the three columns of Java
     assert ours[0].split("#")[1:] == [f"{'Unique Key':<50}"[:-1] + " ", "QID" + " " * 34, "Offset ", "Offset ID"]
-    assert ours[1].split() == [one["msgId"], str(one["queueId"]), str(one["queueOffset"]), one["offsetMsgId"]]
+    assert ours[1].split() == [item["msgId"], str(item["queueId"]), str(item["queueOffset"]), item["offsetMsgId"]]
 
 
 def test_traces_print_the_same(cluster: Cluster) -> None:
@@ -200,31 +200,31 @@ def test_absent_messages_fail_with_the_reason(cluster: Cluster) -> None:
 
 
 def test_a_message_is_consumed_directly_and_sent_again(cluster: Cluster) -> None:
-    one = cluster.sent[1]
+    item = cluster.sent[1]
     client = next(iter(clients(cluster.namesrv)))
     direct = f"-g {GROUP} -d {client}"
     by_id, by_unique_key = run_both(
         cluster.namesrv,
-        f"queryMsgById -i {one['offsetMsgId']} {direct}",
-        f"queryMsgByUniqueKey -t T -i {one['msgId']} {direct}",
+        f"queryMsgById -i {item['offsetMsgId']} {direct}",
+        f"queryMsgByUniqueKey -t T -i {item['msgId']} {direct}",
     )
     spent = Mask(r"spentTimeMills=\d+", "time that the listener took")
     by_id.assert_equal([spent])
     by_unique_key.assert_equal([spent])
     assert "consumeResult=CR_SUCCESS" in by_id.ours
-    line = f"queryMsgById -i {one['offsetMsgId']} -s true"
-    original = run_json(cluster.namesrv, f"queryMsgById -i {one['msgId']}")["message"]
+    line = f"queryMsgById -i {item['offsetMsgId']} -s true"
+    original = run_json(cluster.namesrv, f"queryMsgById -i {item['msgId']}")["message"]
     dry = run_ours(cluster.namesrv, f"{line} --dry-run")
     assert dry.output == f"would send a message of {len(original['body'])} bytes to topic T on broker-a\n"
     done = run_ours(cluster.namesrv, line)
-    found = re.fullmatch(
-        rf"prepare resend msg\. originalMsgId={one['offsetMsgId']}SendResult \[sendStatus=SEND_OK, msgId=(\w+), .*\]",
+    match = re.fullmatch(
+        rf"prepare resend msg\. originalMsgId={item['offsetMsgId']}SendResult \[sendStatus=SEND_OK, msgId=(\w+), .*\]",
         done.output,
     )
-    assert found, done
-    copy = run_json(cluster.namesrv, f"queryMsgByUniqueKey -t T -i {found[1]}")["message"]
-    assert (copy["body"], copy["properties"]["KEYS"]) == (original["body"], one["key"])
-    assert copy["properties"]["REPLAYED_FROM"].endswith(str(one["msgId"]))
+    assert match, done
+    copy = run_json(cluster.namesrv, f"queryMsgByUniqueKey -t T -i {match[1]}")["message"]
+    assert (copy["body"], copy["properties"]["KEYS"]) == (original["body"], item["key"])
+    assert copy["properties"]["REPLAYED_FROM"].endswith(str(item["msgId"]))
 
 
 def clients(namesrv: str) -> set[str]:

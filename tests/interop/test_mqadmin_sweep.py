@@ -94,7 +94,7 @@ COVERED = {
     "exportConfigs": SWEEP,
     "exportMetrics": SWEEP,
 }
-# A loop of one minute a round that asks what consumerProgress and consumerStatus ask, and logs it where nobody sees.
+# A loop with one round a minute: sends the requests of consumerProgress and consumerStatus, and logs to an unread file.
 LEFT_OUT = {"startMonitoring"}
 
 
@@ -126,25 +126,25 @@ def rows(printed: str) -> list[list[str]]:
 
 def test_every_command_is_covered() -> None:
     printed = java.run(java.ADMIN, [])
-    commands = {found[1] for line in printed if (found := re.match(r"   (\w+) +\S", line))}
+    commands = {match[1] for line in printed if (match := re.match(r"   (\w+) +\S", line))}
     assert commands == COVERED.keys() | LEFT_OUT
-    here = Path(__file__).parent
+    local = Path(__file__).parent
     for command, file in COVERED.items():
-        text = (here / file).read_text()
+        text = (local / file).read_text()
         if file == SWEEP:
             text = text.partition("class Used")[2]
         assert re.search(rf'"{command}[ "]', text), (command, file)
 
 
 def test_group_commands(used: Used) -> None:
-    made, shown, removed, gone = mqadmin(
+    created, shown, removed, gone = mqadmin(
         used.namesrv,
         f"updateSubGroup -b {used.broker} -g S -r 3 -q 2",
         "getConsumerConfig -g S",
         f"deleteSubGroup -b {used.broker} -g S -r true",
         "getConsumerConfig -g S",
     )
-    assert "success" in made
+    assert "success" in created
     settings = dict(re.findall(r"^(\w+)\s+=\s+(\w+)$", shown, re.MULTILINE))
     assert settings == {
         "groupName": "S",
@@ -162,7 +162,7 @@ def test_group_commands(used: Used) -> None:
 
 
 def test_topic_and_permission_commands(used: Used) -> None:
-    made, to_read, route, to_write, clusters, shared = mqadmin(
+    created, to_read, route, to_write, clusters, shared = mqadmin(
         used.namesrv,
         f"updateTopic -b {used.broker} -t Perm -r 3 -w 2",
         f"updateTopicPerm -b {used.broker} -t Perm -p 4",
@@ -171,19 +171,19 @@ def test_topic_and_permission_commands(used: Used) -> None:
         "topicClusterList -t Perm",
         "allocateMQ -t Perm -i 10.0.0.1,10.0.0.2",
     )
-    assert "success" in made
+    assert "success" in created
     assert "from 6 to 4" in to_read and "perm=R--" in to_read
     ((*_, read, write, perm),) = [line.split() for line in route.splitlines() if "broker-a" in line]
     assert (read, write, perm) == ("3", "2", "4")
     assert "from 4 to 6" in to_write and "success" in to_write
     assert clusters == "DefaultCluster"
     by_ip = json.loads(shared)["result"]
-    assert sorted(one["queueId"] for one in by_ip["10.0.0.1"] + by_ip["10.0.0.2"]) == [0, 1, 2]
-    assert {one["topic"] for one in by_ip["10.0.0.1"]} == {"Perm"}
+    assert sorted(item["queueId"] for item in by_ip["10.0.0.1"] + by_ip["10.0.0.2"]) == [0, 1, 2]
+    assert {item["topic"] for item in by_ip["10.0.0.1"]} == {"Perm"}
 
 
 def test_ordered_topic_and_name_server_commands(used: Used) -> None:
-    unset, set_, made, put, got, by_hand, made_route, removed, without, kept, kv, no_kv, refused = mqadmin(
+    unset, set_, created, put, result, by_hand, made_route, removed, without, kept, kv, no_kv, refused = mqadmin(
         used.namesrv,
         "getNamesrvConfig",
         "updateNamesrvConfig -k orderMessageEnable -v true",
@@ -201,9 +201,9 @@ def test_ordered_topic_and_name_server_commands(used: Used) -> None:
     )
     assert re.search(r"^orderMessageEnable\s+=\s+false$", unset, re.MULTILINE)
     assert "success" in set_
-    assert "orderConf=[broker-a:4]create topic" in made
+    assert "orderConf=[broker-a:4]create topic" in created
     assert "success" in put
-    assert got == "get orderConf success. topic=[T], orderConf=[broker-a:3]"
+    assert result == "get orderConf success. topic=[T], orderConf=[broker-a:3]"
     assert '"orderTopicConf":"broker-a:3"' in by_hand
     assert '"orderTopicConf":"broker-a:4"' in made_route
     assert "success" in removed
@@ -227,7 +227,7 @@ def test_kv_values_are_stored_and_returned(used: Used) -> None:
 
 
 def test_write_permission_of_a_broker(used: Used) -> None:
-    wiped, route, added, again = mqadmin(
+    wiped, route, added, repeated = mqadmin(
         used.namesrv,
         "wipeWritePerm -b broker-a",
         "topicRoute -t T",
@@ -239,23 +239,23 @@ def test_write_permission_of_a_broker(used: Used) -> None:
     assert taken is not None and given is not None
     assert int(taken[1]) == int(given[1]) > 1  # T and the topics of the system
     assert '"perm":4' in route
-    assert '"perm":6' in again
+    assert '"perm":6' in repeated
 
 
 def test_message_query_commands(used: Used) -> None:
-    one = used.sent[4]
+    item = used.sent[4]
     by_offset, trace, tagged, early, by_queue, counted = mqadmin(
         used.namesrv,
-        f"queryMsgByOffset -b broker-a -t T -i {one['queueId']} -o {one['queueOffset']}",
-        f"queryMsgTraceById -i {one['msgId']}",
+        f"queryMsgByOffset -b broker-a -t T -i {item['queueId']} -o {item['queueOffset']}",
+        f"queryMsgTraceById -i {item['msgId']}",
         "printMsg -t T -d true -s B",
         "printMsg -t T -e 2020-01-01#00:00:00:000",
-        f"printMsgByQueue -a broker-a -t T -i {one['queueId']} -p true -d true -b 2020-01-01#00:00:00:000",
-        f"printMsgByQueue -a broker-a -t T -i {one['queueId']} -f true",
+        f"printMsgByQueue -a broker-a -t T -i {item['queueId']} -p true -d true -b 2020-01-01#00:00:00:000",
+        f"printMsgByQueue -a broker-a -t T -i {item['queueId']} -f true",
     )
     shown = dict(re.findall(r"^([A-Z][\w ]+):\s+(.*)$", by_offset, re.MULTILINE))
-    assert (shown["OffsetID"], shown["Topic"], shown["Tags"]) == (one["offsetMsgId"], "T", "[A]")
-    assert (shown["Keys"], shown["Queue Offset"]) == (f"[{one['key']}]", str(one["queueOffset"]))
+    assert (shown["OffsetID"], shown["Topic"], shown["Tags"]) == (item["offsetMsgId"], "T", "[A]")
+    assert (shown["Keys"], shown["Queue Offset"]) == (f"[{item['key']}]", str(item["queueOffset"]))
     assert Path(shown["Message Body Path"]).read_bytes() == b"message 4"
 
     pub, sub = (line.split() for line in trace.splitlines() if line.startswith(("Pub", "G ")) or "success" in line)
@@ -267,7 +267,7 @@ def test_message_query_commands(used: Used) -> None:
     odd = {(str(used.sent[n]["msgId"]), f"message {n}") for n in range(1, SENT, 2)}
     assert set(id_and_body.findall(tagged)) == odd
     assert early.count("minOffset=0, maxOffset=0") == 4
-    in_queue = {(str(other["msgId"]), f"message {n}") for n, other in enumerate(used.sent) if is_beside(other, one)}
+    in_queue = {(str(other["msgId"]), f"message {n}") for n, other in enumerate(used.sent) if is_beside(other, item)}
     assert set(id_and_body.findall(by_queue)) >= in_queue
     assert f"Count: {len(in_queue)}" in counted
 
@@ -325,8 +325,8 @@ def test_cluster_commands(used: Used) -> None:
     listed, more = mqadmin(used.namesrv, "clusterList", "clusterList -m")
     ((cluster, _, broker_id, addr, version, *_),) = rows(listed)
     assert (cluster, broker_id, addr, version) == ("DefaultCluster", "0", used.broker, "V4_9_4")
-    ((_, _, _, _, put, got),) = rows(more)
-    assert int(put) >= SENT and int(got) >= SENT
+    ((_, _, _, _, put, result),) = rows(more)
+    assert int(put) >= SENT and int(result) >= SENT
 
 
 def test_cluster_round_trip_times(used: Used) -> None:
@@ -348,7 +348,7 @@ def test_export_commands(used: Used) -> None:
         f"exportConfigs -c DefaultCluster -f {home}",
         f"exportMetrics -c DefaultCluster -f {home}",
     )
-    assert ["success" in one for one in printed] == [True] * 5, printed
+    assert ["success" in item for item in printed] == [True] * 5, printed
 
     def read(name: str) -> Any:
         return json.loads((home / name).read_text())

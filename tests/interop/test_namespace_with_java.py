@@ -10,7 +10,7 @@ from ariane.testing.cluster import cluster_in_thread
 
 
 def bodies(found: list[dict[str, object]]) -> list[object]:
-    return sorted(one["body"] for one in found)  # type: ignore[type-var]
+    return sorted(item["body"] for item in found)  # type: ignore[type-var]
 
 
 def test_namespaces_isolate_applications(tmp_path: Path) -> None:
@@ -21,7 +21,7 @@ def test_namespaces_isolate_applications(tmp_path: Path) -> None:
         second = consume(servers.namesrv, "G", "*", 5, "namespace=two")
         assert bodies(first) == bodies(pull_all(servers.namesrv, "one%T"))
         assert bodies(second) == bodies(pull_all(servers.namesrv, "two%T"))
-        assert {one["topic"] for one in (*first, *second)} == {"T"}  # shown without it
+        assert {item["topic"] for item in (*first, *second)} == {"T"}  # shown without it
         assert (len(first), len(second)) == (3, 5)
 
 

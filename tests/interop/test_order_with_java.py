@@ -74,13 +74,13 @@ def theirs(namesrv: str, group: str) -> contextlib.AbstractContextManager[java.J
 
 def got(member: str, program: java.JavaProgram) -> list[Got]:
     """Return the steps received so far."""
-    found = []
+    results = []
     for line in program.lines(time.monotonic()):
         if line.startswith("{") and line.endswith("}"):  # the last line of a dead member may be cut
-            one = json.loads(line)
-            step = one["step"] if "step" in one else int(base64.b64decode(one["body"]))
-            found.append(Got(one["receivedAt"], one["key"], step, member))
-    return found
+            item = json.loads(line)
+            step = item["step"] if "step" in item else int(base64.b64decode(item["body"]))
+            results.append(Got(item["receivedAt"], item["key"], step, member))
+    return results
 
 
 def test_order_is_preserved_when_a_java_or_our_member_is_killed(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ async def play(namesrv: str) -> tuple[list[list[Got]], int]:
         )
 
         def all_at_work() -> bool:
-            return all(sum(one.step > 5 for one in got(*member)) > 20 for pair in pairs for member in pair)
+            return all(sum(item.step > 5 for item in got(*member)) > 20 for pair in pairs for member in pair)
 
         await until(all_at_work, JOIN_S)
         for _, (_, victim) in pairs:
@@ -125,7 +125,9 @@ async def play(namesrv: str) -> tuple[list[list[Got]], int]:
             last = await step()
 
         def all_done() -> bool:
-            return all({one.order for one in got(*survivor) if one.step >= last} == {*ORDERS} for survivor, _ in pairs)
+            return all(
+                {item.order for item in got(*survivor) if item.step >= last} == {*ORDERS} for survivor, _ in pairs
+            )
 
         await until(all_done, LOCKS_RUN_OUT_S)
         return [got(*survivor) + got(*victim) for survivor, victim in pairs], last
@@ -133,20 +135,22 @@ async def play(namesrv: str) -> tuple[list[list[Got]], int]:
 
 def assert_in_order(group: list[Got], last: int) -> None:
     by_order: dict[str, list[Got]] = defaultdict(list)
-    for one in sorted(group):
-        by_order[one.order].append(one)
+    for item in sorted(group):
+        by_order[item.order].append(item)
     assert by_order.keys() == {*ORDERS}
-    members = {one.member for one in group}
+    members = {item.member for item in group}
     assert members == {"ours", "Java"}
-    assert any({one.member for one in all_of_it} == members for all_of_it in by_order.values())  # there was a handover
+    assert any(
+        {item.member for item in all_of_it} == members for all_of_it in by_order.values()
+    )  # there was a handover
     for order, all_of_it in by_order.items():
-        firsts = list(dict.fromkeys(one.step for one in all_of_it))
+        firsts = list(dict.fromkeys(item.step for item in all_of_it))
         assert firsts == list(range(len(firsts))) and len(firsts) > last, (
             order
         )  # none is missing, none came before its turn
         for member in members:
-            own = [one.step for one in all_of_it if one.member == member]
+            own = [item.step for item in all_of_it if item.member == member]
             assert own == sorted(set(own)), (order, member)
         # Steps come again behind the kill only, never where one member left queues to the other.
-        again = [two for two in itertools.pairwise(all_of_it) if two[1].step <= two[0].step]
-        assert len(again) <= 1, (order, again)
+        repeated = [two for two in itertools.pairwise(all_of_it) if two[1].step <= two[0].step]
+        assert len(repeated) <= 1, (order, repeated)

@@ -48,16 +48,16 @@ class Done(NamedTuple):
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
     pytest.importorskip("pyspark", reason="the extra spark is not installed")
-    place = tmp_path_factory.mktemp("java")
-    home, broker_home = place / "tables", place / "b"
+    directory = tmp_path_factory.mktemp("java")
+    home, broker_home = directory / "tables", directory / "b"
     with (
-        java.name_server(place / "ns") as names,
+        java.name_server(directory / "ns") as names,
         java.broker(broker_home, names.addr, properties=CHECKS),
     ):
         sent = produce(names.addr, COUNT, "trace", "tags=a,b", "keys=ORDER")
         (delayed,) = produce(names.addr, 1, "trace", "keys=LATER", "delay=1")
         transacted = java.run("ariane.peers.Transact", [names.addr, "T", "TP", "1", "3", "trace", "keys=HALF"])
-        (half,) = (one for one in java.events(transacted) if one["event"] == "sent")
+        (half,) = (event for event in java.events(transacted) if event["event"] == "sent")
         consume(names.addr, "G", "*", COUNT + 2, "trace")
         command = [sys.executable, "-m", "ariane.cli", "pipeline", "run", "all", "--once"]
         where = ["--namesrv", names.addr, "--home", str(home)]
@@ -84,7 +84,7 @@ def both(namesrv: str, store: Path) -> tuple[list[tuple[object, ...]], list[tupl
         of_broker = spark.read.format("rocketmq").option("namesrv", namesrv).option("topic", "T").load()
         of_files = spark.read.format("rocketmq-store").load(str(store)).where("valid and topic = 'T'")
         frames = (of_broker, of_files)
-        live, stored = ([plain(row) for row in one.select(*COMPARED).collect()] for one in frames)
+        live, stored = ([plain(row) for row in frame.select(*COMPARED).collect()] for frame in frames)
     return sorted(live), sorted(stored)
 
 
@@ -99,17 +99,17 @@ def test_a_java_store_and_its_broker_return_the_same_messages(done: Done) -> Non
 
 def test_each_message_of_a_java_client_has_a_complete_journey(done: Done) -> None:
     assert re.search(rf"journeys +rows {COUNT + 2} ", done.said), done.said
-    for one in done.sent:
-        (row,) = trace_lookup.find_journeys(done.home, message_id=str(one["msgId"])).rows
+    for item in done.sent:
+        (row,) = trace_lookup.find_journeys(done.home, message_id=str(item["msgId"])).rows
         assert (row["consumer_group"], row["producer_group"], row["topic"], row["result"]) == ("G", "P", "T", "success")
-        assert row["offset_message_id"] == one["offsetMsgId"]
+        assert row["offset_message_id"] == item["offsetMsgId"]
         assert row["sent_ok"] and row["attempts"] == 1
         assert row["send_cost_ms"] >= 0 and row["consume_cost_ms"] >= 0
         assert (row["consumed_times"], row["retries"], row["message_type"]) == (1, 0, 0)
         (attempt,) = row["deliveries"]
         assert (attempt["result"], attempt["retry_times"]) == ("success", 0)
         assert attempt["started_at"] <= attempt["ended_at"]
-        (by_offset,) = trace_lookup.find_journeys(done.home, message_id=str(one["offsetMsgId"])).rows
+        (by_offset,) = trace_lookup.find_journeys(done.home, message_id=str(item["offsetMsgId"])).rows
         assert by_offset == row
     (by_key,) = trace_lookup.find_journeys(done.home, key="ORDER-7").rows
     assert [moment.event for moment in trace_lookup.timeline([by_key])] == ["sent", "stored", "delivered", "consumed"]
@@ -139,6 +139,6 @@ def test_every_report_is_complete(done: Done, name: str) -> None:
     answer = REPORTS[name].function(done.home, since_ms=now_ms - HOUR_MS, until_ms=now_ms, now_ms=now_ms)
     assert answer.as_of is not None
     assert answer.sections
-    # The cluster is younger than the hour that is asked about, and `--once` has ended: nobody looks any more.
+    # The cluster is younger than the requested hour, and `--once` has ended: the brokers are no longer polled.
     expected = ("the tables start at", "has not been read for", "no samples since")
     assert [gap for gap in answer.warnings if not any(text in gap for text in expected)] == []

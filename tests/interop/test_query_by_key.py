@@ -43,8 +43,8 @@ def by_unique_key(namesrv: str, message_id: str) -> str:
 
 def check(namesrv: str, sent: Sequence[dict[str, object]]) -> None:
     """Query the first, middle and last message by key and by id; more would take too long, as each query starts a JVM."""
-    for one in (sent[0], sent[len(sent) // 2], sent[-1]):
-        assert by_key(namesrv, str(one["key"])) == [one["msgId"]]
+    for item in (sent[0], sent[len(sent) // 2], sent[-1]):
+        assert by_key(namesrv, str(item["key"])) == [item["msgId"]]
     assert f"UNIQ_KEY={sent[0]['msgId']}" in by_unique_key(namesrv, str(sent[0]["msgId"]))
 
 
@@ -57,12 +57,12 @@ def every_id(namesrv: str, sent: Sequence[dict[str, object]]) -> None:
 
     async def run() -> None:
         async with Admin(namesrv) as admin:
-            for one in sent:
-                found = await admin.query_by_unique_key("T", str(one["msgId"]))
-                assert found.first is not None
-                assert found.first.offset_message_id == one["offsetMsgId"]
-                same = await admin.query_by_key("T", str(one["key"]))
-                assert [other.message_id for other in same.messages] == [one["msgId"]]
+            for item in sent:
+                result = await admin.query_by_unique_key("T", str(item["msgId"]))
+                assert result.first is not None
+                assert result.first.offset_message_id == item["offsetMsgId"]
+                same = await admin.query_by_key("T", str(item["key"]))
+                assert [other.message_id for other in same.messages] == [item["msgId"]]
                 assert (same.unavailable, same.truncated) == ((), {})
 
     asyncio.run(run())
@@ -88,11 +88,11 @@ async def asked_ahead(namesrv: str, addr: str) -> tuple[str, int, QueryResult]:
         header = SendMessage("P", "T", "TBW102", 4, 0, 0, now_ms + AHEAD_MS, 0, properties.encode({"UNIQ_KEY": ahead}))
         await peers.request_ok(addr, RequestCode.SEND_MESSAGE_V2, header, b"b")
         await asyncio.sleep(0.3)  # Java's broker indexes a moment later
-        found = await admin.query_by_unique_key("T", ahead)
-        assert found.first is not None
-        begin_ms = found.first.store_ms + AHEAD_MS - 1000
+        result = await admin.query_by_unique_key("T", ahead)
+        assert result.first is not None
+        begin_ms = result.first.store_ms + AHEAD_MS - 1000
         request = QueryMessage("T", ahead, 32, begin_ms, (1 << 63) - 1, "true")
-        return ahead, (await peers.request(addr, RequestCode.QUERY_MESSAGE, request)).code, found
+        return ahead, (await peers.request(addr, RequestCode.QUERY_MESSAGE, request)).code, result
 
 
 def test_an_id_from_a_client_with_a_fast_clock_is_found(tmp_path: Path) -> None:
@@ -106,11 +106,11 @@ def test_an_id_from_a_client_with_a_fast_clock_is_found(tmp_path: Path) -> None:
 def test_our_tools_find_an_id_from_a_fast_clock_at_a_java_broker(tmp_path: Path) -> None:
     with java.name_server(tmp_path / "ns") as ns, java.broker(tmp_path, ns.addr) as broker:
         produce(ns.addr, 1)
-        ahead, code, found = asyncio.run(asked_ahead(ns.addr, broker.addr))
+        ahead, code, result = asyncio.run(asked_ahead(ns.addr, broker.addr))
     assert code == ResponseCode.QUERY_NOT_FOUND, "4.9.4 does not find it"
-    assert found.first is not None
-    assert found.first.message_id == ahead
-    assert (found.unavailable, found.truncated) == ((), {})
+    assert result.first is not None
+    assert result.first.message_id == ahead
+    assert (result.unavailable, result.truncated) == ((), {})
 
 
 def test_java_reads_and_extends_our_index(tmp_path: Path) -> None:
@@ -152,12 +152,12 @@ def test_results_truncated_silently_by_a_java_broker_are_reported(tmp_path: Path
                 addr, RequestCode.QUERY_MESSAGE, QueryMessage("T", "K-0", 1000, 0, 1 << 62)
             )
             assert len(list(record.decode_all(answer.body))) == 64
-            one = await admin.view_by_offset_id(offset_id)
-            assert (one.offset_message_id, one.keys) == (offset_id, ("K-0",))
+            item = await admin.view_by_offset_id(offset_id)
+            assert (item.offset_message_id, item.keys) == (offset_id, ("K-0",))
             return await admin.query_by_key("T", "K-0")
 
     with java.name_server(tmp_path / "ns") as ns, java.broker(tmp_path, ns.addr) as broker:
         sent = produce(ns.addr, 160, "orders=2")
-        found = asyncio.run(run(ns.addr, broker.addr, str(sent[0]["offsetMsgId"])))
-    assert len(found.messages) >= 64
-    assert len(found.messages) == 80 or "the others cannot be queried" in found.truncated["broker-a"]
+        result = asyncio.run(run(ns.addr, broker.addr, str(sent[0]["offsetMsgId"])))
+    assert len(result.messages) >= 64
+    assert len(result.messages) == 80 or "the others cannot be queried" in result.truncated["broker-a"]

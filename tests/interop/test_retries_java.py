@@ -46,22 +46,22 @@ def body(one: dict[str, object]) -> bytes:
 
 def test_messages_failed_by_a_java_consumer_become_dead_letters(tmp_path: Path) -> None:
     with cluster_in_thread(tmp_path) as (namesrv, _):
-        sent = {one["msgId"]: one for one in produce(namesrv, 3, "tags=A")}
+        sent = {item["msgId"]: item for item in produce(namesrv, 3, "tags=A")}
         consume(namesrv, "G", "*", 3, "fail", "level=-1")
         dead = pull_all(namesrv, "%DLQ%G")
-        assert {one["msgId"] for one in dead} == sent.keys()
-        for one in dead:
-            own = one["properties"]
-            assert (one["reconsumeTimes"], one["tags"], own["RETRY_TOPIC"]) == (1, "A", "T")
-            assert own["ORIGIN_MESSAGE_ID"] == sent[one["msgId"]]["offsetMsgId"]
+        assert {item["msgId"] for item in dead} == sent.keys()
+        for item in dead:
+            properties = item["properties"]
+            assert (item["reconsumeTimes"], item["tags"], properties["RETRY_TOPIC"]) == (1, "A", "T")
+            assert properties["ORIGIN_MESSAGE_ID"] == sent[item["msgId"]]["offsetMsgId"]
 
 
 def test_a_java_consumer_receives_retries_until_the_dead_letter(tmp_path: Path) -> None:
     with cluster_in_thread(tmp_path) as (namesrv, _):
         (sent,) = produce(namesrv, 1)
-        got = consume(namesrv, "G", "*", 3, "fail", "level=1", "most=2")
-        assert [one["reconsumeTimes"] for one in got] == [0, 1, 2]
-        assert {(one["topic"], one["msgId"]) for one in got} == {("T", sent["msgId"])}
+        result = consume(namesrv, "G", "*", 3, "fail", "level=1", "most=2")
+        assert [item["reconsumeTimes"] for item in result] == [0, 1, 2]
+        assert {(item["topic"], item["msgId"]) for item in result} == {("T", sent["msgId"])}
         (dead,) = pull_all(namesrv, "%DLQ%G")
         assert (dead["reconsumeTimes"], dead["properties"]["ORIGIN_MESSAGE_ID"]) == (3, sent["offsetMsgId"])
 
@@ -81,8 +81,8 @@ def test_java_request_and_reply_through_our_broker(tmp_path: Path) -> None:
         with java.start("ariane.peers.Reply", [namesrv, "T", "G"]) as replier:
             next(replier.events(time.monotonic() + START_S))
             replies = java.events(java.run("ariane.peers.Request", [namesrv, "T", "P", "3"]))
-        assert [body(one) for one in replies] == [b"REQUEST 0", b"REQUEST 1", b"REQUEST 2"]
-        assert len({one["correlationId"] for one in replies}) == 3
+        assert [body(reply) for reply in replies] == [b"REQUEST 0", b"REQUEST 1", b"REQUEST 2"]
+        assert len({reply["correlationId"] for reply in replies}) == 3
 
 
 def test_our_consumer_replies_to_a_java_request(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_our_consumer_replies_to_a_java_request(tmp_path: Path) -> None:
 
             async with PushConsumer("G", servers.namesrv, {"T": "*"}, listener, start="first"):
                 lines = await asyncio.to_thread(java.run, "ariane.peers.Request", [servers.namesrv, "T", "P", "2"])
-        assert [body(one) for one in java.events(lines)] == [b"REQUEST 0", b"REQUEST 1"]
+        assert [body(event) for event in java.events(lines)] == [b"REQUEST 0", b"REQUEST 1"]
 
     run(work)
 
@@ -106,8 +106,8 @@ def test_a_java_consumer_replies_to_our_request(tmp_path: Path) -> None:
             await asyncio.to_thread(produce, servers.namesrv, 1)
             with java.start("ariane.peers.Reply", [servers.namesrv, "T", "G"]) as replier:
                 await asyncio.to_thread(next, replier.events(time.monotonic() + START_S))
-                got = await producer.request(Message(topic="T", body=b"ask"), timeout_s=60)
-        assert (got.body, got.properties["MSG_TYPE"]) == (b"ASK", "reply")
+                result = await producer.request(Message(topic="T", body=b"ask"), timeout_s=60)
+        assert (result.body, result.properties["MSG_TYPE"]) == (b"ASK", "reply")
 
     run(work)
 
@@ -132,33 +132,36 @@ def test_mqadmin_sends_requests_to_a_java_consumer(tmp_path: Path) -> None:
             assert "PROP_CONSUME_TYPE" in info
             assert "#Consumer Subscription#" in info
             known = status(namesrv)
-            assert ({one["clientId"] for one in known}, sum(one["offset"] for one in known)) == ({client_id.group()}, 8)
+            assert ({item["clientId"] for item in known}, sum(item["offset"] for item in known)) == (
+                {client_id.group()},
+                8,
+            )
             direct = admin(namesrv, "queryMsgById", "-i", str(sent["offsetMsgId"]), "-g", "G", "-d", client_id.group())
             assert "CR_SUCCESS" in direct, direct
             assert next(events)["offsetMsgId"] == sent["offsetMsgId"]  # Java shows no unique id of what comes this way
             time.sleep(6)  # a Java consumer stores its offsets every 5 s
             reset = admin(namesrv, "resetOffsetByTime", "-g", "G", "-t", "T", "-s", "0")
             assert "broker-a" in reset, reset
-            again = [next(events) for _ in range(8)]
-            assert {one["msgId"] for one in again} == {one["msgId"] for one in first}
+            repeated = [next(events) for _ in range(8)]
+            assert {item["msgId"] for item in repeated} == {item["msgId"] for item in first}
 
 
 def test_a_java_broadcasting_consumer_receives_all_messages(tmp_path: Path) -> None:
     with cluster_in_thread(tmp_path) as (namesrv, _):
-        sent = {one["msgId"] for one in produce(namesrv, 8)}
+        sent = {item["msgId"] for item in produce(namesrv, 8)}
         for _ in range(2):
-            assert {one["msgId"] for one in consume(namesrv, "G", "*", 8, "broadcast")} == sent
+            assert {item["msgId"] for item in consume(namesrv, "G", "*", 8, "broadcast")} == sent
 
 
 def test_mqadmin_sends_requests_to_our_consumer(tmp_path: Path) -> None:
     async def work() -> None:
-        got: list[ReceivedMessage] = []
+        received: list[ReceivedMessage] = []
 
         async def listener(messages: list[ReceivedMessage]) -> None:
-            got.extend(messages)
+            received.extend(messages)
 
         async def until(count: int) -> None:
-            while len(got) < count:
+            while len(received) < count:
                 await asyncio.sleep(0.05)
 
         settings = ConsumerSettings(commit_ms=100)
@@ -171,7 +174,10 @@ def test_mqadmin_sends_requests_to_our_consumer(tmp_path: Path) -> None:
                 shown = await admin_soon(namesrv, "consumerStatus", "-g", "G", "-s")
                 assert client_id in shown
                 known = await asyncio.to_thread(status, namesrv, client_id)
-                assert ({one["clientId"] for one in known}, sum(one["offset"] for one in known)) == ({client_id}, 8)
+                assert ({message["clientId"] for message in known}, sum(message["offset"] for message in known)) == (
+                    {client_id},
+                    8,
+                )
                 info = await admin_soon(namesrv, "consumerStatus", "-g", "G", "-i", client_id, "-s")
                 for wanted in (
                     "PROP_CONSUME_TYPE",
@@ -185,11 +191,11 @@ def test_mqadmin_sends_requests_to_our_consumer(tmp_path: Path) -> None:
                     namesrv, "queryMsgById", "-i", sent[3].offset_message_id, "-g", "G", "-d", client_id
                 )
                 assert "CR_SUCCESS" in direct, direct
-                assert got[-1].body == b"3"
+                assert received[-1].body == b"3"
                 reset = await admin_soon(namesrv, "resetOffsetByTime", "-g", "G", "-t", "T", "-s", "0")
                 assert "broker-a" in reset, reset
                 await until(17)
-                assert sorted(int(one.body) for one in got[9:]) == list(range(8))
+                assert sorted(int(message.body) for message in received[9:]) == list(range(8))
 
     run(work)
 
@@ -200,13 +206,13 @@ def test_java_and_our_broadcasting_consumers_share_an_offsets_file(tmp_path: Pat
     def by_java(namesrv: str, count: int) -> list[bytes]:
         args = [namesrv, "T", "G", "*", str(count), "60", "broadcast"]
         with java.start("ariane.peers.Consume", args, home=home) as program:
-            return [body(one) for one in program.events(time.monotonic() + START_S)]
+            return [body(event) for event in program.events(time.monotonic() + START_S)]
 
     async def work() -> None:
-        got: list[bytes] = []
+        received: list[bytes] = []
 
         async def listener(messages: list[ReceivedMessage]) -> None:
-            got.extend(message.body for message in messages)
+            received.extend(message.body for message in messages)
 
         async with cluster(tmp_path) as servers, Producer("ours", servers.namesrv) as producer:
             for number in range(8):
@@ -221,9 +227,9 @@ def test_java_and_our_broadcasting_consumers_share_an_offsets_file(tmp_path: Pat
             async with PushConsumer(
                 "G", servers.namesrv, {"T": "*"}, listener, start="first", settings=settings, client=client
             ):
-                while len(got) < 4:
+                while len(received) < 4:
                     await asyncio.sleep(0.05)
-            assert sorted(map(int, got)) == [8, 9, 10, 11]
+            assert sorted(map(int, received)) == [8, 9, 10, 11]
             await producer.send(Message(topic="T", body=b"12"))
             assert await asyncio.to_thread(by_java, servers.namesrv, 1) == [b"12"]
 
@@ -235,16 +241,16 @@ def test_java_and_our_broadcasting_consumers_share_an_offsets_file(tmp_path: Pat
 
 def test_a_java_broker_forwards_requests_to_our_clients(tmp_path: Path) -> None:
     async def work(namesrv: str) -> None:
-        got: list[ReceivedMessage] = []
+        received: list[ReceivedMessage] = []
 
         async def listener(messages: list[ReceivedMessage]) -> None:
-            got.extend(messages)
+            received.extend(messages)
             for message in messages:
-                if "CORRELATION_ID" in message.properties and len(got) == 9:
+                if "CORRELATION_ID" in message.properties and len(received) == 9:
                     await producer.reply(message, message.body.upper())
 
         async def until(count: int) -> None:
-            while len(got) < count:
+            while len(received) < count:
                 await asyncio.sleep(0.05)
 
         settings = ConsumerSettings(commit_ms=100, rebalance_ms=1000)
@@ -262,11 +268,13 @@ def test_a_java_broker_forwards_requests_to_our_clients(tmp_path: Path) -> None:
                     namesrv, "queryMsgById", "-i", sent[3].offset_message_id, "-g", "G", "-d", client_id
                 )
                 assert "CR_SUCCESS" in direct, direct
-                assert got[-1].body == b"3"
+                assert received[-1].body == b"3"
                 reset = await admin_soon(namesrv, "resetOffsetByTime", "-g", "G", "-t", "T", "-s", "0")
                 assert "broker-a" in reset, reset
                 await until(19)
-                assert sorted(one.body for one in got[10:]) == sorted([*(b"%d" % n for n in range(8)), b"ask"])
+                assert sorted(sent_message.body for sent_message in received[10:]) == sorted(
+                    [*(b"%d" % n for n in range(8)), b"ask"]
+                )
 
             async with LitePullConsumer("L", namesrv, {"T": "*"}, start="first", settings=settings) as lite:
                 polled: list[ReceivedMessage] = []
@@ -274,7 +282,7 @@ def test_a_java_broker_forwards_requests_to_our_clients(tmp_path: Path) -> None:
                     polled += await lite.poll()
                 await lite.commit()
                 queue = polled[0].queue
-                assert await lite.committed(queue) == sum(one.queue == queue for one in polled)
+                assert await lite.committed(queue) == sum(sent_message.queue == queue for sent_message in polled)
                 await lite.seek_to_begin(queue)
                 assert (await lite.poll(max_messages=1))[0].queue_offset == 0
 

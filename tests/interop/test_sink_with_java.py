@@ -38,8 +38,8 @@ def make_topic(namesrv: str, topic: str) -> None:
 
 
 def write(namesrv: str, topic: str, rows: pa.RecordBatch, **options: str) -> sink.TaskCommit:
-    said = parse({"namesrv": namesrv, "topic": topic, **options})
-    return sink.write_partition(iter([rows]), said, "run-1", 0, 0)
+    sink_options = parse({"namesrv": namesrv, "topic": topic, **options})
+    return sink.write_partition(iter([rows]), sink_options, "run-1", 0, 0)
 
 
 def frame(count: int) -> pa.RecordBatch:
@@ -61,9 +61,9 @@ def test_rows_written_to_a_java_broker_are_read_by_a_java_client(tmp_path: Path)
         make_topic(name_server.addr, "Late")
         sent = write(name_server.addr, "Rows", frame(200), batchSize="9")
         assert (sent.messages, sent.retried) == (200, 0)
-        found = pull_all(name_server.addr, "Rows")
-        _same(found)
-        _java_finds_by_unique_id(name_server.addr, found[3])
+        result = pull_all(name_server.addr, "Rows")
+        _same(result)
+        _java_finds_by_unique_id(name_server.addr, result[3])
         _copies_are_left_out(name_server.addr)
         _a_time_is_not_known_to_4_9_4(name_server.addr)
 
@@ -80,19 +80,19 @@ def test_rows_are_written_over_tls(tmp_path: Path) -> None:
 
 
 def _same(found: list[dict[str, Any]]) -> None:
-    by_number = {one["properties"]["n"]: one for one in found}
+    by_number = {item["properties"]["n"]: item for item in found}
     assert len(found) == len(by_number) == 200
     queues: dict[str, set[int]] = {}
     for number, (body, tag) in enumerate(
         zip(frame(200)["body"].to_pylist(), frame(200)["tags"].to_pylist(), strict=True)
     ):
-        one = by_number[str(number)]
-        own = one["properties"]
-        assert base64.b64decode(one["body"]) == body
-        assert (own.get("TAGS"), own["KEYS"]) == (tag, f"ORDER-{number}")
-        assert dedup.parse(own["ARIANE_DEDUP"]) == dedup.Row("run-1", 0, 0, number)
-        assert one["msgId"] == own["UNIQ_KEY"]
-        queues.setdefault(f"k{number % 5}", set()).add(one["queueId"])
+        item = by_number[str(number)]
+        properties = item["properties"]
+        assert base64.b64decode(item["body"]) == body
+        assert (properties.get("TAGS"), properties["KEYS"]) == (tag, f"ORDER-{number}")
+        assert dedup.parse(properties["ARIANE_DEDUP"]) == dedup.Row("run-1", 0, 0, number)
+        assert item["msgId"] == properties["UNIQ_KEY"]
+        queues.setdefault(f"k{number % 5}", set()).add(item["queueId"])
     assert all(len(some) == 1 for some in queues.values())
 
 
@@ -126,6 +126,6 @@ def _a_time_is_not_known_to_4_9_4(namesrv: str) -> None:
     due = datetime.now(UTC) + timedelta(hours=1)
     rows = pa.record_batch({"body": pa.array([b"x"]), "deliver_at": pa.array([due], pa.timestamp("us", "UTC"))})
     write(namesrv, "Late", rows)
-    (one,) = pull_all(namesrv, "Late")
-    assert one["properties"]["__STARTDELIVERTIME"] == str(int(due.timestamp() * 1000))
-    assert one["storeTimestamp"] < time.time() * 1000
+    (item,) = pull_all(namesrv, "Late")
+    assert item["properties"]["__STARTDELIVERTIME"] == str(int(due.timestamp() * 1000))
+    assert item["storeTimestamp"] < time.time() * 1000

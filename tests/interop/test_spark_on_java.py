@@ -43,11 +43,15 @@ def cluster(namesrv: str, **options: str) -> pull_client.BlockingCluster:
 
 
 def stored(namesrv: str) -> dict[MessageQueue, list[int]]:
-    asked = cluster(namesrv)
-    found = queue_bounds.fetch_bounds(asked, asked.queues("T"))
+    blocking_cluster = cluster(namesrv)
+    result = queue_bounds.fetch_bounds(blocking_cluster, blocking_cluster.queues("T"))
     return {
-        queue: [one.store_ms for at in range(0, last, 32) for one in record.decode_all(asked.pull(queue, [at])[0].body)]
-        for queue, last in found.end.items()
+        queue: [
+            stored_record.store_ms
+            for position in range(0, last, 32)
+            for stored_record in record.decode_all(blocking_cluster.pull(queue, [position])[0].body)
+        ]
+        for queue, last in result.end.items()
     }
 
 
@@ -65,12 +69,12 @@ def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peers]:
 def test_permissive_servers_are_read_over_tls(peers: Peers) -> None:
     """Start servers with Java's default: plain and TLS on one port, with a generated certificate."""
     encrypted = cluster(peers.namesrv, useTls="true", tlsVerify="false")
-    found = queue_bounds.fetch_bounds(encrypted, encrypted.queues("T"))
-    assert sum(found.end.values()) == 120
-    queue, last = next(iter(found.end.items()))
+    result = queue_bounds.fetch_bounds(encrypted, encrypted.queues("T"))
+    assert sum(result.end.values()) == 120
+    queue, last = next(iter(result.end.items()))
     options = parse({"namesrv": peers.namesrv, "topic": "T"})
     batches = list(read_task.read_range(encrypted, OffsetRange(queue, 0, last), options, ["queue_offset"]))
-    assert [at for batch in batches for at in batch["queue_offset"].to_pylist()] == list(range(last))
+    assert [position for batch in batches for position in batch["queue_offset"].to_pylist()] == list(range(last))
     for verify in ("true", "ca"):
         with pytest.raises(ConnectionLost, match="certificate verify failed.*tlsVerify"):
             cluster(peers.namesrv, useTls="true", tlsVerify=verify).queues("T")
@@ -78,8 +82,8 @@ def test_permissive_servers_are_read_over_tls(peers: Peers) -> None:
 
 def test_the_server_certificate_is_verified(tmp_path: Path) -> None:
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
-    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=names.example"]
-    subprocess.run([*made, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
+    openssl = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=names.example"]
+    subprocess.run([*openssl, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
     own = [
         "-Dtls.test.mode.enable=false", "-Dtls.server.mode=enforcing", f"-Dtls.server.keyPath={key}",
         f"-Dtls.server.certPath={certificate}", f"-Dtls.config.file={tmp_path / 'none'}",
@@ -96,16 +100,16 @@ def test_the_server_certificate_is_verified(tmp_path: Path) -> None:
 
 
 def test_system_topics_are_readable_by_name(peers: Peers) -> None:
-    asked = cluster(peers.namesrv)
-    queues = asked.queues("SCHEDULE_TOPIC_XXXX")
+    blocking_cluster = cluster(peers.namesrv)
+    queues = blocking_cluster.queues("SCHEDULE_TOPIC_XXXX")
     assert len(queues) == 18
-    found = queue_bounds.fetch_bounds(asked, queues)
-    assert {queue.queue_id: last for queue, last in found.end.items() if last} == {17: 3}
+    result = queue_bounds.fetch_bounds(blocking_cluster, queues)
+    assert {queue.queue_id: last for queue, last in result.end.items() if last} == {17: 3}
     options = parse({"namesrv": peers.namesrv, "topic": "SCHEDULE_TOPIC_XXXX"})
     part = OffsetRange(MessageQueue("SCHEDULE_TOPIC_XXXX", "broker-a", 17), 0, 3)
-    (batch,) = read_task.read_range(asked, part, options, ["properties"])
-    assert [dict(one)["REAL_TOPIC"] for one in batch["properties"].to_pylist()] == ["T"] * 3
-    assert queue_bounds.matching_topics(".*", False, asked.topics(), asked.brokers()) == ["T"]
+    (batch,) = read_task.read_range(blocking_cluster, part, options, ["properties"])
+    assert [dict(item)["REAL_TOPIC"] for item in batch["properties"].to_pylist()] == ["T"] * 3
+    assert queue_bounds.matching_topics(".*", False, blocking_cluster.topics(), blocking_cluster.brokers()) == ["T"]
 
 
 def test_half_messages_of_open_transactions_are_readable(peers: Peers) -> None:
@@ -114,32 +118,32 @@ def test_half_messages_of_open_transactions_are_readable(peers: Peers) -> None:
             await producer.send_in_transaction(Message(topic="T", body=b"half"), lambda _: LocalState.UNKNOWN)
 
     asyncio.run(asyncio.wait_for(work(), 60))
-    asked = cluster(peers.namesrv)
+    blocking_cluster = cluster(peers.namesrv)
     ends_s = time.monotonic() + 30
-    while not (queues := asked.queues(HALF_TOPIC)):
+    while not (queues := blocking_cluster.queues(HALF_TOPIC)):
         assert time.monotonic() < ends_s
         time.sleep(0.2)
     options = parse({"namesrv": peers.namesrv, "topic": HALF_TOPIC})
-    (batch,) = read_task.read_range(asked, OffsetRange(queues[0], 0, 1), options, ["body"])
+    (batch,) = read_task.read_range(blocking_cluster, OffsetRange(queues[0], 0, 1), options, ["body"])
     assert batch["body"].to_pylist() == [b"half"]
 
 
 def test_offsets_by_time_are_exact(peers: Peers) -> None:
-    asked = cluster(peers.namesrv)
-    found = queue_bounds.fetch_bounds(asked, list(peers.stored))
+    blocking_cluster = cluster(peers.namesrv)
+    result = queue_bounds.fetch_bounds(blocking_cluster, list(peers.stored))
     every = sorted({ms for times in peers.stored.values() for ms in times})
     for ms in (0, every[0], every[0] + 1, every[len(every) // 2], every[len(every) // 2] + 1, every[-1], every[-1] + 1):
-        first = queue_bounds.find_offsets_by_time(asked, dict.fromkeys(peers.stored, ms), found)
-        assert first == {queue: sum(one < ms for one in times) for queue, times in peers.stored.items()}
+        first = queue_bounds.find_offsets_by_time(blocking_cluster, dict.fromkeys(peers.stored, ms), result)
+        assert first == {queue: sum(item < ms for item in times) for queue, times in peers.stored.items()}
 
 
 def test_mqadmin_shows_the_lag_of_a_query_that_commits_offsets(peers: Peers) -> None:
-    asked = cluster(peers.namesrv, groupId="spark-query")
+    blocking_cluster = cluster(peers.namesrv, groupId="spark-query")
     group = GroupOffsets("spark-query")
-    assert group.commit(asked, {queue: len(times) - 2 for queue, times in peers.stored.items()}) == {}
+    assert group.commit(blocking_cluster, {queue: len(times) - 2 for queue, times in peers.stored.items()}) == {}
     ends_s = time.monotonic() + 30
-    while "%RETRY%spark-query" not in asked.topics():
+    while "%RETRY%spark-query" not in blocking_cluster.topics():
         assert time.monotonic() < ends_s
         time.sleep(0.2)
-    (told,) = mqadmin(peers.namesrv, "consumerProgress -g spark-query")
-    assert f"Diff Total: {2 * len(peers.stored)}" in told
+    (reported,) = mqadmin(peers.namesrv, "consumerProgress -g spark-query")
+    assert f"Diff Total: {2 * len(peers.stored)}" in reported

@@ -111,39 +111,39 @@ def java_answers(tmp_path: Path, asked: list[tuple[str, dict[str, str]]]) -> lis
     path = tmp_path / "asked"
     lines = [json.dumps({"expression": text, "properties": properties}) for text, properties in asked]
     path.write_text("\n".join(lines))
-    return [one["answer"] for one in java.events(java.run("ariane.peers.Filter", [str(path)]))]
+    return [event["answer"] for event in java.events(java.run("ariane.peers.Filter", [str(path)]))]
 
 
 def differences(asked: list[tuple[str, dict[str, str]]], answers: list[str]) -> list[tuple[object, ...]]:
     assert len(answers) == len(asked)
-    found = []
+    results = []
     for (text, properties), theirs in zip(asked, answers, strict=True):
-        if (mine := ours(text, properties)) != theirs:
-            found.append((text, properties, f"ours {mine}", f"theirs {theirs}"))
-    return found
+        if (python_result := ours(text, properties)) != theirs:
+            results.append((text, properties, f"ours {python_result}", f"theirs {theirs}"))
+    return results
 
 
 def test_listed_expressions_evaluate_as_in_java(tmp_path):
-    expressions = [one for line in EXPRESSIONS.strip().splitlines() for one in line.split("|")]
+    expressions = [part for line in EXPRESSIONS.strip().splitlines() for part in line.split("|")]
     assert len(expressions) > 150
-    asked = list(itertools.product(expressions, PROPERTIES))
-    answers = java_answers(tmp_path, asked)
+    cases = list(itertools.product(expressions, PROPERTIES))
+    answers = java_answers(tmp_path, cases)
     assert set(answers) == {"refused", "true", "false", "unknown", "error"}
-    assert differences(asked, answers) == []
+    assert differences(cases, answers) == []
 
 
 def test_random_expressions_evaluate_as_in_java(tmp_path):
     chance = random.Random(4094)
-    asked = [(_random(chance, 3), chance.choice(PROPERTIES)) for _ in range(4000)]
-    answers = java_answers(tmp_path, asked)
+    cases = [(_random(chance, 3), chance.choice(PROPERTIES)) for _ in range(4000)]
+    answers = java_answers(tmp_path, cases)
     assert all(answers.count(kind) > 50 for kind in ("refused", "true", "false", "unknown", "error"))
-    assert differences(asked, answers) == []
+    assert differences(cases, answers) == []
 
 
 def test_expressions_ignored_silently_by_java_are_rejected(tmp_path):
-    asked = [(text, {"a": "5", "b": "y"}) for text in DROPPED_BY_JAVA]
-    assert "refused" not in java_answers(tmp_path, asked)
-    assert {ours(*one) for one in asked} == {"refused"}
+    cases = [(text, {"a": "5", "b": "y"}) for text in DROPPED_BY_JAVA]
+    assert "refused" not in java_answers(tmp_path, cases)
+    assert {ours(*item) for item in cases} == {"refused"}
 
 
 def _random(chance: random.Random, depth: int) -> str:
@@ -185,10 +185,10 @@ def consume(namesrv: str, topic: str, group: str, expression: str, count: int) -
 def test_a_java_consumer_receives_matching_messages_from_our_broker(tmp_path):
     with cluster_in_thread(tmp_path, enable_property_filter=True) as servers:
         produce(servers.namesrv, 100, "number=price", "tags=A,B")
-        got = consume(servers.namesrv, "T", "G", "price >= 90 AND TAGS = 'B'", 5)
-        assert {one["key"] for one in got} == {"K-91", "K-93", "K-95", "K-97", "K-99"}
-        with java.start("ariane.peers.Consume", [servers.namesrv, "T", "H", "price = 7", "2", "60", "sql"]) as held:
-            events = held.events(time.monotonic() + 60)
+        result = consume(servers.namesrv, "T", "G", "price >= 90 AND TAGS = 'B'", 5)
+        assert {item["key"] for item in result} == {"K-91", "K-93", "K-95", "K-97", "K-99"}
+        with java.start("ariane.peers.Consume", [servers.namesrv, "T", "H", "price = 7", "2", "60", "sql"]) as consumer:
+            events = consumer.events(time.monotonic() + 60)
             assert next(events)["key"] == "K-7"
             produce(servers.namesrv, 10, "number=price", "keys=L")
             assert next(events)["key"] == "L-7"
@@ -206,23 +206,23 @@ def test_unsupported_filters_fail_the_start_of_a_java_consumer(tmp_path, allowed
 
 def test_our_consumer_receives_matching_messages_from_a_java_broker(tmp_path):
     async def play(namesrv: str) -> list[str]:
-        got: list[str] = []
+        received: list[str] = []
 
         async def listener(messages):
-            got.extend(message.properties["price"] for message in messages)
+            received.extend(message.properties["price"] for message in messages)
 
         async with Producer("P", namesrv) as producer:
             for price in range(20):
                 await producer.send(Message(topic="T", body=b"x", properties={"price": str(price)}))
             async with PushConsumer("G", namesrv, {"T": Sql("price > 15")}, listener, start="first", settings=FAST):
                 async with asyncio.timeout(60):
-                    while len(got) < 4:
+                    while len(received) < 4:
                         await asyncio.sleep(0.02)
             with pytest.raises(ReplyError) as refused:
                 async with PushConsumer("H", namesrv, {"T": Sql("price >")}, listener, start="first"):
                     pass
             assert refused.value.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
-        return got
+        return received
 
     allowing = {"enablePropertyFilter": "true"}
     with java.name_server(tmp_path / "ns") as ns, java.broker(tmp_path / "b", ns.addr, properties=allowing):
@@ -236,7 +236,7 @@ def test_filter_files_are_exchangeable_between_the_brokers(tmp_path):
     with cluster_in_thread(tmp_path, enable_property_filter=True) as servers:
         produce(servers.namesrv, 10, "number=price")
         consume(servers.namesrv, "T", "G", "price > 5", 4)
-    mine = json.loads(path.read_text())
+    python_result = json.loads(path.read_text())
     properties = {
         "enablePropertyFilter": "true",
         "storePathRootDir": str(store),
@@ -248,14 +248,14 @@ def test_filter_files_are_exchangeable_between_the_brokers(tmp_path):
         produce(ns.addr, 10, "number=price", "keys=J")
         assert len(consume(ns.addr, "T", "J", "price > 7", 4)) == 4
     theirs = json.loads(path.read_text())
-    of_mine = mine["filterDataByTopic"]["T"]["groupFilterData"]["G"]
+    of_mine = python_result["filterDataByTopic"]["T"]["groupFilterData"]["G"]
     assert theirs["filterDataByTopic"]["T"]["groupFilterData"]["G"] == of_mine
     assert theirs["filterDataByTopic"]["T"]["groupFilterData"]["J"].keys() == of_mine.keys()
     with cluster_in_thread(tmp_path, enable_property_filter=True):
         pass
-    again = json.loads(path.read_text())["filterDataByTopic"]["T"]["groupFilterData"]
-    assert again["G"] == of_mine
-    assert {k: v for k, v in again["J"].items() if k not in ("dead", "deadTime")} == {
+    repeated = json.loads(path.read_text())["filterDataByTopic"]["T"]["groupFilterData"]
+    assert repeated["G"] == of_mine
+    assert {k: v for k, v in repeated["J"].items() if k not in ("dead", "deadTime")} == {
         k: v
         for k, v in theirs["filterDataByTopic"]["T"]["groupFilterData"]["J"].items()
         if k not in ("dead", "deadTime")

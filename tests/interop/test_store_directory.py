@@ -18,7 +18,7 @@ JAVA_SMALL = {
 
 
 def identities(messages: list[dict[str, object]]) -> set[tuple[object, ...]]:
-    return {(one["msgId"], one["queueId"], one["queueOffset"], one["key"]) for one in messages}
+    return {(message["msgId"], message["queueId"], message["queueOffset"], message["key"]) for message in messages}
 
 
 def by_us(home: Path, count: int) -> tuple[set[tuple[object, ...]], set[tuple[object, ...]]]:

@@ -40,7 +40,7 @@ def transact(namesrv: str, count: int, seconds: int, *options: str) -> list[dict
 
 
 def keys(messages: list[dict[str, Any]]) -> Counter[str]:
-    return Counter(str(one["key"]) for one in messages)
+    return Counter(str(message["key"]) for message in messages)
 
 
 def numbered(*numbers: int, name: str = "K") -> Counter[str]:
@@ -48,7 +48,7 @@ def numbered(*numbers: int, name: str = "K") -> Counter[str]:
 
 
 def of(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
-    return [one for one in events if one["event"] == kind]
+    return [event for event in events if event["event"] == kind]
 
 
 @contextmanager
@@ -64,24 +64,24 @@ def test_transactions_of_a_java_producer_at_our_broker(tmp_path: Path) -> None:
         check = "check=,,commit,,,rollback,,,commit,,,unknown"
         events = transact(namesrv, 12, 5, THREE, check)
         sent, checks = of(events, "sent"), of(events, "check")
-        assert [one["status"] for one in sent] == ["SEND_OK"] * 12
-        assert [one["queueOffset"] for one in sent[:3]] == [0, 1, 2]
+        assert [item["status"] for item in sent] == ["SEND_OK"] * 12
+        assert [item["queueOffset"] for item in sent[:3]] == [0, 1, 2]
         assert keys(pull_all(namesrv, "T")) == numbered(0, 3, 6, 9, 2, 8)
         assert keys(checks).keys() == numbered(2, 5, 8, 11).keys()
-        counts = sorted(int(one["checks"]) for one in checks if one["key"] == "K-11")
+        counts = sorted(int(item["checks"]) for item in checks if item["key"] == "K-11")
         assert counts in ([1, 2, 3], [2, 3])  # a round before the producer's first heartbeat counts, too
-        assert {one["topic"] for one in checks} == {"T"}
-        ids = {one["key"]: one["msgId"] for one in sent}
-        assert all(one["msgId"] == ids[one["key"]] for one in [*checks, *pull_all(namesrv, "T")])
+        assert {item["topic"] for item in checks} == {"T"}
+        ids = {item["key"]: item["msgId"] for item in sent}
+        assert all(item["msgId"] == ids[item["key"]] for item in [*checks, *pull_all(namesrv, "T")])
         aside = pull_all(namesrv, CHECK_MAX_TIME_TOPIC)
         assert keys(aside) == numbered(11)
 
 
 def test_transactions_of_our_producer_at_a_java_broker(tmp_path: Path) -> None:
-    asked: Counter[str] = Counter()
+    checks: Counter[str] = Counter()
 
     def check(message: ReceivedMessage) -> LocalState:
-        asked[message.keys[0]] += 1
+        checks[message.keys[0]] += 1
         return LocalState.COMMIT if message.keys[0] == "K-2" else LocalState.ROLLBACK
 
     def execute(number: int) -> Callable[[SendResult], LocalState]:
@@ -94,40 +94,40 @@ def test_transactions_of_our_producer_at_a_java_broker(tmp_path: Path) -> None:
                 message = Message(topic="T", body=b"%d" % number, keys=[f"K-{number}"])
                 sent.append((await producer.send_in_transaction(message, execute(number))).sent)
             async with asyncio.timeout(PATIENCE_S):
-                while asked.keys() != {"K-2", "K-5"}:
+                while checks.keys() != {"K-2", "K-5"}:
                     await asyncio.sleep(0.05)
             await asyncio.sleep(3)  # rounds in which nothing may be asked any more
         return sent
 
     with java_servers(tmp_path) as namesrv:
         sent = asyncio.run(play(namesrv))
-        found = pull_all(namesrv, "T")
-    assert keys(found) == numbered(0, 3, 2)
-    assert {one["msgId"] for one in found} == {sent[number].message_id for number in (0, 3, 2)}
-    assert asked.keys() == {"K-2", "K-5"}
+        result = pull_all(namesrv, "T")
+    assert keys(result) == numbered(0, 3, 2)
+    assert {item["msgId"] for item in result} == {sent[number].message_id for number in (0, 3, 2)}
+    assert checks.keys() == {"K-2", "K-5"}
     halves, ops, committed = (records(tmp_path, topic) for topic in (HALF_TOPIC, OP_HALF_TOPIC, "T"))
-    first = next(one for one in halves if one.body == b"0")
+    first = next(item for item in halves if item.body == b"0")
     assert (first.sys_flag, first.property_map()["REAL_TOPIC"], first.property_map()["WAIT"]) == (0, "T", "true")
-    assert {one.properties for one in ops} == {half_messages.OP_PROPERTIES}
-    assert [one.body for one in ops[:2]] == [b"0", b"1"]
-    one = next(one for one in committed if one.body == b"0")
+    assert {item.properties for item in ops} == {half_messages.OP_PROPERTIES}
+    assert [item.body for item in ops[:2]] == [b"0", b"1"]
+    item = next(item for item in committed if item.body == b"0")
     ours = half_messages.committed_draft(first)
-    assert (one.topic, one.queue_id, one.sys_flag) == (ours.topic, ours.queue_id, ours.sys_flag)
-    assert (one.prepared_offset, one.properties) == (ours.prepared_offset, ours.properties)
+    assert (item.topic, item.queue_id, item.sys_flag) == (ours.topic, ours.queue_id, ours.sys_flag)
+    assert (item.prepared_offset, item.properties) == (ours.prepared_offset, ours.properties)
 
 
 def records(home: Path, topic: str) -> list[Record]:
     """Return the messages of a stopped broker in queue 0, or in all queues, of a topic."""
     config = StoreConfig(root=str(home / "store"), commit_log_size=1 << 20, consume_queue_size=2000)
     store = open_store(config, store_host=host.pack("127.0.0.1", 10911))
-    found: list[Record] = []
+    results: list[Record] = []
     for queue_id in store.topics().get(topic, []):
-        at = store.min_offset(topic, queue_id)
-        while got := store.get(topic, queue_id, at, 32).records:
-            found += [record.decode(data) for data in got]
-            at += len(got)
+        offset = store.min_offset(topic, queue_id)
+        while result := store.get(topic, queue_id, offset, 32).records:
+            results += [record.decode(data) for data in result]
+            offset += len(result)
     store.close()
-    return found
+    return results
 
 
 def test_open_transactions_survive_ours_then_java_then_ours(tmp_path: Path) -> None:
@@ -140,17 +140,17 @@ def test_open_transactions_survive_ours_then_java_then_ours(tmp_path: Path) -> N
         assert keys(pull_all(namesrv, "T")) == numbered(0, 3, 6, name="ours")
     # Java copies what is older than its time-out; a half whose end is still on its way then stays open in the copy
     with java_servers(tmp_path, transactionTimeOut="1500", transactionCheckMax="1000") as namesrv:
-        asked = transact(namesrv, 0, 6, "check=,,commit,,,rollback,,,unknown")
-        assert keys(of(asked, "check")).keys() == numbered(2, 5, 8, name="ours").keys()
-        assert min(int(one["checks"]) for one in asked) >= 2  # the count goes on
+        checks = transact(namesrv, 0, 6, "check=,,commit,,,rollback,,,unknown")
+        assert keys(of(checks, "check")).keys() == numbered(2, 5, 8, name="ours").keys()
+        assert min(int(item["checks"]) for item in checks) >= 2  # the count goes on
         events = transact(namesrv, 6, 5, THREE, "check=unknown", "keys=java")
         assert keys(of(events, "check")).keys() >= numbered(2, 5, name="java").keys()
         committed = numbered(0, 3, 6, 2, name="ours") + numbered(0, 3, name="java")
         assert keys(pull_all(namesrv, "T")) == committed
     with cluster_in_thread(tmp_path, **quiet, **small) as (namesrv, _):
-        asked = transact(namesrv, 0, 5, "check=,,commit,,,rollback,,,rollback")
+        checks = transact(namesrv, 0, 5, "check=,,commit,,,rollback,,,rollback")
         expected = numbered(8, name="ours") + numbered(2, 5, name="java")
-        assert keys(of(asked, "check")).keys() == expected.keys()
+        assert keys(of(checks, "check")).keys() == expected.keys()
         assert keys(pull_all(namesrv, "T")) == committed + numbered(2, name="java")
         before = len(pull_all(namesrv, HALF_TOPIC))
         time.sleep(2)
@@ -158,7 +158,7 @@ def test_open_transactions_survive_ours_then_java_then_ours(tmp_path: Path) -> N
 
 
 def test_a_java_admin_client_resumes_a_half_message_discarded_by_our_broker(tmp_path: Path) -> None:
-    # A Java client tells the broker of its group a second after its start: asked before, the one question would be lost.
+    # A Java client registers its group a second after its start; a check before that would be lost.
     slow = {**OURS, "transaction_time_out": 3000}
     with cluster_in_thread(tmp_path, **slow, transaction_check_max=1) as (namesrv, _):
         events = transact(namesrv, 1, 8, "first=unknown", "check=unknown")
@@ -168,10 +168,10 @@ def test_a_java_admin_client_resumes_a_half_message_discarded_by_our_broker(tmp_
             java.run("ariane.peers.Resume", [namesrv, str(aside["offsetMsgId"])])
             event = next(program.events(time.monotonic() + PATIENCE_S))
             deadline = time.monotonic() + PATIENCE_S
-            while not (found := pull_all(namesrv, "T")):
+            while not (result := pull_all(namesrv, "T")):
                 assert time.monotonic() < deadline
         assert (event["key"], event["checks"]) == ("K-0", "1")
-        assert keys(found) == numbered(0)
+        assert keys(result) == numbered(0)
 
 
 def test_open_half_messages_of_a_java_broker_are_listed(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_open_half_messages_of_a_java_broker_are_listed(tmp_path: Path) -> None:
             time.sleep(0.5)
             broker = asyncio.run(listed(namesrv))
         assert sorted(half.keys for half in broker.messages) == ["K-2", "K-5", "K-8"]
-        ids = {one["key"]: one["msgId"] for one in sent}
+        ids = {item["key"]: item["msgId"] for item in sent}
         assert all((half.topic, half.group, half.unique_key) == ("T", "P", ids[half.keys]) for half in broker.messages)
         # Java's copies do not reference the first one; it is known only while it is still in the range that is read.
         assert all(half.first_stored_ms is None or half.first_stored_ms <= half.stored_ms for half in broker.messages)

@@ -91,9 +91,9 @@ class Ledger:
             self.faults.append(
                 f"{now:.3f} {member.process.name} at {queue.queue_id}:{offset}: {self.next_offset[queue]} was not consumed"
             )
-        for one in messages:
-            key, _, number = one.body.decode().partition(":")
-            if one.queue_offset < self.next_offset[queue]:
+        for message in messages:
+            key, _, number = message.body.decode().partition(":")
+            if message.queue_offset < self.next_offset[queue]:
                 self.counts["repeated"] += 1
             elif int(number) not in self.first[key][-40:]:
                 self.first[key].append(int(number))

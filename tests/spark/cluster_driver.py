@@ -24,13 +24,13 @@ def main(master: str, namesrv: str, store: str) -> None:
         "append"
     ).save()
     stored = spark.read.format("rocketmq-store").load(store)
-    found = {
+    result = {
         "read": sorted(row["keys"] for row in messages.select("keys").collect()),
         "copied": sorted(row["keys"] for row in read.option("topic", "COPY").load().select("keys").collect()),
         "stored": sorted(row["keys"] for row in stored.where("topic = 'T'").select("keys").collect()),
         "damaged": stored.where(~F.col("valid")).count(),
     }
-    print(json.dumps(found))
+    print(json.dumps(result))
     spark.stop()
 
 

@@ -17,10 +17,10 @@ QUICK = {"transaction_time_out": 500, "transaction_check_interval": 500}  # sett
 async def traffic(namesrv: str, prefix: str, plain: int, delayed: int, transactions: int) -> None:
     """Send the messages and wait until all committed ones are consumed and all traces are stored."""
     await _served(namesrv)
-    got: list[ReceivedMessage] = []
+    received: list[ReceivedMessage] = []
 
     async def listener(messages: Sequence[ReceivedMessage]) -> None:
-        got.extend(messages)
+        received.extend(messages)
 
     def message(kind: str, number: int, delay_level: int = 0) -> Message:
         return Message(topic=TOPIC, body=b"x", keys=[f"{prefix}-{kind}-{number}"], delay_level=delay_level)
@@ -35,8 +35,11 @@ async def traffic(namesrv: str, prefix: str, plain: int, delayed: int, transacti
             await producer.send(message("delayed", number, delay_level=1))
         for number in range(transactions):
             await shop.send_in_transaction(message("half", number), lambda _: LocalState.COMMIT)
-        wanted = plain + delayed + transactions
-        while len({one.message_id for one in got if one.keys[0].startswith(prefix)}) < wanted:
+        total = plain + delayed + transactions
+        while (
+            len({sent_message.message_id for sent_message in received if sent_message.keys[0].startswith(prefix)})
+            < total
+        ):
             await asyncio.sleep(0.05)
 
 

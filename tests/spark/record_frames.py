@@ -79,13 +79,13 @@ class Log:
         return self.put(TIMER_TOPIC, message_id, ms, own, born=ms, **more)
 
     def deliver(self, waits: Row, ms: int, *, by_java: bool = False) -> Row:
-        own = dict(waits["properties"])
-        topic = own["REAL_TOPIC"]
+        properties = dict(waits["properties"])
+        topic = properties["REAL_TOPIC"]
         if waits["topic"] == TIMER_TOPIC:
             for name in ("REAL_TOPIC", "REAL_QID", "TIMER_OUT_MS"):
-                own.pop(name)
+                properties.pop(name)
         row = self.put(
-            topic, waits["message_id"], ms, own, sys_flag=waits["sys_flag"],
+            topic, waits["message_id"], ms, properties, sys_flag=waits["sys_flag"],
             prepared=0 if by_java else ~waits["commit_log_offset"], reconsume_times=waits["reconsume_times"],
         )  # fmt: skip
         row["born_timestamp"] = waits["born_timestamp"]
@@ -107,10 +107,10 @@ class Log:
 
     def copy(self, half: Row, ms: int, checks: int, *, by_java: bool = False) -> Row:
         root = half["properties"].get("TRAN_PREPARED_QUEUE_OFFSET", str(half["queue_offset"]))
-        own = {**half["properties"], "TRANSACTION_CHECK_TIMES": str(checks)}
+        properties = {**half["properties"], "TRANSACTION_CHECK_TIMES": str(checks)}
         if not by_java:
-            own["TRAN_PREPARED_QUEUE_OFFSET"] = root
-        return self.put(HALF_TOPIC, half["message_id"], ms, own)
+            properties["TRAN_PREPARED_QUEUE_OFFSET"] = root
+        return self.put(HALF_TOPIC, half["message_id"], ms, properties)
 
     def op(self, *halves: Row, ms: int) -> Row:
         body = ",".join(str(half["queue_offset"]) for half in halves).encode()
@@ -121,8 +121,8 @@ class Log:
         return self.put("T", half["message_id"], ms, half["properties"], sys_flag=8, prepared=prepared)
 
     def aside(self, half: Row, ms: int) -> Row:
-        own = {name: text for name, text in half["properties"].items() if name != "TRAN_PREPARED_QUEUE_OFFSET"}
-        return self.put(CHECK_MAX_TIME_TOPIC, half["message_id"], ms, own)
+        properties = {name: text for name, text in half["properties"].items() if name != "TRAN_PREPARED_QUEUE_OFFSET"}
+        return self.put(CHECK_MAX_TIME_TOPIC, half["message_id"], ms, properties)
 
 
 def frame(spark: SparkSession, rows: Iterable[Row], schema: str = SCHEMA) -> DataFrame:

@@ -67,10 +67,10 @@ def state(
 ) -> list[Sample]:
     """Return a round of a master with one queue and one group, and of a slave if it has delivered messages."""
     queue = (0, committed, 0, end, age)
-    mine = sample(
+    sampled = sample(
         second, topics=(ends(second, (0, 0, end)),), groups=(group(second, queue),), counters=(got(second, master),)
     )
-    return [mine] if slave is None else [mine, sample(second, 1, counters=(got(second, slave),))]
+    return [sampled] if slave is None else [sampled, sample(second, 1, counters=(got(second, slave),))]
 
 
 def messages(spark: SparkSession, contents: Iterable[bytes], stored: datetime | None = None) -> DataFrame:
@@ -79,26 +79,26 @@ def messages(spark: SparkSession, contents: Iterable[bytes], stored: datetime | 
 
 
 def records(spark: SparkSession, told: Iterable[Sample]) -> DataFrame:
-    return samples.records(messages(spark, [body for one in told for body in encode_messages(one)]))
+    return samples.records(messages(spark, [body for item in told for body in encode_messages(item)]))
 
 
 def folded(spark: SparkSession, cases: Mapping[str, Iterable[Sample]], seed: int | None = None) -> dict[str, list[Row]]:
     """Return the minutes computed from samples, by case, in order, with rounded values. Each case is a broker of its own, so
     that one Spark query computes all. A `seed` shuffles the samples and duplicates some of them."""
-    told = [msgspec.structs.replace(one, broker=case) for case, members in cases.items() for one in members]
+    reported = [msgspec.structs.replace(member, broker=case) for case, members in cases.items() for member in members]
     if seed is not None:
         chance = random.Random(seed)
-        told += chance.sample(told, len(told) // 3)
-        chance.shuffle(told)
-    read = records(spark, told).persist()
+        reported += chance.sample(reported, len(reported) // 3)
+        chance.shuffle(reported)
+    read = records(spark, reported).persist()
     frame = consumption.consumption(samples.brokers(read), samples.queues(read), samples.counters(read))
-    found: dict[str, list[Row]] = {case: [] for case in cases}
+    result: dict[str, list[Row]] = {case: [] for case in cases}
     for row in frame.toArrow().to_pylist():
-        found[row["broker"]].append(
-            {name: round(one, 3) if isinstance(one, float) else one for name, one in row.items()}
+        result[row["broker"]].append(
+            {name: round(member, 3) if isinstance(member, float) else member for name, member in row.items()}
         )
     read.unpersist()
     return {
         case: sorted(rows, key=lambda row: (row["consumer_group"] or "", row["window_start"]))
-        for case, rows in found.items()
+        for case, rows in result.items()
     }

@@ -69,12 +69,12 @@ class Watched:
 def backlog_served_by_the_slave(home: Path) -> Iterator[str]:
     """Yield the name server of a cluster in this state whose sample topic records it."""
     ready: list[str] = []
-    told, stop = threading.Event(), threading.Event()
+    notified, stop = threading.Event(), threading.Event()
     faults: list[BaseException] = []
 
     def is_ready(namesrv: str) -> None:
         ready.append(namesrv)
-        told.set()
+        notified.set()
 
     async def slow(messages: Sequence[ReceivedMessage]) -> None:
         await asyncio.sleep(0.05)
@@ -98,7 +98,7 @@ def backlog_served_by_the_slave(home: Path) -> Iterator[str]:
                 collector = asyncio.create_task(
                     publisher.run_collector(servers.namesrv, options, on_round=watched.look, stop=ended)
                 )
-                await asyncio.to_thread(told.wait, LIMIT_S)
+                await asyncio.to_thread(notified.wait, LIMIT_S)
                 ended.set()
                 await collector
                 await asyncio.to_thread(stop.wait, LIMIT_S)
@@ -108,12 +108,12 @@ def backlog_served_by_the_slave(home: Path) -> Iterator[str]:
             asyncio.run(work())
         except BaseException as error:  # raised again in the test's thread
             faults.append(error)
-            told.set()
+            notified.set()
 
     thread = threading.Thread(target=main, daemon=True)
     thread.start()
     try:
-        assert told.wait(LIMIT_S), "the slave does not serve the group alone"
+        assert notified.wait(LIMIT_S), "the slave does not serve the group alone"
         if ready:
             yield ready[0]
     finally:
@@ -124,9 +124,9 @@ def backlog_served_by_the_slave(home: Path) -> Iterator[str]:
 
 
 def row_of(report: Report, title: str) -> dict[str, Value]:
-    (found,) = (part for part in report.sections if isinstance(part, Table) and part.title == title)
-    (row,) = (row for row in found.rows if row[:2] == ("G", "T"))
-    return dict(zip((field.name for field in found.columns), row, strict=True))
+    (result,) = (part for part in report.sections if isinstance(part, Table) and part.title == title)
+    (row,) = (row for row in result.rows if row[:2] == ("G", "T"))
+    return dict(zip((field.name for field in result.columns), row, strict=True))
 
 
 def test_the_report_shows_the_tps_that_a_console_shows_as_zero(spark: SparkSession, tmp_path: Path) -> None:
@@ -144,15 +144,15 @@ def test_the_report_shows_the_tps_that_a_console_shows_as_zero(spark: SparkSessi
     truth, console = row_of(report, "Groups"), row_of(report, "Misleading TPS in consoles")
 
     assert console["TPS in consoles"] == 0.0
-    confirmed, left = truth["consumed"], truth["lag"]
+    confirmed, remaining = truth["consumed"], truth["lag"]
     # The listener lets 60 messages a second through, and offsets are committed in steps of five seconds: in a short
     # minute, on a busy machine, the rate of the steps is up to several times off.
     assert isinstance(confirmed, float) and 10 < confirmed < 300, truth
     assert truth["by slaves"] == 100.0
-    assert isinstance(left, int) and 0 < left < BACKLOG
+    assert isinstance(remaining, int) and 0 < remaining < BACKLOG
     assert isinstance(truth["change"], int) and truth["change"] < 0
     assert truth["in"] == 0.0
-    assert truth["ETA"] == pytest.approx(1000 * left / confirmed, rel=0.01)
+    assert truth["ETA"] == pytest.approx(1000 * remaining / confirmed, rel=0.01)
     assert isinstance(truth["oldest"], int) and truth["oldest"] > 60_000
     assert truth["remarks"] == ""
     assert report.warnings == ()

@@ -29,8 +29,8 @@ PLACE = re.compile(r"(?<![\w.~])/(?!data/)[a-z]+/[\w.]+|\b(?!127\.0\.0\.1)\d+\.\
 
 
 def cells() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
-    return found
+    result: list[dict[str, Any]] = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    return result
 
 
 def source(cell: Mapping[str, Any]) -> str:
@@ -39,7 +39,9 @@ def source(cell: Mapping[str, Any]) -> str:
 
 def stored(cell: Mapping[str, Any]) -> str:
     """Return the output of a cell and the value of its last line."""
-    texts = [one["text"] if one["output_type"] == "stream" else one["data"]["text/plain"] for one in cell["outputs"]]
+    texts = [
+        item["text"] if item["output_type"] == "stream" else item["data"]["text/plain"] for item in cell["outputs"]
+    ]
     return "".join("".join(text) for text in texts)
 
 

@@ -35,7 +35,7 @@ T0_MS = 1_700_006_400_000 - 1_700_006_400_000 % DAY_MS
 def messages(spark: SparkSession, *some: tuple[str, int, int]) -> DataFrame:
     """Return messages as the source returns them: topic, queue offset, ms after a midnight."""
     empty = dict.fromkeys(ARCHIVE.column_names)
-    made: list[dict[str, Any]] = [
+    rows: list[dict[str, Any]] = [
         empty
         | {
             "topic": topic, "broker": "broker-a", "queue_id": 0, "queue_offset": offset, "message_id": f"{topic}-{offset}",
@@ -44,7 +44,7 @@ def messages(spark: SparkSession, *some: tuple[str, int, int]) -> DataFrame:
         }
         for topic, offset, ms in some
     ]  # fmt: skip
-    return spark.createDataFrame(made, ARCHIVE.ddl)
+    return spark.createDataFrame(rows, ARCHIVE.ddl)
 
 
 def test_archive_columns_have_the_types_of_the_source() -> None:
@@ -68,9 +68,9 @@ def test_batches_are_archived_once_by_day_and_topic_and_old_days_expire(spark: S
         assert query(sql, "SELECT topic, count(*) AS n, any_value(body) AS body FROM archive GROUP BY topic ORDER BY 1") == [
             {"topic": "%DLQ%G", "n": 1, "body": b"body"}, {"topic": "orders", "n": 3, "body": b"body"},
         ]  # fmt: skip
-    left = table_publisher.expire(tmp_path, ARCHIVE, bucket_of_time(T0_MS + DAY_MS), T0_MS)
-    assert left is not None
-    assert [file.bucket for file in left.files] == [f"{second}.orders"]
+    remaining = table_publisher.expire(tmp_path, ARCHIVE, bucket_of_time(T0_MS + DAY_MS), T0_MS)
+    assert remaining is not None
+    assert [file.bucket for file in remaining.files] == [f"{second}.orders"]
 
 
 def test_only_small_files_are_merged(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,8 +112,8 @@ def test_messages_of_a_broker_are_archived_and_replayed(spark: SparkSession, tmp
                 await producer.send(Message(topic="T", body=b"x" * 5000, keys=(f"order-{number}",), properties=own))
 
     async def chosen() -> list[tuple[str, bytes, str]]:
-        found = replay_source.archived_messages(tmp_path / "archive", ReplayFilter(topic="T"))
-        return [(one.properties["KEYS"], one.body, one.properties["color"]) async for one in found]
+        result = replay_source.archived_messages(tmp_path / "archive", ReplayFilter(topic="T"))
+        return [(message.properties["KEYS"], message.body, message.properties["color"]) async for message in result]
 
     with cluster_in_thread(tmp_path / "servers") as servers:
         for first in (0, 3):

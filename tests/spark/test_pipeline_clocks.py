@@ -43,28 +43,28 @@ def folded(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return clocks and journeys."""
     bodies = [
-        frames.message(frames.body([one.event]), offset, f"{one.host}:5000", at(one.stored_ms))
-        for offset, one in enumerate(told)
+        frames.message(frames.body([item.event]), offset, f"{item.host}:5000", at(item.stored_ms))
+        for offset, item in enumerate(told)
     ]
     events = frames.solid(spark, trace_decoding.trace_events(frames.messages(spark, bodies)))
     messages = frames.solid(spark, frames.stored_messages(spark, stored))
-    known: DataFrame = frames.solid(spark, clocks.clocks(events, messages))
-    return frames.rows(known), frames.rows(journeys.journeys(events, messages, known))
+    clock_rows: DataFrame = frames.solid(spark, clocks.clocks(events, messages))
+    return frames.rows(clock_rows), frames.rows(journeys.journeys(events, messages, clock_rows))
 
 
 def test_a_producer_clock_1200_ms_ahead_is_corrected(spark: SparkSession) -> None:
     """The consumer's clock is right; by the uncorrected clocks the message was consumed before it was sent."""
-    told, stored = [], []
+    reported, stored = [], []
     for number, sent_ms in enumerate((0, 100, 200)):
-        one = unique_id(number)
-        told += [
-            Told(pub(one, sent_ms + 1200, cost_ms=4), "10.0.0.2", sent_ms + 300),
-            Told(before(one, f"R{number}", sent_ms + 9), "10.0.0.3", sent_ms + 15),
-            Told(after(one, f"R{number}", sent_ms + 16), "10.0.0.3", sent_ms + 20),
+        item = unique_id(number)
+        reported += [
+            Told(pub(item, sent_ms + 1200, cost_ms=4), "10.0.0.2", sent_ms + 300),
+            Told(before(item, f"R{number}", sent_ms + 9), "10.0.0.3", sent_ms + 15),
+            Told(after(item, f"R{number}", sent_ms + 16), "10.0.0.3", sent_ms + 20),
         ]
-        stored.append(frames.stored(one, sent_ms + 2, offset_message_id=f"OFF-{one}"))
-    known, rows = folded(spark, told, stored)
-    by_host = {row["host"]: row for row in known}
+        stored.append(frames.stored(item, sent_ms + 2, offset_message_id=f"OFF-{item}"))
+    clock_rows, rows = folded(spark, reported, stored)
+    by_host = {row["host"]: row for row in clock_rows}
     assert [field for field in by_host["10.0.0.2"] if field != "bucket"] == list(CLOCKS.column_names)
     producer = by_host["10.0.0.2"]
     assert (producer["lower_ms"], producer["upper_ms"], producer["sends"], producer["deliveries"]) == (
@@ -86,41 +86,41 @@ def test_true_offsets_are_within_the_bounds_and_no_duration_is_negative(spark: S
     producers = {f"10.1.0.{n}": chance.uniform(-5000, 5000) for n in range(4)}
     consumers = {f"10.2.0.{n}": chance.uniform(-5000, 5000) for n in range(4)}
     differences = producers | consumers
-    told, stored, truth = [], [], {}
+    reported, stored, truth = [], [], {}
 
     def by(host: str, true_ms: float) -> int:
         return int((true_ms - differences[host] + 10_000_000) // 1) - 10_000_000
 
     for number in range(250):
-        one, sender, consumer = unique_id(number), chance.choice([*producers]), chance.choice([*consumers])
+        item, sender, consumer = unique_id(number), chance.choice([*producers]), chance.choice([*consumers])
         sent = chance.uniform(0, 120_000)
-        there = sent + chance.expovariate(1 / 3)
-        answered = there + chance.expovariate(1 / 3)
-        began = there + chance.expovariate(1 / 50)
+        arrived = sent + chance.expovariate(1 / 3)
+        answered = arrived + chance.expovariate(1 / 3)
+        began = arrived + chance.expovariate(1 / 50)
         ended = began + chance.expovariate(1 / 20)
-        truth[one] = (sent, there, began)
+        truth[item] = (sent, arrived, began)
         cost = by(sender, answered) - by(sender, sent)
         traced = [chance.uniform(0, 600) for _ in range(3)]
         if chance.random() < 0.95:
-            told.append(Told(pub(one, by(sender, sent), cost_ms=cost), sender, int(answered + traced[0])))
+            reported.append(Told(pub(item, by(sender, sent), cost_ms=cost), sender, int(answered + traced[0])))
         if chance.random() < 0.95:
-            told.append(Told(before(one, f"R{number}", by(consumer, began)), consumer, int(began + traced[1])))
+            reported.append(Told(before(item, f"R{number}", by(consumer, began)), consumer, int(began + traced[1])))
         if chance.random() < 0.95:
             end, took = by(consumer, ended), by(consumer, ended) - by(consumer, began)
-            told.append(Told(after(one, f"R{number}", end, took), consumer, int(ended + traced[2])))
+            reported.append(Told(after(item, f"R{number}", end, took), consumer, int(ended + traced[2])))
         if chance.random() < 0.9:
-            stored.append(frames.stored(one, int(there), offset_message_id=f"OFF-{one}"))
-    chance.shuffle(told)
-    known, rows = folded(spark, told, stored)
+            stored.append(frames.stored(item, int(arrived), offset_message_id=f"OFF-{item}"))
+    chance.shuffle(reported)
+    clock_rows, rows = folded(spark, reported, stored)
 
-    assert {row["host"] for row in known} == differences.keys()
-    for row in known:
+    assert {row["host"] for row in clock_rows} == differences.keys()
+    for row in clock_rows:
         assert row["lower_ms"] <= differences[row["host"]] <= row["upper_ms"]
-    widths = [row["upper_ms"] - row["lower_ms"] for row in known if row["host"] in producers]
+    widths = [row["upper_ms"] - row["lower_ms"] for row in clock_rows if row["host"] in producers]
     assert max(widths) < 10, "the bounds say nothing"
     corrected = 0
     for row in rows:
-        sent, there, began = truth[row["message_id"]]
+        sent, arrived, began = truth[row["message_id"]]
         assert all(
             row[name] is None or row[name] >= 0
             for name in row
@@ -133,7 +133,7 @@ def test_true_offsets_are_within_the_bounds_and_no_duration_is_negative(spark: S
         if row["delivered_corrected_at"] is not None and row["deliveries"][0]["started_at"] is not None:
             assert abs(ms(row["delivered_corrected_at"]) - began) <= row["delivered_error_ms"] + 1
             if row["queueing_ms"] is not None:
-                assert abs(row["queueing_ms"] - (began - there)) <= row["queueing_error_ms"] + 2
+                assert abs(row["queueing_ms"] - (began - arrived)) <= row["queueing_error_ms"] + 2
     assert corrected > 200
 
 
@@ -143,16 +143,16 @@ def ms(time: Any) -> float:
 
 def test_two_hosts_with_one_address_are_contradictory(spark: SparkSession) -> None:
     """The clocks differ by 10 s: nothing is corrected, no duration between hosts is computed, and the conflict is reported."""
-    told, stored = [], []
+    reported, stored = [], []
     for number, ahead_ms in enumerate((0, 10_000)):
-        one = unique_id(number)
-        told += [
-            Told(before(one, f"R{number}", 50 + ahead_ms), "10.0.0.3", 60),
-            Told(after(one, f"R{number}", 57 + ahead_ms), "10.0.0.3", 70),
+        item = unique_id(number)
+        reported += [
+            Told(before(item, f"R{number}", 50 + ahead_ms), "10.0.0.3", 60),
+            Told(after(item, f"R{number}", 57 + ahead_ms), "10.0.0.3", 70),
         ]
-        stored.append(frames.stored(one, 45))
-    known, rows = folded(spark, told, stored)
-    (clock,) = known
+        stored.append(frames.stored(item, 45))
+    clock_rows, rows = folded(spark, reported, stored)
+    (clock,) = clock_rows
     assert clock["lower_ms"] > clock["upper_ms"]
     assert [(row["clock_skew"], row["queueing_ms"], row["consume_cost_ms"]) for row in rows] == [(True, None, 7)] * 2
     assert {row["delivered_corrected_at"] for row in rows} == {None}
@@ -160,28 +160,28 @@ def test_two_hosts_with_one_address_are_contradictory(spark: SparkSession) -> No
 
 def ordinary(count: int, host: str = "10.0.0.2") -> tuple[list[Told], list[dict[str, Any]]]:
     """Return messages that a host with a right clock sends and consumes itself, one every 20 ms."""
-    told, stored = [], []
+    reported, stored = [], []
     for number in range(count):
-        one, sent_ms = unique_id(number), 20 * number
-        told += [
-            Told(pub(one, sent_ms, cost_ms=4), host, sent_ms + 300),
-            Told(before(one, f"R{number}", sent_ms + 9), host, sent_ms + 310),
-            Told(after(one, f"R{number}", sent_ms + 16), host, sent_ms + 320),
+        item, sent_ms = unique_id(number), 20 * number
+        reported += [
+            Told(pub(item, sent_ms, cost_ms=4), host, sent_ms + 300),
+            Told(before(item, f"R{number}", sent_ms + 9), host, sent_ms + 310),
+            Told(after(item, f"R{number}", sent_ms + 16), host, sent_ms + 320),
         ]
-        stored.append(frames.stored(one, sent_ms + 2, offset_message_id=f"OFF-{one}"))
-    return told, stored
+        stored.append(frames.stored(item, sent_ms + 2, offset_message_id=f"OFF-{item}"))
+    return reported, stored
 
 
 @pytest.mark.parametrize("wrong", [1, 5, 9])
 def test_contradictory_records_are_discarded_without_affecting_others(spark: SparkSession, wrong: int) -> None:
     """Sends whose reported end precedes the store time by 48 ms and more."""
-    told, stored = ordinary(20)
+    reported, stored = ordinary(20)
     for number in range(wrong):
         stored[number]["store_timestamp"] = at(20 * number + 52 + number)
-        told[3 * number + 1] = Told(before(unique_id(number), f"R{number}", 20 * number + 70), "10.0.0.2", 900)
-        told[3 * number + 2] = Told(after(unique_id(number), f"R{number}", 20 * number + 77), "10.0.0.2", 900)
-    known, rows = folded(spark, told, stored)
-    (clock,) = known
+        reported[3 * number + 1] = Told(before(unique_id(number), f"R{number}", 20 * number + 70), "10.0.0.2", 900)
+        reported[3 * number + 2] = Told(after(unique_id(number), f"R{number}", 20 * number + 77), "10.0.0.2", 900)
+    clock_rows, rows = folded(spark, reported, stored)
+    (clock,) = clock_rows
     assert (clock["lower_ms"], clock["upper_ms"], clock["messages"], clock["discarded"]) == (-3, 3, 20, wrong)
     assert clock["discarded_ids"] == [unique_id(number) for number in range(min(wrong, clocks.DISCARDED_IDS_MAX))]
     rows.sort(key=lambda row: row["message_id"])
@@ -198,11 +198,11 @@ def test_contradictory_records_are_discarded_without_affecting_others(spark: Spa
 def test_a_delivery_that_contradicts_its_clock_is_reported_without_queueing_time(
     spark: SparkSession, began_ms: int, why: str
 ) -> None:
-    told, stored = ordinary(9)
-    told[1] = Told(before(unique_id(0), "R0", began_ms), "10.0.0.2", 310)
-    told[2] = Told(after(unique_id(0), "R0", began_ms + 7), "10.0.0.2", 320)
-    known, rows = folded(spark, told, stored)
-    assert [(row["discarded"], row["discarded_ids"]) for row in known] == [(1, [unique_id(0)])]
+    reported, stored = ordinary(9)
+    reported[1] = Told(before(unique_id(0), "R0", began_ms), "10.0.0.2", 310)
+    reported[2] = Told(after(unique_id(0), "R0", began_ms + 7), "10.0.0.2", 320)
+    clock_rows, rows = folded(spark, reported, stored)
+    assert [(row["discarded"], row["discarded_ids"]) for row in clock_rows] == [(1, [unique_id(0)])]
     rows.sort(key=lambda row: row["message_id"])
     bad, *others = rows
     assert (bad["clock_skew"], bad["queueing_missing"], bad["queueing_ms"]) == (True, "outlier", None)
@@ -211,14 +211,14 @@ def test_a_delivery_that_contradicts_its_clock_is_reported_without_queueing_time
 
 
 def test_two_equally_frequent_clocks_of_one_address_have_no_majority(spark: SparkSession) -> None:
-    told, stored = ordinary(10)
-    for at_, one in enumerate(told):
+    reported, stored = ordinary(10)
+    for at_, item in enumerate(reported):
         if at_ // 3 % 2:
-            told[at_] = one._replace(
-                event=msgspec.structs.replace(one.event, timestamp_ms=one.event.timestamp_ms + 10_000)
+            reported[at_] = item._replace(
+                event=msgspec.structs.replace(item.event, timestamp_ms=item.event.timestamp_ms + 10_000)
             )
-    known, rows = folded(spark, told, stored)
-    (clock,) = known
+    clock_rows, rows = folded(spark, reported, stored)
+    (clock,) = clock_rows
     assert clock["lower_ms"] > clock["upper_ms"]
     assert (clock["discarded"], clock["discarded_ids"]) == (10, [])
     assert {(row["clock_skew"], row["queueing_missing"]) for row in rows} == {(True, "contradiction")}
@@ -238,7 +238,7 @@ def test_the_bounds_come_from_the_largest_consistent_set(spark: SparkSession) ->
             rows.append(("s", f"h{host}", at(0), f"M{number:02}", low, None, high, low))
         by_host[f"h{host}"] = some
     frame = spark.createDataFrame(rows, columns + "upper_ms BIGINT, lower_ms BIGINT")
-    found = {row["host"]: row for row in frames.rows(clocks._agreed(clocks._edges(frame)))}
+    result = {row["host"]: row for row in frames.rows(clocks._agreed(clocks._edges(frame)))}
     inf = float("inf")
     kinds = set()
     for host, some in by_host.items():
@@ -246,7 +246,7 @@ def test_the_bounds_come_from_the_largest_consistent_set(spark: SparkSession) ->
         spans = [(-inf if low is None else low, inf if high is None else high) for low, high in bounded]
         counts = {x / 2: sum(low <= x / 2 <= high for low, high in spans) for x in range(-20, 21)}
         best = max(counts.values())
-        row = found[host]
+        row = result[host]
         if not bounded:
             continue
         if best * 2 <= len(bounded):

@@ -100,20 +100,20 @@ def test_the_columns_match_the_table_schemas(spark: SparkSession) -> None:
 def test_spark_and_the_python_decoder_return_the_same_events(spark: SparkSession) -> None:
     """Complete, truncated and corrupted records: both decoders return the same events and reject the same records."""
     chance = random.Random(20231114)
-    whole: list[TraceEvent] = [
+    complete: list[TraceEvent] = [
         frames.pub("M"), frames.before("M", "R", 5), frames.after("M", "R", 9, code=4), END, RECALL
     ]  # fmt: skip
     bodies = []
     for _ in range(300):
         texts = []
-        for event in chance.choices(whole, k=chance.randint(1, 4)):
+        for event in chance.choices(complete, k=chance.randint(1, 4)):
             fields = trace_codec.encode(event)[:-1].split("\x01")
             if chance.random() < 0.4:
                 fields = fields[: chance.randint(1, len(fields))]
             if chance.random() < 0.3:  # not the message id: the plain decoder takes a record without one
-                at = chance.randrange(len(fields))
-                if fields[at] != "M":
-                    fields[at] = chance.choice(["", "null", "x", "-1.5", "true", "12", "Grüße"])
+                position = chance.randrange(len(fields))
+                if fields[position] != "M":
+                    fields[position] = chance.choice(["", "null", "x", "-1.5", "true", "12", "Grüße"])
             if "M" in fields and chance.random() < 0.2:
                 fields += ["10.1.1.1@7", "later"][: chance.randint(1, 2)]
             if fields[0] == "SubAfter" and len(fields) == 9 and chance.random() < 0.5:
@@ -124,15 +124,15 @@ def test_spark_and_the_python_decoder_return_the_same_events(spark: SparkSession
 
     events, rejects = decoded(spark, *bodies)
 
-    plain = [trace_codec.decode(one) for one in bodies]
-    said = [event for found, _ in plain for event in found]
-    assert [row["record"] for row in rejects] == [reject.text for _, found in plain for reject in found]
+    plain = [trace_codec.decode(body) for body in bodies]
+    output = [event for result, _ in plain for event in result]
+    assert [row["record"] for row in rejects] == [reject.text for _, result in plain for reject in result]
     assert [(row["type"], row["message_id"]) for row in events] == [
-        (trace_codec.RECORD_TYPES[type(one)], "M") for one in said
+        (trace_codec.RECORD_TYPES[type(body)], "M") for body in output
     ]
-    hosts = [getattr(one, "client_host", "") or "10.0.0.9:5000" for one in said]
+    hosts = [getattr(body, "client_host", "") or "10.0.0.9:5000" for body in output]
     assert [row["client_host"] for row in events] == hosts
-    bare = [_without_host(one) if isinstance(one, PublishEvent | ConsumeStartEvent) else one for one in said]
+    bare = [_without_host(body) if isinstance(body, PublishEvent | ConsumeStartEvent) else body for body in output]
     assert [of_row(row) for row in events] == bare
     assert len(events) > 300
     assert len(rejects) > 50

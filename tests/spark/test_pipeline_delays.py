@@ -35,12 +35,12 @@ def brief(row: dict[str, Any]) -> tuple[Any, ...]:
 
 def test_the_columns_match_the_table_schemas(spark: SparkSession) -> None:
     tables = Tables(spark, [[Log().level(A, 0, 1)]])
-    for made, table in (
+    for frame, table in (
         (delays.delays(tables.messages, tables.marks), DELAYS), (tables.messages, MESSAGES), (tables.places, RECORD_POSITIONS),
     ):  # fmt: skip
-        found = [(field.name, field.dataType.simpleString()) for field in made.schema]
+        result = [(field.name, field.dataType.simpleString()) for field in frame.schema]
         expected = [(column.name, column.type.lower().replace(", ", ",")) for column in table.columns]
-        assert found == [*expected, ("bucket", "string")]
+        assert result == [*expected, ("bucket", "string")]
 
 
 def test_a_level_a_timer_and_a_retry_have_their_rows(spark: SparkSession) -> None:
@@ -50,8 +50,8 @@ def test_a_level_a_timer_and_a_retry_have_their_rows(spark: SparkSession) -> Non
     log.deliver(time, 5012)
     log.deliver(level, 10_350)
     log.deliver(retry, 30_299)
-    one, two, three = folded(spark, log.rows)
-    assert one == {
+    item, two, three = folded(spark, log.rows)
+    assert item == {
         "message_id": A, "broker": "broker-a", "topic": "T", "kind": "level", "level": 3, "scheduled_at": at(10_100),
         "stored_at": at(100), "delivered_at": at(10_350), "lateness_ms": 250, "state": "delivered", "cancelled_at": None,
         "reconsume_times": 0, "keys": "K", "commit_log_offset": 1000, "bucket": "2023-11-14T2210",
@@ -124,8 +124,8 @@ def test_java_deliveries_match_without_prepared_offsets(spark: SparkSession) -> 
         if row["prepared_transaction_offset"] < 0 and "wheel" in row["topic"]
     ]
     # Who cannot see that a timer was moved takes its copies for messages of their own, that are never delivered.
-    found = folded(spark, rows, schema=without)
-    assert [row for row in found if row["commit_log_offset"] not in moved] == folded(spark, log.rows)
+    result = folded(spark, rows, schema=without)
+    assert [row for row in result if row["commit_log_offset"] not in moved] == folded(spark, log.rows)
     java = Log()
     java.deliver(java.level(A, 0, 1), 1080, by_java=True)
     assert [brief(row) for row in folded(spark, java.rows)] == [("level", 1, "delivered", 80)]
@@ -170,11 +170,11 @@ def test_a_delivery_after_more_than_a_month_finds_its_message(spark: SparkSessio
         ("time", None, "delivered", 2),
         time_buckets.bucket_of_time(int(T0.timestamp() * 1000)),
     )
-    # Without a delay an old time of birth is a wrong clock, and the bucket is that of the others who tell of this message.
+    # Without a delay an old born time means a wrong clock; the bucket is that of the message's other rows.
     stray = Log()
     stray.put("T", A, 0)["born_timestamp"] = T0 - timedelta(days=100)
     tables = Tables(spark, [stray.rows])
-    assert [one["bucket"] for one in tables.messages.collect()] == [row["bucket"]]
+    assert [item["bucket"] for item in tables.messages.collect()] == [row["bucket"]]
 
 
 def test_position_buckets_match_the_table(spark: SparkSession) -> None:

@@ -65,7 +65,7 @@ def in_one_slot(
 
 
 def ids(row: dict[str, Any]) -> list[str]:
-    return [one["message_id"] for one in row["examples"]]
+    return [item["message_id"] for item in row["examples"]]
 
 
 def minute(time: datetime) -> datetime:
@@ -160,18 +160,18 @@ def unique(counted_ms: int, number: int) -> str:
 
 def test_out_of_order_pairs_are_found_across_bucket_boundaries(spark: SparkSession) -> None:
     ten = 600_000
-    first, second, third = (unique(1_209_600_000 - 6_400_000 + ten * place, place) for place in range(3))
+    first, second, third = (unique(1_209_600_000 - 6_400_000 + ten * number, number) for number in range(3))
     begun: list[TraceEvent] = [before(first, "A", 90), before(second, "B", 50), before(third, "C", 70)]
     events = frames.events(spark, begun)
-    records = messages(spark, *(record(name, place, **ORDERED) for place, name in enumerate((first, second, third))))
-    wanted = sorted({row["bucket"] for row in frames.rows(records)})
-    assert len(wanted) == 3
+    records = messages(spark, *(record(name, number, **ORDERED) for number, name in enumerate((first, second, third))))
+    buckets = sorted({row["bucket"] for row in frames.rows(records)})
+    assert len(buckets) == 3
     everything = frames.rows(health.health(events, records))
     late = [row for row in everything if row["kind"] == kinds.OUT_OF_ORDER]
-    assert [(row["bucket"], ids(row), row["worst"]) for row in late] == [(wanted[1], [second], 40)]
-    part = health.health(*(frame.where(frame["bucket"].isin(wanted[1:])) for frame in (events, records)))
-    again = [row for row in frames.rows(part) if row["bucket"] == wanted[2]]
-    assert sorted(again, key=repr) == sorted((row for row in everything if row["bucket"] == wanted[2]), key=repr)
+    assert [(row["bucket"], ids(row), row["worst"]) for row in late] == [(buckets[1], [second], 40)]
+    part = health.health(*(frame.where(frame["bucket"].isin(buckets[1:])) for frame in (events, records)))
+    repeated = [row for row in frames.rows(part) if row["bucket"] == buckets[2]]
+    assert sorted(repeated, key=repr) == sorted((row for row in everything if row["bucket"] == buckets[2]), key=repr)
 
 
 def test_a_fast_clock_is_reported_with_its_lower_bound(spark: SparkSession) -> None:
@@ -209,17 +209,17 @@ def test_dead_letters_have_the_result_of_the_last_attempt(spark: SparkSession) -
 
 
 def test_examples_are_the_worst_cases_and_the_count_covers_all(spark: SparkSession) -> None:
-    many = [record(str(n), n, 0, born_timestamp=at(n + 1)) for n in range(40)]
-    (row,) = (row for row in in_one_slot(spark, [], many) if row["kind"] == kinds.CLOCK_AHEAD)
+    records = [record(str(n), n, 0, born_timestamp=at(n + 1)) for n in range(40)]
+    (row,) = (row for row in in_one_slot(spark, [], records) if row["kind"] == kinds.CLOCK_AHEAD)
     assert (row["count"], row["worst"], ids(row)) == (40, 40, [str(n) for n in range(39, 39 - kinds.MAX_EXAMPLES, -1)])
 
 
 def test_from_the_tables_to_the_report(spark: SparkSession, tmp_path: Path) -> None:
     """A changed bucket rebuilds the next one as well: disorder across their boundary is found when the earlier one is late."""
     (fold,) = JOBS["health"].incremental_tables
-    first, second = (unique(1_209_600_000 - 6_400_000 + 600_000 * place, place) for place in range(2))
+    first, second = (unique(1_209_600_000 - 6_400_000 + 600_000 * number, number) for number in range(2))
     begun = frames.events(spark, [pub(first), pub(second), before(first, "A", 90), before(second, "B", 50)])
-    records = messages(spark, *(record(name, place, **ORDERED) for place, name in enumerate((first, second))))
+    records = messages(spark, *(record(name, number, **ORDERED) for number, name in enumerate((first, second))))
 
     def titles() -> list[str]:
         report = reports.report(tmp_path, since_ms=0, until_ms=2 * frames.T0_MS, now_ms=frames.T0_MS + 3_600_000)

@@ -44,12 +44,12 @@ def test_histograms_by_group(spark: SparkSession) -> None:
     together = aggregated(frame, ["name"], {"h": "ms", "o": "other"}, {"rows": F.count("*")})
     expected = {name: histogram_of([ms % 40 for ms in range(500) if "ab"[ms % 2] == name]) for name in "ab"}
     assert {row["name"]: dict(row["h"]) for row in frames.rows(one_by_one)} == expected | {"c": {}}
-    found = {row["name"]: row for row in frames.rows(together)}
-    assert {name: row["h"] and dict(row["h"]) for name, row in found.items()} == expected | {"c": None}
-    assert {name: (row["h_max"], row["rows"]) for name, row in found.items()} == {
+    result = {row["name"]: row for row in frames.rows(together)}
+    assert {name: row["h"] and dict(row["h"]) for name, row in result.items()} == expected | {"c": None}
+    assert {name: (row["h_max"], row["rows"]) for name, row in result.items()} == {
         "a": (38, 250), "b": (39, 250), "c": (None, 1),
     }  # fmt: skip
-    # Only 0 is no negative one of the others.
-    assert {name: (row["o"] and len(row["o"]), row["o_max"]) for name, row in found.items()} == {
+    # Only 0 is not the negative of another value.
+    assert {name: (row["o"] and len(row["o"]), row["o_max"]) for name, row in result.items()} == {
         "a": (1, 0), "b": (None, None), "c": (None, None),
     }  # fmt: skip

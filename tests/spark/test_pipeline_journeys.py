@@ -173,14 +173,14 @@ def test_store_and_release_times_come_from_the_broker(spark: SparkSession) -> No
         frames.stored("D", 2, "U"),
         frames.stored("E", 2, "SCHEDULE_TOPIC_XXXX", offset_message_id="OFF-E"),
     ]
-    told = [
+    reported = [
         pub("A"),
         pub("B", message_type=3),
         pub("C", message_type=1),
         before("D", "R", 10),
         pub("E", message_type=3),
     ]
-    rows = folded(spark, told, [before("B", "R", 1010)], stored=[*records, *records])
+    rows = folded(spark, reported, [before("B", "R", 1010)], stored=[*records, *records])
     names = ("message_id", "topic", "stored_at", "stored_exact", "available_at", "delay_ms", "dead_lettered")
     assert [tuple(row[name] for name in names) for row in rows] == [
         ("A", "T", at(2), True, at(2), 0, False),
@@ -232,7 +232,7 @@ def test_transaction_decisions_and_recalls_are_recorded(spark: SparkSession) -> 
     recall = RecallEvent(timestamp_ms=frames.T0_MS + 9, region="r", group="P", topic="T", message_id="N", success=True)
     ends = [end(900, "UNKNOW", True), end(5, "UNKNOW", False), end(500, "COMMIT_MESSAGE", True)]
     decided, recalled = folded(spark, [pub("M", message_type=1), pub("N"), *ends, recall], ends)
-    assert [(one["decided_at"], one["state"], one["from_check"]) for one in decided["transactions"]] == [
+    assert [(item["decided_at"], item["state"], item["from_check"]) for item in decided["transactions"]] == [
         (at(5), "UNKNOW", False),
         (at(500), "COMMIT_MESSAGE", True),
         (at(900), "UNKNOW", True),
@@ -251,7 +251,7 @@ def test_repeated_consumption_is_counted_and_deliveries_are_bounded(spark: Spark
     first, second = folded(spark, twice, ever, twice)
     assert (first["consumed_times"], first["attempts"]) == (2, 2)
     assert (second["consumed_times"], second["attempts"], second["result"]) == (0, 100, "failed")
-    assert [one["request_id"] for one in second["deliveries"]] == [f"R{n:02}" for n in (*range(32), *range(68, 100))]
+    assert [item["request_id"] for item in second["deliveries"]] == [f"R{n:02}" for n in (*range(32), *range(68, 100))]
 
 
 def test_a_negative_cost_is_unknown(spark: SparkSession) -> None:

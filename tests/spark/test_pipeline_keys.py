@@ -26,13 +26,13 @@ MIDNIGHT_MS = 1_699_920_000_000  # 2023-11-14
 
 
 def test_terms_are_complete_keys_and_offset_message_ids(spark: SparkSession) -> None:
-    told = [
+    reported = [
         pub("M", keys="k1  k2", offset_message_id="OFF"),
         pub("M", keys="k1  k2", offset_message_id="OFF"),
         before("N", "R", 5),
         pub("O", keys="", offset_message_id="x" * 2000),
     ]
-    frame = message_keys.message_keys(frames.events(spark, told))
+    frame = message_keys.message_keys(frames.events(spark, reported))
     assert frame.columns == [*MESSAGE_KEYS.column_names, "bucket"]
     rows = frames.rows(frame)
     assert sorted((row["term"], row["message_id"]) for row in rows) == [
@@ -78,16 +78,16 @@ def test_past_days_are_merged_and_late_rows_are_still_found(
     assert (now.applied, now.as_of_ms) == ({"trace_events": 7}, 5)
     assert message_keys.merge_days(spark, tmp_path, MIDNIGHT_MS + HOUR_MS) is None
 
-    # A bucket of the merged day is folded again: its rows come beside, and go into the day's file with the next merge.
+    # A bucket of the merged day is rebuilt: its rows get a file of their own until the next merge.
     publish_buckets("2023-11-13T1000", "2023-11-13T2350")
     assert terms() == sorted([*known, "key-2023-11-13T2350"])
     assert message_keys.merge_days(spark, tmp_path, MIDNIGHT_MS + HOUR_MS) is None, "two late files are few"
     monkeypatch.setattr(message_keys, "MAX_UNMERGED_FILES", 1)
-    again = message_keys.merge_days(spark, tmp_path, MIDNIGHT_MS + HOUR_MS)
+    repeated = message_keys.merge_days(spark, tmp_path, MIDNIGHT_MS + HOUR_MS)
     assert file_slots() == ["2023-11-13", *today, "unknown-03"]
     assert terms() == sorted([*known, "key-2023-11-13T2350"])
-    assert again is not None
-    assert again.rows == 7, "a row that is there twice is merged into one"
+    assert repeated is not None
+    assert repeated.rows == 7, "a row that is there twice is merged into one"
 
 
 def test_the_current_day_is_merged_when_it_has_many_files(

@@ -65,9 +65,9 @@ class Reader:
         with table_views.open_views(
             self._home, table_views.whole_table(TRACE_EVENTS), table_views.whole_table(JOURNEYS)
         ) as sql:
-            place = "trace_broker, trace_queue_id, trace_queue_offset, record_index"
+            position = "trace_broker, trace_queue_id, trace_queue_offset, record_index"
             (events,) = table_views.query(
-                sql, f"SELECT count(*) AS rows, count(DISTINCT ({place})) AS records FROM trace_events"
+                sql, f"SELECT count(*) AS rows, count(DISTINCT ({position})) AS records FROM trace_events"
             )
             (journeys,) = table_views.query(
                 sql, "SELECT count(*) AS rows, count(DISTINCT (message_id, consumer_group)) AS pairs FROM journeys"
@@ -90,10 +90,10 @@ def test_readers_see_complete_versions_without_losses_or_duplicates(spark: Spark
     count = KILLS * FILES_PER_KILL
     for number in range(count):
         bodies = []
-        for place in range(MESSAGES):
-            one = f"M{number}-{place}"
-            bodies.append(frames.body([pub(one), before(one, f"R-{one}", 10), after(one, f"R-{one}", 17)]))
-        rows = [frames.message(body, number * MESSAGES + place) for place, body in enumerate(bodies)]
+        for offset in range(MESSAGES):
+            item = f"M{number}-{offset}"
+            bodies.append(frames.body([pub(item), before(item, f"R-{item}", 10), after(item, f"R-{item}", 17)]))
+        rows = [frames.message(body, number * MESSAGES + offset) for offset, body in enumerate(bodies)]
         frames.messages(spark, rows).coalesce(1).write.mode("append").parquet(str(inbox))
     reader = Reader(home)
     total = count * MESSAGES * 3

@@ -24,8 +24,8 @@ pytestmark = pytest.mark.spark
 
 
 def test_a_sample_becomes_rows_of_three_tables(spark: SparkSession) -> None:
-    told = state(5, 70, 100, age=4100, master=1.5, slave=2.5)
-    read = frames.records(spark, told).persist()
+    reported = state(5, 70, 100, age=4100, master=1.5, slave=2.5)
+    read = frames.records(spark, reported).persist()
     queues = samples.queues(read)
     assert queues.columns == [*SAMPLES_QUEUES.column_names, "bucket"]
     rows = queues.orderBy("consumer_group").toArrow().to_pylist()
@@ -53,10 +53,10 @@ def test_a_sample_becomes_rows_of_three_tables(spark: SparkSession) -> None:
 
 
 def test_a_sample_of_many_topics_spans_messages_and_has_one_broker_row(spark: SparkSession) -> None:
-    many = tuple(TopicQueueRanges(f"T{number}", frames.ms(1), ((0, 0, number),)) for number in range(1100))
-    told = sample(1, topics=many)
-    assert len(encode_messages(told)) == 3
-    read = frames.records(spark, [told]).persist()
+    topics = tuple(TopicQueueRanges(f"T{number}", frames.ms(1), ((0, 0, number),)) for number in range(1100))
+    reported = sample(1, topics=topics)
+    assert len(encode_messages(reported)) == 3
+    read = frames.records(spark, [reported]).persist()
     assert samples.brokers(read).count() == 1
     assert samples.queues(read).select("topic").distinct().count() == 1100
     read.unpersist()
@@ -128,9 +128,9 @@ CASES = {
 @pytest.fixture(scope="module")
 def minutes(spark: SparkSession) -> dict[str, list[Row]]:
     """Return the rows of group G in each case."""
-    found = folded(spark, CASES)
-    return {case: [row for row in rows if row["consumer_group"] == "G"] for case, rows in found.items()} | {
-        "no group": found["no group"]
+    result = folded(spark, CASES)
+    return {case: [row for row in rows if row["consumer_group"] == "G"] for case, rows in result.items()} | {
+        "no group": result["no group"]
     }
 
 

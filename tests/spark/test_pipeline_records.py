@@ -90,7 +90,7 @@ def run_once(spark: SparkSession, home: Path, inbox: Path) -> list[tuple[str, in
     )
     runner.run(listener)
     assert listener.progress is not None
-    return [(one.table.name, one.published.rows) for one in listener.progress.rebuilt]
+    return [(item.table.name, item.published.rows) for item in listener.progress.rebuilt]
 
 
 def test_late_position_marks_update_their_messages(spark: SparkSession, tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_late_position_marks_update_their_messages(spark: SparkSession, tmp_path
     assert after is not None
     kept = {file.path for file in before.files} & {file.path for file in after.files}
     assert len(kept) == 1, "the bucket of the half that nobody marked was folded again"
-    # As of when the tables are tells the newest message of any topic, though the last mark is older.
+    # The as-of time of the tables is that of the newest message of any topic, although the last mark is older.
     send([log.put("T", unique_id(9), 90_000_000)])
     assert [name for name, _ in run_once(spark, home, inbox)] == ["delays", "transactions"]
     delays = table_format.read_version(home, DELAYS)
@@ -186,9 +186,9 @@ STATES = {
 
 
 def part(report: Report, title: str) -> list[dict[str, Any]]:
-    (found,) = (one for one in report.sections if one.title == title)
-    assert isinstance(found, Table)
-    return [dict(zip((field.name for field in found.columns), line, strict=True)) for line in found.rows]
+    (result,) = (section for section in report.sections if section.title == title)
+    assert isinstance(result, Table)
+    return [dict(zip((field.name for field in result.columns), line, strict=True)) for line in result.rows]
 
 
 def test_from_a_broker_to_the_reports(spark: SparkSession, tmp_path: Path) -> None:

@@ -70,15 +70,15 @@ def rows(tables: Path, table: TableSchema) -> int:
 
 def group_of(pid: int) -> list[int]:
     """Return the running processes of a group."""
-    found = []
+    results = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             state, _, group = stat.read_text().rpartition(")")[2].split()[:3]
         except OSError:
             continue
         if int(group) == pid and state != "Z":
-            found.append(int(stat.parent.name))
-    return found
+            results.append(int(stat.parent.name))
+    return results
 
 
 def test_kills_of_brokers_and_drivers_lose_no_rows_and_the_pipeline_stops_on_request(
@@ -111,7 +111,7 @@ def test_kills_of_brokers_and_drivers_lose_no_rows_and_the_pipeline_stops_on_req
         # The broker is gone, too: the jobs begin without it, and go on when it is back.
         begins = len(log.read_text())
         with program(log, *jobs) as running:
-            # No broker serves the topics, so nobody knows how far it is behind.
+            # No broker serves the topics, so the lag is unknown.
             until("it goes on without the broker", lambda: "? pending" in log.read_text()[begins:], log)
             with program(servers, "broker", "-c", str(conf)):
                 until("the second part is folded", journeys(48), log)
@@ -127,8 +127,8 @@ def test_kills_of_brokers_and_drivers_lose_no_rows_and_the_pipeline_stops_on_req
 
 
 def is_all(tables: Path) -> bool:
-    there = (rows(tables, JOURNEYS), rows(tables, DELAYS), rows(tables, TRANSACTIONS))
-    return there == (96, 8, 8) and all(not wrong(tables, question) for question in QUESTIONS)
+    tables_now = (rows(tables, JOURNEYS), rows(tables, DELAYS), rows(tables, TRANSACTIONS))
+    return tables_now == (96, 8, 8) and all(not wrong(tables, question) for question in QUESTIONS)
 
 
 # What is wrong in the end, in SQL.
@@ -149,6 +149,6 @@ def assert_right(tables: Path) -> None:
     for question in QUESTIONS:
         assert wrong(tables, question) == []
     with table_views.open_views(tables, table_views.whole_table(TRACE_EVENTS)) as sql:
-        place = "trace_broker, trace_queue_id, trace_queue_offset, record_index"
-        (events,) = table_views.query(sql, f"SELECT count(*) AS n, count(DISTINCT ({place})) AS d FROM trace_events")
+        position = "trace_broker, trace_queue_id, trace_queue_offset, record_index"
+        (events,) = table_views.query(sql, f"SELECT count(*) AS n, count(DISTINCT ({position})) AS d FROM trace_events")
     assert events["n"] == events["d"]

@@ -125,7 +125,7 @@ def fed(spark: SparkSession, tmp_path: Path) -> Fed:
 
 def folded(progress: run.JobProgress) -> list[tuple[str, int, int]]:
     """Return table, rebuilt buckets and row count."""
-    return [(one.table.name, one.buckets, one.published.rows) for one in progress.rebuilt]
+    return [(item.table.name, item.buckets, item.published.rows) for item in progress.rebuilt]
 
 
 def test_new_events_are_aggregated_and_a_round_without_updates_publishes_nothing(fed: Fed) -> None:
@@ -243,7 +243,7 @@ def test_small_files_of_a_bucket_are_merged_and_old_files_are_retained_for_reade
     now = table_format.read_version(fed.home, TRACE_EVENTS)
     assert now is not None
     frame = table_publisher.read_table(fed.spark, fed.home, TRACE_EVENTS).limit(0)
-    later = max(one.retired_ms for one in now.retired) + table_format.RETIRED_RETENTION_MS
+    later = max(item.retired_ms for item in now.retired) + table_format.RETIRED_RETENTION_MS
     change = table_publisher.TableChange(frame=frame, applied=now.applied)
     table_publisher.commit(fed.home, TRACE_EVENTS, change, later)
     assert list((fed.home / TRACE_EVENTS.name).glob("v=*/bucket=*/*.parquet")) == [
@@ -324,12 +324,12 @@ def test_an_aggregation_with_lookback_reads_the_previous_bucket_but_writes_only_
 
 def watching(work: Callable[[Callable[[run.JobProgress], None], threading.Event], None]) -> Iterator[run.JobProgress]:
     """Yield the progress of a job in a thread. The job is stopped when the block ends; its exception is raised."""
-    said: list[run.JobProgress | BaseException | None] = []
+    progress: list[run.JobProgress | BaseException | None] = []
     news = threading.Semaphore(0)
     stop = threading.Event()
 
     def tell(one: run.JobProgress | BaseException | None) -> None:
-        said.append(one)
+        progress.append(one)
         news.release()
 
     def body() -> None:
@@ -344,7 +344,7 @@ def watching(work: Callable[[Callable[[run.JobProgress], None], threading.Event]
     try:
         while True:
             assert news.acquire(timeout=90), "the job says nothing"
-            one = said.pop(0)
+            one = progress.pop(0)
             if isinstance(one, BaseException):
                 raise one
             if one is None:
@@ -397,10 +397,10 @@ def test_an_unavailable_server_is_reported_and_retried(
 
     fault.write_text("away")
     progress = watching(job)
-    away = next(source.unavailable for one in progress for source in one.sources if source.unavailable)
+    away = next(source.unavailable for item in progress for source in item.sources if source.unavailable)
     assert away == "ConnectionLost: connection to 10.0.0.1:9876: refused"
     fault.unlink()
-    assert folded(next(one for one in progress if one.rebuilt)) == [("journeys", 1, 1)]
+    assert folded(next(item for item in progress if item.rebuilt)) == [("journeys", 1, 1)]
     progress.close()  # type: ignore[attr-defined]
 
 
@@ -451,13 +451,13 @@ def test_from_a_broker_to_the_timeline(spark: SparkSession, tmp_path: Path) -> N
                 settings=run.RunSettings(once=True),
                 listener=rounds,
             )
-    rows = [{name: count for name, _, count in folded(one)} for one in rounds.seen]
+    rows = [{name: count for name, _, count in folded(item)} for item in rounds.seen]
     assert (rows[0]["journeys"], rows[0]["message_keys"], rows[1]) == (3, 6, {})
-    found = trace_lookup.find_journeys(home, key="order-1")
-    assert [(row["topic"], row["producer_group"], row["consumer_group"]) for row in found.rows] == [
+    result = trace_lookup.find_journeys(home, key="order-1")
+    assert [(row["topic"], row["producer_group"], row["consumer_group"]) for row in result.rows] == [
         ("T", "orders", None)
     ]
-    assert [moment.event for moment in trace_lookup.timeline(found.rows)] == ["sent", "stored"]
+    assert [moment.event for moment in trace_lookup.timeline(result.rows)] == ["sent", "stored"]
     assert spark.range(1).count() == 1, "a session that ran before goes on"
 
 
@@ -483,6 +483,6 @@ def test_spark_and_python_compute_the_same_buckets(spark: SparkSession) -> None:
     cases = [(message_id, near) for message_id in ids for near in nears]
     frame = spark.createDataFrame(cases, "message_id STRING, near BIGINT")
     bucket = bucket_columns.bucket_of_message(F.col("message_id"), F.timestamp_millis("near"))
-    found = frame.select("message_id", "near", bucket.alias("bucket")).collect()
+    result = frame.select("message_id", "near", bucket.alias("bucket")).collect()
     expected = {(message_id, near): time_buckets.bucket_of_id(message_id, near) for message_id, near in cases}
-    assert {(row["message_id"], row["near"]): row["bucket"] for row in found} == expected
+    assert {(row["message_id"], row["near"]): row["bucket"] for row in result} == expected

@@ -174,23 +174,23 @@ def test_hosts_have_no_port(spark: SparkSession, host: str | None, ip: str | Non
 
 
 def test_the_slowest_messages_are_listed_by_measure_topic_and_group(spark: SparkSession) -> None:
-    many = SLOWEST_PER_BUCKET + 3
-    sends = [pub(f"M{number:02}", 1000 * number, cost_ms=number) for number in range(many)]
+    count = SLOWEST_PER_BUCKET + 3
+    sends = [pub(f"M{number:02}", 1000 * number, cost_ms=number) for number in range(count)]
     calls = [
         before(f"M{number:02}", f"{group}{number}", 1000 * number + 500, group)
-        for number in range(many)
+        for number in range(count)
         for group in "GH"
     ]
     events = of_one_slot(frames.events(spark, sends, calls))
     rows = frames.rows(traffic.slow_messages(of_traces(events)))
-    found = {(row["measure"], row["client_group"]): [] for row in rows}
+    result = {(row["measure"], row["client_group"]): [] for row in rows}
     for row in sorted(rows, key=lambda row: row["ms"]):
-        found[row["measure"], row["client_group"]].append((row["message_id"], row["ms"]))
-    slow = [(f"M{number:02}", number) for number in range(many)][3:]
-    assert found[("send_cost_ms", "P")] == slow, "a message of two groups was sent once"
+        result[row["measure"], row["client_group"]].append((row["message_id"], row["ms"]))
+    slow = [(f"M{number:02}", number) for number in range(count)][3:]
+    assert result[("send_cost_ms", "P")] == slow, "a message of two groups was sent once"
     expected = sorted(((f"M{number:02}", 500 - number) for number in range(SLOWEST_PER_BUCKET)), key=lambda one: one[1])
-    assert found[("queueing_ms", "G")] == found[("queueing_ms", "H")] == expected
-    assert len(found) == 3
+    assert result[("queueing_ms", "G")] == result[("queueing_ms", "H")] == expected
+    assert len(result) == 3
 
 
 def test_a_retried_message_has_its_slowest_call_and_first_queueing_time(spark: SparkSession) -> None:
@@ -204,25 +204,25 @@ def test_a_retried_message_has_its_slowest_call_and_first_queueing_time(spark: S
     ]
     sent = frames.message(frames.body([pub("M", 0)]), 0)
     events = of_one_slot(trace_decoding.trace_events(frames.messages(spark, [sent, *bodies])))
-    found = of_traces(events)
-    rows = {row["measure"]: row for row in frames.rows(traffic.slow_messages(found))}
+    result = of_traces(events)
+    rows = {row["measure"]: row for row in frames.rows(traffic.slow_messages(result))}
     assert {name: (row["ms"], row["client_host"], row["measured_at"]) for name, row in rows.items()} == {
         "send_cost_ms": (3, "10.0.0.9", at(0)),
         "queueing_ms": (197, "10.0.0.3", at(60_200)),
         "consume_cost_ms": (60_000, "10.0.0.3", at(60_200)),
     }
-    of_traffic = frames.rows(traffic.traffic(events, found))
+    of_traffic = frames.rows(traffic.traffic(events, result))
     for measure in ("queueing_ms", "consume_cost_ms"):
         assert rows[measure]["ms"] == max(row[f"{measure}_max"] or 0 for row in of_traffic)
 
 
 def test_the_columns_match_the_table_schemas(spark: SparkSession) -> None:
     events = frames.events(spark, [pub("M")])
-    found = of_traces(events)
+    result = of_traces(events)
     for table, frame in (
-        (TRAFFIC, traffic.traffic(events, found)),
-        (LATENCIES, traffic.latencies(traffic.traffic(events, found))),
-        (SLOW_MESSAGES, traffic.slow_messages(found)),
+        (TRAFFIC, traffic.traffic(events, result)),
+        (LATENCIES, traffic.latencies(traffic.traffic(events, result))),
+        (SLOW_MESSAGES, traffic.slow_messages(result)),
     ):
         assert frame.columns == [*table.column_names, "bucket"]
 
@@ -244,7 +244,7 @@ def test_the_job_aggregates_late_events_of_two_buckets_as_duckdb_does(spark: Spa
             )  # fmt: skip
 
     come(0, pub("A"), pub("B"), before("A", "R", 10))
-    parts = len({"A", "B"})  # ids without a time lie in buckets by their hash
+    parts = len({"A", "B"})  # ids without a time are in buckets by their hash
     assert known() == [
         {"direction": "in", "m": 1, "s": 0, "parts": 1}, {"direction": "out", "m": 2, "s": 2, "parts": parts},
     ]  # fmt: skip
@@ -270,11 +270,11 @@ def test_from_a_broker_to_the_report(spark: SparkSession, tmp_path: Path) -> Non
         for _ in range(2):  # the second time there is nothing new
             run.run(JOBS["traffic"], {"namesrv": servers.namesrv}, home, settings=run.RunSettings(once=True))
     now_ms = SYSTEM_CLOCK.now_ms()
-    asked = {"since_ms": now_ms - 3_600_000, "until_ms": now_ms, "now_ms": now_ms}
-    tps = REPORTS["tps"].function(home, **asked, topic="T")
+    span = {"since_ms": now_ms - 3_600_000, "until_ms": now_ms, "now_ms": now_ms}
+    tps = REPORTS["tps"].function(home, **span, topic="T")
     assert tps.as_of is not None
     assert [(row[:2], row[3]) for row in tps.sections[0].rows] == [(("T", "orders"), 5)]
-    sends, *_, slowest = REPORTS["latency"].function(home, **asked).sections
+    sends, *_, slowest = REPORTS["latency"].function(home, **span).sections
     assert [row[:3] for row in sends.rows] == [("T", "orders", 5)]
     assert {row[0] for row in slowest.rows} == {"Send"}
     assert len({row[6] for row in slowest.rows}) == 5

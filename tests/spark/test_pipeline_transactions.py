@@ -37,8 +37,8 @@ def folded(
     spark: SparkSession, *batches: list[Row], events: list[dict[str, Any]] | None = None
 ) -> list[dict[str, Any]]:
     tables = Tables(spark, batches)
-    told = spark.createDataFrame(events or [], f"{TRACE_EVENTS.ddl}, {table_format.BUCKET} STRING")
-    frame = transactions.transactions(tables.messages, tables.marks, told)
+    reported = spark.createDataFrame(events or [], f"{TRACE_EVENTS.ddl}, {table_format.BUCKET} STRING")
+    frame = transactions.transactions(tables.messages, tables.marks, reported)
     return sorted(frame.toArrow().to_pylist(), key=lambda row: (row["message_id"], row["broker"]))
 
 
@@ -48,18 +48,18 @@ def brief(row: dict[str, Any]) -> tuple[Any, ...]:
 
 def test_the_columns_match_the_table_schema(spark: SparkSession) -> None:
     tables = Tables(spark, [[Log().half(A, 0)]])
-    told = spark.createDataFrame([], f"{TRACE_EVENTS.ddl}, {table_format.BUCKET} STRING")
-    made = transactions.transactions(tables.messages, tables.marks, told)
-    assert [(field.name, field.dataType.simpleString()) for field in made.schema] == [
+    reported = spark.createDataFrame([], f"{TRACE_EVENTS.ddl}, {table_format.BUCKET} STRING")
+    frame = transactions.transactions(tables.messages, tables.marks, reported)
+    assert [(field.name, field.dataType.simpleString()) for field in frame.schema] == [
         *((column.name, column.type.lower()) for column in TRANSACTIONS.columns), ("bucket", "string"),
     ]  # fmt: skip
 
 
 def test_commit_rollback_and_open_transactions(spark: SparkSession) -> None:
     log = Log()
-    one, two, _ = log.half(A, 0), log.half(B, 10), log.half(C, 20)
-    log.commit(one, 130)
-    log.op(one, ms=130)
+    item, two, _ = log.half(A, 0), log.half(B, 10), log.half(C, 20)
+    log.commit(item, 130)
+    log.op(item, ms=130)
     log.op(two, ms=250)
     commit, rollback, waits = folded(spark, log.rows)
     assert commit == {
@@ -122,11 +122,11 @@ def test_resuming_a_discarded_half_message_reopens_its_transaction(spark: SparkS
     log, _ = resumed()
     (row,) = folded(spark, log.rows)
     assert (brief(row), row["half_count"], row["half_stored_at"]) == (("open", None, 1), 2, at(0))
-    log, again = resumed()
-    log.op(again, ms=500_100)
+    log, repeated = resumed()
+    log.op(repeated, ms=500_100)
     assert [brief(row) for row in folded(spark, log.rows)] == [("rollback", 500_100, 1)]
-    log, again = resumed()
-    log.commit(again, 500_100)
+    log, repeated = resumed()
+    log.commit(repeated, 500_100)
     assert [brief(row) for row in folded(spark, log.rows)] == [("commit", 500_100, 1)]
 
 
@@ -159,7 +159,7 @@ def test_double_commits_and_commits_without_a_half_message(spark: SparkSession) 
 
 def test_traces_add_the_reported_state(spark: SparkSession) -> None:
     log = Log()
-    halves = [log.half(one, 0) for one in (A, B, C, D)]
+    halves = [log.half(item, 0) for item in (A, B, C, D)]
     log.commit(halves[0], 100)
     for half in halves[:3]:
         log.op(half, ms=100)
@@ -180,17 +180,17 @@ def test_a_rollback_recorded_only_in_a_trace(spark: SparkSession) -> None:
     log.half(A, 0)
     log.copy(log.half(B, 0), 60_000, 1, by_java=True)
     events = [ended(A, 90, "ROLLBACK_MESSAGE", stored=600), ended(B, 90, "ROLLBACK_MESSAGE", stored=600)]
-    told, unheard = folded(spark, log.rows, events=events)
-    assert (brief(told), told["decided_at"], told["from_check"]) == (("rollback", None, 0), None, False)
+    reported, unheard = folded(spark, log.rows, events=events)
+    assert (brief(reported), reported["decided_at"], reported["from_check"]) == (("rollback", None, 0), None, False)
     assert brief(unheard) == ("open", None, 1)
 
 
 def test_queue_offsets_are_separate_for_each_broker(spark: SparkSession) -> None:
-    one, other = Log("broker-a"), Log("broker-b")
-    half = one.half(A, 0)
+    item, other = Log("broker-a"), Log("broker-b")
+    half = item.half(A, 0)
     other.half(B, 0)
-    one.op(half, ms=50)
-    assert [(row["broker"], row["decision"]) for row in folded(spark, one.rows + other.rows)] == [
+    item.op(half, ms=50)
+    assert [(row["broker"], row["decision"]) for row in folded(spark, item.rows + other.rows)] == [
         ("broker-a", "rollback"), ("broker-b", "open"),
     ]  # fmt: skip
 

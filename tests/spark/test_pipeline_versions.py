@@ -118,14 +118,18 @@ def test_trace_records_of_every_version_are_decoded(spark: SparkSession) -> None
     messages = [frames.message(body, offset) for offset, body in enumerate(bodies)]
     records = frames.messages(spark, messages)
     order = ("trace_queue_offset", "record_index", "message_id")
-    found: list[list[dict[str, Any]]] = [[] for _ in bodies]
+    result: list[list[dict[str, Any]]] = [[] for _ in bodies]
     for row in frames.rows(trace_decoding.trace_events(records).orderBy(*order)):
-        found[row["trace_queue_offset"]].append(row)
+        result[row["trace_queue_offset"]].append(row)
     assert frames.rows(trace_decoding.trace_rejects(records)) == []
-    place = ("trace_broker", "trace_queue_id", "trace_queue_offset", "record_index", "trace_stored_at", "bucket")
-    for (who, (_, expected)), rows in zip(GOLDEN.items(), found, strict=True):
-        told = [{name: value for name, value in row.items() if name not in place and value is not None} for row in rows]
-        assert told == [{name: value for name, value in one.items() if value is not None} for one in expected], who
+    position = ("trace_broker", "trace_queue_id", "trace_queue_offset", "record_index", "trace_stored_at", "bucket")
+    for (who, (_, expected)), rows in zip(GOLDEN.items(), result, strict=True):
+        reported = [
+            {name: value for name, value in row.items() if name not in position and value is not None} for row in rows
+        ]
+        assert reported == [{name: value for name, value in item.items() if value is not None} for item in expected], (
+            who
+        )
 
 
 def test_concatenated_records_have_their_own_index(spark: SparkSession) -> None:

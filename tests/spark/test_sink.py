@@ -85,7 +85,7 @@ def test_a_written_batch_is_read_back_with_all_columns(spark: SparkSession, serv
     assert {row.queue_id for row in rows.values()} == {0, 1, 2}
     assert len({row.message_id for row in rows.values()}) == 500
     marks = {row["properties"]["ARIANE_DEDUP"].rpartition("/")[::2] for row in rows.values()}
-    halves = [{int(at) for where, at in marks if where == f"run-1/0/{partition}"} for partition in (0, 1)]
+    halves = [{int(position) for where, position in marks if where == f"run-1/0/{partition}"} for partition in (0, 1)]
     assert halves == [set(range(250))] * 2
 
 
@@ -103,9 +103,9 @@ def test_rows_choose_topic_queue_and_time(spark: SparkSession, servers: LocalClu
         "body STRING, topic STRING, queue_id INT, ordering_key STRING, deliver_at TIMESTAMP",
     )
     write(frame, servers, topic="Two")
-    one = {bytes(row.body): row.queue_id for row in read(spark, servers, "One").collect()}
+    item = {bytes(row.body): row.queue_id for row in read(spark, servers, "One").collect()}
     two = {bytes(row.body): row.queue_id for row in read(spark, servers, "Two").collect()}
-    assert one == {b"a": 2, b"c": 107 % 4}  # "k" is U+006B
+    assert item == {b"a": 2, b"c": 107 % 4}  # "k" is U+006B
     assert two[b"b"] == 107 % 4
     assert b"d" not in two or datetime.now(UTC) >= due
     late: list[Row] = []
@@ -123,10 +123,13 @@ def test_rows_of_a_key_keep_their_order(spark: SparkSession, servers: LocalClust
     write(frame, servers, topic="Order", batchSize=7)
     stored = read(spark, servers, "Order").orderBy("queue_id", "queue_offset").collect()
     for key in range(17):
-        mine = [int(row.body) for row in stored if row["properties"]["k"] == str(key)]
-        halves = [[one for one in mine if one < 1500], [one for one in mine if one >= 1500]]  # the two partitions
+        of_key = [int(row.body) for row in stored if row["properties"]["k"] == str(key)]
+        halves = [
+            [item for item in of_key if item < 1500],
+            [item for item in of_key if item >= 1500],
+        ]  # the two partitions
         assert halves == [sorted(half) for half in halves]
-        assert len(mine) == len(range(key, 3000, 17))
+        assert len(of_key) == len(range(key, 3000, 17))
         assert len({row.queue_id for row in stored if row["properties"]["k"] == str(key)}) == 1
 
 
@@ -227,8 +230,8 @@ def test_a_stream_drops_duplicates_but_never_late_rows(spark: SparkSession, tmp_
 
     def put(first: int, sequences: list[int], stored: datetime) -> None:
         rows = [
-            ("T", "b", 0, first + at, {"ARIANE_DEDUP": f"q/0/0/{one}"} if one >= 0 else {}, stored)
-            for at, one in enumerate(sequences)
+            ("T", "b", 0, first + at, {"ARIANE_DEDUP": f"q/0/0/{sequence}"} if sequence >= 0 else {}, stored)
+            for at, sequence in enumerate(sequences)
         ]
         spark.createDataFrame(rows, ddl).coalesce(1).write.mode("append").parquet(str(tmp_path / "in"))
 

@@ -49,7 +49,7 @@ def send(servers: LocalCluster) -> None:
         async with Producer("P", servers.namesrv) as producer:
             for first in range(0, ROWS, 50):
                 numbers = range(first, min(first + 50, ROWS))
-                await asyncio.gather(*(producer.send(Message(topic="T", body=b"%d" % one)) for one in numbers))
+                await asyncio.gather(*(producer.send(Message(topic="T", body=b"%d" % number)) for number in numbers))
 
     asyncio.run(work())
 
@@ -57,16 +57,16 @@ def send(servers: LocalCluster) -> None:
 def stored(servers: LocalCluster) -> list[tuple[int, int, bytes]]:
     """Return queue, offset and body of each message stored by the broker."""
     cluster = pull_client.BlockingCluster(parse({"namesrv": servers.namesrv, "topic": "T"}))
-    found = []
+    results = []
     for queue, end in queue_bounds.fetch_bounds(cluster, cluster.queues("T")).end.items():
-        at = 0
-        while at < end:
-            for one in record.decode_all(cluster.pull(queue, [at])[0].body):
-                found.append((queue.queue_id, one.queue_offset, one.body))
-                at = one.queue_offset + 1
+        position = 0
+        while position < end:
+            for stored_record in record.decode_all(cluster.pull(queue, [position])[0].body):
+                results.append((queue.queue_id, stored_record.queue_offset, stored_record.body))
+                position = stored_record.queue_offset + 1
     cluster.close()
-    assert len(found) >= ROWS
-    return sorted(found)
+    assert len(results) >= ROWS
+    return sorted(results)
 
 
 def descendants(pid: int) -> dict[int, str]:
@@ -77,12 +77,12 @@ def descendants(pid: int) -> dict[int, str]:
             with contextlib.suppress(OSError):
                 parents[int(directory.name)] = int((directory / "stat").read_text().rpartition(")")[2].split()[1])
                 commands[int(directory.name)] = (directory / "cmdline").read_text().replace("\0", " ")
-    found: dict[int, str] = {}
+    results: dict[int, str] = {}
     layer = {pid}
     while layer:
         layer = {child for child, parent in parents.items() if parent in layer}
-        found |= {child: commands.get(child, "") for child in layer}
-    return found
+        results |= {child: commands.get(child, "") for child in layer}
+    return results
 
 
 def kill(*pids: int) -> None:
@@ -151,23 +151,23 @@ def test_rows_equal_the_input_after_kills(spark: SparkSession, tmp_path: Path) -
         send(servers)
         given = stored(servers)
         while killed.total() < KILLS:
-            with driver(servers, tmp_path) as one:
+            with driver(servers, tmp_path) as item:
                 if chance.random() < 0.25:  # while it starts
                     time.sleep(chance.uniform(0, 10))
                 else:
                     # A worker is taken from a query that goes on, as a task is tried again; then its driver, too.
-                    while one.goes_on() and killed.total() < KILLS - 1 and chance.random() < 0.5:
+                    while item.goes_on() and killed.total() < KILLS - 1 and chance.random() < 0.5:
                         time.sleep(chance.uniform(0, 1.5))
-                        workers = one.workers()
+                        workers = item.workers()
                         if workers:
                             kill(chance.choice(workers))
                             killed["worker"] += 1
                     time.sleep(chance.uniform(0, 1.5))
-                one.kill()
+                item.kill()
                 killed["driver"] += 1
         before = committed(tmp_path)
-        with driver(servers, tmp_path, "rest") as one:
-            assert one.process.wait(REST_S) == 0, one.told()
+        with driver(servers, tmp_path, "rest") as item:
+            assert item.process.wait(REST_S) == 0, item.told()
     rows = spark.read.parquet(str(tmp_path / "rows")).collect()
     print(f"killed {dict(killed)}; {before} batches were committed on the way")
     assert before >= KILLS // 3

@@ -62,7 +62,7 @@ def group_offsets(servers: LocalCluster, group: str) -> dict[int, int | None]:
         async with Admin(servers.namesrv) as admin:
             return await admin.group_lag(group, "T")
 
-    return {one.queue_id: one.consumer_offset for one in asyncio.run(work()).queues}
+    return {queue.queue_id: queue.consumer_offset for queue in asyncio.run(work()).queues}
 
 
 def start(spark: SparkSession, servers: LocalCluster, home: Path, **options: Any) -> StreamingQuery:
@@ -85,16 +85,16 @@ def test_the_lag_is_in_the_progress_and_passed_to_a_listener(
 
     make(servers, 1)
     send(servers, 50)
-    told: list[progress.LagTree] = []
-    listener = progress.LagListener(told.append, query="tested")
+    reported: list[progress.LagTree] = []
+    listener = progress.LagListener(reported.append, query="tested")
     spark.streams.addListener(listener)
     try:
         query = start(spark, servers, tmp_path, maxOffsetsPerTrigger=20)
         query.awaitTermination(60)
-        until(lambda: len(told) >= 3)
+        until(lambda: len(reported) >= 3)
     finally:
         spark.streams.removeListener(listener)
-    assert [progress.total_lag(one) for one in told[:3]] == [30, 10, 0]
+    assert [progress.total_lag(item) for item in reported[:3]] == [30, 10, 0]
     assert progress.lags(query.recentProgress[0].json) == {"T": {"broker-a": {"0": 30}}}
 
 
@@ -144,9 +144,9 @@ def test_secrets_appear_in_no_plan_progress_or_error(
         query = start(spark, servers, tmp_path, **account)
         query.awaitTermination(60)
         query.explain(True)
-        told = "".join(one.json for one in query.recentProgress)
+        reported = "".join(item.json for item in query.recentProgress)
         assert query.exception() is None
-        assert '"numInputRows": 5' in told
+        assert '"numInputRows": 5' in reported
         kept = "".join(
             path.read_text(errors="replace") for path in (tmp_path / "checkpoint").rglob("*") if path.is_file()
         )
@@ -156,7 +156,7 @@ def test_secrets_appear_in_no_plan_progress_or_error(
             source.option("startingOfset", "x").load().collect()
     out, err = capfd.readouterr()
     assert "Scan" in out or "Relation" in out
-    for text in (out, err, told, kept, str(refused.value), str(denied.value)):
+    for text in (out, err, reported, kept, str(refused.value), str(denied.value)):
         assert "hidden" not in text
 
 

@@ -66,15 +66,15 @@ def serving(fake: Fake, idle_s: float = 120.0) -> Iterator[Fake]:
     started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     async def run() -> None:
-        told = asyncio.Event()
+        reported = asyncio.Event()
         codes = (
             RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.PULL_MESSAGE, RequestCode.GET_MIN_OFFSET,
             RequestCode.GET_MAX_OFFSET,
         )  # fmt: skip
         async with RemotingServer(dict.fromkeys(codes, fake.handler), "127.0.0.1", fake.port, idle_s=idle_s) as server:
             fake.port = server.port
-            started.set_result((asyncio.get_running_loop(), told))
-            await told.wait()
+            started.set_result((asyncio.get_running_loop(), reported))
+            await reported.wait()
 
     def main() -> None:
         try:
@@ -86,11 +86,11 @@ def serving(fake: Fake, idle_s: float = 120.0) -> Iterator[Fake]:
 
     thread = threading.Thread(target=main, daemon=True)
     thread.start()
-    loop, told = started.result(10)
+    loop, reported = started.result(10)
     try:
         yield fake
     finally:
-        loop.call_soon_threadsafe(told.set)
+        loop.call_soon_threadsafe(reported.set)
         thread.join(10)
 
 
@@ -106,10 +106,10 @@ def cluster_at(*addrs: str, waits: list[float] | None = None, **options: str) ->
 
 
 def asked(cluster: BlockingCluster) -> OffsetBounds:
-    (one,) = cluster.queue_bounds([QUEUE]).values()
-    if isinstance(one, ArianeError):
-        raise one
-    return one
+    (item,) = cluster.queue_bounds([QUEUE]).values()
+    if isinstance(item, ArianeError):
+        raise item
+    return item
 
 
 def end_of(cluster: BlockingCluster) -> int:
@@ -193,7 +193,7 @@ def test_a_missing_response_ends_with_a_timeout(fake: Fake) -> None:
         with pytest.raises(RequestTimeout, match="100 ms"):
             end_of(cluster)
         del fake.answers[RequestCode.GET_MAX_OFFSET]
-        assert end_of(cluster) == 30  # on a new connection: a late answer to the first meets nobody
+        assert end_of(cluster) == 30  # on a new connection: a late response to the first request has no reader
 
 
 def test_results_name_whether_the_master_responded(fake: Fake) -> None:

@@ -78,7 +78,7 @@ def stream(spark: SparkSession, servers: LocalCluster, home: Path, **options: An
         .start()
     )
     query.awaitTermination(120)
-    return [json.loads(one.json) for one in query.recentProgress if one.numInputRows]
+    return [json.loads(progress.json) for progress in query.recentProgress if progress.numInputRows]
 
 
 def test_topics_are_selected_by_list_and_by_pattern(spark: SparkSession, servers: LocalCluster) -> None:
@@ -192,7 +192,7 @@ def test_max_bytes_limit_a_batch_with_available_now(spark: SparkSession, servers
     assert numbers(spark.read.parquet(str(tmp_path / "rows"))) == list(range(60))
     assert len(batches) >= 3
     # With the least of both sizes on record for such messages, 150 and 400 bytes.
-    assert all(4096 // 400 <= one["numInputRows"] <= 4096 // 150 for one in batches[:-1])
+    assert all(4096 // 400 <= batch["numInputRows"] <= 4096 // 150 for batch in batches[:-1])
 
 
 def test_min_offsets_delay_a_batch_but_not_with_available_now(
@@ -201,4 +201,4 @@ def test_min_offsets_delay_a_batch_but_not_with_available_now(
     make(servers, 1, "least")
     send(servers, "least", *range(5))
     batches = stream(spark, servers, tmp_path, topic="least", minOffsetsPerTrigger=100, maxOffsetsPerTrigger=200)
-    assert sum(one["numInputRows"] for one in batches) == 5
+    assert sum(batch["numInputRows"] for batch in batches) == 5

@@ -94,10 +94,10 @@ def test_all_jobs_run_on_a_cluster(place: tuple[Path, str, str]) -> None:
     home, namesrv, master = place
     tables = home / "tables"
     where = ["--namesrv", namesrv, "--home", str(tables), "--master", master, "--once"]
-    said = run("-m", "ariane.cli", "pipeline", "run", "all", *where)
-    counts = {name: int(count) for name, count in re.findall(r"^(\w+) +rows (\d+) ", said, re.MULTILINE)}
-    assert (counts["journeys"], counts["delays"], counts["transactions"]) == (22, 1, 1), said
-    assert counts["consumption"] >= 1, said
+    output = run("-m", "ariane.cli", "pipeline", "run", "all", *where)
+    counts = {name: int(count) for name, count in re.findall(r"^(\w+) +rows (\d+) ", output, re.MULTILINE)}
+    assert (counts["journeys"], counts["delays"], counts["transactions"]) == (22, 1, 1), output
+    assert counts["consumption"] >= 1, output
     (row,) = trace_lookup.find_journeys(tables, key="A-plain-7").rows
     assert (row["consumer_group"], row["producer_group"], row["result"]) == ("G", "P", "success")
     with table_views.open_views(tables, table_views.whole_table(DELAYS), table_views.whole_table(TRANSACTIONS)) as sql:
@@ -111,7 +111,7 @@ def test_all_jobs_run_on_a_cluster(place: tuple[Path, str, str]) -> None:
 def test_the_connector_reads_and_writes_and_reads_stores_on_executors(place: tuple[Path, str, str]) -> None:
     home, namesrv, master = place
     driver = Path(__file__).with_name("cluster_driver.py")
-    found = json.loads(run(str(driver), master, namesrv, str(home / "servers" / "store")).splitlines()[-1])
+    result = json.loads(run(str(driver), master, namesrv, str(home / "servers" / "store")).splitlines()[-1])
     keys = sorted([*(f"A-plain-{number}" for number in range(20)), "A-delayed-0", "A-half-0"])
-    assert found["read"] == found["copied"] == found["stored"] == keys
-    assert found["damaged"] == 0
+    assert result["read"] == result["copied"] == result["stored"] == keys
+    assert result["damaged"] == 0

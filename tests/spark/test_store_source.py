@@ -70,20 +70,20 @@ def test_corrupt_ranges_are_rows_and_columns_are_pruned(reader: Any, java_store:
     data = bytearray(path.read_bytes())
     data[3000:9000] = b"\xff" * 6000
     path.write_bytes(data)
-    whole = reader.read.format("rocketmq-store").load(str(java_store))
-    (row,) = whole.where("not valid").collect()
+    complete = reader.read.format("rocketmq-store").load(str(java_store))
+    (row,) = complete.where("not valid").collect()
     assert (row.segment, row.body, row.topic) == (f"{65536:020d}", None, None)
     assert 65536 < row.position <= 65536 + 3000
     assert row.position + row.store_size >= 65536 + 9000
     columns = "body BINARY, position BIGINT, damage STRING"
     few = reader.read.format("rocketmq-store").schema(columns).load(str(java_store))
     assert few.columns == ["body", "position", "damage"]
-    assert few.where("damage is null").count() == whole.where("valid").count()
+    assert few.where("damage is null").count() == complete.where("valid").count()
 
 
 def test_a_directory_without_a_store_is_reported(reader: Any, tmp_path: Path) -> None:
-    for path, told in ((tmp_path, "no commitlog"), (tmp_path / "none", "is not a directory")):
-        with pytest.raises(Exception, match=told):
+    for path, reported in ((tmp_path, "no commitlog"), (tmp_path / "none", "is not a directory")):
+        with pytest.raises(Exception, match=reported):
             reader.read.format("rocketmq-store").load(str(path)).count()
     with pytest.raises(Exception, match="is not a column of the source"):
         reader.read.format("rocketmq-store").schema("payload BINARY").load(str(tmp_path)).count()
@@ -104,7 +104,7 @@ def test_a_stream_reads_what_is_appended_once(reader: Any, tmp_path: Path) -> No
         )
         try:
             assert query.awaitTermination(TIMEOUT_S)
-            return len([one for one in query.recentProgress if one["numInputRows"]])
+            return len([progress for progress in query.recentProgress if progress["numInputRows"]])
         finally:
             query.stop()
 

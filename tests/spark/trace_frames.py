@@ -68,7 +68,7 @@ def messages(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:
 
 def events(spark: SparkSession, *bodies: Iterable[TraceEvent]) -> DataFrame:
     """Return the trace_events of these events, one trace message each."""
-    rows = [message(body(one), offset) for offset, one in enumerate(bodies)]
+    rows = [message(body(item), offset) for offset, item in enumerate(bodies)]
     return trace_decoding.trace_events(messages(spark, rows))
 
 
