@@ -10,12 +10,11 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]'")
 
-from tables_on_disk import put
-
 from ariane.reports import delay_report, pipeline_status
 from ariane.reports.pipeline_status import SourceStatus
 from ariane.reports.report import Plot, Report, Table
 from ariane.tables import DELAYS, MESSAGES
+from tables_on_disk import put
 
 T0_MS = 1_700_000_000_000  # 2023-11-14 22:13:20
 T0 = datetime.fromtimestamp(T0_MS / 1000, UTC)

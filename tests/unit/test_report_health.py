@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]'")
-from tables_on_disk import put
-
 from ariane.reports import health_report, pipeline_status
 from ariane.reports.report import Report, Table
 from ariane.tables import HEALTH
+from tables_on_disk import put
 
 T0_MS = 1_700_000_040_000  # a whole minute
 T0 = datetime.fromtimestamp(T0_MS / 1000, UTC)

@@ -10,11 +10,10 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]'")
 
-from tables_on_disk import put
-
 from ariane.reports import lag_report, pipeline_status
 from ariane.reports.report import Plot, Report, Table, Value
 from ariane.tables import CONSUMPTION, SAMPLES_BROKERS, SAMPLES_COUNTERS, SAMPLES_QUEUES
+from tables_on_disk import put
 
 T0 = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 T0_MS = round(T0.timestamp() * 1000)

@@ -10,11 +10,10 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]'")
 
-from tables_on_disk import put
-
 from ariane.reports import transaction_report
 from ariane.reports.report import Plot, Report, Table
 from ariane.tables import TRANSACTIONS
+from tables_on_disk import put
 
 T0_MS = 1_700_000_000_000
 T0 = datetime.fromtimestamp(T0_MS / 1000, UTC)

@@ -10,13 +10,12 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]'")
 
-from tables_on_disk import put
-
 from ariane.errors import StoreError
 from ariane.reports import trace_lookup
 from ariane.reports.trace_lookup import TopicSelection
 from ariane.tables import JOURNEYS, MESSAGE_KEYS
 from ariane.tables.time_buckets import bucket_of_id
+from tables_on_disk import put
 
 T0_MS = 1_700_000_000_000
 T0 = datetime.fromtimestamp(T0_MS / 1000, UTC)
