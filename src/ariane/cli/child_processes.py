@@ -51,28 +51,28 @@ class ChildProcessFailed(ArianeError):
 class ChildProcess:
     """The program `ariane` with arguments. With `ready`, `start` waits for the line `ready ADDR`."""
 
-    name: str
-    arguments: tuple[str, ...]
+    name: str  # in lines, logs and the name of the pid file
+    arguments: tuple[str, ...]  # of `ariane`, the command first
     ready: bool = True
 
 
 @dataclass
 class _Running:
-    program: ChildProcess
-    process: Process
-    death_times_s: list[float] = field(default_factory=list)
-    watcher: asyncio.Task[None] | None = None
+    program: ChildProcess  # to start it again with the same arguments
+    process: Process  # replaced by each restart
+    death_times_s: list[float] = field(default_factory=list)  # of the last RESTARTS_WITHIN_S, by the monotonic clock
+    watcher: asyncio.Task[None] | None = None  # None until the program is ready
 
 
 class ChildProcesses:
     """The child processes of one home."""
 
     def __init__(self, home: Path, print_line: Callable[[str], None]) -> None:
-        self._home = home
+        self._home = home  # logs and pid files are below it
         self._print_line = print_line
-        self._running: list[_Running] = []
-        self._stopping = False
-        self._relays: set[asyncio.Task[None]] = set()
+        self._running: list[_Running] = []  # in the order of the start
+        self._stopping = False  # an end is intended, and not followed by a restart
+        self._relays: set[asyncio.Task[None]] = set()  # tasks that print the notices of children
 
     async def __aenter__(self) -> Self:
         (self._home / "logs").mkdir(parents=True, exist_ok=True)

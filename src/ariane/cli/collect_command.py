@@ -109,8 +109,8 @@ class CollectorStatus:
     """Prints a line for the first round, for each change, and otherwise once a minute."""
 
     def __init__(self) -> None:
-        self._previous: tuple[object, ...] | None = None
-        self._printed_at_s = 0.0
+        self._previous: tuple[object, ...] | None = None  # state that was printed last; None before the first round
+        self._printed_at_s = 0.0  # by the monotonic clock
 
     def on_round(self, polled: PollingRound) -> None:
         """Print the state after a round, if it is due."""

@@ -22,8 +22,9 @@ class DemoTracker:
 
     def __init__(self, groups: Sequence[str]) -> None:
         self.groups = tuple(groups)
-        self._send_times_s: dict[Entry, float] = {}
+        self._send_times_s: dict[Entry, float] = {}  # of the first attempt, by the monotonic clock
         self._sent: set[Entry] = set()  # acknowledged
+        # By group; also records which entries a group has seen.
         self._latencies_ms: dict[str, dict[Entry, float]] = {group: {} for group in groups}
         self.repeated = 0  # deliveries of an entry that its group had seen
 

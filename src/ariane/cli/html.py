@@ -43,8 +43,8 @@ class ChartSeries(NamedTuple):
     """A line of a chart. `polylines` are its runs without unknown points; a run of one point is a dot."""
 
     name: str
-    color: int
-    dash: str
+    color: int  # number of a CSS variable, so that dark mode has colours of its own
+    dash: str  # SVG's stroke-dasharray; empty: a solid line
     polylines: list[str]
     dots: list[tuple[float, float]]
 

@@ -77,7 +77,7 @@ class JobWaiting:
     """Detects when a source starts to wait, waits for another reason, or resumes."""
 
     def __init__(self) -> None:
-        self._reasons: dict[str, str | None] = {}
+        self._reasons: dict[str, str | None] = {}  # by source: why it waited at the previous call; None: it read
 
     def changes(self, progress: JobProgress) -> Iterator[str]:
         """Yield a line for each source whose state changed since the previous call."""
@@ -193,7 +193,7 @@ class CollectorProgress:
 
     def __init__(self, print_line: PrintLine) -> None:
         self._print_line = print_line
-        self._previous: object = None
+        self._previous: object = None  # state or fault that was printed last
 
     def on_round(self, polled: PollingRound) -> None:
         unavailable = {

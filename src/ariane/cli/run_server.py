@@ -79,7 +79,7 @@ class _StderrNotices(logging.Handler):
     def __init__(self, supervised: bool) -> None:
         """With `supervised`, print to standard output for the parent process to relay; otherwise to standard error."""
         super().__init__(logging.WARNING)
-        self._supervised = supervised
+        self._supervised = supervised  # under `ariane up`
 
     def emit(self, record: logging.LogRecord) -> None:
         if not getattr(record, "notice", False):

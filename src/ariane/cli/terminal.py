@@ -85,9 +85,11 @@ class ReportTable:
             [value_format.format_value(row[index], column.unit) for row in self._rows]
             for index, column in enumerate(table.columns)
         ]
+        # Such columns are aligned to the right, and never move to a second line.
         self._is_number = [
             value_format.is_number(row[index] for row in table.rows) for index in range(len(self._cells))
         ]
+        # Of the widest cell or heading.
         self._widths = [
             max(cell_len(column.name), cell_len(column.unit), *map(cell_len, cells), 0)
             for column, cells in zip(table.columns, self._cells, strict=True)
