@@ -8,6 +8,7 @@ Each area has a module; reads return values, changes return what was changed (`C
 
 from __future__ import annotations
 
+from ariane.cluster.acl_admin import AclOperations
 from ariane.cluster.broker_admin import BrokerOperations
 from ariane.cluster.cluster_snapshot import DiagnosisOperations
 from ariane.cluster.consumer_status import ConsumerStatusOperations
@@ -27,6 +28,7 @@ class Admin(
     MessageTrackOperations,
     ConsumerStatusOperations,
     OffsetOperations,
+    AclOperations,
     MessageSearchOperations,
     DelayedOperations,
     TransactionOperations,

@@ -90,6 +90,13 @@ _MODULES: dict[str, dict[str, str]] = {
         "resetOffsetByTime": "Move a group to a time.",
         "skipAccumulatedMessage": "Move a group to the end of its queues.",
     },
+    "acl_commands": {
+        "updateAclConfig": "Create an account or change it.",
+        "deleteAclConfig": "Delete an account.",
+        "clusterAclConfigVersion": "Print the versions of files with accounts.",
+        "updateGlobalWhiteAddr": "Set addresses that need no account.",
+        "getAclConfig": "Print the accounts of brokers.",
+    },
 }
 
 REGISTRY: dict[str, RegisteredCommand] = {

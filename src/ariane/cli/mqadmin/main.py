@@ -145,7 +145,7 @@ def _credentials(options: Options) -> Credentials | None:
     """Return the account of the options, or of `$ROCKETMQ_HOME/conf/tools.yml` as Java's tools read it."""
     from ariane.cli.mqadmin.tools_account import read_account
 
-    return read_account(options.accessKey, options.secretKey, os.environ)
+    return read_account(options.sign_accessKey, options.sign_secretKey, os.environ)
 
 
 def _command_list(prog: str) -> str:

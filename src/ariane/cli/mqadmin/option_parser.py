@@ -59,8 +59,13 @@ def create_parser(command: AdminCommand, summary: str, prog: str) -> CommandPars
     )
     if command.is_change:
         common.add_argument("--dry-run", action="store_true", help="Print the changes without executing them.")
-    common.add_argument("--accessKey", metavar="KEY", help="Access key. [$ARIANE_ACCESS_KEY, or conf/tools.yml]")
-    common.add_argument("--secretKey", metavar="KEY", help="Secret key. [$ARIANE_SECRET_KEY, or conf/tools.yml]")
+    names = {option.long for option in command.options}
+    for long, variable in (("accessKey", "ARIANE_ACCESS_KEY"), ("secretKey", "ARIANE_SECRET_KEY")):
+        # In commands on accounts these names are those of the account, as in Java's tools: the variables sign.
+        if long not in names:
+            text = f"{long.removesuffix('Key').capitalize()} key. [${variable}, or conf/tools.yml]"
+            common.add_argument(f"--{long}", dest=f"sign_{long}", metavar="KEY", help=text)
+    parser.set_defaults(sign_accessKey=None, sign_secretKey=None)
     return parser
 
 

@@ -1,0 +1,98 @@
+"""Accounts and global addresses of access control (ACL 1.0), on masters and slaves.
+
+A slave checks requests by its own file, so that changes go to every server that is selected.
+[UpdateAccessConfig-, DeleteAccessConfig-, UpdateGlobalWhiteAddr-, ClusterAclConfigVersionList-, GetAccessConfigSubCommand]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ariane.cluster.connection import Answers, BrokerServer, Change, ClusterConnection
+from ariane.model.topic import DataVersion
+from ariane.protocol import fastjson
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.requests import decode_header
+from ariane.protocol.requests.acl import AclConfig, AclVersion, DeleteAccount, UpdateAccount, UpdateWhiteAddresses
+
+
+class AclFileVersion(NamedTuple):
+    """Version of one file with accounts on a server."""
+
+    cluster: str
+    broker: str
+    addr: str
+    path: str
+    version: DataVersion
+
+
+class AclOperations(ClusterConnection):
+    """Operations on access control."""
+
+    async def save_account(self, account: UpdateAccount, servers: Sequence[BrokerServer]) -> list[Change]:
+        """Create an account, or replace the settings of an account that `account` contains.
+
+        Args:
+            account: Access key and settings. A new account needs a secret key.
+            servers: Servers whose file is changed (`select_brokers`, with slaves).
+
+        Raises:
+            PartialFailure, ReplyError: servers rejected the request, for example because access control is disabled.
+        """
+        code = RequestCode.UPDATE_AND_CREATE_ACL_CONFIG
+        summary = f"save account {account.access_key}"
+        return await self.change(*(Change(server.addr, summary, code, account) for server in servers))
+
+    async def delete_account(self, access_key: str, servers: Sequence[BrokerServer]) -> list[Change]:
+        """Delete an account.
+
+        Raises:
+            PartialFailure, ReplyError: servers rejected the request.
+        """
+        header = DeleteAccount(access_key)
+        summary = f"delete account {access_key}"
+        return await self.change(
+            *(Change(server.addr, summary, RequestCode.DELETE_ACL_CONFIG, header) for server in servers)
+        )
+
+    async def set_global_addresses(
+        self, addresses: str, servers: Sequence[BrokerServer], *, path: str = ""
+    ) -> list[Change]:
+        """Replace the addresses from which requests need no account.
+
+        Args:
+            addresses: Patterns separated by commas, for example 10.0.0.*,192.168.1.7.
+            servers: Servers whose file is changed.
+            path: File on the servers; empty: their default one.
+
+        Raises:
+            PartialFailure, ReplyError: servers rejected the request.
+        """
+        header = UpdateWhiteAddresses(addresses, path)
+        code = RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG
+        summary = f"set global addresses {addresses}"
+        return await self.change(*(Change(server.addr, summary, code, header) for server in servers))
+
+    async def acl_configs(self, servers: Sequence[BrokerServer]) -> Answers[AclConfig]:
+        """Return the accounts, with their secret keys, and the global addresses of each server."""
+
+        async def ask(server: BrokerServer) -> AclConfig:
+            answer = await self.request(server.addr, RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG)
+            return fastjson.decode(answer.body, AclConfig)
+
+        return await self.ask_all(servers, ask)
+
+    async def acl_versions(self, servers: Sequence[BrokerServer]) -> Answers[list[AclFileVersion]]:
+        """Return the versions of the files with accounts of each server."""
+
+        async def ask(server: BrokerServer) -> list[AclFileVersion]:
+            answer = await self.request(server.addr, RequestCode.GET_BROKER_CLUSTER_ACL_INFO)
+            header = decode_header(answer, AclVersion)
+            files = fastjson.decode(header.all_acl_file_version.encode(), dict[str, DataVersion])
+            return [
+                AclFileVersion(header.cluster_name, header.broker_name, header.broker_addr, path, version)
+                for path, version in sorted(files.items())
+            ]
+
+        return await self.ask_all(servers, ask)
