@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from argparse import Namespace
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 import pytest
 
+from ariane.cli.mqadmin.broker_commands import cluster_list
+from ariane.cli.mqadmin.command import Output
+from ariane.cli.mqadmin.traffic_commands import stats_all
 from ariane.cluster.admin import Admin
 from ariane.cluster.broker_runtime import BrokerRates, RequestQueue, parse_runtime
 from ariane.cluster.topic_queries import TopicGroups, TopicSummary
@@ -27,6 +31,7 @@ from ariane.protocol.requests.routing import (
     BrokerData,
     ChangedTopics,
     ClusterInfo,
+    KvTableBody,
     KvValue,
     PutKv,
     QueueData,
@@ -340,3 +345,49 @@ def test_write_permission_counts_topics_except_in_a_dry_run() -> None:
     assert [tuple(result) for result in results] == [(NAMES, 7)]
     results, _ = run({}, lambda admin: admin.set_broker_writable("broker-a", False), is_dry_run=True)
     assert [tuple(result) for result in results] == [(NAMES, None)]
+
+
+# --- what mqadmin prints ---
+
+
+def outputs(script: Script, command: Callable[[Admin, Namespace], Any], **options: Any) -> list[Output]:
+    async def work(admin: Admin) -> list[Output]:
+        return [output async for output in command(admin, Namespace(**options))]
+
+    return run(script, work)[0]
+
+
+def test_servers_without_a_response_are_listed_with_unknown_values() -> None:
+    counters = {f"msg{kind}Total{day}": "3" for kind in ("Put", "Get") for day in ("TodayNow", "TodayMorning")}
+    table = {"brokerVersionDesc": "V4_9_4", "bootTimestamp": "5", "earliestMessageTimeStamp": "-1", **counters}
+    script: Script = {(MASTER, CODE.GET_BROKER_RUNTIME_INFO): KvTableBody(table)}
+    (output,) = outputs(script, cluster_list, moreStats=False, interval=None)
+    rows = [line.split() for line in output.text.splitlines()[1:]]
+    assert [row[3] for row in rows] == [MASTER, SLAVE, OTHER]
+    assert rows[0][4:] == [
+        "V4_9_4",
+        "0.00(unknown,unknownms)",
+        "0.00(unknown,unknownms)",
+        "unknown",
+        "unknown",
+        "unknown",
+    ]
+    assert rows[1][4:] == rows[2][4:] == ["unknown"] * 6
+    assert [row["runtime"] is None for row in output.data] == [False, True, True]
+    assert [missing.addr for missing in output.unavailable] == [SLAVE, OTHER]
+    (output,) = outputs(script, cluster_list, moreStats=True, interval=None)
+    assert [line.split()[2:] for line in output.text.splitlines()[1:]] == [
+        ["unknown", "unknown", "0", "0"],
+        ["unknown"] * 4,
+        ["unknown"] * 4,
+    ]
+
+
+def test_unknown_traffic_and_lag_are_printed_as_unknown() -> None:
+    script: Script = {
+        **{(addr, CODE.QUERY_TOPIC_CONSUME_BY_WHO): GroupList(("G",)) for addr in (MASTER, OTHER)},
+        **{(addr, CODE.GET_CONSUME_STATS): ConsumeStats() for addr in (MASTER, SLAVE, OTHER)},
+    }
+    (output,) = outputs(script, stats_all, topic="T", activeTopic=True)
+    assert output.text.splitlines()[1].split() == ["T", "G", *["unknown"] * 5]
+    assert {missing.addr for missing in output.unavailable} == {MASTER, SLAVE, OTHER}
