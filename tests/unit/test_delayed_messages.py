@@ -162,6 +162,12 @@ def test_a_broker_without_timers_is_not_asked_for_their_queue() -> None:
     assert keys(ScriptedBroker(levels=1)) == (["L0"], False)
 
 
+def test_timers_without_due_times_are_reported_instead_of_omitted() -> None:
+    found = asyncio.run(admin_of(ScriptedBroker(timers=[FAR_MS, 2_598_919])).list_delayed())
+    assert found.messages == []
+    assert "without due times (Apache 5.x)" in found.unavailable[0].reason
+
+
 def test_a_broker_that_does_not_respond_is_part_of_the_result() -> None:
     broker = ScriptedBroker(levels=1)
     broker.is_down = True

@@ -224,4 +224,4 @@ def _outcome_table(outcomes: list[ReplayOutcome]) -> Table:
         )
         for outcome in outcomes
     )
-    return Table("", tuple(map(Column, ("MESSAGE ID", "OUTCOME", "TOPIC", "NEW ID OR REASON"))), rows)
+    return Table("", tuple(map(Column, ("message id", "outcome", "topic", "new id or reason"))), rows)

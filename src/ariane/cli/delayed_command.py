@@ -69,7 +69,7 @@ def list_(
         remark = "No delayed message is pending." if due is None and topic is None else "No pending message matches."
     else:
         more = "; more are pending, raise --limit to see them" if found.is_truncated else ""
-        remark = f"{len(found.messages):,} pending{more}. Times are UTC."
+        remark = f"{len(found.messages):,} pending{more}."
     session.show(found, *([_table(found.messages)] if found.messages else []), remark)
     session.finish(found.unavailable)
 
@@ -118,7 +118,7 @@ def cancel(
 def _table(messages: list[DelayedMessage]) -> Table:
     from ariane.reports.report import Column, Table
 
-    names = ("DUE", "IN", "TOPIC", "MESSAGE ID", "KEYS", "LEVEL")
+    names = ("due (UTC)", "in", "topic", "message id", "keys", "level")
     rows = tuple(
         (
             utc(delayed.due_ms),

@@ -172,11 +172,11 @@ def search_topic(
     if not found.messages:
         remark = f"No messages of {topic} match."
     elif found.matching is None:
-        remark = f"{len(found.messages)} messages; unknown how many more match. Times are UTC."
+        remark = f"{len(found.messages)} messages; unknown how many more match."
     else:
         omitted = found.matching - len(found.messages)
         more = f"; {omitted:,} older omitted, raise --limit to see them" if omitted else ""
-        remark = f"{_count(len(found.messages), 'message')}{more}. Times are UTC."
+        remark = f"{_count(len(found.messages), 'message')}{more}."
     tables = [message_table(found.messages, with_origin=is_dead_letter)] if found.messages else []
     session.show(found, *tables, remark)
     session.finish(found.unavailable)
@@ -340,7 +340,7 @@ def track(
     message, tracks, traces = value
     parts: list[Table | str] = [f"{message.message_id} in {message.queue.topic}, {time_text(message.store_ms)}"]
     parts += [_track_table(tracks.tracks)] if tracks.tracks else ["No consumer group is online or has offsets."]
-    parts += [_trace_table(traces), "Times of traces are UTC, by the clients' clocks."] if traces.rows else []
+    parts += [_trace_table(traces), "Times of traces are by the clients' clocks."] if traces.rows else []
     data = {
         "messageId": message.message_id,
         "topic": message.queue.topic,
@@ -394,7 +394,7 @@ def _track_table(tracks: list[MessageTrack]) -> Table:
     reasons = [track.reason or "" if track.state is TrackState.UNKNOWN else "" for track in tracks]
     rows = tuple((track.group, track.state.value, reason) for track, reason in zip(tracks, reasons, strict=True))
     has_reasons = any(reasons)
-    names = ("GROUP", "STATE", "REASON") if has_reasons else ("GROUP", "STATE")
+    names = ("group", "state", "reason") if has_reasons else ("group", "state")
     return Table("", tuple(map(Column, names)), tuple(row[: len(names)] for row in rows))
 
 
@@ -402,12 +402,12 @@ def _trace_table(traces: TraceRows) -> Table:
     from ariane.reports.report import Column, Table
 
     columns = (
-        Column("EVENT"),
-        Column("GROUP"),
-        Column("CLIENT"),
-        Column("TIME"),
-        Column("TOOK", "ms"),
-        Column("OUTCOME"),
+        Column("event"),
+        Column("group"),
+        Column("client"),
+        Column("time (UTC)"),
+        Column("took", "ms"),
+        Column("outcome"),
     )
     rows = tuple(
         (

@@ -39,9 +39,9 @@ def message_table(messages: Sequence[ReceivedMessage], *, with_origin: bool = Fa
     """
     from ariane.reports.report import Column, Table
 
-    names = ["STORED", "MESSAGE ID", "TAG", "KEYS", "BYTES"]
+    names = ["stored (UTC)", "message id", "tag", "keys", "bytes"]
     if with_origin:
-        names[2:2] = ["TOPIC", "RETRIES"]
+        names[2:2] = ["topic", "retries"]
     rows = []
     for message in messages:
         row: list[datetime | str | int | None] = [utc(message.store_ms), message.message_id]

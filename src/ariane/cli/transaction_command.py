@@ -60,7 +60,7 @@ def list_(
     total = sum(broker.total for broker in found.brokers)
     kind = "discarded half messages" if over_limit else "open transactions"
     omitted = f"; {total - len(rows):,} omitted, raise --limit to see them" if total > len(rows) else ""
-    remark = f"{total:,} {kind}{omitted}. Times are UTC." if rows else f"No {kind}."
+    remark = f"{total:,} {kind}{omitted}." if rows else f"No {kind}."
     session.show(found, *([_table(rows)] if rows else []), remark)
     session.finish(found.unavailable)
 
@@ -97,7 +97,7 @@ def resume(
 def _table(messages: list[HalfMessage]) -> Table:
     from ariane.reports.report import Column, Table
 
-    names = ("STORED", "MESSAGE ID", "TOPIC", "GROUP", "KEYS", "CHECKS")
+    names = ("stored (UTC)", "message id", "topic", "group", "keys", "checks")
     rows = tuple(
         (
             utc(half.stored_ms if half.first_stored_ms is None else half.first_stored_ms),

@@ -20,7 +20,7 @@ from ariane.clock import SYSTEM_CLOCK
 from ariane.cluster.connection import BrokerServer, BrokerUnavailable, Change
 from ariane.cluster.message_query import MessageOperations, to_message
 from ariane.cluster.queue_reading import QueueServer
-from ariane.errors import ArianeError, ReplyError
+from ariane.errors import ArianeError, ProtocolError, ReplyError
 from ariane.model import ids
 from ariane.model.message import REAL_TOPIC, TIMER_OUT_MS, UNIQ_KEY, MessageQueue, ReceivedMessage
 from ariane.model.topic import SCHEDULE_TOPIC, TIMER_TOPIC
@@ -34,6 +34,7 @@ from ariane.protocol.requests.routing import KvTableBody, TopicTable
 TIMER_QUEUE, CANCEL_QUEUE = 0, 1  # queues of the timer topic
 ENTRIES = 1_000  # entries per request; a broker may return fewer
 LIMIT = 1_000
+DUE_MIN_MS = 10**12  # a smaller tags code is not a time of this century, but the hash of a tag
 UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -151,7 +152,7 @@ class DelayedOperations(MessageOperations):
                 raise
             raise ArianeError(
                 f"{server.broker} {server.addr} runs {await self._version(server)}, which does not support"
-                " RECALL_MESSAGE (370): delayed messages can be cancelled on Ariane and Apache RocketMQ 5.3.1 or later"
+                " RECALL_MESSAGE (370): delayed messages can be cancelled on Ariane and Apache RocketMQ 5.3.2 or later"
             ) from None
         return delayed
 
@@ -195,11 +196,12 @@ class DelayedOperations(MessageOperations):
         cancelled = {entry.tags_code async for _, entry in self._entries(server, CANCEL_QUEUE)}
         now_ms = SYSTEM_CLOCK.now_ms()
         # A moved timer has two entries while the older file still exists: the later one counts.
-        pending = [
-            (entry.tags_code, number, entry.physic_offset)
-            async for number, entry in self._entries(server, TIMER_QUEUE)
-            if entry.tags_code > now_ms and number not in cancelled and wanted.accepts_time(entry.tags_code)
-        ]
+        pending = []
+        async for number, entry in self._entries(server, TIMER_QUEUE):
+            if entry.tags_code < DUE_MIN_MS:
+                raise ProtocolError(f"{TIMER_TOPIC} has entries without due times (Apache 5.x), which cannot be listed")
+            if entry.tags_code > now_ms and number not in cancelled and wanted.accepts_time(entry.tags_code):
+                pending.append((entry.tags_code, number, entry.physic_offset))
         found: dict[str, DelayedMessage] = {}
         for due_ms, _, offset in sorted(pending):
             answer = await self.peers.request(
