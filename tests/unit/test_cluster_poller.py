@@ -230,6 +230,21 @@ def test_a_silent_master_is_down(is_known: bool) -> None:
     assert master.expected_topics == (frozenset({"T", "%RETRY%G"}) if is_known else None)
 
 
+def test_a_silent_server_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    servers = Servers()
+
+    async def run() -> None:
+        poller = ClusterPoller(servers, ["ns", "ns2"], detail_wait_s=10)
+        rounds: list[set[str]] = [{"slave:1", "ns2"}, {"slave:1", "ns2"}, set(), {"slave:1"}]
+        for servers.silent in rounds:
+            await poller.poll()
+
+    asyncio.run(run())
+    assert [record.getMessage().partition(" does")[0] for record in caplog.records] == [
+        "Name server ns2", "Broker b (slave:1)", "Broker b (slave:1)",
+    ]  # fmt: skip
+
+
 def test_a_hung_master_does_not_delay_the_scrape_for_longer_than_its_limit() -> None:
     servers = Servers()
 

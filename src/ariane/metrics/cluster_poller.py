@@ -97,6 +97,7 @@ class ClusterPoller:
         self._polling: asyncio.Task[PolledCluster] | None = None  # shared by concurrent scrapes
         self._refreshing: asyncio.Task[ClusterDetails] | None = None  # the detail round in flight
         self._details: ClusterDetails | None = None  # of the last complete detail round
+        self._silent: set[str] = set()  # servers whose silence was logged: once, not at each scrape
         self._requests = 0  # of base rounds since the start
         self._failed = 0  # those that a broker rejected
 
@@ -140,14 +141,20 @@ class ClusterPoller:
         for addr, response in zip(self._name_servers, responses, strict=True):
             is_up[addr] = not isinstance(response, BaseException)
             if isinstance(response, ArianeError):
-                log.warning("Name server %s does not respond: %s", addr, response)
+                self._report_silence(f"Name server {addr}", response)
             elif isinstance(response, BaseException):
                 raise response
             else:
+                self._silent.discard(f"Name server {addr}")
                 for name, broker in response.broker_addr_table.items():
                     for broker_id, broker_addr in broker.broker_addrs.items():
                         found[name, broker_id] = ListedBroker(broker.cluster, name, broker_id, broker_addr)
         return [found[key] for key in sorted(found)], is_up
+
+    def _report_silence(self, server: str, reason: object) -> None:
+        if server not in self._silent:
+            self._silent.add(server)
+            log.warning("%s does not respond: %s", server, reason)
 
     async def _base(self, target: ListedBroker, timeout_s: float) -> tuple[ScrapedBroker, frozenset[str]]:
         """Return the base values of a broker, and the names of its groups."""
@@ -155,12 +162,15 @@ class ClusterPoller:
         try:
             async with asyncio.timeout(timeout_s):
                 if target.broker_id == MASTER_ID:
-                    return await self._master(target, requests)
-                runtime = await requests.runtime_table()
-                return ScrapedBroker(**target._asdict(), is_up=True, runtime=runtime), frozenset()
+                    result = await self._master(target, requests)
+                else:
+                    runtime = await requests.runtime_table()
+                    result = ScrapedBroker(**target._asdict(), is_up=True, runtime=runtime), frozenset()
+            self._silent.discard(f"Broker {target.name} ({target.addr})")
+            return result
         except (ArianeError, TimeoutError) as error:
             reason = str(error) or f"not finished within {timeout_s:g} s"
-            log.warning("Broker %s (%s) does not respond: %s", target.name, target.addr, reason)
+            self._report_silence(f"Broker {target.name} ({target.addr})", reason)
             known = self._known_topics.get(target.name)
             return ScrapedBroker(**target._asdict(), is_up=False, expected_topics=known), frozenset()
         finally:
