@@ -1,7 +1,11 @@
-"""The language of docstrings, comments, messages and pages: no word of the list that docs/glossary.md replaces."""
+"""The language of docstrings, comments, messages and pages: no word of the list that docs/glossary.md replaces.
+
+Of tests and benches only docstrings and comments are read (their texts quote other programs), of scripts only comments.
+"""
 
 from __future__ import annotations
 
+import ast
 import io
 import re
 import tokenize
@@ -12,6 +16,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
+TESTS = sorted(path for name in ("tests", "benches") for path in (ROOT / name).rglob("*.py"))
+SCRIPTS = sorted(path for name in (".ci", "scripts") for path in (ROOT / name).iterdir() if path.is_file())
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")])
 
 # Dialect, and the plain word for it (docs/glossary.md has the terms of the field).
@@ -55,6 +61,27 @@ def python_prose(source: str) -> Iterator[tuple[int, str]]:
                 yield token.start[0] + number, line
 
 
+def comments_and_docstrings(source: str) -> Iterator[tuple[int, str]]:
+    """Yield line numbers and texts of comments and docstrings."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and (
+            text := ast.get_docstring(node, clean=False)
+        ):
+            for number, line in enumerate(text.splitlines()):
+                yield node.body[0].lineno + number, line
+
+
+def script_prose(script: str) -> Iterator[tuple[int, str]]:
+    """Yield line numbers and comments of a shell script."""
+    for number, line in enumerate(script.splitlines(), 1):
+        _, hash_sign, comment = line.partition("#")
+        if hash_sign:
+            yield number, comment
+
+
 def page_prose(page: str) -> Iterator[tuple[int, str]]:
     """Yield line numbers and texts of a page outside its code blocks."""
     is_code = False
@@ -69,8 +96,18 @@ def page_prose(page: str) -> Iterator[tuple[int, str]]:
 def test_texts_use_the_terms_of_the_glossary(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     lines = python_prose(text) if path.suffix == ".py" else page_prose(text)
-    found = [f"{path.name}:{number}: {fault!r}" for number, line in lines for fault in faults(line)]
-    assert found == [], "docs/glossary.md has the terms"
+    result = [f"{path.name}:{number}: {fault!r}" for number, line in lines for fault in faults(line)]
+    assert result == [], "docs/glossary.md has the terms"
+
+
+@pytest.mark.parametrize("path", [*TESTS, *SCRIPTS], ids=lambda path: str(path.relative_to(ROOT)))
+def test_comments_of_tests_and_scripts_use_the_terms_of_the_glossary(path: Path) -> None:
+    if path.resolve() == Path(__file__).resolve():
+        return  # quotes the words
+    text = path.read_text(encoding="utf-8")
+    lines = comments_and_docstrings(text) if path.suffix == ".py" else script_prose(text)
+    wrong = [f"{path.name}:{number}: {fault!r}" for number, line in lines for fault in faults(line)]
+    assert wrong == [], "docs/glossary.md has the terms"
 
 
 def test_the_list_finds_dialect_and_spares_code() -> None:

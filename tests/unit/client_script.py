@@ -40,14 +40,14 @@ Answer = Callable[[Asked], Command]
 
 
 class Script:
-    """`answers` by request code; a code that is missing fails the test. What was asked stands in `asked`."""
+    """`answers` by request code; a code that is missing fails the test. `asked` records the requests."""
 
     def __init__(self, answers: dict[int, Answer]) -> None:
         self.answers = answers
         self.asked: list[Asked] = []
 
     def of(self, code: int) -> list[Asked]:
-        return [one for one in self.asked if one.code == code]
+        return [item for item in self.asked if item.code == code]
 
     def _answer(self, asked: Asked) -> Command:
         self.asked.append(asked)
@@ -122,21 +122,21 @@ def route(*brokers: str, queues: int = 2, perm: int = 6) -> TopicRoute:
 
 def name_server(topics: dict[str, TopicRoute]) -> Answer:
     def answer(asked: Asked) -> Command:
-        found = topics.get(asked.fields["topic"])
-        if found is None:
+        result = topics.get(asked.fields["topic"])
+        if result is None:
             return Command(ResponseCode.TOPIC_NOT_EXIST, remark="no topic")
-        return Command(ResponseCode.SUCCESS, body=fastjson.write(found))
+        return Command(ResponseCode.SUCCESS, body=fastjson.write(result))
 
     return answer
 
 
 def instance(script: Script, clock: FakeClock | None = None) -> ClientInstance:
     """An instance that is open, without a connection."""
-    made = ClientInstance("ns:1;ns2:1", clock=clock or FakeClock(is_auto=True), rng=Random(1))
-    made._peers = script  # the only door to the network
-    made._routes = RouteCache(script, ("ns:1", "ns2:1"), timeout_ms=3000, rng=Random(1))
+    client = ClientInstance("ns:1;ns2:1", clock=clock or FakeClock(is_auto=True), rng=Random(1))
+    client._peers = script  # the only door to the network
+    client._routes = RouteCache(script, ("ns:1", "ns2:1"), timeout_ms=3000, rng=Random(1))
     script.answers.setdefault(RequestCode.HEART_BEAT, lambda asked: Command(0))
-    return made
+    return client
 
 
 def invoker(listener, hooks=(), *, clock=None, is_orderly: bool = False, **settings) -> ListenerInvoker:

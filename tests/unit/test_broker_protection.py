@@ -19,7 +19,7 @@ PEER = Peer(1, "127.0.0.1", 1, b"")
 
 
 class Scene:
-    """A broker's disk: how long the next send takes, and what waits to be flushed."""
+    """A broker's disk: how long the next send takes, and the bytes that are not flushed yet."""
 
     def __init__(self) -> None:
         self.now = 100.0

@@ -1,4 +1,4 @@
-"""State of the broker besides messages: topics, groups, offsets, members, locks. No clock, no socket."""
+"""State of the broker except messages: topics, groups, offsets, members, locks. No clock, no socket."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ def consumer(group: str, *subscriptions: SubscriptionData) -> ConsumerData:
 def test_an_auto_created_topic_gets_the_smaller_number_of_queues_without_the_inherit_bit() -> None:
     table = topics()
     four = table.create_from_template("TBW102", "T", 4)
-    many = table.create_from_template("TBW102", "U", 100)
-    assert four is not None and many is not None
+    config = table.create_from_template("TBW102", "U", 100)
+    assert four is not None and config is not None
     assert (four.read_queue_nums, four.write_queue_nums, four.perm) == (4, 4, 6)
-    assert many.write_queue_nums == 8
+    assert config.write_queue_nums == 8
     assert table.get("T") == four
 
 
 def test_an_auto_created_topic_has_at_least_one_queue() -> None:
-    made = topics().create_from_template("TBW102", "T", 0)
-    assert made is not None and made.write_queue_nums == 1
+    config = topics().create_from_template("TBW102", "T", 0)
+    assert config is not None and config.write_queue_nums == 1
 
 
 @pytest.mark.parametrize("template", ["OFFSET_MOVED_EVENT", "unknown"])
@@ -68,12 +68,12 @@ def test_there_is_no_template_topic_without_auto_creation() -> None:
 
 def test_each_topic_change_increments_the_version_and_is_notified() -> None:
     table = topics()
-    told = []
-    table.on_table_change = lambda: told.append(table.table().data_version.counter)
+    reported = []
+    table.on_table_change = lambda: reported.append(table.table().data_version.counter)
     table.put(TopicConfig(topic_name="T"))
     table.delete("T")
     table.delete("T")
-    assert told == [1, 2]
+    assert reported == [1, 2]
 
 
 @pytest.mark.parametrize("name", ["", "a b", "../x", "x" * 128, "a/b"])
@@ -129,8 +129,8 @@ def test_groups_are_auto_created_only_if_enabled() -> None:
     assert closed.get_or_create("CID_RMQ_SYS_TRANS") is not None
     assert closed.get_or_create("TOOLS_CONSUMER") is not None
     opened = GroupRegistry(SubscriptionGroupTable(), auto_create=True, now_ms=lambda: 0)
-    made = opened.get_or_create("G")
-    assert made is not None and made.retry_max_times == 16
+    config = opened.get_or_create("G")
+    assert config is not None and config.retry_max_times == 16
 
 
 def test_offsets_round_trip_and_are_removed_by_topic_and_group() -> None:
@@ -140,15 +140,15 @@ def test_offsets_round_trip_and_are_removed_by_topic_and_group() -> None:
     offsets.commit("H", "T", 0, 3)
     offsets.commit("G", "TG", 0, 5)
     text = fastjson.write(offsets.table(), pretty=True)
-    again = ConsumerOffsets(fastjson.decode(text, ConsumerOffsetTable))
-    assert again.get("G", "T", 1) == 9
-    assert again.get("G", "T", 7) is None
-    again.remove_group("G")
-    assert again.get("G", "T", 0) is None
-    assert again.get("G", "TG", 0) is None
-    assert again.get("H", "T", 0) == 3
-    again.remove_topic("T")
-    assert again.table() == ConsumerOffsetTable({})
+    repeated = ConsumerOffsets(fastjson.decode(text, ConsumerOffsetTable))
+    assert repeated.get("G", "T", 1) == 9
+    assert repeated.get("G", "T", 7) is None
+    repeated.remove_group("G")
+    assert repeated.get("G", "T", 0) is None
+    assert repeated.get("G", "TG", 0) is None
+    assert repeated.get("H", "T", 0) == 3
+    repeated.remove_topic("T")
+    assert repeated.table() == ConsumerOffsetTable({})
 
 
 def test_the_offsets_file_has_the_format_of_java() -> None:
@@ -251,9 +251,9 @@ def test_clients_are_found_among_consumers_and_producers() -> None:
     members.heartbeat_consumer(consumer("G"), member(1, seen_ms=5))
     members.heartbeat_consumer(consumer("G"), member(2, seen_ms=9))  # the same client, connected once more
     members.heartbeat_consumer(consumer("G"), member(3, "c2"))
-    found = members.find_consumer("G", "c1")
-    assert found is not None and found.peer_id == 2
-    assert sorted(one.peer_id for one in members.consumer_members("G")) == [2, 3]
+    result = members.find_consumer("G", "c1")
+    assert result is not None and result.peer_id == 2
+    assert sorted(item.peer_id for item in members.consumer_members("G")) == [2, 3]
 
 
 def test_a_producer_is_found_while_any_of_its_groups_is_registered() -> None:
@@ -261,12 +261,12 @@ def test_a_producer_is_found_while_any_of_its_groups_is_registered() -> None:
     for group in ("A", "B"):
         members.heartbeat_producer(group, member(1))
     members.remove_producer("B", 1)
-    found = members.find_producer("c1")
-    assert found is not None and found.peer_id == 1
+    result = members.find_producer("c1")
+    assert result is not None and result.peer_id == 1
     members.heartbeat_producer("A", member(2))
     members.remove_peer(2)
-    found = members.find_producer("c1")
-    assert found is not None and found.peer_id == 1
+    result = members.find_producer("c1")
+    assert result is not None and result.peer_id == 1
     members.heartbeat_producer("A", member(1, "renamed"))
     assert members.find_producer("c1") is None
     members.remove_peer(1)

@@ -68,10 +68,10 @@ def test_the_sampling_window_slides(window: object, kept: int) -> None:
         item.count += number
         item.sample(window, number * every)  # type: ignore[arg-type]
     spans = kept - 1
-    held = item.snapshot(window)  # type: ignore[arg-type]
-    assert held.times == spans
-    assert held.sum == sum(range(100 - spans, 100))
-    assert held.tps == pytest.approx(held.sum * 1000 / (spans * every))
+    snapshot = item.snapshot(window)  # type: ignore[arg-type]
+    assert snapshot.times == spans
+    assert snapshot.sum == sum(range(100 - spans, 100))
+    assert snapshot.tps == pytest.approx(snapshot.sum * 1000 / (spans * every))
 
 
 def test_the_average_without_events_is_zero() -> None:
@@ -79,7 +79,7 @@ def test_the_average_without_events_is_zero() -> None:
     item.count = 5  # a BROKER_ item: its times are never raised
     item.sample(MINUTE, 10_000)
     assert item.snapshot(MINUTE) == StatsSnapshot(5, 0.5, 0, 0.0)
-    item.sample(MINUTE, 0)  # and a clock that stands still is no division by zero
+    item.sample(MINUTE, 0)  # and a clock that stands still causes no division by zero
     assert item.snapshot(MINUTE).tps == 0.0
 
 
@@ -124,8 +124,8 @@ def test_every_event_is_recorded_under_its_item_names_and_keys() -> None:
     stats.record_transaction_read("H", 4, 400)
     for item in stats.items():
         item.sample(MINUTE, 10_000)
-    held = {f"{name} {key}": (one.sum, one.times) for name, key, one in stats.snapshots(MINUTE)}
-    assert held == {
+    counts = {f"{name} {key}": (entry.sum, entry.times) for name, key, entry in stats.snapshots(MINUTE)}
+    assert counts == {
         "TOPIC_PUT_NUMS T": (6, 2),
         "TOPIC_PUT_SIZE T": (570, 2),
         "TOPIC_PUT_NUMS SCHEDULE_TOPIC_XXXX": (2, 2),
@@ -147,7 +147,7 @@ def test_every_event_is_recorded_under_its_item_names_and_keys() -> None:
         "BROKER_PUT_NUMS C": (7, 0),
         "BROKER_GET_NUMS C": (36, 0),
     }
-    assert {name: one.values() for name, one in stats.moments.items()} == {
+    assert {name: entry.values() for name, entry in stats.moments.items()} == {
         "GROUP_GET_FALL_SIZE": {"1@T@G": 177},
         "GROUP_GET_FALL_TIME": {"1@T@G": 5},
     }
@@ -284,7 +284,7 @@ def test_a_put_is_counted_in_its_time_bucket(ms: float, label: str) -> None:
     puts = StoreStats()
     puts.record_slow_put(ms)
     minute = puts.roll_minute()
-    assert dict(zip(LABELS, minute.coarse, strict=True)) == {one: int(one == label) for one in LABELS}
+    assert dict(zip(LABELS, minute.coarse, strict=True)) == {item: int(item == label) for item in LABELS}
     assert f"{label}:1 " in minute.format_java()
     assert puts.roll_minute().total == 0
 

@@ -48,16 +48,16 @@ class Rig:
         return placed
 
     def deliver(self) -> list[str]:
-        """Deliver what is due; bodies in the order of their arrival since the last call."""
+        """Deliver the due messages; return bodies in the order of their arrival since the last call."""
         before = self.store.max_offset("T", 1)
         while self.deliveries.deliver(3):
             pass
         self.store.dispatch_pending()
-        return [one.body.decode() for one in self.records()[before:]]
+        return [stored_record.body.decode() for stored_record in self.records()[before:]]
 
     def records(self) -> list[record.Record]:
-        found = [self.store.read_queue_record("T", 1, at) for at in range(self.store.max_offset("T", 1))]
-        return [record.decode(data) for data in found if data is not None]
+        match = [self.store.read_queue_record("T", 1, position) for position in range(self.store.max_offset("T", 1))]
+        return [record.decode(data) for data in match if data is not None]
 
 
 # --- which messages are delayed ---
@@ -156,9 +156,9 @@ def test_a_delivered_message_has_its_original_topic_queue_and_properties() -> No
     placed = rig.send("x", __STARTDELIVERTIME=str(NOW_MS + 5), TAGS="a", k="v")
     rig.clock.advance_ms(10)
     rig.deliver()
-    (one,) = rig.records()
-    assert (one.topic, one.queue_id, one.body, ~one.prepared_offset) == ("T", 1, b"x", placed.offset)
-    assert one.property_map() == {"__STARTDELIVERTIME": str(NOW_MS + 5), "TAGS": "a", "k": "v"}
+    (item,) = rig.records()
+    assert (item.topic, item.queue_id, item.body, ~item.prepared_offset) == ("T", 1, b"x", placed.offset)
+    assert item.property_map() == {"__STARTDELIVERTIME": str(NOW_MS + 5), "TAGS": "a", "k": "v"}
     assert rig.store.get("T", 1, 0, 1, RecordFilter(frozenset({97}))).records  # found by its tag
 
 
@@ -210,12 +210,12 @@ def test_a_cancelled_timer_is_not_delivered_even_after_a_restart() -> None:
     rig = Rig()
     placed = rig.send("no", TIMER_DELAY_MS="10")
     rig.send("yes", TIMER_DELAY_MS="11")
-    found = decode_timer(rig.store.read_record(placed.offset))
-    assert found is not None
-    rig.deliveries.cancel(found.number, found.due_ms, HOST)
+    match = decode_timer(rig.store.read_record(placed.offset))
+    assert match is not None
+    rig.deliveries.cancel(match.number, match.due_ms, HOST)
     rig.store.dispatch_pending()
     with pytest.raises(ReplyError, match="cancelled"):
-        rig.deliveries.cancel(found.number, found.due_ms, HOST)
+        rig.deliveries.cancel(match.number, match.due_ms, HOST)
     rig.store.close()
     rig.open()
     rig.clock.advance_ms(100)
@@ -262,18 +262,18 @@ def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("restart", ["none", "clean", "killed", "state lost", "run lost"])
 def test_many_timers_are_delivered_in_order_across_runs_and_restarts(restart: str) -> None:
     rig = Rig()
-    wanted: list[str] = []
+    expected: list[str] = []
     for number in range(120):
         after_ms = (number * 37) % 101 + 1
-        wanted.append(f"{after_ms:03d}.{number:03d}")
-        rig.send(wanted[-1], TIMER_DELAY_MS=str(after_ms))
+        expected.append(f"{after_ms:03d}.{number:03d}")
+        rig.send(expected[-1], TIMER_DELAY_MS=str(after_ms))
         if number % 5 == 4:
             rig.store.flush()
             rig.store.write_checkpoint()
-    got = []
+    received = []
     for step in range(0, 121, 20):
         rig.clock.set_ms(NOW_MS + step)
-        got += rig.deliver()
+        received += rig.deliver()
         if restart == "none":
             continue
         if restart == "killed":
@@ -287,7 +287,7 @@ def test_many_timers_are_delivered_in_order_across_runs_and_restarts(restart: st
         if restart == "run lost" and files:
             rig.disk.remove(f"/store/timers/{files[0]}")
         rig.open()
-    assert got == sorted(wanted, key=lambda text: (text[:3], text[4:]))
+    assert received == sorted(expected, key=lambda text: (text[:3], text[4:]))
 
 
 @pytest.mark.usefixtures("small_runs")

@@ -28,12 +28,12 @@ TRUTHS = {"TRUE": True, "FALSE": False, "NULL": None}
 @pytest.mark.parametrize("left", TRUTHS)
 @pytest.mark.parametrize("right", TRUTHS)
 def test_and_or_not_have_three_values(left, right):
-    one, other = TRUTHS[left], TRUTHS[right]
-    both = False if False in (one, other) else None if None in (one, other) else True
-    either = True if True in (one, other) else None if None in (one, other) else False
+    item, other = TRUTHS[left], TRUTHS[right]
+    both = False if False in (item, other) else None if None in (item, other) else True
+    either = True if True in (item, other) else None if None in (item, other) else False
     assert truth(f"{left} AND {right}") is both
     assert truth(f"{left} OR {right}") is either
-    assert truth(f"NOT {left}") is (None if one is None else not one)
+    assert truth(f"NOT {left}") is (None if item is None else not item)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_and_or_not_have_three_values(left, right):
         ("5 < a", False),
         ("a >= 5 AND a <= 5", True),
         ("a > 4.5", True),
-        ("d > 2 OR a = 5", None),  # 2.5 is no whole number: no answer at all
+        ("d > 2 OR a = 5", None),  # 2.5 is not an integer: the result is unknown
         ("n < 0", True),
         ("n = -3", True),
         ("b = 'x'", True),
@@ -66,7 +66,7 @@ def test_and_or_not_have_three_values(left, right):
         ("gone = gone", True),
         ("t = TRUE", True),
         ("b = TRUE", False),
-        ("a", False),  # a text is no truth value
+        ("a", False),  # a text is not a truth value
         ("gone", None),
         ("-a = 5", None),  # a property is not negated
         ("a = 5 -- so it is", True),
@@ -236,10 +236,10 @@ def test_invalid_doubles_are_rejected(text):
 
 def test_doubles_have_a_total_order():
     ordered = [float("-inf"), -1.0, -0.0, 0.0, 1.0, float("inf"), float("nan")]
-    for i, left in enumerate(ordered):
+    for i, remaining in enumerate(ordered):
         for j, right in enumerate(ordered):
-            found = numbers.order(left, right)
-            assert (found > 0) - (found < 0) == (i > j) - (i < j)
+            result = numbers.order(remaining, right)
+            assert (result > 0) - (result < 0) == (i > j) - (i < j)
 
 
 @pytest.fixture

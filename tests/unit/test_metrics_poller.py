@@ -72,7 +72,7 @@ class Cluster(ConnectionPool):
             )
             return good(f'{{"offsetTable":{{{inside}}}}}'.encode())
         if code == RequestCode.QUERY_CONSUME_TIME_SPAN:
-            return good(msgspec.json.encode({"consumeTimeSpanSet": [_span(*one) for one in self.delays.items()]}))
+            return good(msgspec.json.encode({"consumeTimeSpanSet": [_span(*delay) for delay in self.delays.items()]}))
         assert code == RequestCode.VIEW_BROKER_STATS_DATA
         count = self.counted.get((addr, values["statsName"], values["statsKey"]))
         if count is None:
@@ -112,9 +112,9 @@ def test_a_round_samples_a_master_and_its_slave() -> None:
     cluster = Cluster()
     master, slave = one_round(cluster)
     assert master.topics == (TopicQueueRanges("T", 1000, ((0, 0, 100), (1, 3, 50))),)
-    # What waits in queue 0 is 4.1 s old; nothing waits in queue 1.
+    # The oldest pending message of queue 0 is 4.1 s old; queue 1 has none.
     assert master.groups == (GroupProgress("G", "T", 1000, 1000, ((0, 90, 0, 100, 4100), (1, 50, 3, 50, None))),)
-    none = {(one.name, one.sum, one.tps) for one in master.counters}
+    none = {(counter.name, counter.sum, counter.tps) for counter in master.counters}
     assert none == {("GROUP_GET_NUMS", 0, 0.0), ("TOPIC_PUT_NUMS", 0, 0.0), ("SNDBCK_PUT_NUMS", 0, 0.0)}
     assert slave.counters == (
         StatsCounter("GROUP_GET_NUMS", "T", "G", 1000, 60, 1.0),
@@ -122,7 +122,9 @@ def test_a_round_samples_a_master_and_its_slave() -> None:
     )
     assert (slave.broker_id, slave.topics, slave.groups) == (1, (), ())
     assert master.runtime == sample.BrokerRuntime(1000, 77, 5, 6, None, 900, None)
-    of_broker = {addr: [code for one, code, _ in cluster.asked if one == addr] for addr in ("master:1", "slave:1")}
+    of_broker = {
+        addr: [code for counter, code, _ in cluster.asked if counter == addr] for addr in ("master:1", "slave:1")
+    }
     assert (master.requests, slave.requests) == tuple(len(codes) for codes in of_broker.values()) == (9, 3)
     assert RequestCode.PULL_MESSAGE not in of_broker["master:1"]
     # Committed offsets first, so that no lag is too small.
@@ -159,19 +161,19 @@ def test_requests_beyond_the_limit_of_a_round_move_to_the_next() -> None:
 
     async def work() -> tuple[list[list[str]], list[list[str]], list[OmittedPart]]:
         rounds = sampler(cluster, pairs=2, ages=1, topics=2)
-        groups, topics, left = [], [], []
+        groups, topics, remaining = [], [], []
         for _ in range(3):
             (master, _) = await rounds.poll()
-            groups.append([one.group for one in master.groups])
-            topics.append([one.topic for one in master.topics])
-            left.append(master.skipped)
-        return groups, topics, left
+            groups.append([group.group for group in master.groups])
+            topics.append([group.topic for group in master.topics])
+            remaining.append(master.skipped)
+        return groups, topics, remaining
 
-    groups, topics, left = asyncio.run(work())
+    groups, topics, remaining = asyncio.run(work())
     assert groups == [["G0", "G1"], ["G2", "G3"], ["G4", "G0"]]
     # "gone" has its turn, too, and is refused.
     assert topics == [["T", "other0"], ["T", "other1", "other2"], ["T", "other0"]]
-    assert left[0] == OmittedPart(topics=2, groups=3, counters=3, ages=1)
+    assert remaining[0] == OmittedPart(topics=2, groups=3, counters=3, ages=1)
     with pytest.raises(ConfigError, match="pairs in a round"):
         sampler(cluster, pairs=0)
 
@@ -199,7 +201,7 @@ def test_a_rejected_request_is_reported_and_affects_no_other() -> None:
     cluster.offsets["gone@G"] = {0: 7}
     (master, _) = one_round(cluster)
     assert master.failed_requests == (f"offsets of gone: code {ResponseCode.TOPIC_NOT_EXIST}: no such topic",)
-    assert [(one.topic, one.bounds_at_ms, one.queues) for one in master.groups] == [
+    assert [(group.topic, group.bounds_at_ms, group.queues) for group in master.groups] == [
         ("T", 1000, ((0, 90, 0, 100, 4100), (1, 50, 3, 50, None))),
         ("gone", None, ((0, 7, None, None, None),)),
     ]
@@ -217,13 +219,13 @@ def test_brokers_remain_listed_while_name_servers_are_unavailable_or_drop_them_b
         assert len(await rounds.poll()) == 2
         cluster.silent = {"ns"}
         clock.advance_ms(2 * FORGET_MS)
-        assert [one.error for one in await rounds.poll()] == [None, None]
+        assert [item.error for item in await rounds.poll()] == [None, None]
         cluster.silent = {"slave:1"}
         await rounds.poll()
         cluster.brokers = {0: "master:1"}
-        assert [one.error is None for one in await rounds.poll()] == [True, False]
+        assert [item.error is None for item in await rounds.poll()] == [True, False]
         clock.advance_ms(FORGET_MS + 1)
-        assert [one.addr for one in await rounds.poll()] == ["master:1"]
+        assert [item.addr for item in await rounds.poll()] == ["master:1"]
 
     asyncio.run(work())
 
@@ -233,11 +235,11 @@ def test_the_messages_of_a_sample_contain_all_of_it() -> None:
     (body,) = sample.encode_messages(master)
     assert msgspec.json.decode(body, type=Sample) == master
     queues = tuple((queue, 0, queue) for queue in range(9000))
-    many = msgspec.structs.replace(
+    sample_of_many = msgspec.structs.replace(
         slave, topics=tuple(TopicQueueRanges(f"T{number}", 1, queues) for number in range(5))
     )
-    parts = [msgspec.json.decode(body, type=Sample) for body in sample.encode_messages(many)]
-    assert [[one.topic for one in part.topics] for part in parts] == [["T0", "T1"], ["T2", "T3"], ["T4"]]
+    parts = [msgspec.json.decode(body, type=Sample) for body in sample.encode_messages(sample_of_many)]
+    assert [[topic.topic for topic in part.topics] for part in parts] == [["T0", "T1"], ["T2", "T3"], ["T4"]]
     assert [(part.part, len(part.counters)) for part in parts] == [(0, 2), (1, 0), (2, 0)]
 
 
@@ -280,12 +282,12 @@ def test_unsent_samples_are_retried_and_dropped_ones_are_counted(monkeypatch: py
         await collector_rounds(cluster, producer, clock).run(on_round, stop)
 
     asyncio.run(work(4))
-    assert [(one.pending, one.dropped) for one in seen] == [(1, 0), (3, 0), (3, 2), (0, 4)]
-    assert [isinstance(one.error, ArianeError) for one in seen] == [True, True, True, False]
-    told = [msgspec.json.decode(body, type=Sample) for body in producing.sent]
+    assert [(item.pending, item.dropped) for item in seen] == [(1, 0), (3, 0), (3, 2), (0, 4)]
+    assert [isinstance(item.error, ArianeError) for item in seen] == [True, True, True, False]
+    reported = [msgspec.json.decode(body, type=Sample) for body in producing.sent]
     # Oldest first; those of the last round know how many are lost.
-    assert [one.round for one in told] == [1, 3, 4, 4]
-    assert told[-1].dropped_samples == 2
+    assert [item.round for item in reported] == [1, 3, 4, 4]
+    assert reported[-1].dropped_samples == 2
 
 
 def test_once_reports_that_no_broker_accepted_the_samples() -> None:

@@ -20,10 +20,10 @@ STOP = 1 << 40
 
 
 class Queues:
-    """The two queues as a disk keeps them, what is open by the rules, and a `Halves` that is told the same."""
+    """The two queues as on disk, the open transactions by the rules, and an `OpenTransactions` with the same input."""
 
     def __init__(self, spread: int) -> None:
-        self.spread = spread  # empty places between two halves, so that few of them fill many pieces
+        self.spread = spread  # gaps between two half messages, so that few of them fill many pieces
         self.halves = OpenTransactions()
         self.roots: dict[int, int] = {}
         self.ops: list[int] = []
@@ -61,7 +61,7 @@ class Queues:
             assert self.halves.newest_copy(root) == self.open.get(root)
             assert self.halves.is_open(offset) == (self.open.get(root) == offset)
         pieces = list(self.halves.open_batches(STOP if self.next > 1 << 30 else self.next + 1, 0))
-        assert [one for piece in pieces for one in piece] == sorted(self.open.values())
+        assert [item for piece in pieces for item in piece] == sorted(self.open.values())
         assert all(len(piece) <= PIECE_OFFSETS for piece in pieces)
 
 
@@ -95,7 +95,7 @@ def test_progress_passes_ended_half_messages_but_no_op_message_still_needed() ->
         queues.store()
     for root in (3, 0, 1):
         queues.end(root)
-    assert queues.halves.trim() == (2, 0)  # the op of 3 comes first, and 3 lies behind 2, which is open
+    assert queues.halves.trim() == (2, 0)  # the op message of 3 is first, and 3 follows 2, which is open
     queues.store(2)
     assert queues.halves.trim() == (4, 3)
     queues.end(2)

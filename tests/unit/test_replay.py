@@ -49,7 +49,7 @@ def original(number: int = 0, topic: str = "%DLQ%G", sys_flag: int = 0, **own: s
 
 
 class FakeTarget:
-    """Takes messages; refuses or loses those it is told to."""
+    """Accepts messages; rejects or loses configured ones."""
 
     def __init__(self, prefix: str = "N") -> None:
         self.sent: list[Message] = []
@@ -79,8 +79,8 @@ class FakeTarget:
 
 
 async def listed(*some: OriginalMessage) -> AsyncIterator[OriginalMessage]:
-    for one in some:
-        yield one
+    for item in some:
+        yield item
 
 
 def run(target: FakeTarget, path: Path, *some: OriginalMessage, rate: float = 20.0, **other: Any) -> ReplayResult:
@@ -157,10 +157,10 @@ def test_a_second_run_sends_only_what_was_not_sent(tmp_path: Path, suffix: str) 
     three = [original(number) for number in range(3)]
     assert run(target, path, *three) == ReplayResult(2, 1, 0, 0)
     assert not path.with_name(f"{path.name}.journal").exists()
-    again = FakeTarget("M")
-    assert run(again, path, *three, original(3)) == ReplayResult(2, 0, 0, 2)
-    assert [one.message_id for one in again.sent] == ["N2", "M1"], "what may have been sent keeps its id"
-    assert run(again, path, *three, original(3)) == ReplayResult(0, 0, 0, 4)
+    repeated = FakeTarget("M")
+    assert run(repeated, path, *three, original(3)) == ReplayResult(2, 0, 0, 2)
+    assert [message.message_id for message in repeated.sent] == ["N2", "M1"], "what may have been sent keeps its id"
+    assert run(repeated, path, *three, original(3)) == ReplayResult(0, 0, 0, 4)
 
 
 def test_each_message_is_one_row(tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_a_killed_replay_resumes_and_in_flight_messages_retain_their_ids(tmp_pat
     path.with_name("result.jsonl.journal").write_text("\n".join(lines))
     target = FakeTarget()
     assert run(target, path, original(0), original(1), original(2)) == ReplayResult(2, 0, 0, 1)
-    assert [one.message_id for one in target.sent] == ["K1", "N1"]
+    assert [message.message_id for message in target.sent] == ["K1", "N1"]
     assert [(row["message_id"], row["state"]) for row in results(path)] == [("K0", "ok"), ("K1", "ok"), ("N1", "ok")]
 
 
@@ -254,7 +254,7 @@ def test_messages_with_one_sharding_key_are_sent_sequentially(tmp_path: Path) ->
 
     own = [{"RETRY_TOPIC": "orders", "__SHARDINGKEY": key, "n": str(n)} for n, key in enumerate(("a", "a", "b"))]
     target = Slow()
-    run(target, tmp_path / "r.jsonl", *(original(n, **one) for n, one in enumerate(own)), rate=1000.0)
+    run(target, tmp_path / "r.jsonl", *(original(n, **item) for n, item in enumerate(own)), rate=1000.0)
     assert [message.properties["n"] for message in target.sent] == ["2", "0", "1"]
 
 
@@ -263,7 +263,7 @@ def test_a_failed_message_blocks_later_ones_with_the_same_sharding_key(tmp_path:
     target.refused = {"N1"}
     keys = ("a", "b", "a", "b", "a")
     own = [{"RETRY_TOPIC": "orders", "__SHARDINGKEY": key, "n": str(n)} for n, key in enumerate(keys)]
-    all_of_them = [original(n, **one) for n, one in enumerate(own)]
+    all_of_them = [original(n, **item) for n, item in enumerate(own)]
     assert run(target, tmp_path / "r.jsonl", *all_of_them) == ReplayResult(2, 3, 0, 0)
     assert "an earlier message of key a was not sent" in str(results(tmp_path / "r.jsonl")[2]["error"])
     target.refused = set()
@@ -302,7 +302,7 @@ def archive(home: Path) -> Path:
 
 def chosen(home: Path, **wanted: Any) -> list[OriginalMessage]:
     async def work() -> list[OriginalMessage]:
-        return [one async for one in replay_source.archived_messages(home, ReplayFilter(**wanted))]
+        return [message async for message in replay_source.archived_messages(home, ReplayFilter(**wanted))]
 
     return asyncio.run(work())
 
@@ -311,15 +311,15 @@ def test_messages_of_an_archive_are_selected(tmp_path: Path) -> None:
     home = archive(tmp_path)
 
     def offsets(**wanted: Any) -> list[int]:
-        return [one.record_id.queue_offset for one in chosen(home, topic="orders", **wanted)]
+        return [item.record_id.queue_offset for item in chosen(home, topic="orders", **wanted)]
 
     assert offsets() == [0, 1, 2, 3]
     assert offsets(since_ms=1000, until_ms=3000) == [1, 2]
     assert offsets(key="k2") == [2]
     assert offsets(where="properties['color'] = 'red' AND flag > 1 -- the odd ones") == [3]
-    assert [one.record_id.topic for one in chosen(home, key="k1")] == ["%DLQ%G", "orders"]
-    one = chosen(home, key="k3", topic="orders")[0]
-    assert one == OriginalMessage(RecordId("orders", "broker-a", 0, 3), "orders-3", {"color": "red"}, b"xxx", 3, 0)
+    assert [item.record_id.topic for item in chosen(home, key="k1")] == ["%DLQ%G", "orders"]
+    item = chosen(home, key="k3", topic="orders")[0]
+    assert item == OriginalMessage(RecordId("orders", "broker-a", 0, 3), "orders-3", {"color": "red"}, b"xxx", 3, 0)
 
 
 @pytest.mark.parametrize(
@@ -350,8 +350,8 @@ def test_an_outcome_is_identified_by_its_record_id() -> None:
 def test_messages_removed_by_a_broker_during_the_replay_are_an_error(code: ResponseCode) -> None:
     class Peers:
         async def request(self, addr: str, request: object, pull: object) -> Command:
-            told = {"suggestWhichBrokerId": "0", "nextBeginOffset": "7", "minOffset": "7", "maxOffset": "9"}
-            return Command(code, fields=told)
+            reported = {"suggestWhichBrokerId": "0", "nextBeginOffset": "7", "minOffset": "7", "maxOffset": "9"}
+            return Command(code, fields=reported)
 
     async def work() -> None:
         async for _ in replay_source._pages(Peers(), "10.0.0.1:10911", "T", 3, 2, 9):  # type: ignore[arg-type]
@@ -368,7 +368,7 @@ def test_duplicates_in_an_archive_are_sent_once(tmp_path: Path) -> None:
     now = table_format.read_version(home, ARCHIVE)
     assert now is not None
     (home / ARCHIVE.name / "again.parquet").write_bytes((home / ARCHIVE.name / now.files[0].path).read_bytes())
-    again = msgspec.structs.replace(now.files[0], path="again.parquet")
-    twice = msgspec.structs.replace(now, files=(*now.files, again))
+    repeated = msgspec.structs.replace(now.files[0], path="again.parquet")
+    twice = msgspec.structs.replace(now, files=(*now.files, repeated))
     (home / ARCHIVE.name / CURRENT).write_bytes(msgspec.json.encode(twice))
-    assert [one.record_id.queue_offset for one in chosen(home, topic="orders")] == [0, 1, 2, 3]
+    assert [item.record_id.queue_offset for item in chosen(home, topic="orders")] == [0, 1, 2, 3]

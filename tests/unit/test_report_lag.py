@@ -48,23 +48,23 @@ def broker(second: int, broker_id: int = 0, **other: Any) -> dict[str, Any]:
 def reported(
     home: Path, minutes: list[dict[str, Any]], brokers: list[dict[str, Any]] | None = None, **filters: str
 ) -> Report:
-    told = [broker(180), broker(185)] if brokers is None else brokers
+    reports = [broker(180), broker(185)] if brokers is None else brokers
     inputs = (SAMPLES_BROKERS, SAMPLES_QUEUES, SAMPLES_COUNTERS)
     for table in inputs:
-        put(home, table, told if table is SAMPLES_BROKERS else [], as_of_ms=AS_OF_MS, applied={"samples x": 1})
+        put(home, table, reports if table is SAMPLES_BROKERS else [], as_of_ms=AS_OF_MS, applied={"samples x": 1})
     put(home, CONSUMPTION, minutes, as_of_ms=AS_OF_MS, applied={table.name: 1 for table in inputs})
     pipeline_status.write_status(home, pipeline_status.SourceStatus("samples", T0_MS + 185_000, 1, 10, 0, None))
     return lag_report.report(home, since_ms=T0_MS, until_ms=T0_MS + 190_000, now_ms=T0_MS + 190_000, **filters)
 
 
 def sheet(report: Report, title: str) -> list[dict[str, Value]]:
-    (found,) = (part for part in report.sections if isinstance(part, Table) and part.title == title)
-    return [dict(zip((field.name for field in found.columns), row, strict=True)) for row in found.rows]
+    (result,) = (part for part in report.sections if isinstance(part, Table) and part.title == title)
+    return [dict(zip((field.name for field in result.columns), row, strict=True)) for row in result.rows]
 
 
 def plot(report: Report, title: str) -> Plot:
-    (found,) = (part for part in report.sections if isinstance(part, Plot) and part.title == title)
-    return found
+    (result,) = (part for part in report.sections if isinstance(part, Plot) and part.title == title)
+    return result
 
 
 def test_group_values_are_sums_over_brokers_in_the_last_complete_minute(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_group_values_are_sums_over_brokers_in_the_last_complete_minute(tmp_path
         "group": "G", "topic": "T", "minute": at(120), "lag": 630, "change": -600, "in": 10.0, "consumed": 20.0,
         "by slaves": 0.0, "oldest": 9000, "ETA": 120_000, "remarks": "",
     }  # fmt: skip
-    assert [one["share of group"] for one in sheet(report, "By broker")] == [50.0, 50.0]
+    assert [item["share of group"] for item in sheet(report, "By broker")] == [50.0, 50.0]
     assert sheet(report, "Misleading TPS in consoles") == []
 
 
@@ -88,8 +88,8 @@ def test_the_consoles_tps_is_shown_next_to_the_actual_one_if_a_slave_serves(tmp_
     report = reported(tmp_path, [minute(1, **served), minute(2, **served), minute(3, **served)])
     (row,) = sheet(report, "Groups")
     assert (row["by slaves"], row["consumed"], row["ETA"], row["change"]) == (100.0, 10.0, 120_000, -300)
-    (told,) = sheet(report, "Misleading TPS in consoles")
-    assert (told["TPS in consoles"], told["consumed"], told["by slaves"]) == (0.0, 10.0, 12.0)
+    (reports,) = sheet(report, "Misleading TPS in consoles")
+    assert (reports["TPS in consoles"], reports["consumed"], reports["by slaves"]) == (0.0, 10.0, 12.0)
 
 
 def test_misleading_console_values_in_any_minute_are_reported(tmp_path: Path) -> None:
@@ -99,15 +99,15 @@ def test_misleading_console_values_in_any_minute_are_reported(tmp_path: Path) ->
     rows = [minute(0, **served), minute(1, **served), minute(1, "b", **unknown, flags=["master unreachable"])]
     rows += [minute(number, name) for number in (2, 3) for name in "ab"]
     report = reported(tmp_path, rows)
-    (told,) = sheet(report, "Misleading TPS in consoles")
-    assert (told["minutes"], told["of"], told["last"], told["worst"]) == (2, 3, at(60), at(0))
-    assert (told["TPS in consoles"], told["consumed"], told["by slaves"], told["lag"]) == (0, 10, 12, 900)
+    (reports,) = sheet(report, "Misleading TPS in consoles")
+    assert (reports["minutes"], reports["of"], reports["last"], reports["worst"]) == (2, 3, at(60), at(0))
+    assert (reports["TPS in consoles"], reports["consumed"], reports["by slaves"], reports["lag"]) == (0, 10, 12, 900)
 
 
 def test_a_console_value_of_zero_while_a_group_commits_is_reported(tmp_path: Path) -> None:
     rows = [minute(0, delivered_master_tps=0.0), minute(1), minute(2)]
-    (told,) = sheet(reported(tmp_path, rows), "Misleading TPS in consoles")
-    assert (told["minutes"], told["of"], told["worst"]) == (1, 2, at(0))
+    (reports,) = sheet(reported(tmp_path, rows), "Misleading TPS in consoles")
+    assert (reports["minutes"], reports["of"], reports["worst"]) == (1, 2, at(0))
 
 
 def test_the_time_range_shows_the_maximum_lag_and_every_warning(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_minutes_without_samples_are_gaps_in_the_plot(tmp_path: Path) -> None:
     report = reported(tmp_path, [minute(0), minute(3)])
     (line,) = plot(report, "Lag").lines
     assert line.points == ((at(0), 600.0), (at(60), None), (at(120), None), (at(180), 600.0))
-    names = [one.name for one in plot(report, "Messages in and consumed").lines]
+    names = [item.name for item in plot(report, "Messages in and consumed").lines]
     assert names == ["G · T in", "G · T consumed"]
 
 
@@ -193,7 +193,7 @@ def test_brokers_are_listed_with_rates_and_replication_lag(tmp_path: Path) -> No
         20.0,
         None,
     )
-    # It was started anew between the two samples: its counters say nothing.
+    # It was restarted between the two samples, so its counters cannot be compared.
     assert (slave["role"], slave["stored"], slave["delivered"], slave["replication lag"]) == (
         "slave 1",
         None,

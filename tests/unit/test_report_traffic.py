@@ -27,13 +27,13 @@ def asked(name: str, home: Path, since_s: float = 0, until_s: float = 600, **fil
 
 
 def sheet(report: Report, title: str) -> list[dict[str, Any]]:
-    (found,) = (part for part in report.sections if isinstance(part, Table) and part.title == title)
-    return [dict(zip((field.name for field in found.columns), row, strict=True)) for row in found.rows]
+    (result,) = (part for part in report.sections if isinstance(part, Table) and part.title == title)
+    return [dict(zip((field.name for field in result.columns), row, strict=True)) for row in result.rows]
 
 
 def plot(report: Report, title: str) -> dict[str, list[float | None]]:
-    (found,) = (part for part in report.sections if isinstance(part, Plot) and part.title.startswith(title))
-    return {line.name: [value for _, value in line.points] for line in found.lines}
+    (result,) = (part for part in report.sections if isinstance(part, Plot) and part.title.startswith(title))
+    return {line.name: [value for _, value in line.points] for line in result.lines}
 
 
 def test_partial_rows_of_a_minute_are_summed(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_a_rate_below_one_per_second_is_not_zero(tmp_path: Path) -> None:
 
 
 def test_minutes_without_data_are_zero_only_if_they_are_known(tmp_path: Path) -> None:
-    # Minute 1: another topic only; minute 2: nobody traced; minute 4: known for half of it.
+    # Minute 1: another topic only; minute 2: no traces; minute 4: complete for half of it.
     rows = [sent(-1, 1), sent(0, 60), sent(1, 6, topic="other"), sent(3, 60), sent(4, 30)]
     both(tmp_path, rows, [], as_of_s=270)
     report = asked("tps", tmp_path)
@@ -84,8 +84,8 @@ def test_the_first_minute_of_the_table_is_incomplete(tmp_path: Path) -> None:
     steps = sheet(asked("tps", tmp_path), "By minute, newest first")
     assert [(row["complete"], row["sent"]) for row in steps] == [(True, 6), (False, 6)]
     for name in OF_TRAFFIC:
-        said = f"the tables start at {at(120):%Y-%m-%d %H:%M} UTC: no data before"
-        assert said in REPORTS[name].function(tmp_path, since_ms=ms(0), until_ms=ms(240), now_ms=ms(240)).warnings
+        warning = f"the tables start at {at(120):%Y-%m-%d %H:%M} UTC: no data before"
+        assert warning in REPORTS[name].function(tmp_path, since_ms=ms(0), until_ms=ms(240), now_ms=ms(240)).warnings
         assert REPORTS[name].function(tmp_path, since_ms=ms(180), until_ms=ms(240), now_ms=ms(240)).warnings == ()
 
 
@@ -238,11 +238,11 @@ def test_messages_that_contradict_a_clock_are_reported(tmp_path: Path) -> None:
         clock | {"host": "10.0.0.9", "lower_ms": 900, "upper_ms": 2, "discarded": 500, "discarded_ids": []},
     ]
     put(tmp_path, CLOCKS, rows, as_of_s=600)
-    found = sheet(asked("latency", tmp_path), "Discarded clock records")
-    assert [(row["host"], row["messages"], row["discarded"], row["message id"]) for row in found] == [
+    result = sheet(asked("latency", tmp_path), "Discarded clock records")
+    assert [(row["host"], row["messages"], row["discarded"], row["message id"]) for row in result] == [
         ("10.0.0.9", 500, 500, None), ("10.0.0.1", 1000, 4, "M0"),
     ]  # fmt: skip
-    assert ["no majority" in row["clock"] for row in found] == [True, False]
+    assert ["no majority" in row["clock"] for row in result] == [True, False]
 
 
 def test_a_long_time_range_gives_the_same_result_in_ten_minute_buckets(tmp_path: Path) -> None:
@@ -253,10 +253,10 @@ def test_a_long_time_range_gives_the_same_result_in_ten_minute_buckets(tmp_path:
     assert (row["messages"], row["max"]) == (2 * 399, 798)
     costs = sorted([*range(1, 400), *range(2, 800, 2)])
     assert row["p90"] == pytest.approx(costs[-(-9 * len(costs) // 10) - 1], rel=0.01)
-    (found,) = (part for part in report.sections if part.title == "Send: p99 by 10 minutes")
-    assert isinstance(found, Plot)
-    assert {time.minute % 10 for time, _ in found.lines[0].points} == {0}
-    assert len(found.lines[0].points) in (40, 41)
+    (result,) = (part for part in report.sections if part.title == "Send: p99 by 10 minutes")
+    assert isinstance(result, Plot)
+    assert {time.minute % 10 for time, _ in result.lines[0].points} == {0}
+    assert len(result.lines[0].points) in (40, 41)
 
 
 def test_the_slowest_messages_of_all_time_buckets_are_listed(tmp_path: Path) -> None:
@@ -264,9 +264,9 @@ def test_the_slowest_messages_of_all_time_buckets_are_listed(tmp_path: Path) -> 
     rows.append(slow(3, 5, "S", measure="send_cost_ms", client_group="shop"))
     rows.append(slow(5000, 99999, "later"))
     both(tmp_path, [sent(0, 1)], rows, as_of_s=599)
-    found = sheet(asked("latency", tmp_path), "Slowest messages")
-    assert [row["message id"] for row in found] == ["S", *(f"M{number:02}" for number in range(13, 3, -1))]
-    assert found[1] == {
+    result = sheet(asked("latency", tmp_path), "Slowest messages")
+    assert [row["message id"] for row in result] == ["S", *(f"M{number:02}" for number in range(13, 3, -1))]
+    assert result[1] == {
         "measure": "Queueing", "duration": 113, "at": at(520), "topic": "orders", "group": "billing", "host": "10.0.0.2",
         "message id": "M13", "keys": "order-M13",
     }  # fmt: skip

@@ -126,7 +126,7 @@ def test_corrupt_bytes_are_an_error_and_never_fewer_rows() -> None:
             arrow_decoder.decode(data, "b", ["body"])
         assert (
             arrow_decoder.decode(data, "b", ["queue_offset"]).num_rows >= 1
-        )  # a body that nobody wants breaks nothing
+        )  # a body that is not requested causes no error
 
 
 def test_invalid_utf8_is_reported_with_its_record() -> None:
@@ -139,8 +139,8 @@ def test_a_negative_properties_length_does_not_truncate_a_record() -> None:
     own = "x\x01" + "v" * 32765
     long = encoded(one(own={"x": own[2:]}))
     assert arrow_decoder.decode(long, "b", ["properties"])["properties"].to_pylist() == [[("x", own[2:])]]
-    at = len(long) - len(own) - 2
-    broken = (len(long) + 1).to_bytes(4, "big") + long[4:at] + b"\x80\x00" + long[at + 2 :] + b"v"
+    position = len(long) - len(own) - 2
+    broken = (len(long) + 1).to_bytes(4, "big") + long[4:position] + b"\x80\x00" + long[position + 2 :] + b"v"
     with pytest.raises(ProtocolError):
         arrow_decoder.decode(broken, "b", ["queue_offset"])
 
@@ -156,13 +156,13 @@ RAW = st.text(st.sampled_from("\x01\x01\x02\x02\0KäTAGS"), max_size=14)
 
 @given(st.lists(RAW, max_size=8))
 def test_properties_decoded_in_bulk_equal_those_decoded_individually(texts: list[str]) -> None:
-    found = PropertyTexts(pa.array(texts, pa.string()))
+    result = PropertyTexts(pa.array(texts, pa.string()))
     each = [properties.decode(text) for text in texts]
-    maps = found.maps()
+    maps = result.maps()
     maps.validate(full=True)
     assert [dict(pairs) for pairs in maps.to_pylist()] == each
     for name in ("K", "KK", "TAGS", "ä"):
-        values = found.values(name)
+        values = result.values(name)
         values.validate(full=True)
         assert values.to_pylist() == [own.get(name) for own in each]
 
@@ -177,10 +177,10 @@ def test_more_property_names_than_bits_and_duplicates_are_decoded() -> None:
 @given(st.lists(st.tuples(ROWS, st.booleans()), max_size=6), st.integers(0, 200))
 def test_records_are_found_although_a_body_contains_records(rows: list[tuple[dict, bool]], cut: int) -> None:  # type: ignore[type-arg]
     inner = encoded(one())
-    whole = [encoded(row, body=row["body"] + inner if nested else None) for row, nested in rows]
-    data = b"".join(whole)
-    assert arrow_decoder.find_records(data).tolist() == [sum(map(len, whole[:n])) for n in range(len(whole))]
-    if cut % max(len(data), 1) not in {sum(map(len, whole[:n])) for n in range(len(whole) + 1)}:
+    complete = [encoded(row, body=row["body"] + inner if nested else None) for row, nested in rows]
+    data = b"".join(complete)
+    assert arrow_decoder.find_records(data).tolist() == [sum(map(len, complete[:n])) for n in range(len(complete))]
+    if cut % max(len(data), 1) not in {sum(map(len, complete[:n])) for n in range(len(complete) + 1)}:
         with pytest.raises(ProtocolError):
             arrow_decoder.find_records(data[: cut % len(data)])
 
@@ -205,10 +205,10 @@ def test_delayed_and_transactional_records_fill_their_columns() -> None:
             "delay_level", "deliver_at", "real_topic", "real_queue_id", "transaction_state", "transaction_id", "check_times",
             "producer_group", "unique_key",
         ]  # fmt: skip
-        (found,) = arrow_decoder.decode(
+        (result,) = arrow_decoder.decode(
             encoded(one(own=own, topic=topic, ms=1000), sys_flag=sys_flag), "b", columns
         ).to_pylist()
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in result.items() if value is not None}
 
     kept = row({"DELAY": "3", "REAL_TOPIC": "T", "REAL_QID": "2"}, "SCHEDULE_TOPIC_XXXX")
     assert kept == {"delay_level": 3, "real_topic": "T", "real_queue_id": 2, "transaction_state": "none"}
@@ -216,7 +216,7 @@ def test_delayed_and_transactional_records_fill_their_columns() -> None:
     assert row({"TIMER_DELAY_SEC": "4"})["deliver_at"].timestamp() == 5  # counted from when it was stored
     assert "deliver_at" not in row({"TIMER_DELAY_SEC": "soon"})
     half = {"TRAN_MSG": "true", "UNIQ_KEY": "U", "PGROUP": "g", "TRANSACTION_CHECK_TIMES": "2"}
-    told = {"transaction_id": "U", "unique_key": "U", "producer_group": "g", "check_times": 2}
-    assert row(half, "RMQ_SYS_TRANS_HALF_TOPIC") == {**told, "transaction_state": "prepared"}
-    assert row(half, sys_flag=0x8) == {**told, "transaction_state": "commit"}
+    reported = {"transaction_id": "U", "unique_key": "U", "producer_group": "g", "check_times": 2}
+    assert row(half, "RMQ_SYS_TRANS_HALF_TOPIC") == {**reported, "transaction_state": "prepared"}
+    assert row(half, sys_flag=0x8) == {**reported, "transaction_state": "commit"}
     assert row({"DELAY": "99999999999"}) == {"transaction_state": "none"}

@@ -61,9 +61,9 @@ class Servers(BlockingCluster):
 
 @pytest.fixture
 def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
-    made = Servers()
-    monkeypatch.setattr(pull_client, "shared_cluster", lambda options: made)
-    yield made
+    fake_servers = Servers()
+    monkeypatch.setattr(pull_client, "shared_cluster", lambda options: fake_servers)
+    yield fake_servers
 
 
 def reader(clock: FakeClock | None = None, **options: str) -> StreamReader:
@@ -76,164 +76,164 @@ def next_batch(one: StreamReader, start: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_an_unavailable_broker_retains_its_position_and_its_lag_is_unknown(servers: Servers) -> None:
-    one = reader()
-    start = next_batch(one, one.initialOffset())
+    item = reader()
+    start = next_batch(item, item.initialOffset())
     servers.held |= {A: ConnectionLost("h:2", "refused"), B: OffsetBounds(0, 40, True)}
-    after = next_batch(one, start)
+    after = next_batch(item, start)
     assert offset_ranges.batch_ranges(after) == [offset_ranges.OffsetRange(B, 30, 40)]
     assert offset_ranges.end_positions(after)[A] == 10
     why = "connection to h:2: refused"
-    assert one.reportLatestOffset() == {"latest": {"T": {"b": {"0": 40}}}, "unavailable": {"a": why}}
-    assert progress.unavailable_servers({"sources": [{"latestOffset": json.dumps(one.reportLatestOffset())}]}) == {
+    assert item.reportLatestOffset() == {"latest": {"T": {"b": {"0": 40}}}, "unavailable": {"a": why}}
+    assert progress.unavailable_servers({"sources": [{"latestOffset": json.dumps(item.reportLatestOffset())}]}) == {
         "a": why
     }
     servers.names = ConnectionLost("h:1", "refused")
-    assert next_batch(one, after) is after
-    assert one.reportLatestOffset() == {"unavailable": {"a": why, "all name servers": "connection to h:1: refused"}}
+    assert next_batch(item, after) is after
+    assert item.reportLatestOffset() == {"unavailable": {"a": why, "all name servers": "connection to h:1: refused"}}
 
 
 def test_each_change_of_availability_is_logged_once(servers: Servers, caplog: pytest.LogCaptureFixture) -> None:
-    one = reader()
-    start = next_batch(one, one.initialOffset())
+    item = reader()
+    start = next_batch(item, item.initialOffset())
     servers.held[A] = ConnectionLost("h:2", "refused")
     for _ in range(3):
-        assert next_batch(one, start) is start
+        assert next_batch(item, start) is start
     servers.held[A] = OffsetBounds(0, 10, True)
     for _ in range(2):
-        assert next_batch(one, start) is start
+        assert next_batch(item, start) is start
     assert caplog.messages == ["a unavailable: connection to h:2: refused", "a available again"]
     caplog.clear()
     servers.held[A], servers.names = ConnectionLost("h:2", "refused"), None
-    assert next_batch(one, start) is start
+    assert next_batch(item, start) is start
     servers.names = ConnectionLost("h:1", "refused")
-    assert next_batch(one, start) is start
+    assert next_batch(item, start) is start
     servers.held[A], servers.names = OffsetBounds(0, 10, True), None
-    assert next_batch(one, start) is start
+    assert next_batch(item, start) is start
     lost = ["a unavailable: connection to h:2: refused", "all name servers unavailable: connection to h:1: refused"]
     assert caplog.messages == [*lost, "a available again", "all name servers available again"]
-    assert one.reportLatestOffset() == {"latest": {"T": {"a": {"0": 10}, "b": {"0": 30}}}}
+    assert item.reportLatestOffset() == {"latest": {"T": {"a": {"0": 10}, "b": {"0": 30}}}}
 
 
 def test_a_permanent_error_fails_the_query(servers: Servers) -> None:
-    one = reader()
-    start = one.initialOffset()
+    item = reader()
+    start = item.initialOffset()
     servers.held[A] = ReplyError(ResponseCode.NO_PERMISSION, "no", "h:2")
     with pytest.raises(ReplyError):
-        next_batch(one, start)
+        next_batch(item, start)
 
 
 def lag_of(one: StreamReader, offset: dict[str, Any]) -> int | None:
-    told = {"sources": [{"endOffset": offset, "latestOffset": one.reportLatestOffset()}]}
-    return progress.total_lag(progress.lags(told))
+    reported = {"sources": [{"endOffset": offset, "latestOffset": one.reportLatestOffset()}]}
+    return progress.total_lag(progress.lags(reported))
 
 
 def test_an_unregistered_broker_is_unavailable(servers: Servers, caplog: pytest.LogCaptureFixture) -> None:
     """Name servers remove a broker's routes when it disconnects: its queues are only known from earlier reads."""
-    one = reader()
-    start = next_batch(one, one.initialOffset())
+    item = reader()
+    start = next_batch(item, item.initialOffset())
     servers.held[A] = RequestTimeout("h:2", 1000)  # it hangs first
-    assert next_batch(one, start) is start
+    assert next_batch(item, start) is start
     servers.registered.remove("a")
     for _ in range(2):
-        assert next_batch(one, start) is start
-    assert one.reportLatestOffset() == {
+        assert next_batch(item, start) is start
+    assert item.reportLatestOffset() == {
         "latest": {"T": {"b": {"0": 30}}},
         "unavailable": {"a": "not registered with any name server"},
     }
-    assert lag_of(one, start) is None
+    assert lag_of(item, start) is None
     servers.registered.add("a")
     servers.held[A] = OffsetBounds(0, 12, True)
-    assert offset_ranges.batch_ranges(next_batch(one, start)) == [offset_ranges.OffsetRange(A, 10, 12)]
+    assert offset_ranges.batch_ranges(next_batch(item, start)) == [offset_ranges.OffsetRange(A, 10, 12)]
     assert caplog.messages == ["a unavailable: no response from h:2 within 1000 ms", "a available again"]
 
 
 @pytest.mark.parametrize("left", [{"b"}, set()])
 def test_available_now_waits_for_unregistered_brokers_and_then_fails(servers: Servers, left: set[str]) -> None:
-    one = reader()
-    start = next_batch(one, one.initialOffset())
+    item = reader()
+    start = next_batch(item, item.initialOffset())
     servers.registered = left
-    again = reader()
-    again.prepareForTriggerAvailableNow()
+    repeated = reader()
+    repeated.prepareForTriggerAvailableNow()
     with pytest.raises(ArianeError, match=r"queues read before: no route .* was read before.*tried 2 times"):
-        next_batch(again, start)
+        next_batch(repeated, start)
     servers.registered = {"a", "b"}
     servers.held[A] = OffsetBounds(0, 12, True)
-    assert offset_ranges.batch_ranges(next_batch(again, start)) == [offset_ranges.OffsetRange(A, 10, 12)]
+    assert offset_ranges.batch_ranges(next_batch(repeated, start)) == [offset_ranges.OffsetRange(A, 10, 12)]
 
 
 def test_a_deleted_topic_is_logged_once_and_has_no_lag(servers: Servers, caplog: pytest.LogCaptureFixture) -> None:
-    one = reader()
-    start = next_batch(one, one.initialOffset())
+    item = reader()
+    start = next_batch(item, item.initialOffset())
     held, servers.held = servers.held, {}
     with caplog.at_level(logging.WARNING):
-        assert next_batch(one, start) is start
-        assert next_batch(one, start) is start
+        assert next_batch(item, start) is start
+        assert next_batch(item, start) is start
     assert caplog.text.count("Queues of T no longer exist") == 1
-    assert progress.unavailable_servers({"sources": [{"latestOffset": one.reportLatestOffset()}]}) == {}
-    assert lag_of(one, start) == 0
-    again = reader()
-    again.prepareForTriggerAvailableNow()
-    assert next_batch(again, start) is start
-    servers.held = {**held, A: OffsetBounds(0, 3, True)}  # made anew
+    assert progress.unavailable_servers({"sources": [{"latestOffset": item.reportLatestOffset()}]}) == {}
+    assert lag_of(item, start) == 0
+    repeated = reader()
+    repeated.prepareForTriggerAvailableNow()
+    assert next_batch(repeated, start) is start
+    servers.held = {**held, A: OffsetBounds(0, 3, True)}  # created again
     with pytest.raises(DataLoss, match="offsets 3 to 9"):
-        next_batch(one, start)
+        next_batch(item, start)
 
 
 def test_a_new_queue_without_messages_has_a_position_and_nothing_to_read(servers: Servers) -> None:
-    one = reader()
-    start = next_batch(one, one.initialOffset())
+    item = reader()
+    start = next_batch(item, item.initialOffset())
     new = MessageQueue("T", "a", 1)
     servers.held[new] = OffsetBounds(4, 4, True)
-    after = next_batch(one, start)
+    after = next_batch(item, start)
     assert offset_ranges.batch_ranges(after) == []
     assert offset_ranges.end_positions(after)[new] == 4
-    assert lag_of(one, after) == 0
-    assert next_batch(one, after) is after
+    assert lag_of(item, after) == 0
+    assert next_batch(item, after) is after
 
 
 def test_a_slave_that_responds_for_its_master_is_reported(servers: Servers) -> None:
-    one = reader()
-    start = next_batch(one, one.initialOffset())
+    item = reader()
+    start = next_batch(item, item.initialOffset())
     servers.held[A] = OffsetBounds(0, 10, False)
-    assert next_batch(one, start) is start
-    report = one.reportLatestOffset()
+    assert next_batch(item, start) is start
+    report = item.reportLatestOffset()
     assert report is not None
     assert report["unavailable"] == {"master of a": "reading from a slave, which may lack the newest messages"}
 
 
 def test_a_slave_that_lags_the_current_position_is_not_a_data_loss(servers: Servers) -> None:
-    one = reader()
-    start = next_batch(one, one.initialOffset())
+    item = reader()
+    start = next_batch(item, item.initialOffset())
     servers.held[A] = OffsetBounds(0, 7, False)
-    assert next_batch(one, start) is start
+    assert next_batch(item, start) is start
     servers.held[A] = OffsetBounds(0, 7, True)
     with pytest.raises(DataLoss):
-        next_batch(one, start)
+        next_batch(item, start)
 
 
 def test_the_initial_offset_is_computed_once(servers: Servers) -> None:
-    one = reader(startingOffsets="latest")
-    first = one.initialOffset()
+    item = reader(startingOffsets="latest")
+    first = item.initialOffset()
     servers.held[A] = OffsetBounds(0, 99, True)
-    assert one.initialOffset() is first
-    assert offset_ranges.batch_ranges(next_batch(one, first)) == [offset_ranges.OffsetRange(A, 10, 99)]
+    assert item.initialOffset() is first
+    assert offset_ranges.batch_ranges(next_batch(item, first)) == [offset_ranges.OffsetRange(A, 10, 99)]
 
 
 def test_a_batch_waits_for_min_offsets_or_the_trigger_delay(servers: Servers) -> None:
     clock = FakeClock(0)
-    one = reader(clock, minOffsetsPerTrigger="50", maxTriggerDelay="10s")
-    start = one.initialOffset()
-    assert next_batch(one, start) is start
+    item = reader(clock, minOffsetsPerTrigger="50", maxTriggerDelay="10s")
+    start = item.initialOffset()
+    assert next_batch(item, start) is start
     clock.advance(10)
-    after = next_batch(one, start)
+    after = next_batch(item, start)
     assert offset_ranges.end_positions(after) == {A: 10, B: 30}
     servers.held[A] = OffsetBounds(0, 100, True)
-    assert offset_ranges.end_positions(next_batch(one, after))[A] == 100
-    one = reader(minOffsetsPerTrigger="50")
-    assert one.latestOffset(start, ReadAllAvailable()) != start
-    one.prepareForTriggerAvailableNow()
+    assert offset_ranges.end_positions(next_batch(item, after))[A] == 100
+    item = reader(minOffsetsPerTrigger="50")
+    assert item.latestOffset(start, ReadAllAvailable()) != start
+    item.prepareForTriggerAvailableNow()
     servers.held[A] = OffsetBounds(0, 1000, True)
-    assert offset_ranges.end_positions(next_batch(one, start))[A] == 100  # as it was when the query began
+    assert offset_ranges.end_positions(next_batch(item, start))[A] == 100  # as it was when the query began
 
 
 def test_the_default_read_limit_follows_the_options() -> None:
@@ -244,17 +244,17 @@ def test_the_default_read_limit_follows_the_options() -> None:
 
 
 def test_a_finished_batch_is_committed_when_the_next_is_planned(servers: Servers) -> None:
-    one = reader(commitOffsets="true", groupId="own", maxOffsetsPerTrigger="8")
-    start = one.initialOffset()
-    after = next_batch(one, start)
+    item = reader(commitOffsets="true", groupId="own", maxOffsetsPerTrigger="8")
+    start = item.initialOffset()
+    after = next_batch(item, start)
     assert servers.committed == {}
-    next_batch(one, after)
+    next_batch(item, after)
     assert servers.committed == offset_ranges.end_positions(after) == {A: 2, B: 6}
     assert reader().latestOffset(after, ReadAllAvailable()) != after
     assert servers.committed == {A: 2, B: 6}
 
 
 def test_a_used_reader_can_be_pickled(servers: Servers) -> None:
-    one = StreamReader(parse({"namesrv": "h:1", "topic": "T", "commitOffsets": "true", "groupId": "g"}), ["body"])
-    next_batch(one, next_batch(one, one.initialOffset()))
-    assert pickle.loads(pickle.dumps(one)).initialOffset() == one.initialOffset()
+    item = StreamReader(parse({"namesrv": "h:1", "topic": "T", "commitOffsets": "true", "groupId": "g"}), ["body"])
+    next_batch(item, next_batch(item, item.initialOffset()))
+    assert pickle.loads(pickle.dumps(item)).initialOffset() == item.initialOffset()

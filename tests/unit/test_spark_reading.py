@@ -49,18 +49,20 @@ def records(*numbers: int, tag: Callable[[int], str] = lambda _: "a", sys_flag: 
 
 
 class Script(BlockingCluster):
-    """Answers `pull` by offset, the last of a list for ever; it never waits, and counts how often it would have."""
+    """Answers `pull` by offset, the last of a list repeatedly; it never waits, and counts the waits."""
 
     def __init__(self, options: Any, answers: dict[int, Any]) -> None:
         self.waits = 0
         self.asked: list[list[int]] = []
         self.forgotten: list[str] = []
         super().__init__(options, sleep=self._waited)
-        self._answers = {at: list(one) if isinstance(one, list) else [one] for at, one in answers.items()}
+        self._answers = {
+            position: list(item) if isinstance(item, list) else [item] for position, item in answers.items()
+        }
 
     def pull(self, queue: MessageQueue, offsets: Sequence[int], tags: str = "*") -> list[PulledRecords]:
         self.asked.append(list(offsets))
-        answers = [self._answer(at) for at in offsets]
+        answers = [self._answer(position) for position in offsets]
         if isinstance(answers[0], Exception):
             raise answers[0]
         return list(itertools.takewhile(lambda one: isinstance(one, PulledRecords), answers))
@@ -69,8 +71,8 @@ class Script(BlockingCluster):
         self.forgotten += topics
 
     def _answer(self, offset: int) -> Any:
-        left = self._answers[offset]
-        return left.pop(0) if len(left) > 1 else left[0]
+        remaining = self._answers[offset]
+        return remaining.pop(0) if len(remaining) > 1 else remaining[0]
 
     def _waited(self, _: float) -> None:
         self.waits += 1
@@ -97,29 +99,34 @@ def test_responses_are_joined_and_cut_at_the_end() -> None:
 
 def test_a_range_larger_than_a_batch_gives_several(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_task, "BATCH_ROWS", 2)
-    answers = {at: PulledRecords(FOUND, records(at), at + 1, 0, 5) for at in range(5)}
+    answers = {position: PulledRecords(FOUND, records(position), position + 1, 0, 5) for position in range(5)}
     assert read(0, 5, answers) == [0, 1, 2, 3, 4]
 
 
 def of_two(start: int, end: int) -> dict[int, Any]:
     """Answers of two messages."""
-    return {at: PulledRecords(FOUND, records(at, at + 1), at + 2, 0, end) for at in range(start, end, 2)}
+    return {
+        position: PulledRecords(FOUND, records(position, position + 1), position + 2, 0, end)
+        for position in range(start, end, 2)
+    }
 
 
 def test_pulls_are_sent_ahead_while_responses_have_equal_length() -> None:
     offsets, cluster = reading_of(0, 100, of_two(0, 100))
     assert offsets == list(range(100))
-    assert [len(asked) for asked in cluster.asked] == [1, 1, 1, 1, 1, 2, 2, 3, 3, 4, 5, 6, 8, 8, 4]
-    assert [at for asked in cluster.asked for at in asked] == list(range(0, 100, 2)), "none is asked for twice"
-    assert max(max(asked) for asked in cluster.asked) < 100, "nothing beyond the range is asked for"
+    assert [len(pulled) for pulled in cluster.asked] == [1, 1, 1, 1, 1, 2, 2, 3, 3, 4, 5, 6, 8, 8, 4]
+    assert [position for pulled in cluster.asked for position in pulled] == list(range(0, 100, 2)), (
+        "none is asked for twice"
+    )
+    assert max(max(pulled) for pulled in cluster.asked) < 100, "nothing beyond the range is asked for"
 
 
 def test_a_shorter_response_stops_sending_ahead() -> None:
     answers = of_two(0, 40) | {20: PulledRecords(FOUND, records(20), 21, 0, 40)}
-    answers |= {at: PulledRecords(FOUND, records(at), at + 1, 0, 40) for at in range(21, 40)}
+    answers |= {position: PulledRecords(FOUND, records(position), position + 1, 0, 40) for position in range(21, 40)}
     offsets, cluster = reading_of(0, 40, answers)
     assert offsets == list(range(40))
-    guessed = next(number for number, asked in enumerate(cluster.asked) if 22 in asked)
+    guessed = next(number for number, pulled in enumerate(cluster.asked) if 22 in pulled)
     assert cluster.asked[guessed + 1] == [21]
 
 
@@ -138,11 +145,13 @@ def test_an_unexpected_response_to_a_predicted_pull_is_requested_again(odd: Any)
     offsets, cluster = reading_of(0, 40, answers | {12: [odd, answers[12]]})
     assert offsets == list(range(40))
     assert cluster.waits == 0
-    assert [12 in asked for asked in cluster.asked].count(True) == 2
+    assert [12 in pulled for pulled in cluster.asked].count(True) == 2
 
 
 def test_entries_of_other_tags_are_skipped_without_repeated_pulls() -> None:
-    answers: dict[int, Any] = {at: PulledRecords(PASSED, b"", at + 800, 0, 80_000) for at in range(0, 80_000, 800)}
+    answers: dict[int, Any] = {
+        position: PulledRecords(PASSED, b"", position + 800, 0, 80_000) for position in range(0, 80_000, 800)
+    }
     answers[40_000] = PulledRecords(FOUND, records(40_100), 40_800, 0, 80_000)
     offsets, cluster = reading_of(0, 80_000, answers, tags="a")
     assert offsets == [40_100]
@@ -234,7 +243,7 @@ def test_each_loss_is_confirmed_by_a_second_pull() -> None:
     }
     offsets, cluster = reading_of(0, 8, answers, failOnDataLoss="false")
     assert offsets == [2, 3, 6, 7]
-    assert [asked[0] for asked in cluster.asked] == [0, 0, 2, 4, 4, 6]
+    assert [pulled[0] for pulled in cluster.asked] == [0, 0, 2, 4, 4, 6]
     assert cluster.waits == 0
 
 
@@ -298,7 +307,7 @@ def test_a_corrupt_body_names_broker_queue_and_offset() -> None:
 @pytest.mark.parametrize("born", [HOST, V6])
 def test_bodies_that_expand_beyond_a_batch_are_split_into_several(monkeypatch: pytest.MonkeyPatch, born: bytes) -> None:
     monkeypatch.setattr(bodies, "EXPANDED_BYTES_MAX", 1000)
-    made = [b"%d" % number * size for number, size in enumerate([400, 1, 400, 900, 100, 1000])]
+    created = [b"%d" % number * size for number, size in enumerate([400, 1, 400, 900, 100, 1000])]
     data = b"".join(
         record.encode(
             b"T",
@@ -313,14 +322,14 @@ def test_bodies_that_expand_beyond_a_batch_are_split_into_several(monkeypatch: p
             store_host=HOST,
             sys_flag=compression.ZLIB_FLAGS,
         )
-        for number, body in enumerate(made)
+        for number, body in enumerate(created)
     )
     parsed = parse({"namesrv": "h:1", "topic": "T"})
     cluster = Script(parsed, {0: PulledRecords(FOUND, data, 6, 0, 6)})
-    found = [
+    result = [
         batch["body"].to_pylist() for batch in read_task.read_range(cluster, OffsetRange(QUEUE, 0, 6), parsed, ["body"])
     ]
-    assert [body for some in found for body in some] == made
-    assert max(sum(map(len, some)) for some in found) <= 1000
+    assert [body for some in result for body in some] == created
+    assert max(sum(map(len, some)) for some in result) <= 1000
     offsets = list(read_task.read_range(cluster, OffsetRange(QUEUE, 0, 6), parsed, ["queue_offset"]))
     assert len(offsets) == 1, "bodies that nobody wants cost nothing"

@@ -97,7 +97,7 @@ class Cluster:
 
 
 class NameServer:
-    """Tells the routes of a cluster."""
+    """Returns the routes of a cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -109,9 +109,9 @@ class NameServer:
         return 1
 
     def poll(self, wait_s: float) -> list[PipelinedResponse]:
-        found, self._answers = self._answers, []
-        self._cluster.clock.advance(0 if found else wait_s)
-        return found
+        result, self._answers = self._answers, []
+        self._cluster.clock.advance(0 if result else wait_s)
+        return result
 
     def close(self) -> None:
         """Nothing to close."""
@@ -122,15 +122,17 @@ def options(**given: str) -> SinkOptions:
 
 
 def write(cluster: Cluster, rows: dict[str, list[Any]], record_batch: int = 50, **given: str) -> send_client.SendStats:
-    said = options(**given)
-    routes = send_client.WriteRoutes(said, NameServer(cluster), cluster.clock.monotonic)
-    spread = Partitioner(said, CALLED, 1, routes.queues)
-    sender = send_client.RequestSender(said, routes, cluster, now_ms=lambda: 5, monotonic=cluster.clock.monotonic)
+    sink_options = options(**given)
+    routes = send_client.WriteRoutes(sink_options, NameServer(cluster), cluster.clock.monotonic)
+    spread = Partitioner(sink_options, CALLED, 1, routes.queues)
+    sender = send_client.RequestSender(
+        sink_options, routes, cluster, now_ms=lambda: 5, monotonic=cluster.clock.monotonic
+    )
     types = {"queue_id": pa.int32(), "delay_level": pa.int32(), "flag": pa.int32(), "body": pa.binary()}
     table = pa.table({name: pa.array(values, types.get(name, pa.string())) for name, values in rows.items()})
     first = 0
     for part in table.to_batches(record_batch):
-        for chunk in spread.requests(part, message_encoder.encode(part, CALLED, first, said)):
+        for chunk in spread.requests(part, message_encoder.encode(part, CALLED, first, sink_options)):
             sender.put(chunk)
         first += part.num_rows
     return sender.finish()
@@ -148,7 +150,7 @@ def test_rows_rotate_over_the_queues_and_each_is_stored_once() -> None:
     cluster = Cluster()
     sent = write(cluster, {"body": numbers(100)}, batchSize="10")
     assert sorted(cluster.everything()) == sorted(numbers(100))
-    assert {key: len(one) for key, one in cluster.stored.items()} == {
+    assert {key: len(item) for key, item in cluster.stored.items()} == {
         (ADDRS["broker-a"], 0): 20, (ADDRS["broker-a"], 1): 30, (ADDRS["broker-b"], 0): 30, (ADDRS["broker-b"], 1): 20
     }  # fmt: skip
     assert (sent.messages, sent.requests, sent.retried, sent.not_durable) == (100, 10, 0, 0)
@@ -179,12 +181,12 @@ def test_order_is_retained_when_brokers_fail_and_time_out(seed: int) -> None:
         cluster, {"body": numbers(120), "ordering_key": keys, "delay_level": delays}, batchSize="4", retries="40"
     )
     for key in range(5):
-        mine = [body for body in numbers(120) if int(body) % 5 == key]
-        (holding,) = [queue for queue in cluster.stored.values() if mine[0] in [body for body, _ in queue]]
-        assert first_copies([body for body, _ in holding if int(body) % 5 == key]) == mine
+        of_key = [body for body in numbers(120) if int(body) % 5 == key]
+        (holding,) = [queue for queue in cluster.stored.values() if of_key[0] in [body for body, _ in queue]]
+        assert first_copies([body for body, _ in holding if int(body) % 5 == key]) == of_key
     assert sent.messages == 120
     assert sent.retried > 0
-    dedup = [found["ARIANE_DEDUP"] for queue in cluster.stored.values() for _, found in queue]
+    dedup = [result["ARIANE_DEDUP"] for queue in cluster.stored.values() for _, result in queue]
     assert len(set(dedup)) == 120  # a copy has the name of the first
 
 
@@ -216,8 +218,8 @@ def test_unordered_rows_fail_over_to_another_broker_and_keyed_rows_wait() -> Non
 def test_a_broker_that_moved_is_found() -> None:
     cluster = Cluster(lambda number, addr: "refused" if addr == ADDRS["broker-a"] else 0)
     cluster.brokers = {"broker-a": ADDRS["broker-a"]}
-    said = options()
-    routes = send_client.WriteRoutes(said, NameServer(cluster), cluster.clock.monotonic)
+    sink_options = options()
+    routes = send_client.WriteRoutes(sink_options, NameServer(cluster), cluster.clock.monotonic)
     queue = routes.queues("T")[0]
     cluster.brokers = {"broker-a": "10.0.0.3:10911"}
     cluster.queues = 7
@@ -232,10 +234,10 @@ def test_a_broker_that_moved_is_found() -> None:
 def test_permanent_errors_are_not_retried(code: int, remark: str) -> None:
     class Refusing(Cluster):
         def poll(self, wait_s: float) -> list[PipelinedResponse]:
-            found = super().poll(wait_s)
+            result = super().poll(wait_s)
             return [
-                PipelinedResponse(one.token, Command(one.command.code, remark=remark, body=one.command.body))
-                for one in found
+                PipelinedResponse(item.token, Command(item.command.code, remark=remark, body=item.command.body))
+                for item in result
             ]
 
     cluster = Refusing(lambda number, addr: code)
@@ -257,18 +259,18 @@ def test_large_delayed_and_retry_messages_have_their_own_requests() -> None:
         "topic": ["T", "T", "%RETRY%G", "T", None],
     }  # fmt: skip
     write(cluster, rows)
-    said = {(code, fields["b"], fields["f"]) for _, code, fields in cluster.requests}
+    requests = {(code, fields["b"], fields["f"]) for _, code, fields in cluster.requests}
     single, several = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
     flags = str(compression.ZLIB_FLAGS)
-    assert said == {(single, "T", flags), (single, "T", "0"), (single, "%RETRY%G", "0"), (several, "T", "0")}
+    assert requests == {(single, "T", flags), (single, "T", "0"), (single, "%RETRY%G", "0"), (several, "T", "0")}
     assert sorted(cluster.everything()) == sorted(rows["body"])
 
 
 def test_no_request_exceeds_the_size_limit() -> None:
-    said = options(batchBytes="1000", batchSize="100")
+    sink_options = options(batchBytes="1000", batchSize="100")
     table = pa.record_batch({"body": pa.array([b"x" * (number * 7 % 900 + 1) for number in range(200)])})
-    spread = Partitioner(said, CALLED, 0, lambda topic: [MessageQueue(topic, "broker-a", 0)])
-    chunks: list[SendRequest] = list(spread.requests(table, message_encoder.encode(table, CALLED, 0, said)))
+    spread = Partitioner(sink_options, CALLED, 0, lambda topic: [MessageQueue(topic, "broker-a", 0)])
+    chunks: list[SendRequest] = list(spread.requests(table, message_encoder.encode(table, CALLED, 0, sink_options)))
     assert sum(chunk.message_count for chunk in chunks) == 200
     assert all(len(chunk.body) <= 1000 for chunk in chunks)
     assert max(len(chunk.body) for chunk in chunks if chunk.is_batch) > 700
@@ -291,8 +293,8 @@ def test_an_unknown_topic_or_queue_is_named_with_the_remedy() -> None:
         ({"topic": ["a b"]}, "'a b' holds characters"),
         ({"topic": ["SCHEDULE_TOPIC_XXXX"]}, "is reserved for the broker"),
     ]
-    for columns, said in cases:
-        with pytest.raises(MessageRefused, match=said):
+    for columns, text in cases:
+        with pytest.raises(MessageRefused, match=text):
             write(Cluster(), {"body": [b"x"], **columns})
 
 

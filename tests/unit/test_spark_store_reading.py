@@ -36,7 +36,7 @@ COLUMNS = ["topic", "queue_offset", "commit_log_offset", "body", "segment", "pos
 
 @pytest.fixture(autouse=True)
 def look_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of the tests are small: so is what lies before a part."""
+    """Files of the tests are small, so the part before a range is small, too."""
     monkeypatch.setattr(commit_log, "LOOK_BACK_BYTES", 8 * 1024)
 
 
@@ -75,36 +75,36 @@ def inner(place: int) -> bytes:
 
 def rows(root: Path, split: int = 1 << 40, columns: Sequence[str] = COLUMNS, **more: Any) -> list[dict[str, Any]]:
     options = StoreOptions(path=str(root), **more)
-    found = commit_log.find_log(str(root))
-    made = []
-    for part in log_task.plan_ranges(found, found.start, found.end, split):
-        for batch in log_task.read_rows(part, options, columns, found.file_size):
+    result = commit_log.find_log(str(root))
+    bodies = []
+    for part in log_task.plan_ranges(result, result.start, result.end, split):
+        for batch in log_task.read_rows(part, options, columns, result.file_size):
             batch.validate(full=True)
-            made += batch.to_pylist()
-    return made
+            bodies += batch.to_pylist()
+    return bodies
 
 
 def told(root: Path) -> list[record.Record]:
-    return [one for one in reader.read_log(str(root)) if isinstance(one, record.Record)]
+    return [item for item in reader.read_log(str(root)) if isinstance(item, record.Record)]
 
 
 @pytest.mark.parametrize("split", [1 << 40, 50_000, 9_000, 700, 97])
 def test_every_record_is_read_once_for_any_split(tmp_path: Path, split: int) -> None:
     bodies = filled(tmp_path, 300)
-    found = rows(tmp_path, split, chunk_bytes=20_000 if split < 50_000 else 1 << 20)
-    assert [row["body"] for row in found] == bodies
-    assert all(row["valid"] and row["damage"] is None for row in found)
+    result = rows(tmp_path, split, chunk_bytes=20_000 if split < 50_000 else 1 << 20)
+    assert [row["body"] for row in result] == bodies
+    assert all(row["valid"] and row["damage"] is None for row in result)
     plain = told(tmp_path)
     assert (
-        [row["position"] for row in found]
-        == [row["commit_log_offset"] for row in found]
-        == [one.offset for one in plain]
+        [row["position"] for row in result]
+        == [row["commit_log_offset"] for row in result]
+        == [item.offset for item in plain]
     )
-    assert [row["segment"] for row in found] == [f"{one.offset // FILE * FILE:020d}" for one in plain]
-    assert rows(tmp_path / "commitlog") == found
+    assert [row["segment"] for row in result] == [f"{item.offset // FILE * FILE:020d}" for item in plain]
+    assert rows(tmp_path / "commitlog") == result
     (tmp_path / "checkpoint").unlink()
     (tmp_path / "checkpoint").mkdir()
-    assert rows(tmp_path / "commitlog") == found
+    assert rows(tmp_path / "commitlog") == result
 
 
 def test_any_chunk_size_gives_the_same_rows(tmp_path: Path) -> None:
@@ -116,8 +116,8 @@ def test_any_chunk_size_gives_the_same_rows(tmp_path: Path) -> None:
 
 def test_topics_and_columns_are_selected(tmp_path: Path) -> None:
     filled(tmp_path, 100)
-    found = rows(tmp_path, columns=["topic", "broker", "keys"], topic=("T1",), broker="broker-a")
-    assert found == [{"topic": "T1", "broker": "broker-a", "keys": "k"}] * 33
+    result = rows(tmp_path, columns=["topic", "broker", "keys"], topic=("T1",), broker="broker-a")
+    assert result == [{"topic": "T1", "broker": "broker-a", "keys": "k"}] * 33
     assert {row["topic"] for row in rows(tmp_path, topic=("T1", "T2"))} == {"T1", "T2"}
     assert rows(tmp_path, topic=("T",)) == []
 
@@ -129,31 +129,31 @@ def test_planted_damage_becomes_rows_and_all_other_records_are_read(tmp_path: Pa
     spoiled: set[int] = set()
     planted = []
     for _ in range(8):
-        at = chance.randrange(len(records) - 10)
+        position = chance.randrange(len(records) - 10)
         count = chance.choice([1, 1, 1, 3, 12])
-        begin, end = records[at].offset, records[min(at + count, len(records) - 2)].offset
+        begin, end = records[position].offset, records[min(position + count, len(records) - 2)].offset
         if begin // FILE != (end - 1) // FILE:
             continue
         begin += chance.randrange(0, 8)  # the size, the magic: no record begins here any more
         with (tmp_path / "commitlog" / f"{begin // FILE * FILE:020d}").open("r+b") as file:
             file.seek(begin % FILE)
             file.write(chance.choice([b"\0", b"\xff"]) * (end - begin))
-        spoiled |= {one.offset for one in records if begin - 8 < one.offset < end}
+        spoiled |= {item.offset for item in records if begin - 8 < item.offset < end}
         planted.append((begin, end))
     for split in (1 << 40, 20_000, 3_000):
-        found = rows(tmp_path, split)
-        good = [row for row in found if row["valid"]]
-        assert [row["position"] for row in good] == [one.offset for one in records if one.offset not in spoiled]
-        bad = [row for row in found if not row["valid"]]
+        result = rows(tmp_path, split)
+        good = [row for row in result if row["valid"]]
+        assert [row["position"] for row in good] == [item.offset for item in records if item.offset not in spoiled]
+        bad = [row for row in result if not row["valid"]]
         for begin, end in planted:
             assert any(row["position"] <= begin and end <= row["position"] + row["store_size"] for row in bad), (
                 begin,
                 end,
             )
-        for one in spoiled:
-            assert any(row["position"] <= one < row["position"] + row["store_size"] for row in bad), one
+        for item in spoiled:
+            assert any(row["position"] <= item < row["position"] + row["store_size"] for row in bad), item
         assert all(row["damage"] and row["body"] is None and row["topic"] is None for row in bad)
-        assert [row["position"] for row in found] == sorted(row["position"] for row in found)
+        assert [row["position"] for row in result] == sorted(row["position"] for row in result)
 
 
 def test_a_record_with_a_corrupt_body_retains_its_other_columns(tmp_path: Path) -> None:
@@ -176,15 +176,15 @@ def test_flipped_bytes_affect_only_their_records(tmp_path: Path) -> None:
         shutil.copytree(tmp_path / "whole", root)
         hit = set()
         for _ in range(chance.randrange(1, 5)):
-            one = chance.choice(records[:-2])
-            flip(root, one.offset + chance.choice([chance.randrange(91), chance.randrange(one.size)]))
-            hit.add(one.offset)
-        found = rows(root)
+            item = chance.choice(records[:-2])
+            flip(root, item.offset + chance.choice([chance.randrange(91), chance.randrange(item.size)]))
+            hit.add(item.offset)
+        result = rows(root)
         # Fields that no checksum covers are taken as they are: a record that was hit may look right.
-        good = [row["position"] for row in found if row["valid"] and row["position"] not in hit]
-        assert good == [one.offset for one in records if one.offset not in hit], seed
+        good = [row["position"] for row in result if row["valid"] and row["position"] not in hit]
+        assert good == [item.offset for item in records if item.offset not in hit], seed
         for split in (20_000, 3_000, 700):
-            assert rows(root, split) == found, seed
+            assert rows(root, split) == result, seed
 
 
 def flip(root: Path, place: int) -> None:
@@ -208,12 +208,12 @@ def test_invalid_texts_and_bodies_that_do_not_expand_are_damage(tmp_path: Path) 
         )
     store.close()
     flip(tmp_path, told(tmp_path)[4].offset + told(tmp_path)[4].size - 1)  # the property's value
-    found = rows(tmp_path, columns=[*COLUMNS, "keys"])
-    assert [n for n, row in enumerate(found) if not row["valid"]] == [4, 13]
-    assert "UTF-8" in found[4]["damage"]
-    assert "broken" in found[13]["damage"]
-    assert found[13]["keys"] == "k"
-    assert found[15]["body"] == b"packed" * 99
+    result = rows(tmp_path, columns=[*COLUMNS, "keys"])
+    assert [n for n, row in enumerate(result) if not row["valid"]] == [4, 13]
+    assert "UTF-8" in result[4]["damage"]
+    assert "broken" in result[13]["damage"]
+    assert result[13]["keys"] == "k"
+    assert result[15]["body"] == b"packed" * 99
 
 
 def test_a_replaced_corrupt_range_and_a_missing_file_are_rows(tmp_path: Path) -> None:
@@ -243,7 +243,9 @@ def test_a_truncated_file_is_damage_unless_it_is_the_last(tmp_path: Path) -> Non
         file.truncate(30_000)
     (cut,) = [row for row in rows(tmp_path, 7_000) if not row["valid"]]
     assert cut["position"] + cut["store_size"] == FILE
-    assert len(rows(tmp_path)) == 1 + sum(one.offset >= FILE or one.offset + one.size <= 30_000 for one in records)
+    assert len(rows(tmp_path)) == 1 + sum(
+        stored_record.offset >= FILE or stored_record.offset + stored_record.size <= 30_000 for stored_record in records
+    )
     (tmp_path / "checkpoint").unlink()  # else it says what was written in the last file
     inside = records[-3].offset - int(last.name)
     with last.open("r+b") as file:
@@ -271,11 +273,11 @@ def test_a_half_written_record_is_the_tail_of_a_live_log(tmp_path: Path, torn: i
     last = told(tmp_path)[-1]
     path = tmp_path / "commitlog" / f"{last.offset // FILE * FILE:020d}"
     data = path.read_bytes()
-    at = last.offset % FILE + (torn if torn > 0 else last.size + torn)
-    path.write_bytes(data[:at] + bytes(FILE - at))
-    found = rows(tmp_path, 5_000)
-    assert len(found) == 49
-    assert all(row["valid"] for row in found)
+    offset = last.offset % FILE + (torn if torn > 0 else last.size + torn)
+    path.write_bytes(data[:offset] + bytes(FILE - offset))
+    result = rows(tmp_path, 5_000)
+    assert len(result) == 49
+    assert all(row["valid"] for row in result)
 
 
 def test_leftovers_after_a_truncation_by_java_are_not_read(tmp_path: Path) -> None:
@@ -287,16 +289,16 @@ def test_leftovers_after_a_truncation_by_java_are_not_read(tmp_path: Path) -> No
     before = (tmp_path / "old" / "commitlog" / f"{0:020d}").read_bytes()
     path.write_bytes(path.read_bytes()[:end] + b"\x01" * 5 + before[end + 5 :])
     (tmp_path / "new" / "checkpoint").unlink()
-    assert max(one.store_ms for one in old) <= new[0].store_ms
-    found = rows(tmp_path / "new", 1_000)
-    assert [row["position"] for row in found if row["valid"]][:10] == [one.offset for one in new]
-    if old[-1].store_ms < new[-2].store_ms:  # of the same ms they could be told from none
-        assert len(found) == 10
+    assert max(stored_record.store_ms for stored_record in old) <= new[0].store_ms
+    result = rows(tmp_path / "new", 1_000)
+    assert [row["position"] for row in result if row["valid"]][:10] == [stored_record.offset for stored_record in new]
+    if old[-1].store_ms < new[-2].store_ms:  # within the same ms they could not be distinguished
+        assert len(result) == 10
 
 
 def test_a_log_that_grows_is_read_up_to_its_end_each_time(tmp_path: Path) -> None:
     store = opened(tmp_path)
-    known, at, seen = None, 0, []
+    known, position, seen = None, 0, []
     options = StoreOptions(path=str(tmp_path))
     for turn in range(60):
         for n in range(turn % 5 * 10):
@@ -306,24 +308,24 @@ def test_a_log_that_grows_is_read_up_to_its_end_each_time(tmp_path: Path) -> Non
         known = commit_log.find_log(str(tmp_path), known)
         assert known.end == store.commit_log_max
         assert known.end == commit_log.find_log(str(tmp_path)).end
-        for part in log_task.plan_ranges(known, at, known.end, 10_000):
+        for part in log_task.plan_ranges(known, position, known.end, 10_000):
             for batch in log_task.read_rows(part, options, ["position", "valid"], known.file_size):
                 seen += batch.to_pylist()
-        at = known.end
+        position = known.end
     store.close()
-    assert [row["position"] for row in seen] == [one.offset for one in told(tmp_path)]
+    assert [row["position"] for row in seen] == [item.offset for item in told(tmp_path)]
     assert all(row["valid"] for row in seen)
 
 
 def test_boundaries_are_positions_of_records(tmp_path: Path) -> None:
     filled(tmp_path, 100)
-    places = [one.offset for one in told(tmp_path)]
-    found = commit_log.find_log(str(tmp_path))
+    places = [item.offset for item in told(tmp_path)]
+    result = commit_log.find_log(str(tmp_path))
     files = OpenFiles(ReadOnlyDisk())
-    for place in range(0, FILE, 501):
-        log = Segments(files, found.directory, found.file_size, [0])
-        assert commit_log.next_boundary(log, place, FILE) == next(
-            (one for one in places if one >= place and one < FILE), FILE
+    for position in range(0, FILE, 501):
+        log = Segments(files, result.directory, result.file_size, [0])
+        assert commit_log.next_boundary(log, position, FILE) == next(
+            (item for item in places if item >= position and item < FILE), FILE
         )
     files.close()
 
@@ -345,23 +347,23 @@ def test_a_directory_without_a_store_is_rejected(tmp_path: Path) -> None:
 
 def test_a_file_removed_after_planning_is_an_error(tmp_path: Path) -> None:
     filled(tmp_path, 300)
-    found = commit_log.find_log(str(tmp_path))
-    parts = log_task.plan_ranges(found, found.start, found.end, 1 << 40)
+    result = commit_log.find_log(str(tmp_path))
+    parts = log_task.plan_ranges(result, result.start, result.end, 1 << 40)
     shutil.rmtree(tmp_path / "commitlog")
     with pytest.raises(StoreError, match="removed after this read was planned"):
-        list(log_task.read_rows(parts[0], StoreOptions(path=str(tmp_path)), COLUMNS, found.file_size))
+        list(log_task.read_rows(parts[0], StoreOptions(path=str(tmp_path)), COLUMNS, result.file_size))
 
 
 def test_planned_ranges_cover_the_log_without_overlap() -> None:
-    found = commit_log.StoredLog("d", 1000, (1000, 2000, 4000), 4321)
-    parts = log_task.plan_ranges(found, 1000, 4321, 300)
+    result = commit_log.StoredLog("d", 1000, (1000, 2000, 4000), 4321)
+    parts = log_task.plan_ranges(result, 1000, 4321, 300)
     assert parts[0] == log_task.LogRange("d", 1000, 1000, 1300, 2000, True)
     assert LogDamage(3000, 1000, "this file is missing") in parts
     edges = [(p.offset, p.offset + p.size) if isinstance(p, LogDamage) else (p.begin, p.end) for p in parts]
     assert edges[0][0] == 1000
     assert edges[-1][1] == 4321
     assert all(low[1] == high[0] for low, high in itertools.pairwise(edges))
-    assert log_task.plan_ranges(found, 4321, 4321, 300) == []
+    assert log_task.plan_ranges(result, 4321, 4321, 300) == []
 
 
 def test_options_are_validated() -> None:
@@ -388,19 +390,19 @@ def test_a_java_store_gives_the_messages_that_a_java_consumer_received(tmp_path:
     expected = [json.loads(line) for line in (data / "store.json").read_text().splitlines()]
     columns = ["message_id", "offset_message_id", "body", "queue_id", "queue_offset", "keys", "tags", "born_timestamp"]
     for split in (1 << 40, 10_000):
-        found = rows(tmp_path / "store", split, columns, topic=("T",))
-        there = {row["offset_message_id"]: row for row in found}
-        assert len(there) == len(found) == len(expected) == 193
-        for one in expected:
-            row = there[one["offsetMsgId"]]
-            assert row["body"] == base64.b64decode(one["body"])
+        result = rows(tmp_path / "store", split, columns, topic=("T",))
+        rows_by_id = {row["offset_message_id"]: row for row in result}
+        assert len(rows_by_id) == len(result) == len(expected) == 193
+        for item in expected:
+            row = rows_by_id[item["offsetMsgId"]]
+            assert row["body"] == base64.b64decode(item["body"])
             assert (row["message_id"], row["queue_id"], row["queue_offset"]) == (
-                one["msgId"],
-                one["queueId"],
-                one["queueOffset"],
+                item["msgId"],
+                item["queueId"],
+                item["queueOffset"],
             )
-            assert (row["keys"], row["tags"]) == (one.get("key"), one.get("tags"))
-            assert row["born_timestamp"].timestamp() * 1000 == pytest.approx(one["bornTimestamp"])
+            assert (row["keys"], row["tags"]) == (item.get("key"), item.get("tags"))
+            assert row["born_timestamp"].timestamp() * 1000 == pytest.approx(item["bornTimestamp"])
         assert all(row["valid"] for row in rows(tmp_path / "store", split))
 
 
@@ -419,18 +421,18 @@ def test_a_log_written_during_the_read_shows_complete_records_only(tmp_path: Pat
     writer = threading.Thread(target=write)
     writer.start()
     options = StoreOptions(path=str(tmp_path))
-    known, at, seen, is_last = None, 0, [], False
+    known, position, seen, is_last = None, 0, [], False
     while not is_last:
         is_last = done.is_set()
         known = commit_log.find_log(str(tmp_path), known)
-        for part in log_task.plan_ranges(known, at, known.end, 1 << 40):
+        for part in log_task.plan_ranges(known, position, known.end, 1 << 40):
             for batch in log_task.read_rows(part, options, ["position", "valid"], known.file_size):
                 seen += batch.to_pylist()
-        at = known.end
+        position = known.end
     writer.join()
     store.close()
     assert all(row["valid"] for row in seen)
-    assert [row["position"] for row in seen] == [one.offset for one in told(tmp_path)]
+    assert [row["position"] for row in seen] == [item.offset for item in told(tmp_path)]
     assert len(seen) == 3000
 
 
@@ -439,18 +441,18 @@ def test_bodies_that_expand_beyond_a_batch_are_split_into_several(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, born: bytes
 ) -> None:
     monkeypatch.setattr(bodies, "EXPANDED_BYTES_MAX", 1000)
-    made = [b"%d" % number * size for number, size in enumerate([400, 1, 400, 900, 100, 1000])]
+    created = [b"%d" % number * size for number, size in enumerate([400, 1, 400, 900, 100, 1000])]
     store = opened(tmp_path)
-    for body in made:
+    for body in created:
         packed = compression.compress(body)
         store.put(
             RecordDraft(topic="T", queue_id=0, body=packed, born_ms=1, born_host=born, sys_flag=compression.ZLIB_FLAGS)
         )
     store.dispatch_pending()
     store.close()
-    found = commit_log.find_log(str(tmp_path))
-    (part,) = log_task.plan_ranges(found, found.start, found.end, 1 << 40)
-    batches = list(log_task.read_rows(part, StoreOptions(path=str(tmp_path)), ["body", "valid"], found.file_size))
-    assert [body for batch in batches for body in batch["body"].to_pylist()] == made
+    result = commit_log.find_log(str(tmp_path))
+    (part,) = log_task.plan_ranges(result, result.start, result.end, 1 << 40)
+    batches = list(log_task.read_rows(part, StoreOptions(path=str(tmp_path)), ["body", "valid"], result.file_size))
+    assert [body for batch in batches for body in batch["body"].to_pylist()] == created
     assert all(all(batch["valid"].to_pylist()) for batch in batches)
     assert max(sum(map(len, batch["body"].to_pylist())) for batch in batches) <= 1000

@@ -50,7 +50,7 @@ def test_a_removed_queue_stops_writes_and_is_rebuilt_by_the_next_start(caplog: p
     put(store, 5)
     flush(store)
     remove(disk, "/consumequeue/T")
-    put(store, 3, 5)  # the handle is open: nobody can know yet
+    put(store, 3, 5)  # the handle is open, so the removal is not noticed yet
     with caplog.at_level(logging.ERROR):
         flush(store)
         for _ in range(3):
@@ -58,9 +58,9 @@ def test_a_removed_queue_stops_writes_and_is_rebuilt_by_the_next_start(caplog: p
                 put(store, 1, 8)
             flush(store)
     assert len(caplog.records) == 1
-    again = opened(disk.after_kill())
-    assert again.max_offset("T", 0) == 8
-    assert len(again.get("T", 0, 0, 32).records) == 8
+    repeated = opened(disk.after_kill())
+    assert repeated.max_offset("T", 0) == 8
+    assert len(repeated.get("T", 0, 0, 32).records) == 8
 
 
 def test_a_removed_queue_without_an_open_file_stops_writes_at_the_first_entry(

@@ -32,17 +32,17 @@ def unique_id(number: int) -> str:
 
 
 def delivery(began_ms: int | None, ended_ms: int | None, **other: Any) -> dict[str, Any]:
-    one = {
+    item = {
         "request_id": f"R{began_ms}", "started_at": None if began_ms is None else at(began_ms),
         "ended_at": None if ended_ms is None else at(ended_ms), "cost_ms": 5, "result": "success", "retry_times": 0,
         "host": "10.0.0.3:1", "region": None, "clock_ms": None, "clock_error_ms": None, "started_corrected_at": None,
         "ended_corrected_at": None,
     }  # fmt: skip
-    return one | other
+    return item | other
 
 
 def journey(message_id: str, group: str | None = "G", **other: Any) -> dict[str, Any]:
-    """A row as the fold writes it."""
+    """A row as the pipeline writes it."""
     sent = {
         "topic": "T", "tags": "new", "producer_group": "P", "producer_host": "10.0.0.2:1", "store_host": "10.0.0.1:10911",
         "offset_message_id": f"OFF-{message_id}", "sent_at": at(0), "send_cost_ms": 3, "stored_at": at(3), "sends": 1,
@@ -65,7 +65,7 @@ def publish(home: Path, *rows: dict[str, Any]) -> None:
         bucket = bucket_of_id(row["message_id"], T0_MS)
         buckets.setdefault(bucket, []).append(row)
         for term in (*(row["keys"] or "").split(), row["offset_message_id"]):
-            found = {
+            result = {
                 "term": term,
                 "message_id": row["message_id"],
                 "journey_bucket": bucket,
@@ -73,10 +73,10 @@ def publish(home: Path, *rows: dict[str, Any]) -> None:
             }
             # As after a merge: a day's file and a bucket's have the same row.
             for name in ("2023-11-14", bucket):
-                terms.setdefault(name, []).append(found)
+                terms.setdefault(name, []).append(result)
     for table, by_bucket in ((JOURNEYS, buckets), (MESSAGE_KEYS, terms)):
-        for bucket, there in by_bucket.items():
-            put(home, table, there, bucket=bucket, as_of_ms=T0_MS + 60_000)
+        for bucket, rows_of_bucket in by_bucket.items():
+            put(home, table, rows_of_bucket, bucket=bucket, as_of_ms=T0_MS + 60_000)
 
 
 def ids(found: trace_lookup.LookupResult) -> list[str]:
@@ -84,10 +84,10 @@ def ids(found: trace_lookup.LookupResult) -> list[str]:
 
 
 def test_journeys_are_found_by_a_complete_key_and_by_either_id(tmp_path: Path) -> None:
-    one, two, three = (unique_id(number) for number in (1, 2, 3))
-    publish(tmp_path, journey(one), journey(two), journey(three, keys=None), journey("not-unique"))
-    assert ids(trace_lookup.find_journeys(tmp_path, key=f"order-{one}")) == [one]
-    assert ids(trace_lookup.find_journeys(tmp_path, key="all")) == [one, two, "not-unique"]
+    item, two, three = (unique_id(number) for number in (1, 2, 3))
+    publish(tmp_path, journey(item), journey(two), journey(three, keys=None), journey("not-unique"))
+    assert ids(trace_lookup.find_journeys(tmp_path, key=f"order-{item}")) == [item]
+    assert ids(trace_lookup.find_journeys(tmp_path, key="all")) == [item, two, "not-unique"]
     assert ids(trace_lookup.find_journeys(tmp_path, key="order")) == []
     assert ids(trace_lookup.find_journeys(tmp_path, message_id=two)) == [two]
     assert ids(trace_lookup.find_journeys(tmp_path, message_id="not-unique")) == ["not-unique"]
@@ -97,8 +97,8 @@ def test_journeys_are_found_by_a_complete_key_and_by_either_id(tmp_path: Path) -
 
 def test_the_newest_of_many_messages_are_returned_with_the_omitted_count(tmp_path: Path) -> None:
     publish(tmp_path, *(journey(unique_id(number)) for number in range(5)))
-    found = trace_lookup.find_journeys(tmp_path, key="all", limit=2)
-    assert (ids(found), found.omitted) == ([unique_id(3), unique_id(4)], 3)
+    result = trace_lookup.find_journeys(tmp_path, key="all", limit=2)
+    assert (ids(result), result.omitted) == ([unique_id(3), unique_id(4)], 3)
     assert trace_lookup.find_journeys(tmp_path, key="all").omitted == 0
 
 
@@ -117,8 +117,8 @@ def test_a_groups_messages_with_a_key_are_found_despite_newer_ones_of_others(
     monkeypatch.setattr(trace_lookup, "GROUP_PAGE_MESSAGES", looked_at)
     theirs = [journey(unique_id(number), group) for number in range(3) for group in ("H", "G")]
     publish(tmp_path, *theirs, *(journey(unique_id(number)) for number in range(3, 3 + trace_lookup.LIMIT)))
-    found = trace_lookup.find_journeys(tmp_path, key="all", group="H")
-    assert ([(row["message_id"], row["consumer_group"]) for row in found.rows], found.omitted) == (
+    result = trace_lookup.find_journeys(tmp_path, key="all", group="H")
+    assert ([(row["message_id"], row["consumer_group"]) for row in result.rows], result.omitted) == (
         [(unique_id(number), "H") for number in range(3)], 0,
     )  # fmt: skip
     newest = trace_lookup.find_journeys(tmp_path, key="all", group="H", limit=1)
@@ -129,8 +129,8 @@ def test_a_groups_messages_with_a_key_are_found_despite_newer_ones_of_others(
 def test_messages_of_a_client_with_a_wrong_clock_are_found_by_topic(tmp_path: Path) -> None:
     """Files are selected by the broker's clock, as rows are."""
     publish(tmp_path, journey(unique_id(1), sent_at=at(-8 * 3_600_000), stored_at=at(0), stored_exact=True))
-    found = trace_lookup.journeys_of_topic(tmp_path, TopicSelection("T", T0_MS - 600_000, T0_MS + 60_000))
-    assert ids(found) == [unique_id(1)]
+    result = trace_lookup.journeys_of_topic(tmp_path, TopicSelection("T", T0_MS - 600_000, T0_MS + 60_000))
+    assert ids(result) == [unique_id(1)]
 
 
 def test_rows_have_the_columns_of_the_table_and_utc_times(tmp_path: Path) -> None:
