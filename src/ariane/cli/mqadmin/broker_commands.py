@@ -70,7 +70,7 @@ def _status_row(row: ServerStatus, now_ms: int) -> str:
     names = (server.cluster, server.broker, server.broker_id, server.addr)
     if runtime is None:
         return STATUS_ROW.format(*names, *[UNKNOWN] * 6)
-    # While its log is empty, Java prints the hours since 1970.
+    # A broker with a small log reports none; Java prints the hours since 1970 for it.
     hours = None if runtime.earliest_ms is None else (now_ms - runtime.earliest_ms) / MS_PER_HOUR
     return STATUS_ROW.format(
         *names,
