@@ -321,7 +321,7 @@ def test_an_edit_retains_unknown_keys_and_increments_the_version(tmp_path: Path)
         kept = yaml.safe_load(path.read_text())
         assert (kept["future"], kept["accounts"][0]["secretKey"]) == (1, 12345678)
         assert path.stat().st_mode & 0o777 == 0o640
-        assert [one.name for one in path.parent.iterdir()] == ["plain_acl.yml"]
+        assert [item.name for item in path.parent.iterdir()] == ["plain_acl.yml"]
         before = path.read_text()
 
         def spoil(document: dict[str, Any]) -> None:

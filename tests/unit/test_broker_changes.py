@@ -116,7 +116,7 @@ async def messages(world: VirtualCluster, topic: str) -> list[bytes]:
     while len(bodies) < end:
         header = PullMessage("reader", topic, 0, len(bodies), 32, 4, 0, 0, "*", 0, "TAG")
         answer = await ask(world, RequestCode.PULL_MESSAGE, header)
-        bodies += [one.body for one in record.decode_all(answer.body)]
+        bodies += [stored_record.body for stored_record in record.decode_all(answer.body)]
     return bodies
 
 
@@ -196,9 +196,9 @@ def test_the_change_log_stays_small(caplog) -> None:
             await create(world, f"T{number}")
             await asyncio.sleep(0.5)
         await asyncio.sleep(5)
-        left = [path for path in world.disk.paths() if "/config/changes." in path]
-        assert len(left) <= 2
-        assert sum(world.disk.size(path) or 0 for path in left) < 5_000
+        remaining = [path for path in world.disk.paths() if "/config/changes." in path]
+        assert len(remaining) <= 2
+        assert sum(world.disk.size(path) or 0 for path in remaining) < 5_000
 
     in_broker(scenario)
 
@@ -230,7 +230,10 @@ def test_an_unreadable_document_is_replaced_by_its_bak_and_logged_as_an_error(co
     write(disk, TOPICS, content)
     write(disk, f"{TOPICS}.bak", topics_json("A"))
     assert topics_of(disk) == {"A"}
-    assert any(one.levelno == logging.ERROR and TOPICS in one.getMessage() for one in caplog.records)
+    assert any(
+        stored_record.levelno == logging.ERROR and TOPICS in stored_record.getMessage()
+        for stored_record in caplog.records
+    )
     json_documents.save(disk, CONFIG_DIR, json_documents.TOPICS, topics_json("A", "B"))
     assert topics_of(disk) == {"A", "B"}
     assert disk.contents(f"{TOPICS}.damaged") == content
@@ -340,9 +343,11 @@ def test_a_failing_periodic_save_logs_one_line_and_backs_off(caplog) -> None:
     loop.close()
     pauses = [round(after - before) for before, after in itertools.pairwise(tries)]
     assert pauses[:9] == [10, 20, 40, 60, 60, 60, 60, 60, 5]
-    lines = [one for one in caplog.records if "save the consumer offsets" in one.getMessage()]
+    lines = [
+        stored_record for stored_record in caplog.records if "save the consumer offsets" in stored_record.getMessage()
+    ]
     assert len(lines) == 9  # eight failures, and that it works again
-    assert all(one.exc_info is None and "\n" not in one.getMessage() for one in lines)
+    assert all(stored_record.exc_info is None and "\n" not in stored_record.getMessage() for stored_record in lines)
     assert "No space left on device" in lines[0].getMessage() and "10 s" in lines[0].getMessage()
 
 
@@ -366,8 +371,8 @@ def test_a_deleted_topic_stays_deleted_after_a_kill_and_a_full_queue_rebuild() -
         await asyncio.sleep(1)
         assert await messages(world, "A") == [b"new"]
         assert await committed(world, "G", "A") in (None, 0)
-        found = await ask(world, RequestCode.QUERY_MESSAGE, QueryMessage("A", "k", 32, 0, 1 << 62))
-        assert b"new" in found.body and b"old" not in found.body
+        result = await ask(world, RequestCode.QUERY_MESSAGE, QueryMessage("A", "k", 32, 0, 1 << 62))
+        assert b"new" in result.body and b"old" not in result.body
 
     in_broker(scenario)
 
@@ -459,8 +464,8 @@ def test_a_slave_deletes_topics_deleted_at_its_master() -> None:
     assert slave.max_offset("A", 0) == 0
     put(b"new")
     copy()
-    got = slave.get("A", 0, 0, 32)
-    assert [record.decode(one).body for one in got.records] == [b"new"]
+    result = slave.get("A", 0, 0, 32)
+    assert [record.decode(stored_record).body for stored_record in result.records] == [b"new"]
 
 
 # --- what answers wait for ---
@@ -570,7 +575,11 @@ REMOVALS = pytest.mark.parametrize("remove", [remove_config, remove_change_log, 
 
 
 def removal_lines(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
-    return [one for one in caplog.records if "removed while the broker runs" in one.getMessage()]
+    return [
+        stored_record
+        for stored_record in caplog.records
+        if "removed while the broker runs" in stored_record.getMessage()
+    ]
 
 
 async def start_with_state(world: VirtualCluster) -> None:
@@ -644,7 +653,7 @@ def test_in_sync_flush_a_change_after_a_removal_is_acknowledged_once_it_is_durab
         world.broker.lose_power(SurvivingData.NONE)
         if remove is remove_topics:  # the change log is on the disk; only the lost document was not noticed
             assert b'"B"' in b"".join(
-                world.disk.contents(one) for one in world.disk.paths() if change_records.PREFIX in one
+                world.disk.contents(path) for path in world.disk.paths() if change_records.PREFIX in path
             )
         else:
             await check_state(world, "B")
@@ -659,7 +668,9 @@ def test_a_topic_deleted_right_after_a_removal_stays_deleted() -> None:
         remove_config(world.disk)
         await ask(world, RequestCode.DELETE_TOPIC_IN_BROKER, TopicRef("D"))
         entries = change_records.load(world.disk, CONFIG_DIR).entries
-        assert [one.change.name for one in entries if isinstance(one.change, change_records.TopicDeleted)] == ["D"]
+        assert [entry.change.name for entry in entries if isinstance(entry.change, change_records.TopicDeleted)] == [
+            "D"
+        ]
         await asyncio.sleep(1)
         world.broker.lose_power(SurvivingData.NONE)
         await check_state(world)
@@ -706,10 +717,12 @@ def test_changes_are_rejected_until_a_restart_if_the_configuration_cannot_be_rew
             with pytest.raises(ReplyError, match=r"removed while the broker runs.*Read-only file system"):
                 await create(world, name)
         assert await messages(world, "A") == [b"one"]
-        critical = [one for one in caplog.records if one.levelno == logging.CRITICAL]
+        critical = [stored_record for stored_record in caplog.records if stored_record.levelno == logging.CRITICAL]
         assert len(critical) == 1 and critical[0].notice
         await asyncio.sleep(60)
-        assert [one for one in caplog.records if one.levelno == logging.CRITICAL] == critical
+        assert [
+            stored_record for stored_record in caplog.records if stored_record.levelno == logging.CRITICAL
+        ] == critical
         world.disk.fail = lambda kind, path: None
         await world.broker.stop()
         await check_state(world)

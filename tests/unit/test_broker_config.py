@@ -41,8 +41,8 @@ def test_settings_round_trip_through_their_texts() -> None:
     config, _ = configs.BROKER_SETTINGS.parse(
         {"brokerName": "b", "listenPort": "0", "brokerIP2": "10.0.0.1", "traceOn": "FALSE"}
     )
-    again, remarks = configs.BROKER_SETTINGS.parse(configs.BROKER_SETTINGS.texts(config))
-    assert (again, remarks) == (config, [])
+    repeated, remarks = configs.BROKER_SETTINGS.parse(configs.BROKER_SETTINGS.texts(config))
+    assert (repeated, remarks) == (config, [])
 
 
 @pytest.mark.parametrize(

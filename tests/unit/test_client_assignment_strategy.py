@@ -37,8 +37,8 @@ def test_by_circle_assigns_every_mth_queue():
 
 def test_assign_sorts_members_and_queues_first():
     mixed = [MessageQueue("T", "b", 0), MessageQueue("T", "a", 1), MessageQueue("T", "a", 0), MessageQueue("T", "b", 1)]
-    mine = assignment_strategy.assign("x", ["y", "x"], mixed, assignment_strategy.average)
-    assert mine == [MessageQueue("T", "a", 0), MessageQueue("T", "a", 1)]
+    assigned = assignment_strategy.assign("x", ["y", "x"], mixed, assignment_strategy.average)
+    assert assigned == [MessageQueue("T", "a", 0), MessageQueue("T", "a", 1)]
 
 
 def test_fixed_assigns_only_existing_queues():
@@ -81,7 +81,7 @@ def test_consistent_hash_moves_only_the_queues_of_a_member_that_left():
 
 
 def test_assignment_changes_are_the_difference():
-    one, two, three = queues(3)
-    assert assignment_strategy.assignment_changes([one, two], [two, three]) == assignment_strategy.AssignmentChanges(
-        assigned=[three], revoked=[one]
+    item, two, three = queues(3)
+    assert assignment_strategy.assignment_changes([item, two], [two, three]) == assignment_strategy.AssignmentChanges(
+        assigned=[three], revoked=[item]
     )

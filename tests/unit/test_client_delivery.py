@@ -107,13 +107,13 @@ def test_a_plain_function_runs_in_a_thread():
 
 
 def test_a_call_pending_for_a_thread_does_not_time_out():
-    held = threading.Event()
+    released = threading.Event()
     called = []
 
     def listener(messages):
         called.append(messages[0].queue_offset)
         if messages[0].queue_offset == 0:
-            assert held.wait(30)
+            assert released.wait(30)
 
     async def play():
         listening = invoker(listener, consume_timeout_ms=20)
@@ -123,11 +123,11 @@ def test_a_call_pending_for_a_thread_does_not_time_out():
             assert (await first).status is ConsumeReturn.TIME_OUT
             done, _ = await asyncio.wait([second], timeout=0.1)
             assert not done and called == [0]
-            held.set()
+            released.set()
             assert (await second).is_success
             assert called == [0, 1]
         finally:
-            held.set()
+            released.set()
             listening.close()
 
     asyncio.run(play())
@@ -142,14 +142,14 @@ def test_an_object_with_an_async_call_runs_in_the_loop():
 
 
 def test_hooks_see_before_and_after_with_one_request_id():
-    told = []
-    outcome_of(bad, hooks=(told.append,))
-    before, after = told
+    reported = []
+    outcome_of(bad, hooks=(reported.append,))
+    before, after = reported
     assert isinstance(before, ConsumeStarted)
     assert isinstance(after, ConsumeFinished)
     assert after.started is before
     assert after.outcome is ConsumeReturn.EXCEPTION
-    assert [one.queue_offset for one in before.messages] == [0, 1]
+    assert [sent_message.queue_offset for sent_message in before.messages] == [0, 1]
 
 
 class Stage:
@@ -178,12 +178,12 @@ class Stage:
 
     def play(self, until, messages=None) -> Stage:
         async def run():
-            made = instance(self.peers, self.clock)
-            await made.routes.subscribe_queues("T")
-            self.offsets = OffsetStore(self.peers, made.routes, "g", timeout_ms=1)
+            client = instance(self.peers, self.clock)
+            await client.routes.subscribe_queues("T")
+            self.offsets = OffsetStore(self.peers, client.routes, "g", timeout_ms=1)
             listening = invoker(self.listener, clock=self.clock)
-            sender = MessageSender(made, "CLIENT_INNER_PRODUCER", ProducerSettings())
-            back = SendBack(self.peers, made.routes, sender, "g", max(self.settings.max_reconsume_times, 0))
+            sender = MessageSender(client, "CLIENT_INNER_PRODUCER", ProducerSettings())
+            back = SendBack(self.peers, client.routes, sender, "g", max(self.settings.max_reconsume_times, 0))
             listeners = self.kind(listening, self.offsets, back, self.settings, self.clock)
             listeners.start()
             self.queue.set_locked(self.clock.monotonic() + 1e9)
@@ -220,7 +220,7 @@ def test_every_message_reaches_the_listener_and_the_offset_follows(kind, size):
     calls = []
 
     async def listener(messages):
-        calls.append([one.queue_offset for one in messages])
+        calls.append([sent_message.queue_offset for sent_message in messages])
 
     stage = Stage(kind, listener, consume_batch_max=size).play(all_done)
     assert stage.offset == 5
@@ -230,14 +230,14 @@ def test_every_message_reaches_the_listener_and_the_offset_follows(kind, size):
 
 def failing_on(*offsets, times=1):
     """A listener that fails `times` times on each of `offsets`, and what it saw."""
-    left = dict.fromkeys(offsets, times)
+    remaining = dict.fromkeys(offsets, times)
     seen = []
 
     async def listener(messages):
-        for one in messages:
-            seen.append((one.queue_offset, one.reconsume_times))
-            if left.get(one.queue_offset):
-                left[one.queue_offset] -= 1
+        for sent_message in messages:
+            seen.append((sent_message.queue_offset, sent_message.reconsume_times))
+            if remaining.get(sent_message.queue_offset):
+                remaining[sent_message.queue_offset] -= 1
                 raise ReconsumeLater("not now", delay_level=2)
 
     return listener, seen
@@ -246,9 +246,9 @@ def failing_on(*offsets, times=1):
 def test_failed_messages_are_sent_back_and_count_as_consumed():
     listener, _ = failing_on(2)
     stage = Stage(ConcurrentDelivery, listener).play(all_done)
-    (asked,) = stage.peers.of(BACK)
-    assert asked.addr == "a:1"
-    assert asked.fields == {
+    (request,) = stage.peers.of(BACK)
+    assert request.addr == "a:1"
+    assert request.fields == {
         "offset": "2000",
         "group": "g",
         "delayLevel": "2",
@@ -351,7 +351,7 @@ def test_an_orderly_queue_repeats_the_failed_message():
 def test_an_orderly_message_is_sent_to_the_retry_topic_after_its_last_attempt():
     listener, seen = failing_on(2, times=10**6)
     stage = Stage(OrderlyDelivery, listener, times_max=1).play(all_done)
-    assert [one for one in seen if one[0] == 2] == [(2, 0), (2, 1)]
+    assert [item for item in seen if item[0] == 2] == [(2, 0), (2, 1)]
     (copy,) = stage.peers.of(SEND)
     assert (copy.fields["b"], copy.fields["j"], copy.fields["l"]) == ("%RETRY%g", "2", "1")
     assert stage.offset == 5
@@ -388,14 +388,14 @@ def test_a_message_with_an_unreadable_body_becomes_a_dead_letter(kind, caplog):
     seen = []
 
     async def listener(messages):
-        seen.extend(one.queue_offset for one in messages)
+        seen.extend(sent_message.queue_offset for sent_message in messages)
 
     pulled = [message(0), message(1, sys_flag=0x101, body_error="the body compressed with LZ4 is broken"), message(2)]
     stage = Stage(kind, listener, consume_batch_max=3).play(all_done, pulled)
-    (asked,) = stage.peers.of(BACK)
-    assert (asked.fields["delayLevel"], asked.fields["originMsgId"]) == ("-1", "ID1")
-    said = "Sending message ID1 (offset 1 of "
-    assert said in caplog.text
+    (request,) = stage.peers.of(BACK)
+    assert (request.fields["delayLevel"], request.fields["originMsgId"]) == ("-1", "ID1")
+    text = "Sending message ID1 (offset 1 of "
+    assert text in caplog.text
     assert (
         "to the dead-letter topic of group g, with its body as stored: the body compressed with LZ4 is broken"
         in caplog.text
@@ -454,31 +454,31 @@ def test_messages_consumed_after_the_lock_expired_are_not_committed():
 
 
 def test_the_listener_is_not_called_if_the_lock_expires_during_a_hook():
-    called, told = [], []
+    called, reported = [], []
 
     async def listener(messages):
         called.append(messages)
 
     async def slow(event):
-        told.append(event)
+        reported.append(event)
         await asyncio.sleep(31)
 
     Orderly(listener, hooks=[slow]).play(lambda: asyncio.sleep(90))
     assert called == []
-    assert [one.outcome for one in told if isinstance(one, ConsumeFinished)] == [ConsumeReturn.FAILED]
+    assert [item.outcome for item in reported if isinstance(item, ConsumeFinished)] == [ConsumeReturn.FAILED]
 
 
 def test_an_orderly_listener_in_a_thread_is_waited_for():
-    held = threading.Event()
+    released = threading.Event()
 
     async def play():
-        listening = invoker(lambda messages: held.wait(30), consume_timeout_ms=1, is_orderly=True)
+        listening = invoker(lambda messages: released.wait(30), consume_timeout_ms=1, is_orderly=True)
         call = asyncio.ensure_future(listening.invoke_once(QUEUE, [message(0)]))
         try:
             done, _ = await asyncio.wait([call], timeout=0.05)
             assert not done
         finally:
-            held.set()
+            released.set()
             await asyncio.wait([call])
             listening.close()
 
@@ -486,7 +486,7 @@ def test_an_orderly_listener_in_a_thread_is_waited_for():
 
 
 def test_a_queue_whose_thread_outlives_closing_is_marked_abandoned():
-    held = threading.Event()
+    released = threading.Event()
 
     async def play():
         queue = ProcessQueue(QUEUE, 0)
@@ -496,7 +496,7 @@ def test_a_queue_whose_thread_outlives_closing_is_marked_abandoned():
 
         def listener(messages):
             begun.set()
-            held.wait(30)
+            released.wait(30)
 
         listening = invoker(listener)
         offsets = OffsetStore(Script({}), None, "g", timeout_ms=1)
@@ -509,6 +509,6 @@ def test_a_queue_whose_thread_outlives_closing_is_marked_abandoned():
             assert queue.is_abandoned
             assert offsets.consumed(QUEUE) is None
         finally:
-            held.set()
+            released.set()
 
     asyncio.run(play())

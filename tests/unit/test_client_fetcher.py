@@ -61,23 +61,23 @@ class Play:
         asyncio.run(self._run())
 
     def _answer(self, asked):
-        one = self.rest.pop(0)
+        item = self.rest.pop(0)
         if not self.rest:
             self.queue.revoke()
-        if isinstance(one, Exception):
-            raise one
-        return one
+        if isinstance(item, Exception):
+            raise item
+        return item
 
     async def _run(self) -> None:
-        made = instance(self.peers, self.clock)
-        await made.routes.subscribe_queues("T")
-        self.offsets = OffsetStore(self.peers, made.routes, "g", timeout_ms=3000)
+        client = instance(self.peers, self.clock)
+        await client.routes.subscribe_queues("T")
+        self.offsets = OffsetStore(self.peers, client.routes, "g", timeout_ms=3000)
         if self.consumed is not None:
             self.offsets.update(QUEUE, self.consumed)
 
-        made.broker_version = lambda addr: VERSION  # known, so no heartbeat is needed to learn it
+        client.broker_version = lambda addr: VERSION  # known, so no heartbeat is needed to learn it
         context = fetch_context(
-            made,
+            client,
             options=GroupOptions(group="g", settings=self.settings, is_orderly=self.orderly),
             subscriptions={"T": self.subscription} if self.subscription else {},
             offsets=self.offsets,
@@ -89,15 +89,15 @@ class Play:
             self.moved.append(restart_at)
 
     def on_messages(self, process_queue, messages) -> None:
-        self.arrived.extend(one.queue_offset for one in messages)
+        self.arrived.extend(sent_message.queue_offset for sent_message in messages)
 
     @property
     def heartbeats(self) -> list[str]:
-        return [one.addr for one in self.peers.of(RequestCode.HEART_BEAT)]
+        return [request.addr for request in self.peers.of(RequestCode.HEART_BEAT)]
 
     @property
     def asked(self) -> list[int]:
-        return [int(one.fields["queueOffset"]) for one in self.peers.of(PULL)]
+        return [int(request.fields["queueOffset"]) for request in self.peers.of(PULL)]
 
 
 END = answer(19, 99)
@@ -214,11 +214,11 @@ def test_a_body_that_cannot_be_expanded_is_returned_as_stored_with_the_reason(bo
     pulled = fetching.parse_pull_result(
         answer(0, 1, stored(0, body=body, sys_flag=sys_flag, UNIQ_KEY="ID7")), QUEUE, frozenset()
     )
-    (got,) = pulled.messages
-    assert got.body == body
-    assert is_unreadable(got)
-    assert "body compressed with" in got.body_error
-    assert f"Cannot read the body of message ID7 at offset 0 of {QUEUE}: {got.body_error}" in caplog.text
+    (result,) = pulled.messages
+    assert result.body == body
+    assert is_unreadable(result)
+    assert "body compressed with" in result.body_error
+    assert f"Cannot read the body of message ID7 at offset 0 of {QUEUE}: {result.body_error}" in caplog.text
 
 
 @pytest.mark.parametrize(("compress", "sys_flag"), [(lz4.frame.compress, 0x101), (zstandard.compress, 0x201)])
@@ -227,18 +227,18 @@ def test_bodies_of_5x_producers_are_read(compress, sys_flag):
     pulled = fetching.parse_pull_result(
         answer(0, 1, stored(0, body=compress(body), sys_flag=sys_flag)), QUEUE, frozenset()
     )
-    (got,) = pulled.messages
-    assert (got.body, got.sys_flag, got.body_error) == (body, 0, "")
+    (result,) = pulled.messages
+    assert (result.body, result.sys_flag, result.body_error) == (body, 0, "")
 
 
 def test_a_retried_message_has_its_original_topic_and_id():
     pulled = fetching.parse_pull_result(
         answer(0, 1, stored(0, topic=b"%RETRY%g", RETRY_TOPIC="orders", UNIQ_KEY="ID")), QUEUE, frozenset()
     )
-    got = pulled.messages[0]
-    assert (got.topic, got.message_id, got.queue) == ("orders", "ID", QUEUE)
-    assert got.offset_message_id == "7F00000100002A9F0000000000000000"
-    assert (got.born_host, got.store_ms) == ("127.0.0.1:10911", 2)
+    result = pulled.messages[0]
+    assert (result.topic, result.message_id, result.queue) == ("orders", "ID", QUEUE)
+    assert result.offset_message_id == "7F00000100002A9F0000000000000000"
+    assert (result.born_host, result.store_ms) == ("127.0.0.1:10911", 2)
 
 
 def test_a_response_without_required_fields_is_a_protocol_error():
@@ -258,9 +258,9 @@ def test_a_full_queue_is_not_pulled_until_messages_are_consumed():
             queue.revoke()
             return END
 
-        made = instance(Script({RequestCode.GET_ROUTEINFO_BY_TOPIC: name_server({"T": route("a")}), PULL: pull}))
-        await made.routes.subscribe_queues("T")
-        context = fetch_context(made, options=GroupOptions(group="g", settings=ConsumerSettings(cached_max=1)))
+        client = instance(Script({RequestCode.GET_ROUTEINFO_BY_TOPIC: name_server({"T": route("a")}), PULL: pull}))
+        await client.routes.subscribe_queues("T")
+        context = fetch_context(client, options=GroupOptions(group="g", settings=ConsumerSettings(cached_max=1)))
         task = asyncio.ensure_future(run_fetch_loop(queue, context))
         for _ in range(5):
             await asyncio.sleep(0)

@@ -50,8 +50,8 @@ class Listener:
             await self.gate.wait()
         if self.error is not None:
             raise self.error
-        for one in messages:
-            row = dedup.parse(one.properties.get(dedup.DEDUP, ""))
+        for sent_message in messages:
+            row = dedup.parse(sent_message.properties.get(dedup.DEDUP, ""))
             self.given.append(-1 if row is None else row.sequence)
 
 
@@ -164,12 +164,12 @@ def test_rows_of_a_timed_out_thread_are_blocked_until_it_has_ended(fails: bool, 
             listening = listening_to(once)
             try:
                 assert (await listening.invoke_once(QUEUE, rows(0, 1))).status is ConsumeReturn.TIME_OUT
-                again = [asyncio.ensure_future(listening.invoke_once(QUEUE, rows(number))) for number in (0, 1, 0)]
-                done, _ = await asyncio.wait(again, timeout=0.05)
+                repeated = [asyncio.ensure_future(listening.invoke_once(QUEUE, rows(number))) for number in (0, 1, 0)]
+                done, _ = await asyncio.wait(repeated, timeout=0.05)
                 assert not done and len(listener.threads) == 1
-                again[2].cancel()  # one that waits frees nothing
+                repeated[2].cancel()  # one that waits frees nothing
                 listener.gate.set()
-                assert all([(await one).is_success for one in again[:2]])
+                assert all([(await item).is_success for item in repeated[:2]])
                 assert once.skipped == (0 if fails else 2)
             finally:
                 listener.gate.set()
@@ -301,9 +301,9 @@ def test_consumed_rows_equal_a_set_and_only_the_oldest_blocks_are_evicted(seed: 
         assert (row in seen) == (row in exact)
         seen.add(row)
         exact.add(row)
-    again = ConsumedRows()
-    assert all(again.read(line) for line in seen.lines())
-    assert all(row in again for row in exact)
+    repeated = ConsumedRows()
+    assert all(repeated.read(line) for line in seen.lines())
+    assert all(row in repeated for row in exact)
     small = ConsumedRows(blocks_max=2)
     for block in range(4):
         small.add(Row("a", 0, 0, block * BLOCK))

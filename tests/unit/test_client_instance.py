@@ -65,23 +65,23 @@ def test_producers_send_heartbeats_to_masters_and_consumers_to_all():
     peers = script(T=WITH_SLAVE)
 
     async def play():
-        made = instance(peers)
-        await made.routes.subscribe_queues("T")
-        await made.heartbeat()
+        client = instance(peers)
+        await client.routes.subscribe_queues("T")
+        await client.heartbeat()
         assert peers.of(BEAT) == []  # no group is registered
-        made.register_producer("p")
-        await made.heartbeat()
-        assert [one.addr for one in peers.of(BEAT)] == ["m:1"]
-        made.register_consumer("c", Group("c", []))
-        await made.heartbeat()
-        assert sorted(one.addr for one in peers.of(BEAT)[1:]) == ["m:1", "s:1"]
+        client.register_producer("p")
+        await client.heartbeat()
+        assert [request.addr for request in peers.of(BEAT)] == ["m:1"]
+        client.register_consumer("c", Group("c", []))
+        await client.heartbeat()
+        assert sorted(request.addr for request in peers.of(BEAT)[1:]) == ["m:1", "s:1"]
         data = json.loads(peers.of(BEAT)[-1].body)
-        assert data["clientID"] == made.client_id
-        assert [one["groupName"] for one in data["producerDataSet"]] == ["p"]
-        assert [one["groupName"] for one in data["consumerDataSet"]] == ["c"]
-        await made.unregister(consumer_group="c")
-        assert sorted(one.addr for one in peers.of(RequestCode.UNREGISTER_CLIENT)) == ["m:1", "s:1"]
-        await made.heartbeat()
+        assert data["clientID"] == client.client_id
+        assert [request["groupName"] for request in data["producerDataSet"]] == ["p"]
+        assert [request["groupName"] for request in data["consumerDataSet"]] == ["c"]
+        await client.unregister(consumer_group="c")
+        assert sorted(request.addr for request in peers.of(RequestCode.UNREGISTER_CLIENT)) == ["m:1", "s:1"]
+        await client.heartbeat()
         assert peers.of(BEAT)[-1].addr == "m:1"
 
     asyncio.run(play())
@@ -91,12 +91,12 @@ def test_a_dead_broker_does_not_prevent_heartbeats_to_the_others():
     peers = script(T=route("a", "b"))
 
     async def play():
-        made = instance(peers)
-        await made.routes.subscribe_queues("T")
-        made.register_producer("p")
+        client = instance(peers)
+        await client.routes.subscribe_queues("T")
+        client.register_producer("p")
         peers.answers[BEAT] = raising(ConnectionLost("x", "refused"))
-        await made.heartbeat()
-        assert sorted(one.addr for one in peers.of(BEAT)) == ["a:1", "b:1"]
+        await client.heartbeat()
+        assert sorted(request.addr for request in peers.of(BEAT)) == ["a:1", "b:1"]
 
     asyncio.run(play())
 
@@ -108,34 +108,34 @@ def test_a_refresh_reports_changes_and_registers_with_new_brokers_once():
     woken: list[str] = []
 
     async def play():
-        made = instance(peers)
-        made.register_consumer("c", Group("c", woken))
+        client = instance(peers)
+        client.register_consumer("c", Group("c", woken))
         for _ in range(3):
-            await made.refresh_routes()
+            await client.refresh_routes()
             await beats()
         assert woken == ["T"]
-        assert [one.addr for one in peers.of(BEAT)] == ["a:1"]
+        assert [request.addr for request in peers.of(BEAT)] == ["a:1"]
         topics["T"] = route("a", "b")
-        await made.refresh_routes()
+        await client.refresh_routes()
         await beats()
         assert woken == ["T", "T"]
-        assert [one.addr for one in peers.of(BEAT)] == ["a:1", "b:1"]
+        assert [request.addr for request in peers.of(BEAT)] == ["a:1", "b:1"]
 
     asyncio.run(play())
 
 
 def test_a_notification_triggers_a_rebalance_of_its_group_only():
     woken: list[str] = []
-    made = instance(script())
-    made.register_consumer("one", Group("one", woken))
-    made.register_consumer("two", Group("two", woken))
+    client = instance(script())
+    client.register_consumer("one", Group("one", woken))
+    client.register_consumer("two", Group("two", woken))
     peer = Peer(1, "127.0.0.1", 1, b"\x7f\0\0\1\0\0\0\1")
     for group in ("two", "unknown"):
         command = Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields={"consumerGroup": group})
-        assert made._on_members_changed(command, peer) is None
+        assert client._on_members_changed(command, peer) is None
     assert woken == ["two"]
     with pytest.raises(HeaderError):
-        made._on_members_changed(Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields={}), peer)
+        client._on_members_changed(Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields={}), peer)
 
 
 def test_two_instances_of_one_process_have_two_ids():
@@ -151,23 +151,23 @@ def test_an_instance_that_is_not_open_raises_client_closed():
 
 def test_an_admin_request_is_passed_to_its_group():
     async def play():
-        made = instance(script())
-        asked = []
+        client = instance(script())
+        requests = []
 
         def answer(command):
-            asked.append(command.code)
+            requests.append(command.code)
             return Reply(7)
 
         codes = (RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.RESET_CONSUMER_CLIENT_OFFSET)
-        made.register_consumer("c", Group("c", [], dict.fromkeys(codes, answer)))
+        client.register_consumer("c", Group("c", [], dict.fromkeys(codes, answer)))
         peer = Peer(1, "127.0.0.1", 1, b"")
-        assert made._handle_group_request(Command(codes[0], fields={"consumerGroup": "c"}), peer) == Reply(7)
-        assert made._handle_group_request(Command(codes[1], fields={"group": "c"}), peer) == Reply(7)
-        assert asked == list(codes)
+        assert client._handle_group_request(Command(codes[0], fields={"consumerGroup": "c"}), peer) == Reply(7)
+        assert client._handle_group_request(Command(codes[1], fields={"group": "c"}), peer) == Reply(7)
+        assert requests == list(codes)
         for fields in ({"consumerGroup": "other"}, {}, {"group": ""}):
             with pytest.raises(ReplyError, match="not exist"):
-                made._handle_group_request(Command(codes[0], fields=fields), peer)
+                client._handle_group_request(Command(codes[0], fields=fields), peer)
         with pytest.raises(ReplyError, match="not exist"):
-            made._handle_group_request(Command(RequestCode.CONSUME_MESSAGE_DIRECTLY, fields={"group": "c"}), peer)
+            client._handle_group_request(Command(RequestCode.CONSUME_MESSAGE_DIRECTLY, fields={"group": "c"}), peer)
 
     asyncio.run(play())

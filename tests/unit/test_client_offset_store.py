@@ -30,9 +30,9 @@ def script(**answers) -> Script:
 
 def play(peers: Script, act):
     async def run():
-        made = instance(peers)
-        await made.routes.subscribe_queues("T")
-        return await act(OffsetStore(peers, made.routes, "g", timeout_ms=3000))
+        client = instance(peers)
+        await client.routes.subscribe_queues("T")
+        return await act(OffsetStore(peers, client.routes, "g", timeout_ms=3000))
 
     return asyncio.run(run())
 
@@ -90,13 +90,13 @@ def test_a_commit_sends_changed_offsets_and_repeats_failed_ones():
         offsets.update(QUEUE, 5)
         await offsets.commit([QUEUE, RETRY])
         await offsets.commit([QUEUE])
-        assert [one.fields["commitOffset"] for one in peers.of(update)] == ["5"]
+        assert [request.fields["commitOffset"] for request in peers.of(update)] == ["5"]
         offsets.update(QUEUE, 6)
         peers.answers[update] = raising(ConnectionLost("a:1", "reset"))
         await offsets.commit([QUEUE])
         peers.answers[update] = lambda asked: Command(0)
         await offsets.commit([QUEUE])
-        assert [one.fields["commitOffset"] for one in peers.of(update)] == ["5", "6", "6"]
+        assert [request.fields["commitOffset"] for request in peers.of(update)] == ["5", "6", "6"]
 
     play(peers, act)
 

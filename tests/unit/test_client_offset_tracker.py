@@ -40,7 +40,7 @@ def test_first_returns_pending_messages_in_order():
     window = OffsetTracker(0)
     window.add([message(offset) for offset in range(5)], 5)
     window.mark_consumed([message(1)])
-    assert [one.queue_offset for one in window.first(3)] == [0, 2, 3]
+    assert [sent_message.queue_offset for sent_message in window.first(3)] == [0, 2, 3]
 
 
 def test_replace_changes_pending_messages_only():
@@ -48,7 +48,7 @@ def test_replace_changes_pending_messages_only():
     window.add([message(0), message(1)], 2)
     window.mark_consumed([message(0)])
     window.replace([message(0, reconsume_times=1), message(1, reconsume_times=1)])
-    assert [(one.queue_offset, one.reconsume_times) for one in window.first(9)] == [(1, 1)]
+    assert [(sent_message.queue_offset, sent_message.reconsume_times) for sent_message in window.first(9)] == [(1, 1)]
 
 
 def test_full_by_count_by_bytes_and_by_span():

@@ -45,7 +45,11 @@ def test_messages_and_the_next_offset_are_returned() -> None:
     ((first, second), script) = pulling(
         answer(0, 7, stored(5, body=b"x"), stored(6)), answer(20, 9), max_messages=2, can_wait=False
     )
-    assert ([one.queue_offset for one in first.messages], first.next_offset, first.is_offset_moved) == (
+    assert (
+        [sent_message.queue_offset for sent_message in first.messages],
+        first.next_offset,
+        first.is_offset_moved,
+    ) == (
         [5, 6],
         7,
         False,
@@ -53,11 +57,11 @@ def test_messages_and_the_next_offset_are_returned() -> None:
     assert (second.messages, second.next_offset) == ([], 9)
     asked = script.of(PULL)[0]
     assert asked.addr == "a:1"
-    wanted = {
+    expected = {
         "consumerGroup": "TOOLS_CONSUMER", "topic": "T", "queueId": "0", "queueOffset": "5", "maxMsgNums": "2",
         "sysFlag": "4", "suspendTimeoutMillis": "0", "subscription": "*", "expressionType": "TAG",
     }  # fmt: skip
-    assert {name: asked.fields[name] for name in wanted} == wanted
+    assert {name: asked.fields[name] for name in expected} == expected
 
 
 def test_a_pull_may_wait_and_follows_the_suggested_server() -> None:
@@ -69,7 +73,7 @@ def test_a_pull_may_wait_and_follows_the_suggested_server() -> None:
 
 def test_tags_are_compared_again() -> None:
     ((result,), script) = pulling(answer(0, 7, stored(5, TAGS="AaAa"), stored(6, TAGS="BBBB")), expression="AaAa || C")
-    assert [one.queue_offset for one in result.messages] == [5]
+    assert [sent_message.queue_offset for sent_message in result.messages] == [5]
     assert script.of(PULL)[0].fields["subscription"] == "AaAa || C"
 
 

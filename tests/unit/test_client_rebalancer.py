@@ -64,9 +64,9 @@ class Cluster:
         return Command(0)
 
     def lock(self, asked) -> Command:
-        wanted = json.loads(asked.body)["mqSet"]
-        got = [queue for queue in wanted if queue["queueId"] not in self.held_by_others]
-        return Command(0, body=json.dumps({"lockOKMQSet": got}).encode())
+        queues = json.loads(asked.body)["mqSet"]
+        result = [queue for queue in queues if queue["queueId"] not in self.held_by_others]
+        return Command(0, body=json.dumps({"lockOKMQSet": result}).encode())
 
     def pull(self, asked) -> Command:
         numbers = {"suggestWhichBrokerId": 0, "nextBeginOffset": int(asked.fields["queueOffset"]), "minOffset": 0}
@@ -112,8 +112,8 @@ def test_a_single_member_reads_all_queues_and_the_retry_topic():
         assert MessageQueue("%RETRY%g", "a", 0) in consumer.queues
 
     cluster.play(act)
-    (left,) = cluster.peers.of(RequestCode.UNREGISTER_CLIENT)
-    assert left.fields == {"clientID": ME, "consumerGroup": "g"}
+    (remaining,) = cluster.peers.of(RequestCode.UNREGISTER_CLIENT)
+    assert remaining.fields == {"clientID": ME, "consumerGroup": "g"}
 
 
 def test_heartbeats_carry_the_subscriptions():
@@ -125,7 +125,7 @@ def test_heartbeats_carry_the_subscriptions():
         (group,) = data["consumerDataSet"]
         assert data["clientID"] == ME
         assert group["consumeFromWhere"] == "CONSUME_FROM_FIRST_OFFSET"
-        by_topic = {one["topic"]: one for one in group["subscriptionDataSet"]}
+        by_topic = {item["topic"]: item for item in group["subscriptionDataSet"]}
         assert sorted(by_topic["T"]["codeSet"]) == [66, 2112]
         assert sorted(by_topic["T"]["tagsSet"]) == ["Aa", "B"]
         assert by_topic["%RETRY%g"]["subString"] == "*"
@@ -187,7 +187,7 @@ def test_an_orderly_member_starts_only_queues_that_it_locked():
         await until(lambda: ids(consumer) == [0, 1, 2, 3])
 
     cluster.play(act, orderly=True)
-    unlocked = [one["queueId"] for one in json.loads(cluster.peers.of(RequestCode.UNLOCK_BATCH_MQ)[-1].body)["mqSet"]]
+    unlocked = [load["queueId"] for load in json.loads(cluster.peers.of(RequestCode.UNLOCK_BATCH_MQ)[-1].body)["mqSet"]]
     assert sorted(unlocked) == [0, 0, 1, 2, 3]  # with the retry topic's
 
 
@@ -219,8 +219,8 @@ def test_offsets_are_committed_at_close():
 
     async def act_and_pull(consumer):
         await act(consumer)
-        await until(lambda: len({one.fields["queueId"] for one in cluster.peers.of(RequestCode.PULL_MESSAGE)
-                                 if one.fields["queueOffset"] == "12"}) == 4)  # fmt: skip
+        await until(lambda: len({request.fields["queueId"] for request in cluster.peers.of(RequestCode.PULL_MESSAGE)
+                                 if request.fields["queueOffset"] == "12"}) == 4)  # fmt: skip
 
     cluster.play(act_and_pull)
     assert {number: cluster.stored[number] for number in "123"} == {"1": 12, "2": 12, "3": 12}
@@ -240,11 +240,11 @@ def test_queues_of_an_unsubscribed_topic_are_revoked():
 
 def test_a_topic_that_appears_later_is_found():
     cluster = Cluster()
-    found = cluster.topics.pop("T")
+    result = cluster.topics.pop("T")
 
     async def act(consumer):
         await until(lambda: len(consumer.queues) == 1)
-        cluster.topics["T"] = found
+        cluster.topics["T"] = result
         consumer._membership.on_members_changed()
         await until(lambda: len(consumer.queues) == 5)
 
@@ -282,8 +282,8 @@ def test_a_lock_is_valid_from_its_request_not_from_the_response():
 
 def locked_now(cluster) -> list[int]:
     """Which queues of T the last renewal asked for."""
-    wanted = json.loads(cluster.peers.of(RequestCode.LOCK_BATCH_MQ)[-1].body)["mqSet"]
-    return sorted(one["queueId"] for one in wanted if one["topic"] == "T")
+    queues = json.loads(cluster.peers.of(RequestCode.LOCK_BATCH_MQ)[-1].body)["mqSet"]
+    return sorted(item["queueId"] for item in queues if item["topic"] == "T")
 
 
 def test_the_lock_of_a_revoked_queue_is_renewed_while_the_listener_runs(monkeypatch):
@@ -343,7 +343,7 @@ def test_a_queue_that_a_thread_still_works_on_is_not_unlocked():
 
     cluster.play(act, orderly=True)
     unlocked = json.loads(cluster.peers.of(RequestCode.UNLOCK_BATCH_MQ)[-1].body)["mqSet"]
-    assert sorted(one["queueId"] for one in unlocked if one["topic"] == "T") == [1, 2, 3]
+    assert sorted(item["queueId"] for item in unlocked if item["topic"] == "T") == [1, 2, 3]
 
 
 def test_queues_of_a_lite_pull_consumer_remain_assigned_when_it_is_reopened():

@@ -36,18 +36,18 @@ def push(body: bytes = b"yes", sys_flag: int = 0, **own: str) -> Command:
 
 def test_a_request_carries_its_correlation_id_and_client() -> None:
     out = send_codec.prepare(Message(topic="T", body=b"b", properties={"mine": "1"}), "ID", SETTINGS)
-    asked = request_reply.prepare_request(out, "x", "me", 3000)
-    own = properties.decode(asked.properties)
+    request = request_reply.prepare_request(out, "x", "me", 3000)
+    own = properties.decode(request.properties)
     assert own == {
         "UNIQ_KEY": "ID", "WAIT": "true", "mine": "1", "CORRELATION_ID": "x", "REPLY_TO_CLIENT": "me", "TTL": "3000",
     }  # fmt: skip
-    assert asked.code == RequestCode.SEND_MESSAGE_V2
+    assert request.code == RequestCode.SEND_MESSAGE_V2
 
 
 def test_a_reply_is_sent_to_the_clusters_reply_topic_with_the_request_properties() -> None:
-    asked = message(0, properties=ASKED)
-    answer = request_reply.build_reply(asked, b"yes", tags="a", keys=["k"], properties={"mine": "1"})
-    out = request_reply.prepare_reply(asked, answer, "ID", SETTINGS)
+    request = message(0, properties=ASKED)
+    answer = request_reply.build_reply(request, b"yes", tags="a", keys=["k"], properties={"mine": "1"})
+    out = request_reply.prepare_reply(request, answer, "ID", SETTINGS)
     own = properties.decode(out.properties)
     assert (out.topic, out.body, out.code) == (
         "C_REPLY_TOPIC",
@@ -61,9 +61,9 @@ def test_a_reply_is_sent_to_the_clusters_reply_topic_with_the_request_properties
 
 @pytest.mark.parametrize("missing", ["CLUSTER", "CORRELATION_ID", "REPLY_TO_CLIENT"])
 def test_only_a_request_can_be_replied_to(missing: str) -> None:
-    asked = message(0, properties={name: value for name, value in ASKED.items() if name != missing})
+    request = message(0, properties={name: value for name, value in ASKED.items() if name != missing})
     with pytest.raises(MessageRefused, match=missing):
-        request_reply.build_reply(asked, b"yes", tags="", keys=(), properties={})
+        request_reply.build_reply(request, b"yes", tags="", keys=(), properties={})
 
 
 def test_properties_that_are_too_long_are_rejected() -> None:
@@ -78,9 +78,9 @@ def test_a_pushed_reply_completes_its_request_once() -> None:
         answer = waiting.expect("x")
         body = zlib.compress(b"yes")
         assert waiting.on_reply(push(body, COMPRESSED, CORRELATION_ID="x", UNIQ_KEY="U"), PEER).code == 0
-        got = await answer
-        assert (got.body, got.message_id, got.flag, got.queue_offset) == (b"yes", "U", 7, -1)
-        assert got.properties["ARRIVE_TIME"] == str(FakeClock(is_auto=True).now_ms())
+        result = await answer
+        assert (result.body, result.message_id, result.flag, result.queue_offset) == (b"yes", "U", 7, -1)
+        assert result.properties["ARRIVE_TIME"] == str(FakeClock(is_auto=True).now_ms())
         assert waiting.on_reply(push(CORRELATION_ID="x"), PEER).code == ResponseCode.SYSTEM_ERROR
         assert waiting.on_reply(push(mine="1"), PEER).code == ResponseCode.SYSTEM_ERROR
 

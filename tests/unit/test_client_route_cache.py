@@ -21,7 +21,7 @@ ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 
 
 def test_publish_queues_are_sorted_by_broker_and_need_a_master_and_permission():
-    found = TopicRoute(
+    result = TopicRoute(
         broker_datas=(
             BrokerData({0: "b:1"}, "b"),
             BrokerData({0: "a:1"}, "a"),
@@ -35,7 +35,7 @@ def test_publish_queues_are_sorted_by_broker_and_need_a_master_and_permission():
             QueueData("a", 2, 1, 0, 2),
         ),
     )
-    assert route_cache.publish_queues("T", found) == (
+    assert route_cache.publish_queues("T", result) == (
         MessageQueue("T", "a", 0),
         MessageQueue("T", "a", 1),
         MessageQueue("T", "b", 0),
@@ -43,8 +43,8 @@ def test_publish_queues_are_sorted_by_broker_and_need_a_master_and_permission():
 
 
 def test_an_order_configuration_determines_the_queues():
-    found = replace(route("a", "b", queues=4), order_topic_conf="b:2;a:1")
-    assert route_cache.publish_queues("T", found) == (
+    result = replace(route("a", "b", queues=4), order_topic_conf="b:2;a:1")
+    assert route_cache.publish_queues("T", result) == (
         MessageQueue("T", "b", 0),
         MessageQueue("T", "b", 1),
         MessageQueue("T", "a", 0),
@@ -57,8 +57,8 @@ def test_an_invalid_order_configuration_is_an_error():
 
 
 def test_subscribe_queues_need_no_master():
-    found = TopicRoute(broker_datas=(BrokerData({1: "s:1"}, "a"),), queue_datas=(QueueData("a", 4, 2, 0, 9),))
-    assert route_cache.subscribe_queues("T", found) == (MessageQueue("T", "a", 0), MessageQueue("T", "a", 1))
+    result = TopicRoute(broker_datas=(BrokerData({1: "s:1"}, "a"),), queue_datas=(QueueData("a", 4, 2, 0, 9),))
+    assert route_cache.subscribe_queues("T", result) == (MessageQueue("T", "a", 0), MessageQueue("T", "a", 1))
 
 
 def test_the_default_topics_route_is_capped():
@@ -86,17 +86,17 @@ def test_an_unknown_topic_gets_the_queues_of_the_default_topic_until_it_exists()
     script = Script({ROUTE: name_server(topics)})
 
     async def play():
-        made = instance(script).routes
-        queues = await made.publish_queues("T", "TBW102", 4)
+        routes = instance(script).routes
+        queues = await routes.publish_queues("T", "TBW102", 4)
         assert len(queues) == 4
         assert {queue.topic for queue in queues} == {"T"}
         with pytest.raises(RouteNotFound):
-            await made.subscribe_queues("T")
+            await routes.subscribe_queues("T")
         topics["T"] = route("a", "b", queues=3)
-        assert await made.refresh([]) == ["T"]
-        assert len(made.cached_publish_queues("T")) == 6
-        assert len(await made.subscribe_queues("T")) == 6
-        assert made.master_address("b") == "b:1"
+        assert await routes.refresh([]) == ["T"]
+        assert len(routes.cached_publish_queues("T")) == 6
+        assert len(await routes.subscribe_queues("T")) == 6
+        assert routes.master_address("b") == "b:1"
 
     asyncio.run(play())
 
@@ -113,8 +113,8 @@ def test_concurrent_lookups_share_one_request():
     script = Script({ROUTE: name_server({"T": route("a")})})
 
     async def play():
-        made = instance(script).routes
-        await asyncio.gather(*(made.publish_queues("T", "TBW102", 4) for _ in range(50)))
+        routes = instance(script).routes
+        await asyncio.gather(*(routes.publish_queues("T", "TBW102", 4) for _ in range(50)))
 
     asyncio.run(play())
     assert len(script.asked) == 1
@@ -132,15 +132,15 @@ def test_the_next_name_server_is_tried_if_one_does_not_respond():
     script = Script({ROUTE: answer})
 
     async def play():
-        made = RouteCache(script, ("one:1", "two:1"), timeout_ms=1, rng=Random(2))
+        routes = RouteCache(script, ("one:1", "two:1"), timeout_ms=1, rng=Random(2))
         for _ in range(4):
-            await made.fetch("T")
+            await routes.fetch("T")
         down.add("two:1")
         with pytest.raises(ConnectionLost):
-            await made.fetch("T")
+            await routes.fetch("T")
 
     asyncio.run(play())
-    answered = [one.addr for one in script.asked]
+    answered = [item.addr for item in script.asked]
     assert answered.count("two:1") == 5  # four answers, then one failure
     assert answered.count("one:1") <= 2  # once at the start at most, once at the end
 
@@ -149,14 +149,14 @@ def test_a_route_that_cannot_be_refreshed_stays_cached():
     script = Script({ROUTE: name_server({"T": route("a")})})
 
     async def play():
-        made = instance(script).routes
-        await made.subscribe_queues("T")
+        routes = instance(script).routes
+        await routes.subscribe_queues("T")
         script.answers[ROUTE] = raising(ConnectionLost("ns:1", "refused"))
-        assert await made.refresh(["T"]) == []
-        assert made.master_address("a") == "a:1"
+        assert await routes.refresh(["T"]) == []
+        assert routes.master_address("a") == "a:1"
         script.answers[ROUTE] = lambda asked: Command(1, remark="broken")
-        assert await made.refresh(["T"]) == []
-        assert len(await made.subscribe_queues("T")) == 2
+        assert await routes.refresh(["T"]) == []
+        assert len(await routes.subscribe_queues("T")) == 2
 
     asyncio.run(play())
 
@@ -166,11 +166,11 @@ def test_brokers_without_routes_are_removed():
     script = Script({ROUTE: name_server(topics)})
 
     async def play():
-        made = instance(script).routes
-        await made.subscribe_queues("T")
+        routes = instance(script).routes
+        await routes.subscribe_queues("T")
         topics["T"] = route("b")
-        await made.refresh(["T"])
-        assert made.all_addresses(masters_only=True) == ["b:1"]
+        await routes.refresh(["T"])
+        assert routes.all_addresses(masters_only=True) == ["b:1"]
 
     asyncio.run(play())
 
@@ -180,12 +180,12 @@ def test_without_a_name_server_a_client_of_many_topics_waits_for_one_timeout(cap
     script = Script({ROUTE: name_server({name: route("a") for name in names})})
 
     async def play():
-        made = instance(script).routes
+        routes = instance(script).routes
         for name in names:
-            await made.subscribe_queues(name)
+            await routes.subscribe_queues(name)
         script.answers[ROUTE] = raising(ConnectionLost("ns:1", "refused"))
         script.asked.clear()
-        assert await made.refresh(names) == []
+        assert await routes.refresh(names) == []
         assert len(script.asked) == 2  # each name server once
         assert "Could not refresh the routes of 100 topics" in caplog.text
 
@@ -197,11 +197,11 @@ def test_a_refresh_requests_only_the_topics_in_use():
     script = Script({ROUTE: name_server({name: route("a") for name in names})})
 
     async def play():
-        made = instance(script).routes
+        routes = instance(script).routes
         for name in names[:10]:
-            await made.subscribe_queues(name)
+            await routes.subscribe_queues(name)
         script.asked.clear()
-        await made.refresh(names[:10])
+        await routes.refresh(names[:10])
         assert len(script.asked) == 10
 
     asyncio.run(play())

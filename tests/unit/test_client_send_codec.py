@@ -78,8 +78,8 @@ def test_each_message_of_a_batch_has_its_own_id():
         [plain(body=b"1", keys=["k"]), plain(body=b"2", tags="B", flag=7)], lambda: f"ID{next(numbers)}", SETTINGS
     )
     entries = batch.decode(out.body)
-    assert [(one.flag, one.body) for one in entries] == [(0, b"1"), (7, b"2")]
-    assert [properties.decode(one.properties)["UNIQ_KEY"] for one in entries] == ["ID0", "ID1"]
+    assert [(entry.flag, entry.body) for entry in entries] == [(0, b"1"), (7, b"2")]
+    assert [properties.decode(entry.properties)["UNIQ_KEY"] for entry in entries] == ["ID0", "ID1"]
     assert properties.decode(out.properties) == {"WAIT": "true"}
     assert out.code == RequestCode.SEND_BATCH_MESSAGE
     assert send_codec.request_fields(out, "g", 3, 5, SETTINGS)["m"] == "true"

@@ -27,26 +27,26 @@ def script(*answers, brokers=("a", "b")) -> Script:
     rest = list(answers)
 
     def answer(asked):
-        one = rest.pop(0)
-        if isinstance(one, Exception):
-            raise one
-        return one
+        item = rest.pop(0)
+        if isinstance(item, Exception):
+            raise item
+        return item
 
     return Script({RequestCode.GET_ROUTEINFO_BY_TOPIC: name_server({"T": route(*brokers)}), SEND: answer})
 
 
 def send(peers: Script, *, queue=None, clock=None, hooks=(), **settings):
-    made = ProducerSettings(**settings)
+    producer_settings = ProducerSettings(**settings)
 
     async def play():
-        sender = MessageSender(instance(peers, clock), "g", made, hooks)
-        return await sender.send(send_codec.prepare(Message(topic="T", body=b"x"), "ID", made), queue)
+        sender = MessageSender(instance(peers, clock), "g", producer_settings, hooks)
+        return await sender.send(send_codec.prepare(Message(topic="T", body=b"x"), "ID", producer_settings), queue)
 
     return asyncio.run(play())
 
 
 def brokers_asked(peers: Script) -> list[str]:
-    return [one.addr for one in peers.of(SEND)]
+    return [request.addr for request in peers.of(SEND)]
 
 
 def test_a_successful_send_is_one_request():
@@ -92,7 +92,7 @@ def test_all_attempts_share_one_deadline():
     peers.answers[SEND] = slow
     with pytest.raises(RequestTimeout):
         send(peers, clock=clock)
-    assert [round(one.timeout_ms) for one in peers.of(SEND)] == [3000, 1000]
+    assert [round(request.timeout_ms) for request in peers.of(SEND)] == [3000, 1000]
 
 
 def test_a_late_flush_is_a_result():
@@ -121,8 +121,8 @@ def test_in_flight_sends_are_bounded():
         nonlocal under_way, most
         settings = ProducerSettings(in_flight_max=3)
         peers = script()
-        made = instance(peers)
-        await made.routes.publish_queues("T", "TBW102", 4)
+        client = instance(peers)
+        await client.routes.publish_queues("T", "TBW102", 4)
 
         class Slow:
             is_open = True
@@ -139,7 +139,7 @@ def test_in_flight_sends_are_bounded():
             return Slow()
 
         peers.connect = connect
-        sender = MessageSender(made, "g", settings)
+        sender = MessageSender(client, "g", settings)
         out = send_codec.prepare(Message(topic="T", body=b"x"), "ID", settings)
         results = await asyncio.gather(*(sender.send(out) for _ in range(20)))
         assert len(results) == 20
@@ -149,14 +149,14 @@ def test_in_flight_sends_are_bounded():
 
 
 def test_hooks_receive_responses_and_cannot_break_a_send():
-    told = []
+    reported = []
 
     def broken(event):
-        told.append(event)
+        reported.append(event)
         raise RuntimeError("a hook's own fault")
 
-    send(script(Command(14, remark="busy"), STORED), hooks=(broken, told.append))
-    first, second, third, fourth = told
+    send(script(Command(14, remark="busy"), STORED), hooks=(broken, reported.append))
+    first, second, third, fourth = reported
     assert first is second
     assert third is fourth
     assert first.refusal.code == 14
@@ -166,9 +166,9 @@ def test_hooks_receive_responses_and_cannot_break_a_send():
 
 
 def test_a_missing_response_causes_no_event():
-    told = []
-    send(script(ConnectionLost("x", "refused"), STORED), hooks=(told.append,))
-    assert len(told) == 1
+    reported = []
+    send(script(ConnectionLost("x", "refused"), STORED), hooks=(reported.append,))
+    assert len(reported) == 1
 
 
 @pytest.mark.parametrize("pause_at", range(12))
@@ -207,9 +207,9 @@ def test_the_send_cost_is_monotonic_if_the_wall_clock_is_set_back():
 
 def producer_play(peers: Script, play):
     async def run():
-        made = instance(peers)
+        client = instance(peers)
         peers.answers.setdefault(RequestCode.UNREGISTER_CLIENT, lambda asked: Command(0))
-        async with Producer("g", instance=made) as producer:
+        async with Producer("g", instance=client) as producer:
             return await play(producer)
 
     return asyncio.run(run())
@@ -234,7 +234,7 @@ def test_messages_with_one_order_key_go_to_one_queue():
             await producer.send(Message(topic="T", body=b"x"), order_key="ORDER-17")
 
     producer_play(peers, play)
-    assert len({(one.addr, one.fields["e"]) for one in peers.of(SEND)}) == 1
+    assert len({(request.addr, request.fields["e"]) for request in peers.of(SEND)}) == 1
 
 
 def test_a_selector_must_return_a_queue():
@@ -250,7 +250,7 @@ def test_a_selector_must_return_a_queue():
             )
 
     producer_play(peers, play)
-    assert [(one.addr, one.fields["e"]) for one in peers.of(SEND)] == [("b:1", "1")]
+    assert [(request.addr, request.fields["e"]) for request in peers.of(SEND)] == [("b:1", "1")]
 
 
 def test_a_one_way_send_does_not_wait_for_a_response():
@@ -306,7 +306,7 @@ def test_a_producer_group_registers_once_and_unregisters():
 
     producer_play(peers, play)
     # the second producer found the group taken and must not have taken it away from the first
-    assert [one.fields["producerGroup"] for one in peers.of(RequestCode.UNREGISTER_CLIENT)] in ([], ["g"])
+    assert [request.fields["producerGroup"] for request in peers.of(RequestCode.UNREGISTER_CLIENT)] in ([], ["g"])
 
 
 def test_a_dead_broker_has_no_address():

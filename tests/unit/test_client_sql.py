@@ -44,20 +44,20 @@ def test_a_broker_without_the_filter_data_gets_a_heartbeat(code):
 
 
 def script(**answers) -> Script:
-    found = {
+    result = {
         RequestCode.GET_ROUTEINFO_BY_TOPIC: name_server({"T": route("a"), "U": route("a")}),
         RequestCode.UNREGISTER_CLIENT: lambda asked: Command(0),
         RequestCode.GET_CONSUMER_LIST_BY_GROUP: lambda asked: Command(1, remark="none"),
         CHECK: lambda asked: Command(0),
         BEAT: lambda asked: Command(0),
     }
-    return Script(found | {RequestCode[name]: one for name, one in answers.items()})
+    return Script(result | {RequestCode[name]: item for name, item in answers.items()})
 
 
 def started(peers: Script, subscriptions, act=None) -> None:
     async def play() -> None:
-        made = instance(peers, FakeClock(is_auto=True))
-        async with asyncio.timeout(5), PushConsumer("g", None, subscriptions, print, instance=made) as consumer:
+        client = instance(peers, FakeClock(is_auto=True))
+        async with asyncio.timeout(5), PushConsumer("g", None, subscriptions, print, instance=client) as consumer:
             if act is not None:
                 await act(consumer)
 
@@ -67,16 +67,16 @@ def started(peers: Script, subscriptions, act=None) -> None:
 def test_an_expression_is_checked_before_the_first_heartbeat_and_tags_are_not():
     peers = script()
     started(peers, {"T": Sql("a > 5"), "U": "TagA"})
-    codes = [one.code for one in peers.asked]
+    codes = [item.code for item in peers.asked]
     (check,) = peers.of(CHECK)
     assert codes.index(CHECK) < codes.index(BEAT)
     body = json.loads(check.body)
     assert (body["group"], body["subscriptionData"]["subString"]) == ("g", "a > 5")
     assert (body["subscriptionData"]["expressionType"], body["subscriptionData"]["topic"]) == ("SQL92", "T")
     (group,) = json.loads(peers.of(BEAT)[0].body)["consumerDataSet"]
-    told = {one["topic"]: one for one in group["subscriptionDataSet"]}
-    assert (told["T"]["expressionType"], told["T"]["codeSet"], told["T"]["tagsSet"]) == ("SQL92", [], [])
-    assert told["U"]["expressionType"] == told["%RETRY%g"]["expressionType"] == "TAG"
+    reported = {item["topic"]: item for item in group["subscriptionDataSet"]}
+    assert (reported["T"]["expressionType"], reported["T"]["codeSet"], reported["T"]["tagsSet"]) == ("SQL92", [], [])
+    assert reported["U"]["expressionType"] == reported["%RETRY%g"]["expressionType"] == "TAG"
 
 
 def test_a_rejected_expression_is_raised_and_no_heartbeat_is_sent():
@@ -102,7 +102,7 @@ def test_a_rejected_subscription_leaves_the_others_unchanged():
             await consumer.subscribe("U", Sql("a > 5"))
         await consumer.subscribe("T", "TagB")
         (group,) = json.loads(peers.of(BEAT)[-1].body)["consumerDataSet"]
-        assert {one["topic"] for one in group["subscriptionDataSet"]} == {"T", "%RETRY%g"}
+        assert {item["topic"] for item in group["subscriptionDataSet"]} == {"T", "%RETRY%g"}
 
     started(peers, {"T": "*"}, act)
 
@@ -120,7 +120,7 @@ def test_a_broker_too_old_for_sql92_is_not_pulled():
 
 def test_a_broker_of_unknown_version_gets_a_heartbeat_first():
     play = _versioned([None, SQL_VERSION_MIN])
-    assert [one.code for one in play.asked if one.code in (BEAT, PULL)][:2] == [BEAT, PULL]
+    assert [item.code for item in play.asked if item.code in (BEAT, PULL)][:2] == [BEAT, PULL]
 
 
 def test_a_broker_without_a_heartbeat_response_is_not_pulled():
@@ -135,11 +135,11 @@ def _versioned(versions: list[int | None]) -> Script:
     peers.said = ""
 
     async def play() -> None:
-        made = instance(peers, FakeClock(is_auto=True))
-        await made.routes.subscribe_queues("T")
+        client = instance(peers, FakeClock(is_auto=True))
+        await client.routes.subscribe_queues("T")
 
-        made.broker_version = lambda addr: versions[0] if len(versions) == 1 else versions.pop(0)
-        context = fetch_context(made, subscriptions={"T": SUBSCRIPTION})
+        client.broker_version = lambda addr: versions[0] if len(versions) == 1 else versions.pop(0)
+        context = fetch_context(client, subscriptions={"T": SUBSCRIPTION})
         try:
             await fetching.pull(ProcessQueue(QUEUE, 5), context)
         except ConnectionLost as error:
@@ -153,9 +153,9 @@ def test_the_version_comes_from_heartbeat_responses():
     peers = script(HEART_BEAT=lambda asked: Command(0, version=239))
 
     async def play() -> None:
-        made = instance(peers, FakeClock(is_auto=True))
-        assert made.broker_version("a:1") is None
-        await made.heartbeat_to("a:1")
-        assert made.broker_version("a:1") == 239
+        client = instance(peers, FakeClock(is_auto=True))
+        assert client.broker_version("a:1") is None
+        await client.heartbeat_to("a:1")
+        assert client.broker_version("a:1") == 239
 
     asyncio.run(play())

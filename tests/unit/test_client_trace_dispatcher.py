@@ -103,11 +103,11 @@ def test_a_message_with_tracing_disabled_has_no_record():
 
 
 def entries(count: int, *, text: int = 10, key: str = "k{}") -> list[client_trace.TraceEntry]:
-    found = []
+    results = []
     for number in range(count):
         name = key.format(number)
-        found.append(client_trace.TraceEntry(b"t" * text, (name,), len(name) + 1, 0.0))
-    return found
+        results.append(client_trace.TraceEntry(b"t" * text, (name,), len(name) + 1, 0.0))
+    return results
 
 
 def test_a_batch_is_bounded_by_its_body_size():
@@ -122,8 +122,8 @@ def test_a_batch_is_bounded_by_its_distinct_keys():
 
 
 def test_keys_that_do_not_fit_are_dropped_and_counted():
-    many = client_trace.TraceEntry(b"t", ("id", "key-1", "key-2"), 20, 0.0)
-    batch = next_batch([many], 1000, 9)
+    entry = client_trace.TraceEntry(b"t", ("id", "key-1", "key-2"), 20, 0.0)
+    batch = next_batch([entry], 1000, 9)
     assert (batch.records, batch.keys, batch.dropped_keys) == (1, ("id", "key-1"), 1)
 
 
@@ -153,7 +153,7 @@ class Play:
 
     @property
     def records(self) -> int:
-        return sum(one.body.count(b"\x02") for one in self.messages)
+        return sum(sent_message.body.count(b"\x02") for sent_message in self.messages)
 
 
 def records(count: int) -> list:
@@ -181,8 +181,8 @@ def test_many_records_are_split_into_messages_within_the_limits():
 
     assert play.run(act).sent == 100
     assert play.records == 100
-    assert all(len(one.body) <= 1024 for one in play.messages)
-    assert all(len(" ".join(one.keys)) <= 256 for one in play.messages)
+    assert all(len(sent_message.body) <= 1024 for sent_message in play.messages)
+    assert all(len(" ".join(sent_message.keys)) <= 256 for sent_message in play.messages)
 
 
 def test_a_full_batch_is_sent_immediately():
@@ -208,7 +208,7 @@ def test_a_full_queue_counts_dropped_records_and_warns_once_a_minute(caplog):
     with caplog.at_level(logging.WARNING):
         tracer = play.run(act)
     assert (tracer.sent, tracer.dropped) == (10, 10)
-    assert [one.message for one in caplog.records] == [
+    assert [record.message for record in caplog.records] == [
         "Trace queue full: 1 records dropped so far",
         "Trace queue full: 7 records dropped so far",
     ]

@@ -223,10 +223,10 @@ def test_a_listener_with_a_wrong_signature_is_rejected(listener):
 
 
 def test_the_error_about_a_listener_shows_the_expected_and_the_actual_signature():
-    said = (
+    text = (
         r"expected a function of 1 argument: \(messages\); it is called with 1, and takes several\(messages, context\)"
     )
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=text):
         PushConsumer("g", "a:1", {"T": "*"}, several)
 
 

@@ -42,12 +42,12 @@ def test_large_responses_reduce_the_requests_per_tick_and_all_are_served(pieces:
         connection = Connection(1, {7: handler}, is_server=True)
         transport = Collected()
         connection.connection_made(transport)  # type: ignore[arg-type]
-        asked = list(range(3 * FRAMES_PER_TICK))
-        connection.data_received(b"".join(b"".join(commands.encode(7, opaque=one, flag=0)) for one in asked))
+        numbers = list(range(3 * FRAMES_PER_TICK))
+        connection.data_received(b"".join(b"".join(commands.encode(7, opaque=item, flag=0)) for item in numbers))
         assert len(served) == in_first_turn
         assert len(transport.written) == 1
-        for _ in range(len(asked) + 2):
+        for _ in range(len(numbers) + 2):
             await asyncio.sleep(0)
-        assert served == asked
+        assert served == numbers
 
     asyncio.run(run())

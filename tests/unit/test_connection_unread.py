@@ -92,7 +92,7 @@ def connect(
 
 def request(code: int, count: int = 1, fields: dict[str, str] | None = None, form: int = 0) -> bytes:
     return b"".join(
-        b"".join(commands.encode(code, opaque=one, flag=0, fields=fields, form=form)) for one in range(count)
+        b"".join(commands.encode(code, opaque=number, flag=0, fields=fields, form=form)) for number in range(count)
     )
 
 
@@ -138,13 +138,13 @@ def test_requests_of_a_peer_that_does_not_read_wait_until_it_reads() -> None:
 def test_deferred_requests_are_answered_when_the_write_buffer_has_room() -> None:
     async def work() -> None:
         arrived = asyncio.Event()
-        made: list[int] = []
+        handled: list[int] = []
 
         async def held(command: Command, peer: Any) -> LateReply:
             await arrived.wait()
 
             def make() -> Reply:
-                made.append(command.opaque)
+                handled.append(command.opaque)
                 return large(command, peer)
 
             return LateReply(make)
@@ -155,11 +155,11 @@ def test_deferred_requests_are_answered_when_the_write_buffer_has_room() -> None
         arrived.set()
         await turns()
         assert transport.unread < 4 * MIB + BYTES_PER_TICK + MIB
-        assert len(made) < 20
-        while len(made) < 500:
+        assert len(handled) < 20
+        while len(handled) < 500:
             transport.read()
             await turns(20)
-        assert sorted(made) == list(range(500))
+        assert sorted(handled) == list(range(500))
 
     in_loop(work)
 
@@ -303,14 +303,14 @@ def test_connections_with_the_oldest_incomplete_frames_are_closed_above_the_limi
     async def work() -> None:
         limits = ServerLimits(unfinished_max=3 * MIB)
         (frame,) = commands.encode(7, opaque=1, flag=0, body=b"")
-        whole = b"".join(commands.encode(7, opaque=1, flag=0, body=bytes(2 * MIB)))
+        complete = b"".join(commands.encode(7, opaque=1, flag=0, body=bytes(2 * MIB)))
         handlers: dict[int, Handler] = {7: lambda command, peer: Reply()}
         connections = [connect(handlers, limits, number) for number in range(5)]
         for connection, _ in connections:
-            connection.data_received(frame + whole[: MIB + 1])
+            connection.data_received(frame + complete[: MIB + 1])
         assert [transport.is_over for _, transport in connections] == [True, True, True, False, False]
         connection, transport = connections[3]
-        connection.data_received(whole[MIB + 1 :])
+        connection.data_received(complete[MIB + 1 :])
         assert len(answers(transport.last)) == 1
         connections[4][1].abort()
         await turns()
@@ -387,7 +387,7 @@ def test_an_invalid_header_closes_the_connection_with_one_log_line(
 
     with caplog.at_level(logging.DEBUG):
         in_loop(work)
-    assert len([one for one in caplog.records if one.levelno >= logging.WARNING]) == 1
+    assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
 
 
 def test_an_unsupported_code_is_logged_once_per_connection(caplog: pytest.LogCaptureFixture) -> None:

@@ -73,28 +73,28 @@ def read(entry: dict[str, Any]) -> Command:
 
 @pytest.mark.parametrize("entry", BY_NAME)
 def test_every_frame_round_trips(entry: dict[str, Any]) -> None:
-    got = read(entry)
-    assert got.is_response == entry["kind"].startswith("answer")
-    assert got.is_one_way == (entry["kind"] == "one-way")
-    assert got.language == "JAVA"
+    result = read(entry)
+    assert result.is_response == entry["kind"].startswith("answer")
+    assert result.is_one_way == (entry["kind"] == "one-way")
+    assert result.language == "JAVA"
     form = 1 if entry["form"] == "binary" else 0
     written = command.encode(
-        got.code,
-        opaque=got.opaque,
-        flag=got.flag,
-        fields=None if got.fields is None else got.field_map(),
-        remark=got.remark,
-        body=got.body,
+        result.code,
+        opaque=result.opaque,
+        flag=result.flag,
+        fields=None if result.fields is None else result.field_map(),
+        remark=result.remark,
+        body=result.body,
         form=form,
     )
     original = (DATA / "frames" / entry["file"]).read_bytes()
-    mine = b"".join(written)
+    encoded = b"".join(written)
     if form:  # the language byte is ours; HashMap order of the entries is Java's and kept
-        assert (mine[:10], mine[11:]) == (original[:10], original[11:])
+        assert (encoded[:10], encoded[11:]) == (original[:10], original[11:])
     else:
-        (again,) = FrameReader().feed(mine)
+        (repeated,) = FrameReader().feed(encoded)
         (first,) = FrameReader().feed(original)
-        assert json.loads(again.header) == {**json.loads(first.header), "language": "PYTHON", "version": 401}
+        assert json.loads(repeated.header) == {**json.loads(first.header), "language": "PYTHON", "version": 401}
 
 
 @pytest.mark.parametrize(
@@ -106,11 +106,11 @@ def test_every_frame_round_trips(entry: dict[str, Any]) -> None:
     ],
 )
 def test_typed_requests_retain_all_fields(entry: dict[str, Any]) -> None:
-    got = read(entry)
-    known = encode_header(decode_header(got, HEADERS[got.code]))
-    sent = {name: value for name, value in got.field_map().items() if name in known}
+    result = read(entry)
+    known = encode_header(decode_header(result, HEADERS[result.code]))
+    sent = {name: value for name, value in result.field_map().items() if name in known}
     assert {name: known[name] for name in sent} == sent
-    unknown = got.field_map().keys() - known.keys()
+    unknown = result.field_map().keys() - known.keys()
     assert unknown <= {"ReqT"}  # which kind of client asks: of no meaning to a 4.9.4 server
 
 
@@ -123,17 +123,17 @@ def test_typed_requests_retain_all_fields(entry: dict[str, Any]) -> None:
     ],
 )
 def test_responses_are_typed(entry: dict[str, Any]) -> None:
-    got = read(entry)
-    assert decode_header(got, ANSWER_HEADERS[entry["code"], got.code]) is not None
+    result = read(entry)
+    assert decode_header(result, ANSWER_HEADERS[entry["code"], result.code]) is not None
 
 
 def bodies() -> list[Any]:
-    found = []
+    results = []
     for entry in INDEX:
         table = ANSWER_BODIES if entry["kind"] == "answer-0" else REQUEST_BODIES
         if entry["code"] in table and "compressed" not in entry["file"] and not entry["kind"].startswith("answer-1"):
-            found.append(pytest.param(entry, table[entry["code"]], id=entry["file"]))
-    return found
+            results.append(pytest.param(entry, table[entry["code"]], id=entry["file"]))
+    return results
 
 
 @pytest.mark.parametrize(("entry", "kind"), bodies())
@@ -147,23 +147,23 @@ def test_bodies_round_trip_in_javas_format(entry: dict[str, Any], kind: type[msg
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
+        return {key: _plain(item) for key, item in value.items()}
     return sorted(map(_plain, value), key=repr) if isinstance(value, list) else value
 
 
 def test_pulled_records_are_decoded_with_checksums() -> None:
-    found = [read(entry) for entry in INDEX if entry["code"] == 11 and entry["kind"] == "answer-0"]
-    records = [one for answer in found for one in record.decode_all(answer.body)]
+    result = [read(entry) for entry in INDEX if entry["code"] == 11 and entry["kind"] == "answer-0"]
+    records = [item for answer in result for item in record.decode_all(answer.body)]
     assert len(records) >= 2
-    assert all(one.crc_is_right() for one in records)
-    for one in records:
-        again = record.encode(
-            one.topic.encode(), one.body, one.properties.encode(), queue_id=one.queue_id, queue_offset=one.queue_offset,
-            offset=one.offset, born_ms=one.born_ms, born_host=one.born_host, store_ms=one.store_ms,
-            store_host=one.store_host, flag=one.flag, sys_flag=one.sys_flag, reconsume_times=one.reconsume_times,
-            prepared_offset=one.prepared_offset,
+    assert all(item.crc_is_right() for item in records)
+    for item in records:
+        repeated = record.encode(
+            item.topic.encode(), item.body, item.properties.encode(), queue_id=item.queue_id, queue_offset=item.queue_offset,
+            offset=item.offset, born_ms=item.born_ms, born_host=item.born_host, store_ms=item.store_ms,
+            store_host=item.store_host, flag=item.flag, sys_flag=item.sys_flag, reconsume_times=item.reconsume_times,
+            prepared_offset=item.prepared_offset,
         )  # fmt: skip
-        assert record.decode(again) == one
+        assert record.decode(repeated) == item
 
 
 def test_batches_equal_javas() -> None:
@@ -179,8 +179,8 @@ def test_batches_equal_javas() -> None:
 
 @pytest.mark.parametrize("compressed", [False, True])
 def test_registrations_are_decoded_in_both_formats(compressed: bool) -> None:
-    wanted = [e for e in INDEX if e["code"] == RequestCode.REGISTER_BROKER and e["kind"] == "request"]
-    request = read(next(e for e in wanted if ("compressed" in e["file"]) == compressed))
+    registrations = [e for e in INDEX if e["code"] == RequestCode.REGISTER_BROKER and e["kind"] == "request"]
+    request = read(next(e for e in registrations if ("compressed" in e["file"]) == compressed))
     header = decode_header(request, routing.RegisterBroker)
     assert (header.compressed, zlib.crc32(request.body) & 0x7FFFFFFF) == (compressed, header.body_crc32)
     body = registration.decode(header, request.body, request.version)
@@ -193,10 +193,10 @@ def test_traces_of_java_clients_are_decoded_without_rejects() -> None:
     events = []
     for path in sorted((DATA / "trace").iterdir()):
         body = path.read_bytes()
-        found, rejects = trace_codec.decode(body)
+        result, rejects = trace_codec.decode(body)
         assert rejects == []
-        assert "".join(map(trace_codec.encode, found)).encode() == body
-        events += found
+        assert "".join(map(trace_codec.encode, result)).encode() == body
+        events += result
     assert {type(event).__name__ for event in events} == {
         "PublishEvent",
         "ConsumeStartEvent",

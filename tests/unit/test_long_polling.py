@@ -18,19 +18,19 @@ def test_subscriptions_of_waiting_pulls_are_bounded(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(arrivals_module, "SUBSCRIPTION_CHARS_MAX", 10)
 
     async def hold() -> None:
-        held = PullWaiters()
-        first = held.wait("T", 0, 0, None, 60_000, 6)
+        waiters = PullWaiters()
+        first = waiters.wait("T", 0, 0, None, 60_000, 6)
         with pytest.raises(ReplyError, match="10 characters") as refused:
-            held.wait("T", 0, 0, None, 60_000, 5)
+            waiters.wait("T", 0, 0, None, 60_000, 5)
         assert refused.value.code == ResponseCode.SYSTEM_BUSY
-        second = held.wait("T", 1, 0, None, 60_000, 4)
-        held.notify([Arrival("T", 0, 1, 0, 0)])
+        second = waiters.wait("T", 1, 0, None, 60_000, 4)
+        waiters.notify([Arrival("T", 0, 1, 0, 0)])
         await first
         await asyncio.sleep(0)  # its place is free when its callbacks have run
-        third = held.wait("T", 0, 1, None, 60_000, 6)
+        third = waiters.wait("T", 0, 1, None, 60_000, 6)
         second.cancel()
         third.cancel()
         await asyncio.wait([second, third])
-        held.wait("T", 0, 0, None, 60_000, 10).cancel()
+        waiters.wait("T", 0, 0, None, 60_000, 10).cancel()
 
     asyncio.run(hold())

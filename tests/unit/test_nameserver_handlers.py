@@ -138,7 +138,7 @@ def test_pending_registrations_are_bounded_in_bytes(tmp_path: Path, monkeypatch:
             *(served(server.register(command, PEER)) for _ in range(5)), return_exceptions=True
         )
         refused = [result for result in results if isinstance(result, ReplyError)]
-        assert [one.code for one in refused] == [ResponseCode.SYSTEM_BUSY] * 3
+        assert [item.code for item in refused] == [ResponseCode.SYSTEM_BUSY] * 3
         await served(server.register(command, PEER))
 
     in_loop(work)

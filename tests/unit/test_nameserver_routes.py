@@ -37,10 +37,13 @@ def test_a_route_contains_queues_and_addresses() -> None:
     routes = RouteTable()
     routes.register(header("a", "h:1"), body("T"), 1, 0)
     routes.register(header("b", "h:2"), body("T", "U"), 2, 0)
-    found = routes.find_route("T")
-    assert found is not None
-    assert [(one.broker_name, one.broker_addrs) for one in found.broker_datas] == [("a", {0: "h:1"}), ("b", {0: "h:2"})]
-    assert [one.write_queue_nums for one in found.queue_datas] == [4, 4]
+    result = routes.find_route("T")
+    assert result is not None
+    assert [(data.broker_name, data.broker_addrs) for data in result.broker_datas] == [
+        ("a", {0: "h:1"}),
+        ("b", {0: "h:2"}),
+    ]
+    assert [data.write_queue_nums for data in result.queue_datas] == [4, 4]
     assert routes.find_route("none") is None
     assert all_of(routes.topics()) == ["T", "U"]
 
@@ -61,16 +64,16 @@ def test_a_slave_registers_no_topics_and_receives_its_masters_address() -> None:
     routes.register(header(), body("T"), 1, 0)
     answer = routes.register(header(addr="h:9", broker_id=1), body("T"), 2, 0)
     assert (answer.master_addr, answer.ha_server_addr) == ("h:1", "h:12")
-    found = routes.find_route("T")
-    assert found is not None and found.broker_datas[0].broker_addrs == {0: "h:1", 1: "h:9"}
+    result = routes.find_route("T")
+    assert result is not None and result.broker_datas[0].broker_addrs == {0: "h:1", 1: "h:9"}
 
 
 def test_an_address_registered_under_a_new_id_is_removed_from_the_old_one() -> None:
     routes = RouteTable()
     routes.register(header(broker_id=1), body("T"), 1, 0)
     routes.register(header(broker_id=0), body("T"), 1, 0)
-    found = routes.find_route("T")
-    assert found is not None and found.broker_datas[0].broker_addrs == {0: "h:1"}
+    result = routes.find_route("T")
+    assert result is not None and result.broker_datas[0].broker_addrs == {0: "h:1"}
 
 
 def test_a_broker_without_heartbeats_for_two_minutes_is_removed_with_its_topics() -> None:
@@ -79,8 +82,8 @@ def test_a_broker_without_heartbeats_for_two_minutes_is_removed_with_its_topics(
     routes.register(header("b", "h:2"), body("T", "U"), 2, 1000)
     assert routes.expire(BROKER_LIVE_MS) == []
     assert routes.expire(BROKER_LIVE_MS + 1) == ["h:1"]
-    found = routes.find_route("T")
-    assert found is not None and [one.broker_name for one in found.queue_datas] == ["b"]
+    result = routes.find_route("T")
+    assert result is not None and [data.broker_name for data in result.queue_datas] == ["b"]
     assert routes.remove_peer(2) == ["h:2"]
     assert all_of(routes.topics()) == []
 
@@ -98,8 +101,8 @@ def test_a_broker_name_is_removed_with_its_last_address() -> None:
     routes.register(header(), body("T"), 1, 0)
     routes.register(header(addr="h:9", broker_id=1), body(), 2, 0)
     routes.unregister(BrokerRef("a", "h:1", "C", 0))
-    found = routes.find_route("T")
-    assert found is not None and found.broker_datas[0].broker_addrs == {1: "h:9"}
+    result = routes.find_route("T")
+    assert result is not None and result.broker_datas[0].broker_addrs == {1: "h:9"}
     routes.unregister(BrokerRef("a", "h:9", "C", 1))
     assert routes.find_route("T") is None
     assert routes.clusters().cluster_addr_table == {}
@@ -111,13 +114,13 @@ def test_write_permission_is_wiped_until_a_new_version_is_registered() -> None:
     assert sum(routes.wipe_write_perm("a")) == 2
     assert sum(routes.wipe_write_perm("none")) == 0
     routes.register(header(), body("T", "U"), 1, 0)
-    found = routes.find_route("T")
-    assert found is not None and found.queue_datas[0].perm == 4
+    result = routes.find_route("T")
+    assert result is not None and result.queue_datas[0].perm == 4
     assert sum(routes.add_write_perm("a")) == 2
     assert sum(routes.wipe_write_perm("a")) == 2
     routes.register(header(), body("T", counter=2), 1, 0)
-    found = routes.find_route("T")
-    assert found is not None and found.queue_datas[0].perm == 6
+    result = routes.find_route("T")
+    assert result is not None and result.queue_datas[0].perm == 6
 
 
 def test_a_version_query_of_a_registered_broker_counts_as_a_heartbeat() -> None:

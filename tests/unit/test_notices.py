@@ -25,10 +25,10 @@ def test_only_loopback_addresses_are_unreachable_from_the_network(address: str, 
 
 
 def record(text: str, *, notice: bool) -> logging.LogRecord:
-    made = logging.LogRecord("ariane", logging.ERROR, "", 0, text, (), None)
+    log_record = logging.LogRecord("ariane", logging.ERROR, "", 0, text, (), None)
     if notice:
-        made.notice = True
-    return made
+        log_record.notice = True
+    return log_record
 
 
 def test_only_notices_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,18 +62,18 @@ def test_notices_of_a_process_are_printed_before_and_after_it_is_ready(
     monkeypatch.setattr(supervisor.asyncio, "create_subprocess_exec", script)
 
     async def run() -> list[str]:
-        said: list[str] = []
+        output: list[str] = []
         heard = asyncio.Event()
 
         def say(line: str) -> None:
-            said.append(line)
+            output.append(line)
             if "no room" in line:
                 heard.set()
 
         async with ChildProcesses(tmp_path, say) as programs:
             assert await programs.start(ChildProcess("broker", ())) == "127.0.0.1:1"
             await asyncio.wait_for(heard.wait(), 60)
-        return said
+        return output
 
-    said = asyncio.run(run())
-    assert [line for line in said if "pid" not in line] == ["broker    open to the network", "broker    no room"]
+    output = asyncio.run(run())
+    assert [line for line in output if "pid" not in line] == ["broker    open to the network", "broker    no room"]

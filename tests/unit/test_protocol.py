@@ -50,7 +50,7 @@ def test_a_frame_is_reassembled_from_any_fragments() -> None:
     assert [frame.body for frame in expected] == [b"body", b"", b"x" * 1000]
     for size in (1, 3, 7, 8, 9, 150, 1024):
         reader = FrameReader()
-        pieces = [stream[at : at + size] for at in range(0, len(stream), size)]
+        pieces = [stream[position : position + size] for position in range(0, len(stream), size)]
         assert [frame for piece in pieces for frame in reader.feed(piece)] == expected
         assert reader.waiting == 0
 
@@ -80,16 +80,16 @@ def test_the_largest_frame_is_accepted_and_a_larger_one_is_not_sent() -> None:
 
 
 def test_the_json_header_round_trips_byte_for_byte_with_javas() -> None:
-    got = read(framed(JAVA_HEADER))
-    assert (got.code, got.opaque, got.flag, got.language, got.version) == (105, 7, 0, "JAVA", 401)
-    assert got.field_map() == {"topic": "T1"}
+    result = read(framed(JAVA_HEADER))
+    assert (result.code, result.opaque, result.flag, result.language, result.version) == (105, 7, 0, "JAVA", 401)
+    assert result.field_map() == {"topic": "T1"}
     written = b"".join(command.encode(105, opaque=7, flag=0, fields={"topic": "T1"}))
     assert written[8:] == JAVA_HEADER.replace(b"JAVA", b"PYTHON")
 
 
 def test_the_binary_header_of_java_is_decoded() -> None:
-    got = read(framed(JAVA_BINARY, b"B", form=1))
-    assert (got.code, got.version, got.opaque, got.is_response, got.field_map(), got.body) == (
+    result = read(framed(JAVA_BINARY, b"B", form=1))
+    assert (result.code, result.version, result.opaque, result.is_response, result.field_map(), result.body) == (
         0,
         401,
         9,
@@ -104,9 +104,15 @@ def test_both_header_formats_carry_the_same_values(form: int) -> None:
     pieces = command.encode(
         11, opaque=-5, flag=2, fields={"a": "ä\x01b", "n": "5"}, remark="why “so”", body=b"x", form=form
     )
-    got = read(b"".join(pieces))
-    assert (got.code, got.opaque, got.is_one_way, got.remark, got.body) == (11, -5, True, "why “so”", b"x")
-    assert got.field_map() == {"a": "ä\x01b", "n": "5"}
+    result = read(b"".join(pieces))
+    assert (result.code, result.opaque, result.is_one_way, result.remark, result.body) == (
+        11,
+        -5,
+        True,
+        "why “so”",
+        b"x",
+    )
+    assert result.field_map() == {"a": "ä\x01b", "n": "5"}
 
 
 @pytest.mark.parametrize(
@@ -139,11 +145,11 @@ def test_a_binary_header_with_trailing_bytes_is_rejected() -> None:
 
 
 def test_headers_are_parsed_as_leniently_as_by_fastjson() -> None:
-    got = command.decode(
+    result = command.decode(
         Frame(0, b"{code:34,'opaque':\"8\",language:'KLINGON',extFields:{n:5,b:true,o:{x:1},z:null}}", b"")
     )
-    assert (got.code, got.opaque, got.language) == (34, 8, "KLINGON")
-    assert got.field_map() == {"n": "5", "b": "true", "o": '{"x":1}'}
+    assert (result.code, result.opaque, result.language) == (34, 8, "KLINGON")
+    assert result.field_map() == {"n": "5", "b": "true", "o": '{"x":1}'}
 
 
 def test_a_typed_request_converts_texts_to_numbers_and_names_invalid_fields() -> None:
@@ -158,9 +164,9 @@ def test_a_typed_request_converts_texts_to_numbers_and_names_invalid_fields() ->
 
 
 def test_ext_fields_that_are_no_object_are_rejected_on_access() -> None:
-    got = command.decode(Frame(0, b'{"code":30,"extFields":5}', b""))
+    result = command.decode(Frame(0, b'{"code":30,"extFields":5}', b""))
     with pytest.raises(ProtocolError):
-        decode_header(got, QueueRef)
+        decode_header(result, QueueRef)
     assert command.decode(Frame(0, b'{"code":30,"extFields":null}', b"")).field_map() == {}
 
 
@@ -235,16 +241,21 @@ def encoded(**more: object) -> bytes:
 @pytest.mark.parametrize(("born", "store"), [(HOST4, HOST4), (HOST6, HOST4), (HOST4, HOST6), (HOST6, HOST6)])
 def test_a_record_round_trips_with_ipv4_and_ipv6_hosts(born: bytes, store: bytes) -> None:
     data = encoded(born_host=born, store_host=store, sys_flag=1, reconsume_times=7, prepared_offset=9, flag=-1)
-    got = record.decode(b"before" + data + b"after", 6)
-    assert got.size == len(data) == record.FIXED_SIZE + 4 + 1 + 6 + len(born) + len(store) - 16
-    assert (got.born_host, got.store_host, got.flag, got.reconsume_times, got.prepared_offset) == (
+    result = record.decode(b"before" + data + b"after", 6)
+    assert result.size == len(data) == record.FIXED_SIZE + 4 + 1 + 6 + len(born) + len(store) - 16
+    assert (result.born_host, result.store_host, result.flag, result.reconsume_times, result.prepared_offset) == (
         born,
         store,
         -1,
         7,
         9,
     )
-    assert (got.topic, got.body, got.property_map(), got.crc_is_right()) == ("T", b"body", {"TAGS": "a"}, True)
+    assert (result.topic, result.body, result.property_map(), result.crc_is_right()) == (
+        "T",
+        b"body",
+        {"TAGS": "a"},
+        True,
+    )
 
 
 def test_a_truncated_record_is_rejected() -> None:
@@ -256,13 +267,13 @@ def test_a_truncated_record_is_rejected() -> None:
 
 def test_a_modified_byte_is_rejected_or_changes_a_value_but_never_crashes() -> None:
     data = bytearray(encoded())
-    for at in range(len(data)):
-        data[at] ^= 0x80
+    for position in range(len(data)):
+        data[position] ^= 0x80
         try:
             record.decode(bytes(data))
         except ProtocolError as error:
             assert str(error)
-        data[at] ^= 0x80
+        data[position] ^= 0x80
 
 
 def test_decoding_a_response_stops_at_the_first_invalid_record() -> None:

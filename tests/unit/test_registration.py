@@ -223,12 +223,12 @@ def test_a_name_server_that_removed_the_broker_receives_the_whole_table() -> Non
 def test_the_table_registered_by_the_previous_process_is_replaced() -> None:
     async def work(setup: Setup) -> None:
         await setup.registration.register_now()
-        again = Setup(3, broker_permission=PERM_READ)
-        again.first.routes, again.first.connection = setup.first.routes, FakeConnection(again.first)
-        await again.registration.register_now()  # the same version, other permissions
+        repeated = Setup(3, broker_permission=PERM_READ)
+        repeated.first.routes, repeated.first.connection = setup.first.routes, FakeConnection(repeated.first)
+        await repeated.registration.register_now()  # the same version, other permissions
         route = setup.first.routes.find_route("T0")
         assert route is not None and route.queue_datas[0].perm == PERM_READ
-        await again.tasks.close()
+        await repeated.tasks.close()
 
     run(work)
 

@@ -39,8 +39,8 @@ def asked(home: Path, **more: Any) -> Report:
 
 
 def part(report: Report, title: str) -> Any:
-    (found,) = (one for one in report.sections if one.title == title)
-    return found
+    (result,) = (section for section in report.sections if section.title == title)
+    return result
 
 
 def dicts(sheet: Table) -> list[dict[str, Any]]:

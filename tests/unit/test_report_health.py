@@ -20,10 +20,10 @@ HOUR_MS = 3_600_000
 
 
 def row(kind: str, count: int = 1, *, minutes: int = 0, example: str = "M", **other: Any) -> dict[str, Any]:
-    at = T0 + timedelta(minutes=minutes)
-    examples = [{"worst": other.get("worst"), "message_id": example, "at": at, "detail": ""}]
+    time = T0 + timedelta(minutes=minutes)
+    examples = [{"worst": other.get("worst"), "message_id": example, "at": time, "detail": ""}]
     empty = dict.fromkeys(HEALTH.column_names)
-    return empty | {"kind": kind, "minute": at, "topic": "T", "count": count, "examples": examples} | other
+    return empty | {"kind": kind, "minute": time, "topic": "T", "count": count, "examples": examples} | other
 
 
 def asked(home: Path, *rows: dict[str, Any], now_ms: int = T0_MS + HOUR_MS, **filters: Any) -> Report:
@@ -32,8 +32,8 @@ def asked(home: Path, *rows: dict[str, Any], now_ms: int = T0_MS + HOUR_MS, **fi
 
 
 def sheet(report: Report, title: str) -> Table:
-    (found,) = (part for part in report.sections if isinstance(part, Table) and part.title.startswith(f"{title}:"))
-    return found
+    (result,) = (part for part in report.sections if isinstance(part, Table) and part.title.startswith(f"{title}:"))
+    return result
 
 
 def test_partial_rows_are_summed_and_sorted_by_severity(tmp_path: Path) -> None:
@@ -127,8 +127,8 @@ def test_producers_and_groups_without_traces_are_listed(tmp_path: Path) -> None:
 
 
 def test_omitted_rows_are_counted(tmp_path: Path) -> None:
-    many = [row("stored-twice", host=f"h{number:02}", worst=2) for number in range(25)]
-    twice = sheet(asked(tmp_path, *many), "Stored twice")
+    rows = [row("stored-twice", host=f"h{number:02}", worst=2) for number in range(25)]
+    twice = sheet(asked(tmp_path, *rows), "Stored twice")
     assert (len(twice.rows), twice.omitted_rows, twice.title) == (20, 5, "Stored twice: 25")
 
 

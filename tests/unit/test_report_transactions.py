@@ -36,8 +36,8 @@ def asked(home: Path, **more: Any) -> Report:
 
 
 def part(report: Report, title: str) -> Any:
-    (found,) = (one for one in report.sections if one.title == title)
-    return found
+    (result,) = (section for section in report.sections if section.title == title)
+    return result
 
 
 def dicts(sheet: Table) -> list[dict[str, Any]]:
@@ -106,7 +106,7 @@ def test_filters_apply_and_a_missing_table_is_reported(tmp_path: Path) -> None:
     empty = asked(tmp_path)
     assert empty.as_of is None
     assert empty.warnings
-    assert all(not one.rows for one in empty.sections if isinstance(one, Table))
+    assert all(not section.rows for section in empty.sections if isinstance(section, Table))
     put(tmp_path, TRANSACTIONS, [*ROWS, row(200, "rollback", 5, producer_group="Q")], as_of_ms=T0_MS)
     assert [line["transactions"] for line in dicts(part(asked(tmp_path, group="Q"), "Decisions"))] == [1]
     assert part(asked(tmp_path, topic="U"), "Oldest open").rows[0][0] == "M106"

@@ -322,10 +322,10 @@ def test_every_code_rejects_invalid_names(server: str, monkeypatch: pytest.Monke
             if server == "broker":
                 assert (await ask(peers, addr, RequestCode.UPDATE_AND_CREATE_TOPIC, created, b"")).code == 0
             for code, example in examples.items():
-                whole = msgspec.json.encode(example.body) if example.body else b""
+                complete = msgspec.json.encode(example.body) if example.body else b""
                 header = encode_header(example.header) if example.header else None
                 for member, bad, texts in bad_headers(example.header) if example.header else ():
-                    faults.append(fault_of(code, member, bad, await ask(peers, addr, code, texts, whole)))
+                    faults.append(fault_of(code, member, bad, await ask(peers, addr, code, texts, complete)))
                 for member, bad, body in bad_bodies(example.body) if example.body else ():
                     faults.append(fault_of(code, member, bad, await ask(peers, addr, code, header, body)))
         assert list(filter(None, faults)) == []
@@ -384,9 +384,9 @@ def test_every_number_in_a_request_is_bounded() -> None:
         rules.check(DataVersion(counter=2**63))
     with pytest.raises(ProtocolError, match="Invalid queueId -1: expected 0 to 65536"):
         rules.check(LockBatch("c", "G", (WireQueue("broker-a", -1, "T"),)))
-    many = HeartbeatData("c", (), (ProducerData("P"),) * 4_097)
+    heartbeat = HeartbeatData("c", (), (ProducerData("P"),) * 4_097)
     with pytest.raises(ProtocolError, match="4097 elements: expected at most 4096"):
-        rules.check(many)
+        rules.check(heartbeat)
 
 
 @pytest.mark.parametrize("name", ["ip-10-0-0-1.ec2.internal", "x" * 255])

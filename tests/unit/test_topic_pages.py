@@ -36,8 +36,8 @@ class Master:
         self._is_java = is_java
 
     async def ask(self, request: TopicPageRequest) -> Command:
-        wanted = TopicPageRequest() if self._is_java else request
-        handled = topic_pages.reply(self.table, {} if self._is_java else DELETED, wanted, SharedReplies())
+        page_request = TopicPageRequest() if self._is_java else request
+        handled = topic_pages.reply(self.table, {} if self._is_java else DELETED, page_request, SharedReplies())
         reply = await handled if inspect.isawaitable(handled) else handled
         assert isinstance(reply, Reply) and isinstance(reply.body, bytes)
         self.sizes.append(len(fastjson.decode(reply.body, MasterTopicTable).topic_config_table))

@@ -185,21 +185,21 @@ def test_connections_fail_without_a_listener_after_a_kill_and_after_a_machine_lo
 
         server = serving(loop, wait)
         await asyncio.sleep(1)
-        asked = client.start(asking(timeout_ms=60_000))
+        request = client.start(asking(timeout_ms=60_000))
         await asyncio.sleep(1)
         server.kill()
         with pytest.raises(ConnectionLost, match="reset"):
-            await asked
+            await request
         assert loop.time() < 3
 
         server = serving(loop, wait)
         await asyncio.sleep(1)
-        asked = client.start(asking(timeout_ms=60_000))
+        request = client.start(asking(timeout_ms=60_000))
         await asyncio.sleep(1)
         began = loop.time()
         loop.network.vanish(server)
         with pytest.raises(Exception, match="60000 ms"):
-            await asked
+            await request
         assert loop.time() - began > 58
         with pytest.raises(ConnectionLost, match="within 3000 ms"):
             await client.start(asking())
@@ -235,11 +235,11 @@ def test_a_peer_that_does_not_read_blocks_the_writer():
                 connection = await peers.connect(f"{SERVER}:1000")
                 loop.call_later(5, server.pause)
                 await asyncio.sleep(6)
-                asked = [connection.request_nowait(1, body=bytes(1_000_000), timeout_ms=90_000) for _ in range(6)]
+                requests = [connection.request_nowait(1, body=bytes(1_000_000), timeout_ms=90_000) for _ in range(6)]
                 await asyncio.sleep(1)
                 is_full = not connection._writable.is_set()
                 loop.call_later(1, server.resume)
-                await asyncio.gather(*asked)
+                await asyncio.gather(*requests)
                 return is_full, connection._writable.is_set()
 
         assert await client.start(flood()) == (True, True)
@@ -255,7 +255,7 @@ async def consumed_over_a_broker_restart(world, how):
     seen = []
 
     async def listener(messages):
-        seen.extend(one.body for one in messages)
+        seen.extend(message.body for message in messages)
 
     async def sell():
         async with world.instance(shop) as instance, Producer("shop", instance=instance) as producer:

@@ -118,13 +118,13 @@ def test_the_request_number_of_an_oversized_header_is_decoded(form: int) -> None
 def test_bodies_are_bounded_by_request_code_and_errors_name_the_request() -> None:
     with pytest.raises(ProtocolError, match=f"HEART_BEAT: body of {JSON_BODY_MAX + 1} bytes"):
         decode_json_body(RequestCode.HEART_BEAT, b" " * (JSON_BODY_MAX + 1), HeartbeatData)
-    many = (
+    heartbeat = (
         b'{"clientID":"c","consumerDataSet":[],"producerDataSet":['
         + b'{"groupName":"g"},' * 20_000
         + b'{"groupName":"g"}]}'
     )
-    assert len(many) > LIBERAL_BODY_MAX
-    assert len(decode_json_body(RequestCode.HEART_BEAT, many, HeartbeatData).producers) == 20_001
+    assert len(heartbeat) > LIBERAL_BODY_MAX
+    assert len(decode_json_body(RequestCode.HEART_BEAT, heartbeat, HeartbeatData).producers) == 20_001
     liberal = b"{clientId:'" + b"x" * LIBERAL_BODY_MAX + b"'}"
     with pytest.raises(ProtocolError, match="LOCK_BATCH_MQ.*only up to 65536"):
         decode_json_body(RequestCode.LOCK_BATCH_MQ, liberal, LockBatch)
