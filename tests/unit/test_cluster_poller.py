@@ -213,6 +213,38 @@ def test_old_details_are_unknown() -> None:
     assert (late.snapshot.groups, late.details_age_s) == ({}, None)
 
 
+def test_details_that_take_long_are_shown_until_there_are_newer_ones() -> None:
+    servers = Servers()
+    clock = FakeClock()
+    long_s = 2 * DETAIL_AGE_MAX_S
+
+    async def slow(code: RequestCode) -> None:
+        if code == RequestCode.GET_ALL_PRODUCER_INFO:
+            clock.advance(long_s)
+
+    async def run() -> list[bool]:
+        servers.before = slow
+        poller = ClusterPoller(servers, ["ns"], detail_wait_s=10, clock=clock)
+        await poller.poll()
+        servers.before = None
+        gate = asyncio.Event()
+
+        async def hold(code: RequestCode) -> None:
+            if code == RequestCode.GET_ALL_PRODUCER_INFO:
+                await gate.wait()
+
+        servers.before = hold
+        shown = []
+        for _ in range(4):
+            shown.append(bool((await poller.poll()).snapshot.groups))
+            clock.advance(long_s)
+        await poller.close()
+        return shown
+
+    # Their age at the three scrapes is 1, 2 and 3 times their duration; a fourth one would find them too old.
+    assert asyncio.run(run()) == [True, True, True, False]
+
+
 @pytest.mark.parametrize("is_known", [True, False])
 def test_a_silent_master_is_down(is_known: bool) -> None:
     servers = Servers()

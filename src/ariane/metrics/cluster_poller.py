@@ -37,7 +37,7 @@ log = logging.getLogger("ariane.metrics")
 REQUEST_TIMEOUT_MS = 3000
 BASE_TIMEOUT_S = 6.0  # together with the wait for details less than the 10 s that Prometheus waits by default
 DETAIL_WAIT_S = 2.0
-DETAIL_AGE_MAX_S = 120.0  # older details are unknown values
+DETAIL_AGE_MAX_S = 120.0  # older details are unknown values, unless a detail round takes longer
 
 
 class ListedBroker(NamedTuple):
@@ -208,7 +208,11 @@ class ClusterPoller:
             task, self._refreshing = self._refreshing, None
             self._details = task.result()
         details = self._details
-        if details is None or self._clock.monotonic() - details.started_s > DETAIL_AGE_MAX_S:
+        if details is None:
+            return None
+        # A round that takes minutes is the newest one until the next has ended, which takes as long again.
+        age_max_s = max(DETAIL_AGE_MAX_S, 3 * details.duration_s)
+        if self._clock.monotonic() - details.started_s > age_max_s:
             return None
         return details
 
