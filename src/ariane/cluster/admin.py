@@ -9,7 +9,7 @@ Each area has a module; reads return values, changes return what was changed (`C
 from __future__ import annotations
 
 from ariane.cluster.acl_admin import AclOperations
-from ariane.cluster.broker_admin import BrokerOperations
+from ariane.cluster.cluster_export import ExportOperations
 from ariane.cluster.cluster_snapshot import DiagnosisOperations
 from ariane.cluster.consumer_status import ConsumerStatusOperations
 from ariane.cluster.delayed_messages import DelayedOperations
@@ -24,7 +24,7 @@ from ariane.cluster.transaction_admin import TransactionOperations
 class Admin(
     TopicOperations,
     TrafficOperations,
-    BrokerOperations,
+    ExportOperations,
     MessageTrackOperations,
     ConsumerStatusOperations,
     OffsetOperations,

@@ -97,6 +97,11 @@ _MODULES: dict[str, dict[str, str]] = {
         "updateGlobalWhiteAddr": "Set addresses that need no account.",
         "getAclConfig": "Print the accounts of brokers.",
     },
+    "export_commands": {
+        "exportMetadata": "Write topics and groups into JSON files.",
+        "exportConfigs": "Write settings of brokers into a JSON file.",
+        "exportMetrics": "Write the load of brokers into a JSON file.",
+    },
 }
 
 REGISTRY: dict[str, RegisteredCommand] = {
