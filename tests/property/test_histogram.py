@@ -34,20 +34,20 @@ def exact(values: list[float], q: float) -> float:
 
 @given(st.lists(DURATIONS, min_size=1, max_size=200), st.sampled_from(QS))
 def test_a_quantile_is_within_one_per_cent(values: list[float], q: float) -> None:
-    found = quantile(histogram_of(values), q)
-    assert found is not None
-    assert abs(found - exact(values, q)) <= 0.01 * exact(values, q)
+    result = quantile(histogram_of(values), q)
+    assert result is not None
+    assert abs(result - exact(values, q)) <= 0.01 * exact(values, q)
 
 
 @given(st.lists(st.lists(DURATIONS, max_size=30), min_size=3, max_size=3))
 def test_merging_is_associative_and_commutative(parts: list[list[float]]) -> None:
-    one, two, three = map(histogram_of, parts)
-    whole = histogram_of([ms for part in parts for ms in part])
+    item, two, three = map(histogram_of, parts)
+    complete = histogram_of([ms for part in parts for ms in part])
     assert (
-        merge_histograms([merge_histograms([one, two]), three])
-        == merge_histograms([one, merge_histograms([two, three])])
-        == merge_histograms([three, one, two])
-        == whole
+        merge_histograms([merge_histograms([item, two]), three])
+        == merge_histograms([item, merge_histograms([two, three])])
+        == merge_histograms([three, item, two])
+        == complete
     )
 
 
@@ -82,7 +82,7 @@ def test_duckdb_computes_the_same_buckets_and_quantiles(rows: list[tuple[str, fl
     # Three partial rows of each name, as they come from several buckets.
     question = f"""
         SELECT * FROM ({in_sql.quantiles("partial", ["name"], "h", QS)}) ORDER BY name"""
-    made = f"""
+    statement = f"""
         WITH partial AS (
             SELECT name, place % 3 AS part, {in_sql.histogram_aggregate("ms")} AS h
             FROM (SELECT unnest($1) AS name, unnest($2::DOUBLE[]) AS ms, generate_subscripts($1, 1) AS place) GROUP BY ALL
@@ -91,10 +91,10 @@ def test_duckdb_computes_the_same_buckets_and_quantiles(rows: list[tuple[str, fl
     for name in sorted(set(names)):
         own = histogram_of([ms for key, ms in zip(names, durations, strict=True) if key == name])
         expected.append((name, sum(own.values()), *(quantile(own, q) for q in QS)))
-    found = asked(made, names, durations)
-    assert [row[:2] for row in found] == [row[:2] for row in expected]
-    for row, wanted in zip(found, expected, strict=True):
-        assert row[2:] == pytest.approx(wanted[2:], rel=1e-9)
+    result = asked(statement, names, durations)
+    assert [row[:2] for row in result] == [row[:2] for row in expected]
+    for row, expected_row in zip(result, expected, strict=True):
+        assert row[2:] == pytest.approx(expected_row[2:], rel=1e-9)
 
 
 def test_duckdb_ignores_missing_and_negative_durations() -> None:

@@ -48,7 +48,7 @@ NASTY = [
 def structs() -> list[type[msgspec.Struct]]:
     """Return every header and body type of the protocol."""
     modules = [
-        importlib.import_module(f"{requests.__name__}.{one.name}") for one in pkgutil.iter_modules(requests.__path__)
+        importlib.import_module(f"{requests.__name__}.{item.name}") for item in pkgutil.iter_modules(requests.__path__)
     ]
     kinds = {
         kind
@@ -69,10 +69,10 @@ def mutated(seeds: Iterable[bytes]) -> st.SearchStrategy[bytes]:
     def mutate(draw: st.DrawFn) -> bytes:
         data = draw(st.sampled_from(list(seeds)))
         for _ in range(draw(st.integers(0, 4))):
-            at = draw(st.integers(0, len(data)))
-            end = draw(st.integers(at, min(len(data), at + 40)))
-            piece = draw(st.sampled_from(NASTY) | st.binary(max_size=8) | st.just(data[at:end] * 2))
-            data = data[:at] + piece + data[end:]
+            position = draw(st.integers(0, len(data)))
+            end = draw(st.integers(position, min(len(data), position + 40)))
+            piece = draw(st.sampled_from(NASTY) | st.binary(max_size=8) | st.just(data[position:end] * 2))
+            data = data[:position] + piece + data[end:]
         return data
 
     return mutate()
@@ -133,7 +133,9 @@ def test_hostile_frames_of_both_serializations_are_decoded_or_rejected(header: b
 @given(mutated([b"".join(command.encode(11, opaque=3, flag=0, fields={"a": "b"}, body=b"body"))]), st.integers(1, 9))
 def test_hostile_streams_are_decoded_or_rejected(data: bytes, step: int) -> None:
     reader = FrameReader()
-    read_or_refused(lambda: [list(reader.feed(data[at : at + step])) for at in range(0, len(data), step)])
+    read_or_refused(
+        lambda: [list(reader.feed(data[position : position + step])) for position in range(0, len(data), step)]
+    )
 
 
 RECORD = record.encode(

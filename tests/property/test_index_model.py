@@ -94,22 +94,22 @@ class IndexMachine(RuleBasedStateMachine):
         sure = self.store.commit_log_max if kill else self.store.flushed
         self.disk = self.disk.after_kill() if kill else self.disk.after_power_loss(kept, random.Random(seed))
         self.open()
-        left = {offset: stored for offset in self.model if (stored := self.stored_at(offset)) is not None}
+        remaining = {offset: stored for offset in self.model if (stored := self.stored_at(offset)) is not None}
         for offset, stored in self.model.items():
-            assert offset >= sure or left[offset] == stored
-        self.model = left
+            assert offset >= sure or remaining[offset] == stored
+        self.model = remaining
         self.seen = set(self.model)
         self.clock.set_ms(max([self.clock.time_ms, *(stored.ms for stored in self.model.values())]))
 
     def stored_at(self, offset: int) -> Stored | None:
         """Return the record in the log at this offset: a write torn in its properties can leave some or other keys."""
         data = self.store.read_record(offset)
-        found = None if data is None else parse_record(data, 0, offset, CONFIG.commit_log_size, check_crc=False)
-        if found is None or found.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
+        result = None if data is None else parse_record(data, 0, offset, CONFIG.commit_log_size, check_crc=False)
+        if result is None or result.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
             return None  # nothing, or what closes a hole
-        pairs = properties_text.decode(found.properties.decode("utf-8", "replace"))
+        pairs = properties_text.decode(result.properties.decode("utf-8", "replace"))
         keys = {pairs.get("UNIQ_KEY", ""), *pairs.get("KEYS", "").split(" ")} - {""}
-        return Stored(found.topic.decode("utf-8", "replace"), keys, found.store_ms)
+        return Stored(result.topic.decode("utf-8", "replace"), keys, result.store_ms)
 
     @precondition(lambda self: self.seen)
     @rule(data=st.data())
@@ -130,16 +130,16 @@ class IndexMachine(RuleBasedStateMachine):
     def query(self, topic: str, key: str, max_count: int, window: tuple[int, int] | None) -> None:
         begin_ms, end_ms = (T0 + window[0], T0 + window[1]) if window else (0, 1 << 62)
         expected = self.expected(topic, key, begin_ms, end_ms)
-        wanted = KeyQuery(topic, key, max_count, begin_ms, end_ms)
+        query = KeyQuery(topic, key, max_count, begin_ms, end_ms)
         collected: list[int] = []
         while True:
-            got = self.store.index.query(wanted)
-            page = [offset for data in got.records for (offset,) in [OWN_OFFSET.unpack_from(data, 28)]]
-            assert 0 < len(page) <= max_count or got.position is None
+            result = self.store.index.query(query)
+            page = [offset for data in result.records for (offset,) in [OWN_OFFSET.unpack_from(data, 28)]]
+            assert 0 < len(page) <= max_count or result.position is None
             collected = page + collected
-            if got.position is None:
+            if result.position is None:
                 break
-            wanted = wanted._replace(position=got.position)
+            query = query._replace(position=result.position)
         assert collected == expected
 
     def expected(self, topic: str, key: str, begin_ms: int, end_ms: int) -> list[int]:

@@ -30,9 +30,15 @@ def test_commands_survive_a_round_trip(
 ) -> None:
     data = b"".join(command.encode(code, opaque=opaque, flag=flag, fields=fields, remark=remark, body=body, form=form))
     (frame,) = FrameReader().feed(data)
-    got = command.decode(frame)
-    assert (got.code, got.opaque, got.flag, got.body, got.remark or "") == (code, opaque, flag, body, remark)
-    assert got.field_map() == fields
+    result = command.decode(frame)
+    assert (result.code, result.opaque, result.flag, result.body, result.remark or "") == (
+        code,
+        opaque,
+        flag,
+        body,
+        remark,
+    )
+    assert result.field_map() == fields
 
 
 @given(st.binary(max_size=300), st.sampled_from([0, 1]))
@@ -65,8 +71,8 @@ JSON = st.recursive(
 def without_null_members(value: object) -> object:
     """Return a value without null members, which fastjson does not write."""
     if isinstance(value, dict):
-        return {key: without_null_members(one) for key, one in value.items() if one is not None}
-    return [without_null_members(one) for one in value] if isinstance(value, list) else value
+        return {key: without_null_members(item) for key, item in value.items() if item is not None}
+    return [without_null_members(item) for item in value] if isinstance(value, list) else value
 
 
 @given(JSON)
@@ -106,8 +112,8 @@ def test_any_properties_file_is_parsed_or_rejected(text: str) -> None:
 
 @given(st.lists(st.tuples(INT32, st.binary(max_size=50), TEXT), max_size=6))
 def test_batches_survive_a_round_trip(entries: list[tuple[int, bytes, str]]) -> None:
-    made = [batch.BatchEntry(*entry) for entry in entries]
-    assert batch.decode(batch.encode(made)) == made
+    batch_entries = [batch.BatchEntry(*entry) for entry in entries]
+    assert batch.decode(batch.encode(batch_entries)) == batch_entries
 
 
 @given(
@@ -129,10 +135,22 @@ def test_records_survive_a_round_trip(
         born_host=born, store_ms=time, store_host=store, flag=number, sys_flag=flags, reconsume_times=number,
         prepared_offset=offset,
     )  # fmt: skip
-    got = record.decode(data)
-    assert (got.size, got.body, got.topic, got.properties, got.crc_is_right()) == (len(data), body, topic, text, True)
-    assert (got.born_host, got.store_host, got.queue_id, got.offset, got.born_ms) == (born, store, number, offset, time)
-    assert got.sys_flag & 15 == flags
+    result = record.decode(data)
+    assert (result.size, result.body, result.topic, result.properties, result.crc_is_right()) == (
+        len(data),
+        body,
+        topic,
+        text,
+        True,
+    )
+    assert (result.born_host, result.store_host, result.queue_id, result.offset, result.born_ms) == (
+        born,
+        store,
+        number,
+        offset,
+        time,
+    )
+    assert result.sys_flag & 15 == flags
 
 
 @given(st.binary(max_size=300))

@@ -60,8 +60,8 @@ def spoilt(draw: Any, pieces: st.SearchStrategy[bytes]) -> bytes:
     for _ in range(draw(st.integers(0, 4)) if data else 0):
         data[draw(st.integers(0, len(data) - 1))] = draw(st.integers(0, 255))
     if len(data) > 4 and draw(st.booleans()):
-        at = draw(st.integers(0, len(data) - 4))
-        pack_into(">i", data, at, draw(st.integers(-(2**31), 2**31 - 1) | st.integers(-5, 200)))
+        position = draw(st.integers(0, len(data) - 4))
+        pack_into(">i", data, position, draw(st.integers(-(2**31), 2**31 - 1) | st.integers(-5, 200)))
     return bytes(data[: draw(st.integers(0, len(data)))] if draw(st.booleans()) else data)
 
 
@@ -114,9 +114,9 @@ def test_strongly_compressed_bodies_are_returned_in_bounded_batches(
             stream.write(body)
         stored = sink.getvalue().to_pybytes()
     assert compression.decompress(stored, sys_flag) == body
-    one = record.encode(b"T", stored, b"", queue_id=0, queue_offset=0, offset=0, born_ms=1, born_host=HOSTS[0],
+    item = record.encode(b"T", stored, b"", queue_id=0, queue_offset=0, offset=0, born_ms=1, born_host=HOSTS[0],
                         store_ms=1, store_host=HOSTS[0], sys_flag=sys_flag)  # fmt: skip
-    sizes = [batch.nbytes for batch in arrow_decoder.decode_in_batches(arrow_decoder.scan(one * 7), "b", ["body"])]
+    sizes = [batch.nbytes for batch in arrow_decoder.decode_in_batches(arrow_decoder.scan(item * 7), "b", ["body"])]
     assert sum(sizes) >= 7 * len(body)
     assert max(sizes) <= bodies.EXPANDED_BYTES_MAX + 4096
 
@@ -138,9 +138,9 @@ class OneFile(ReadOnlyDisk):
         """Do nothing, as no file is open."""
 
     def pread(self, handle: int, size: int, offset: int) -> bytes:
-        found = self.data[offset : offset + size]
-        self.octets += len(found)
-        return found
+        result = self.data[offset : offset + size]
+        self.octets += len(result)
+        return result
 
 
 def pieces_of(data: bytes, chunk: int, exact: bool = True) -> tuple[list[Any], int]:
@@ -170,19 +170,19 @@ def placed(draw: Any) -> bytes:
 def test_the_rows_of_a_file_cover_it_exactly_once(data: bytes, chunk: int) -> None:
     pieces, _ = pieces_of(data, chunk)
     shape = log_task._RowBuilder(parse({"path": "/log"}), [*COLUMNS[:-1], *log_task.STORE_COLUMNS], max(len(data), 1))
-    at = 0
+    position = 0
     for piece in pieces:
         if isinstance(piece, LogDamage):
-            assert (piece.offset, piece.size > 0) == (at, True)
-            at += piece.size
+            assert (piece.offset, piece.size > 0) == (position, True)
+            position += piece.size
             shape.damage_row(piece).validate(full=True)
             continue
         for start, size in zip(piece.starts.tolist(), piece.header["size"].tolist(), strict=True):
-            assert piece.offset + start == at
-            at += size
+            assert piece.offset + start == position
+            position += size
         for batch in shape.rows(piece):
             batch.validate(full=True)
-    assert at <= len(data)
+    assert position <= len(data)
 
 
 @settings(max_examples=80, deadline=None)
@@ -199,9 +199,9 @@ def test_results_do_not_depend_on_the_chunk_size(data: bytes, exact: bool) -> No
 
 
 def _record_at(place: int, size: int = 0) -> bytes:
-    made = record.encode(b"T", b"x" * 20, b"", queue_id=0, queue_offset=0, offset=place, born_ms=1, born_host=HOSTS[0],
+    encoded = record.encode(b"T", b"x" * 20, b"", queue_id=0, queue_offset=0, offset=place, born_ms=1, born_host=HOSTS[0],
                          store_ms=1, store_host=HOSTS[0])  # fmt: skip
-    return size.to_bytes(4, "big") + made[4:] if size else made
+    return size.to_bytes(4, "big") + encoded[4:] if size else encoded
 
 
 @pytest.mark.parametrize("claimed", [0, 1 << 20], ids=["junk", "claims-much"])

@@ -87,11 +87,11 @@ def test_json_output_is_json_input(body: bytes, properties: dict[str, str], flag
     message = received(body, {**SYSTEM, **properties, "KEYS": "k1 k2", "TAGS": "t"}, flag=flag)
     line = json_format(message)
     assert line.count(b"\n") == 1
-    again = MessageTemplate(topic="copy").from_json(line, 0)
-    assert (again.topic, again.body, list(again.keys), again.tags, again.properties, again.flag) == (
+    repeated = MessageTemplate(topic="copy").from_json(line, 0)
+    assert (repeated.topic, repeated.body, list(repeated.keys), repeated.tags, repeated.properties, repeated.flag) == (
         "copy", body, ["k1", "k2"], "t", properties, flag,
     )  # fmt: skip
-    assert (again.delay_level, again.deliver_at_ms) == (0, 0)
+    assert (repeated.delay_level, repeated.deliver_at_ms) == (0, 0)
 
 
 def test_hexadecimal_bytes() -> None:

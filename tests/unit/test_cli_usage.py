@@ -159,11 +159,11 @@ def called(arguments: list[str], capsys: Any, monkeypatch: pytest.MonkeyPatch) -
 def test_an_invalid_command_line_is_reported_with_the_fault(
     line: str, said: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    status, told = called(line.split(), capsys, monkeypatch)
-    assert (status, said in told) == (2, True), told
-    assert "python -m" not in told
-    assert "Traceback" not in told
-    assert max(map(len, told.splitlines())) < 300
+    status, reported = called(line.split(), capsys, monkeypatch)
+    assert (status, said in reported) == (2, True), reported
+    assert "python -m" not in reported
+    assert "Traceback" not in reported
+    assert max(map(len, reported.splitlines())) < 300
 
 
 @pytest.mark.parametrize(
@@ -179,11 +179,11 @@ def test_a_failure_is_one_line(
     arguments: list[str], said: str, capsys: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    status, told = called(arguments, capsys, monkeypatch)
+    status, reported = called(arguments, capsys, monkeypatch)
     assert status == (2 if arguments[0] == "store" else 1)  # documented: 2, it cannot be read
-    assert told.startswith("Error: ")
-    assert said in told
-    assert len(told.splitlines()) == 1
+    assert reported.startswith("Error: ")
+    assert said in reported
+    assert len(reported.splitlines()) == 1
 
 
 def test_a_log_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_the_version_is_printed() -> None:
 def commands() -> list[list[str]]:
     groups = {"pipeline": ["run", "status", "tables"], "archive": ["run"], "store": ["check", "cat"]}
     return [
-        [name, *part] for name in command_names.COMMANDS for part in ([[one] for one in groups.get(name, [])] or [[]])
+        [name, *part] for name in command_names.COMMANDS for part in ([[item] for item in groups.get(name, [])] or [[]])
     ]
 
 
@@ -237,7 +237,7 @@ def test_listed_names_equal_the_registered_commands_jobs_and_reports() -> None:
     from ariane.pipeline.jobs import JOBS
     from ariane.reports import REPORTS
 
-    registered = [one.name for one in (*main.app.registered_commands, *main.app.registered_groups)]
+    registered = [command.name for command in (*main.app.registered_commands, *main.app.registered_groups)]
     assert set(command_names.COMMANDS) == set(registered)
     assert (*command_names.JOBS, *command_names.EXPORT_JOBS) == tuple(JOBS)
     assert tuple(command_names.REPORTS) == tuple(REPORTS)
@@ -326,11 +326,11 @@ def test_the_value_of_a_spark_setting_is_not_printed(texts: list[str]) -> None:
 def test_a_second_signal_terminates_a_stopping_command(monkeypatch: pytest.MonkeyPatch) -> None:
     handlers: dict[int, Any] = {}
     monkeypatch.setattr(signal, "signal", handlers.__setitem__)
-    said: list[str] = []
-    stop = signals.thread_stop_event(said.append)
+    output: list[str] = []
+    stop = signals.thread_stop_event(output.append)
     handlers[signal.SIGINT](signal.SIGINT, None)
     assert stop.is_set()
-    assert said == ["stopping after the current batch; press Ctrl-C again to stop immediately"]
+    assert output == ["stopping after the current batch; press Ctrl-C again to stop immediately"]
     assert set(handlers.values()) == {signal.default_int_handler}
 
 

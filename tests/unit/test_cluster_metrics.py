@@ -76,11 +76,11 @@ def values(snapshot: ScrapedCluster, name: str) -> dict[tuple[str, ...], object]
 
 
 def recorded_labels() -> dict[str, tuple[str, ...]]:
-    found = {}
+    results = {}
     for line in RECORDED.read_text().splitlines():
         name, _, rest = line.partition("{")
-        found[name] = tuple(re.findall(r'(\w+)="', rest))
-    return found
+        results[name] = tuple(re.findall(r'(\w+)="', rest))
+    return results
 
 
 def test_names_and_labels_are_those_of_the_recorded_scrape() -> None:
@@ -137,8 +137,8 @@ def test_values_of_a_master(name: str, expected: dict[tuple[str, ...], object]) 
 )  # fmt: skip
 def test_texts_of_the_runtime_information(name: str, expected: float | None) -> None:
     labels = ("c", "a:1", "", "V4_9_4", "77", "401")
-    found = values(SNAPSHOT, runtime_metrics.PREFIX + name)
-    assert found == ({} if expected is None else {labels: expected})
+    result = values(SNAPSHOT, runtime_metrics.PREFIX + name)
+    assert result == ({} if expected is None else {labels: expected})
 
 
 def test_a_lag_without_a_committed_offset_is_unknown() -> None:
@@ -183,10 +183,10 @@ def test_a_broker_that_does_not_respond_has_no_values() -> None:
     snapshot = cluster(MASTER, down(frozenset({"other"})), groups=GROUPS)
     assert values(snapshot, "ariane_broker_up") == {("c", "a", "0", "a:1"): 1, ("c", "b", "0", "b:1"): 0}
     labels = {
-        one for metric, samples in read(CLUSTER_METRICS, snapshot) for one, _ in samples if "broker" in metric.labels
+        item for metric, samples in read(CLUSTER_METRICS, snapshot) for item, _ in samples if "broker" in metric.labels
     }
     assert labels
-    assert all("b" not in one for one in labels)
+    assert all("b" not in item for item in labels)
     assert values(snapshot, "rocketmq_group_diff") == {("G", "T", "1", "1"): 10}
 
 

@@ -53,25 +53,25 @@ class RecordedServers:
         recording = json.loads(gzip.decompress((DATA / "cluster-java-4.9.4.json.gz").read_bytes()))
         self.namesrv = recording["namesrv"]
         self._responses = {
-            (one["addr"], one["code"], tuple(sorted(one["header"].items()))): one for one in recording["responses"]
+            (item["addr"], item["code"], tuple(sorted(item["header"].items()))): item for item in recording["responses"]
         }
 
     async def request(
         self, addr: str, code: int, header: msgspec.Struct | None = None, body: bytes = b"", *, timeout_ms: float = 3000
     ) -> Command:
-        one = self._responses[addr, code, tuple(sorted(fields_of(header).items())) if header else ()]
-        return Command(one["reply"], remark=one["remark"], body=one["body"].encode())
+        item = self._responses[addr, code, tuple(sorted(fields_of(header).items())) if header else ()]
+        return Command(item["reply"], remark=item["remark"], body=item["body"].encode())
 
 
 def parse(text: str) -> dict[Series, float]:
-    found = {}
+    results = {}
     for line in text.splitlines():
         # Apache's exporter ends the labels with a comma, which prometheus-client's parser rejects.
         match = re.fullmatch(r"(\w+)(?:\{(.*)\})? (\S+)", line)
         if match and not line.startswith("#"):
             labels = re.findall(r'(\w+)="([^"]*)"', match[2] or "")
-            found[match[1], frozenset(labels)] = float(match[3])
-    return found
+            results[match[1], frozenset(labels)] = float(match[3])
+    return results
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def test_every_series_of_apache_has_its_counterpart(ours: dict[Series, float], t
     assert {name for name, _ in missing} == {*UNKNOWN, "rocketmq_group_count"}
     assert {name: theirs[name, labels] for name, labels in missing if name in UNKNOWN} == UNKNOWN
     stale = [dict(labels) for name, labels in missing if name not in UNKNOWN]
-    assert [one["group"] for one in stale] == ["offline"]
+    assert [item["group"] for item in stale] == ["offline"]
     assert ours["rocketmq_group_count", frozenset({"caddr": "", "localaddr": "", "group": "offline"}.items())] == 0
 
 

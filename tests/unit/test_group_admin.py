@@ -140,8 +140,8 @@ def test_ages_are_asked_of_lagging_queues_and_deleted_messages_have_none() -> No
     }
     ages, peers = run(script, lambda admin: admin.unconsumed_ages(lag))
     assert ages.by_queue == {queues[0].queue: 1_500, queues[1].queue: None}
-    asked = [header.topic for _, header in peers.changes(RequestCode.QUERY_CONSUME_TIME_SPAN)]
-    assert asked == ["T", "T"]
+    requested = [header.topic for _, header in peers.changes(RequestCode.QUERY_CONSUME_TIME_SPAN)]
+    assert requested == ["T", "T"]
 
 
 def test_a_reset_without_clients_commits_each_queue() -> None:
@@ -258,9 +258,9 @@ def test_clients_of_several_brokers_are_listed_once() -> None:
         (MASTER, RequestCode.GET_CONSUMER_CONNECTION_LIST): connection("c2", "c1"),
         (OTHER, RequestCode.GET_CONSUMER_CONNECTION_LIST): connection("c1", "c3"),
     }
-    found, _ = run(script, lambda admin: admin.connected_consumers("G"))
-    assert [one.client_id for one in found.connections] == ["c1", "c2", "c3"]
-    assert {name: server.addr for name, server in found.servers.items()} == {"c1": MASTER, "c2": MASTER, "c3": OTHER}
+    result, _ = run(script, lambda admin: admin.connected_consumers("G"))
+    assert [item.client_id for item in result.connections] == ["c1", "c2", "c3"]
+    assert {name: server.addr for name, server in result.servers.items()} == {"c1": MASTER, "c2": MASTER, "c3": OTHER}
     with pytest.raises(NotFound, match="no connected client of consumer group G"):
         run(NO_CLIENTS, lambda admin: admin.connected_consumers("G"))
 
@@ -303,19 +303,19 @@ def info(expression: str, queue_id: int, *, orderly: bool = False, **queue: Any)
 
 
 def test_states_of_clients_tell_owners_and_differing_subscriptions() -> None:
-    found, _ = run(state_script(info("A", 0), info("B", 1)), lambda admin: admin.consumer_states("G"))
-    assert queue_owners(found.states) == {MessageQueue("T", "broker-a", number): f"c{number + 1}" for number in (0, 1)}
-    (topic,) = find_inconsistent("G", found.states)
+    result, _ = run(state_script(info("A", 0), info("B", 1)), lambda admin: admin.consumer_states("G"))
+    assert queue_owners(result.states) == {MessageQueue("T", "broker-a", number): f"c{number + 1}" for number in (0, 1)}
+    (topic,) = find_inconsistent("G", result.states)
     assert topic == ("T", {"c1": "A", "c2": "B"})
-    assert is_settled(found.states, 122_000) and not is_settled(found.states, 120_000)
+    assert is_settled(result.states, 122_000) and not is_settled(result.states, 120_000)
 
 
 def test_a_client_that_does_not_respond_is_named() -> None:
     script = state_script(info("A", 0))
     script[MASTER, RequestCode.GET_CONSUMER_RUNNING_INFO] = ReplyError(1, "the client is busy")
-    found, _ = run(script, lambda admin: admin.consumer_states("G"))
-    assert found.states == {}
-    assert "client c1" in found.unavailable[0].broker and "busy" in found.unavailable[0].reason
+    result, _ = run(script, lambda admin: admin.consumer_states("G"))
+    assert result.states == {}
+    assert "client c1" in result.unavailable[0].broker and "busy" in result.unavailable[0].reason
 
 
 @pytest.mark.parametrize(
@@ -330,9 +330,9 @@ def test_a_client_that_does_not_respond_is_named() -> None:
     ],
 )
 def test_blocked_queues(orderly: bool, queue: dict[str, Any], expected: tuple[str, int | None] | None) -> None:
-    found, _ = run(state_script(info("*", 0, orderly=orderly, **queue)), lambda admin: admin.consumer_states("G"))
-    blocked = find_blocked(found.states["c1"], 100_000)
-    assert [(one.reason, one.since_ms) for one in blocked] == ([expected] if expected else [])
+    result, _ = run(state_script(info("*", 0, orderly=orderly, **queue)), lambda admin: admin.consumer_states("G"))
+    blocked = find_blocked(result.states["c1"], 100_000)
+    assert [(item.reason, item.since_ms) for item in blocked] == ([expected] if expected else [])
 
 
 def test_versions_have_the_names_of_java() -> None:

@@ -46,15 +46,15 @@ def filled(disk: FakeDisk, count: int = COUNT, **changes: object) -> None:
 
 
 def bodies(store: MessageStore) -> list[int]:
-    found = []
+    results = []
     for queue_id in (0, 1):
-        at = store.min_offset("T", queue_id)
-        while at < store.max_offset("T", queue_id):
-            got = store.get("T", queue_id, at, 32)
-            assert got.status is GetStatus.FOUND
-            found += [int(data[data.index(b"0" * 50) :][:90]) for data in got.records]
-            at = got.next_offset
-    return sorted(found)
+        offset = store.min_offset("T", queue_id)
+        while offset < store.max_offset("T", queue_id):
+            result = store.get("T", queue_id, offset, 32)
+            assert result.status is GetStatus.FOUND
+            results += [int(data[data.index(b"0" * 50) :][:90]) for data in result.records]
+            offset = result.next_offset
+    return sorted(results)
 
 
 def paths(disk: FakeDisk, part: str) -> list[str]:
@@ -68,12 +68,12 @@ def resize(disk: FakeDisk, path: str, size: int) -> None:
 
 
 def content(disk: FakeDisk, part: str) -> dict[str, bytes]:
-    found = {}
+    results = {}
     for path in paths(disk, part):
         handle = disk.open(path)
-        found[path] = disk.pread(handle, disk.size(path) or 0, 0)
+        results[path] = disk.pread(handle, disk.size(path) or 0, 0)
         disk.close(handle)
-    return found
+    return results
 
 
 # --- the commit log is missing ---
@@ -129,8 +129,8 @@ def test_a_new_store_and_one_that_crashed_before_its_first_flush_start() -> None
     store = opened(disk)
     store.put(RecordDraft(topic="T", queue_id=0, body=b"%090d" % 7, born_ms=1, born_host=bytes(8)))
     store.dispatch_pending()
-    again = disk.after_kill()
-    opened(again).close()
+    repeated = disk.after_kill()
+    opened(repeated).close()
 
 
 @pytest.mark.parametrize("java_wrote_last", [False, True])
@@ -148,13 +148,13 @@ def test_a_missing_end_of_the_log_prevents_the_start(*, java_wrote_last: bool) -
         opened(disk)  # a supervisor starts it again
     assert content(disk, "consumequeue") == before
     store = opened(disk, accept_empty_log=True)
-    left = bodies(store)
-    assert left == list(range(len(left)))
-    assert COUNT // 2 < len(left) < COUNT
+    remaining = bodies(store)
+    assert remaining == list(range(len(remaining)))
+    assert COUNT // 2 < len(remaining) < COUNT
     store.put(RecordDraft(topic="T", queue_id=0, body=b"%090d" % 99, born_ms=1, born_host=bytes(8)))
     store.dispatch_pending()
     store.close()
-    assert bodies(opened(disk)) == [*left, 99]
+    assert bodies(opened(disk)) == [*remaining, 99]
 
 
 def test_a_removed_first_segment_is_reported() -> None:
@@ -183,8 +183,8 @@ def test_a_segment_removed_by_retention_is_not_reported() -> None:
 def forget_checkpoint(disk: FakeDisk) -> None:
     """Leave the checkpoint as Java writes it: three times."""
     handle = disk.open("/s/checkpoint")
-    found = checkpoints.decode(disk.pread(handle, checkpoints.SIZE, 0))
-    disk.pwrite(handle, checkpoints.encode(checkpoints.Checkpoint(*found[:3])), 0)
+    result = checkpoints.decode(disk.pread(handle, checkpoints.SIZE, 0))
+    disk.pwrite(handle, checkpoints.encode(checkpoints.Checkpoint(*result[:3])), 0)
     disk.close(handle)
 
 
@@ -316,8 +316,8 @@ def test_an_index_file_of_a_wrong_length_is_rebuilt() -> None:
     disk = FakeDisk()
     filled(disk)
     path = paths(disk, "/index/")
-    for one in path:
-        resize(disk, one, 33)
+    for item in path:
+        resize(disk, item, 33)
     opened(disk).close()
 
 
@@ -340,8 +340,8 @@ def test_a_truncated_segment_between_others_prevents_the_start(*, crashed: bool)
 
 
 def bodies_without_corrupt(store: MessageStore) -> bool:
-    got = store.get("T", 0, 0, 32)
-    return got.status is GetStatus.FOUND
+    result = store.get("T", 0, 0, 32)
+    return result.status is GetStatus.FOUND
 
 
 def test_a_truncated_last_segment_prevents_the_start_if_more_was_flushed() -> None:
