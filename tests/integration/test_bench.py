@@ -113,7 +113,7 @@ def start_slow(servers: LocalCluster, topic: str) -> subprocess.Popen[str]:
         *COMMAND,
         "send",
         "-t",
-        "slow",
+        topic,
         "--rate",
         "100/s",
         "-c",
@@ -126,7 +126,9 @@ def start_slow(servers: LocalCluster, topic: str) -> subprocess.Popen[str]:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline_s = time.monotonic() + LIMIT_S
     while len(stored(servers, topic)) < 10:
-        assert time.monotonic() < deadline_s and process.poll() is None, process.communicate()
+        if time.monotonic() > deadline_s or process.poll() is not None:
+            process.kill()
+            raise AssertionError(process.communicate())
     return process
 
 
