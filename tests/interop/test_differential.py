@@ -25,7 +25,11 @@ from ariane.testing.cluster import cluster_in_thread
 
 
 class Step(NamedTuple):
-    """One request. `records`: the response body contains records; `volatile`: members that differ in every run."""
+    """One request.
+
+    `records`: the response body contains records. `volatile`: members that differ in every run. `stored`: topic, queue and number
+    of messages to wait for afterwards: dispatch and delays take a moment, and later answers depend on them.
+    """
 
     name: str
     code: int
@@ -33,7 +37,10 @@ class Step(NamedTuple):
     body: bytes = b""
     records: bool = False
     volatile: tuple[str, ...] = ()
+    stored: tuple[str, int, int] | None = None
 
+
+STORED_S = 60.0
 
 TIMES = ("timestamp", "bornTimestamp", "storeTimestamp", "lastUpdateTimestamp", "lastTimestamp")
 
@@ -101,8 +108,8 @@ STEPS = [
     send("send to a system topic", "SCHEDULE_TOPIC_XXXX"),
     send("send properties that are too long", "T", k="v" * 32_760),
     send("send a body that is too long", "T", b"x" * (4 * 1024 * 1024 + 1)),
-    send("send to the retry topic of a group", "%RETRY%G", DELAY="1"),
-    BATCH,
+    BATCH._replace(stored=("T", 1, 3)),
+    send("send to the retry topic of a group", "%RETRY%G", DELAY="1")._replace(stored=("%RETRY%G", 0, 1)),
     # pulls
     pull("pull", "T", 0),
     pull("pull the batch", "T", 0, queue=1),
@@ -282,7 +289,7 @@ STEPS = [
         originTopic="T",
         unitMode="false",
         maxReconsumeTimes="16",
-    ),
+    )._replace(stored=("%RETRY%G", 0, 2)),
     ask("send back what is not there", 36, offset="5", group="G", delayLevel="1"),
     pull("pull what was said of moved offsets", "OFFSET_MOVED_EVENT", 0)._replace(volatile=("born",)),
     pull("pull what is delayed", "SCHEDULE_TOPIC_XXXX", 0),
@@ -353,7 +360,20 @@ async def answers(addr: str) -> dict[str, Answer]:
     async with ConnectionPool() as peers:
         for step in STEPS:
             results[step.name] = await answer(peers, addr, step)
+            if step.stored is not None:
+                await until_stored(peers, addr, *step.stored)
     return results
+
+
+async def until_stored(peers: ConnectionPool, addr: str, topic: str, queue: int, count: int) -> None:
+    """Wait until the queue has so many messages."""
+    connection = await peers.connect(addr)
+    async with asyncio.timeout(STORED_S):
+        while True:
+            end = await connection.request(30, {"topic": topic, "queueId": str(queue)}, b"", timeout_ms=5000)
+            if int(end.field_map().get("offset", 0)) >= count:
+                return
+            await asyncio.sleep(0.05)
 
 
 async def answer(peers: ConnectionPool, addr: str, step: Step) -> Answer:

@@ -51,13 +51,13 @@ def kept_files() -> list[Path]:
 
 
 def texts() -> list[tuple[Path, str]]:
-    results = []
+    found = []
     for path in kept_files():
         try:
-            results.append((path, path.read_text(encoding="utf-8")))
+            found.append((path, path.read_text(encoding="utf-8")))
         except UnicodeDecodeError:
             continue  # captured bytes
-    return results
+    return found
 
 
 def shown(path: Path) -> str:

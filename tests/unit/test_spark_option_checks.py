@@ -177,14 +177,14 @@ class Servers(BlockingCluster):
 
 @pytest.fixture
 def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
-    fake_servers = Servers()
-    monkeypatch.setattr(pull_client, "shared_cluster", lambda options: fake_servers)
-    yield fake_servers
+    made = Servers()
+    monkeypatch.setattr(pull_client, "shared_cluster", lambda options: made)
+    yield made
 
 
 def planned(**given: str) -> list[tuple[int, int]]:
     parts = BatchReader(source.parse({**NEEDED, **given}), ["body"]).partitions()
-    return [(part.offset_range.start, part.offset_range.end) for part in parts]
+    return [(one.offset_range.start, one.offset_range.end) for one in parts]
 
 
 def at(offset: int) -> str:
