@@ -10,12 +10,12 @@ import pytest
 pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]'")
 
 import duckdb
-from tables_on_disk import put
 
 from ariane.errors import StoreError
 from ariane.reports import pipeline_status, table_views
 from ariane.reports.pipeline_status import Freshness, SourceStatus
 from ariane.tables import JOURNEYS, TRACE_EVENTS, ColumnSchema, TableSchema, table_format
+from tables_on_disk import put
 
 T0_MS = 1_700_000_000_000
 T0 = datetime.fromtimestamp(T0_MS / 1000, UTC)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import tables_on_disk
-
 from ariane.clock import ms_of
 from ariane.reports.pipeline_status import SourceStatus, write_status
 from ariane.tables import LATENCIES, SLOW_MESSAGES, TRAFFIC, TableSchema

@@ -22,6 +22,7 @@ COMMANDS = {
     "admin": "run a command of mqadmin",
     "group": "manage consumer groups, print their lag and clients",
     "offset": "print and move the offsets of consumer groups",
+    "acl": "manage accounts of access control",
     "doctor": "check a cluster for faults and name the fixes",
     "bench": "measure throughput and latency of a cluster",
     "cat": "print the messages of a topic, or send standard input",

@@ -15,6 +15,7 @@ import typer
 
 import ariane
 from ariane.cli import (
+    acl_command,
     admin_command,
     archive_command,
     bench_command,
@@ -89,6 +90,7 @@ _add(
 )
 app.add_typer(group_command.app, name="group", rich_help_panel=CLUSTER)
 app.add_typer(offset_command.app, name="offset", rich_help_panel=CLUSTER)
+app.add_typer(acl_command.app, name="acl", rich_help_panel=CLUSTER)
 _add("doctor", doctor_command.doctor, CLUSTER, "ariane doctor", "ariane doctor -n 10.0.0.1:9876 --json")
 app.add_typer(message_command.app, name="message", rich_help_panel=CLUSTER)
 app.add_typer(dead_letter_command.app, name="dead-letter", rich_help_panel=CLUSTER)

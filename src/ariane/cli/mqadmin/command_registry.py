@@ -90,6 +90,9 @@ _MODULES: dict[str, dict[str, str]] = {
         "resetOffsetByTime": "Move a group to a time.",
         "skipAccumulatedMessage": "Move a group to the end of its queues.",
     },
+    "monitor_commands": {
+        "startMonitoring": "Print the state of all consumer groups every minute.",
+    },
     "acl_commands": {
         "updateAclConfig": "Create an account or change it.",
         "deleteAclConfig": "Delete an account.",
