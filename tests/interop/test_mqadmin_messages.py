@@ -29,6 +29,8 @@ from ariane.cli.mqadmin import command_registry
 from ariane.cli.mqadmin.message_text import BODY_DIRECTORY
 from ariane.cli.mqadmin.option_parser import create_parser
 from ariane.cluster.admin import Admin
+from ariane.errors import ArianeError
+from ariane.model.message import Message
 from ariane.testing import java
 
 SENT = 12
@@ -233,3 +235,18 @@ def clients(namesrv: str) -> set[str]:
 
     (printed,) = mqadmin(namesrv, f"consumerConnection -g {GROUP}")
     return {line.split()[0] for line in printed.splitlines() if "@" in line.split(" ")[0]}
+
+
+def test_delayed_messages_of_levels_are_listed(cluster: Cluster) -> None:
+    async def run() -> None:
+        async with Admin(cluster.namesrv) as admin:
+            sent = await admin.send_message(Message(topic="T", body=b"later", delay_level=18))
+            assert sent is not None
+            (delayed,) = (await admin.list_delayed()).messages
+            assert (delayed.message.message_id, delayed.topic, delayed.level) == (sent.message_id, "T", 18)
+            assert delayed.due_ms == delayed.message.store_ms + 2 * 3_600_000
+            for message_id in (sent.message_id, sent.offset_message_id):
+                with pytest.raises(ArianeError, match=r"delay level 18 and cannot be cancelled.*V4_9_4"):
+                    await admin.cancel_delayed(message_id)
+
+    asyncio.run(run())

@@ -50,9 +50,9 @@ def assigned(init: ast.FunctionDef) -> Iterator[Attribute]:
         if not isinstance(node, ast.Assign | ast.AnnAssign):
             continue
         for target in targets:
-            for one in target.elts if isinstance(target, ast.Tuple) else [target]:
-                if isinstance(one, ast.Attribute) and ast.unparse(one.value) == "self":
-                    yield Attribute(one.attr, node, followers.get(id(node)))
+            for item in target.elts if isinstance(target, ast.Tuple) else [target]:
+                if isinstance(item, ast.Attribute) and ast.unparse(item.value) == "self":
+                    yield Attribute(item.attr, node, followers.get(id(node)))
 
 
 def is_text(node: ast.stmt | None) -> bool:

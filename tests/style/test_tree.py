@@ -51,13 +51,13 @@ def kept_files() -> list[Path]:
 
 
 def texts() -> list[tuple[Path, str]]:
-    found = []
+    results = []
     for path in kept_files():
         try:
-            found.append((path, path.read_text(encoding="utf-8")))
+            results.append((path, path.read_text(encoding="utf-8")))
         except UnicodeDecodeError:
             continue  # captured bytes
-    return found
+    return results
 
 
 def shown(path: Path) -> str:

@@ -17,14 +17,14 @@ def test_access_key_and_secret_key_are_required_together() -> None:
     settings = auth_options.client_settings("a", "s")
     assert settings is not None
     assert settings.credentials is not None
-    for one in (("a", ""), ("", "s")):
+    for item in (("a", ""), ("", "s")):
         with pytest.raises(ConfigError, match="specify both"):
-            auth_options.client_settings(*one)
+            auth_options.client_settings(*item)
 
 
 @pytest.mark.parametrize("command", [("pipeline", "run"), ("archive", "run"), ("collect",), ("replay",)])
 def test_commands_that_connect_to_brokers_accept_credentials(command: tuple[str, ...]) -> None:
-    said = CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "200", "TERM": "dumb"})
-    assert said.exit_code == 0
-    assert "--access-key" in said.output
-    assert "--secret-key" in said.output
+    output = CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "200", "TERM": "dumb"})
+    assert output.exit_code == 0
+    assert "--access-key" in output.output
+    assert "--secret-key" in output.output

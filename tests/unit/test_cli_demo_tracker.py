@@ -23,9 +23,9 @@ def played(orders: int) -> DemoTracker:
 
 
 def test_every_step_once_in_both_groups_is_a_success():
-    made = build_report(played(10), journeys=60)
-    assert made == DemoReport(30, 60, 60, 0, 0, {"p50": 5.0, "p99": 5.0})
-    assert verify(made, orders=10, groups=2) == []
+    report = build_report(played(10), journeys=60)
+    assert report == DemoReport(30, 60, 60, 0, 0, {"p50": 5.0, "p99": 5.0})
+    assert verify(report, orders=10, groups=2) == []
 
 
 def test_duplicate_sends_and_deliveries_count_once():
@@ -49,9 +49,9 @@ def test_an_acknowledged_step_missing_in_one_group_counts_as_lost_once():
 def test_a_step_that_was_never_acknowledged_is_missing_but_not_lost():
     ledger = played(1)
     ledger.on_send(1, "created", 2.0)
-    made = build_report(ledger, journeys=6)
-    assert (made.lost, made.sent) == (0, 3)
-    assert verify(made, orders=2, groups=2) == [
+    report = build_report(ledger, journeys=6)
+    assert (report.lost, report.sent) == (0, 3)
+    assert verify(report, orders=2, groups=2) == [
         "steps sent: 3, expected 6",
         "steps consumed: 6, expected 12",
         "journeys: 6, expected 12",
@@ -85,5 +85,5 @@ def test_the_percentile_is_the_nearest_rank_and_unknown_without_values():
 
 
 def test_unknown_journeys_are_reported_as_unknown_and_fail_the_demo():
-    made = dataclasses.replace(build_report(played(1), journeys=None))
-    assert verify(made, orders=1, groups=2) == ["journeys: unknown, expected 6"]
+    report = dataclasses.replace(build_report(played(1), journeys=None))
+    assert verify(report, orders=1, groups=2) == ["journeys: unknown, expected 6"]

@@ -53,40 +53,40 @@ class Told:
 
 
 def test_a_line_summarizes_ten_seconds_and_lists_the_largest_tables() -> None:
-    told = Told()
-    told.screen.on_tables_published(done(source(behind=1234), folds=(folded(JOURNEYS, 12345),)))
-    assert told.new() == ["traces 1,234 pending, 812 ms  |  rows: journeys 12,345"]
+    reported = Told()
+    reported.screen.on_tables_published(done(source(behind=1234), folds=(folded(JOURNEYS, 12345),)))
+    assert reported.new() == ["traces 1,234 pending, 812 ms  |  rows: journeys 12,345"]
     for table, rows in ((JOURNEYS, 12346), (TRAFFIC, 960), (CLOCKS, 2), (DELAYS, 1)):
-        told.clock.advance(2)
-        told.screen.on_tables_published(done(source(), folds=(folded(table, rows),)))
-    assert told.new() == []
-    told.clock.advance(2)
-    told.screen.on_tables_published(done(source(behind=None), folds=(folded(TRAFFIC, 961),)))
-    assert told.new() == ["traces ? pending, 812 ms  |  rows: journeys 12,346  traffic 961  clocks 2  1 more"]
+        reported.clock.advance(2)
+        reported.screen.on_tables_published(done(source(), folds=(folded(table, rows),)))
+    assert reported.new() == []
+    reported.clock.advance(2)
+    reported.screen.on_tables_published(done(source(behind=None), folds=(folded(TRAFFIC, 961),)))
+    assert reported.new() == ["traces ? pending, 812 ms  |  rows: journeys 12,346  traffic 961  clocks 2  1 more"]
 
 
 def test_without_updates_one_line_per_minute_reports_that_the_jobs_run() -> None:
-    told = Told()
-    told.screen.on_round(done(source(batch=None, batch_ms=None)))
-    assert told.new() == ["traces 0 pending  |  no changes"]
-    told.clock.advance(59)
-    told.screen.on_round(done(source()))
-    assert told.new() == []
-    told.clock.advance(1)
-    told.screen.on_round(done(source()))
-    assert told.new() == ["traces 0 pending, 812 ms  |  no changes"]
+    reported = Told()
+    reported.screen.on_round(done(source(batch=None, batch_ms=None)))
+    assert reported.new() == ["traces 0 pending  |  no changes"]
+    reported.clock.advance(59)
+    reported.screen.on_round(done(source()))
+    assert reported.new() == []
+    reported.clock.advance(1)
+    reported.screen.on_round(done(source()))
+    assert reported.new() == ["traces 0 pending, 812 ms  |  no changes"]
 
 
 def test_the_reason_for_a_waiting_source_is_printed_when_it_changes() -> None:
-    told = Told()
-    told.screen.on_round(done(source(topics=0), source("samples")))
-    assert told.new() == [
+    reported = Told()
+    reported.screen.on_round(done(source(topics=0), source("samples")))
+    assert reported.new() == [
         "traces waiting: none of its topics exists yet",
         "traces waiting  samples 0 pending, 812 ms  |  no changes",
     ]
     for why in ("broker-a is away: refused", "broker-a is away: refused", "broker-b is away: refused", None):
-        told.screen.on_round(done(source(unavailable=why), source("samples")))
-    assert told.new() == [
+        reported.screen.on_round(done(source(unavailable=why), source("samples")))
+    assert reported.new() == [
         "traces waiting: broker-a is away: refused",
         "traces waiting: broker-b is away: refused",
         "traces resumed",
@@ -132,8 +132,8 @@ def test_the_collector_reports_broker_changes_and_each_fault_once() -> None:
         return PollingRound(samples, 3 if fault else 0, 0, fault)  # type: ignore[arg-type]
 
     lost = ConnectionLost("h:1", "refused")
-    for one in (seen(None, None), seen(None, None), seen(None, "refused"), seen(None, "refused", fault=lost)):
-        collected.on_round(one)
+    for item in (seen(None, None), seen(None, None), seen(None, "refused"), seen(None, "refused", fault=lost)):
+        collected.on_round(item)
     for _ in range(2):
         collected.on_fault(lost)
     collected.on_round(seen(None, None))

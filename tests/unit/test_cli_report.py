@@ -79,16 +79,16 @@ def test_a_report_fits_the_terminal_width_without_truncation(width: int) -> None
     lines = text(width=width)
     if width >= 60:
         assert max(map(cell_len, lines)) <= width
-    whole = "\n".join(lines)
+    complete = "\n".join(lines)
     for part in (BAD, ID, "12,345", "99.99", "日本", "7 rows omitted", "traces has 3"):
-        assert part.split()[0] in whole
+        assert part.split()[0] in complete
 
 
 def test_the_longest_values_of_a_wide_table_move_to_a_second_line() -> None:
     sheet = text(width=60)
-    place = next(number for number, line in enumerate(sheet) if "12,345" in line)
-    assert sheet[place + 1].strip().startswith(f"topic: {BAD}")
-    assert any(f"id: {ID}" in line for line in sheet[place + 1 : place + 3])
+    index = next(number for number, line in enumerate(sheet) if "12,345" in line)
+    assert sheet[index + 1].strip().startswith(f"topic: {BAD}")
+    assert any(f"id: {ID}" in line for line in sheet[index + 1 : index + 3])
     assert next(line for line in text(width=200) if "12,345" in line).endswith(ID)
 
 
@@ -100,8 +100,8 @@ def test_unknown_values_are_question_marks_with_a_note() -> None:
 
 def test_a_plot_distinguishes_zero_from_unknown() -> None:
     lines = text(width=80)
-    place = lines.index("up  0 to 2.00 /s")
-    bottom = lines[place + terminal.SHARED_HEIGHT]
+    index = lines.index("up  0 to 2.00 /s")
+    bottom = lines[index + terminal.SHARED_HEIGHT]
     label, marks = bottom.split("┤")
     quarter = len(marks) // 4
     assert label.strip() == "0"
@@ -159,26 +159,26 @@ class Tags(HTMLParser):
 
 
 def test_the_html_page_is_self_contained_and_escapes_values() -> None:
-    made = html.render(REPORT)
-    assert not re.search(r"https?:|//|url\(|@import", made)
+    page = html.render(REPORT)
+    assert not re.search(r"https?:|//|url\(|@import", page)
     tags = Tags()
-    tags.feed(made)
+    tags.feed(page)
     tags.close()
     assert tags.open == [], "every element is closed"
     assert tags.names.isdisjoint({"script", "link", "img", "iframe", "object"})
     assert tags.attributes.isdisjoint({"src", "href", "onload", "onclick"})
     assert BAD in tags.texts, "the value is there, as a text"
-    assert "default-src 'none'" in made
-    assert "prefers-color-scheme: dark" in made
-    assert "@media print" in made
+    assert "default-src 'none'" in page
+    assert "prefers-color-scheme: dark" in page
+    assert "@media print" in page
 
 
 def test_plot_lines_of_the_html_page_break_at_unknown_values() -> None:
     line = Line("x", series(1.0, 2.0, None, 3.0, None, 0.0, 4.0))
-    made = html.render(Report("R", None, ("nothing yet",), (Plot("P", "ms", (line,)),)))
-    assert (made.count("<polyline"), made.count("<circle")) == (2, 1)
-    assert "no data yet" in made
-    assert "nothing yet" in made
+    page = html.render(Report("R", None, ("nothing yet",), (Plot("P", "ms", (line,)),)))
+    assert (page.count("<polyline"), page.count("<circle")) == (2, 1)
+    assert "no data yet" in page
+    assert "nothing yet" in page
 
 
 @pytest.mark.parametrize("name", ["tps", "latency"])

@@ -128,7 +128,9 @@ def test_a_poll_reads_everything() -> None:
         "G": GroupState((client,), False, frozenset({"T", "%RETRY%G"})),
         "idle": GroupState(),
     }
-    assert [(one.group, one.topic, one.status.consume_ok_tps) for one in polled.snapshot.statuses] == [("G", "T", 2.5)]
+    assert [(status.group, status.topic, status.status.consume_ok_tps) for status in polled.snapshot.statuses] == [
+        ("G", "T", 2.5)
+    ]
     assert (slave.runtime, slave.topics) == (RUNTIME, {})
 
 
@@ -137,7 +139,7 @@ def test_nothing_is_requested_twice_and_no_size_without_a_number() -> None:
     del servers.counted["GROUP_GET_NUMS", "T@G"]
     servers.topics["%RETRY%G"] = {0: (0, 0)}
     poll(servers)
-    assert {one: count for one, count in Counter(servers.requests).items() if count > 1} == {}
+    assert {item: count for item, count in Counter(servers.requests).items() if count > 1} == {}
     statistics = {name for _, code, name in servers.requests if code == RequestCode.VIEW_BROKER_STATS_DATA}
     assert statistics == {"TOPIC_PUT_NUMS@T", "GROUP_GET_NUMS@T@G", "BROKER_PUT_NUMS@c", "BROKER_GET_NUMS@c"}
 
@@ -153,7 +155,7 @@ def test_deleted_groups_and_topics_disappear_with_the_next_poll() -> None:
         return first, await labels(source)
 
     async def labels(source: ExporterSource) -> set[str]:
-        return {text for _, samples in await source.families(None) for found, _ in samples for text in found}
+        return {text for _, samples in await source.families(None) for result, _ in samples for text in result}
 
     before, after = asyncio.run(run())
     assert {"T", "G", "%RETRY%G"} <= before
@@ -297,11 +299,11 @@ def test_without_a_name_server_only_that_is_reported() -> None:
 
     async def run() -> dict[str, list[tuple[tuple[str, ...], float | HistogramValue]]]:
         source = ExporterSource(ClusterPoller(servers, ["ns"], detail_wait_s=10))
-        return {metric.name: found for metric, samples in await source.families(5.0) if (found := list(samples))}
+        return {metric.name: result for metric, samples in await source.families(5.0) if (result := list(samples))}
 
-    found = asyncio.run(run())
-    assert found.pop("ariane_name_server_up") == [(("ns",), 0)]
-    assert all(name.startswith("ariane_exporter_") for name in found)
+    result = asyncio.run(run())
+    assert result.pop("ariane_name_server_up") == [(("ns",), 0)]
+    assert all(name.startswith("ariane_exporter_") for name in result)
 
 
 def test_concurrent_scrapes_share_one_poll() -> None:

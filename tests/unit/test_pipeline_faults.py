@@ -45,11 +45,11 @@ class Failing:
 
 
 def test_a_transient_error_is_one_line_and_retried_with_growing_delays() -> None:
-    stop, said = Stop(), list[str]()
-    assert restarts.retry_transient("journeys", Failing(5), stop, said.append) == 6
+    stop, output = Stop(), list[str]()
+    assert restarts.retry_transient("journeys", Failing(5), stop, output.append) == 6
     assert stop.waited == [5, 10, 20, 40, 60]
-    assert said[0] == "journeys failed: Spark: Python worker failed to connect back; retrying in 5 s"
-    assert all("\n" not in line for line in said)
+    assert output[0] == "journeys failed: Spark: Python worker failed to connect back; retrying in 5 s"
+    assert all("\n" not in line for line in output)
 
 
 def test_repeated_failures_end_with_one_line() -> None:
@@ -156,14 +156,14 @@ class Query:
 def test_a_query_ended_by_a_transient_error_is_restarted_until_it_completes() -> None:
     run = pytest.importorskip("ariane.pipeline.run", reason="needs pyspark: pip install 'ariane[spark]'")
     queries = [Query(WORKER), Query(WORKER), Query(None)]
-    stop, said = Stop(), list[str]()
+    stop, output = Stop(), list[str]()
     started = iter([run.RunningQuery(query, 1) for query in queries])
     reading = run._read_to_end(
-        next(started), lambda: next(started), restarts.RestartBackoff("traces"), stop, said.append
+        next(started), lambda: next(started), restarts.RestartBackoff("traces"), stop, output.append
     )
     assert reading.query is queries[2]
     assert stop.waited == [5, 10]
-    assert said[1] == "traces failed: Spark: Python worker failed to connect back; retrying in 10 s"
+    assert output[1] == "traces failed: Spark: Python worker failed to connect back; retrying in 10 s"
     assert run._unavailable_reason(Query(WORKER)) == "Spark: Python worker failed to connect back"
 
 

@@ -30,8 +30,8 @@ def tear_number(disk: FakeDisk, offset: int) -> None:
 
 
 def bodies(store: MessageStore) -> list[str]:
-    data = [store.read_queue_record("T", 0, at) for at in range(store.max_offset("T", 0))]
-    return [record.decode(one).body.decode() for one in data if one is not None]
+    data = [store.read_queue_record("T", 0, position) for position in range(store.max_offset("T", 0))]
+    return [record.decode(item).body.decode() for item in data if item is not None]
 
 
 @pytest.mark.parametrize(
@@ -74,11 +74,11 @@ def test_a_torn_queue_offset_is_withdrawn_and_reported(sys_flag: int) -> None:
     tear_number(disk, torn)
     store = opened(disk)
     note = f"record at {torn} (T): queue offset 0 is out of order, expected 1; it was withdrawn and stays readable"
-    assert any(one.startswith(note) for one in store.recovery_report.notes)
+    assert any(item.startswith(note) for item in store.recovery_report.notes)
     assert bodies(store) == ["acknowledged"]
-    left = store.read_record(torn)
-    assert left is not None
-    assert (record.decode(left).body, record.decode(left).sys_flag) == (b"torn", TRANSACTION_ROLLBACK)
+    remaining = store.read_record(torn)
+    assert remaining is not None
+    assert (record.decode(remaining).body, record.decode(remaining).sys_flag) == (b"torn", TRANSACTION_ROLLBACK)
     put(store, "next")
     store.dispatch_pending()
     assert bodies(store) == ["acknowledged", "next"]

@@ -39,10 +39,10 @@ def test_chunks_round_trip_with_any_fragmentation() -> None:
     sent = [ReplicationChunk(0, b"abc"), ReplicationChunk(3, b""), ReplicationChunk(3, bytes(1000))]
     stream = b"".join(frame_head(offset, len(data)) + data for offset, data in sent)
     for step in (1, 7, 13, len(stream)):
-        chunks, got = ReplicationChunkReader(), []
-        for at in range(0, len(stream), step):
-            got += chunks.feed(stream[at : at + step])
-        assert got == sent
+        chunks, result = ReplicationChunkReader(), []
+        for position in range(0, len(stream), step):
+            result += chunks.feed(stream[position : position + step])
+        assert result == sent
     for bad in (frame_head(-1, 0), frame_head(0, -1), frame_head(0, 5 << 20)):
         with pytest.raises(ProtocolError):
             ReplicationChunkReader().feed(bad)
@@ -68,22 +68,22 @@ def master(count: int = 50) -> MessageStore:
 
 def pieces(store: MessageStore, at: int, size: int) -> list[ReplicationChunk]:
     """The master's log from `at` on as it is sent: cut at the ends of files."""
-    found = []
+    results = []
     while data := store.replication_source.read(at, size):
-        found.append(ReplicationChunk(at, data))
+        results.append(ReplicationChunk(at, data))
         at += len(data)
-    return found
+    return results
 
 
 def stored(store: MessageStore) -> dict[tuple[str, int, int], bytes]:
-    found = {}
+    results = {}
     for topic, ids in store.topics().items():
         for queue_id in ids:
-            at = store.min_offset(topic, queue_id)
-            while (got := store.get(topic, queue_id, at, 32)).status is GetStatus.FOUND:
-                found.update({(topic, queue_id, at + n): data for n, data in enumerate(got.records)})
-                at = got.next_offset
-    return found
+            offset = store.min_offset(topic, queue_id)
+            while (result := store.get(topic, queue_id, offset, 32)).status is GetStatus.FOUND:
+                results.update({(topic, queue_id, offset + n): data for n, data in enumerate(result.records)})
+                offset = result.next_offset
+    return results
 
 
 @pytest.mark.parametrize("size", [1, 7, 100, 1024, 32768])
@@ -110,10 +110,10 @@ def test_an_incomplete_record_is_not_readable() -> None:
     store.dispatch_pending()
     follower = opened(FakeDisk(), FOLLOWER)
     replica = follower.follow_master()
-    for at in range(placed.size):
+    for position in range(placed.size):
         assert follower.dispatch_pending() == []
         assert follower.get("T", 0, 0, 32).status is GetStatus.NO_MESSAGE_IN_QUEUE
-        replica.append(at, store.replication_source.read(at, 1))
+        replica.append(position, store.replication_source.read(position, 1))
     assert len(follower.dispatch_pending()) == 1
     assert stored(follower) == stored(store)
 
@@ -131,14 +131,14 @@ def test_an_empty_follower_starts_at_the_masters_first_offset() -> None:
         follower.dispatch_pending()
     assert follower.commit_log_min == base
     everything = stored(first)
-    kept = stored(follower)
-    assert kept and kept.items() <= everything.items()
+    stored_bodies = stored(follower)
+    assert stored_bodies and stored_bodies.items() <= everything.items()
     assert follower.min_offset("T", 0) > 0 and follower.max_offset("T", 0) == first.max_offset("T", 0)
     with pytest.raises(StoreError, match="ends at"):
         replica.append(0, b"x")
     follower.close()
-    again = opened(disk.after_kill())
-    assert stored(again) == kept
+    repeated = opened(disk.after_kill())
+    assert stored(repeated) == stored_bodies
 
 
 def test_a_flush_in_flight_survives_the_move_of_an_empty_log_to_the_masters_start() -> None:
@@ -228,16 +228,16 @@ def test_a_follower_recovers_from_a_power_loss_at_every_change(kept: SurvivingDa
                 store.write_checkpoint()
         store.close()
 
-    whole = FakeDisk()
-    follow(whole, [0])
-    assert stored(opened(whole, config)) == stored(first)
-    for cut in range(1, whole.changes + 1):
+    complete = FakeDisk()
+    follow(complete, [0])
+    assert stored(opened(complete, config)) == stored(first)
+    for cut in range(1, complete.changes + 1):
         disk, flushed = FakeDisk(), [0]
         disk.power_off_at = cut
         with contextlib.suppress(PowerLost):
             follow(disk, flushed)
-        left = disk.after_power_loss(kept, random.Random(seed * 1000 + cut))
-        store = opened(left, config)
+        remaining = disk.after_power_loss(kept, random.Random(seed * 1000 + cut))
+        store = opened(remaining, config)
         assert store.commit_log_max >= flushed[0]
         assert stored(store).items() <= stored(first).items()
         replica = store.follow_master()

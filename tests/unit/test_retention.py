@@ -120,13 +120,13 @@ def names(disk: FakeDisk, part: str) -> list[int]:
 
 def readable(store: MessageStore, queue_id: int) -> list[int]:
     """Queue offsets that a consumer gets who begins at the queue's minimum."""
-    found, at = [], store.min_offset("T", queue_id)
+    match, offset = [], store.min_offset("T", queue_id)
     while True:
-        got = store.get("T", queue_id, at, 32)
-        if got.status is not GetStatus.FOUND:
-            return found
-        found += range(got.next_offset - len(got.records), got.next_offset)
-        at = got.next_offset
+        result = store.get("T", queue_id, offset, 32)
+        if result.status is not GetStatus.FOUND:
+            return match
+        match += range(result.next_offset - len(result.records), result.next_offset)
+        offset = result.next_offset
 
 
 def test_log_queues_and_minimum_offsets_are_trimmed_together() -> None:
@@ -141,16 +141,16 @@ def test_log_queues_and_minimum_offsets_are_trimmed_together() -> None:
     first = store.min_offset("T", 0)
     assert 0 < first <= 3 * per_file
     assert readable(store, 0) == list(range(first, 30))
-    got = store.get("T", 0, first - 1, 32)
-    assert (got.status, got.next_offset, got.min_offset) == (GetStatus.OFFSET_TOO_SMALL, first, first)
+    result = store.get("T", 0, first - 1, 32)
+    assert (result.status, result.next_offset, result.min_offset) == (GetStatus.OFFSET_TOO_SMALL, first, first)
     assert store.read_record(0) is None
     earliest = store.earliest_ms("T", 0)
     assert earliest == store.store_time("T", 0, first) and earliest is not None
     store.close()
-    again = opened(disk.after_kill())
-    assert (again.min_offset("T", 0), again.max_offset("T", 0)) == (first, 30)
-    assert again.recovery_report.notes == ()
-    assert readable(again, 0) == list(range(first, 30))
+    repeated = opened(disk.after_kill())
+    assert (repeated.min_offset("T", 0), repeated.max_offset("T", 0)) == (first, 30)
+    assert repeated.recovery_report.notes == ()
+    assert readable(repeated, 0) == list(range(first, 30))
 
 
 def test_the_last_files_of_log_and_queue_are_retained() -> None:
@@ -178,8 +178,8 @@ def test_an_empty_queue_retains_its_maximum_offset() -> None:
     assert store.get("T", 0, 0, 32).status is GetStatus.OFFSET_TOO_SMALL
     assert store.get("T", 0, 5, 32).status is GetStatus.OFFSET_OVERFLOW_ONE
     store.close()
-    again = opened(disk.after_kill())
-    assert again.put(draft(b"goes on")).queue_offset == 5
+    repeated = opened(disk.after_kill())
+    assert repeated.put(draft(b"goes on")).queue_offset == 5
 
 
 def test_files_needed_by_a_start_are_retained() -> None:
@@ -269,11 +269,11 @@ def with_timers(count: int) -> tuple[FakeDisk, MessageStore]:
 
 def due_numbers(store: MessageStore) -> list[int]:
     """Timers in the order in which they are due, all marked as delivered."""
-    found = []
+    results = []
     while (due := store.delayed.next_due(DUE_MS + 1000)) is not None:
-        found.append(due.number)
+        results.append(due.number)
         store.delayed.mark_delivered(due, store.commit_log_max)
-    return found
+    return results
 
 
 def test_timers_in_a_removed_file_are_stored_again_and_delivered_once() -> None:
@@ -290,19 +290,19 @@ def test_timers_in_a_removed_file_are_stored_again_and_delivered_once() -> None:
     assert store.commit_log_max > end
     clean(store, 3)
     assert store.commit_log_min == end
-    left = disk.after_power_loss(SurvivingData.NONE, random.Random(0))
-    left.now_ms = disk.now_ms
+    remaining = disk.after_power_loss(SurvivingData.NONE, random.Random(0))
+    remaining.now_ms = disk.now_ms
     assert due_numbers(store) == [5, 6, 7, 8, 9]
-    assert due_numbers(opened(left)) == [5, 6, 7, 8, 9]
+    assert due_numbers(opened(remaining)) == [5, 6, 7, 8, 9]
 
 
 def test_a_timer_counts_as_moved_only_when_its_new_record_is_flushed() -> None:
     disk, store = with_timers(5)
     move_timers(store, 1024 * 3)
     store.write_checkpoint()
-    left = disk.after_power_loss(SurvivingData.NONE, random.Random(0))
-    left.now_ms = disk.now_ms
-    assert due_numbers(opened(left)) == [0, 1, 2, 3, 4]
+    remaining = disk.after_power_loss(SurvivingData.NONE, random.Random(0))
+    remaining.now_ms = disk.now_ms
+    assert due_numbers(opened(remaining)) == [0, 1, 2, 3, 4]
 
 
 def test_the_size_of_a_disk_includes_space_reserved_for_root(monkeypatch: pytest.MonkeyPatch) -> None:

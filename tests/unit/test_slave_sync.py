@@ -107,8 +107,8 @@ def test_many_deletions_need_one_flush_of_the_change_log() -> None:
     copy.copy(master)
     assert len(flushed) <= 2
     assert len(copy.store.deletions) == 100
-    again = SavedState(copy.disk.after_kill(), CONFIG.config_dir)
-    assert len(again.load()) == 100
+    repeated = SavedState(copy.disk.after_kill(), CONFIG.config_dir)
+    assert len(repeated.load()) == 100
 
 
 def test_only_recreated_queues_survive_a_deletion() -> None:

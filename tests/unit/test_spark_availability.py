@@ -29,11 +29,11 @@ def run(code: str) -> str:
 
 
 def test_an_old_spark_is_reported_with_the_required_version() -> None:
-    said = "the RocketMQ connector needs Spark 4.1 or newer: pip install 'pyspark>=4.2'"
-    assert f"ariane.errors.ConfigError: Spark = '4.0.1': {said}" in run(OLD + "from ariane.spark import RocketMQSource")
+    text = "the RocketMQ connector needs Spark 4.1 or newer: pip install 'pyspark>=4.2'"
+    assert f"ariane.errors.ConfigError: Spark = '4.0.1': {text}" in run(OLD + "from ariane.spark import RocketMQSource")
     for module, name in (("pyspark_rocketmq", "rocketmq"), ("pyspark_rocketmq_store", "rocketmq-store")):
         code = f"import {module}; s = {module}.DefaultSource; assert s.name() == '{name}'; s(options={{}})"
-        assert said in run(OLD + code)
+        assert text in run(OLD + code)
     with pytest.raises(ConfigError, match=r"Spark = '4.1.4': reading a RocketMQ stream needs Spark 4.2 or newer"):
         availability.require_stream_reads("4.1.4")
     for version in ("4.1.0", "4.10.0", "5.0.0.dev1"):
@@ -60,23 +60,23 @@ for reader in (source.streamReader(schema), store.streamReader(schema)):
         except ConfigError as error:
             print(error)
 """
-    said = "Spark = '4.1.4': reading a RocketMQ stream needs Spark 4.2 or newer: pip install 'pyspark>=4.2'"
-    assert run("import sys, pyspark\n" + code).splitlines() == [said] * 6
+    text = "Spark = '4.1.4': reading a RocketMQ stream needs Spark 4.2 or newer: pip install 'pyspark>=4.2'"
+    assert run("import sys, pyspark\n" + code).splitlines() == [text] * 6
 
 
 def test_a_missing_package_is_named_and_does_not_hide_other_sources() -> None:
     code = "import sys; sys.modules['pyarrow'] = None; import pyspark_rocketmq as m; m.DefaultSource(options={})"
-    told = run(code)
-    assert "pyarrow = " in told
-    assert "is not installed for the Python that Spark runs: pip install 'ariane[spark]' there" in told
+    reported = run(code)
+    assert "pyarrow = " in reported
+    assert "is not installed for the Python that Spark runs: pip install 'ariane[spark]' there" in reported
 
 
 def test_a_substitute_source_can_be_pickled() -> None:
-    found = availability.load_source("rocketmq", "no_such_module", "Source")
-    again = cloudpickle.loads(cloudpickle.dumps(found))
-    assert again.name() == "rocketmq"
+    result = availability.load_source("rocketmq", "no_such_module", "Source")
+    repeated = cloudpickle.loads(cloudpickle.dumps(result))
+    assert repeated.name() == "rocketmq"
     with pytest.raises(ConfigError, match="no_such_module = .*is not installed"):
-        again(options={})
+        repeated(options={})
 
 
 # --- which Python ---
@@ -127,8 +127,8 @@ def test_a_session_with_another_python_logs_a_warning(
     context = SimpleNamespace(_gateway=1, _active_spark_context=SimpleNamespace(master=master, pythonExec=python))
     with caplog.at_level(logging.WARNING, "ariane.spark"):
         assert chosen("/usr/bin/python3", {}, {"pyspark.core.context": SimpleNamespace(SparkContext=context)}) == {}
-    told = f"Spark runs python3 (/usr/bin/python3) instead of {VENV}"
-    assert (told in caplog.text, f"set PYSPARK_PYTHON={VENV}" in caplog.text) == (is_told, is_told)
+    reported = f"Spark runs python3 (/usr/bin/python3) instead of {VENV}"
+    assert (reported in caplog.text, f"set PYSPARK_PYTHON={VENV}" in caplog.text) == (is_told, is_told)
 
 
 # --- errors ---

@@ -84,25 +84,25 @@ def one(row: Any, sequence: int) -> batch.BatchEntry:
 def test_the_bytes_equal_those_of_the_encoder_for_one_message(rows: list[Any], first: int, data: Any) -> None:
     padding = data.draw(st.integers(0, 3))  # a slice begins within its buffers
     table = frame([*rows[:1] * padding, *rows]).slice(padding)
-    found = message_encoder.encode(table, NAMES, first, options())
+    result = message_encoder.encode(table, NAMES, first, options())
     order = np.array(data.draw(st.permutations(range(len(rows)))), np.int64)
-    joined = b"".join(message_encoder.batch_entries(found, order).to_pylist())
-    assert joined == batch.encode([one(rows[at], first + at) for at in order.tolist()])
-    assert [bool(level) or at is not None for *_, (level, at), _ in rows] == found.single.tolist()
-    assert found.sizes.sum() == len(joined)
+    joined = b"".join(message_encoder.batch_entries(result, order).to_pylist())
+    assert joined == batch.encode([one(rows[position], first + position) for position in order.tolist()])
+    assert [bool(level) or position is not None for *_, (level, position), _ in rows] == result.single.tolist()
+    assert result.sizes.sum() == len(joined)
 
 
 def test_a_text_column_can_be_the_body_and_large_bodies_are_sent_separately() -> None:
     table = pa.RecordBatch.from_pydict({"body": ["ä", "x" * 10]})
-    found = message_encoder.encode(table, NAMES, 0, options(compressionThreshold="10"))
-    assert found.bodies.to_pylist() == ["ä".encode(), b"x" * 10]
-    assert found.single.tolist() == [False, True]
+    result = message_encoder.encode(table, NAMES, 0, options(compressionThreshold="10"))
+    assert result.bodies.to_pylist() == ["ä".encode(), b"x" * 10]
+    assert result.single.tolist() == [False, True]
 
 
 def test_unique_ids_repeat_within_a_day_and_differ_between_partitions() -> None:
     assert message_encoder.row_ids("run-1", 7, 3, NOW_MS + 3_600_000) == NAMES
     others = [message_encoder.row_ids(*where, NOW_MS) for where in (("run-2", 7, 3), ("run-1", 8, 3), ("run-1", 7, 4))]
-    assert len({one.id_prefix for one in [NAMES, *others]}) == 4
+    assert len({item.id_prefix for item in [NAMES, *others]}) == 4
 
 
 def refused(column: str, value: Any, **given: str) -> str:
@@ -135,8 +135,8 @@ def test_reserved_properties_are_dropped_on_request() -> None:
         schema=pa.schema([SCHEMA.field("body"), SCHEMA.field("properties")]),
     )
     (text,) = message_encoder.encode(table, NAMES, 0, options(dropReservedProperties="true")).properties.to_pylist()
-    found = properties.decode(text.decode())
-    assert (found["WAIT"], found["a"], found["UNIQ_KEY"][:20]) == ("true", "1", NAMES.id_prefix)
+    result = properties.decode(text.decode())
+    assert (result["WAIT"], result["a"], result["UNIQ_KEY"][:20]) == ("true", "1", NAMES.id_prefix)
 
 
 def test_a_large_record_batch_is_split_without_loss(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,9 +39,9 @@ def test_a_new_queue_starts_at_its_minimum_offset_and_a_missing_one_retains_its_
 
 
 def test_the_text_of_an_offset_does_not_depend_on_the_order_of_queues() -> None:
-    one = offset_ranges.next_offset(offset_ranges.initial_offset({A: 0, B: 0}), {A: 0, B: 0}, {A: 1, B: 1})
+    item = offset_ranges.next_offset(offset_ranges.initial_offset({A: 0, B: 0}), {A: 0, B: 0}, {A: 1, B: 1})
     other = offset_ranges.next_offset(offset_ranges.initial_offset({B: 0, A: 0}), {B: 0, A: 0}, {B: 1, A: 1})
-    assert json.dumps(one) == json.dumps(other)
+    assert json.dumps(item) == json.dumps(other)
 
 
 def test_positions_outside_their_queue_are_reported_and_corrected() -> None:
@@ -163,11 +163,11 @@ def test_sizes_and_durations_have_units() -> None:
 
 
 def test_sources_with_different_selections_share_connections() -> None:
-    one, other = parse(MINIMAL), parse({"namesrv": "h:9876", "topics": "a,b", "tags": "x", "minPartitions": "9"})
-    assert pull_access(one) == pull_access(other)
-    assert hash(pull_access(one)) == hash(pull_access(other))
+    item, other = parse(MINIMAL), parse({"namesrv": "h:9876", "topics": "a,b", "tags": "x", "minPartitions": "9"})
+    assert pull_access(item) == pull_access(other)
+    assert hash(pull_access(item)) == hash(pull_access(other))
     for more in ({"groupId": "g"}, {"useTls": "true"}, {"pullBatchSize": "8"}, {"accessKey": "a", "secretKey": "s"}):
-        assert pull_access(parse({**MINIMAL, **more})) != pull_access(one)
+        assert pull_access(parse({**MINIMAL, **more})) != pull_access(item)
 
 
 @pytest.mark.parametrize(

@@ -177,14 +177,14 @@ class Servers(BlockingCluster):
 
 @pytest.fixture
 def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
-    made = Servers()
-    monkeypatch.setattr(pull_client, "shared_cluster", lambda options: made)
-    yield made
+    fake_servers = Servers()
+    monkeypatch.setattr(pull_client, "shared_cluster", lambda options: fake_servers)
+    yield fake_servers
 
 
 def planned(**given: str) -> list[tuple[int, int]]:
     parts = BatchReader(source.parse({**NEEDED, **given}), ["body"]).partitions()
-    return [(one.offset_range.start, one.offset_range.end) for one in parts]
+    return [(part.offset_range.start, part.offset_range.end) for part in parts]
 
 
 def at(offset: int) -> str:

@@ -67,9 +67,9 @@ def test_an_unavailable_broker_is_named_if_no_name_server_has_its_queues(error: 
     cluster = Servers(parse({"namesrv": "h:9876", "topic": "SCHEDULE_TOPIC_XXXX"}))
     with pytest.raises(
         ConnectionLost, match=r"broker broker-a is unavailable.* its queues of SCHEDULE_TOPIC_XXXX: .*h:1"
-    ) as told:
+    ) as reported:
         cluster.queues("SCHEDULE_TOPIC_XXXX")
-    assert told.value.addr == "h:1"
+    assert reported.value.addr == "h:1"
 
 
 PARTS = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 300)), max_size=8)
@@ -81,11 +81,11 @@ def test_split_ranges_cover_the_same_entries_in_the_requested_number(
 ) -> None:
     parts = [OffsetRange(MessageQueue("T", "a", n), start, start + count) for n, (start, count) in enumerate(spans)]
     pieces = offset_ranges.split_ranges(parts, at_least, most)
-    entries = [(one.queue, at) for one in parts for at in range(one.start, one.end)]
-    assert [(one.queue, at) for one in pieces for at in range(one.start, one.end)] == entries
-    assert all(one.start < one.end for one in pieces)
+    entries = [(part.queue, position) for part in parts for position in range(part.start, part.end)]
+    assert [(part.queue, position) for part in pieces for position in range(part.start, part.end)] == entries
+    assert all(part.start < part.end for part in pieces)
     assert len(pieces) >= min(at_least, len(entries))
-    assert most is None or all(one.end - one.start <= most for one in pieces)
+    assert most is None or all(part.end - part.start <= most for part in pieces)
     assert offset_ranges.split_ranges(parts, at_least, most) == pieces
 
 
@@ -121,18 +121,18 @@ def test_pending_entries_are_counted_from_the_next_batch() -> None:
 
 
 def test_filters_select_queues_and_offsets() -> None:
-    wanted = pushdown.parse_filters(
+    filters = pushdown.parse_filters(
         [
             IsNotNull(("topic",)), EqualTo(("topic",), "T"), In(("queue_id",), (0, 1)), In(("queue_id",), (1, 2)),
             GreaterThan(("queue_offset",), 9), LessThanOrEqual(("queue_offset",), 19), LessThan(("queue_offset",), 30),
             EqualTo(("body",), b"x"), Not(EqualTo(("broker",), "b")),
         ]
     )  # fmt: skip
-    assert [wanted.matches(queue) for queue in (A, B, C)] == [False, True, False]
-    assert wanted.clip(OffsetRange(B, 0, 100)) == OffsetRange(B, 10, 20)
-    assert wanted.clip(OffsetRange(B, 12, 15)) == OffsetRange(B, 12, 15)
+    assert [filters.matches(queue) for queue in (A, B, C)] == [False, True, False]
+    assert filters.clip(OffsetRange(B, 0, 100)) == OffsetRange(B, 10, 20)
+    assert filters.clip(OffsetRange(B, 12, 15)) == OffsetRange(B, 12, 15)
     for other in (OffsetRange(B, 0, 5), OffsetRange(B, 40, 50)):
-        cut = wanted.clip(other)
+        cut = filters.clip(other)
         assert cut.start == cut.end
 
 
@@ -144,8 +144,8 @@ def test_filters_select_queues_and_offsets() -> None:
     ],
 )  # fmt: skip
 def test_store_time_filters_between_whole_ms_omit_no_ms(one: type, bounds: tuple[int | None, int | None]) -> None:
-    wanted = pushdown.parse_filters([one(("store_timestamp",), datetime.fromtimestamp(1.000_500, UTC))])
-    assert (wanted.first_ms, wanted.end_ms) == bounds
+    filters = pushdown.parse_filters([one(("store_timestamp",), datetime.fromtimestamp(1.000_500, UTC))])
+    assert (filters.first_ms, filters.end_ms) == bounds
 
 
 @pytest.mark.parametrize(
@@ -156,8 +156,8 @@ def test_store_time_filters_between_whole_ms_omit_no_ms(one: type, bounds: tuple
     ],
 )  # fmt: skip
 def test_store_time_filters_of_whole_ms_are_exact(one: type, bounds: tuple[int | None, int | None]) -> None:
-    wanted = pushdown.parse_filters([one(("store_timestamp",), datetime.fromtimestamp(1, UTC))])
-    assert (wanted.first_ms, wanted.end_ms) == bounds
+    filters = pushdown.parse_filters([one(("store_timestamp",), datetime.fromtimestamp(1, UTC))])
+    assert (filters.first_ms, filters.end_ms) == bounds
 
 
 def test_times_without_zone_and_nested_columns_are_ignored() -> None:

@@ -64,21 +64,21 @@ class Stored(BlockingCluster):
         return {queue: self._pulled(self.times[queue], offset, max_messages) for queue, offset in offsets.items()}
 
     def _pulled(self, stored: list[int], offset: int, most: int) -> PulledRecords:
-        there = stored[offset - self.first :][:most]
+        available = stored[offset - self.first :][:most]
         body = b"".join(
             record.encode(
                 b"T", self.body, b"", queue_id=0, queue_offset=offset + n, offset=0, born_ms=1, born_host=HOST,
                 store_ms=ms, store_host=HOST,
             )
-            for n, ms in enumerate(there)
+            for n, ms in enumerate(available)
         )  # fmt: skip
-        return PulledRecords(ResponseCode.SUCCESS, body, offset + len(there), self.first, self.first + len(stored))
+        return PulledRecords(ResponseCode.SUCCESS, body, offset + len(available), self.first, self.first + len(stored))
 
     def _of_a_slave(self, stored: list[int], offset: int, most: int, end: int) -> PulledRecords:
         if offset >= end:
             return PulledRecords(ResponseCode.PULL_NOT_FOUND, b"", end, self.first, end, from_master=False)
-        found = self._pulled(stored[: end - self.first], offset, most)
-        return found._replace(from_master=False)
+        result = self._pulled(stored[: end - self.first], offset, most)
+        return result._replace(from_master=False)
 
 
 @pytest.mark.parametrize("first", [0, 40])
@@ -88,9 +88,9 @@ def test_the_first_entry_at_a_time_is_found_among_equal_times_and_gaps(first: in
         stored = sorted(chance.choices(range(100, 160), k=chance.randrange(60)))
         for ms in (0, 100, 101, chance.randrange(90, 170), 159, 160, 500):
             cluster = Stored({QUEUE: stored, OTHER: [130] * 30}, first)
-            found = queue_bounds.find_offsets_by_time(cluster, {QUEUE: ms, OTHER: ms}, cluster.ends())
-            assert found[QUEUE] == first + bisect.bisect_left(stored, ms), (stored, ms)
-            assert found[OTHER] == first + (0 if ms <= 130 else 30)
+            result = queue_bounds.find_offsets_by_time(cluster, {QUEUE: ms, OTHER: ms}, cluster.ends())
+            assert result[QUEUE] == first + bisect.bisect_left(stored, ms), (stored, ms)
+            assert result[OTHER] == first + (0 if ms <= 130 else 30)
 
 
 def test_many_equal_times_need_few_pulls() -> None:
@@ -126,10 +126,10 @@ def test_a_lagging_slave_does_not_end_the_search(first: int) -> None:
 def test_entry_sizes_are_estimated_from_a_few_entries() -> None:
     size = len(record.encode(b"T", b"y" * 500, b"", queue_id=0, queue_offset=0, offset=0, born_ms=1, born_host=HOST,
                              store_ms=1, store_host=HOST))  # fmt: skip
-    many = {MessageQueue("T", "a", number): [1] * 20 for number in range(600)}
-    cluster = Stored(many, body=b"y" * 500)
-    found = queue_bounds.estimate_entry_sizes(cluster, dict.fromkeys(many, 3))
-    assert found == dict.fromkeys(many, size)
+    sizes_by_queue = {MessageQueue("T", "a", number): [1] * 20 for number in range(600)}
+    cluster = Stored(sizes_by_queue, body=b"y" * 500)
+    result = queue_bounds.estimate_entry_sizes(cluster, dict.fromkeys(sizes_by_queue, 3))
+    assert result == dict.fromkeys(sizes_by_queue, size)
 
 
 def progressed(reached: dict[MessageQueue, int], there: dict[MessageQueue, int]) -> dict[str, Any]:
@@ -143,15 +143,15 @@ def progressed(reached: dict[MessageQueue, int], there: dict[MessageQueue, int])
 
 
 def test_the_lag_of_a_query_is_none_where_unknown() -> None:
-    told = progressed({QUEUE: 5, OTHER: 9}, {QUEUE: 12})
-    assert progress.lags(told) == {"T": {"a": {"0": 7}, "b": {"0": None}}}
-    assert progress.lags(json.dumps(told)) == progress.lags(told)
-    assert progress.total_lag(progress.lags(told)) is None
+    reported = progressed({QUEUE: 5, OTHER: 9}, {QUEUE: 12})
+    assert progress.lags(reported) == {"T": {"a": {"0": 7}, "b": {"0": None}}}
+    assert progress.lags(json.dumps(reported)) == progress.lags(reported)
+    assert progress.total_lag(progress.lags(reported)) is None
     assert progress.total_lag(progress.lags(progressed({QUEUE: 5}, {QUEUE: 12}))) == 7
     files = {"endOffset": {"from": 0, "to": 4096}, "latestOffset": None}
     assert progress.lags({"sources": [files]}) == {}, "store files have places in a log"
     sources = [
-        one["sources"][1] for one in (progressed({QUEUE: 10}, {QUEUE: 100}), progressed({QUEUE: 90}, {QUEUE: 100}))
+        item["sources"][1] for item in (progressed({QUEUE: 10}, {QUEUE: 100}), progressed({QUEUE: 90}, {QUEUE: 100}))
     ]
     for order in (sources, sources[::-1]):
         assert progress.total_lag(progress.lags({"sources": order})) == 90

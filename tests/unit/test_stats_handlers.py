@@ -137,5 +137,5 @@ def test_replies_are_encoded_as_java_encodes_them() -> None:
     assert body(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "G"}) == fastjson.write(stats)
     groups = group_registry().table().subscription_group_table
     listed = tuple({name: [stats] if name == "G" else []} for name in groups)
-    whole = ConsumeStatsList("h:1", listed, 10 * QUEUES - 4)
-    assert body(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}) == fastjson.write(whole)
+    complete = ConsumeStatsList("h:1", listed, 10 * QUEUES - 4)
+    assert body(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}) == fastjson.write(complete)

@@ -33,10 +33,10 @@ def test_a_filter_examines_at_most_800_records_per_read(store: MessageStore) -> 
         judged.append(record)
         return False
 
-    got = store.get("T", 0, 0, ALL, RecordFilter(accept=refuse))
-    assert (len(judged), got.status, got.next_offset) == (800, GetStatus.NO_MATCHED_MESSAGE, 800)
-    got = store.get("T", 0, got.next_offset, ALL, RecordFilter(accept=refuse))
-    assert (len(judged), got.next_offset) == (1_000, 1_000)
+    result = store.get("T", 0, 0, ALL, RecordFilter(accept=refuse))
+    assert (len(judged), result.status, result.next_offset) == (800, GetStatus.NO_MATCHED_MESSAGE, 800)
+    result = store.get("T", 0, result.next_offset, ALL, RecordFilter(accept=refuse))
+    assert (len(judged), result.next_offset) == (1_000, 1_000)
 
 
 @pytest.mark.parametrize(("asked", "seen"), [(1, 800), (ALL, 900), (-1, 800), (850, 850)])
@@ -44,5 +44,5 @@ def test_a_read_examines_a_bounded_number_of_entries(
     store: MessageStore, monkeypatch: pytest.MonkeyPatch, asked: int, seen: int
 ) -> None:
     monkeypatch.setattr(queue_reader, "ENTRIES_MAX", 900)
-    got = store.get("T", 0, 0, asked, RecordFilter(frozenset({1})))
-    assert (got.status, got.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, seen)
+    result = store.get("T", 0, 0, asked, RecordFilter(frozenset({1})))
+    assert (result.status, result.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, seen)

@@ -43,8 +43,8 @@ def draft(unique: str = "", keys: str = "", *, topic: str = "T", sys_flag: int =
 
 def found(store: MessageStore, key: str, topic: str = "T", **limits: int) -> list[int]:
     """Offsets of what one query gives."""
-    got = store.index.query(KeyQuery(topic, key, limits.pop("max_count", 64), **limits))
-    return [record.decode(data).offset for data in got.records]
+    result = store.index.query(KeyQuery(topic, key, limits.pop("max_count", 64), **limits))
+    return [record.decode(data).offset for data in result.records]
 
 
 def index_files(disk: FakeDisk) -> list[str]:
@@ -145,12 +145,12 @@ def test_no_file_is_created_without_a_key() -> None:
 
 def test_a_hash_collision_is_not_a_match() -> None:
     store = opened(FakeDisk())
-    one = store.put(draft(keys="Aa"))
+    item = store.put(draft(keys="Aa"))
     other = store.put(draft(keys="BB"))
     elsewhere = store.put(draft(keys="Aa", topic="U"))
     store.dispatch_pending()
     assert key_hash("T", "Aa") == key_hash("T", "BB")
-    assert found(store, "Aa") == [one.offset]
+    assert found(store, "Aa") == [item.offset]
     assert found(store, "BB") == [other.offset]
     assert found(store, "Aa", "U") == [elsewhere.offset]
     assert found(store, "A") == []
@@ -164,7 +164,7 @@ def test_a_query_finds_every_message_visible_to_consumers() -> None:
     assert found(store, "ID1") == [placed.offset]
     batch = store.put_batch([draft("ID2", "a"), draft("ID3", "a")])
     store.dispatch_pending()
-    assert found(store, "a") == [one.offset for one in batch]
+    assert found(store, "a") == [item.offset for item in batch]
 
 
 def test_in_sync_mode_a_query_finds_only_flushed_messages() -> None:
@@ -185,8 +185,8 @@ def test_half_messages_are_found_but_rolled_back_ones_are_not() -> None:
     store.dispatch_pending()
     assert (found(store, "H"), found(store, "R")) == ([half.offset], [])
     survivor = disk.after_kill()
-    again = opened(survivor)
-    assert (found(again, "H"), found(again, "R")) == ([half.offset], [])
+    repeated = opened(survivor)
+    assert (found(repeated, "H"), found(repeated, "R")) == ([half.offset], [])
 
 
 def test_keys_of_a_message_share_one_file_and_times_are_correct_after_a_roll() -> None:
@@ -203,10 +203,10 @@ def test_keys_of_a_message_share_one_file_and_times_are_correct_after_a_roll() -
     assert disk.contents(first)[36:40] == pack(">i", 7)
     assert disk.contents(second)[:8] == pack(">q", T0 + 3_600_000)
     assert disk.contents(second)[40 + 16 + 20 + 12 :][:4] == pack(">i", 0)
-    again = opened(disk, clock)
-    assert found(again, "ID", begin_ms=T0 + 3_600_000, end_ms=T0 + 3_600_000) == [late.offset]
-    assert len(found(again, "x")) == 3
-    assert again.recovery_report.notes == ()
+    repeated = opened(disk, clock)
+    assert found(repeated, "ID", begin_ms=T0 + 3_600_000, end_ms=T0 + 3_600_000) == [late.offset]
+    assert len(found(repeated, "x")) == 3
+    assert repeated.recovery_report.notes == ()
 
 
 def test_a_message_with_more_keys_than_a_file_loses_none() -> None:
@@ -233,8 +233,8 @@ def test_file_names_ascend_even_if_the_clock_does_not() -> None:
     assert all(len(found(store, f"ID{number}")) == 1 for number in range(40))
     store.close()
     assert len(index_files(disk)) == 6
-    again = opened(disk, clock)
-    assert all(len(found(again, f"ID{number}")) == 1 for number in range(40))
+    repeated = opened(disk, clock)
+    assert all(len(found(repeated, f"ID{number}")) == 1 for number in range(40))
 
 
 def test_time_ranges_are_exact_to_the_millisecond() -> None:
@@ -264,16 +264,16 @@ def pages(store: MessageStore, key: str, max_count: int) -> list[int]:
     collected: list[int] = []
     position: QueryPosition | None = None
     while True:
-        got = store.index.query(KeyQuery("T", key, max_count, position=position))
-        page = [record.decode(data).offset for data in got.records]
+        result = store.index.query(KeyQuery("T", key, max_count, position=position))
+        page = [record.decode(data).offset for data in result.records]
         assert len(page) <= max_count
         assert page == sorted(page)
         collected = page + collected
         store.put(draft("new", key))
         store.dispatch_pending()
-        if got.position is None:
+        if result.position is None:
             return collected
-        position = QueryPosition.parse(got.position.text())
+        position = QueryPosition.parse(result.position.text())
 
 
 def test_a_page_has_a_continuation_only_if_more_results_exist() -> None:
@@ -298,10 +298,10 @@ def test_a_position_in_a_removed_file_continues_by_offset() -> None:
     store.close()
     for path in index_files(disk):
         disk.remove(path)
-    again = opened(disk)
-    assert "rebuilding" in again.recovery_report.notes[-1]
+    repeated = opened(disk)
+    assert "rebuilding" in repeated.recovery_report.notes[-1]
     gone = first.position._replace(file="20010101000000000", number=99)
-    rest = again.index.query(KeyQuery("T", "many", 64, position=gone))
+    rest = repeated.index.query(KeyQuery("T", "many", 64, position=gone))
     assert [record.decode(data).offset for data in rest.records] == offsets[:15]
 
 
@@ -320,13 +320,13 @@ def test_a_query_examines_a_bounded_number_of_entries_and_reports_it(monkeypatch
     monkeypatch.setattr(key_query, "ENTRIES_SCANNED_MAX", 7)
     position, rounds = None, 0
     while True:
-        got = store.index.query(KeyQuery("T", "Aa", 64, position=position))
+        result = store.index.query(KeyQuery("T", "Aa", 64, position=position))
         rounds += 1
-        if got.position is None:
+        if result.position is None:
             break
-        assert got.records == []
-        position = got.position
-    assert [record.decode(data).offset for data in got.records] == [old.offset]
+        assert result.records == []
+        position = result.position
+    assert [record.decode(data).offset for data in result.records] == [old.offset]
     assert rounds == 5
 
 
@@ -365,8 +365,8 @@ def test_without_an_index_queries_are_rejected_and_nothing_is_stored() -> None:
     assert store.index.drop_before(100) == 0
     store.close()
     assert index_files(disk) == []
-    again = opened(disk)
-    assert len(found(again, "ID")) == 1, "an index that is turned on knows what was there before"
+    repeated = opened(disk)
+    assert len(found(repeated, "ID")) == 1, "an index that is turned on knows what was there before"
 
 
 def test_an_index_that_was_disabled_for_a_while_is_completed() -> None:
@@ -390,8 +390,8 @@ def test_files_of_other_sizes_are_rebuilt() -> None:
     assert "maxHashSlotNum" in other.recovery_report.notes[-1]
     assert [found(other, f"ID{number}") for number in range(20)] == [[offset] for offset in placed]
     other.close()
-    again = opened(disk, config=other.config)
-    assert again.recovery_report.notes == ()
+    repeated = opened(disk, config=other.config)
+    assert repeated.recovery_report.notes == ()
 
 
 @pytest.mark.parametrize(("name", "value"), [("index_slots", 0), ("index_entries", 1), ("index_entries", 1 << 31)])
@@ -415,9 +415,9 @@ def test_retention_removes_index_files_below_the_minimum_offset() -> None:
     # Killed at any time: what retention took is not taken for a loss.
     for files in (3, 3, 1, 1):
         assert len(index_files(disk)) == files
-        again = opened(disk.after_kill())
-        assert again.recovery_report.notes == ()
-        assert [len(found(again, f"ID{number}")) for number in range(14, 20)] == [1] * 6
+        repeated = opened(disk.after_kill())
+        assert repeated.recovery_report.notes == ()
+        assert [len(found(repeated, f"ID{number}")) for number in range(14, 20)] == [1] * 6
         store.write_checkpoint()
     assert [len(found(store, f"ID{number}")) for number in range(20)] == [0] * 14 + [1] * 6
     store.close()
@@ -452,7 +452,7 @@ def test_a_full_disk_rejects_queries_but_not_messages(monkeypatch: pytest.Monkey
     disk.fail = lambda kind, path: None
     assert [found(store, f"ID{number}") for number in range(12)] == [[offset] for offset in offsets]
     store.close()
-    for left in (disk, survivor):
-        again = opened(left)
-        assert [found(again, f"ID{number}") for number in range(12)] == [[offset] for offset in offsets]
-        assert again.recovery_report.notes == ()
+    for remaining in (disk, survivor):
+        repeated = opened(remaining)
+        assert [found(repeated, f"ID{number}") for number in range(12)] == [[offset] for offset in offsets]
+        assert repeated.recovery_report.notes == ()

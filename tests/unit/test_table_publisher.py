@@ -114,7 +114,9 @@ def test_a_recreated_table_is_rebuilt(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / JOURNEYS.name / table_format.CURRENT).unlink()
     for batch in range(batches):
         table_publisher.append_batch(FRAME, tmp_path, JOURNEYS, "traces another", batch, T0_MS + 60_000)
-    (gap,) = [one for one in pipeline_status.freshness(tmp_path, TRAFFIC, T0_MS).warnings if "newest" in one]
+    (gap,) = [
+        warning for warning in pipeline_status.freshness(tmp_path, TRAFFIC, T0_MS).warnings if "newest" in warning
+    ]
     assert gap == "traffic does not include the newest rows of journeys yet"
     assert incremental.rebuild_changed(FRAME, tmp_path, fold, T0_MS + 60_000) is not None
 
@@ -154,7 +156,9 @@ def test_unreferenced_version_directories_are_removed(tmp_path: Path) -> None:
     for name in (file.path.partition("/")[0], "v=00000007", "v=9999999999"):
         (tmp_path / TRACE_EVENTS.name / name).mkdir()
     with table_publisher.lock_tables(tmp_path, [TRACE_EVENTS]):
-        assert [place.name for place in (tmp_path / TRACE_EVENTS.name).glob("v=*")] == [file.path.partition("/")[0]]
+        assert [directory.name for directory in (tmp_path / TRACE_EVENTS.name).glob("v=*")] == [
+            file.path.partition("/")[0]
+        ]
 
 
 def test_a_query_can_be_stopped_while_it_is_awaited() -> None:
@@ -175,9 +179,12 @@ class Query:
     def __init__(self, *, active: bool, ends: int | None = None, away: str | None = None) -> None:
         self.isActive = active
         latest = {"latest": {"T": {"a": {"0": ends}}}, **({"unavailable": {"a": away}} if away else {})}
-        told = {"sources": [{"endOffset": {"to": {"T": {"a": {"0": 7}}}}, "latestOffset": latest}]}
+        reported = {"sources": [{"endOffset": {"to": {"T": {"a": {"0": 7}}}}, "latestOffset": latest}]}
         self.lastProgress = ends and SimpleNamespace(
-            json=json.dumps(told), timestamp="2023-11-14T22:13:20.123Z", batchId=3, durationMs={"triggerExecution": 9}
+            json=json.dumps(reported),
+            timestamp="2023-11-14T22:13:20.123Z",
+            batchId=3,
+            durationMs={"triggerExecution": 9},
         )
 
     def exception(self) -> None:
@@ -185,8 +192,8 @@ class Query:
 
 
 def test_a_query_without_input_has_no_pending_messages() -> None:
-    found = run._source_status(jobs.TRACES, run.RunningQuery(Query(active=False), 1000))  # type: ignore[arg-type]
-    assert (found.batch, found.pending, found.unavailable, found.caught_up_ms) == (None, 0, None, 1000)
+    result = run._source_status(jobs.TRACES, run.RunningQuery(Query(active=False), 1000))  # type: ignore[arg-type]
+    assert (result.batch, result.pending, result.unavailable, result.caught_up_ms) == (None, 0, None, 1000)
 
 
 @pytest.mark.parametrize(
@@ -197,9 +204,9 @@ def test_a_query_reports_pending_messages_and_its_caught_up_time(
     ends: int, away: str | None, behind: int, read_ms: int | None
 ) -> None:
     """A batch requests the end offsets when it begins, so all messages stored before then are read when none is pending."""
-    found = run._source_status(jobs.TRACES, run.RunningQuery(Query(active=True, ends=ends, away=away), None))  # type: ignore[arg-type]
-    assert (found.pending, found.caught_up_ms, found.batch, found.batch_ms) == (behind, read_ms, 3, 9)
-    assert found.unavailable == (away and f"a is unavailable: {away}")
+    result = run._source_status(jobs.TRACES, run.RunningQuery(Query(active=True, ends=ends, away=away), None))  # type: ignore[arg-type]
+    assert (result.pending, result.caught_up_ms, result.batch, result.batch_ms) == (behind, read_ms, 3, 9)
+    assert result.unavailable == (away and f"a is unavailable: {away}")
 
 
 @pytest.mark.parametrize(("option", "value"), [("keep_days", 0), ("interval_s", 0.0), ("interval_s", -1.0)])

@@ -66,5 +66,5 @@ def test_ids_of_arianes_clients_are_parsed() -> None:
 
 def test_candidate_buckets_of_an_id_cover_every_month() -> None:
     message_id = unique_id(4 * DAY_MS)
-    found = time_buckets.candidate_buckets(message_id, NOV_1, NOV_1 + 40 * DAY_MS)
-    assert found == {"2026-10-05T0000", "2026-11-05T0000", "2026-12-05T0000"}
+    result = time_buckets.candidate_buckets(message_id, NOV_1, NOV_1 + 40 * DAY_MS)
+    assert result == {"2026-10-05T0000", "2026-11-05T0000", "2026-12-05T0000"}
