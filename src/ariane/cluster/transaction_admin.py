@@ -1,4 +1,4 @@
-"""Transactions for operators: lists open and abandoned half messages, and makes a broker check one again.
+"""Transactions for operators: lists open and discarded half messages, and makes a broker check one again.
 
     list_open_transactions       half and op queue of every master, read from the broker's own progress on
     list_check_limit_exceeded    TRANS_CHECK_MAX_TIME_TOPIC
