@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import functools
+import os
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+import spark_classes
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
@@ -18,21 +22,61 @@ settings.load_profile("unhurried")
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# Spark tests whose work happens in driver processes of their own, so a second session costs little alongside them. The
-# other Spark tests share one session: starting one takes longer than most tests, and two busy ones exceed two cores.
+# Spark tests that need no session in the test process: their work happens in programs of their own.
+WITHOUT_SESSION = {"test_pipeline_restarts.py", "test_standalone_cluster.py"}
+# Spark tests that leave their session idle for most of the time, so a second session costs little alongside them. The other Spark
+# tests share one session: starting one takes longer than most tests, and two busy ones exceed two cores.
 SPARK_PROGRAMS = {
     "test_connector_page.py",
     "test_lag_end_to_end.py",
     "test_notebook.py",
     "test_pipeline_kills.py",
     "test_source_kills.py",
-    "test_standalone_cluster.py",
 }
+
+# Groups that take long, in seconds of a whole run on two cores, longest first: one that starts last would run alone at the end.
+# `.ci/run` prints the slowest tests. The order is all that matters, so the figures may be rough.
+LONG_GROUPS_S = {
+    "spark": 600,
+    "spark programs": 350,
+    "tests/spark/test_pipeline_restarts.py": 150,
+    "tests/spark/test_standalone_cluster.py": 140,
+    "tests/interop/test_delay_tables_java.py": 90,
+    "tests/interop/test_pipeline_on_java.py": 90,
+    "tests/interop/test_order_with_java.py": 80,
+    "tests/interop/test_query_by_key.py": 80,
+    "tests/interop/test_store_directory.py": 80,
+    "tests/interop/test_java_statistics.py": 80,
+    "tests/interop/test_transactions_java.py": 80,
+    "tests/interop/test_retries_java.py": 60,
+    "tests/interop/test_delays_with_java.py": 60,
+    "tests/integration/test_demo.py": 60,
+}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make Spark drivers of all tests start quickly. (Test processes inherit it from the first one.)"""
+    if spark_classes.DRIVER_OPTIONS not in os.environ and (path := spark_classes.archive()):
+        spark_classes.activate(path)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of parallel runs begin with the groups that take longest, then with those of most tests."""
+    if not hasattr(config, "workerinput"):
+        return
+    sizes = Counter(group(item.nodeid) for item in items)
+
+    def order(item: pytest.Item) -> tuple[int, int]:
+        name = group(item.nodeid)
+        return -LONG_GROUPS_S.get(name, 0), -sizes[name]
+
+    items.sort(key=order)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
-    """Run the tests of a group in one process, the largest group first.
+    """Run the tests of a group in one process, the groups in the order of the collected tests.
 
     (The marks of `--dist loadgroup` have no effect with pytest 9.2 and pytest-xdist 3.8.)
     """
@@ -42,6 +86,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
         def _split_scope(self, nodeid: str) -> str:
             return group(nodeid)
 
+    config.option.loadscopereorder = False
     return Scheduler(config, log)
 
 
@@ -54,6 +99,7 @@ def group(nodeid: str) -> str:
 @functools.cache
 def _group_of_file(path: str) -> str | None:
     if path.startswith("tests/spark/"):
-        return "spark programs" if Path(path).name in SPARK_PROGRAMS else "spark"
+        name = Path(path).name
+        return path if name in WITHOUT_SESSION else "spark programs" if name in SPARK_PROGRAMS else "spark"
     has_servers = path.startswith("tests/interop/") or 'scope="module"' in (ROOT / path).read_text(encoding="utf-8")
     return path if has_servers else None

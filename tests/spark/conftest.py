@@ -1,4 +1,4 @@
-"""One Spark session for the whole run, as starting it takes longer than the tests. Skipped without Java or pyspark."""
+"""One Spark session per test process, as starting it takes longer than the tests. Skipped without Java or pyspark."""
 
 from __future__ import annotations
 
@@ -10,6 +10,17 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# The tests plan hundreds of queries over a handful of rows: compiling each of them to bytecode costs more than interpreting it, and
+# adaptive execution plans each of them again. Both give the same rows. The programs that other tests start (`ariane pipeline run`,
+# the demo, the drivers of the kill tests) run every job as users do.
+SESSION_SETTINGS = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.lightweightPlanChangeValidation": "false",
+}
+SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
@@ -18,6 +29,16 @@ def spark() -> Iterator[SparkSession]:
 
     if fault := java_fault():
         pytest.skip(fault)
-    started = get_or_create_session("ariane tests", "local[2]")
+    started = get_or_create_session("ariane tests", "local[2]", conf=SESSION_SETTINGS)
     yield started
     started.stop()
+
+
+@pytest.fixture(autouse=True)
+def _two_shuffle_partitions(request: pytest.FixtureRequest) -> None:
+    """Shuffle to two partitions: enough to detect a dependence on the partition, at half the cost of the default.
+
+    A job that runs within the test sets the default of the pipeline again.
+    """
+    if "spark" in request.fixturenames:
+        request.getfixturevalue("spark").conf.set(SHUFFLE_PARTITIONS, "2")

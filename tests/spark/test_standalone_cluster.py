@@ -12,23 +12,35 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import mixed_traffic
 import pytest
 
+pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
+
+import mixed_traffic
+
 from ariane.cluster.admin import Admin
+from ariane.pipeline.spark_session import java_fault
 from ariane.reports import table_views, trace_lookup
 from ariane.tables import DELAYS, TRANSACTIONS
 from ariane.testing.cluster import cluster_in_thread
 from ariane.testing.java import free_port
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 DRIVER_S = 400  # on a machine that is busy otherwise; alone it takes some forty
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(2 * DRIVER_S + 200)]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(2 * DRIVER_S + 200),
+    pytest.mark.skipif(java_fault() is not None, reason=f"Spark: {java_fault()}"),
+]
+# Master, workers and executors do little but start here.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+def shared_classes() -> str:
+    """Return the option for the class archive of all drivers (tests/spark_classes.py), if there is one."""
+    options = os.environ.get("SPARK_SUBMIT_OPTS", "").split()
+    return next((option for option in options if option.startswith("-XX:SharedArchiveFile=")), "")
 
 
 @contextmanager
@@ -37,7 +49,11 @@ def spark_cluster(home: Path, workers: int) -> Iterator[str]:
     import pyspark
 
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    env |= {"SPARK_DAEMON_MEMORY": "256m", "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false"}
+    env |= {
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
+        "JDK_JAVA_OPTIONS": f"{QUICK_JAVA} {shared_classes()}",
+    }
     start = [str(Path(pyspark.__file__).parent / "bin" / "spark-class")]
     master = f"spark://127.0.0.1:{free_port()}"
     processes: list[subprocess.Popen[bytes]] = []
@@ -70,8 +86,8 @@ def spark_cluster(home: Path, workers: int) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def place(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str, str]]:
-    """Yield a directory, a name server with traffic and a Spark master. The fixture `spark` only skips where Spark cannot run."""
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str, str]]:
+    """Yield a directory, a name server with traffic and a Spark master."""
     home = tmp_path_factory.mktemp("cluster")
     with cluster_in_thread(home / "servers", **mixed_traffic.QUICK) as servers, spark_cluster(home, 2) as master:
         mixed_traffic.send(servers.namesrv, "A", plain=20)

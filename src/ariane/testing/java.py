@@ -140,7 +140,7 @@ def available() -> str | None:
     java = shutil.which("java")
     if java is None:
         return f"java not found on the PATH: install Java >= {JAVA_MIN} (apt-get install openjdk-17-jdk-headless)"
-    version = _java_version()
+    version = java_version()
     match = re.search(r'version "(\d+)', version)
     if match is None or int(match[1]) < JAVA_MIN:
         return f"Java >= {JAVA_MIN} is required, found: {version.splitlines()[0] if version else 'none'}"
@@ -157,8 +157,11 @@ def available() -> str | None:
 
 
 @functools.cache
-def _java_version() -> str:
-    java = shutil.which("java") or "java"
+def java_version() -> str:
+    """Return what `java -version` prints; empty without Java."""
+    java = shutil.which("java")
+    if java is None:
+        return ""
     return subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
 
 
@@ -182,7 +185,7 @@ def _classpath(cache: Path) -> str:
 
 def _cache() -> Path:
     """Return the cache directory for this state of `peers/` and this JVM."""
-    digest = hashlib.sha256(CACHE_LAYOUT + _java_version().encode())  # an archive belongs to one JVM
+    digest = hashlib.sha256(CACHE_LAYOUT + java_version().encode())  # an archive belongs to one JVM
     for path in sorted(PEERS.rglob("*.*")):
         digest.update(path.read_bytes())
     root = Path(os.environ.get("ARIANE_PEERS_DIR", Path.home() / ".cache" / "ariane" / "peers"))
