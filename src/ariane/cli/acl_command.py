@@ -107,7 +107,7 @@ def list_accounts(
     "set",
     cls=HelpCommand,
     epilog=examples(
-        "ariane acl set shop-account --secret 12345678 --topic orders=PUB --default-topic DENY",
+        "ariane acl set shop-account --secret 12345678 --topic orders=PUB",
         "ariane acl set billing-account --group billing=SUB --dry-run",
     ),
 )

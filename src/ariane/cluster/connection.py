@@ -114,16 +114,18 @@ class ClusterConnection:
         peers: ConnectionPool | None = None,
     ) -> None:
         texts: Sequence[str] = namesrv.split(";") if isinstance(namesrv, str) else namesrv
+        # Changes go to each of them: name servers do not copy from each other.
         self.name_servers: tuple[str, ...] = tuple(text.strip() for text in texts if text.strip())
         if not self.name_servers:
             raise ConfigError("namesrv", namesrv, "expected HOST:PORT, several separated by ';'")
         self.credentials = credentials
         sign = functools.partial(signing.sign, credentials) if credentials else None
         self.peers = peers or ConnectionPool(sign=sign)
-        self._owns_peers = peers is None
+        self._owns_peers = peers is None  # whether to close the connections at the end
         self.timeout_ms = timeout_ms
         self.is_dry_run = is_dry_run
         self.changes: list[Change] = []  # executed, or in a dry run those that would be executed
+        # Asks the name servers in turn, for reads.
         self.routing = NameServerClient(self.peers, self.name_servers, timeout_ms=timeout_ms)
 
     async def __aenter__(self) -> Self:

@@ -38,10 +38,10 @@ class QueueLag(NamedTuple):
     store time of the last consumed message; None without one, or if it was deleted.
     """
 
-    topic: str
-    broker: str
-    queue_id: int
-    broker_offset: int
+    topic: str  # the group's retry topic is one of its topics, too
+    broker: str  # name of the broker
+    queue_id: int  # unique within topic and broker
+    broker_offset: int  # offset after the last message of the queue
     consumer_offset: int | None
     consumed_ms: int | None
 

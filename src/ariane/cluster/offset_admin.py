@@ -44,9 +44,9 @@ class QueueReset(NamedTuple):
     `new_offset` where the group continues: without force a reset only moves backwards.
     """
 
-    broker: str
-    queue_id: int
-    broker_offset: int
+    broker: str  # name of the broker
+    queue_id: int  # unique within topic and broker
+    broker_offset: int  # offset after the last message of the queue
     consumer_offset: int | None
     target_offset: int
     new_offset: int | None

@@ -73,34 +73,34 @@ class RecordId(NamedTuple):
 class OriginalMessage(NamedTuple):
     """A message to resend."""
 
-    record_id: RecordId
-    message_id: str
-    properties: Mapping[str, str]
-    body: bytes
-    flag: int
-    sys_flag: int
+    record_id: RecordId  # identifies the record, so that a replay that continues skips it
+    message_id: str  # its unique id; the copy gets a new one
+    properties: Mapping[str, str]  # all stored properties; those of the broker are dropped
+    body: bytes  # as stored, possibly compressed
+    flag: int  # the application's, passed on unchanged
+    sys_flag: int  # says how the body is compressed
 
 
 class ReplayOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a message: a row of the result."""
 
-    source_topic: str
-    source_broker: str
-    source_queue_id: int
-    source_queue_offset: int
-    source_message_id: str
+    source_topic: str  # where the original is stored: a dead-letter topic, or the topic of the archive
+    source_broker: str  # part of the original's identity
+    source_queue_id: int  # part of the original's identity
+    source_queue_offset: int  # part of the original's identity
+    source_message_id: str  # unique id of the original
     state: str
     """ok; failed; unsent: the replay ended earlier; sending: the replay was killed before the response."""
-    error: str | None = None
+    error: str | None = None  # why it failed or was not sent; None for ok and sending
     at_ms: int
     """Time of the outcome by the local clock, ms since the epoch."""
-    topic: str | None = None
+    topic: str | None = None  # of the copy; None if the message was refused before
     message_id: str | None = None
     """The new unique id; retries reuse it."""
-    broker: str | None = None
-    queue_id: int | None = None
-    queue_offset: int | None = None
-    offset_message_id: str | None = None
+    broker: str | None = None  # that stored the copy, as the next three; None if none did
+    queue_id: int | None = None  # of the copy
+    queue_offset: int | None = None  # of the copy
+    offset_message_id: str | None = None  # of the copy
 
     @property
     def record_id(self) -> RecordId:
@@ -276,11 +276,11 @@ class _ChunkSender:
     """Sends chunks and records the outcome of each message."""
 
     def __init__(self, target: ReplayTarget, journal: ReplayJournal, topic: str | None, clock: Clock) -> None:
-        self._target = target
-        self._journal = journal
-        self._topic = topic
-        self._clock = clock
-        self._faults: dict[str, str | None] = {}
+        self._target = target  # sends messages, and knows whether a topic accepts them
+        self._journal = journal  # outcomes on disk, written before and after each send
+        self._topic = topic  # of all copies; None: each goes to the original's topic
+        self._clock = clock  # time of the outcomes
+        self._faults: dict[str, str | None] = {}  # topic -> why it accepts no message, or None; asked once per topic
         self._broken: set[tuple[str, str]] = set()  # topic and sharding key with a failed message
 
     async def send(self, chunk: list[OriginalMessage]) -> tuple[list[ReplayOutcome], str | None]:

@@ -62,12 +62,12 @@ class StatisticsRequests:
     """
 
     def __init__(self, peers: Requester, addr: str, *, timeout_ms: float, in_flight: int = MAX_IN_FLIGHT) -> None:
-        self.count = 0
-        self.faults: list[str] = []
+        self.count = 0  # requests sent, to show the load that polling causes
+        self.faults: list[str] = []  # reasons of requests that failed, while the others went on
         self._peers = peers
         self._addr = addr
         self._timeout_ms = timeout_ms
-        self._limit = asyncio.Semaphore(in_flight)
+        self._limit = asyncio.Semaphore(in_flight)  # protects the broker's request queue
 
     async def request(self, code: RequestCode, header: msgspec.Struct | None = None) -> Command:
         """Return the response, whatever its code."""

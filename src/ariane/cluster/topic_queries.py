@@ -53,11 +53,11 @@ class TopicBounds(NamedTuple):
 class TopicSummary(NamedTuple):
     """A topic of a cluster, summed over its brokers. `perms`: the permissions that it has on any of them."""
 
-    cluster: str
-    topic: str
-    brokers: tuple[str, ...]
-    read_queues: int
-    write_queues: int
+    cluster: str  # a topic of two clusters has two summaries
+    topic: str  # its name
+    brokers: tuple[str, ...]  # names of the brokers that have it
+    read_queues: int  # sum over its brokers
+    write_queues: int  # sum over its brokers
     perms: tuple[int, ...]
 
 

@@ -51,21 +51,21 @@ class HalfMessage(NamedTuple):
     found (copies of Java brokers do not reference it). `immunity_s` is the producer's text.
     """
 
-    broker: str
-    addr: str
-    topic: str
-    queue_id: int
-    group: str
-    unique_key: str
-    keys: str
-    checks: int
+    broker: str  # name of the broker
+    addr: str  # of the master, to which `resume_checks` is sent
+    topic: str  # to which a commit delivers the message
+    queue_id: int  # in that topic; -1 if the record does not name it
+    group: str  # producer group whose members the broker asks
+    unique_key: str  # the same in all copies
+    keys: str  # business keys, separated by spaces
+    checks: int  # number of checks so far
     immunity_s: str | None
     first_stored_ms: int | None
-    stored_ms: int
+    stored_ms: int  # of the newest copy
     born_ms: int
-    body_size: int
-    queue_offset: int
-    offset_message_id: str
+    body_size: int  # bytes as stored
+    queue_offset: int  # of the newest copy, in the half queue
+    offset_message_id: str  # of the newest copy: identifies it to `resume_checks`
 
 
 class BrokerHalfMessages(NamedTuple):
