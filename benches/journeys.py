@@ -201,7 +201,7 @@ def measured(home: Path, rows: int, asks: int) -> dict[str, Any]:
         "key_unknown": (lambda n: trace_lookup.find_journeys(home, key=f"nobody-{n}"), lambda n: ["--key", f"nobody-{n}"]),
         "topic_10m": (
             lambda n: trace_lookup.journeys_of_topic(
-                home, f"topic-{n}", since_ms=now_ms - 600_000, until_ms=now_ms, is_slowest_first=True
+                home, trace_lookup.TopicSelection(f"topic-{n}", now_ms - 600_000, now_ms), is_slowest_first=True
             ),
             lambda n: ["--topic", f"topic-{n}", "--since", "10m", "--slowest"],
         ),

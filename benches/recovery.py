@@ -21,6 +21,7 @@ from pathlib import Path
 from ariane.model import host
 from ariane.store.files import OpenFiles
 from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
+from ariane.store.store_directory import release
 
 HOST = host.pack("127.0.0.1", 10911)
 QUEUES = 16
@@ -61,7 +62,7 @@ def _die(store: MessageStore) -> None:
     """Leave everything as it lies, `abort` included; only the descriptors go."""
     files: OpenFiles = store._files
     files.close()
-    files.disk.unlock(store._lock)
+    release(files.disk, store._locks)
 
 
 def opened(root: Path) -> dict[str, object]:

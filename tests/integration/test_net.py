@@ -312,3 +312,20 @@ def test_one_way_requests_are_processed_after_their_connection_closes() -> None:
 
     asyncio.run(asyncio.wait_for(run(), 20))
     assert served == [b"%d" % number for number in range(200)]
+
+
+def test_requests_name_the_language_of_the_pool() -> None:
+    languages: list[str | None] = []
+
+    def note(request: Command, peer: Peer) -> Reply:
+        languages.append(request.language)
+        return Reply()
+
+    async def run() -> None:
+        async with RemotingServer({ECHO: note}, "127.0.0.1", 0) as server:
+            for options in ({}, {"language": "CPP"}):
+                async with ConnectionPool(**options) as peers:
+                    await peers.request(f"127.0.0.1:{server.port}", ECHO)
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+    assert languages == ["PYTHON", "CPP"]

@@ -35,6 +35,8 @@ READS = (
     "producer -b {broker}",
     "producerConnection -g CLIENT_INNER_PRODUCER -t T",
     "brokerConsumeStats -b {broker}",
+    "brokerConsumeStats -b {broker} -l 1 -t 20000",
+    "brokerConsumeStats -b {broker} -o true",
     "consumerProgress",
     "consumerStatus -g G -i {client}",
     "consumerStatus -g G",
@@ -80,7 +82,8 @@ def test_clients_and_configurations_are_printed_alike(reads: dict[str, Compariso
 
 
 def test_statistics_of_a_broker_are_printed_alike(reads: dict[str, Comparison]) -> None:
-    reads["brokerConsumeStats -b {broker}"].assert_equal(in_any_order=True)
+    for options in ("", " -l 1 -t 20000", " -o true"):
+        reads[f"brokerConsumeStats -b {{broker}}{options}"].assert_equal(in_any_order=True)
 
 
 def test_groups_are_listed_alike_except_for_the_decimals_of_the_rate(reads: dict[str, Comparison]) -> None:

@@ -50,9 +50,8 @@ def test_past_days_are_merged_and_late_rows_are_still_found(
     def publish_buckets(*buckets: str) -> None:
         rows = [(f"key-{bucket}", f"id-{bucket}", bucket, frames.STORED, bucket) for bucket in buckets]
         frame = spark.createDataFrame(rows, f"{MESSAGE_KEYS.ddl}, bucket STRING")
-        table_publisher.commit(
-            frame, tmp_path, MESSAGE_KEYS, applied={"trace_events": 7}, replaced=buckets, as_of_ms=5, now_ms=0
-        )  # fmt: skip
+        change = table_publisher.TableChange(frame=frame, applied={"trace_events": 7}, replaced=buckets, as_of_ms=5)
+        table_publisher.commit(tmp_path, MESSAGE_KEYS, change, 0)
 
     def terms() -> list[str]:
         with table_views.open_views(tmp_path, table_views.whole_table(MESSAGE_KEYS)) as sql:
@@ -97,7 +96,7 @@ def test_the_current_day_is_merged_when_it_has_many_files(
     buckets = ["2023-11-14T0000", "2023-11-14T0010", "2023-11-14T0020", "2023-11-14T0150"]
     rows = [(f"key-{bucket}", "M", bucket, frames.STORED, bucket) for bucket in buckets]
     frame = spark.createDataFrame(rows, f"{MESSAGE_KEYS.ddl}, bucket STRING")
-    table_publisher.commit(frame, tmp_path, MESSAGE_KEYS, applied={}, replaced=(), as_of_ms=5, now_ms=0)
+    table_publisher.commit(tmp_path, MESSAGE_KEYS, table_publisher.TableChange(frame=frame, applied={}, as_of_ms=5), 0)
     now = message_keys.merge_days(spark, tmp_path, MIDNIGHT_MS + 2 * HOUR_MS)
     assert now is not None
     assert sorted(file.bucket for file in now.files) == ["2023-11-14", "2023-11-14T0150"]

@@ -22,7 +22,7 @@ from ariane.net.connection_pool import ConnectionPool
 from ariane.net.name_servers import NameServerClient
 from ariane.protocol import signing
 from ariane.protocol.codes import RequestCode
-from ariane.protocol.command import Command
+from ariane.protocol.command import OUR_LANGUAGE, Command
 from ariane.protocol.requests.routing import MASTER_ID, ClusterInfo
 from ariane.protocol.signing import Credentials
 
@@ -101,6 +101,7 @@ class ClusterConnection:
         credentials: Account that signs every request, for brokers with access control.
         timeout_ms: Time limit of one request.
         is_dry_run: Record changes in `changes` without sending them.
+        language: Language that requests name, for brokers that choose the form of a body by it.
         peers: Connections to use instead of own ones; they stay open at the end.
     """
 
@@ -111,6 +112,7 @@ class ClusterConnection:
         credentials: Credentials | None = None,
         timeout_ms: float = TIMEOUT_MS,
         is_dry_run: bool = False,
+        language: str = OUR_LANGUAGE,
         peers: ConnectionPool | None = None,
     ) -> None:
         texts: Sequence[str] = namesrv.split(";") if isinstance(namesrv, str) else namesrv
@@ -120,7 +122,7 @@ class ClusterConnection:
             raise ConfigError("namesrv", namesrv, "expected HOST:PORT, several separated by ';'")
         self.credentials = credentials
         sign = functools.partial(signing.sign, credentials) if credentials else None
-        self.peers = peers or ConnectionPool(sign=sign)
+        self.peers = peers or ConnectionPool(sign=sign, language=language)
         self._owns_peers = peers is None  # whether to close the connections at the end
         self.timeout_ms = timeout_ms
         self.is_dry_run = is_dry_run

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ariane.cluster.connection import BrokerServer, Change
+from ariane.cluster.connection import BrokerServer, Change, ClusterConnection
 from ariane.cluster.group_admin import GroupOperations
 from ariane.cluster.group_lag import GroupLagOperations, QueueLag
 from ariane.errors import ArianeError, NotFound, PartialFailure, ReplyError, ServerUnavailable
@@ -84,7 +84,7 @@ class OffsetOperations(GroupOperations, GroupLagOperations):
     """Operations on the offsets of consumer groups."""
 
     async def reset_offsets(
-        self, group: str, topic: str, target: OffsetTarget, *, is_forced: bool = True
+        self, group: str, topic: str, target: OffsetTarget, *, is_forced: bool = True, for_cpp: bool = False
     ) -> ResetResult:
         """Move a group to a time or an offset in every queue of a topic. In a dry run, return what would change.
 
@@ -93,6 +93,8 @@ class OffsetOperations(GroupOperations, GroupLagOperations):
             topic: Topic whose offsets are moved.
             target: Time or offset.
             is_forced: Move forwards, too: messages in between are skipped.
+            for_cpp: The connected clients are C++ clients, to which Apache's brokers send another form. Ariane's brokers choose
+                it by the language of each client.
 
         Raises:
             RouteNotFound: no name server has the topic.
@@ -116,7 +118,7 @@ class OffsetOperations(GroupOperations, GroupLagOperations):
                 if server.broker in online:
                     assert target.time_ms is not None
                     header = ResetOffset(topic, group, target.time_ms, is_forced)
-                    resets += await self._reset_online(server, header, queues)
+                    resets += await self._reset_online(server, header, queues, for_cpp=for_cpp)
                 else:
                     resets += await self._reset_directly(server, group, topic, queues)
             except ArianeError as error:
@@ -247,7 +249,7 @@ class OffsetOperations(GroupOperations, GroupLagOperations):
         return set(connections.brokers)
 
     async def _reset_online(
-        self, server: BrokerServer, header: ResetOffset, queues: Sequence[QueueReset]
+        self, server: BrokerServer, header: ResetOffset, queues: Sequence[QueueReset], *, for_cpp: bool
     ) -> list[QueueReset]:
         change = Change(
             server.addr,
@@ -259,7 +261,12 @@ class OffsetOperations(GroupOperations, GroupLagOperations):
             await self.change(change)
             return list(queues)
         try:
-            answer = await self.request(change.addr, change.code, header, is_slow=True)
+            if for_cpp:
+                # The broker takes the language of the clients from that of the request.
+                async with ClusterConnection(self.name_servers, credentials=self.credentials, language="CPP") as cpp:
+                    answer = await cpp.request(change.addr, change.code, header, is_slow=True)
+            else:
+                answer = await self.request(change.addr, change.code, header, is_slow=True)
         except ReplyError as error:
             if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
                 raise

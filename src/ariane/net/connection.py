@@ -4,12 +4,11 @@
                                                  └ response → pending future   ├→ one write per batch of frames
     request() / one_way() ─────────────────────────────────────────────────────┘
 
-All replies of one tick of the event loop leave in one write, and so do all requests made in it: system calls and wake-ups cost
-more than the Python code. A tick serves at most FRAMES_PER_TICK requests of a connection.
+All replies of one tick of the event loop leave in one write, and so do all requests made in it: system calls cost more than the
+Python code. A tick serves at most FRAMES_PER_TICK requests of a connection.
 
-Bounds: an unfinished frame (16 MiB), the requests in flight here (`flow_limits.ServerLimits`) and at the peer
-(`session.PENDING_MAX`), and unread responses: a server neither reads nor serves requests of a peer that does not read its
-responses, and closes the connection if the peer does not resume reading in time.
+Bounds: an unfinished frame (16 MiB), requests in flight here (`flow_limits.ServerLimits`) and at the peer (`session.PENDING_MAX`),
+unread responses: a server serves no requests of a peer that does not read its responses, and closes the connection in time.
 """
 
 from __future__ import annotations
@@ -63,6 +62,7 @@ class Connection(asyncio.Protocol):
         is_server: Whether requests and unread responses are bounded by `limits`.
         limits: Bounds shared by all connections of a server.
         sign: Signs outgoing requests.
+        language: Language that requests name, for servers that choose the form of a body by it.
         on_made: Called when the connection is established.
         on_lost: Called once, when it is closed for any reason.
     """
@@ -75,6 +75,7 @@ class Connection(asyncio.Protocol):
         is_server: bool,
         limits: ServerLimits | None = None,
         sign: Sign | None = None,
+        language: str = commands.OUR_LANGUAGE,
         on_made: Callable[[Connection], None] | None = None,
         on_lost: Callable[[Connection], None] | None = None,
     ) -> None:
@@ -84,6 +85,7 @@ class Connection(asyncio.Protocol):
         self._is_server = is_server
         self._limits = limits or ServerLimits()
         self._sign = sign
+        self._language = language
         self._on_made = on_made
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()  # read once: every frame needs its clock
@@ -146,7 +148,7 @@ class Connection(asyncio.Protocol):
         deadline = self._loop.time() + timeout_ms / 1000
         opaque = self._session.register(_AwaitedResponse(response, timeout_ms), deadline)
         try:
-            pieces = commands.encode(code, opaque=opaque, flag=0, fields=fields, body=body)
+            pieces = commands.encode(code, opaque=opaque, flag=0, fields=fields, body=body, language=self._language)
         except ProtocolError as error:
             self._session.resolve(opaque)
             raise ProtocolError(f"Cannot send request {code_name(code)} to {self.peer.addr}: {error}") from None

@@ -15,7 +15,7 @@ from ariane.errors import ConnectionLost, ReplyError
 from ariane.model import host
 from ariane.net.connection import Connection, Handler, Sign
 from ariane.protocol.codes import ResponseCode
-from ariane.protocol.command import Command
+from ariane.protocol.command import OUR_LANGUAGE, Command
 from ariane.protocol.requests import encode_header
 
 CONNECT_TIMEOUT_MS = 3000
@@ -31,10 +31,18 @@ class ConnectionPool:
     Args:
         handlers: Request code -> handler for requests that arrive on our connections (brokers notify consumers).
         sign: Signs outgoing requests.
+        language: Language that requests name.
     """
 
-    def __init__(self, handlers: Mapping[int, Handler] | None = None, *, sign: Sign | None = None) -> None:
+    def __init__(
+        self,
+        handlers: Mapping[int, Handler] | None = None,
+        *,
+        sign: Sign | None = None,
+        language: str = OUR_LANGUAGE,
+    ) -> None:
         self._sign = sign
+        self._language = language
         self._handlers = handlers or {}
         self._connections: dict[str, Connection] = {}  # by address; closed ones are replaced at the next request
         # Attempts in flight, by address: concurrent requests share one.
@@ -119,6 +127,7 @@ class ConnectionPool:
             self._handlers,
             is_server=False,
             sign=self._sign,
+            language=self._language,
             on_lost=lambda _: self._on_connection_lost(addr),
         )
         try:

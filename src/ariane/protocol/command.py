@@ -170,12 +170,13 @@ def encode(
     remark: str | None = None,
     body: bytes | Sequence[bytes] = b"",
     form: int = JSON_FORM,
+    language: str = OUR_LANGUAGE,
 ) -> list[bytes]:
     """Return a frame as pieces to be written in order; the pieces of a body are not joined."""
     header = (
         _binary_header(code, opaque, flag, fields, remark)
         if form == BINARY_FORM
-        else _json_header(code, opaque, flag, fields, remark)
+        else _json_header(code, opaque, flag, fields, remark, language)
     )
     if isinstance(body, bytes):
         start = prefix(form, len(header), len(body)) + header
@@ -183,12 +184,14 @@ def encode(
     return [prefix(form, len(header), sum(map(len, body))) + header, *body]
 
 
-def _json_header(code: int, opaque: int, flag: int, fields: Mapping[str, str] | None, remark: str | None) -> bytes:
+def _json_header(
+    code: int, opaque: int, flag: int, fields: Mapping[str, str] | None, remark: str | None, language: str
+) -> bytes:
     header: dict[str, Any] = {"code": code}
     if fields is not None:
         header["extFields"] = fields
     header["flag"] = flag
-    header["language"] = OUR_LANGUAGE
+    header["language"] = language
     header["opaque"] = opaque
     if remark is not None:
         header["remark"] = remark

@@ -40,7 +40,8 @@ def reset_time(text: str) -> ResetTime:
 async def reset_offset_by_time(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Move a group to a time: through its connected clients, or directly if it has none."""
     group, topic, time, is_forced = options.group, options.topic, options.timestamp, options.force
-    result = await admin.reset_offsets(group, topic, OffsetTarget(time.ms), is_forced=is_forced)
+    target = OffsetTarget(time.ms)
+    result = await admin.reset_offsets(group, topic, target, is_forced=is_forced, for_cpp=options.cplus)
     times = f"timestamp(string)[{time.text}], timestamp(long)[{time.ms}]"
     # The two forms of Java's tool: it prints the second one if no client is connected.
     named = f"group[{group}], topic[{topic}]" if result.online else f"consumerGroup[{group}], topic[{topic}]"
@@ -118,6 +119,7 @@ COMMANDS = (
                 is_required=True,
             ),
             FORCE,
+            Option("c", "cplus", "The connected clients are C++ clients.", is_flag=True),
         ),
         is_change=True,
     ),
