@@ -21,6 +21,7 @@ from ariane.errors import ArianeError, NotFound, PartialFailure, ReplyError, Ser
 from ariane.model.message import MessageQueue
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.command import Command
 from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.callbacks import ResetOffset, reset_table
 from ariane.protocol.requests.messaging import OffsetResponse, QueueRef, SearchOffset, UpdateConsumerOffset
@@ -261,20 +262,35 @@ class OffsetOperations(GroupOperations, GroupLagOperations):
             await self.change(change)
             return list(queues)
         try:
-            if for_cpp:
-                # The broker takes the language of the clients from that of the request.
-                async with ClusterConnection(self.name_servers, credentials=self.credentials, language="CPP") as cpp:
-                    answer = await cpp.request(change.addr, change.code, header, is_slow=True)
-            else:
-                answer = await self.request(change.addr, change.code, header, is_slow=True)
+            answer = await self._request_reset(change, for_cpp=for_cpp)
         except ReplyError as error:
-            if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
+            if error.code == ResponseCode.CONSUMER_NOT_ONLINE:  # the last client left between the two requests
+                return await self._reset_directly(server, header.group, header.topic, queues)
+            # Brokers reject the reset if one queue has no committed offset: in an empty queue, clients commit none.
+            uncommitted = [
+                _commit(
+                    server.addr,
+                    header.group,
+                    MessageQueue(header.topic, queue.broker, queue.queue_id),
+                    queue.new_offset,
+                )
+                for queue in queues
+                if not queue.consumer_offset and queue.new_offset is not None
+            ]
+            if error.code != ResponseCode.SYSTEM_ERROR or not uncommitted:
                 raise
-            # The last client left between the two requests.
-            return await self._reset_directly(server, header.group, header.topic, queues)
+            await self.change(*uncommitted)
+            answer = await self._request_reset(change, for_cpp=for_cpp)
         self.changes.append(change)
         offsets = {queue.queue_id: offset for queue, offset in reset_table(answer.body).items()}
         return [queue._replace(new_offset=offsets.get(queue.queue_id, queue.consumer_offset)) for queue in queues]
+
+    async def _request_reset(self, change: Change, *, for_cpp: bool) -> Command:
+        if not for_cpp:
+            return await self.request(change.addr, change.code, change.header, is_slow=True)
+        # The broker takes the language of the clients from that of the request.
+        async with ClusterConnection(self.name_servers, credentials=self.credentials, language="CPP") as cpp:
+            return await cpp.request(change.addr, change.code, change.header, is_slow=True)
 
     async def _reset_directly(
         self, server: BrokerServer, group: str, topic: str, queues: Sequence[QueueReset]

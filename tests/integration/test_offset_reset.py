@@ -1,0 +1,34 @@
+"""A reset moves a connected group although some of its queues are empty, and it has committed no offset there."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from ariane import Admin, Message, Producer, PushConsumer, ReceivedMessage
+from ariane.cluster.offset_admin import OffsetTarget
+from ariane.testing.cluster import cluster_in_thread
+
+
+def test_a_connected_group_with_empty_queues_consumes_again(tmp_path: Path) -> None:
+    async def run(namesrv: str) -> None:
+        received: asyncio.Queue[bytes] = asyncio.Queue()
+
+        async def listener(messages: list[ReceivedMessage]) -> None:
+            for message in messages:
+                received.put_nowait(message.body)
+
+        async with Admin(namesrv) as admin, Producer("shop", namesrv) as producer:
+            await admin.create_topic("orders", queues=4)
+            await producer.send(Message(topic="orders", body=b"created"))
+            async with PushConsumer("billing", namesrv, {"orders": "*"}, listener, start="first"):
+                assert await received.get() == b"created"
+                while (await admin.group_lag("billing", "orders")).total != 0:  # the client commits every five seconds
+                    await asyncio.sleep(0.1)
+                result = await admin.reset_offsets("billing", "orders", OffsetTarget(0))
+                assert result.online
+                assert [queue.new_offset for queue in result.queues] == [0, 0, 0, 0]
+                assert await received.get() == b"created"
+
+    with cluster_in_thread(tmp_path) as (namesrv, _):
+        asyncio.run(asyncio.wait_for(run(namesrv), 120))
