@@ -255,7 +255,7 @@ def test_watch_repeats_the_report_until_interrupted(home: Path, monkeypatch: pyt
         if len(waited) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(command.time, "sleep", sleep)
+    monkeypatch.setattr(command, "sleep", sleep)  # not that of the process: other threads sleep, too
     done = run("tps", "--home", str(home), "--watch", "2", *times())
     assert (done.exit_code, waited) == (0, [2.0, 2.0, 2.0])
     assert done.output.count("Throughput, ") == 3

@@ -6,10 +6,10 @@ command line ─→ reports.REPORTS[name] (SQL over the tables) ─→ Report �
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from time import sleep
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -211,6 +211,6 @@ def _watch(create_report: Callable[[], Report], every_s: float, tables_dir: Path
         while True:
             result = create_report()
             _print(result, tables_dir, clear=True)
-            time.sleep(every_s)
+            sleep(every_s)
     except KeyboardInterrupt:
         return
