@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import typer
 
 from ariane.cli import auth_options, shared_options
+from ariane.cli.admin_session import AdminSession
 
 if TYPE_CHECKING:
+    from ariane.cluster.admin import Admin
     from ariane.cluster.diagnosis import ClusterSnapshot, Finding
 
 FAILED = 1
@@ -27,21 +28,18 @@ def doctor(
     Checks name servers, addresses, replication, disks, settings, subscriptions, clocks, versions, load and limits.
     Exit status: 1 if an error was found; warnings alone end with 0.
     """
-    from ariane.cli.json_output import to_json
-    from ariane.cluster.admin import Admin
     from ariane.cluster.cluster_snapshot import open_files_limit
     from ariane.cluster.diagnosis import ERROR, diagnose
 
-    settings = auth_options.client_settings(access_key, secret_key)
+    session = AdminSession(namesrv, access_key, secret_key, as_json)
 
-    async def fetch() -> ClusterSnapshot:
-        async with Admin(namesrv, credentials=settings.credentials if settings else None) as admin:
-            return await admin.fetch_snapshot(open_files_max=open_files_limit())
+    async def work(admin: Admin) -> ClusterSnapshot:
+        return await admin.fetch_snapshot(open_files_max=open_files_limit())
 
-    snapshot = asyncio.run(fetch())
+    snapshot = session.read(work)
     findings = diagnose(snapshot)
     if as_json:
-        typer.echo(to_json(findings))
+        session.show(findings)
     else:
         _print(snapshot, findings)
     if any(finding.level == ERROR for finding in findings):

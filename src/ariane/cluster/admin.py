@@ -11,7 +11,6 @@ from __future__ import annotations
 from ariane.cluster.acl_admin import AclOperations
 from ariane.cluster.cluster_export import ExportOperations
 from ariane.cluster.cluster_snapshot import DiagnosisOperations
-from ariane.cluster.consumer_status import ConsumerStatusOperations
 from ariane.cluster.delayed_messages import DelayedOperations
 from ariane.cluster.message_search import MessageSearchOperations
 from ariane.cluster.message_tracking import MessageTrackOperations
@@ -26,12 +25,11 @@ class Admin(
     TrafficOperations,
     ExportOperations,
     MessageTrackOperations,
-    ConsumerStatusOperations,
+    DiagnosisOperations,
     OffsetOperations,
     AclOperations,
     MessageSearchOperations,
     DelayedOperations,
     TransactionOperations,
-    DiagnosisOperations,
 ):
     """Operator's view of a cluster of Ariane or Apache RocketMQ. Arguments: `ClusterConnection`."""

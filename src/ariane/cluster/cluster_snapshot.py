@@ -7,25 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
 from ariane.clock import SYSTEM_CLOCK, Clock
-from ariane.cluster.connection import BrokerServer, ClusterConnection, registered_servers
+from ariane.cluster.connection import BrokerServer, gather_bounded, registered_servers
+from ariane.cluster.consumer_status import ConsumerState, ConsumerStatusOperations
 from ariane.cluster.diagnosis import BrokerState, ClientState, ClusterSnapshot, Finding, NameServerState, diagnose
 from ariane.errors import ArianeError
-from ariane.model.topic import RETRY_PREFIX
+from ariane.model.topic import retry_topic
 from ariane.net.name_servers import NameServerClient
 from ariane.protocol import fastjson, java_properties
 from ariane.protocol.codes import RequestCode
-from ariane.protocol.requests.admin import ClientConnection, ConsumerConnection
-from ariane.protocol.requests.callbacks import MemberSubscriptions, RunningInfoRequest
-from ariane.protocol.requests.clients import GroupRef
-from ariane.protocol.requests.routing import MASTER_ID, ClusterInfo, KvTableBody, TopicList
+from ariane.protocol.requests.routing import ClusterInfo, KvTableBody
 
 GROUPS_AT_ONCE = 32  # groups in flight: each costs a request per master and one per member
 
 
-class DiagnosisOperations(ClusterConnection):
+class DiagnosisOperations(ConsumerStatusOperations):
     """Operations that look for faults of a cluster."""
 
     async def diagnose(self, *, open_files_max: int | None = None, clock: Clock = SYSTEM_CLOCK) -> list[Finding]:
@@ -74,50 +72,32 @@ class DiagnosisOperations(ClusterConnection):
             return BrokerState(server, runtime, None, str(error), before_ms + half_ms, half_ms)
         return BrokerState(server, runtime, config, "", before_ms + half_ms, half_ms)
 
-    async def _groups(self, servers: Iterable[BrokerServer]) -> Mapping[str, tuple[ClientState, ...]]:
+    async def _groups(self, servers: Sequence[BrokerServer]) -> Mapping[str, tuple[ClientState, ...]]:
         """Return the members of all groups that have more than one. A group is known by its retry topic."""
-        masters = [server for server in servers if server.broker_id == MASTER_ID]
         try:
-            answer = await self.routing.request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-            topics = fastjson.decode(answer.body, TopicList).topic_list
+            names = await self.groups_with_retry_topic()
         except ArianeError:
             return {}  # no name server responds, which is a finding of its own
-        names = sorted(topic.removeprefix(RETRY_PREFIX) for topic in topics if topic.startswith(RETRY_PREFIX))
-        limit = asyncio.Semaphore(GROUPS_AT_ONCE)
-        members = await asyncio.gather(*(self._members(name, masters, limit) for name in names))
+        masters = [server for server in servers if server.is_master]
+        members = await gather_bounded((self._members(name, masters) for name in names), GROUPS_AT_ONCE)
         return {name: clients for name, clients in zip(names, members, strict=True) if len(clients) > 1}
 
-    async def _members(
-        self, group: str, masters: Iterable[BrokerServer], limit: asyncio.Semaphore
-    ) -> tuple[ClientState, ...]:
-        async with limit:
-            connections: dict[str, tuple[str, ClientConnection]] = {}
-            for master in masters:
-                try:
-                    code = RequestCode.GET_CONSUMER_CONNECTION_LIST
-                    body = (await self.request(master.addr, code, GroupRef(group))).body
-                    for connection in fastjson.decode(body, ConsumerConnection).connection_set:
-                        connections[connection.client_id] = (master.addr, connection)
-                except ArianeError:
-                    continue  # the group has no member there, or the broker does not respond, which is a finding of its own
-            if len(connections) < 2:
-                return tuple(ClientState(client_id, "", None) for client_id in connections)
-            return tuple(
-                [await self._client_state(group, addr, client) for _, (addr, client) in sorted(connections.items())]
-            )
+    async def _members(self, group: str, masters: Sequence[BrokerServer]) -> tuple[ClientState, ...]:
+        connections = await self.consumer_connections(group, masters)
+        if connections is None or len(connections.connections) < 2:
+            return ()
+        states = (await self.consumer_states(group, connections)).states
+        return tuple(
+            ClientState(client.client_id, str(client.version), _subscriptions(group, states.get(client.client_id)))
+            for client in sorted(connections.connections, key=lambda client: client.client_id)
+        )
 
-    async def _client_state(self, group: str, addr: str, client: ClientConnection) -> ClientState:
-        header = RunningInfoRequest(group, client.client_id)
-        try:
-            answer = await self.request(addr, RequestCode.GET_CONSUMER_RUNNING_INFO, header, is_slow=True)
-            info = fastjson.decode(answer.body, MemberSubscriptions)
-        except ArianeError:
-            return ClientState(client.client_id, str(client.version), None)
-        own_retry = RETRY_PREFIX + group
-        subscriptions = {
-            data.topic: data.sub_string or "*" for data in info.subscription_set if data.topic != own_retry
-        }
-        return ClientState(client.client_id, str(client.version), subscriptions)
+
+def _subscriptions(group: str, state: ConsumerState | None) -> Mapping[str, str] | None:
+    """Return topics and expressions of a member, without the group's own retry topic; None if it did not respond."""
+    if state is None:
+        return None
+    return {data.topic: data.sub_string or "*" for data in state.subscriptions if data.topic != retry_topic(group)}
 
 
 def open_files_limit() -> int | None:

@@ -141,12 +141,6 @@ class RunningInfo(msgspec.Struct, frozen=True, rename="camel"):
     subscription_set: tuple[SubscriptionData, ...] = ()
 
 
-class MemberSubscriptions(msgspec.Struct, frozen=True, rename="camel"):
-    """The part of a `RunningInfo` that says what a member consumes; other members of the body are ignored."""
-
-    subscription_set: tuple[SubscriptionData, ...] = ()
-
-
 class DirectResult(msgspec.Struct, frozen=True, rename="camel"):
     """Body of the response to 309. [ConsumeMessageDirectlyResult]"""
 
