@@ -1,0 +1,52 @@
+"""Wires the console: middleware, pages, REST API and static files into one application.
+
+create_app(settings) ─→ FastAPI; its lifespan opens `ConsoleServices`
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from importlib import resources
+
+from fastapi import APIRouter, FastAPI
+from fastapi.staticfiles import StaticFiles
+
+import ariane
+from ariane.console.api import overview_api
+from ariane.console.pages import overview_pages
+from ariane.console.services import ConsoleServices
+from ariane.console.web import errors
+
+API_PREFIX = "/api/v1"
+
+PAGES: tuple[APIRouter, ...] = (overview_pages.router,)
+APIS: tuple[APIRouter, ...] = (overview_api.router,)
+
+
+def create_app(services: AbstractAsyncContextManager[ConsoleServices]) -> FastAPI:
+    """Return the application.
+
+    Args:
+        services: Opened when the application starts, closed when it stops: `open_services(settings)`.
+    """
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with services as opened:
+            app.state.services = opened
+            yield
+
+    # FastAPI's own documentation pages load scripts from another host.
+    app = FastAPI(
+        title="Ariane console", version=ariane.__version__, lifespan=lifespan, docs_url=None, redoc_url=None,
+        openapi_url=f"{API_PREFIX}/openapi.json",
+    )  # fmt: skip
+    errors.register(app)
+    for router in PAGES:
+        app.include_router(router, include_in_schema=False)
+    for router in APIS:
+        app.include_router(router, prefix=API_PREFIX)
+    static = resources.files("ariane.console") / "static"
+    app.mount("/static", StaticFiles(directory=str(static)), name="static")
+    return app

@@ -1,0 +1,1 @@
+"""Reads and changes of the console, one module per area. They know view models and forms, not HTTP."""

@@ -1,0 +1,93 @@
+"""Runs the console's application in the event loop of its program.
+
+async with ConsoleServer(settings) as server:   server.url is reachable
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from types import TracebackType
+from typing import Self
+
+import uvicorn
+
+from ariane.console.app import create_app
+from ariane.console.services import open_services
+from ariane.console.settings import ConsoleSettings
+from ariane.errors import ConfigError, ServerUnavailable
+
+STOP_TIMEOUT_S = 5  # for requests that are in flight when the console stops
+
+
+class ConsoleServer:
+    """The HTTP server of a console.
+
+    Args:
+        settings: Settings of the console.
+    """
+
+    def __init__(self, settings: ConsoleSettings) -> None:
+        self._settings = settings
+        self._server: uvicorn.Server | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._socket: socket.socket | None = None
+
+    @property
+    def url(self) -> str:
+        """Address of the first page."""
+        assert self._socket is not None, "the console is not started"
+        host, port = self._socket.getsockname()[:2]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    async def __aenter__(self) -> Self:
+        """Listen, and wait until requests are served.
+
+        Raises:
+            ConfigError: the address cannot be used.
+            ServerUnavailable: the application did not start.
+        """
+        self._socket = _listen(self._settings.host, self._settings.port)
+        app = create_app(open_services(self._settings))
+        config = uvicorn.Config(
+            app, lifespan="on", log_config=None, access_log=False, server_header=False,
+            timeout_graceful_shutdown=STOP_TIMEOUT_S,
+        )  # fmt: skip
+        self._server = _EmbeddedServer(config)
+        self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+        while not self._server.started:
+            if self._task.done():
+                await self._task
+                raise ServerUnavailable("the console did not start; its log has the reason")
+            await asyncio.sleep(0.01)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._server is not None and self._task is not None
+        self._server.should_exit = True
+        await self._task
+
+
+class _EmbeddedServer(uvicorn.Server):
+    """A server whose program handles the signals."""
+
+    @contextlib.contextmanager
+    def capture_signals(self):  # type: ignore[no-untyped-def] # uvicorn's generator type differs between versions
+        """Leave the signal handlers of the program in place."""
+        yield
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise ConfigError("port", port, f"cannot listen on {host}: {error.strerror}; specify another port") from None
+    listener.setblocking(False)
+    return listener

@@ -1,0 +1,1 @@
+"""HTML routes, one module per area."""

@@ -1,0 +1,36 @@
+"""Settings of the console: which cluster it shows, where it listens and where it stores its own state."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from ariane.model.topic import TRACE_TOPIC
+from ariane.protocol.signing import Credentials
+
+DEFAULT_PORT = 8080
+
+
+class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of one console.
+
+    Attributes:
+        namesrv: Name server addresses, separated by ';'.
+        data_dir: Directory of accounts, sessions, alert rules and the audit log; created if it does not exist.
+        host: Address to listen on.
+        port: HTTP port; 0 selects a free one.
+        credentials: Account that signs every request, for brokers with access control.
+        tables_dir: Directory of the pipeline's tables; None without a pipeline.
+        trace_topic: Topic of message traces that pages show by default.
+        is_read_only: Reject every change of the cluster.
+    """
+
+    namesrv: str
+    data_dir: Path
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    credentials: Credentials | None = None
+    tables_dir: Path | None = None
+    trace_topic: str = TRACE_TOPIC
+    is_read_only: bool = False

@@ -1,0 +1,1 @@
+"""What pages and API share: rendering, errors, paging, dependencies."""

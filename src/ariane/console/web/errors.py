@@ -1,0 +1,77 @@
+"""Errors as answers: JSON for the API, a notice for htmx, otherwise a page.
+
+ArianeError, validation error ─→ status + message
+"""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+
+from ariane import errors
+from ariane.console.web import rendering
+
+log = logging.getLogger("ariane.console")
+
+API_PATHS = ("/api/",)
+STATUS: tuple[tuple[type[errors.ArianeError], HTTPStatus], ...] = (
+    (errors.NotFound, HTTPStatus.NOT_FOUND),
+    (errors.RouteNotFound, HTTPStatus.NOT_FOUND),
+    (errors.ConfigError, HTTPStatus.UNPROCESSABLE_ENTITY),
+    (errors.FilterError, HTTPStatus.UNPROCESSABLE_ENTITY),
+    (errors.MessageRefused, HTTPStatus.UNPROCESSABLE_ENTITY),
+    (errors.RequestTimeout, HTTPStatus.GATEWAY_TIMEOUT),
+    (errors.ConnectionLost, HTTPStatus.BAD_GATEWAY),
+    (errors.ServerUnavailable, HTTPStatus.BAD_GATEWAY),
+    (errors.ArianeError, HTTPStatus.BAD_GATEWAY),
+)
+"""Status of each error; the first class that matches."""
+
+
+def register(app: FastAPI) -> None:
+    """Add the handlers of all errors to an application."""
+    app.add_exception_handler(errors.ArianeError, _ariane_error)
+    app.add_exception_handler(RequestValidationError, _validation_error)
+    app.add_exception_handler(ValidationError, _validation_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _unexpected_error)
+
+
+def answer(request: Request, message: str, status: int) -> Response:
+    """Return an error in the form that the client expects."""
+    if request.url.path.startswith(API_PATHS):
+        return JSONResponse({"status": status, "error": message}, status)
+    return rendering.failed(request, message, status=status)
+
+
+def _ariane_error(request: Request, error: Exception) -> Response:
+    status = next(status for kind, status in STATUS if isinstance(error, kind))
+    return answer(request, str(error), status)
+
+
+def _validation_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError | ValidationError)
+    texts = []
+    for fault in error.errors():
+        # The first element says where the value was: "query", "body".
+        name = ".".join(str(part) for part in fault["loc"][1:] or fault["loc"])
+        texts.append(f"{name}: {fault['msg']}")
+    return answer(request, "\n".join(texts), HTTPStatus.UNPROCESSABLE_ENTITY)
+
+
+def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    response = answer(request, str(error.detail), error.status_code)
+    response.headers.update(error.headers or {})
+    return response
+
+
+def _unexpected_error(request: Request, error: Exception) -> Response:
+    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return answer(request, "Unexpected error; the console's log has the details.", HTTPStatus.INTERNAL_SERVER_ERROR)

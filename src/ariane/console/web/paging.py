@@ -1,0 +1,101 @@
+"""Searching, sorting and paging of lists, on the server.
+
+ListQuery (parameters of the URL) + all rows ─→ paginate ─→ Page: the rows of one page
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, Literal, TypeVar
+
+from pydantic import Field
+
+from ariane.console.web.view_model import View
+from ariane.errors import UsageError
+
+Row = TypeVar("Row")
+SortKey = Callable[[Row], Any]
+"""Value by which a column is sorted; None is unknown and sorted last in both directions."""
+
+SIZE_DEFAULT = 50
+SIZE_MAX = 500
+QUERY_MAX = 255  # characters of a search text
+
+
+class ListQuery(View):
+    """Which rows of a list to return."""
+
+    q: str = Field("", max_length=QUERY_MAX)
+    """Text that names contain, ignoring case."""
+    sort: str = ""
+    """Column to sort by; empty: the list's own order."""
+    order: Literal["asc", "desc"] = "asc"
+    """Direction of the order."""
+    page: int = Field(1, ge=1)
+    """Number of the page, from 1."""
+    size: int = Field(SIZE_DEFAULT, ge=1, le=SIZE_MAX)
+    """Rows of a page."""
+
+
+class Page(View, Generic[Row]):
+    """A page of a list."""
+
+    items: list[Row]
+    """Rows of this page."""
+    total: int
+    """Rows of all pages."""
+    page: int
+    """Number of this page, from 1."""
+    size: int
+    """Rows of a full page."""
+    sort: str
+    """Column that the list is sorted by."""
+    order: str
+    """`asc` or `desc`."""
+    q: str
+    """Text that was searched."""
+
+    @property
+    def pages(self) -> int:
+        """Number of pages, at least 1."""
+        return max(1, -(-self.total // self.size))
+
+
+def paginate(
+    rows: Iterable[Row], query: ListQuery, *, name: Callable[[Row], str], columns: Mapping[str, SortKey[Row]], sort: str
+) -> Page[Row]:
+    """Return one page of the rows.
+
+    Args:
+        rows: All rows.
+        query: Which rows to return.
+        name: Text of a row that is searched.
+        columns: Sort key of each column.
+        sort: Column to sort by if the query names none.
+
+    Raises:
+        UsageError: the query names an unknown column.
+    """
+    column = query.sort or sort
+    if column not in columns:
+        raise UsageError("sort", column, f"expected one of: {', '.join(sorted(columns))}")
+    text = query.q.strip().lower()
+    found = [row for row in rows if text in name(row).lower()] if text else list(rows)
+    key, is_descending = columns[column], query.order == "desc"
+    known = [row for row in found if key(row) is not None]
+    unknown = [row for row in found if key(row) is None]
+    last = query.page * query.size
+    # The name is the second key: rows with equal values keep their place between two requests.
+    known.sort(key=name)
+    if last < len(known) // 8:
+        select = heapq.nlargest if is_descending else heapq.nsmallest
+        first_rows = select(last, known, key=key)
+    else:
+        known.sort(key=key, reverse=is_descending)
+        unknown.sort(key=name)
+        first_rows = known + unknown
+    items = first_rows[last - query.size : last]
+    return Page(
+        items=items, total=len(found), page=query.page, size=query.size, sort=column, order=query.order, q=query.q
+    )

@@ -1,0 +1,51 @@
+"""The application: errors and answers to forms, without a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from ariane.console.app import create_app
+from ariane.console.services import ConsoleServices, open_services
+from ariane.console.settings import ConsoleSettings
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[TestClient]:
+    @asynccontextmanager
+    async def services() -> AsyncIterator[ConsoleServices]:
+        # Port 1 refuses connections at once.
+        async with open_services(ConsoleSettings(namesrv="127.0.0.1:1", data_dir=tmp_path)) as opened:
+            yield opened
+
+    with TestClient(create_app(services()), base_url="http://127.0.0.1") as client:
+        yield client
+
+
+def test_an_unavailable_cluster_is_an_error_page(client: TestClient) -> None:
+    response = client.get("/")
+    assert response.status_code == 502
+    assert "127.0.0.1:1" in response.text
+    assert "<html" in response.text
+
+
+def test_htmx_gets_errors_as_notices(client: TestClient) -> None:
+    response = client.get("/", headers={"HX-Request": "true"})
+    assert response.status_code == 502
+    assert response.headers["HX-Retarget"] == "#notices"
+    assert "<html" not in response.text
+
+
+def test_the_api_gets_errors_as_json(client: TestClient) -> None:
+    response = client.get("/api/v1/overview")
+    assert response.status_code == 502
+    assert "127.0.0.1:1" in response.json()["error"]
+
+
+def test_an_unknown_page_is_not_found(client: TestClient) -> None:
+    assert client.get("/nothing").status_code == 404
+    assert client.get("/api/v1/nothing").json() == {"status": 404, "error": "Not Found"}
