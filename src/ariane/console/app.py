@@ -13,7 +13,7 @@ from fastapi import APIRouter, FastAPI
 from fastapi.staticfiles import StaticFiles
 
 import ariane
-from ariane.console.api import overview_api
+from ariane.console.api import delayed_api, overview_api, producer_api, transaction_api
 from ariane.console.pages import overview_pages
 from ariane.console.services import ConsoleServices
 from ariane.console.web import errors
@@ -21,7 +21,12 @@ from ariane.console.web import errors
 API_PREFIX = "/api/v1"
 
 PAGES: tuple[APIRouter, ...] = (overview_pages.router,)
-APIS: tuple[APIRouter, ...] = (overview_api.router,)
+APIS: tuple[APIRouter, ...] = (
+    overview_api.router,
+    producer_api.router,
+    delayed_api.router,
+    transaction_api.router,
+)
 
 
 def create_app(services: AbstractAsyncContextManager[ConsoleServices]) -> FastAPI:
