@@ -82,7 +82,8 @@ def test_transactions_of_our_producer_at_a_java_broker(tmp_path: Path) -> None:
 
     def check(message: ReceivedMessage) -> LocalState:
         checks[message.keys[0]] += 1
-        return LocalState.COMMIT if message.keys[0] == "K-2" else LocalState.ROLLBACK
+        # A slow machine may be asked about a transaction whose end is on its way: the answer is the same.
+        return LocalState.COMMIT if message.keys[0] in {"K-0", "K-3", "K-2"} else LocalState.ROLLBACK
 
     def execute(number: int) -> Callable[[SendResult], LocalState]:
         return lambda sent: (LocalState.COMMIT, LocalState.ROLLBACK, LocalState.UNKNOWN)[number % 3]
@@ -94,17 +95,20 @@ def test_transactions_of_our_producer_at_a_java_broker(tmp_path: Path) -> None:
                 message = Message(topic="T", body=b"%d" % number, keys=[f"K-{number}"])
                 sent.append((await producer.send_in_transaction(message, execute(number))).sent)
             async with asyncio.timeout(PATIENCE_S):
-                while checks.keys() != {"K-2", "K-5"}:
+                while not checks.keys() >= {"K-2", "K-5"}:
                     await asyncio.sleep(0.05)
-            await asyncio.sleep(3)  # rounds in which nothing may be asked any more
+            await asyncio.sleep(2)  # for ends that are on their way
+            decided = checks.copy()
+            await asyncio.sleep(1.5)  # rounds in which nothing may be asked any more
+            assert checks == decided
         return sent
 
-    with java_servers(tmp_path) as namesrv:
+    with java_servers(tmp_path, transactionCheckMax="1000") as namesrv:
         sent = asyncio.run(play(namesrv))
         result = pull_all(namesrv, "T")
     assert keys(result) == numbered(0, 3, 2)
     assert {item["msgId"] for item in result} == {sent[number].message_id for number in (0, 3, 2)}
-    assert checks.keys() == {"K-2", "K-5"}
+    assert checks.keys() >= {"K-2", "K-5"}
     halves, ops, committed = (records(tmp_path, topic) for topic in (HALF_TOPIC, OP_HALF_TOPIC, "T"))
     first = next(item for item in halves if item.body == b"0")
     assert (first.sys_flag, first.property_map()["REAL_TOPIC"], first.property_map()["WAIT"]) == (0, "T", "true")
