@@ -13,20 +13,17 @@ from fastapi import APIRouter, FastAPI
 from fastapi.staticfiles import StaticFiles
 
 import ariane
-from ariane.console.api import delayed_api, overview_api, producer_api, transaction_api
-from ariane.console.pages import overview_pages
+from ariane.console.api import overview_api
+from ariane.console.pages import login_pages, overview_pages
+from ariane.console.security.access_middleware import AccessMiddleware
+from ariane.console.security.security_headers import SecurityHeadersMiddleware
 from ariane.console.services import ConsoleServices
 from ariane.console.web import errors
 
 API_PREFIX = "/api/v1"
 
-PAGES: tuple[APIRouter, ...] = (overview_pages.router,)
-APIS: tuple[APIRouter, ...] = (
-    overview_api.router,
-    producer_api.router,
-    delayed_api.router,
-    transaction_api.router,
-)
+PAGES: tuple[APIRouter, ...] = (overview_pages.router, login_pages.router)
+APIS: tuple[APIRouter, ...] = (overview_api.router,)
 
 
 def create_app(services: AbstractAsyncContextManager[ConsoleServices]) -> FastAPI:
@@ -48,6 +45,8 @@ def create_app(services: AbstractAsyncContextManager[ConsoleServices]) -> FastAP
         openapi_url=f"{API_PREFIX}/openapi.json",
     )  # fmt: skip
     errors.register(app)
+    app.add_middleware(AccessMiddleware)
+    app.add_middleware(SecurityHeadersMiddleware)  # the one that is added last is the outermost
     for router in PAGES:
         app.include_router(router, include_in_schema=False)
     for router in APIS:

@@ -14,6 +14,7 @@ from typing import Self
 import uvicorn
 
 from ariane.console.app import create_app
+from ariane.console.security.authentication import check_first_account
 from ariane.console.services import open_services
 from ariane.console.settings import ConsoleSettings
 from ariane.errors import ConfigError, ServerUnavailable
@@ -45,9 +46,10 @@ class ConsoleServer:
         """Listen, and wait until requests are served.
 
         Raises:
-            ConfigError: the address cannot be used.
+            ConfigError: the address cannot be used, or needs an account and there is none.
             ServerUnavailable: the application did not start.
         """
+        check_first_account(self._settings)
         self._socket = _listen(self._settings.host, self._settings.port)
         app = create_app(open_services(self._settings))
         config = uvicorn.Config(

@@ -11,8 +11,11 @@ from contextlib import asynccontextmanager
 
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.cluster.admin import Admin
-from ariane.console.live.guarded_pool import GuardedPool
-from ariane.console.live.server_health import ServerHealth
+from ariane.console.security.accounts import ConsoleAccounts
+from ariane.console.security.audit_log import AuditLog
+from ariane.console.security.audit_notes import watch_changes
+from ariane.console.security.authentication import Authenticator
+from ariane.console.security.sessions import SessionStore
 from ariane.console.settings import ConsoleSettings
 from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import signing
@@ -32,22 +35,35 @@ class ConsoleServices:
     def __init__(self, *, settings: ConsoleSettings, peers: ConnectionPool, clock: Clock = SYSTEM_CLOCK) -> None:
         self.settings = settings
         self.clock = clock
+        self.accounts = ConsoleAccounts(settings.data_dir, clock=clock)  # those of the console, not of the brokers
+        self.sessions = SessionStore(settings.data_dir, accounts=self.accounts, clock=clock)  # logged-in browsers
+        # Finds out who sends a request.
+        self.authenticator = Authenticator(
+            host=settings.host,
+            is_login_demanded=settings.is_login_required,
+            accounts=self.accounts,
+            sessions=self.sessions,
+            clock=clock,
+        )
+        self.audit = AuditLog(settings.data_dir, clock=clock)  # written by the middleware; areas call audit_notes.note
         self._peers = peers
 
     def admin(self, *, is_dry_run: bool = False) -> Admin:
         """Return the operations on the cluster. Each request uses its own, because `Admin.changes` belongs to one request."""
-        return Admin(
+        admin = Admin(
             self.settings.namesrv,
             credentials=self.settings.credentials,
             timeout_ms=READ_TIMEOUT_MS,
             is_dry_run=is_dry_run,
             peers=self._peers,
         )
+        watch_changes(admin.changes, is_dry_run=is_dry_run)
+        return admin
 
 
 @asynccontextmanager
 async def open_services(settings: ConsoleSettings, *, clock: Clock = SYSTEM_CLOCK) -> AsyncIterator[ConsoleServices]:
     """Yield the services of a console; close connections and background tasks at the end."""
     sign = functools.partial(signing.sign, settings.credentials) if settings.credentials else None
-    async with GuardedPool(health=ServerHealth(clock), sign=sign, clock=clock) as peers:
+    async with ConnectionPool(sign=sign) as peers:
         yield ConsoleServices(settings=settings, peers=peers, clock=clock)

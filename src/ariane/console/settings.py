@@ -24,6 +24,7 @@ class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True):
         tables_dir: Directory of the pipeline's tables; None without a pipeline.
         trace_topic: Topic of message traces that pages show by default.
         is_read_only: Reject every change of the cluster.
+        is_login_required: Demand a log-in on loopback, too. Other addresses always demand one.
     """
 
     namesrv: str
@@ -34,3 +35,4 @@ class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True):
     tables_dir: Path | None = None
     trace_topic: str = TRACE_TOPIC
     is_read_only: bool = False
+    is_login_required: bool = False

@@ -15,11 +15,13 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
 from ariane import errors
+from ariane.console.security.audit_notes import note
 from ariane.console.web import rendering
 
 log = logging.getLogger("ariane.console")
 
 API_PATHS = ("/api/",)
+DASHBOARD_SUFFIXES = (".query", ".do")
 STATUS: tuple[tuple[type[errors.ArianeError], HTTPStatus], ...] = (
     (errors.NotFound, HTTPStatus.NOT_FOUND),
     (errors.RouteNotFound, HTTPStatus.NOT_FOUND),
@@ -43,9 +45,16 @@ def register(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _unexpected_error)
 
 
+def is_api(request: Request) -> bool:
+    """Return whether a program sent the request: to the API, or to one of the dashboard's paths."""
+    path: str = request.scope["path"]
+    return path.startswith(API_PATHS) or path.endswith(DASHBOARD_SUFFIXES)
+
+
 def answer(request: Request, message: str, status: int) -> Response:
     """Return an error in the form that the client expects."""
-    if request.url.path.startswith(API_PATHS):
+    note(message)  # for the audit entry of the request
+    if is_api(request):
         return JSONResponse({"status": status, "error": message}, status)
     return rendering.failed(request, message, status=status)
 

@@ -17,6 +17,9 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 import ariane
+from ariane.console.security.audit_notes import note
+from ariane.console.security.identity import identity_of
+from ariane.console.security.roles import ConsoleRole
 from ariane.console.web import text_format
 
 NOTICE_COOKIE = "ariane_notice"  # carries the notice of a change to the page that follows it
@@ -33,6 +36,7 @@ def render(request: Request, template: str, *, status: int = 200, **context: Any
         context: Variables of the template.
     """
     is_fragment = is_htmx(request)
+    identity = identity_of(request)
     notice = "" if is_fragment else unquote(request.cookies.get(NOTICE_COOKIE, ""))
     html = _environment().get_template(template).render(
         request=request,
@@ -40,7 +44,9 @@ def render(request: Request, template: str, *, status: int = 200, **context: Any
         notice=notice,
         version=ariane.__version__,
         _=lambda text, **values: text % values if values else text,
-        can=lambda role: True,
+        identity=identity,
+        can=lambda role: identity is not None and identity.role.includes(ConsoleRole(role)),
+        csrf_token=identity.csrf_token if identity else "",
         **context,
     )  # fmt: skip
     response = HTMLResponse(html, status_code=status)
@@ -58,6 +64,7 @@ def changed(request: Request, notice: str, *, location: str | None = None) -> Re
         notice: What was done.
         location: Page that follows; None: the same page, whose live parts are refreshed.
     """
+    note(notice)  # for the audit entry of the request
     if is_htmx(request) and location is None:
         html = _environment().get_template("notice.html").render(notice=notice, kind="success")
         headers = {"HX-Retarget": "#notices", "HX-Reswap": "innerHTML", "HX-Trigger": "console-changed"}

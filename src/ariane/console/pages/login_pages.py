@@ -1,0 +1,61 @@
+"""Log-in page, and log-out."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Form, Request, Response
+from fastapi.responses import RedirectResponse
+
+from ariane.console.areas import login
+from ariane.console.areas.login import LoginForm
+from ariane.console.security.authentication import LoginRefused
+from ariane.console.security.identity import address_of, identity_of
+from ariane.console.security.request_checks import local_path
+from ariane.console.security.session_cookie import clear_session_cookie, set_session_cookie
+from ariane.console.web.dependencies import Services
+from ariane.console.web.rendering import render
+
+router = APIRouter()
+
+TEMPLATE = "login/login.html"
+
+
+@router.get("/login")
+async def login_page(request: Request, next: str = "") -> Response:
+    """Return the log-in form, or continue if the reader is logged in."""
+    target = local_path(next)
+    if identity_of(request) is not None:
+        return RedirectResponse(target, status_code=303)
+    return render(request, TEMPLATE, next=target, name="", error="")
+
+
+@router.post("/login")
+async def log_in(request: Request, services: Services, form: Annotated[LoginForm, Form()]) -> Response:
+    """Log in and continue with the page that the reader wanted."""
+    target, address = local_path(form.next), address_of(request)
+    try:
+        token = await login.log_in(
+            services, form, address=address, user_agent=request.headers.get("user-agent", "")
+        )  # fmt: skip
+    except LoginRefused as error:
+        response = render(
+            request, TEMPLATE, status=429 if error.wait_seconds else 401, next=target, name=form.name[:64], error=str(error)
+        )  # fmt: skip
+        if error.wait_seconds:
+            response.headers["Retry-After"] = str(error.wait_seconds)
+        return response
+    redirect = RedirectResponse(target, status_code=303)
+    set_session_cookie(request, redirect, services.settings, token)
+    return redirect
+
+
+@router.post("/logout")
+async def log_out(request: Request, services: Services) -> Response:
+    """End the session of this browser."""
+    identity = identity_of(request)
+    if identity is not None and identity.session_id:
+        services.sessions.revoke(identity.session_id, account=identity.name)
+    response = RedirectResponse("/login", status_code=303)
+    clear_session_cookie(request, response, services.settings)
+    return response

@@ -1,0 +1,114 @@
+"""Which role a request needs: one table of methods and paths. A path that no row names needs an admin.
+
+The API has the same paths below /api/v1. A test demands a row for every route of the console.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from ariane.console.security.request_checks import SAFE_METHODS
+from ariane.console.security.roles import ConsoleRole
+
+API_PREFIX = "/api/v1"
+READ, CHANGE, ANY = "read", "change", "any"
+
+
+class PathRule(NamedTuple):
+    """A row of the table.
+
+    Attributes:
+        kind: READ for GET and HEAD, CHANGE for other methods, ANY for both.
+        pattern: A path; `*` stands for the rest of it, `{}` for one segment.
+        role: Role that is needed; None: no log-in.
+        is_audited: Whether unsafe requests are changes; False for searches that are sent by POST.
+        is_local: Whether changes concern only the console, so that one that is read-only accepts them.
+    """
+
+    kind: str
+    pattern: str
+    role: ConsoleRole | None
+    is_audited: bool = True
+    is_local: bool = False
+
+
+class Requirement(NamedTuple):
+    """What a request needs. Attributes: `PathRule`; `is_listed` is False if no row of the table names the path."""
+
+    role: ConsoleRole | None
+    is_audited: bool
+    is_local: bool = False
+    is_listed: bool = True
+
+
+def _area(
+    path: str,
+    *,
+    read: ConsoleRole = ConsoleRole.VIEWER,
+    change: ConsoleRole = ConsoleRole.OPERATOR,
+    is_local: bool = False,
+) -> tuple[PathRule, ...]:
+    """Return the rows of an area: its list and everything below."""
+    return tuple(
+        PathRule(kind, pattern, role, is_local=is_local)
+        for kind, role in ((READ, read), (CHANGE, change))
+        for pattern in (path, f"{path}/*")
+    )
+
+
+# The first row that matches decides.
+RULES: tuple[PathRule, ...] = (
+    PathRule(ANY, "/login", None, is_audited=False),  # the log-in itself writes the entry: it has the name
+    PathRule(READ, "/static", None),
+    PathRule(READ, "/static/*", None),
+    PathRule(READ, "/favicon.ico", None),
+    PathRule(CHANGE, "/logout", ConsoleRole.VIEWER, is_local=True),
+    PathRule(READ, "/preferences", None),  # language and theme of the log-in page, in cookies
+    PathRule(READ, "/docs", ConsoleRole.VIEWER),
+    PathRule(READ, "/openapi.json", ConsoleRole.VIEWER),
+    PathRule(READ, "/", ConsoleRole.VIEWER),
+    *_area("/overview"),
+    *_area("/cluster"),
+    *_area("/brokers", change=ConsoleRole.ADMIN),
+    *_area("/topics"),
+    *_area("/groups"),
+    *_area("/producers"),
+    *_area("/messages"),
+    *_area("/trace"),
+    *_area("/dead-letters"),
+    *_area("/delayed"),
+    *_area("/transactions"),
+    *_area("/reports"),
+    # One's own password, sessions and settings.
+    *_area("/account", change=ConsoleRole.VIEWER, is_local=True),
+    *_area("/access/acl", read=ConsoleRole.ADMIN, change=ConsoleRole.ADMIN),
+    *_area("/access", read=ConsoleRole.ADMIN, change=ConsoleRole.ADMIN, is_local=True),
+    *_area("/audit", read=ConsoleRole.ADMIN, change=ConsoleRole.ADMIN, is_local=True),
+    # The operator on duty silences an alert; rules and channels send data to other hosts.
+    *_area("/alerts/silences", is_local=True),
+    *_area("/alerts", change=ConsoleRole.ADMIN, is_local=True),
+)
+
+
+def is_unsafe(method: str, path: str) -> bool:
+    """Return whether a request may change something. Scripts call the dashboard's `.do` paths by any method."""
+    return method not in SAFE_METHODS or path.endswith(".do")
+
+
+def requirement(method: str, path: str) -> Requirement:
+    """Return what a request needs."""
+    kind = CHANGE if is_unsafe(method, path) else READ
+    shared = path.removeprefix(API_PREFIX) if path.startswith(f"{API_PREFIX}/") else path
+    for rule, pattern in _COMPILED:
+        if rule.kind in (kind, ANY) and pattern.fullmatch(shared):
+            return Requirement(rule.role, rule.is_audited and kind == CHANGE, rule.is_local)
+    return Requirement(ConsoleRole.ADMIN, kind == CHANGE, is_listed=False)
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    parts = (re.escape(part) for part in re.split(r"(\{\}|\*)", pattern))
+    return re.compile("".join({r"\{\}": "[^/]+", r"\*": ".*"}.get(part, part) for part in parts))
+
+
+_COMPILED = tuple((rule, _compiled(rule.pattern)) for rule in RULES)

@@ -1,0 +1,58 @@
+"""Response headers that restrict what a browser does with the console's pages (ASGI middleware).
+
+The policy allows no inline script, no inline style and no eval: text of a message that got into a page unescaped still could
+not run.
+"""
+
+from __future__ import annotations
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+CONTENT_SECURITY_POLICY = "; ".join(
+    (
+        "default-src 'self'",
+        "img-src 'self' data:",  # icons in style sheets, and charts that are saved as images
+        "object-src 'none'",
+        "base-uri 'none'",
+        "form-action 'self'",
+        "frame-ancestors 'none'",
+    )
+)
+PAGE_CACHE_CONTROL = "no-store"  # pages show data of accounts: none may stay in a shared browser's cache
+_STATIC_PREFIX = "/static/"
+
+_HEADERS = (
+    (b"content-security-policy", CONTENT_SECURITY_POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),  # for browsers that do not support frame-ancestors
+    # With no-referrer, browsers send "Origin: null" with forms, which the check of the origin has to refuse.
+    (b"referrer-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=(), payment=(), usb=()"),
+)
+
+
+class SecurityHeadersMiddleware:
+    """Adds the headers to every response. A header that the application set stays as it is."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        is_page = not scope["path"].startswith(_STATIC_PREFIX)
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = list(message.get("headers", ()))
+                present = {name.lower() for name, _ in headers}
+                headers += [header for header in _HEADERS if header[0] not in present]
+                if is_page and b"cache-control" not in present:
+                    headers.append((b"cache-control", PAGE_CACHE_CONTROL.encode()))
+                message = {**message, "headers": headers}
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)
