@@ -1,13 +1,15 @@
-"""`ariane up` as a process: servers restart after kill -9 and never outlive their parent."""
+"""`ariane up` as a process: servers restart after kill -9 and never outlive their parent; the console is a part of it."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,8 +20,9 @@ from ariane.testing.java import free_ports
 
 
 @contextmanager
-def up(home: Path, ports: tuple[int, int]) -> Iterator[subprocess.Popen[str]]:
+def up(home: Path, ports: tuple[int, int], *options: str) -> Iterator[subprocess.Popen[str]]:
     arguments = ["--home", str(home), "--namesrv-port", str(ports[0]), "--broker-port", str(ports[1])]
+    arguments += options or ["--no-console"]
     with (home.parent / "up.out").open("w") as out:
         process = subprocess.Popen(
             [sys.executable, "-m", "ariane.cli", "up", *arguments], stdout=out, stderr=out, text=True
@@ -99,3 +102,47 @@ def test_a_port_in_use_is_named(home: Path):
             assert process.wait(30) == 1
     assert str(port) in said(home)
     assert "--namesrv-port" in said(home)
+
+
+def test_the_console_starts_after_the_broker_and_restarts_when_it_is_killed(home: Path):
+    pytest.importorskip("uvicorn", reason="the extra console is not installed")
+    with up(home, free_ports(), "--console-port", "0") as process:
+        until(lambda: "console   pid" in said(home))
+        assert said(home).index("ready     namesrv") < said(home).index("console   pid")
+        url = re.search(r"http://127\.0\.0\.1:\d+", said(home))
+        assert url
+        assert urllib.request.urlopen(url[0], timeout=10).status == 200
+        os.kill(pid(home, "console"), signal.SIGKILL)
+        until(lambda: "console restarted" in said(home))
+        assert urllib.request.urlopen(url[0], timeout=10).status == 200
+        process.terminate()
+        assert process.wait(30) == 0
+    assert sorted(path.name for path in home.glob("*.pid")) == ["up.pid"]
+
+
+def test_a_console_that_cannot_start_is_reported_and_the_broker_continues(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    # Found before the installed packages, so that the console's process fails when it imports its server.
+    for package in ("fastapi", "uvicorn", "python_multipart"):
+        (tmp_path / "broken" / package).mkdir(parents=True)
+        (tmp_path / "broken" / package / "__init__.py").write_text("raise ImportError('a damaged installation')")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "broken"), os.environ.get("PYTHONPATH", "")]))
+    with up(home, free_ports(), "--console-port", "0") as process:
+        until(lambda: "console   off: " in said(home))
+        assert "a damaged installation" in said(home)
+        os.kill(pid(home, "broker"), signal.SIGKILL)
+        until(lambda: "broker restarted" in said(home))
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+def test_a_port_of_the_console_in_use_is_named(home: Path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        with up(home, free_ports(), "--console-port", port) as process:
+            assert process.wait(30) == 1
+    assert port in said(home)
+    assert "--console-port" in said(home)

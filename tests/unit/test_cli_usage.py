@@ -395,19 +395,6 @@ def test_the_demo_writes_the_tables_that_its_printed_command_reads(
         assert homes.tables_dir(written) == homes.tables_dir(tmp_path)
 
 
-def test_a_port_without_permission_is_not_reported_as_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upping, "_port_fault", lambda port, offsets: (80, PermissionError(13, "Permission denied")))
-    for demo in (False, True):
-        with pytest.raises(ConfigError, match="port 80 is not permitted"):
-            upping._choose_port("--broker-port", 82, demo)
-
-
-def test_an_adjacent_broker_port_in_use_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upping, "_port_fault", lambda port, offsets: (10909, OSError(98, "Address already in use")))
-    with pytest.raises(ConfigError, match="--broker-port = 10911: port 10909 is in use by another program"):
-        upping._choose_port("--broker-port", 10911, False)
-
-
 @pytest.mark.parametrize(("bound", "addr"), [("0.0.0.0", "127.0.0.1:9876"), ("10.0.0.7", "10.0.0.7:9876")])
 def test_a_name_server_prints_an_address_usable_by_local_clients(bound: str, addr: str) -> None:
     assert local_addr(bound, 9876) == addr

@@ -123,7 +123,7 @@ def test_a_poll_reads_everything() -> None:
         ("SNDBCK_PUT_NUMS", "T@G"): MinuteRate(7, 7 / 60),
     }
     assert (master.ages_ms, master.producers) == ({("T", "G"): 4100}, {"P": 1})
-    client = ConnectedClient("10.0.0.9:5000", "10.0.0.9@1")
+    client = ConnectedClient("10.0.0.9:5000", "10.0.0.9@1", "JAVA", 401)
     assert polled.snapshot.groups == {
         "G": GroupState((client,), False, frozenset({"T", "%RETRY%G"})),
         "idle": GroupState(),

@@ -17,7 +17,15 @@ from ariane.cluster.admin import Admin
 from ariane.cluster.broker_runtime import BrokerRates, RequestQueue, parse_runtime
 from ariane.cluster.topic_queries import TopicGroups, TopicSummary
 from ariane.cluster.topic_traffic import Traffic
-from ariane.errors import ConfigError, ConnectionLost, NotFound, PartialFailure, ReplyError, ServerUnavailable
+from ariane.errors import (
+    ConfigError,
+    ConnectionLost,
+    NotFound,
+    PartialFailure,
+    ReplyError,
+    RouteNotFound,
+    ServerUnavailable,
+)
 from ariane.model.topic import TopicConfig
 from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import fastjson
@@ -119,6 +127,44 @@ def test_a_change_keeps_the_queues_and_flags_of_each_broker() -> None:
         (4, 3, 4, 0),
         (8, 8, 4, 1),
     ]
+
+
+def test_configurations_are_those_of_the_brokers_that_have_the_topic() -> None:
+    table = TopicTable(topic_config_table={"T": TopicConfig(topic_name="T", order=True)})
+    script: Script = {(MASTER, CODE.GET_ALL_TOPIC_CONFIG): table, (OTHER, CODE.GET_ALL_TOPIC_CONFIG): TopicTable()}
+    answers, _ = run(script, lambda admin: admin.topic_configs("T"))
+    assert [(server.broker, config.order) for server, config in answers.values] == [("broker-a", True)]
+    with pytest.raises(RouteNotFound):
+        run({**script, (MASTER, CODE.GET_ALL_TOPIC_CONFIG): TopicTable()}, lambda admin: admin.topic_configs("T"))
+    # While a broker does not respond, the topic may be there.
+    answers, _ = run({(OTHER, CODE.GET_ALL_TOPIC_CONFIG): TopicTable()}, lambda admin: admin.topic_configs("T"))
+    assert [broker.broker for broker in answers.unavailable] == ["broker-a"]
+
+
+def test_brokers_can_get_different_configurations() -> None:
+    code = CODE.UPDATE_AND_CREATE_TOPIC
+
+    async def work(admin: Admin) -> None:
+        first, second = await admin.select_brokers()
+        await admin.put_topics(
+            [(first, TopicConfig(topic_name="T", perm=4)), (second, TopicConfig(topic_name="T", perm=6, order=True))]
+        )
+
+    _, servers = run(accept(code, MASTER, OTHER), work)
+    headers = [header for _, sent, header, _ in servers.sent if sent is code]
+    assert all(isinstance(header, CreateTopic) for header in headers)
+    assert [(header.perm, header.order) for header in headers] == [(4, False), (6, True)]
+
+
+def test_the_rate_of_a_topic_is_unknown_if_a_master_does_not_respond() -> None:
+    minute = BrokerStatsItem(sum=120, tps=2.0, avgpt=60.0)
+    stats = BrokerStatsData(BrokerStatsItem(), BrokerStatsItem(), minute)
+    script: Script = {(addr, CODE.VIEW_BROKER_STATS_DATA): stats for addr in (MASTER, OTHER)}
+    (stored, unavailable), _ = run(script, lambda admin: admin.stored_traffic("T"))
+    assert (stored, unavailable) == (Traffic(4.0, 240), ())
+    del script[OTHER, CODE.VIEW_BROKER_STATS_DATA]
+    (stored, unavailable), _ = run(script, lambda admin: admin.stored_traffic("T"))
+    assert (stored, [broker.broker for broker in unavailable]) == (None, ["broker-b"])
 
 
 def test_a_dry_run_sends_no_change() -> None:

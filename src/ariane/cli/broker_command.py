@@ -13,7 +13,6 @@ import typer
 
 from ariane.cli import broker_subcommands, shared_options
 from ariane.cli.help_format import create_app, examples
-from ariane.errors import UsageError
 
 SUMMARY = """Run a broker; subcommands administer running brokers.
 
@@ -79,7 +78,7 @@ def broker(
 ) -> None:
     """Run a broker, unless a subcommand follows."""
     if context.invoked_subcommand is not None:
-        _check_no_options(context)
+        shared_options.check_no_options(context, "a broker")
         return
     from ariane.broker.broker import Broker
     from ariane.broker.config import BROKER_SETTINGS
@@ -105,16 +104,3 @@ def broker(
         log_file=log_file,
         until_stdin_closes=until_stdin_closes,
     )
-
-
-def _check_no_options(context: typer.Context) -> None:
-    """Check that the options of a broker do not precede a subcommand, which would ignore them.
-
-    Raises:
-        UsageError: there is one.
-    """
-    for parameter in context.command.params:
-        source = context.get_parameter_source(parameter.name or "")
-        if source is not None and source.name == "COMMANDLINE":
-            fix = f"is an option of a broker that is run; place the options of {context.invoked_subcommand} after its name"
-            raise UsageError(parameter.opts[0], None, fix)

@@ -11,7 +11,7 @@
     session           its own, so that Ctrl-C reaches only the parent, which stops the children in order
 
 A child that dies, for example of `kill -9`, is restarted with the same arguments; its new pid is printed and written to
-HOME/NAME.pid. More than RESTARTS_MAX deaths within RESTARTS_WITHIN_S are fatal: `failed` raises.
+HOME/NAME.pid. More than RESTARTS_MAX deaths within RESTARTS_WITHIN_S are fatal: `failed` raises, unless the program is optional.
 """
 
 from __future__ import annotations
@@ -49,11 +49,15 @@ class ChildProcessFailed(ArianeError):
 
 @dataclass(frozen=True)
 class ChildProcess:
-    """The program `ariane` with arguments. With `ready`, `start` waits for the line `ready ADDR`."""
+    """The program `ariane` with arguments. With `ready`, `start` waits for the line `ready ADDR`.
+
+    An optional program that cannot be kept running is reported; the others continue.
+    """
 
     name: str  # in lines, logs and the name of the pid file
     arguments: tuple[str, ...]  # of `ariane`, the command first
     ready: bool = True
+    optional: bool = False
 
 
 @dataclass
@@ -198,7 +202,9 @@ class ChildProcesses:
                     f"{name} restarted: pid {running.process.pid}  {addr}, after {time.monotonic() - died_s:.2f} s"
                 )
         except (ArianeError, OSError) as error:
-            if not self.failed.done():
+            if running.program.optional:
+                self._print_line(f"{error}\n{name} is not restarted again; the other programs continue")
+            elif not self.failed.done():
                 self.failed.set_exception(error)
 
     async def _restart(self, running: _Running) -> str:

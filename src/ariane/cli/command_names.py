@@ -14,7 +14,8 @@ from ariane.errors import UsageError
 ALL = "all"
 
 COMMANDS = {
-    "up": "run a name server and a broker on this machine",
+    "up": "run a name server, a broker and the web console on this machine",
+    "console": "run the web console of a cluster",
     "namesrv": "run a name server",
     "broker": "run a broker, or administer one",
     "topic": "create, change, list and delete topics",

@@ -1,7 +1,8 @@
 """Generates demo traffic: orders of three steps, sent in order, consumed in order by two groups, and traced.
 
 `run_once_and_verify` sends ORDERS orders, waits until both groups and the pipeline have processed them, and verifies the
-outcome; `run_forever` sends until it is stopped and prints its state every few seconds. Faults: `demo_tracker`.
+outcome; `run_forever` sends until it is stopped and prints its state every few seconds, with the traffic of `demo_scenarios`.
+Faults: `demo_tracker`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import typer
 
+from ariane.cli.demo_scenarios import run_scenarios
 from ariane.cli.demo_tracker import STEPS, DemoTracker, build_report, verify
 from ariane.client.producer import Producer
 from ariane.client.push_consumer import PushConsumer
@@ -25,6 +27,7 @@ from ariane.cluster.admin import Admin
 from ariane.errors import ArianeError
 from ariane.model import ids
 from ariane.model.message import Message, ReceivedMessage
+from ariane.net.tasks import BackgroundTasks
 from ariane.reports import table_views
 from ariane.tables import JOURNEYS, table_format
 
@@ -77,10 +80,13 @@ async def run_once_and_verify(namesrv: str, tables: Path | None, print_line: Pri
 
 
 async def run_forever(namesrv: str, tables: Path | None, print_line: PrintLine, stop: asyncio.Event) -> None:
-    """Send a few orders per second until `stop` is set."""
+    """Send a few orders per second, and the messages of the scenarios, until `stop` is set."""
     tracker = DemoTracker(GROUPS)
     async with AsyncExitStack() as clients:
         producer = await _open_clients(clients, namesrv, tracker)
+        scenarios = BackgroundTasks("demo")
+        clients.push_async_callback(scenarios.close)
+        scenarios.start(run_scenarios(namesrv), "scenarios")
         print_line("demo      sending orders; press Ctrl-C to stop")
         sending = asyncio.ensure_future(_send_endlessly(producer, tracker))
         while not stop.is_set() and not sending.done():

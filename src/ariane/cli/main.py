@@ -23,6 +23,7 @@ from ariane.cli import (
     cat_command,
     cluster_command,
     collect_command,
+    console_command,
     dead_letter_command,
     delayed_command,
     doctor_command,
@@ -74,6 +75,7 @@ _add(
     "ariane up --demo  # with traffic and the pipeline",
     "ariane up --demo --exit  # send 1,000 orders, verify the outcome",
 )
+app.add_typer(console_command.app, name="console", rich_help_panel=SERVERS)
 _add("namesrv", namesrv_command.namesrv, SERVERS, "ariane namesrv -c conf/namesrv.conf", "ariane namesrv --port 9876")
 app.add_typer(broker_command.app, name="broker", rich_help_panel=SERVERS)
 app.add_typer(topic_command.app, name="topic", rich_help_panel=CLUSTER)

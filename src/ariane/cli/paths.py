@@ -5,8 +5,9 @@ HOME/                     --home, else $ARIANE_HOME, else ~/.ariane; `up --demo`
   store/                              of the broker, in RocketMQ's file formats
   tables/                             of the pipeline: tables, checkpoints, spark.log
   archive/                            of `ariane archive run`
+  console/                            of the web console: accounts, sessions, alert rules, audit log
   logs/                               up.log namesrv.log broker.log pipeline.err *.err (output before the log was open)
-  up.pid namesrv.pid broker.pid pipeline.pid
+  up.pid namesrv.pid broker.pid pipeline.pid console.pid
 
 All commands resolve the home by one rule (`tables_dir`, `archive_dir`) and print the directory that they read or write.
 """
@@ -28,6 +29,7 @@ from ariane.errors import ConfigError, StoreError, UsageError
 
 TABLES = "tables"  # the only part of a demo that is retained: `ariane trace` works after `up --demo --exit`
 ARCHIVE = "archive"
+CONSOLE = "console"
 UP_PID = "up.pid"
 
 
@@ -50,6 +52,11 @@ def tables_dir(home: Path | None) -> Path:
 def archive_dir(home: Path | None) -> Path:
     """Return the directory of the archive: HOME/archive, or `home` itself unless `ariane up` uses it."""
     return _part_of(home, ARCHIVE)
+
+
+def console_dir(home: Path | None) -> Path:
+    """Return the directory of the web console's data: HOME/console."""
+    return (home or default_home()) / CONSOLE
 
 
 def existing_tables_dir(home: Path | None) -> Path:

@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from ariane.errors import ProtocolError
+from ariane.errors import ProtocolError, UsageError
 from ariane.model import host
 from ariane.model.topic import group_name_fault, topic_name_fault
 
@@ -118,6 +118,23 @@ def non_blank(text: object) -> str:
     if not str(text).strip():
         raise typer.BadParameter("empty value: expected a text.")
     return str(text)
+
+
+def check_no_options(context: typer.Context, program: str) -> None:
+    """Check that options of a program do not precede a subcommand, which would ignore them.
+
+    Args:
+        context: Context of a group of commands that also runs a program.
+        program: The program with its article, for the error.
+
+    Raises:
+        UsageError: there is one.
+    """
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if source is not None and source.name == "COMMANDLINE":
+            place = f"place the options of {context.invoked_subcommand} after its name"
+            raise UsageError(parameter.opts[0], None, f"is an option of {program} that is run; {place}")
 
 
 def _shortened(value: str) -> str:

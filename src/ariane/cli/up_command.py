@@ -1,35 +1,33 @@
-"""`ariane up`: runs a name server and a broker on this machine, optionally with demo traffic and the pipeline.
+"""`ariane up`: runs a name server, a broker and the console on this machine, optionally with demo traffic and the pipeline.
 
-up ─→ locked home ─→ ChildProcesses: namesrv, broker [, pipeline] ─→ demo traffic | wait for Ctrl-C
+up ─→ locked home ─→ ChildProcesses: namesrv, broker, console [, slave, pipeline] ─→ demo traffic | wait for Ctrl-C
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
+import contextlib
 import os
 import shlex
-import socket
 import time
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
+from ariane.cli import console_command, run_server, server_ports, shared_options, signals, spark_options
 from ariane.cli import paths as homes
-from ariane.cli import run_server, shared_options, signals, spark_options
-from ariane.cli.child_processes import ChildProcess, ChildProcesses
-from ariane.errors import ArianeError, ConfigError, UsageError
+from ariane.cli.child_processes import ChildProcess, ChildProcesses, ChildProcessFailed
+from ariane.cli.server_ports import BROKER_OFFSETS, LOOPBACK
+from ariane.errors import ArianeError, UsageError
+from ariane.net.tasks import BackgroundTasks
 
 T = TypeVar("T")
 
-LOOPBACK = "127.0.0.1"
 NAMESRV_PORT = 9876
 BROKER_PORT = 10911
-BROKER_OFFSETS = (0, -2, 1)  # relative to the broker's port: remoting, VIP channel, HA
-# A free port may have a neighbour in use, and the broker needs three.
-PORT_TRIES = 50
+CONSOLE_PORT = 8080
 INTERRUPTED = 130  # exit status after SIGINT, as in shells
 
 
@@ -68,29 +66,89 @@ def up(
     broker_port: Annotated[
         int, typer.Option(parser=_broker_port, metavar="PORT", help="Port of the broker.")
     ] = BROKER_PORT,
+    console_port: Annotated[
+        int | None,
+        typer.Option(
+            parser=shared_options.port,
+            metavar="PORT",
+            help=f"Port of the web console.  [default: {CONSOLE_PORT}, or the next free one]",
+        ),
+    ] = None,
+    no_console: Annotated[bool, typer.Option("--no-console", help="Omit the web console.")] = False,
 ) -> None:
-    """Run a name server and a broker on this machine.
+    """Run a name server, a broker and the web console on this machine.
 
     Runs until Ctrl-C. A process that dies is restarted.
     """
     if exit_after and not demo:
         raise UsageError("--exit", None, "requires --demo; specify both")
-    if namesrv_port and broker_port and namesrv_port - broker_port in BROKER_OFFSETS:
-        fix = f"the broker listens on {broker_port - 2}, {broker_port} and {broker_port + 1}: specify another port"
-        raise UsageError("--namesrv-port", namesrv_port, fix)
+    if no_console and console_port is not None:
+        raise UsageError("--console-port", console_port, "has no effect with --no-console; specify one of them")
+    _check_distinct(namesrv_port, broker_port, console_port)
     # The script asks whether Spark is needed; only the demo runs a pipeline.
     if demo and os.environ.get(spark_options.PROBE):
         spark_options.require_spark()
     home_lock = homes.locked_home(home or homes.default_home()) if home or not demo else homes.temporary_home()
     with home_lock as directory:
         run_server.log_to(directory / "logs" / "up.log")  # log records of the demo's clients
-        # Chosen before the start, because a restarted server has to come back at the same address.
-        name_server = _choose_port("--namesrv-port", namesrv_port, demo)
-        ports = name_server, _choose_port("--broker-port", broker_port, demo, BROKER_OFFSETS)
+        # A run that verifies its outcome and exits has no reader of a console, and nothing to show of a slave.
+        has_console = not no_console and not exit_after
+        ports = _choose_ports(
+            namesrv_port, broker_port, console_port, demo, has_console=has_console, has_slave=demo and not exit_after
+        )
         try:
-            run_server.run_loop(_up(directory, demo, exit_after, *ports))
+            run_server.run_loop(_up(directory, demo, exit_after, ports))
         except Interrupted:
             raise typer.Exit(INTERRUPTED) from None
+
+
+class Ports(NamedTuple):
+    """Ports of the servers; None: the server is not started."""
+
+    namesrv: int
+    broker: int
+    slave: int | None
+    console: int | None
+
+
+def _check_distinct(namesrv: int, broker: int, console: int | None) -> None:
+    """Check that no two servers have the same port; 0 stands for any.
+
+    Raises:
+        UsageError: the name server or the console has a port of another server.
+    """
+    brokers = f"the broker listens on {broker - 2}, {broker} and {broker + 1}: specify another port"
+    for option, port in (("--namesrv-port", namesrv), ("--console-port", console)):
+        if port and broker and port - broker in BROKER_OFFSETS:
+            raise UsageError(option, port, brokers)
+    if console and console == namesrv:
+        raise UsageError("--console-port", console, "is the port of the name server: specify another port")
+
+
+def _choose_ports(
+    namesrv: int, broker: int, console: int | None, demo: bool, *, has_console: bool, has_slave: bool
+) -> Ports:
+    """Choose all ports before the start, because a restarted server has to come back at the same address."""
+
+    def choose(option: str, port: int, offsets: tuple[int, ...] = (0,)) -> int:
+        chosen = server_ports.choose_port(
+            option, port, may_move=demo, print_line=print_line, offsets=offsets, reserved=reserved
+        )
+        reserved.update(chosen + offset for offset in offsets)
+        return chosen
+
+    reserved: set[int] = set()
+    namesrv = choose("--namesrv-port", namesrv)
+    broker = choose("--broker-port", broker, BROKER_OFFSETS)
+    slave = choose("--broker-port", 0, BROKER_OFFSETS) if has_slave else None
+    if not has_console:
+        return Ports(namesrv, broker, slave, None)
+    # Many programs use 8080, and a broker has to start whether or not one of them runs.
+    if console is None:
+        console = server_ports.choose_next_port("--console-port", CONSOLE_PORT, print_line, reserved)
+    else:
+        console = choose("--console-port", console)
+    return Ports(namesrv, broker, slave, console)
 
 
 def print_line(line: str) -> None:
@@ -98,17 +156,40 @@ def print_line(line: str) -> None:
     typer.echo(f"{time.strftime('%H:%M:%S')} {line}")
 
 
-async def _up(home: Path, demo: bool, exit_after: bool, namesrv_port: int, broker_port: int) -> None:
+async def _up(home: Path, demo: bool, exit_after: bool, ports: Ports) -> None:
     print_line(f"home      {home}")
     with signals.loop_stop_event() as stop:
-        async with ChildProcesses(home, print_line) as programs:
-            namesrv = await _run_unless(stop, programs.start(_name_server(home, namesrv_port)))
-            port = namesrv.rpartition(":")[2]
-            await _run_unless(stop, programs.start(_broker(home, f"{LOOPBACK}:{port}", broker_port)))
-            serving = f"{LOOPBACK}:{port}"
+        async with ChildProcesses(home, print_line) as programs, contextlib.AsyncExitStack() as background:
+            namesrv = await _run_unless(stop, programs.start(_name_server(home, ports.namesrv)))
+            serving = f"{LOOPBACK}:{namesrv.rpartition(':')[2]}"
+            await _run_unless(stop, programs.start(_broker(home, serving, ports.broker)))
             print_line(f"ready     namesrv {serving}: use this address in clients (NAMESRV_ADDR={serving})")
+            # Not waited for: clients can use the broker while the console starts.
+            tasks = BackgroundTasks("up")
+            background.push_async_callback(tasks.close)
+            tasks.start(_start_optional(programs, home, serving, ports), "start the console")
             work = _demo(programs, home, serving, exit_after, stop) if demo else _wait_for(stop)
             await _run_while_alive(work, programs)
+
+
+async def _start_optional(programs: ChildProcesses, home: Path, namesrv: str, ports: Ports) -> None:
+    """Start the demo's slave and the console. If one cannot start, report it: the broker works without them."""
+    if ports.slave is not None:
+        await _start_reported(programs, _slave(home, namesrv, ports.slave))
+    if ports.console is None:
+        return
+    if fault := console_command.install_fault():
+        print_line(f"console   off: {fault}")
+    else:
+        await _start_reported(programs, _console(home, namesrv, ports.console))
+
+
+async def _start_reported(programs: ChildProcesses, program: ChildProcess) -> None:
+    """Start a program, or print why it does not start."""
+    try:
+        await programs.start(program)
+    except (ChildProcessFailed, OSError) as error:
+        print_line(f"{program.name:<9} off: {error}")
 
 
 async def _demo(programs: ChildProcesses, home: Path, namesrv: str, exit_after: bool, stop: asyncio.Event) -> None:
@@ -197,6 +278,27 @@ def _broker(home: Path, namesrv: str, port: int) -> ChildProcess:
     return ChildProcess("broker", (*arguments, *_supervised(home, "broker")))
 
 
+def _slave(home: Path, namesrv: str, port: int) -> ChildProcess:
+    settings = {
+        "brokerClusterName": "DefaultCluster",
+        "brokerName": "broker-a",
+        "brokerRole": "SLAVE",
+        "brokerId": "1",
+        "bindAddress": LOOPBACK,
+        "brokerIP1": LOOPBACK,
+        "storePathRootDir": str(home / "store-slave"),
+    }
+    conf = _write_default_config(home / "conf" / "slave.conf", settings)
+    arguments = ("broker", "-c", str(conf), "-n", namesrv, "--port", str(port))
+    return ChildProcess("slave", (*arguments, *_supervised(home, "slave")), optional=True)
+
+
+def _console(home: Path, namesrv: str, port: int) -> ChildProcess:
+    arguments = ("console", "-n", namesrv, "--port", str(port), "--home", str(homes.tables_dir(home)))
+    data = ("--data", str(homes.console_dir(home)))
+    return ChildProcess("console", (*arguments, *data, *_supervised(home, "console")), optional=True)
+
+
 def _supervised(home: Path, name: str) -> tuple[str, ...]:
     return ("--log", str(home / "logs" / f"{name}.log"), "--until-stdin-closes")
 
@@ -207,44 +309,3 @@ def _write_default_config(path: Path, settings: dict[str, str]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()), encoding="utf-8")
     return path
-
-
-def _choose_port(option: str, port: int, demo: bool, offsets: tuple[int, ...] = (0,)) -> int:
-    """Return `port`, or a free one if `port` is 0, or is used and a demo may move.
-
-    The servers get a fixed port, so that one that is killed restarts on the same port.
-
-    Raises:
-        ConfigError: `port`, or a port at the `offsets` from it, is not available.
-    """
-    fault = _port_fault(port, offsets) if port else None
-    if port and fault is None:
-        return port
-    if fault is not None and (not demo or fault[1].errno != errno.EADDRINUSE):
-        used, error = fault
-        reason = "in use by another program" if error.errno == errno.EADDRINUSE else "not permitted"
-        raise ConfigError(option, port, f"port {used} is {reason} ({error.strerror}); stop it, or specify another port")
-    for _ in range(PORT_TRIES):
-        with socket.socket() as probe:
-            probe.bind((LOOPBACK, 0))
-            free = int(probe.getsockname()[1])
-        if _port_fault(free, offsets) is None:
-            if fault is not None:
-                print_line(f"port {fault[0]} is in use, the demo uses {free}")
-            return free
-    raise ConfigError(option, port, "no free port found; specify one")
-
-
-def _port_fault(port: int, offsets: tuple[int, ...]) -> tuple[int, OSError] | None:
-    """Return the first port that is not available and the error; None if all are available."""
-    for offset in offsets:
-        if not 0 < port + offset <= shared_options.PORT_MAX:
-            return port + offset, OSError(errno.EADDRINUSE, "not a valid port")
-        with socket.socket() as probe:
-            # As the servers do: a port in TIME_WAIT is available.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((LOOPBACK, port + offset))
-            except OSError as error:
-                return port + offset, error
-    return None

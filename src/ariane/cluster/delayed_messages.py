@@ -9,6 +9,7 @@ Only pending messages are fetched: the entries of a queue have the due times of 
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import re
 from collections.abc import AsyncIterator
@@ -34,6 +35,7 @@ from ariane.protocol.requests.routing import KvTableBody, TopicTable
 TIMER_QUEUE, CANCEL_QUEUE = 0, 1  # queues of the timer topic
 ENTRIES = 1_000  # entries per request; a broker may return fewer
 LIMIT = 1_000
+AT_ONCE = 32  # requests for single messages in flight to one broker
 DUE_MIN_MS = 10**12  # a smaller tags code is not a time of this century, but the hash of a tag
 UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -203,19 +205,26 @@ class DelayedOperations(MessageOperations):
             if entry.tags_code > now_ms and number not in cancelled and wanted.accepts_time(entry.tags_code):
                 pending.append((entry.tags_code, number, entry.physic_offset))
         found: dict[str, DelayedMessage] = {}
-        for due_ms, _, offset in sorted(pending):
-            answer = await self.peers.request(
-                server.addr, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessage(offset), timeout_ms=self.timeout_ms
-            )
-            if answer.code != ResponseCode.SUCCESS:
-                continue  # its file was removed after the timer was moved to the end of the log
-            message = to_message(record.decode(answer.body), server.broker)
-            delayed = DelayedMessage(due_ms, message.properties.get(REAL_TOPIC, ""), None, message)
-            if wanted.accepts(delayed):
-                found[message.message_id] = delayed
+        pending.sort()
+        # In pages, because reading one message after another takes a round trip each.
+        for page in (pending[start : start + AT_ONCE] for start in range(0, len(pending), AT_ONCE)):
+            messages = await asyncio.gather(*(self._view(server, offset) for _, _, offset in page))
+            for (due_ms, _, _), message in zip(page, messages, strict=True):
+                if message is None:
+                    continue  # its file was removed after the timer was moved to the end of the log
+                delayed = DelayedMessage(due_ms, message.properties.get(REAL_TOPIC, ""), None, message)
+                if wanted.accepts(delayed):
+                    found[message.message_id] = delayed
             if len(found) >= limit:
                 break
         return list(found.values())
+
+    async def _view(self, server: BrokerServer, offset: int) -> ReceivedMessage | None:
+        """Return the message at a position of the commit log; None if it was deleted."""
+        answer = await self.peers.request(
+            server.addr, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessage(offset), timeout_ms=self.timeout_ms
+        )
+        return to_message(record.decode(answer.body), server.broker) if answer.code == ResponseCode.SUCCESS else None
 
     async def _entries(self, server: BrokerServer, queue_id: int) -> AsyncIterator[tuple[int, QueueEntry]]:
         """Yield the entries of a queue of the timer topic with their numbers."""

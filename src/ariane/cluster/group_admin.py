@@ -296,6 +296,16 @@ class GroupOperations(ClusterConnection):
             raise NotFound("connected producer of group", group)
         return ProducerConnections(tuple(clients[client_id] for client_id in sorted(clients)), answers.unavailable)
 
+    async def all_producers(
+        self, servers: Sequence[BrokerServer] | None = None
+    ) -> Answers[dict[str, tuple[ProducerInfo, ...]]]:
+        """Return the producers that are connected to each master, by group.
+
+        Args:
+            servers: Brokers to ask (`select_brokers`); None: all masters.
+        """
+        return await self.ask_all(await self.select_brokers() if servers is None else servers, self.producers)
+
     async def producers(self, server: BrokerServer) -> dict[str, tuple[ProducerInfo, ...]]:
         """Return the producers that are connected to a broker, by group.
 

@@ -2,7 +2,7 @@
 
     code  result                                        method
     28    runtime information, as texts by key          runtime_table()
-    21    names of the topics                           topic_names()
+    21    names of the topics; their settings           topic_names(), topic_configs()
     43    committed offsets of all groups               committed_offsets()
     202   queues of a topic: id, min and max offset     queue_ranges(topic)
     303   age of the oldest unconsumed message          oldest_ages(topic, group)
@@ -21,6 +21,7 @@ from typing import TypeVar
 import msgspec
 
 from ariane.errors import ProtocolError, ReplyError
+from ariane.model.topic import TopicConfig
 from ariane.net.name_servers import Requester
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
@@ -99,8 +100,12 @@ class StatisticsRequests:
 
     async def topic_names(self) -> frozenset[str]:
         """Return the names of all topics of a master."""
+        return frozenset(await self.topic_configs())
+
+    async def topic_configs(self) -> dict[str, TopicConfig]:
+        """Return the settings of all topics of a master, by name."""
         answer = await self.request_ok(RequestCode.GET_ALL_TOPIC_CONFIG)
-        return frozenset(fastjson.decode(answer.body, TopicTable).topic_config_table)
+        return fastjson.decode(answer.body, TopicTable).topic_config_table
 
     async def committed_offsets(self) -> dict[Pair, dict[int, int]]:
         """Return (topic, group) → queue id → committed offset."""

@@ -81,9 +81,18 @@ class TopicOperations(TopicQueries):
         Raises:
             ConfigError, ServerUnavailable, PartialFailure: as `create_topic`.
         """
-        _check(config)
         targets = await self.select_brokers() if servers is None else servers
-        return await self.change(*(_put_change(server.addr, config) for server in targets))
+        return await self.put_topics([(server, config) for server in targets])
+
+    async def put_topics(self, configs: Sequence[tuple[BrokerServer, TopicConfig]]) -> list[Change]:
+        """Create topics, or replace their configurations, with one configuration per master.
+
+        Raises:
+            ConfigError, PartialFailure: as `create_topic`.
+        """
+        for _, config in configs:
+            _check(config)
+        return await self.change(*(_put_change(server.addr, config) for server, config in configs))
 
     async def check_topic_is_new(self, topic: str, servers: Sequence[BrokerServer]) -> None:
         """Check that none of these servers has a topic.

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ariane.cluster.connection import BrokerServer, BrokerUnavailable, gather_bounded
+from ariane.cluster.connection import Answers, BrokerServer, BrokerUnavailable, gather_bounded
 from ariane.cluster.name_server_admin import NameServerOperations
 from ariane.errors import ReplyError, RouteNotFound
 from ariane.model.message import MessageQueue
@@ -103,6 +103,28 @@ class TopicQueries(NameServerOperations):
             for topic, config in table.items():
                 copies.setdefault((server.cluster, topic), []).append((server.broker, config))
         return [_summarize(*names, copies[names]) for names in sorted(copies)], answers.unavailable
+
+    async def topic_configs(self, topic: str, servers: Sequence[BrokerServer] | None = None) -> Answers[TopicConfig]:
+        """Return the configuration of a topic on each master that has it, sorted by broker.
+
+        Args:
+            topic: Name of the topic.
+            servers: Masters to ask (`select_brokers`); None: all.
+
+        Raises:
+            RouteNotFound: all masters responded, and none has the topic.
+        """
+
+        # 4.9.4 has no request for one topic: a broker sends its whole table.
+        async def ask(server: BrokerServer) -> TopicConfig | None:
+            answer = await self.request(server.addr, RequestCode.GET_ALL_TOPIC_CONFIG, is_slow=True)
+            return fastjson.decode(answer.body, TopicTable).topic_config_table.get(topic)
+
+        answers = await self.ask_all(await self.select_brokers() if servers is None else servers, ask)
+        configs = [(server, config) for server, config in answers.values if config is not None]
+        if not configs and not answers.unavailable:
+            raise RouteNotFound(topic, f"no broker registered with {', '.join(self.name_servers)} has it")
+        return Answers(configs, answers.unavailable)
 
     async def list_topic_groups(self) -> TopicDirectory:
         """Return the topics of each cluster with their consumer groups; topics of retries and dead letters are omitted."""

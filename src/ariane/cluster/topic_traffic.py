@@ -70,6 +70,17 @@ class TrafficOperations(TopicQueries, GroupLagOperations):
         traffic = tuple(traffic for traffic, _ in results if traffic is not None)
         return TrafficReport(traffic, tuple(unavailable.values()))
 
+    async def stored_traffic(self, topic: str) -> tuple[Traffic | None, tuple[BrokerUnavailable, ...]]:
+        """Return the messages stored in a topic over all of its masters, None if one did not respond, and those that did not.
+
+        Raises:
+            RouteNotFound: the topic does not exist.
+        """
+        names = {data.broker_name for data in (await self.fetch_route(topic)).broker_datas}
+        masters = [server for server in await self.select_brokers() if server.broker in names]
+        stored, unavailable = await self._statistic(PUTS, topic, masters)
+        return stored, tuple(unavailable)
+
     async def _topic_traffic(self, topic: str) -> tuple[TopicTraffic | None, list[BrokerUnavailable]]:
         try:
             route = await self.fetch_route(topic)

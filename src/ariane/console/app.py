@@ -13,7 +13,7 @@ from fastapi import APIRouter, FastAPI
 from fastapi.staticfiles import StaticFiles
 
 import ariane
-from ariane.console.api import overview_api
+from ariane.console.api import delayed_api, overview_api, producer_api, transaction_api
 from ariane.console.pages import login_pages, overview_pages
 from ariane.console.security.access_middleware import AccessMiddleware
 from ariane.console.security.security_headers import SecurityHeadersMiddleware
@@ -23,7 +23,12 @@ from ariane.console.web import errors
 API_PREFIX = "/api/v1"
 
 PAGES: tuple[APIRouter, ...] = (overview_pages.router, login_pages.router)
-APIS: tuple[APIRouter, ...] = (overview_api.router,)
+APIS: tuple[APIRouter, ...] = (
+    overview_api.router,
+    producer_api.router,
+    delayed_api.router,
+    transaction_api.router,
+)
 
 
 def create_app(services: AbstractAsyncContextManager[ConsoleServices]) -> FastAPI:

@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager
 
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.cluster.admin import Admin
+from ariane.console.live.guarded_pool import GuardedPool
+from ariane.console.live.server_health import ServerHealth
 from ariane.console.security.accounts import ConsoleAccounts
 from ariane.console.security.audit_log import AuditLog
 from ariane.console.security.audit_notes import watch_changes
@@ -65,5 +67,5 @@ class ConsoleServices:
 async def open_services(settings: ConsoleSettings, *, clock: Clock = SYSTEM_CLOCK) -> AsyncIterator[ConsoleServices]:
     """Yield the services of a console; close connections and background tasks at the end."""
     sign = functools.partial(signing.sign, settings.credentials) if settings.credentials else None
-    async with ConnectionPool(sign=sign) as peers:
+    async with GuardedPool(health=ServerHealth(clock), sign=sign, clock=clock) as peers:
         yield ConsoleServices(settings=settings, peers=peers, clock=clock)

@@ -1,11 +1,14 @@
 """The detail round of a scrape: values that take a request per topic, group or client.
 
-    code  at       value                                   requests
+    code  at       value                                   requests    [flags of `PollScope`]
     203   masters  clients and subscriptions of a group    1 per group
-    307   masters  rates of a client                       1 per client and group
+    307   masters  rates of a client                       1 per client and group [client_rates]
     315   masters  TOPIC_PUT_NUMS, then TOPIC_PUT_SIZE     1 or 2 per topic
     315   masters  GROUP_GET_NUMS, then GROUP_GET_SIZE     1 or 2 per topic and group
-    315   masters  SNDBCK_PUT_NUMS                         1 per topic and group that has returned messages
+    315   masters  SNDBCK_PUT_NUMS                         1 per topic and group that has returned messages [returned]
+    315   masters  GROUP_GET_NUMS of retry topics          1 per group that has returned messages [retries]
+    43    slaves   pairs of topic and group                1 [slaves]
+    315   slaves   GROUP_GET_NUMS                          1 per topic and group [slaves]
     303   masters  age of the oldest unconsumed message    1 per topic and group with a lag
     328   masters  producers                               1
 
@@ -52,6 +55,7 @@ class _OnlineConsumers(msgspec.Struct, frozen=True, rename="camel"):
     """The part of the response to 203 that is used here."""
 
     connection_set: tuple[ClientConnection, ...] = ()
+    consume_type: str | int | None = None
     message_model: str | int | None = "CLUSTERING"
     subscription_table: dict[str, Any] = {}
 
@@ -63,11 +67,12 @@ class _ReportedRates(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class BrokerDetails(NamedTuple):
-    """Details of one master, as in `ScrapedBroker`."""
+    """Details of one master, as in `ScrapedBroker`; of a slave only the rates."""
 
     producers: Mapping[str, int] | None
     rates: Mapping[tuple[str, str], MinuteRate]
     ages_ms: Mapping[Pair, int]
+    lost_rates: frozenset[tuple[str, str]]
 
 
 class ClusterDetails(NamedTuple):
@@ -77,31 +82,52 @@ class ClusterDetails(NamedTuple):
     """Monotonic time."""
     duration_s: float
     brokers: Mapping[str, BrokerDetails]
-    """Details by the address of the master; a broker that stopped responding is missing."""
+    """Details by the address of the broker; one that stopped responding is missing."""
     groups: Mapping[str, GroupState]
     statuses: tuple[ClientRates, ...]
+
+
+class PollScope(NamedTuple):
+    """What a poll requests beyond what every reader of snapshots needs."""
+
+    client_rates: bool = True
+    """Ask each client for its rates."""
+    returned: bool = True
+    """Request the rate of messages that groups sent back."""
+    retries: bool = False
+    """Request the rate at which groups receive from their retry topics."""
+    slaves: bool = False
+    """Request the rates of groups at slaves, too, which may serve their reads."""
+    remember_s: float = 0.0
+    """Time for which a broker that no name server lists any more is still polled."""
+
+
+EXPORTER_SCOPE = PollScope()
 
 
 class DetailRound:
     """One detail round."""
 
-    def __init__(self, peers: Requester, *, timeout_ms: float, clock: Clock) -> None:
+    def __init__(self, peers: Requester, *, timeout_ms: float, clock: Clock, scope: PollScope = EXPORTER_SCOPE) -> None:
         self._peers = peers
+        self._scope = scope
         self._timeout_ms = timeout_ms
         self._clock = clock
 
     async def run(self, brokers: Sequence[ScrapedBroker], groups: frozenset[str]) -> ClusterDetails:
-        """Return the details of the masters among `brokers` and of `groups`."""
+        """Return the details of the brokers that responded and of `groups`."""
         started_s = self._clock.monotonic()
         masters = {broker.addr: broker for broker in brokers if broker.is_master and broker.is_up}
         requests = {addr: StatisticsRequests(self._peers, addr, timeout_ms=self._timeout_ms) for addr in masters}
         states, homes = await self._groups(requests, groups)
-        statuses = await self._statuses(requests, states, homes)
-        responses = await asyncio.gather(
-            *(self._broker(requests[addr], broker, states) for addr, broker in masters.items()), return_exceptions=True
-        )
+        statuses = await self._statuses(requests, states, homes) if self._scope.client_rates else ()
+        rounds = {addr: self._broker(requests[addr], broker, states) for addr, broker in masters.items()}
+        if self._scope.slaves:
+            slaves = [broker.addr for broker in brokers if broker.is_up and not broker.is_master]
+            rounds |= {addr: self._slave(addr) for addr in slaves}
+        responses = await asyncio.gather(*rounds.values(), return_exceptions=True)
         details = {}
-        for addr, response in zip(masters, responses, strict=True):
+        for addr, response in zip(rounds, responses, strict=True):
             if isinstance(response, ArianeError):
                 log.warning("Broker %s stopped responding: %s", addr, response)
             elif isinstance(response, BaseException):
@@ -162,14 +188,24 @@ class DetailRound:
         self, requests: StatisticsRequests, broker: ScrapedBroker, groups: Mapping[str, GroupState]
     ) -> BrokerDetails:
         pairs = list(list_pairs(broker, groups))
-        rates = await asyncio.gather(*(_statistics(requests, wanted) for wanted in _wanted_statistics(broker, pairs)))
+        wanted = _wanted_statistics(broker, pairs, self._scope)
+        rates, lost = await _all_statistics(requests, wanted)
         lagging = [pair for pair in pairs if _lagging_queues(broker, pair)]
         ages = await asyncio.gather(*(_age(requests, broker, pair) for pair in lagging))
         return BrokerDetails(
             await _producers(requests),
-            {key: rate for table in rates for key, rate in table.items()},
+            rates,
             {pair: age for pair, age in zip(lagging, ages, strict=True) if age is not None},
+            lost,
         )
+
+    async def _slave(self, addr: str) -> BrokerDetails:
+        requests = StatisticsRequests(self._peers, addr, timeout_ms=self._timeout_ms)
+        # Slaves copy the offsets of their master, which may not respond.
+        pairs = await requests.committed_offsets()
+        wanted = [StatisticKey(f"{topic}@{group}", ("GROUP_GET_NUMS",)) for topic, group in pairs]
+        rates, lost = await _all_statistics(requests, wanted)
+        return BrokerDetails(None, rates, {}, lost)
 
 
 class StatisticKey(NamedTuple):
@@ -179,30 +215,45 @@ class StatisticKey(NamedTuple):
     names: tuple[str, ...]
 
 
-def _wanted_statistics(broker: ScrapedBroker, pairs: Iterable[Pair]) -> list[StatisticKey]:
+def _wanted_statistics(broker: ScrapedBroker, pairs: Iterable[Pair], scope: PollScope) -> list[StatisticKey]:
     wanted = [StatisticKey(broker.cluster, (name,)) for name in ("BROKER_PUT_NUMS", "BROKER_GET_NUMS")]
     for topic in broker.topics:
         if not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             wanted.append(StatisticKey(topic, ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE")))
     for topic, group in pairs:
         if topic.startswith(RETRY_PREFIX):
+            if scope.retries and any(last for _, _, last in broker.topics[topic]):
+                wanted.append(StatisticKey(f"{topic}@{group}", ("GROUP_GET_NUMS",)))
             continue
         wanted.append(StatisticKey(f"{topic}@{group}", ("GROUP_GET_NUMS", "GROUP_GET_SIZE")))
         returned = broker.topics.get(retry_topic(group), ()) + broker.topics.get(dlq_topic(group), ())
         # Without a message in the retry or dead-letter topic nothing was sent back, which spares a request per pair.
-        if any(last for _, _, last in returned):
+        if scope.returned and any(last for _, _, last in returned):
             wanted.append(StatisticKey(f"{topic}@{group}", ("SNDBCK_PUT_NUMS",)))
     return wanted
 
 
-async def _statistics(requests: StatisticsRequests, wanted: StatisticKey) -> dict[tuple[str, str], MinuteRate]:
-    found = {}
+async def _all_statistics(
+    requests: StatisticsRequests, wanted: Iterable[StatisticKey]
+) -> tuple[dict[tuple[str, str], MinuteRate], frozenset[tuple[str, str]]]:
+    """Return the statistics that exist, and those whose request was rejected."""
+    tables = await asyncio.gather(*(_statistics(requests, one) for one in wanted))
+    results = {key: rate for table in tables for key, rate in table.items()}
+    found = {key: rate for key, rate in results.items() if rate is not None}
+    return found, frozenset(results.keys() - found.keys())
+
+
+async def _statistics(requests: StatisticsRequests, wanted: StatisticKey) -> dict[tuple[str, str], MinuteRate | None]:
+    """Return the statistics of a key that exist; None instead of one whose request was rejected."""
+    found: dict[tuple[str, str], MinuteRate | None] = {}
     for name in wanted.names:
         item = await requests.minute_statistic(name, wanted.key)
         # Where the number does not exist, the size does not either.
-        if item is None or item is NOT_COUNTED:
+        if item is NOT_COUNTED:
             break
-        found[name, wanted.key] = MinuteRate(item.sum, item.tps)
+        found[name, wanted.key] = None if item is None else MinuteRate(item.sum, item.tps)
+        if item is None:
+            break
     return found
 
 
@@ -218,8 +269,15 @@ async def _group_state(requests: StatisticsRequests, group: str) -> GroupState |
     except ProtocolError as error:
         requests.record_failure(f"consumers of {group}", error)
         return None
-    clients = sorted(ConnectedClient(one.client_addr, one.client_id) for one in body.connection_set)
-    return GroupState(tuple(clients), body.message_model in _BROADCASTING, frozenset(body.subscription_table))
+    clients = (
+        ConnectedClient(one.client_addr, one.client_id, one.language, one.version) for one in body.connection_set
+    )
+    return GroupState(
+        tuple(sorted(clients, key=lambda client: client[:2])),
+        body.message_model in _BROADCASTING,
+        frozenset(body.subscription_table),
+        body.consume_type,
+    )
 
 
 def _merged(first: GroupState | None, second: GroupState) -> GroupState:
@@ -228,7 +286,7 @@ def _merged(first: GroupState | None, second: GroupState) -> GroupState:
         return second
     ids = {client.client_id for client in first.clients}
     more = tuple(client for client in second.clients if client.client_id not in ids)
-    return GroupState(first.clients + more, first.is_broadcasting, first.topics | second.topics)
+    return GroupState(first.clients + more, first.is_broadcasting, first.topics | second.topics, first.consume_type)
 
 
 async def _client_rates(requests: StatisticsRequests, group: str, client: ConnectedClient) -> list[ClientRates]:

@@ -9,6 +9,7 @@ than a scrape may. So lags and the lists of brokers, topics and groups are alway
 over a minute, may be one scrape older. Nothing is polled between scrapes.
 
 All brokers are polled at the same time. A broker that does not respond in time is `is_up=False` in the snapshot, without values.
+The web console polls in the same way, but less often in a large cluster; between these polls `poll_brokers` asks for 106 and 28.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import msgspec
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.cluster.statistics_requests import StatisticsRequests
 from ariane.errors import ArianeError
-from ariane.metrics.cluster_details import BrokerDetails, ClusterDetails, DetailRound
+from ariane.metrics.cluster_details import EXPORTER_SCOPE, BrokerDetails, ClusterDetails, DetailRound, PollScope
 from ariane.metrics.pauses import Pauses
 from ariane.metrics.scraped_cluster import ClientRates, GroupState, ScrapedBroker, ScrapedCluster, compute_progress
 from ariane.net.name_servers import NameServerClient, Requester
@@ -47,6 +48,8 @@ class ListedBroker(NamedTuple):
     name: str
     broker_id: int
     addr: str
+    is_registered: bool = True
+    """Whether a name server lists it; otherwise one did so before."""
 
 
 class PolledCluster(NamedTuple):
@@ -74,6 +77,7 @@ class ClusterPoller:
         name_servers: Addresses of the name servers; brokers of all of them are polled.
         detail_wait_s: Time that a scrape waits for its detail round.
         timeout_ms: Time limit of one request.
+        scope: What to request, and how long to remember brokers.
         clock: Replaced by tests.
     """
 
@@ -84,6 +88,7 @@ class ClusterPoller:
         *,
         detail_wait_s: float = DETAIL_WAIT_S,
         timeout_ms: float = REQUEST_TIMEOUT_MS,
+        scope: PollScope = EXPORTER_SCOPE,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._peers = peers
@@ -92,8 +97,12 @@ class ClusterPoller:
         }
         self.detail_wait_s = detail_wait_s
         self._timeout_ms = timeout_ms
+        self._scope = scope
         self._clock = clock
-        self._known_topics: dict[str, frozenset[str]] = {}  # of each master when it last responded
+        # Brokers with the time when a name server last listed them, by name and id, to remember them for a while.
+        self._listed: dict[tuple[str, int], tuple[ListedBroker, float]] = {}
+        # Topics and groups of each master when it last responded.
+        self._known_names: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
         self._polling: asyncio.Task[PolledCluster] | None = None  # shared by concurrent scrapes
         self._refreshing: asyncio.Task[ClusterDetails] | None = None  # the detail round in flight
         self._details: ClusterDetails | None = None  # of the last complete detail round
@@ -101,11 +110,20 @@ class ClusterPoller:
         self._requests = 0  # of base rounds since the start
         self._failed = 0  # those that a broker rejected
 
-    async def poll(self, base_timeout_s: float = BASE_TIMEOUT_S) -> PolledCluster:
-        """Return the state of the cluster. Concurrent callers share one poll."""
+    async def poll(self, base_timeout_s: float | None = BASE_TIMEOUT_S) -> PolledCluster:
+        """Return the state of the cluster. Concurrent callers share one poll.
+
+        Args:
+            base_timeout_s: Time limit of the requests of one broker's base round; None: only that of each request.
+        """
         if self._polling is None or self._polling.done():
             self._polling = asyncio.create_task(self._poll(base_timeout_s))
         return await asyncio.shield(self._polling)
+
+    async def poll_brokers(self) -> tuple[tuple[ScrapedBroker, ...], dict[str, bool]]:
+        """Return all brokers with their runtime information alone, and whether each name server responded."""
+        listed, name_servers = await self._list_brokers()
+        return tuple(await asyncio.gather(*map(self._runtime_only, listed))), name_servers
 
     async def close(self) -> None:
         """Cancel the polls that are running."""
@@ -114,13 +132,12 @@ class ClusterPoller:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _poll(self, base_timeout_s: float) -> PolledCluster:
+    async def _poll(self, base_timeout_s: float | None) -> PolledCluster:
         started = self._clock.monotonic()
         listed, name_servers = await self._list_brokers()
-        polled = await asyncio.gather(*(self._base(broker, base_timeout_s) for broker in listed))
-        brokers = [broker for broker, _ in polled]
+        brokers = await asyncio.gather(*(self._base(broker, base_timeout_s) for broker in listed))
         base_s = self._clock.monotonic() - started
-        groups = frozenset().union(*(names for _, names in polled))
+        groups = frozenset[str]().union(*(broker.group_names for broker in brokers))
         details = await self._refreshed_details(brokers, groups)
         return PolledCluster(
             await _snapshot(brokers, groups, details),
@@ -132,7 +149,7 @@ class ClusterPoller:
         )
 
     async def _list_brokers(self) -> tuple[list[ListedBroker], dict[str, bool]]:
-        """Return the brokers that any name server lists, and which name servers responded."""
+        """Return the brokers that any name server lists or listed recently, and which name servers responded."""
         responses = await asyncio.gather(
             *(client.fetch_cluster() for client in self._name_servers.values()), return_exceptions=True
         )
@@ -149,15 +166,38 @@ class ClusterPoller:
                 for name, broker in response.broker_addr_table.items():
                     for broker_id, broker_addr in broker.broker_addrs.items():
                         found[name, broker_id] = ListedBroker(broker.cluster, name, broker_id, broker_addr)
-        return [found[key] for key in sorted(found)], is_up
+        remembered = self._remembered(found, is_known=any(is_up.values()))
+        return [broker for _, broker in sorted((found | remembered).items())], is_up
+
+    def _remembered(
+        self, found: Mapping[tuple[str, int], ListedBroker], *, is_known: bool
+    ) -> dict[tuple[str, int], ListedBroker]:
+        """Return brokers that are not in `found` and were recently. `is_known`: whether a name server responded."""
+        if not self._scope.remember_s:
+            return {}
+        now_s = self._clock.monotonic()
+        self._listed |= {key: (broker, now_s) for key, broker in found.items()}
+        # While no name server responds, it is unknown who is registered: no broker is forgotten.
+        expired = [key for key, (_, listed_s) in self._listed.items() if now_s - listed_s > self._scope.remember_s]
+        for key in expired if is_known else ():
+            del self._listed[key]
+        others = {key: broker for key, (broker, _) in self._listed.items() if key not in found}
+        return {key: broker._replace(is_registered=not is_known) for key, broker in others.items()}
 
     def _report_silence(self, server: str, reason: object) -> None:
         if server not in self._silent:
             self._silent.add(server)
             log.warning("%s does not respond: %s", server, reason)
 
-    async def _base(self, target: ListedBroker, timeout_s: float) -> tuple[ScrapedBroker, frozenset[str]]:
-        """Return the base values of a broker, and the names of its groups."""
+    async def _runtime_only(self, target: ListedBroker) -> ScrapedBroker:
+        requests = StatisticsRequests(self._peers, target.addr, timeout_ms=self._timeout_ms)
+        try:
+            return ScrapedBroker(**target._asdict(), is_up=True, runtime=await requests.runtime_table())
+        except ArianeError as error:
+            return ScrapedBroker(**target._asdict(), is_up=False, reason=str(error))
+
+    async def _base(self, target: ListedBroker, timeout_s: float | None) -> ScrapedBroker:
+        """Return the base values of a broker."""
         requests = StatisticsRequests(self._peers, target.addr, timeout_ms=self._timeout_ms)
         try:
             async with asyncio.timeout(timeout_s):
@@ -165,41 +205,45 @@ class ClusterPoller:
                     result = await self._master(target, requests)
                 else:
                     runtime = await requests.runtime_table()
-                    result = ScrapedBroker(**target._asdict(), is_up=True, runtime=runtime), frozenset()
+                    result = ScrapedBroker(**target._asdict(), is_up=True, runtime=runtime)
             self._silent.discard(f"Broker {target.name} ({target.addr})")
             return result
         except (ArianeError, TimeoutError) as error:
-            reason = str(error) or f"not finished within {timeout_s:g} s"
+            reason = str(error) or f"not finished within {timeout_s} s"
             self._report_silence(f"Broker {target.name} ({target.addr})", reason)
-            known = self._known_topics.get(target.name)
-            return ScrapedBroker(**target._asdict(), is_up=False, expected_topics=known), frozenset()
+            topics, groups = self._known_names.get(target.name, (None, None))
+            return ScrapedBroker(
+                **target._asdict(), is_up=False, reason=reason, expected_topics=topics, expected_groups=groups
+            )
         finally:
             self._requests += requests.count
             self._failed += len(requests.faults)
 
-    async def _master(self, target: ListedBroker, requests: StatisticsRequests) -> tuple[ScrapedBroker, frozenset[str]]:
+    async def _master(self, target: ListedBroker, requests: StatisticsRequests) -> ScrapedBroker:
         # Offsets are requested before the ends of queues, so that a lag is never too small.
         runtime, offsets, topics, groups = await asyncio.gather(
-            requests.runtime_table(), requests.committed_offsets(), requests.topic_names(), _groups(requests)
+            requests.runtime_table(), requests.committed_offsets(), requests.topic_configs(), _groups(requests)
         )
         names = sorted(topics)
+        groups |= {group for _, group in offsets}
         ranges = await asyncio.gather(*(requests.queue_ranges(topic) for topic in names))
-        self._known_topics[target.name] = topics
-        state = ScrapedBroker(
+        self._known_names[target.name] = frozenset(topics), groups
+        return ScrapedBroker(
             **target._asdict(),
             is_up=True,
             runtime=runtime,
             topics={topic: queues for topic, queues in zip(names, ranges, strict=True) if queues is not None},
+            topic_configs=topics,
+            group_names=groups,
             offsets=offsets,
         )
-        return state, groups | {group for _, group in offsets}
 
     async def _refreshed_details(
         self, brokers: Sequence[ScrapedBroker], groups: frozenset[str]
     ) -> ClusterDetails | None:
         """Return the newest details that are available within the wait."""
         if self._refreshing is None:
-            detail_round = DetailRound(self._peers, timeout_ms=self._timeout_ms, clock=self._clock)
+            detail_round = DetailRound(self._peers, timeout_ms=self._timeout_ms, clock=self._clock, scope=self._scope)
             self._refreshing = asyncio.create_task(detail_round.run(brokers, groups))
         if self._details is None or self._details.duration_s <= self.detail_wait_s:
             # A round that takes longer is not waited for: the scrape would be late, and without newer details.
@@ -239,4 +283,11 @@ async def _snapshot(
 def _broker_with_details(broker: ScrapedBroker, details: BrokerDetails | None) -> ScrapedBroker:
     if details is None or not broker.is_up:
         return broker
-    return msgspec.structs.replace(broker, producers=details.producers, rates=details.rates, ages_ms=details.ages_ms)
+    return msgspec.structs.replace(
+        broker,
+        producers=details.producers,
+        rates=details.rates,
+        ages_ms=details.ages_ms,
+        has_rates=True,
+        lost_rates=details.lost_rates,
+    )

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from ariane.metrics.pauses import Pauses
-from ariane.model.topic import DLQ_PREFIX
+from ariane.model.topic import DLQ_PREFIX, TopicConfig
 from ariane.protocol.requests.callbacks import ConsumeStatus
 from ariane.protocol.requests.routing import MASTER_ID
 
@@ -46,20 +46,34 @@ class ScrapedBroker(msgspec.Struct, frozen=True, kw_only=True):
     """ip:port as registered with the name servers."""
     is_up: bool
     """Whether the broker responded."""
+    is_registered: bool = True
+    """Whether a name server lists it; one that none lists any more is polled for some more time (`PollScope.remember_s`)."""
+    reason: str = ""
+    """Why it did not respond; empty if it did."""
     runtime: Mapping[str, str] = {}
     """Runtime information (request 28), as texts by RocketMQ's key."""
     topics: Mapping[str, tuple[QueueRange, ...]] = {}
     """Queues of each topic; of masters only, as the following ones."""
+    topic_configs: Mapping[str, TopicConfig] = {}
+    """Settings of each topic."""
+    group_names: frozenset[str] = frozenset()
+    """Groups that have a configuration or offsets."""
     offsets: Mapping[Pair, Mapping[int, int]] = {}
     """Committed offsets by queue."""
     producers: Mapping[str, int] | None = None
     """Number of connected producers of each group; None: unknown."""
     rates: Mapping[tuple[str, str], MinuteRate] = {}
-    """Statistics by RocketMQ's name and key."""
+    """Statistics by RocketMQ's name and key; of slaves, too, if they were requested."""
+    has_rates: bool = False
+    """Whether all statistics were requested: then one that is not in `rates` was never counted, unless it is in `lost_rates`."""
+    lost_rates: frozenset[tuple[str, str]] = frozenset()
+    """Statistics whose request the broker rejected."""
     ages_ms: Mapping[Pair, int] = {}
     """Age of the oldest message that a group has not consumed, for groups with a lag."""
     expected_topics: frozenset[str] | None = frozenset()
     """Topics of a master that did not respond, as far as they are known; None: unknown."""
+    expected_groups: frozenset[str] | None = frozenset()
+    """Its groups, in the same way."""
 
     @property
     def is_master(self) -> bool:
@@ -68,18 +82,24 @@ class ScrapedBroker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConnectedClient(NamedTuple):
-    """A client of a group: its address as the broker sees it, and its id."""
+    """A client of a group: its address as the broker sees it, its id, its language, and the number of its version."""
 
     addr: str
     client_id: str
+    language: str | None = None
+    version: int | None = None
 
 
 class GroupState(NamedTuple):
-    """A consumer group: its connected clients, whether it broadcasts, and the topics that it subscribes to."""
+    """A consumer group: its connected clients, whether it broadcasts, and the topics that it subscribes to.
+
+    `consume_type` is that of RocketMQ: CONSUME_PASSIVELY (push) or CONSUME_ACTIVELY (pull); None without clients.
+    """
 
     clients: tuple[ConnectedClient, ...] = ()
     is_broadcasting: bool = False
     topics: frozenset[str] = frozenset()
+    consume_type: str | int | None = None
 
 
 class ClientRates(NamedTuple):

@@ -117,6 +117,12 @@ class ConnectionPool:
             task.add_done_callback(lambda done: self._connecting.pop(addr, None))
         return await asyncio.shield(task)
 
+    def drop(self, addr: str, reason: str) -> None:
+        """Close the connection to `addr`, if there is one: requests in flight raise ConnectionLost with `reason`."""
+        connection = self._connections.get(addr)
+        if connection is not None:
+            connection.drop(reason)
+
     async def _connect(self, addr: str) -> Connection:
         if self._closed:
             raise ConnectionLost(addr, "not opened: the connection pool is closed")

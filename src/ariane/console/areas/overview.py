@@ -6,7 +6,7 @@ from ariane.console.services import ConsoleServices
 from ariane.console.web.view_model import View
 
 
-class BrokerRow(View):
+class OverviewBroker(View):
     """A broker on the overview."""
 
     name: str
@@ -26,7 +26,7 @@ class OverviewView(View):
     """Time of the values, in milliseconds since the epoch."""
     unavailable: list[str]
     """Servers that did not respond, with the reason."""
-    brokers: list[BrokerRow]
+    brokers: list[OverviewBroker]
     """All registered brokers."""
 
 
@@ -38,7 +38,7 @@ async def overview(services: ConsoleServices) -> OverviewView:
         answers = await admin.fetch_runtimes(servers)
     runtimes = dict(answers.values)
     rows = [
-        BrokerRow(
+        OverviewBroker(
             name=server.broker,
             addr=server.addr,
             is_master=server.is_master,

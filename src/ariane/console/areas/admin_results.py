@@ -1,0 +1,20 @@
+"""What an `Admin` did, as values of views: changes, and servers that did not respond."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ariane.cluster.admin import Admin
+from ariane.cluster.connection import BrokerUnavailable
+from ariane.console.web.view_model import ChangeResult
+
+
+def result_of(admin: Admin, notice: str) -> ChangeResult:
+    """Return the changes that an `Admin` executed, or would execute in a dry run."""
+    changes = [f"{change.summary} on {change.addr}" for change in admin.changes]
+    return ChangeResult(notice=notice, changes=changes, is_dry_run=admin.is_dry_run)
+
+
+def texts_of(unavailable: Iterable[BrokerUnavailable]) -> list[str]:
+    """Return servers that did not respond as texts, each server once: several requests of a page may have failed."""
+    return [str(broker) for broker in {broker.addr or broker.broker: broker for broker in unavailable}.values()]

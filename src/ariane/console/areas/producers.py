@@ -1,0 +1,162 @@
+"""Producers: the clients that are connected to brokers as members of producer groups.
+
+Brokers register a producer by its group and its client id, not by the topics that it sends to. A filter by topic therefore
+selects the brokers of the topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ariane.cluster.admin import Admin
+from ariane.cluster.connection import BrokerServer, BrokerUnavailable
+from ariane.console.areas.admin_results import texts_of
+from ariane.console.services import ConsoleServices
+from ariane.console.web.paging import ListQuery, Page, paginate
+from ariane.console.web.view_model import View
+from ariane.errors import NotFound
+from ariane.protocol.requests.admin import ClientConnection
+from ariane.protocol.requests.brokers import ProducerInfo
+from ariane.protocol.versions import version_name
+
+
+class ProducerQuery(ListQuery):
+    """Which producers to return."""
+
+    group: str = ""
+    """Only this producer group; with `topic`, brokers without a list of all producers are asked about the group, too."""
+    topic: str = ""
+    """Only producers that are connected to brokers of this topic."""
+
+
+class ProducerRow(View):
+    """A client in a producer group."""
+
+    group: str
+    """Producer group."""
+    client_id: str
+    """Client id."""
+    addr: str
+    """Address of the client, `ip:port`, at the first of its brokers."""
+    language: str | None
+    """Language of the client."""
+    version: str
+    """Version of the client's library."""
+    last_update_ms: int | None
+    """Last heartbeat at any broker, in milliseconds since the epoch; null: the broker does not report it."""
+    brokers: list[str]
+    """Names of the brokers to which it is connected."""
+
+
+class ProducersView(View):
+    """Connected producers."""
+
+    as_of_ms: int
+    """Time of the values, in milliseconds since the epoch."""
+    unavailable: list[str]
+    """Brokers that did not respond, with the reason."""
+    group: str
+    """Group that was asked for; empty: all."""
+    topic: str
+    """Topic that was asked for; empty: all brokers."""
+    groups: int
+    """Producer groups with a connected client."""
+    producers: Page[ProducerRow]
+    """Clients; one that is in several groups has a row for each."""
+
+
+COLUMNS = {
+    "group": lambda row: (row.group, row.client_id),
+    "clientId": lambda row: row.client_id,
+    "addr": lambda row: row.addr,
+    "language": lambda row: row.language,
+    "version": lambda row: row.version,
+    "lastUpdate": lambda row: row.last_update_ms,
+}
+
+
+async def producer_list(services: ConsoleServices, query: ProducerQuery) -> ProducersView:
+    """Return the connected producers.
+
+    Raises:
+        RouteNotFound: no name server has the topic.
+        UsageError: the query names an unknown column.
+    """
+    as_of_ms = services.clock.now_ms()
+    async with services.admin() as admin:
+        servers = await _masters(admin, query.topic)
+        answers = await admin.all_producers(servers)
+        unavailable: tuple[BrokerUnavailable, ...] = answers.unavailable
+        rows = _rows(answers.values)
+        # Brokers before 4.9 have no list of all producers, but respond about one group.
+        if answers.unavailable and query.group and query.topic:
+            connected, unavailable = await _connected(admin, query.group, query.topic)
+            rows += _missing_rows(query.group, connected, rows)
+    shown = [row for row in rows if not query.group or row.group == query.group]
+    return ProducersView(
+        as_of_ms=as_of_ms,
+        unavailable=texts_of(unavailable),
+        group=query.group,
+        topic=query.topic,
+        groups=len({row.group for row in shown}),
+        producers=paginate(
+            shown, query, name=lambda row: f"{row.group} {row.client_id} {row.addr}", columns=COLUMNS, sort="group"
+        ),
+    )
+
+
+async def _masters(admin: Admin, topic: str) -> list[BrokerServer]:
+    masters = await admin.select_brokers()
+    if not topic:
+        return masters
+    names = {data.broker_name for data in (await admin.fetch_route(topic)).broker_datas}
+    return [server for server in masters if server.broker in names]
+
+
+async def _connected(
+    admin: Admin, group: str, topic: str
+) -> tuple[tuple[ClientConnection, ...], tuple[BrokerUnavailable, ...]]:
+    try:
+        return await admin.producer_connections(group, topic)
+    except NotFound:
+        return (), ()
+
+
+def _rows(values: Iterable[tuple[BrokerServer, dict[str, tuple[ProducerInfo, ...]]]]) -> list[ProducerRow]:
+    """Return one row per group and client, whatever the number of its brokers."""
+    found: dict[tuple[str, str], list[tuple[str, ProducerInfo]]] = {}
+    for server, groups in values:
+        for group, producers in groups.items():
+            for producer in producers:
+                found.setdefault((group, producer.client_id), []).append((server.broker, producer))
+    return [
+        ProducerRow(
+            group=group,
+            client_id=client_id,
+            addr=copies[0][1].remote_ip.lstrip("/"),
+            language=copies[0][1].language,
+            version=version_name(copies[0][1].version),
+            last_update_ms=max(producer.last_update_ms for _, producer in copies) or None,
+            brokers=sorted({broker for broker, _ in copies}),
+        )
+        for (group, client_id), copies in found.items()
+    ]
+
+
+def _missing_rows(
+    group: str, connections: Iterable[ClientConnection], rows: Iterable[ProducerRow]
+) -> list[ProducerRow]:
+    listed = {row.client_id for row in rows if row.group == group}
+    return [
+        ProducerRow(
+            group=group,
+            client_id=client.client_id,
+            addr=client.client_addr.lstrip("/"),
+            language=client.language,
+            version=version_name(client.version),
+            last_update_ms=None,
+            brokers=[],
+        )
+        for client in connections
+        if client.client_id not in listed
+    ]

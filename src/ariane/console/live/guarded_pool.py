@@ -1,0 +1,152 @@
+"""Connections that fail fast: a server that does not respond delays a page by one second at most, however often it is asked.
+
+    request ─→ silent? ──yes─→ ConnectionLost immediately; a probe in the background, at most one per PROBE_EVERY_S
+                 │ no
+                 └─→ no response within LIMIT_MS, to nothing that this server was asked ─→ silent: all requests in flight fail
+
+A request with a longer time limit (a broker that visits every queue, or asks a client) is accompanied by a probe, so that it waits
+for a server that works and not for one that hangs. A probe is a request for runtime information (28): any response will do, also
+that of a name server, which does not support it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+
+import msgspec
+
+from ariane.clock import SYSTEM_CLOCK, Clock
+from ariane.console.live.server_health import ServerHealth
+from ariane.errors import ConnectionLost, RequestTimeout
+from ariane.net.connection import Connection, Sign
+from ariane.net.connection_pool import REQUEST_TIMEOUT_MS, ConnectionPool
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.command import Command
+
+LIMIT_MS = 1_000.0
+PROBE_EVERY_S = 1.0
+# A server that was not probed for this long is asked again, because the console was not used meanwhile.
+FORGET_S = 15.0
+
+
+class GuardedPool(ConnectionPool):
+    """Connections to the servers of a cluster.
+
+    Args:
+        health: Which servers are silent; shared with other pools.
+        sign: Signs outgoing requests.
+        limit_ms: Time within which a server responds to a probe.
+        clock: Replaced by tests.
+    """
+
+    def __init__(
+        self,
+        *,
+        health: ServerHealth,
+        sign: Sign | None = None,
+        limit_ms: float = LIMIT_MS,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        super().__init__(sign=sign)
+        self._health = health
+        self._limit_ms = limit_ms
+        self._clock = clock
+        self._loop: asyncio.AbstractEventLoop | None = None  # that of the first request, in which all connections are
+        self._probes: dict[str, asyncio.Task[None]] = {}  # in flight, by address
+        health.add_listener(self._on_silence)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._health.remove_listener(self._on_silence)
+        for probe in list(self._probes.values()):
+            probe.cancel()
+        await super().__aexit__(kind, error, trace)
+
+    async def request(
+        self,
+        addr: str,
+        code: int,
+        header: msgspec.Struct | None = None,
+        body: bytes = b"",
+        *,
+        timeout_ms: float = REQUEST_TIMEOUT_MS,
+    ) -> Command:
+        """Send a request to `addr` and return the response, whatever its code.
+
+        Raises:
+            RequestTimeout: no response within `timeout_ms`.
+            ConnectionLost: the connection was refused or closed, or the server did not respond lately.
+        """
+        self._check(addr)
+        started_s = self._clock.monotonic()
+        if timeout_ms > self._limit_ms:
+            self._start_probe(addr)
+        try:
+            response = await super().request(addr, code, header, body, timeout_ms=timeout_ms)
+        except RequestTimeout:
+            # A server that responded to others meanwhile is busy with this request, or waits for a client.
+            if timeout_ms >= self._limit_ms and not self._health.has_responded_since(addr, started_s):
+                self._health.report_silence(addr, f"no response within {timeout_ms:.0f} ms")
+            raise
+        except ConnectionLost:
+            if silence := self._health.silence(addr):
+                raise ConnectionLost(addr, silence.reason) from None
+            raise
+        self._health.report_response(addr)
+        return response
+
+    async def connect(self, addr: str) -> Connection:
+        """Return the open connection to `addr`, connecting if there is none.
+
+        Raises:
+            RequestTimeout: not connected within the limit.
+            ConnectionLost: the connection was refused.
+        """
+        self._loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._limit_ms / 1000):
+                return await super().connect(addr)
+        except TimeoutError:
+            raise RequestTimeout(addr, self._limit_ms) from None
+
+    def _check(self, addr: str) -> None:
+        """Raise ConnectionLost if a server is silent, unless it is time to ask it again."""
+        silence = self._health.silence(addr)
+        if silence is None:
+            return
+        waited_s = self._clock.monotonic() - silence.checked_s
+        if waited_s >= FORGET_S:
+            self._health.report_attempt(addr)
+            return
+        if waited_s >= PROBE_EVERY_S:
+            self._start_probe(addr)
+        raise ConnectionLost(
+            addr, f"not asked, it did not respond lately ({silence.reason}); it is probed every second"
+        )
+
+    def _start_probe(self, addr: str) -> None:
+        if addr not in self._probes:
+            self._health.report_attempt(addr)
+            probe = self._probes[addr] = asyncio.create_task(self._probe(addr))
+            probe.add_done_callback(lambda _: self._probes.pop(addr))
+
+    async def _probe(self, addr: str) -> None:
+        try:
+            await super().request(addr, RequestCode.GET_BROKER_RUNTIME_INFO, timeout_ms=self._limit_ms)
+        except RequestTimeout:
+            self._health.report_silence(addr, f"no response within {self._limit_ms:.0f} ms")
+        except ConnectionLost:
+            # Refused: each further request fails immediately without this class, and succeeds as soon as the server is back.
+            self._health.report_response(addr)
+        else:
+            self._health.report_response(addr)
+
+    def _on_silence(self, addr: str) -> None:
+        # Called in the thread that noticed it; connections belong to the thread of their loop.
+        reason = "the server did not respond to another request"
+        if self._loop is asyncio.get_running_loop():
+            self.drop(addr, reason)  # immediately: requests that follow use a new connection
+        elif self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self.drop, addr, reason)

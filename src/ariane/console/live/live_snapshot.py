@@ -1,0 +1,242 @@
+"""The polled state of a cluster, as the rows that lists search, sort and page. Pure values; `snapshot_builder` fills them.
+
+    LiveSnapshot ─┬─ NameServerRow     one per configured name server
+                  ├─ BrokerRow         one per master and slave
+                  ├─ TopicRow          one per topic, summed over all masters
+                  ├─ GroupRow          one per consumer group, summed over all masters and slaves
+                  │    └─ BrokerShare  the part of one broker in a group's rate
+                  └─ LiveHistory       rates and lags of about the last hour
+
+None is an unknown value, never 0. A sum with an unknown part is the sum of the known parts, and `…_is_partial` is True; it is
+None if no part is known. The garbage collector does not visit the rows (`gc=False`): there may be 10,000 of them, and they are
+part of no cycle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from ariane.console.live.live_history import LiveHistory
+
+TopicKind = Literal["normal", "retry", "dlq", "delay", "system"]
+ConsumeType = Literal["push", "pull"]
+MessageModel = Literal["clustering", "broadcasting"]
+
+
+class NameServerRow(msgspec.Struct, frozen=True, gc=False):
+    """A name server.
+
+    Attributes:
+        addr: HOST:PORT, as configured.
+        is_up: Whether it responded.
+    """
+
+    addr: str
+    is_up: bool
+
+
+class BrokerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A master or slave. All figures are None while the broker does not respond."""
+
+    cluster: str
+    """Name of its cluster."""
+    broker: str
+    """Broker name, which a master shares with its slaves."""
+    broker_id: int
+    """0: master."""
+    addr: str
+    """HOST:PORT, as registered with the name servers."""
+    is_up: bool
+    """Whether it responded. False: its state is unknown."""
+    is_registered: bool = True
+    """Whether a name server lists it. One that no longer is remains in the list for some minutes."""
+    reason: str = ""
+    """Why it is unknown; empty if it responded."""
+    version: str | None = None
+    """Name of its version, such as V4_9_4."""
+    boot_ms: int | None = None
+    """When it was started."""
+    tps_in: float | None = None
+    """Messages stored per second, over the last 10 s."""
+    tps_out: float | None = None
+    """Messages delivered per second, over the last 10 s."""
+    put_today: int | None = None
+    """Messages stored since midnight of the broker's clock."""
+    got_today: int | None = None
+    """Messages delivered since then."""
+    put_yesterday: int | None = None
+    """Messages stored on the day before."""
+    got_yesterday: int | None = None
+    """Messages delivered on the day before."""
+    disk_ratio: float | None = None
+    """Used share of the commit log's disk, 0 to 1."""
+    log_start: int | None = None
+    """First position of the commit log."""
+    log_end: int | None = None
+    """End of the commit log in bytes."""
+    dispatch_behind_bytes: int | None = None
+    """Bytes of the commit log that consumers cannot read yet."""
+    replication_lag_bytes: int | None = None
+    """Of a slave: bytes of its master's commit log that it does not have yet."""
+    replication_delay_ms: int | None = None
+    """Of a slave: time since its master's commit log ended where the slave's ends now; 0 if it has everything."""
+    replication_delay_is_minimum: bool = False
+    """Whether the delay began before the console observed the master, so that it is longer."""
+    earliest_ms: int | None = None
+    """Store time of the oldest message."""
+
+    @property
+    def is_master(self) -> bool:
+        """Whether it is the master of its name."""
+        return self.broker_id == 0
+
+
+class TopicRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A topic, summed over the masters that have it."""
+
+    topic: str
+    """Its name."""
+    kind: TopicKind
+    """`retry` and `dlq` topics belong to a group; `delay` holds messages until they are due; `system` belongs to the broker."""
+    clusters: tuple[str, ...] = ()
+    """Clusters whose masters have it."""
+    brokers: tuple[str, ...] = ()
+    """Names of the brokers that have it, those that do not respond included."""
+    queues: int | None = None
+    """Number of queues of all brokers."""
+    read_queues: int | None = None
+    """Queues that consumers read, of all brokers."""
+    write_queues: int | None = None
+    """Queues that producers choose from, of all brokers."""
+    perms: tuple[int, ...] = ()
+    """Permissions that it has on any broker: 2 write, 4 read, 6 both."""
+    messages: int | None = None
+    """Messages in its queues."""
+    tps_in: float | None = None
+    """Messages stored per second, over the last minute; always None for `retry` and `dlq`, whose rate is not requested."""
+    bytes_in: float | None = None
+    """Bytes stored per second, over the last minute."""
+    groups: tuple[str, ...] = ()
+    """Consumer groups that have offsets or a subscription, sorted."""
+    is_partial: bool = False
+    """Whether a master that has the topic does not respond, so that the sums lack its part."""
+    tps_is_partial: bool = False
+    """The same for the rates."""
+
+
+class BrokerShare(msgspec.Struct, frozen=True, gc=False):
+    """The messages per second that one broker delivers to a group.
+
+    Attributes:
+        broker: Broker name.
+        broker_id: 0 for the master; a slave's share is that of reads that it serves.
+        tps: Messages per second over the last minute; None: the broker does not respond.
+    """
+
+    broker: str
+    broker_id: int
+    tps: float | None
+
+
+class GroupRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A consumer group, summed over all brokers."""
+
+    group: str
+    """Its name."""
+    is_system: bool = False
+    """Whether it belongs to the broker or to a tool."""
+    topics: tuple[str, ...] = ()
+    """Topics that it has offsets of or subscribes to, sorted, without its retry topic."""
+    lag: int | None = None
+    """Messages that it has not consumed yet, those of its retry topic included."""
+    lag_is_partial: bool = False
+    """Whether the lag lacks queues or brokers whose state is unknown."""
+    oldest_age_ms: int | None = None
+    """Age of the oldest message that it has not consumed; None without a lag, or if unknown."""
+    tps: float | None = None
+    """Messages delivered per second over the last minute: the sum of masters and slaves."""
+    tps_is_partial: bool = False
+    """Whether the rate lacks brokers that do not respond."""
+    shares: tuple[BrokerShare, ...] = ()
+    """The rate by broker, slaves included, sorted."""
+    clients: int | None = None
+    """Number of connected clients."""
+    consume_type: ConsumeType | None = None
+    """How its clients consume; None without clients."""
+    model: MessageModel | None = None
+    """`broadcasting` groups have their offsets at the clients; None without clients."""
+    versions: tuple[str, ...] = ()
+    """Versions of its clients, sorted."""
+    languages: tuple[str, ...] = ()
+    """Languages of its clients, sorted."""
+    dead_letters: int | None = None
+    """Messages in its dead-letter topic; 0 without that topic."""
+    dead_letters_is_partial: bool = False
+    """Whether the dead letters lack brokers that do not respond."""
+
+
+class ClusterTotals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Sums over the cluster; None if no part is known."""
+
+    tps_in: float | None = None
+    """Messages stored per second, of all masters, over the last 10 s."""
+    tps_out: float | None = None
+    """Messages delivered per second, of all masters and slaves, over the last 10 s."""
+    tps_is_partial: bool = False
+    """Whether the rates lack a broker that does not respond."""
+    lag: int | None = None
+    """Sum of the lags of all groups that do not broadcast."""
+    lag_is_partial: bool = False
+    """Whether the lag lacks that of a group."""
+
+
+class LiveSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of all clusters of the name servers. Rows are sorted by name."""
+
+    as_of_ms: int
+    """Time at which the poll of brokers began; 0 if there was none yet. The older of the times if there are several."""
+    base_as_of_ms: int | None = None
+    """The same for topics, queues, offsets and lags; None: not polled yet, and these rows are empty."""
+    details_as_of_ms: int | None = None
+    """The same for rates of topics and groups, clients, and ages; None: not polled yet, and these are unknown."""
+    name_servers: tuple[NameServerRow, ...] = ()
+    """All name servers."""
+    brokers: tuple[BrokerRow, ...] = ()
+    """All masters and slaves, by cluster, name and id."""
+    topics: tuple[TopicRow, ...] = ()
+    """All topics, system topics included."""
+    groups: tuple[GroupRow, ...] = ()
+    """All consumer groups, system groups included."""
+    totals: ClusterTotals = ClusterTotals()
+    """Sums over all clusters."""
+    unavailable: tuple[str, ...] = ()
+    """Servers that did not respond, as sentences for people."""
+    history: LiveHistory = msgspec.field(default_factory=LiveHistory)
+    """Rates and lags of about the last hour; shared by all snapshots."""
+    topic_index: Mapping[str, TopicRow] = {}
+    """`topics` by name."""
+    group_index: Mapping[str, GroupRow] = {}
+    """`groups` by name."""
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether topics and groups were polled. False shortly after the start: pages then say that data is being collected."""
+        return self.base_as_of_ms is not None
+
+    def topic(self, name: str) -> TopicRow | None:
+        """Return the row of a topic; None if no master has it."""
+        return self.topic_index.get(name)
+
+    def group(self, name: str) -> GroupRow | None:
+        """Return the row of a consumer group; None if no master has it."""
+        return self.group_index.get(name)
+
+
+def index_rows(
+    topics: tuple[TopicRow, ...], groups: tuple[GroupRow, ...]
+) -> tuple[dict[str, TopicRow], dict[str, GroupRow]]:
+    """Return `topic_index` and `group_index` of a snapshot."""
+    return {row.topic: row for row in topics}, {row.group: row for row in groups}

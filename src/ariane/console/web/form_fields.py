@@ -1,0 +1,71 @@
+"""Fields of forms that need more than pydantic's types: optional numbers, names in a list, and times."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, tzinfo
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, StringConstraints
+
+from ariane.errors import UsageError
+
+UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*([smhd])", re.ASCII)
+_MS = re.compile(r"\d{11,15}", re.ASCII)  # fewer digits are seconds, or a typing error
+
+
+def _blank_to_none(value: Any) -> Any:
+    # A browser sends an empty text for an input without a value.
+    return None if isinstance(value, str) and not value.strip() else value
+
+
+OptionalInt = Annotated[int | None, BeforeValidator(_blank_to_none)]
+OptionalBool = Annotated[bool | None, BeforeValidator(_blank_to_none)]
+OptionalText = Annotated[str | None, BeforeValidator(_blank_to_none)]
+VerbatimText = Annotated[str, StringConstraints(strip_whitespace=False)]
+"""A text whose white space at both ends belongs to it, such as the body of a message."""
+
+
+def parse_duration_ms(text: str, field: str) -> int:
+    """Return the ms of `30s`, `15m`, `1.5h` or `2d`.
+
+    Raises:
+        UsageError: the text has another form, or is 0.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    ms = int(float(match[1]) * UNITS_MS[match[2]]) if match else 0
+    if not ms:
+        raise UsageError(field, text, "expected a positive number followed by s, m, h or d, for example 15m")
+    return ms
+
+
+def parse_time_ms(text: str, now_ms: int, field: str, *, zone: tzinfo = UTC) -> int:
+    """Return a time in ms since the epoch.
+
+    Args:
+        text: `15m` (15 minutes ago), `2026-01-31T10:00` (of `zone` unless it has an offset), or ms since the epoch.
+        now_ms: The current time.
+        field: Name of the field, for the error.
+        zone: Time zone of texts without an offset.
+
+    Raises:
+        UsageError: the text is none of these, or a time before 1970.
+    """
+    text = text.strip()
+    if _MS.fullmatch(text):
+        return int(text)
+    if _DURATION.fullmatch(text):
+        ms = now_ms - parse_duration_ms(text, field)
+    else:
+        try:
+            time = datetime.fromisoformat(text)
+        except ValueError:
+            fix = (
+                "expected a duration before now (15m, 2h, 1d), a date and time (2026-01-31T10:00) or ms since the epoch"
+            )
+            raise UsageError(field, text, fix) from None
+        ms = round((time if time.tzinfo else time.replace(tzinfo=zone)).timestamp() * 1000)
+    if ms < 0:
+        raise UsageError(field, text, "before 1970; expected a later time")
+    return ms

@@ -1,0 +1,68 @@
+"""Times and durations of forms, delays and properties of test messages."""
+
+from __future__ import annotations
+
+from datetime import timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ariane.console.areas.message_sends import parse_delay, parse_properties
+from ariane.console.web.form_fields import parse_duration_ms, parse_time_ms
+from ariane.errors import UsageError
+
+NOW_MS = 1_700_000_000_000
+CHINA = timezone(timedelta(hours=8))
+
+
+def test_times_are_durations_before_now_dates_or_milliseconds() -> None:
+    assert parse_time_ms("15m", NOW_MS, "time") == NOW_MS - 900_000
+    assert parse_time_ms(" 1.5h ", NOW_MS, "time") == NOW_MS - 5_400_000
+    assert parse_time_ms("1970-01-02", NOW_MS, "time") == 86_400_000
+    assert parse_time_ms("1970-01-02T08:00", NOW_MS, "time", zone=CHINA) == 86_400_000
+    assert parse_time_ms("1970-01-02T01:00:00+01:00", NOW_MS, "time", zone=CHINA) == 86_400_000
+    assert parse_time_ms(str(NOW_MS), 0, "time") == NOW_MS
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "-5m", "5 minutes", "2026-13-01", "1969-12-31", "60", "٣m", "1e9s"])
+def test_other_times_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="time"):
+        parse_time_ms(text, NOW_MS, "time")
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_a_time_or_a_usage_error(text: str) -> None:
+    try:
+        assert parse_time_ms(text, NOW_MS, "time") >= 0
+    except UsageError as error:
+        assert error.key == "time"
+
+
+def test_a_duration_is_positive() -> None:
+    assert parse_duration_ms("2d", "due") == 172_800_000
+    with pytest.raises(UsageError, match="due = '0s': expected a positive number"):
+        parse_duration_ms("0s", "due")
+
+
+def test_a_delay_is_a_level_a_duration_or_a_time() -> None:
+    assert parse_delay("", NOW_MS) == (0, 0)
+    assert parse_delay("3", NOW_MS) == (3, 0)
+    assert parse_delay("90s", NOW_MS) == (0, NOW_MS + 90_000)
+    assert parse_delay("2030-01-01", NOW_MS) == (0, 1_893_456_000_000)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "soon", "2020-01-01", "0s"])
+def test_other_delays_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="delay"):
+        parse_delay(text, NOW_MS)
+
+
+def test_properties_are_lines() -> None:
+    assert parse_properties(["color = red", "", "empty=", "a=b=c"]) == {"color": "red", "empty": "", "a": "b=c"}
+
+
+@pytest.mark.parametrize("line", ["color", "=red", "a=1"])
+def test_other_properties_are_refused(line: str) -> None:
+    with pytest.raises(UsageError, match="properties"):
+        parse_properties(["a=0", line])
