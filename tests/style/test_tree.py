@@ -109,7 +109,9 @@ def test_every_package_has_an_init():
 
 
 def test_no_file_is_large():
-    assert [shown(path) for path in kept_files() if path.stat().st_size > BYTES_MAX] == []
+    # Vendored files are as large as their packages make them; scripts/vendor-assets lists them.
+    files = [path for path in kept_files() if "vendor" not in path.parts]
+    assert [shown(path) for path in files if path.stat().st_size > BYTES_MAX] == []
 
 
 def test_servers_never_execute_or_unpickle_data():

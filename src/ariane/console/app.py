@@ -7,22 +7,26 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from importlib import resources
 
 from fastapi import APIRouter, FastAPI
-from fastapi.staticfiles import StaticFiles
 
 import ariane
 from ariane.console.api import delayed_api, overview_api, producer_api, transaction_api
-from ariane.console.pages import login_pages, overview_pages
+from ariane.console.pages import login_pages, overview_pages, preference_pages
 from ariane.console.security.access_middleware import AccessMiddleware
 from ariane.console.security.security_headers import SecurityHeadersMiddleware
 from ariane.console.services import ConsoleServices
-from ariane.console.web import errors
+from ariane.console.web import errors, static_assets
+from ariane.console.web.preferences import PreferencesMiddleware
 
 API_PREFIX = "/api/v1"
 
-PAGES: tuple[APIRouter, ...] = (overview_pages.router, login_pages.router)
+PAGES: tuple[APIRouter, ...] = (
+    overview_pages.router,
+    login_pages.router,
+    preference_pages.router,
+    static_assets.router,
+)
 APIS: tuple[APIRouter, ...] = (
     overview_api.router,
     producer_api.router,
@@ -56,6 +60,5 @@ def create_app(services: AbstractAsyncContextManager[ConsoleServices]) -> FastAP
         app.include_router(router, include_in_schema=False)
     for router in APIS:
         app.include_router(router, prefix=API_PREFIX)
-    static = resources.files("ariane.console") / "static"
-    app.mount("/static", StaticFiles(directory=str(static)), name="static")
+    app.add_middleware(PreferencesMiddleware)
     return app

@@ -3,14 +3,14 @@
     render(request, "topics/list.html", view=…)   a page; for htmx only its content
     changed(request, "created topic orders")      the answer to a form: a notice, then live parts are refreshed, or another page
 
-Texts are translated by `_("…")`, whose key is the English text.
+Templates have the globals `_` (translation), `asset`, `link`, `can` and `preferences`; macros.html describes them.
 """
 
 from __future__ import annotations
 
 from functools import cache
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from fastapi import Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
@@ -20,7 +20,7 @@ import ariane
 from ariane.console.security.audit_notes import note
 from ariane.console.security.identity import identity_of
 from ariane.console.security.roles import ConsoleRole
-from ariane.console.web import text_format
+from ariane.console.web import preferences, static_assets, text_format, translation
 
 NOTICE_COOKIE = "ariane_notice"  # carries the notice of a change to the page that follows it
 NOTICE_MAX_AGE_S = 60
@@ -36,19 +36,10 @@ def render(request: Request, template: str, *, status: int = 200, **context: Any
         context: Variables of the template.
     """
     is_fragment = is_htmx(request)
-    identity = identity_of(request)
     notice = "" if is_fragment else unquote(request.cookies.get(NOTICE_COOKIE, ""))
-    html = _environment().get_template(template).render(
-        request=request,
-        layout="fragment.html" if is_fragment else "layout.html",
-        notice=notice,
-        version=ariane.__version__,
-        _=lambda text, **values: text % values if values else text,
-        identity=identity,
-        can=lambda role: identity is not None and identity.role.includes(ConsoleRole(role)),
-        csrf_token=identity.csrf_token if identity else "",
-        **context,
-    )  # fmt: skip
+    variables = _page_context(request) | context
+    layout = "fragment.html" if is_fragment else "layout.html"
+    html = _environment().get_template(template).render(**variables, layout=layout, notice=notice)
     response = HTMLResponse(html, status_code=status)
     response.headers["Vary"] = "HX-Request"  # a cache must not return the content alone for the whole page
     if notice:
@@ -66,10 +57,8 @@ def changed(request: Request, notice: str, *, location: str | None = None) -> Re
     """
     note(notice)  # for the audit entry of the request
     if is_htmx(request) and location is None:
-        html = _environment().get_template("notice.html").render(notice=notice, kind="success")
-        headers = {"HX-Retarget": "#notices", "HX-Reswap": "innerHTML", "HX-Trigger": "console-changed"}
-        return HTMLResponse(html, headers=headers)
-    target = location or _path_of(request.headers.get("referer", "/"))
+        return _notice(request, notice, "success", headers={"HX-Trigger": "console-changed"})
+    target = location or local_path(request.headers.get("referer", "/"))
     response: Response
     if is_htmx(request):
         response = Response(status_code=204, headers={"HX-Redirect": target})
@@ -82,9 +71,7 @@ def changed(request: Request, notice: str, *, location: str | None = None) -> Re
 def failed(request: Request, message: str, *, status: int) -> HTMLResponse:
     """Return an error: a notice for htmx, otherwise a page."""
     if is_htmx(request):
-        html = _environment().get_template("notice.html").render(notice=message, kind="error")
-        # htmx would swap the error into the part of the page that was requested.
-        return HTMLResponse(html, status, headers={"HX-Retarget": "#notices", "HX-Reswap": "innerHTML"})
+        return _notice(request, message, "error", status=status)
     return render(request, "error.html", status=status, message=message, code=status)
 
 
@@ -93,11 +80,49 @@ def is_htmx(request: Request) -> bool:
     return request.headers.get("HX-Request") == "true"
 
 
-def _path_of(url: str) -> str:
-    """Return the path of a URL. Its host is dropped: the header may name any."""
-    parts = urlsplit(url)
-    path = "/" + parts.path.lstrip("/")  # "//host" would be another host
+def local_path(url: str) -> str:
+    """Return the path and query of a URL. Its host is dropped: a header or parameter may name any."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "/"
+    # Browsers read "//host" and "/\\host" as another host, and remove control characters before they look.
+    path = "/" + parts.path.translate(dict.fromkeys(range(33))).lstrip("/\\")
     return f"{path}?{parts.query}" if parts.query else path
+
+
+def _notice(
+    request: Request, text: str, kind: str, *, status: int = 200, headers: dict[str, str] | None = None
+) -> HTMLResponse:
+    """Return a notice that htmx shows above the content, not in the part of the page that was requested."""
+    html = _environment().get_template("notice.html").render(**_page_context(request), notice=text, kind=kind)
+    # The element that sent the request may select a part of the answer: here all of it is wanted.
+    target = {"HX-Retarget": "#notices", "HX-Reswap": "innerHTML", "HX-Reselect": ".notice"}
+    return HTMLResponse(html, status, headers=target | (headers or {}))
+
+
+def _page_context(request: Request) -> dict[str, Any]:
+    """Return the variables of every template."""
+
+    def link(**changes: object) -> str:
+        """Return the URL of this page with some parameters changed; None removes one."""
+        parameters = [(name, value) for name, value in request.query_params.multi_items() if name not in changes]
+        parameters += [(name, str(value)) for name, value in changes.items() if value is not None]
+        path = quote(request.url.path, safe="/%:@")
+        return f"{path}?{urlencode(parameters)}" if parameters else path
+
+    services = getattr(request.app.state, "services", None)
+    identity = identity_of(request)
+    return {
+        "request": request,
+        "link": link,
+        "preferences": preferences.current(),
+        "version": ariane.__version__,
+        "cluster_name": services.settings.namesrv if services else "",
+        "csrf_token": identity.csrf_token if identity else "",
+        "identity": identity,
+        "can": lambda role: identity is not None and identity.role.includes(ConsoleRole(role)),
+    }
 
 
 @cache
@@ -107,4 +132,5 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )  # fmt: skip
     environment.filters.update(text_format.FILTERS)
+    environment.globals |= {"_": translation.gettext, "asset": static_assets.asset_url}
     return environment

@@ -1,21 +1,149 @@
-"""Filters of templates: values as texts. None is unknown and becomes `?`, never 0."""
+"""Filters of templates: values as texts, in the time zone and language of the reader.
+
+None is unknown and becomes `?` with a title, never 0. The results are HTML; inside an attribute use `| striptags`.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import quote
 
-UNKNOWN = "?"
+from markupsafe import Markup
+
+from ariane.console.web import preferences
+from ariane.console.web.translation import gettext as _
+
+BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+# Unit and its length in milliseconds, longest first.
+DURATION_UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def unknown(reason: str = "") -> Markup:
+    """Return the sign of an unknown value, with the reason as its title."""
+    title = reason or _("Unknown: not reported")
+    return Markup('<span class="unknown" title="{0}">?<span class="sr"> ({0})</span></span>').format(title)
 
 
 def number(value: float | None, digits: int = 0) -> str:
     """Return a number with thousands separators."""
-    return UNKNOWN if value is None else f"{value:,.{digits}f}"
+    return unknown() if _is_unknown(value) else f"{value:,.{digits}f}"
 
 
-def utc_time(ms: int | None) -> str:
-    """Return a time of milliseconds since the epoch."""
-    return UNKNOWN if ms is None else f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
+def byte_count(value: float | None) -> str:
+    """Return a number of bytes with a binary unit: `1.5 GiB`."""
+    if value is None or _is_unknown(value):
+        return unknown()
+    size, unit = float(value), 0
+    while abs(size) >= 1024 and unit < len(BYTE_UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{size:,.0f} {BYTE_UNITS[unit]}" if unit == 0 or abs(size) >= 100 else f"{size:,.1f} {BYTE_UNITS[unit]}"
 
 
-FILTERS: dict[str, Callable[..., str]] = {"number": number, "time": utc_time}
+def milliseconds(value: float | None, digits: int = 0) -> str:
+    """Return a time span as milliseconds, or as seconds above ten seconds."""
+    if value is None or _is_unknown(value):
+        return unknown()
+    return duration(value) if abs(value) >= 10_000 else f"{value:,.{digits}f} ms"
+
+
+def duration(value: float | None) -> str:
+    """Return a time span of milliseconds with its two largest units: `3 h 12 min`."""
+    if value is None or _is_unknown(value):
+        return unknown()
+    rest, sign = abs(value), "-" if value < 0 else ""
+    if rest < 1_000:
+        return f"{sign}{rest:.0f} ms"
+    if rest < 60_000:
+        return f"{sign}{rest / 1000:.1f} s".replace(".0 s", " s")
+    parts: list[str] = []
+    for unit, length in DURATION_UNITS:
+        count = int(rest // length)
+        rest -= count * length
+        if count or parts:
+            parts.append(f"{count} {unit}" if count else "")
+        if len(parts) == 2:
+            break
+    return sign + " ".join(filter(None, parts))
+
+
+def percent(fraction: float | None, digits: int = 1) -> str:
+    """Return a fraction of one as percent: `12.5 %`."""
+    return unknown() if fraction is None or _is_unknown(fraction) else f"{fraction * 100:,.{digits}f} %"
+
+
+def time(ms: float | None, digits: int = 0) -> str:
+    """Return a time in the reader's zone as a `<time>` element, with the zone as its title.
+
+    Args:
+        ms: Milliseconds since the epoch.
+        digits: 3 shows milliseconds.
+    """
+    instant = _instant(ms)
+    if instant is None:
+        return unknown()
+    local = instant.astimezone(preferences.current().zone)
+    title = f"{local:%Y-%m-%d %H:%M:%S}.{local.microsecond // 1000:03d} {local:%z} ({preferences.current().zone_name})"
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(
+        instant.isoformat(timespec="milliseconds"), title, time_text(ms, digits)
+    )
+
+
+def time_text(ms: float | None, digits: int = 0) -> str:
+    """Return a time in the reader's zone as plain text, for attributes and labels."""
+    instant = _instant(ms)
+    if instant is None:
+        return "?"
+    local = instant.astimezone(preferences.current().zone)
+    fraction = f".{local.microsecond // 1000:03d}" if digits else ""
+    return f"{local:%Y-%m-%d %H:%M:%S}{fraction}"
+
+
+def ago(ms: float | None, as_of_ms: float) -> str:
+    """Return how long before another time a time is: `3 min ago`; the title has the time itself."""
+    if _instant(ms) is None or ms is None:
+        return unknown()
+    text = (
+        _("in %(span)s", span=duration(ms - as_of_ms))
+        if ms > as_of_ms
+        else _("%(span)s ago", span=duration(as_of_ms - ms))
+    )
+    return Markup('<span title="{}">{}</span>').format(time_text(ms, 3), text)
+
+
+def path_segment(name: object) -> str:
+    """Return a name percent-encoded as one segment of a path: `%RETRY%g/1` becomes `%25RETRY%25g%2F1`."""
+    return quote(str(name), safe="")
+
+
+def _is_unknown(value: float | None) -> bool:
+    return value is None or not math.isfinite(value)
+
+
+def _instant(ms: float | None) -> datetime | None:
+    """Return the time, or None if it is unknown or outside of the years that can be shown."""
+    if ms is None or not math.isfinite(ms):
+        return None
+    try:
+        instant = EPOCH + timedelta(milliseconds=ms)
+    except OverflowError:
+        return None
+    # The first and the last day have no local time in some zones.
+    return instant if 1 < instant.year < 9999 else None
+
+
+FILTERS: dict[str, Callable[..., Any]] = {
+    "number": number,
+    "bytes": byte_count,
+    "ms": milliseconds,
+    "duration": duration,
+    "percent": percent,
+    "time": time,
+    "time_text": time_text,
+    "ago": ago,
+    "path_segment": path_segment,
+}
+"""Filters by their names in templates."""

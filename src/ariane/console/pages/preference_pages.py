@@ -1,0 +1,45 @@
+"""Preferences of the reader, and the description of the REST API."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
+
+from ariane.console.web import preferences
+from ariane.console.web.rendering import local_path, render
+
+MAX_AGE_S = 365 * 24 * 3600
+
+router = APIRouter()
+
+
+@router.get("/preferences")
+async def set_preferences(
+    request: Request,
+    theme: Literal["auto", "light", "dark"] | None = None,
+    language: Literal["en", "zh"] | None = None,
+    zone: Literal["browser", "utc"] | None = None,
+    next: str | None = None,
+) -> Response:
+    """Store preferences in cookies, then return to the page `next` or to the one that has the link.
+
+    A GET: the links work without scripts and before log-in.
+    """
+    response = RedirectResponse(local_path(next or request.headers.get("referer", "/")), status_code=303)
+    utc = {"utc": "1", "browser": "0", None: None}[zone]
+    for name, value in (
+        (preferences.THEME_COOKIE, theme),
+        (preferences.LANGUAGE_COOKIE, language),
+        (preferences.UTC_COOKIE, utc),
+    ):
+        if value is not None:
+            response.set_cookie(name, value, max_age=MAX_AGE_S, samesite="lax", httponly=True)
+    return response
+
+
+@router.get("/docs")
+async def rest_documentation(request: Request) -> Response:
+    """Return the description of the REST API."""
+    return render(request, "docs/docs.html", openapi_url=request.app.openapi_url)

@@ -1,0 +1,176 @@
+// Draws the charts of a page from the JSON beside them: colours of the theme, units, tooltips and a table as their alternative.
+// Tooltips are built as elements, never as HTML text: names of topics and keys come from clients.
+"use strict";
+const ArianeCharts = (() => {
+  const SERIES_COLOURS = 8;
+  const root = document.documentElement;
+  const drawn = new Map(); // id → {element, chart, json, options}
+  const text = (key) => document.querySelector("#texts").content.querySelector(`[data-text="${key}"]`)?.textContent ?? key;
+  const isUtc = () => root.dataset.zone === "UTC";
+
+  // Custom properties keep light-dark(…) unresolved; the colour of an element does not.
+  const probe = document.createElement("span");
+  probe.hidden = true;
+  document.body.append(probe);
+  function colour(name) {
+    probe.style.color = `var(--${name})`;
+    return getComputedStyle(probe).color;
+  }
+
+  function element(tag, className, content) {
+    const node = document.createElement(tag);
+    if (className) node.className = className;
+    if (content !== undefined) node.textContent = content;
+    return node;
+  }
+
+  // --- Values
+  const UNITS = {
+    number: (value) => plain(value, 0),
+    rate: (value) => `${plain(value, value < 100 ? 1 : 0)}/s`,
+    bytes: (value) => scaled(value, 1024, ["B", "KiB", "MiB", "GiB", "TiB"]),
+    ms: (value) => value < 10000 ? `${plain(value, value < 10 ? 1 : 0)} ms` : value < 600000 ? `${plain(value / 1000, 1)} s`
+      : value < 7200000 ? `${plain(value / 60000, 1)} min` : `${plain(value / 3600000, 1)} h`,
+    percent: (value) => `${plain(100 * value, 1)} %`,
+  };
+
+  function plain(value, digits) {
+    return value.toLocaleString("en", { maximumFractionDigits: digits });
+  }
+
+  function scaled(value, step, units) {
+    let unit = 0;
+    while (Math.abs(value) >= step && unit < units.length - 1) { value /= step; unit += 1; }
+    return `${plain(value, unit ? 1 : 0)} ${units[unit]}`;
+  }
+
+  function shown(value, unit) {
+    return value === null || value === undefined || Number.isNaN(value) ? `? (${text("unknown")})` : (UNITS[unit] ?? UNITS.number)(value);
+  }
+
+  function axisValue(value, unit) {
+    if (unit && unit !== "number" && unit !== "rate") return shown(value, unit);
+    return Math.abs(value) >= 10000 ? scaled(value, 1000, ["", "k", "M", "G", "T"]) : plain(value, 2);
+  }
+
+  function timeText(ms) {
+    return new Date(ms).toLocaleString("sv", { timeZone: isUtc() ? "UTC" : undefined });
+  }
+
+  // --- Options of ECharts from ours
+  function convert(ours) {
+    const muted = colour("muted"), line = colour("line");
+    const isTime = !ours.categories;
+    const axis = { axisLine: { lineStyle: { color: line } }, axisTick: { show: false }, splitLine: { show: false },
+      axisLabel: { color: muted, fontSize: 11.5, hideOverlap: true } };
+    const many = ours.series.length > 1;
+    return {
+      useUTC: isUtc(),
+      animation: false,
+      color: Array.from({ length: SERIES_COLOURS }, (_, index) => colour(`series-${index + 1}`)),
+      textStyle: { fontFamily: getComputedStyle(document.body).fontFamily },
+      // ECharts 6 would put the legend over the time axis.
+      legend: many ? { type: "scroll", top: 0, left: 0, itemWidth: 14, itemHeight: 8, icon: "roundRect", textStyle: { color: colour("text"), fontSize: 12,
+        overflow: "truncate", width: 220 }, pageTextStyle: { color: muted }, pageIconColor: muted } : { show: false },
+      grid: { left: 4, right: 14, top: many ? 34 : 14, bottom: 6, containLabel: true, outerBoundsMode: "same" },
+      tooltip: { trigger: "axis", appendTo: "body", confine: true, transitionDuration: 0, backgroundColor: colour("raised"), borderColor: line,
+        textStyle: { color: colour("text") }, axisPointer: { lineStyle: { color: muted }, shadowStyle: { color: line, opacity: 0.4 } },
+        formatter: (points) => tooltip(points, ours) },
+      xAxis: isTime ? { type: "time", ...axis, min: ours.from, max: ours.to } : { type: "category", data: ours.categories, ...axis },
+      yAxis: { type: "value", ...axis, axisLine: { show: false }, splitLine: { lineStyle: { color: line } }, min: ours.min ?? (ours.unit === "percent" ? 0 : undefined),
+        max: ours.max, splitNumber: 4, minInterval: ours.unit === "number" ? 1 : undefined,
+        axisLabel: { color: muted, fontSize: 11.5, formatter: (value) => axisValue(value, ours.unit) } },
+      dataZoom: ours.zoom === false ? [] : [{ type: "inside", filterMode: "none", zoomOnMouseWheel: "ctrl", moveOnMouseMove: "shift" }],
+      series: ours.series.map((series, index) => ({
+        name: series.name, type: series.type ?? "line", data: series.points, stack: series.stack, showSymbol: series.points.length < 3, symbolSize: 5,
+        connectNulls: false, lineStyle: { width: 1.8 }, areaStyle: series.area ? { opacity: 0.16 } : undefined, barMaxWidth: 22, emphasis: { disabled: true },
+        markLine: index === 0 && ours.lines ? { silent: true, symbol: "none", label: { formatter: "{b}", color: muted, position: "insideEndTop" },
+          lineStyle: { color: colour("danger"), type: "dashed" }, data: ours.lines.map(({ name, value }) => ({ name, yAxis: value })) } : undefined,
+      })),
+    };
+  }
+
+  function pointValue(point) {
+    return Array.isArray(point.value) ? point.value[1] : point.value;
+  }
+
+  function tooltip(points, ours) {
+    const box = element("div", "chart-tip");
+    const first = points[0];
+    box.append(element("strong", "", ours.categories ? first.name : timeText(first.axisValue)));
+    for (const point of points) {
+      const row = element("div");
+      row.append(element("span", `swatch series-${point.seriesIndex % SERIES_COLOURS + 1}`, "■"), element("span", "", point.seriesName),
+        element("strong", "", shown(pointValue(point), ours.series[point.seriesIndex]?.unit ?? ours.unit)));
+      box.append(row);
+    }
+    return box;
+  }
+
+  // --- The table below a chart: all values, for readers who do not see the canvas. Filled when it is opened.
+  function fillTable(id) {
+    const { options, figure } = drawn.get(id);
+    const rows = new Map();
+    options.series.forEach((series, column) => series.points.forEach((point, index) => {
+      const key = options.categories ? options.categories[index] : point[0];
+      if (!rows.has(key)) rows.set(key, Array(options.series.length).fill(undefined));
+      rows.get(key)[column] = options.categories && !Array.isArray(point) ? point : point[1];
+    }));
+    const head = element("tr");
+    head.append(...[text(options.categories ? "name" : "time"), ...options.series.map(({ name }) => name)].map((name, index) => {
+      const cell = element("th", index ? "num" : "", name);
+      cell.scope = "col";
+      return cell;
+    }));
+    const table = element("table", "dense"), thead = element("thead"), tbody = element("tbody");
+    thead.append(head);
+    for (const key of options.categories ? rows.keys() : [...rows.keys()].sort((a, b) => b - a)) {
+      const row = element("tr");
+      row.append(element("td", "", options.categories ? key : timeText(key)),
+        ...rows.get(key).map((value, column) => element("td", "num", value === undefined ? "" : shown(value, options.series[column].unit ?? options.unit))));
+      tbody.append(row);
+    }
+    table.append(thead, tbody);
+    figure.querySelector(".chart-data .table-region").replaceChildren(table);
+  }
+
+  function describe(figure, options) {
+    const parts = options.series.map((series) => {
+      const last = series.points.at(-1);
+      const value = Array.isArray(last) ? last[1] : last;
+      return `${series.name}: ${last === undefined ? text("unknown") : shown(value, series.unit ?? options.unit)}`;
+    });
+    figure.querySelector(".chart-canvas").setAttribute("aria-description", parts.slice(0, SERIES_COLOURS).join(", "));
+  }
+
+  // Draw what is new, update what changed, remove what is gone.
+  function draw(isThemeChanged = false) {
+    for (const [id, { element: canvas, chart }] of drawn) {
+      if (!canvas.isConnected) { chart.dispose(); drawn.delete(id); }
+    }
+    for (const figure of document.querySelectorAll("[data-chart]")) {
+      const id = figure.dataset.chart, canvas = figure.querySelector(".chart-canvas");
+      const json = figure.querySelector("[data-chart-options]").textContent;
+      let entry = drawn.get(id);
+      if (entry && entry.element !== canvas) { entry.chart.dispose(); entry = undefined; }
+      if (entry && entry.json === json && !isThemeChanged) continue;
+      const options = JSON.parse(json);
+      const chart = entry?.chart ?? echarts.init(canvas);
+      // Zoom is the reader's place in the chart: merged, not replaced, unless the number of series changed.
+      chart.setOption(convert(options), { notMerge: !entry || entry.options.series.length !== options.series.length || isThemeChanged });
+      drawn.set(id, { element: canvas, chart, json, options, figure });
+      describe(figure, options);
+      if (!entry) sizes.observe(canvas);
+      if (figure.querySelector(".chart-data").open) fillTable(id);
+    }
+  }
+
+  const sizes = new ResizeObserver((entries) => {
+    for (const { target } of entries) echarts.getInstanceByDom(target)?.resize();
+  });
+  document.addEventListener("toggle", ({ target }) => {
+    if (target.matches?.(".chart-data[open]")) fillTable(target.closest("[data-chart]").dataset.chart);
+  }, true);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => draw(true));
+  return { draw };
+})();
