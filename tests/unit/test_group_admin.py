@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import msgspec
 import pytest
 
 from ariane.cluster.admin import Admin
@@ -16,60 +15,14 @@ from ariane.cluster.offset_admin import LATEST, OffsetTarget, QueueReset
 from ariane.errors import ConnectionLost, NotFound, PartialFailure, ReplyError, ServerUnavailable
 from ariane.model.message import MessageQueue
 from ariane.model.topic import SubscriptionGroupConfig
-from ariane.net.connection_pool import ConnectionPool
-from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
-from ariane.protocol.command import Command
-from ariane.protocol.requests import encode_header
 from ariane.protocol.requests.admin import ClientConnection, ConsumerConnection, SubscriptionGroupTable
 from ariane.protocol.requests.callbacks import ConsumeStatus, ProcessQueueInfo, RunningInfo, reset_body
 from ariane.protocol.requests.clients import SubscriptionData, WireQueue
-from ariane.protocol.requests.messaging import OffsetResponse
-from ariane.protocol.requests.routing import BrokerData, ClusterInfo, QueueData, TopicList, TopicRoute
+from ariane.protocol.requests.routing import TopicList
 from ariane.protocol.requests.stats import ConsumeStats, ConsumeTimeSpans, GroupOffset, QueueTimeSpan
 from ariane.protocol.versions import HIGHER, version_name
-
-NAMES, MASTER, SLAVE, OTHER = "ns:1", "a:1", "a:2", "b:1"
-BROKERS = {
-    "broker-a": BrokerData({0: MASTER, 1: SLAVE}, "broker-a", "C"),
-    "broker-b": BrokerData({0: OTHER}, "broker-b", "C"),
-}
-ROUTE = TopicRoute(
-    tuple(BROKERS.values()), {}, None, (QueueData("broker-a", 6, 1, 0, 1), QueueData("broker-b", 6, 1, 0, 1))
-)
-Script = dict[tuple[str, RequestCode], Any]
-
-
-class ScriptedPeers(ConnectionPool):
-    """Answers by (address, code): a Struct or bytes as body, an offset as header, or an error. Records the requests."""
-
-    def __init__(self, script: Script) -> None:
-        super().__init__()
-        cluster = ClusterInfo(BROKERS, {"C": tuple(BROKERS)})
-        self.script: Script = {
-            (NAMES, RequestCode.GET_BROKER_CLUSTER_INFO): cluster,
-            (NAMES, RequestCode.GET_ROUTEINFO_BY_TOPIC): ROUTE,
-            **script,
-        }
-        self.sent: list[tuple[str, RequestCode, msgspec.Struct | None]] = []
-
-    async def request(
-        self, addr: str, code: int, header: msgspec.Struct | None = None, body: bytes = b"", *, timeout_ms: float = 3000
-    ) -> Command:
-        self.sent.append((addr, RequestCode(code), header))
-        answer = self.script.get((addr, RequestCode(code)), ConnectionLost(addr, "refused"))
-        if callable(answer):
-            answer = answer(header)
-        if isinstance(answer, ReplyError):
-            return Command(answer.code, 0, 1, answer.remark)
-        if isinstance(answer, Exception):
-            raise answer
-        if isinstance(answer, int):
-            return Command(0, 0, 1, None, encode_header(OffsetResponse(answer)))
-        return Command(0, 0, 1, None, None, answer if isinstance(answer, bytes) else fastjson.write(answer))
-
-    def changes(self, *codes: RequestCode) -> list[tuple[str, msgspec.Struct | None]]:
-        return [(addr, header) for addr, code, header in self.sent if code in codes]
+from scripted_peers import MASTER, NAMES, OTHER, SLAVE, Script, ScriptedPeers
 
 
 def run(

@@ -82,7 +82,7 @@ def show(
 ) -> None:
     """Print a dead letter with its properties and body."""
     session = AdminSession(namesrv, access_key, secret_key, as_json)
-    message = session.run(lambda admin: _dead_letter(admin, group, message_id))
+    message = session.run(lambda admin: admin.find_dead_letter(group, message_id))
     assert message is not None
     session.show(message, *message_lines(message))
 
@@ -155,7 +155,7 @@ def resend(
 
         async def work(admin: Admin) -> tuple[int, list[ReplayOutcome]]:
             messages = (
-                [await _dead_letter(admin, group, message_id) for message_id in message_ids]
+                [await admin.find_dead_letter(group, message_id) for message_id in message_ids]
                 if message_ids
                 else await _matching(admin, group, selection, limit)
             )
@@ -171,24 +171,6 @@ def resend(
     session.show(outcomes, *([_outcome_table(outcomes)] if outcomes else []), summary)
     if sent < len(outcomes):
         raise typer.Exit(FAILED)
-
-
-async def _dead_letter(admin: Admin, group: str, message_id: str) -> ReceivedMessage:
-    """Return the dead letter with an id.
-
-    Raises:
-        NotFound: the group has no such dead letter.
-    """
-    from ariane.cluster.message_query import is_offset_id
-
-    topic = dlq_topic(group)
-    found = await admin.find_messages(message_id, None if is_offset_id(message_id) else topic)
-    matching = [message for message in found.messages if message.queue.topic == topic]
-    if matching:
-        return matching[-1]
-    if found.messages:
-        raise NotFound(f"dead letter of {group}", f"{message_id}: it is stored in {found.messages[0].queue.topic}")
-    raise found.not_found(f"dead letter of {group}", message_id)
 
 
 async def _matching(admin: Admin, group: str, selection: MessageFilter, limit: int) -> list[ReceivedMessage]:

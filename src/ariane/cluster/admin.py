@@ -12,6 +12,7 @@ from ariane.cluster.acl_admin import AclOperations
 from ariane.cluster.cluster_export import ExportOperations
 from ariane.cluster.cluster_snapshot import DiagnosisOperations
 from ariane.cluster.delayed_messages import DelayedOperations
+from ariane.cluster.group_rates import GroupRateOperations
 from ariane.cluster.message_search import MessageSearchOperations
 from ariane.cluster.message_tracking import MessageTrackOperations
 from ariane.cluster.offset_admin import OffsetOperations
@@ -23,6 +24,7 @@ from ariane.cluster.transaction_admin import TransactionOperations
 class Admin(
     TopicOperations,
     TrafficOperations,
+    GroupRateOperations,
     ExportOperations,
     MessageTrackOperations,
     DiagnosisOperations,

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from ariane.cluster.connection import BrokerUnavailable, Change
-from ariane.cluster.message_query import EVER_MS, MessageOperations, to_message
+from ariane.cluster.message_query import EVER_MS, MessageOperations, is_offset_id, to_message
 from ariane.cluster.message_sending import MessageSendOperations, to_original
 from ariane.cluster.queue_reading import ALL_TAGS, QueueServer
-from ariane.errors import ArianeError, MessageRefused
+from ariane.errors import ArianeError, MessageRefused, NotFound
 from ariane.model.message import ReceivedMessage
+from ariane.model.topic import dlq_topic
 from ariane.protocol.codes import RequestCode
 
 if TYPE_CHECKING:
@@ -130,6 +131,22 @@ class MessageSearchOperations(MessageOperations, MessageSendOperations):
                 message = to_message(stored, at.queue.broker)
                 if wanted.accepts(message):
                     yield message
+
+    async def find_dead_letter(self, group: str, message_id: str) -> ReceivedMessage:
+        """Return the dead letter of a group with a unique key or an offset id; of several, the newest.
+
+        Raises:
+            NotFound: the group has no such dead letter.
+            ServerUnavailable: it is on no broker that responded, and one did not.
+        """
+        topic = dlq_topic(group)
+        found = await self.find_messages(message_id, None if is_offset_id(message_id) else topic)
+        matching = [message for message in found.messages if message.queue.topic == topic]
+        if matching:
+            return matching[-1]
+        if found.messages:
+            raise NotFound(f"dead letter of {group}", f"{message_id}: it is stored in {found.messages[0].queue.topic}")
+        raise found.not_found(f"dead letter of {group}", message_id)
 
     async def resend_all(
         self,
