@@ -62,7 +62,7 @@ class GroupRates(NamedTuple):
         return self._sum(rates.delivered for rates in self.servers)
 
     def _sum(self, parts: Iterable[WindowRates | None]) -> WindowRates | None:
-        # A registered broker without a master has statistics that nobody can query.
+        # A registered broker without a master has statistics that no request returns.
         return None if any(not missing.addr for missing in self.unavailable) else add_rates(parts)
 
 

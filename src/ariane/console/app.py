@@ -11,7 +11,14 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from fastapi import APIRouter, FastAPI
 
 import ariane
-from ariane.console.api import delayed_api, overview_api, producer_api, transaction_api
+from ariane.console.api import (
+    dead_letter_api,
+    delayed_api,
+    overview_api,
+    producer_api,
+    report_api,
+    transaction_api,
+)
 from ariane.console.pages import login_pages, overview_pages, preference_pages
 from ariane.console.security.access_middleware import AccessMiddleware
 from ariane.console.security.security_headers import SecurityHeadersMiddleware
@@ -32,6 +39,8 @@ APIS: tuple[APIRouter, ...] = (
     producer_api.router,
     delayed_api.router,
     transaction_api.router,
+    dead_letter_api.router,
+    report_api.router,
 )
 
 

@@ -1,0 +1,232 @@
+"""Reports over the pipeline's tables as values for pages and API.
+
+    ReportQuery ─→ ariane.reports.REPORTS[name] (DuckDB, in a thread) ─→ Report ─→ ReportView: tables and charts
+
+At most REPORTS_AT_ONCE reports run at a time, each for at most REPORT_S seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from ariane.clock import ms_of
+from ariane.console.services import ConsoleServices
+from ariane.console.web.form_fields import parse_time_ms
+from ariane.console.web.view_model import View
+from ariane.errors import NotFound, ServerUnavailable, UsageError
+from ariane.reports import REPORTS
+from ariane.reports.report import Plot, Report, Table, Value
+
+REPORTS_AT_ONCE = 2  # DuckDB uses several cores for one query
+REPORT_S = 30.0
+CHART_UNITS = {"/s": "rate", "ms": "ms", "B": "bytes", "B/s": "bytes", "%": "percent"}
+
+_threads = ThreadPoolExecutor(REPORTS_AT_ONCE, thread_name_prefix="console-report")
+
+Cell = str | int | float | bool | None
+
+
+class ReportQuery(View):
+    """Time range and filters of a report."""
+
+    since: str = "1h"
+    """Start: a duration before now (`2h`), a date and time (UTC unless it has an offset), or ms since the epoch."""
+    until: str = ""
+    """End, in the same forms; empty: now."""
+    topic: str = Field("", max_length=255)
+    """Only this topic."""
+    group: str = Field("", max_length=255)
+    """Only this producer or consumer group."""
+
+
+class ReportColumn(View):
+    """A column of a table."""
+
+    name: str
+    """Its title."""
+    unit: str
+    """ms, /s, %, B, B/s, or empty for counts and texts."""
+    kind: Literal["text", "number", "time", "flag"]
+    """Form of its cells; times are milliseconds since the epoch."""
+
+
+class ReportTableView(View):
+    """A table of a report."""
+
+    kind: Literal["table"] = "table"
+    """Kind of the section."""
+    title: str
+    """Its title."""
+    note: str
+    """How to read it."""
+    columns: list[ReportColumn]
+    """Its columns."""
+    rows: list[list[Cell]]
+    """Its rows; null: unknown."""
+    omitted_rows: int
+    """Number of further rows."""
+
+
+class ReportSeries(View):
+    """A series of a chart."""
+
+    name: str
+    """Its name."""
+    points: list[tuple[int, float | None]]
+    """Time in milliseconds since the epoch, and value; null: unknown."""
+
+
+class ReportChart(View):
+    """A chart of a report."""
+
+    kind: Literal["chart"] = "chart"
+    """Kind of the section."""
+    title: str
+    """Its title."""
+    note: str
+    """How to read it."""
+    unit: str
+    """Unit of the values, as those of columns."""
+    series: list[ReportSeries]
+    """Its series."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The chart as the page draws it."""
+        # The page's percentages are fractions of one.
+        scale = 0.01 if self.unit == "%" else 1
+        return {
+            "unit": CHART_UNITS.get(self.unit, "number"),
+            "series": [
+                {
+                    "name": series.name,
+                    "points": [[ms, None if value is None else value * scale] for ms, value in series.points],
+                }
+                for series in self.series
+            ],
+        }
+
+
+class ReportView(View):
+    """A report."""
+
+    name: str
+    """Its name."""
+    title: str
+    """Its title, with the filters and the time range."""
+    as_of_ms: int | None
+    """Time up to which the data is complete, or incomplete for the reasons in `warnings`; null without data."""
+    is_complete: bool
+    """Whether there is data, and none is missing up to `asOfMs`."""
+    warnings: list[str]
+    """Reasons why data may be missing."""
+    filters: list[str]
+    """Filters that the report supports."""
+    sections: list[Annotated[ReportTableView | ReportChart, Field(discriminator="kind")]]
+    """Tables and charts, in reading order."""
+
+
+class ReportListView(View):
+    """Reports of the console."""
+
+    names: list[str]
+    """Names of the reports."""
+    is_available: bool
+    """Whether there are tables to read: the pipeline writes them."""
+    tables_dir: str | None
+    """Directory of the tables; null if the console was started without one."""
+
+
+def report_list(services: ConsoleServices) -> ReportListView:
+    """Return the names of the reports, and whether there is data for them."""
+    tables_dir = services.settings.tables_dir
+    return ReportListView(
+        names=list(REPORTS),
+        is_available=tables_dir is not None and tables_dir.is_dir(),
+        tables_dir=None if tables_dir is None else str(tables_dir),
+    )
+
+
+async def run_report(services: ConsoleServices, name: str, query: ReportQuery) -> ReportView:
+    """Run a report.
+
+    Raises:
+        NotFound: no such report, or the pipeline has written no tables.
+        UsageError: a time is invalid, the range is empty, or the report does not support a filter.
+        ServerUnavailable: it took too long.
+    """
+    kind = REPORTS.get(name)
+    if kind is None:
+        raise NotFound("report", name, sorted(REPORTS))
+    tables_dir = services.settings.tables_dir
+    if tables_dir is None or not tables_dir.is_dir():
+        place = "any directory: start the console with a home" if tables_dir is None else str(tables_dir)
+        raise NotFound("table of the pipeline in", f"{place}; run `ariane pipeline run`")
+    now_ms = services.clock.now_ms()
+    since_ms = parse_time_ms(query.since, now_ms, "since")
+    until_ms = parse_time_ms(query.until, now_ms, "until") if query.until else now_ms
+    if since_ms >= until_ms:
+        raise UsageError("since", query.since, f"is not before until = {query.until or 'now'}; specify an earlier time")
+    filters = {option: getattr(query, option).strip() or None for option in kind.filters}
+
+    def create_report() -> Report:
+        return kind.function(tables_dir, since_ms=since_ms, until_ms=until_ms, now_ms=now_ms, **filters)
+
+    loop = asyncio.get_running_loop()
+    try:
+        report = await asyncio.wait_for(loop.run_in_executor(_threads, create_report), REPORT_S)
+    except TimeoutError:
+        raise ServerUnavailable(
+            f"report {name} took longer than {REPORT_S:.0f} s; choose a shorter time range"
+        ) from None
+    return report_view(name, report, kind.filters)
+
+
+def report_view(name: str, report: Report, filters: Sequence[str] = ()) -> ReportView:
+    """Return a report as a view."""
+    return ReportView(
+        name=name,
+        title=report.title,
+        as_of_ms=None if report.as_of is None else ms_of(report.as_of),
+        is_complete=report.as_of is not None and not report.warnings,
+        warnings=list(report.warnings),
+        filters=list(filters),
+        sections=[_table(part) if isinstance(part, Table) else _chart(part) for part in report.sections],
+    )
+
+
+def _table(table: Table) -> ReportTableView:
+    columns = [
+        ReportColumn(name=column.name, unit=column.unit, kind=_kind([row[number] for row in table.rows]))
+        for number, column in enumerate(table.columns)
+    ]
+    return ReportTableView(
+        title=table.title,
+        note=table.note,
+        columns=columns,
+        rows=[[ms_of(cell) if isinstance(cell, datetime) else cell for cell in row] for row in table.rows],
+        omitted_rows=table.omitted_rows,
+    )
+
+
+def _kind(cells: Sequence[Value]) -> Literal["text", "number", "time", "flag"]:
+    known = next((cell for cell in cells if cell is not None), None)
+    if isinstance(known, bool):
+        return "flag"
+    if isinstance(known, datetime):
+        return "time"
+    return "number" if isinstance(known, int | float) else "text"
+
+
+def _chart(plot: Plot) -> ReportChart:
+    series = [
+        ReportSeries(name=line.name, points=[(ms_of(moment), value) for moment, value in line.points])
+        for line in plot.lines
+    ]
+    return ReportChart(title=plot.title, note=plot.note, unit=plot.unit, series=series)

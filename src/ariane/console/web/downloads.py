@@ -1,0 +1,28 @@
+"""Answers that a browser stores as a file."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote
+
+from fastapi import Response
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
+
+
+def download(content: str | bytes, media_type: str, filename: str) -> Response:
+    """Return a file to store.
+
+    Args:
+        content: Content of the file; a text is encoded as UTF-8.
+        media_type: MIME type.
+        filename: Proposed name. Other characters than letters, digits and . _ - are only in the encoded form of the name.
+    """
+    plain = _UNSAFE.sub("_", filename)
+    disposition = f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(filename, safe='')}"
+    return Response(
+        content,
+        media_type=media_type,
+        # A browser that guesses another type could run the content as a page.
+        headers={"Content-Disposition": disposition, "X-Content-Type-Options": "nosniff"},
+    )

@@ -1,0 +1,84 @@
+"""Reports through the REST API: with and without tables of the pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from ariane.console.app import create_app
+from ariane.console.areas.report_views import ReportChart, ReportTableView, report_view
+from ariane.console.services import open_services
+from ariane.console.settings import ConsoleSettings
+from ariane.reports import REPORTS
+from ariane.reports.report import Column, Line, Plot, Report, Table
+
+AT = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
+AT_MS = round(AT.timestamp() * 1000)
+
+
+@contextmanager
+def console(tmp_path: Path, tables_dir: Path | None) -> Iterator[TestClient]:
+    settings = ConsoleSettings(namesrv="127.0.0.1:1", data_dir=tmp_path / "console", tables_dir=tables_dir)
+    with TestClient(create_app(open_services(settings)), base_url="http://127.0.0.1") as client:
+        yield client
+
+
+def test_times_are_milliseconds_and_unknown_values_stay_unknown() -> None:
+    table = Table(
+        "T",
+        (Column("at"), Column("tps", "/s"), Column("ok"), Column("name")),
+        ((AT, None, True, "x"), (None, 2.5, None, "")),
+    )
+    plot = Plot("P", "%", (Line("a", ((AT, 12.5), (AT, None))),))
+    view = report_view("lag", Report("title", AT, (), (table, plot)))
+    shown, chart = view.sections
+    assert isinstance(shown, ReportTableView) and isinstance(chart, ReportChart)
+    assert [column.kind for column in shown.columns] == ["time", "number", "flag", "text"]
+    assert shown.rows == [[AT_MS, None, True, "x"], [None, 2.5, None, ""]]
+    # The page's percentages are fractions of one.
+    assert chart.options == {"unit": "percent", "series": [{"name": "a", "points": [[AT_MS, 0.125], [AT_MS, None]]}]}
+    assert (view.as_of_ms, view.is_complete) == (AT_MS, True)
+
+
+def test_a_report_without_data_is_not_complete() -> None:
+    assert not report_view("lag", Report("title", None, (), ())).is_complete
+
+
+@pytest.mark.parametrize("name", sorted(REPORTS))
+def test_every_report_runs_on_an_empty_directory_and_says_that_there_is_no_data(tmp_path: Path, name: str) -> None:
+    (tmp_path / "tables").mkdir()
+    with console(tmp_path, tmp_path / "tables") as client:
+        response = client.get(f"/api/v1/reports/{name}", params={"since": "2h", "topic": "orders"})
+    assert response.status_code == 200, response.text
+    view = response.json()
+    assert (view["asOfMs"], view["isComplete"]) == (None, False)
+    assert view["warnings"]
+
+
+def test_without_a_pipeline_the_reports_explain_how_to_run_it(tmp_path: Path) -> None:
+    for tables_dir in (None, tmp_path / "missing"):
+        with console(tmp_path, tables_dir) as client:
+            assert client.get("/api/v1/reports").json()["isAvailable"] is False
+            response = client.get("/api/v1/reports/lag")
+        assert response.status_code == 404
+        assert "ariane pipeline run" in response.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "reason"),
+    [
+        ("nothing", 404, "expected one of: delay"),
+        ("lag?since=yesterday", 422, "yesterday"),
+        ("lag?since=1h&until=2h", 422, "earlier time"),
+    ],
+)
+def test_faulty_requests_are_explained(tmp_path: Path, path: str, status: int, reason: str) -> None:
+    with console(tmp_path, tmp_path) as client:
+        response = client.get(f"/api/v1/reports/{path}")
+    assert response.status_code == status
+    assert reason in response.json()["error"]
