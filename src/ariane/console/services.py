@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.cluster.admin import Admin
 from ariane.console.live.guarded_pool import GuardedPool
+from ariane.console.live.live_cluster import LiveCluster, SnapshotSource
 from ariane.console.live.server_health import ServerHealth
 from ariane.console.security.accounts import ConsoleAccounts
 from ariane.console.security.audit_log import AuditLog
@@ -31,12 +32,15 @@ class ConsoleServices:
     Args:
         settings: Settings of the console.
         peers: Connections to the servers, shared by all requests.
+        live: The background poll of the cluster.
         clock: Replaced by tests.
     """
 
-    def __init__(self, *, settings: ConsoleSettings, peers: ConnectionPool, clock: Clock = SYSTEM_CLOCK) -> None:
-        self.settings = settings
-        self.clock = clock
+    def __init__(
+        self, *, settings: ConsoleSettings, peers: ConnectionPool, live: SnapshotSource, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self.settings = settings  # addresses, directories, limits
+        self.clock = clock  # for as-of times
         self.accounts = ConsoleAccounts(settings.data_dir, clock=clock)  # those of the console, not of the brokers
         self.sessions = SessionStore(settings.data_dir, accounts=self.accounts, clock=clock)  # logged-in browsers
         # Finds out who sends a request.
@@ -48,7 +52,8 @@ class ConsoleServices:
             clock=clock,
         )
         self.audit = AuditLog(settings.data_dir, clock=clock)  # written by the middleware; areas call audit_notes.note
-        self._peers = peers
+        self.live = live  # rows of lists
+        self._peers = peers  # shared by all requests
 
     def admin(self, *, is_dry_run: bool = False) -> Admin:
         """Return the operations on the cluster. Each request uses its own, because `Admin.changes` belongs to one request."""
@@ -67,5 +72,10 @@ class ConsoleServices:
 async def open_services(settings: ConsoleSettings, *, clock: Clock = SYSTEM_CLOCK) -> AsyncIterator[ConsoleServices]:
     """Yield the services of a console; close connections and background tasks at the end."""
     sign = functools.partial(signing.sign, settings.credentials) if settings.credentials else None
-    async with GuardedPool(health=ServerHealth(clock), sign=sign, clock=clock) as peers:
-        yield ConsoleServices(settings=settings, peers=peers, clock=clock)
+    health = ServerHealth(clock)
+    name_servers = [text.strip() for text in settings.namesrv.split(";") if text.strip()]
+    async with (
+        GuardedPool(health=health, sign=sign, clock=clock) as peers,
+        LiveCluster(name_servers, health=health, sign=sign, clock=clock) as live,
+    ):
+        yield ConsoleServices(settings=settings, peers=peers, live=live, clock=clock)

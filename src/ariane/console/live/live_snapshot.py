@@ -197,9 +197,9 @@ class LiveSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The state of all clusters of the name servers. Rows are sorted by name."""
 
     as_of_ms: int
-    """Time at which the poll of brokers began; 0 if there was none yet. The older of the times if there are several."""
+    """Time at which the poll of name servers and brokers began; 0: none yet."""
     base_as_of_ms: int | None = None
-    """The same for topics, queues, offsets and lags; None: not polled yet, and these rows are empty."""
+    """The same for topics, queues, offsets and lags, so for lists; None: not polled yet, and the lists are empty."""
     details_as_of_ms: int | None = None
     """The same for rates of topics and groups, clients, and ages; None: not polled yet, and these are unknown."""
     name_servers: tuple[NameServerRow, ...] = ()
@@ -233,10 +233,3 @@ class LiveSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     def group(self, name: str) -> GroupRow | None:
         """Return the row of a consumer group; None if no master has it."""
         return self.group_index.get(name)
-
-
-def index_rows(
-    topics: tuple[TopicRow, ...], groups: tuple[GroupRow, ...]
-) -> tuple[dict[str, TopicRow], dict[str, GroupRow]]:
-    """Return `topic_index` and `group_index` of a snapshot."""
-    return {row.topic: row for row in topics}, {row.group: row for row in groups}

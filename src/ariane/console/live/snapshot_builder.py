@@ -1,0 +1,352 @@
+"""Computes the rows of a snapshot from polled values. Pure functions.
+
+    ScrapedBroker …  ─→ broker_rows ─┐
+    ScrapedCluster   ─→ topic_rows  ─┼─→ totals, history_values
+                     ─→ group_rows  ─┘
+
+A server that does not respond makes the sums that its part belongs to partial, as far as it is known what it has; if that is
+unknown, because it never responded, it makes all of them partial.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from ariane.cluster.broker_runtime import RuntimeInfo, parse_runtime
+from ariane.cluster.group_admin import is_system_group
+from ariane.console.live.live_history import Rates, SeriesKey, broker_key, cluster_key, group_key
+from ariane.console.live.live_snapshot import (
+    BrokerRow,
+    BrokerShare,
+    ClusterTotals,
+    ConsumeType,
+    GroupRow,
+    MessageModel,
+    TopicKind,
+    TopicRow,
+)
+from ariane.console.live.replication_delay import ReplicationObserver
+from ariane.errors import ProtocolError
+from ariane.metrics.runtime_metrics import number
+from ariane.metrics.scraped_cluster import GroupState, PairProgress, ScrapedBroker, ScrapedCluster
+from ariane.model.topic import (
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    dlq_topic,
+    is_system_topic,
+    reply_topic,
+    retry_topic,
+)
+from ariane.protocol.versions import version_name
+
+PUSH_TYPES = ("CONSUME_PASSIVELY", 1)  # by name, or by number from clients that send enumerations so
+GETS = "GROUP_GET_NUMS"
+
+
+# --- brokers ---
+
+
+def broker_rows(brokers: Iterable[ScrapedBroker], observer: ReplicationObserver, now_ms: int) -> tuple[BrokerRow, ...]:
+    """Return the rows of all servers, and let `observer` see the masters."""
+    polled = sorted(brokers, key=lambda broker: (broker.cluster, broker.name, broker.broker_id))
+    for broker in polled:
+        log_end = _integer(broker.runtime, "commitLogMaxOffset")
+        if broker.is_master and broker.is_up and log_end is not None:
+            observer.observe(broker.name, now_ms, log_end)
+    return tuple(_broker_row(broker, observer, now_ms) for broker in polled)
+
+
+def _broker_row(broker: ScrapedBroker, observer: ReplicationObserver, now_ms: int) -> BrokerRow:
+    info = _runtime(broker)
+    log_end = _integer(broker.runtime, "commitLogMaxOffset")
+    delay = None
+    if not broker.is_master and log_end is not None:
+        delay = observer.delay(broker.name, now_ms, log_end)
+    return BrokerRow(
+        cluster=broker.cluster,
+        broker=broker.name,
+        broker_id=broker.broker_id,
+        addr=broker.addr,
+        is_up=broker.is_up,
+        is_registered=broker.is_registered,
+        reason=broker.reason,
+        version=info.version if info else None,
+        boot_ms=info.boot_ms if info else None,
+        tps_in=info.put_tps.ten_s if info else None,
+        tps_out=info.get_tps.ten_s if info else None,
+        put_today=info.put_today if info else None,
+        got_today=info.got_today if info else None,
+        put_yesterday=info.put_yesterday if info else None,
+        got_yesterday=info.got_yesterday if info else None,
+        disk_ratio=info.disk_ratio if info else None,
+        log_start=_integer(broker.runtime, "commitLogMinOffset"),
+        log_end=log_end,
+        dispatch_behind_bytes=_integer(broker.runtime, "dispatchBehindBytes"),
+        replication_lag_bytes=delay.lag_bytes if delay else None,
+        replication_delay_ms=delay.delay_ms if delay else None,
+        replication_delay_is_minimum=delay.is_minimum if delay else False,
+        earliest_ms=info.earliest_ms if info else None,
+    )
+
+
+def _runtime(broker: ScrapedBroker) -> RuntimeInfo | None:
+    if not broker.is_up:
+        return None
+    try:
+        return parse_runtime(broker.addr, dict(broker.runtime))
+    except (ProtocolError, ValueError):
+        return None  # a server that says something else than brokers do: its figures are unknown
+
+
+def _integer(table: Mapping[str, str], key: str) -> int | None:
+    value = number(table, key)
+    return None if value is None else int(value)
+
+
+# --- topics ---
+
+
+def topic_rows(cluster: ScrapedCluster) -> tuple[TopicRow, ...]:
+    """Return the rows of all topics, sorted by name."""
+    copies: dict[str, list[ScrapedBroker]] = defaultdict(
+        list
+    )  # masters that have it, or had it when they last responded
+    for broker in cluster.brokers:
+        if broker.is_master:
+            for topic in broker.topic_configs if broker.is_up else broker.expected_topics or ():
+                copies[topic].append(broker)
+    groups: dict[str, set[str]] = defaultdict(set)
+    for progress in cluster.progress:
+        groups[progress.topic].add(progress.group)
+    internal = {
+        name for broker in cluster.brokers for name in (broker.cluster, broker.name, reply_topic(broker.cluster))
+    }
+    is_any_unseen = any(_is_unseen(broker) for broker in cluster.brokers)
+    return tuple(
+        _topic_row(topic, _kind(topic, internal), copies[topic], tuple(sorted(groups.get(topic, ()))), is_any_unseen)
+        for topic in sorted(copies)
+    )
+
+
+def _topic_row(
+    topic: str, kind: TopicKind, copies: Sequence[ScrapedBroker], groups: tuple[str, ...], is_any_unseen: bool
+) -> TopicRow:
+    # A broker that rejected the request for the queues has the topic, but no ranges of it.
+    polled = [broker for broker in copies if broker.is_up and topic in broker.topics]
+    ranges = [queue for broker in polled for queue in broker.topics[topic]]
+    configs = [broker.topic_configs[topic] for broker in copies if broker.is_up]
+    is_counted = kind not in ("retry", "dlq")
+    tps = [_rate(broker, "TOPIC_PUT_NUMS", topic) for broker in copies] if is_counted else []
+    sizes = [_rate(broker, "TOPIC_PUT_SIZE", topic) for broker in copies] if is_counted else []
+    return TopicRow(
+        topic=topic,
+        kind=kind,
+        clusters=tuple(sorted({broker.cluster for broker in copies})),
+        brokers=tuple(sorted({broker.name for broker in copies})),
+        queues=len(ranges) if polled else None,
+        read_queues=sum(config.read_queue_nums for config in configs) if configs else None,
+        write_queues=sum(config.write_queue_nums for config in configs) if configs else None,
+        perms=tuple(sorted({config.perm for config in configs})),
+        messages=sum(last - first for _, first, last in ranges) if polled else None,
+        tps_in=_known_sum(tps),
+        bytes_in=_known_sum(sizes),
+        groups=groups,
+        is_partial=is_any_unseen or len(polled) < len(copies),
+        tps_is_partial=is_counted and (is_any_unseen or None in tps),
+    )
+
+
+def _kind(topic: str, internal: set[str]) -> TopicKind:
+    if topic.startswith(RETRY_PREFIX):
+        return "retry"
+    if topic.startswith(DLQ_PREFIX):
+        return "dlq"
+    if topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
+        return "delay"
+    return "system" if is_system_topic(topic) or topic in internal else "normal"
+
+
+def _rate(broker: ScrapedBroker, statistic: str, key: str) -> float | None:
+    """Return a rate of a broker: 0 if it never counted it, None if it is unknown."""
+    if not broker.has_rates or (statistic, key) in broker.lost_rates:
+        return None
+    rate = broker.rates.get((statistic, key))
+    return 0.0 if rate is None else rate.per_s
+
+
+def _known_sum(parts: Iterable[float | None]) -> float | None:
+    known = [part for part in parts if part is not None]
+    return sum(known) if known else None
+
+
+def _is_unseen(broker: ScrapedBroker) -> bool:
+    """Return whether a broker is a master that never responded, so that it may have any topic and group."""
+    return broker.is_master and not broker.is_up and broker.expected_groups is None
+
+
+# --- groups ---
+
+
+def group_rows(cluster: ScrapedCluster, topics: Mapping[str, TopicRow]) -> tuple[GroupRow, ...]:
+    """Return the rows of all consumer groups, sorted by name."""
+    return tuple(_GroupRows(cluster, topics).rows())
+
+
+class _GroupRows:
+    """The parts of all groups, indexed by group: each broker and each pair is visited once."""
+
+    def __init__(self, cluster: ScrapedCluster, topics: Mapping[str, TopicRow]) -> None:
+        self._states = cluster.groups  # clients and subscriptions; a group that is missing is unknown
+        self._topics = topics  # has the dead letters
+        # A master that never responded may have any group.
+        self._is_any_unseen = any(_is_unseen(broker) for broker in cluster.brokers)
+        self._pairs: dict[str, list[PairProgress]] = defaultdict(list)  # progress by group
+        for progress in cluster.progress:
+            self._pairs[progress.group].append(progress)
+        # Groups of each broker name. A slave has those of its master.
+        names: dict[str, set[str]] = defaultdict(set)
+        self._silent: set[str] = set()  # groups of masters that do not respond
+        for broker in cluster.brokers:
+            if broker.is_master:
+                groups = broker.group_names if broker.is_up else broker.expected_groups or ()
+                names[broker.name].update(groups)
+                self._silent.update(() if broker.is_up else groups)
+        for progress in cluster.progress:
+            names[progress.broker.name].add(progress.group)
+        self._names = frozenset().union(*names.values())  # of all groups
+        self._shares: dict[str, list[BrokerShare]] = defaultdict(list)  # by group, masters before their slaves
+        for broker in sorted(cluster.brokers, key=lambda broker: (broker.name, broker.broker_id)):
+            sums, lost = _delivered(broker)
+            for group in names.get(broker.name, ()):
+                is_known = broker.has_rates and group not in lost
+                share = BrokerShare(broker.name, broker.broker_id, sums.get(group, 0.0) if is_known else None)
+                self._shares[group].append(share)
+
+    def rows(self) -> Iterator[GroupRow]:
+        """Yield the rows, sorted by name."""
+        for group in sorted(self._names):
+            yield self._row(group)
+
+    def _row(self, group: str) -> GroupRow:
+        pairs, shares = self._pairs.get(group, ()), tuple(self._shares.get(group, ()))
+        state = self._states.get(group)
+        lag, lag_is_partial = _lag(pairs)
+        is_silent = self._is_any_unseen or group in self._silent
+        clients = _clients(state, is_silent)
+        dead = self._topics.get(dlq_topic(group))
+        tps = [share.tps for share in shares]
+        own_retry = retry_topic(group)
+        return GroupRow(
+            group=group,
+            is_system=is_system_group(group),
+            topics=tuple(sorted({pair.topic for pair in pairs} - {own_retry})),
+            lag=lag,
+            lag_is_partial=lag_is_partial or is_silent,
+            oldest_age_ms=_oldest_age(pairs) if lag else None,
+            tps=_known_sum(tps),
+            tps_is_partial=is_silent or None in tps,
+            shares=shares,
+            clients=clients,
+            consume_type=_consume_type(state),
+            model=_model(state),
+            versions=_texts(version_name(c.version) for c in state.clients if c.version is not None) if state else (),
+            languages=_texts(c.language for c in state.clients if c.language) if state else (),
+            dead_letters=dead.messages if dead else (None if is_silent else 0),
+            dead_letters_is_partial=dead.is_partial if dead else is_silent,
+        )
+
+
+def _delivered(broker: ScrapedBroker) -> tuple[dict[str, float], set[str]]:
+    """Return the messages per second that a broker delivers to each group, and the groups with an unknown part."""
+    sums: dict[str, float] = defaultdict(float)
+    for (statistic, key), rate in broker.rates.items():
+        if statistic == GETS:
+            sums[key.partition("@")[2]] += rate.per_s
+    return sums, {key.partition("@")[2] for statistic, key in broker.lost_rates if statistic == GETS}
+
+
+def _lag(pairs: Iterable[PairProgress]) -> tuple[int | None, bool]:
+    """Return the sum of the known lags, and whether others are unknown."""
+    total: int | None = None
+    is_partial = False
+    for pair in pairs:
+        lag = pair.lag
+        if lag is None:
+            is_partial = True
+            known = [queue_lag for _, queue_lag in pair.queue_lags()]
+            lag = sum(known) if known else None
+        if lag is not None:
+            total = (total or 0) + lag
+    return total, is_partial
+
+
+def _oldest_age(pairs: Iterable[PairProgress]) -> int | None:
+    ages = (pair.broker.ages_ms.get((pair.topic, pair.group)) for pair in pairs)
+    return max((age for age in ages if age is not None), default=None)
+
+
+def _clients(state: GroupState | None, is_silent: bool) -> int | None:
+    if state is None:
+        return None
+    count = len({client.client_id for client in state.clients})
+    # All others may be connected to the master that does not respond.
+    return None if is_silent and not count else count
+
+
+def _consume_type(state: GroupState | None) -> ConsumeType | None:
+    if state is None or not state.clients or state.consume_type is None:
+        return None
+    return "push" if state.consume_type in PUSH_TYPES else "pull"
+
+
+def _model(state: GroupState | None) -> MessageModel | None:
+    if state is None or not state.clients:
+        return None
+    return "broadcasting" if state.is_broadcasting else "clustering"
+
+
+def _texts(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(set(texts)))
+
+
+# --- sums ---
+
+
+def totals(brokers: Sequence[BrokerRow], groups: Sequence[GroupRow]) -> ClusterTotals:
+    """Return the sums over all brokers and groups. Broadcasting groups have no lag at the brokers."""
+    lags = [row for row in groups if row.model != "broadcasting" and not row.is_system]
+    known_lags = [row.lag for row in lags if row.lag is not None]
+    return ClusterTotals(
+        # Slaves store what masters do: their rate would count twice.
+        tps_in=_known_sum(row.tps_in for row in brokers if row.is_master),
+        tps_out=_known_sum(row.tps_out for row in brokers),
+        # A broker that was just started responds, and has no rate yet.
+        tps_is_partial=any(not row.is_up for row in brokers),
+        lag=sum(known_lags) if known_lags else None,
+        lag_is_partial=any(row.lag_is_partial for row in lags)
+        or any(not row.is_up for row in brokers if row.is_master),
+    )
+
+
+def history_values(
+    brokers: Iterable[BrokerRow], groups: Iterable[GroupRow], sums: ClusterTotals
+) -> dict[SeriesKey, Rates]:
+    """Return the values that the history records. A partial sum is unknown: a curve would show it as a collapse."""
+    values = {
+        cluster_key(): Rates(
+            None if sums.tps_is_partial else sums.tps_in,
+            None if sums.tps_is_partial else sums.tps_out,
+            None if sums.lag_is_partial else sums.lag,
+        )
+    }
+    values |= {broker_key(row.broker, row.broker_id): Rates(row.tps_in, row.tps_out, None) for row in brokers}
+    values |= {
+        group_key(row.group): Rates(
+            None, None if row.tps_is_partial else row.tps, None if row.lag_is_partial else row.lag
+        )
+        for row in groups
+    }
+    return values
