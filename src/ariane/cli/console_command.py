@@ -6,13 +6,13 @@ import contextlib
 import importlib.util
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ariane.cli import auth_options, shared_options
+from ariane.cli import auth_options, console_user_command, shared_options
 from ariane.cli import paths as homes
+from ariane.cli.console_options import DataDir
 from ariane.cli.help_format import create_app, examples
 from ariane.errors import ConfigError
 from ariane.model.topic import TRACE_TOPIC
@@ -28,16 +28,7 @@ PORT = 8080
 
 app = create_app(SUMMARY, invoke_without_command=True)
 
-DataDir = Annotated[
-    Path | None,
-    typer.Option(
-        "--data",
-        parser=shared_options.local_path,
-        metavar="DIR",
-        help="Directory of accounts, sessions, alert rules and the audit log.  [default: $ARIANE_HOME/console or "
-        "~/.ariane/console]",
-    ),
-]
+app.add_typer(console_user_command.app, name="user")
 
 
 @app.callback(
@@ -72,6 +63,9 @@ def console(
         typer.Option(parser=shared_options.topic_name, metavar="TOPIC", help="Topic of message traces."),
     ] = TRACE_TOPIC,
     read_only: Annotated[bool, typer.Option("--read-only", help="Reject every change of the cluster.")] = False,
+    require_login: Annotated[
+        bool, typer.Option("--require-login", help="Demand a log-in on a loopback address, too.")
+    ] = False,
     access_key: auth_options.AccessKey = "",
     secret_key: auth_options.SecretKey = "",
     log_file: shared_options.LogFile = None,
@@ -97,6 +91,7 @@ def console(
         tables_dir=homes.tables_dir(home),
         trace_topic=trace_topic,
         is_read_only=read_only,
+        is_login_required=require_login,
     )
     run_server.serve(lambda: _serving(settings), log_file=log_file, until_stdin_closes=until_stdin_closes)
 

@@ -1,0 +1,21 @@
+"""The option that `ariane console` and `ariane console user` share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ariane.cli import shared_options
+
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--data",
+        parser=shared_options.local_path,
+        metavar="DIR",
+        help="Directory of accounts, sessions, alert rules and the audit log.  [default: $ARIANE_HOME/console or "
+        "~/.ariane/console]",
+    ),
+]
