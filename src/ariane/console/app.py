@@ -17,9 +17,18 @@ from ariane.console.api import (
     overview_api,
     producer_api,
     report_api,
+    topic_api,
     transaction_api,
 )
-from ariane.console.pages import login_pages, overview_pages, preference_pages
+from ariane.console.pages import (
+    delayed_pages,
+    login_pages,
+    overview_pages,
+    preference_pages,
+    producer_pages,
+    topic_pages,
+    transaction_pages,
+)
 from ariane.console.security.access_middleware import AccessMiddleware
 from ariane.console.security.security_headers import SecurityHeadersMiddleware
 from ariane.console.services import ConsoleServices
@@ -33,9 +42,14 @@ PAGES: tuple[APIRouter, ...] = (
     login_pages.router,
     preference_pages.router,
     static_assets.router,
+    topic_pages.router,
+    producer_pages.router,
+    delayed_pages.router,
+    transaction_pages.router,
 )
 APIS: tuple[APIRouter, ...] = (
     overview_api.router,
+    topic_api.router,
     producer_api.router,
     delayed_api.router,
     transaction_api.router,

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from ariane.console.services import ConsoleServices
+from ariane.console.web import preferences
 from ariane.console.web.form_fields import OptionalInt, OptionalText, VerbatimText, parse_duration_ms, parse_time_ms
 from ariane.console.web.view_model import ChangeForm, View
 from ariane.errors import UsageError
@@ -134,7 +135,7 @@ def parse_delay(text: str, now_ms: int) -> tuple[int, int]:
         return int(text), 0
     if _IS_DURATION.fullmatch(text):
         return 0, now_ms + parse_duration_ms(text, "delay")
-    deliver_at_ms = parse_time_ms(text, now_ms, "delay")
+    deliver_at_ms = parse_time_ms(text, now_ms, "delay", zone=preferences.current().zone)
     if deliver_at_ms <= now_ms:
         raise UsageError("delay", text, "in the past; expected a later time, or no delay")
     return 0, deliver_at_ms

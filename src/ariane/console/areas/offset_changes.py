@@ -5,13 +5,14 @@ Several groups are moved one after another; one that fails does not stop the oth
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from ariane.cluster.offset_admin import EARLIEST, LATEST, OffsetTarget, ResetResult
 from ariane.console.services import ConsoleServices
-from ariane.console.web.form_fields import OptionalInt, parse_time_ms
+from ariane.console.web import preferences
+from ariane.console.web.form_fields import OptionalInt, parse_time_ms, without_blanks
 from ariane.console.web.view_model import ChangeForm, View
 from ariane.errors import ArianeError, UsageError
 
@@ -24,7 +25,8 @@ class ResetTargetForm(ChangeForm):
     to: Literal["time", "earliest", "latest", "offset"] = "time"
     """Target: a time, the first or the end of each queue, or an offset of every queue. `latest` skips all pending messages."""
     time: str = ""
-    """Target time: a duration before now (`2h`), a date and time (UTC unless it has an offset), or ms since the epoch."""
+    """Target time: a duration before now (`2h`), a date and time (in the reader's time zone unless it has an offset; of
+    programs UTC), or ms since the epoch."""
     offset: OptionalInt = Field(None, ge=0)
     """Target offset; offsets outside of a queue become its first or its end. Possible only without connected clients."""
     is_forced: bool = True
@@ -38,8 +40,8 @@ class ResetTargetForm(ChangeForm):
 class ResetOffsetsForm(ResetTargetForm):
     """Where the named consumer groups continue in a topic."""
 
-    groups: tuple[str, ...] = Field(min_length=1, max_length=GROUPS_MAX)
-    """Consumer groups to move."""
+    groups: Annotated[tuple[str, ...], BeforeValidator(without_blanks)] = Field(min_length=1, max_length=GROUPS_MAX)
+    """Consumer groups to move; blank names are ignored."""
 
 
 class QueueResetRow(View):
@@ -136,7 +138,7 @@ def _target(form: ResetTargetForm, now_ms: int) -> OffsetTarget:
             return OffsetTarget(offset=form.offset)
     if not form.time:
         raise UsageError("time", None, "missing; specify a time, for example 2h, or another target")
-    return OffsetTarget(parse_time_ms(form.time, now_ms, "time"))
+    return OffsetTarget(parse_time_ms(form.time, now_ms, "time", zone=preferences.current().zone))
 
 
 def _group_view(group: str, result: ResetResult) -> GroupResetView:

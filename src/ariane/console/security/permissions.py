@@ -72,6 +72,7 @@ RULES: tuple[PathRule, ...] = (
     *_area("/cluster"),
     *_area("/brokers", change=ConsoleRole.ADMIN),
     *_area("/topics"),
+    *_area("/create-topic"),  # not below /topics, where a topic may have any name
     *_area("/groups"),
     *_area("/producers"),
     *_area("/messages"),

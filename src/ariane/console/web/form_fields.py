@@ -20,8 +20,12 @@ def _blank_to_none(value: Any) -> Any:
     return None if isinstance(value, str) and not value.strip() else value
 
 
+def without_blanks(values: Any) -> Any:
+    """Return a list of texts without blank ones, which a browser sends for empty inputs with the name of the list."""
+    return [value for value in values if str(value).strip()] if isinstance(values, list | tuple) else values
+
+
 OptionalInt = Annotated[int | None, BeforeValidator(_blank_to_none)]
-OptionalBool = Annotated[bool | None, BeforeValidator(_blank_to_none)]
 OptionalText = Annotated[str | None, BeforeValidator(_blank_to_none)]
 VerbatimText = Annotated[str, StringConstraints(strip_whitespace=False)]
 """A text whose white space at both ends belongs to it, such as the body of a message."""

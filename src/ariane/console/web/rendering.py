@@ -68,6 +68,21 @@ def changed(request: Request, notice: str, *, location: str | None = None) -> Re
     return response
 
 
+def shown_below(request: Request, template: str, **context: Any) -> HTMLResponse:
+    """Return the answer to a form whose result is more than a notice: a plan, a sent message.
+
+    htmx shows it in the element `#result` of the page; without htmx it is a page of its own.
+
+    Args:
+        request: The request.
+        template: Path below templates/.
+        context: Variables of the template.
+    """
+    response = render(request, template, **context)
+    response.headers.update({"HX-Retarget": "#result", "HX-Reswap": "innerHTML"})
+    return response
+
+
 def failed(request: Request, message: str, *, status: int) -> HTMLResponse:
     """Return an error: a notice for htmx, otherwise a page."""
     if is_htmx(request):

@@ -1,0 +1,88 @@
+"""The list of topics from a snapshot: kinds, filters, order, unknown values."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted_cluster import NOW_MS, ScriptedCluster, services
+
+from ariane.console.areas.topics import TopicListQuery, TopicListView, topic_list
+from ariane.console.live.live_snapshot import BrokerRow, LiveSnapshot, TopicRow
+from ariane.errors import UsageError
+
+XSS = "<img src=x onerror=alert(1)>"
+SNAPSHOT = LiveSnapshot(
+    as_of_ms=NOW_MS,
+    base_as_of_ms=NOW_MS,
+    brokers=(BrokerRow(cluster="C", broker="broker-a", broker_id=0, addr="a:1", is_up=True),),
+    topics=(
+        TopicRow(topic="orders", kind="normal", clusters=("C",), brokers=("broker-a", "broker-b"), write_queues=16,
+                 read_queues=16, perms=(6,), messages=7, tps_in=1.5, groups=("billing", "mail")),
+        TopicRow(topic="Old-Orders", kind="normal", clusters=("C",), brokers=("broker-a",), write_queues=8, read_queues=8,
+                 perms=(4, 6), messages=None, tps_in=None, is_partial=True, tps_is_partial=True),
+        TopicRow(topic=XSS, kind="normal", clusters=("D",), brokers=("broker-d",), messages=70, perms=(0,)),
+        TopicRow(topic="%RETRY%billing", kind="retry", clusters=("C",), brokers=("broker-a",), messages=1),
+        TopicRow(topic="%DLQ%billing", kind="dlq", clusters=("C",), brokers=("broker-a",), messages=2),
+        TopicRow(topic="SCHEDULE_TOPIC_XXXX", kind="delay", clusters=("C",), brokers=("broker-a",)),
+        TopicRow(topic="TBW102", kind="system", clusters=("C",), brokers=("broker-a",)),
+    ),
+)  # fmt: skip
+
+
+def list_topics(tmp_path: Path, snapshot: LiveSnapshot = SNAPSHOT, **query: Any) -> TopicListView:
+    parts = services(ScriptedCluster(first={}), snapshot, tmp_path)
+    return asyncio.run(topic_list(parts, TopicListQuery(**query)))
+
+
+def names(view: TopicListView) -> list[str]:
+    return [row.topic for row in view.topics.items]
+
+
+def test_the_list_starts_with_topics_of_applications_and_counts_the_others(tmp_path: Path) -> None:
+    view = list_topics(tmp_path)
+    assert names(view) == [XSS, "Old-Orders", "orders"]
+    counts = {count.kind: count.topics for count in view.kinds}
+    assert counts == {"normal": 3, "delay": 1, "retry": 1, "dlq": 1, "system": 1, "all": 7}
+    assert (view.as_of_ms, view.is_loaded, view.clusters) == (NOW_MS, True, ["C"])
+
+
+def test_topics_are_filtered_by_kind_cluster_broker_and_name(tmp_path: Path) -> None:
+    assert names(list_topics(tmp_path, kind="dlq")) == ["%DLQ%billing"]
+    assert list_topics(tmp_path, kind="all").topics.total == 7
+    view = list_topics(tmp_path, cluster="D")
+    assert (names(view), {count.kind: count.topics for count in view.kinds}["all"]) == ([XSS], 1)
+    assert names(list_topics(tmp_path, broker="broker-b")) == ["orders"]
+    assert names(list_topics(tmp_path, q="ORDERS", sort="queues", order="desc")) == ["orders", "Old-Orders"]
+
+
+def test_unknown_values_are_null_and_last(tmp_path: Path) -> None:
+    view = list_topics(tmp_path, sort="messages", order="desc")
+    assert names(view) == [XSS, "orders", "Old-Orders"]
+    unknown = view.topics.items[-1]
+    assert (unknown.messages, unknown.tps_in, unknown.is_partial) == (None, None, True)
+    assert unknown.permissions == ["read", "read-write"]
+    assert view.topics.items[0].permissions == ["none"]
+
+
+def test_a_console_that_has_not_polled_yet_says_so(tmp_path: Path) -> None:
+    view = list_topics(tmp_path, LiveSnapshot(as_of_ms=0))
+    assert (view.is_loaded, view.topics.total) == (False, 0)
+
+
+def test_an_unknown_column_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="sort = 'size': expected one of"):
+        list_topics(tmp_path, sort="size")
+
+
+def test_pages_of_five_thousand_topics_are_complete(tmp_path: Path) -> None:
+    rows = tuple(TopicRow(topic=f"topic-{number:04}", kind="normal", messages=number % 7) for number in range(5_000))
+    snapshot = LiveSnapshot(as_of_ms=NOW_MS, base_as_of_ms=NOW_MS, topics=rows)
+    found = [
+        name
+        for page in range(1, 11)
+        for name in names(list_topics(tmp_path, snapshot, sort="messages", page=page, size=500))
+    ]
+    assert sorted(found) == [row.topic for row in rows]
