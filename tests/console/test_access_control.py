@@ -92,6 +92,19 @@ def test_another_host_name_is_refused(open_client: Open, host: str) -> None:
     assert "localhost" in response.json()["error"]
 
 
+def test_a_proxy_may_send_the_name_of_its_site_if_a_log_in_is_needed(
+    open_client: Open, accounts: ConsoleAccounts
+) -> None:
+    """Bound to loopback behind nginx: the Host header is the site's, which changes compare with the Origin."""
+    client = open_client(base_url="http://console.example.com")
+    forwarded = {"X-Forwarded-For": "10.0.0.7"}
+    assert client.get("/", headers=forwarded).headers["location"].startswith("/login")
+    form = {"name": "admin-1", "password": PASSWORD}
+    own = forwarded | {"Origin": "http://console.example.com", "Sec-Fetch-Site": "same-origin"}
+    assert client.post("/login", data=form, headers=own).status_code == 303
+    assert client.get("/login", headers=forwarded).headers["location"] == "/", "already logged in"
+
+
 def test_a_proxy_ends_local_access(open_client: Open) -> None:
     response = open_client().get("/api/v1/overview", headers={"X-Forwarded-For": "10.0.0.1"})
     assert response.status_code == 401

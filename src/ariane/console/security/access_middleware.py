@@ -84,7 +84,10 @@ class AccessMiddleware:
             HTTPException: the request names another host, or its password is wrong.
         """
         services, headers, address = _services(request), request.headers, address_of(request)
-        if not request_checks.is_own_host(headers, services.settings.host):
+        # A page whose name resolves to this machine has no session: with a log-in, only proxies send other names.
+        if not services.authenticator.is_login_needed and not request_checks.is_own_host(
+            headers, services.settings.host
+        ):
             hint = "This console only answers at the loopback names of its machine, for example localhost."
             raise HTTPException(HTTPStatus.MISDIRECTED_REQUEST, hint)
         authenticator = services.authenticator
