@@ -1,0 +1,165 @@
+"""Alert rules: a metric, the groups, topics or brokers that are watched, and when their values are an alert."""
+
+from __future__ import annotations
+
+import enum
+import fnmatch
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from ariane.errors import ConfigError
+
+RULES_MAX = 200
+NAME_CHARACTERS_MAX = 100
+PATTERN_CHARACTERS_MAX = 255
+HOLD_SECONDS_MAX = 86_400
+
+
+class AlertMetric(enum.StrEnum):
+    """What a rule watches."""
+
+    GROUP_LAG = "groupLag"
+    GROUP_AGE = "groupAge"
+    GROUP_TPS = "groupTps"
+    DEAD_LETTERS = "deadLetters"
+    TOPIC_TPS = "topicTps"
+    BROKER = "broker"
+    BROKER_DISK = "brokerDisk"
+    REPLICATION_DELAY = "replicationDelay"
+
+
+class AlertCondition(enum.StrEnum):
+    """When a value is an alert. UNKNOWN is the only one that an unknown value fulfils."""
+
+    ABOVE = "above"
+    BELOW = "below"
+    GROWS = "grows"
+    UNKNOWN = "unknown"
+
+
+class Severity(enum.StrEnum):
+    """How urgent an alert is."""
+
+    INFO = "info"
+    WARNING = "warning"
+    CRITICAL = "critical"
+
+    @property
+    def rank(self) -> int:
+        """Position in the order of severities; the most urgent has the largest."""
+        return _SEVERITY_RANKS[self]
+
+
+_SEVERITY_RANKS = {severity: rank for rank, severity in enumerate(Severity)}
+
+
+class MetricDefinition(NamedTuple):
+    """A metric: what has it, what it is, in which unit, and which conditions make sense."""
+
+    subject: str
+    label: str
+    unit: str
+    conditions: tuple[AlertCondition, ...]
+
+
+_VALUE_CONDITIONS = (AlertCondition.ABOVE, AlertCondition.BELOW, AlertCondition.UNKNOWN)
+
+METRICS: Mapping[AlertMetric, MetricDefinition] = {
+    AlertMetric.GROUP_LAG: MetricDefinition("group", "Lag of a consumer group", "messages", _VALUE_CONDITIONS),
+    AlertMetric.GROUP_AGE: MetricDefinition("group", "Age of a group's oldest message", "s", _VALUE_CONDITIONS),
+    AlertMetric.GROUP_TPS: MetricDefinition("group", "Messages delivered to a group", "msg/s", _VALUE_CONDITIONS),
+    AlertMetric.DEAD_LETTERS: MetricDefinition(
+        "group", "Dead letters of a group", "messages", (AlertCondition.GROWS, *_VALUE_CONDITIONS)
+    ),
+    AlertMetric.TOPIC_TPS: MetricDefinition("topic", "Messages sent to a topic", "msg/s", _VALUE_CONDITIONS),
+    AlertMetric.BROKER: MetricDefinition("broker", "State of a broker", "", (AlertCondition.UNKNOWN,)),
+    AlertMetric.BROKER_DISK: MetricDefinition("broker", "Used disk of a broker", "%", _VALUE_CONDITIONS),
+    AlertMetric.REPLICATION_DELAY: MetricDefinition("broker", "Replication delay of a slave", "s", _VALUE_CONDITIONS),
+}
+
+
+class AlertRule(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """A rule. Each subject (group, topic or broker) that matches has its own alert.
+
+    Attributes:
+        id: Random text that identifies it.
+        name: Name for people.
+        metric: What is watched.
+        condition: When it is an alert.
+        pattern: Subjects that are watched: a name in which * and ? are wildcards.
+        exclude: Subjects that are not; empty: none.
+        threshold: Limit in the unit of the metric; without effect for UNKNOWN.
+        hold_s: Seconds for which the condition must hold. For GROWS: the time in which the growth is measured.
+        severity: How urgent it is.
+        is_enabled: Whether it is evaluated.
+    """
+
+    id: str
+    name: str
+    metric: AlertMetric
+    condition: AlertCondition
+    pattern: str = "*"
+    exclude: str = ""
+    threshold: float = 0.0
+    hold_s: int = 0
+    severity: Severity = Severity.WARNING
+    is_enabled: bool = True
+
+    def matches(self, subject: str) -> bool:
+        """Return whether the rule watches a subject."""
+        return fnmatch.fnmatchcase(subject, self.pattern) and not (
+            self.exclude and fnmatch.fnmatchcase(subject, self.exclude)
+        )
+
+
+def check_rule(rule: AlertRule) -> None:
+    """Check the values of a rule.
+
+    Raises:
+        ConfigError: a value is invalid.
+    """
+    if not rule.name or len(rule.name) > NAME_CHARACTERS_MAX:
+        raise ConfigError("name", rule.name, f"expected 1 to {NAME_CHARACTERS_MAX} characters")
+    definition = METRICS[rule.metric]
+    if rule.condition not in definition.conditions:
+        raise ConfigError(
+            "condition", rule.condition.value, f"expected one of {', '.join(definition.conditions)} for {rule.metric}"
+        )
+    for key, pattern in (("pattern", rule.pattern), ("exclude", rule.exclude)):
+        if len(pattern) > PATTERN_CHARACTERS_MAX or (key == "pattern" and not pattern):
+            fix = f"expected 1 to {PATTERN_CHARACTERS_MAX} characters, for example * or orders-*"
+            raise ConfigError(key, pattern[:PATTERN_CHARACTERS_MAX], fix)
+    if not math.isfinite(rule.threshold) or rule.threshold < 0:
+        raise ConfigError("threshold", rule.threshold, "expected a number of at least 0")
+    if not 0 <= rule.hold_s <= HOLD_SECONDS_MAX:
+        raise ConfigError("holdS", rule.hold_s, f"expected 0 to {HOLD_SECONDS_MAX} seconds")
+    if rule.condition is AlertCondition.GROWS and rule.hold_s < 1:
+        raise ConfigError("holdS", rule.hold_s, "expected at least 1: the seconds in which the growth is measured")
+
+
+# What most clusters want to know from the first start on. Limits of lag and rate depend on the application.
+DEFAULT_RULES = (
+    AlertRule(
+        id="default-broker", name="Broker does not respond", metric=AlertMetric.BROKER,
+        condition=AlertCondition.UNKNOWN, hold_s=30, severity=Severity.CRITICAL,
+    ),
+    AlertRule(
+        id="default-disk", name="Disk nearly full", metric=AlertMetric.BROKER_DISK, condition=AlertCondition.ABOVE,
+        threshold=85, hold_s=60, severity=Severity.CRITICAL,
+    ),
+    AlertRule(
+        id="default-dead-letters", name="New dead letters", metric=AlertMetric.DEAD_LETTERS,
+        condition=AlertCondition.GROWS, hold_s=600, severity=Severity.WARNING,
+    ),
+    AlertRule(
+        id="default-age", name="Messages wait for more than 10 minutes", metric=AlertMetric.GROUP_AGE,
+        condition=AlertCondition.ABOVE, threshold=600, hold_s=120, severity=Severity.WARNING,
+    ),
+    AlertRule(
+        id="default-replication", name="Slave is a minute behind", metric=AlertMetric.REPLICATION_DELAY,
+        condition=AlertCondition.ABOVE, threshold=60, hold_s=60, severity=Severity.WARNING,
+    ),
+)  # fmt: skip
