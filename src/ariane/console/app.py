@@ -12,6 +12,7 @@ from fastapi import APIRouter, FastAPI
 
 import ariane
 from ariane.console.api import (
+    alert_api,
     dead_letter_api,
     delayed_api,
     overview_api,
@@ -21,6 +22,7 @@ from ariane.console.api import (
     transaction_api,
 )
 from ariane.console.pages import (
+    alert_pages,
     delayed_pages,
     login_pages,
     overview_pages,
@@ -40,6 +42,7 @@ API_PREFIX = "/api/v1"
 PAGES: tuple[APIRouter, ...] = (
     overview_pages.router,
     login_pages.router,
+    alert_pages.router,
     preference_pages.router,
     static_assets.router,
     topic_pages.router,
@@ -55,6 +58,7 @@ APIS: tuple[APIRouter, ...] = (
     transaction_api.router,
     dead_letter_api.router,
     report_api.router,
+    alert_api.router,
 )
 
 

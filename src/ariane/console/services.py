@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.cluster.admin import Admin
+from ariane.console.alerts.alert_service import AlertService
 from ariane.console.live.guarded_pool import GuardedPool
 from ariane.console.live.live_cluster import LiveCluster, SnapshotSource
 from ariane.console.live.server_health import ServerHealth
@@ -53,6 +54,8 @@ class ConsoleServices:
         )
         self.audit = AuditLog(settings.data_dir, clock=clock)  # written by the middleware; areas call audit_notes.note
         self.live = live  # rows of lists
+        # Evaluates its rules while it is open as a context manager.
+        self.alerts = AlertService(settings.data_dir, live=live, cluster=settings.namesrv, clock=clock)
         self._peers = peers  # shared by all requests
 
     def admin(self, *, is_dry_run: bool = False) -> Admin:
@@ -78,4 +81,7 @@ async def open_services(settings: ConsoleSettings, *, clock: Clock = SYSTEM_CLOC
         GuardedPool(health=health, sign=sign, clock=clock) as peers,
         LiveCluster(name_servers, health=health, sign=sign, clock=clock) as live,
     ):
-        yield ConsoleServices(settings=settings, peers=peers, live=live, clock=clock)
+        services = ConsoleServices(settings=settings, peers=peers, live=live, clock=clock)
+        async with services.alerts:
+            yield services
+        services.sessions.save()

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from ariane.console.web.translation import gettext_noop
 from ariane.errors import ConfigError
 
 RULES_MAX = 200
@@ -68,16 +69,29 @@ class MetricDefinition(NamedTuple):
 _VALUE_CONDITIONS = (AlertCondition.ABOVE, AlertCondition.BELOW, AlertCondition.UNKNOWN)
 
 METRICS: Mapping[AlertMetric, MetricDefinition] = {
-    AlertMetric.GROUP_LAG: MetricDefinition("group", "Lag of a consumer group", "messages", _VALUE_CONDITIONS),
-    AlertMetric.GROUP_AGE: MetricDefinition("group", "Age of a group's oldest message", "s", _VALUE_CONDITIONS),
-    AlertMetric.GROUP_TPS: MetricDefinition("group", "Messages delivered to a group", "msg/s", _VALUE_CONDITIONS),
-    AlertMetric.DEAD_LETTERS: MetricDefinition(
-        "group", "Dead letters of a group", "messages", (AlertCondition.GROWS, *_VALUE_CONDITIONS)
+    AlertMetric.GROUP_LAG: MetricDefinition(
+        "group", gettext_noop("Lag of a consumer group"), gettext_noop("messages"), _VALUE_CONDITIONS
     ),
-    AlertMetric.TOPIC_TPS: MetricDefinition("topic", "Messages sent to a topic", "msg/s", _VALUE_CONDITIONS),
-    AlertMetric.BROKER: MetricDefinition("broker", "State of a broker", "", (AlertCondition.UNKNOWN,)),
-    AlertMetric.BROKER_DISK: MetricDefinition("broker", "Used disk of a broker", "%", _VALUE_CONDITIONS),
-    AlertMetric.REPLICATION_DELAY: MetricDefinition("broker", "Replication delay of a slave", "s", _VALUE_CONDITIONS),
+    AlertMetric.GROUP_AGE: MetricDefinition(
+        "group", gettext_noop("Age of a group's oldest message"), "s", _VALUE_CONDITIONS
+    ),
+    AlertMetric.GROUP_TPS: MetricDefinition(
+        "group", gettext_noop("Messages delivered to a group"), gettext_noop("msg/s"), _VALUE_CONDITIONS
+    ),
+    AlertMetric.DEAD_LETTERS: MetricDefinition(
+        "group",
+        gettext_noop("Dead letters of a group"),
+        gettext_noop("messages"),
+        (AlertCondition.GROWS, *_VALUE_CONDITIONS),
+    ),
+    AlertMetric.TOPIC_TPS: MetricDefinition(
+        "topic", gettext_noop("Messages sent to a topic"), gettext_noop("msg/s"), _VALUE_CONDITIONS
+    ),
+    AlertMetric.BROKER: MetricDefinition("broker", gettext_noop("State of a broker"), "", (AlertCondition.UNKNOWN,)),
+    AlertMetric.BROKER_DISK: MetricDefinition("broker", gettext_noop("Used disk of a broker"), "%", _VALUE_CONDITIONS),
+    AlertMetric.REPLICATION_DELAY: MetricDefinition(
+        "broker", gettext_noop("Replication delay of a slave"), "s", _VALUE_CONDITIONS
+    ),
 }
 
 

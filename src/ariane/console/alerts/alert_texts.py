@@ -8,19 +8,23 @@ from typing import Any
 from ariane.console.alerts.alert_rules import METRICS, AlertCondition, AlertRule
 from ariane.console.alerts.channels import Notification
 from ariane.console.alerts.evaluation import AlertTransition
+from ariane.console.web.translation import gettext as _
 
 
 def condition_text(rule: AlertRule) -> str:
-    """Return when a rule is an alert, for example "Lag of a consumer group above 1,000 messages for 60 s"."""
+    """Return when a rule is an alert, in the reader's language: "Lag of a consumer group above 1,000 messages for 60 s"."""
     definition = METRICS[rule.metric]
-    limit = f"{rule.threshold:,.10g} {definition.unit}".strip()
+    label, hold = _(definition.label), f"{rule.hold_s:,}"
+    limit = f"{rule.threshold:,.10g} {_(definition.unit) if definition.unit else ''}".strip()
+    if rule.condition is AlertCondition.GROWS:
+        return _("%(metric)s grow by more than %(limit)s in %(seconds)s s", metric=label, limit=limit, seconds=hold)
     if rule.condition is AlertCondition.UNKNOWN:
-        text = f"{definition.label} unknown"
-    elif rule.condition is AlertCondition.GROWS:
-        return f"{definition.label} grow by more than {limit} in {rule.hold_s:,} s"
+        text = _("%(metric)s unknown", metric=label)
+    elif rule.condition is AlertCondition.ABOVE:
+        text = _("%(metric)s above %(limit)s", metric=label, limit=limit)
     else:
-        text = f"{definition.label} {rule.condition} {limit}"
-    return f"{text} for {rule.hold_s:,} s" if rule.hold_s else text
+        text = _("%(metric)s below %(limit)s", metric=label, limit=limit)
+    return _("%(condition)s for %(seconds)s s", condition=text, seconds=hold) if rule.hold_s else text
 
 
 def alert_text(transition: AlertTransition) -> str:

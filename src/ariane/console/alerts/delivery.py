@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from collections import deque
 
@@ -86,7 +87,8 @@ class ChannelDelivery:
             return
         self._queue.append(notification)
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._run())
+            # In an empty context: the language of the request that caused the notification is not that of its readers.
+            self._task = asyncio.create_task(self._run(), context=contextvars.Context())
 
     async def close(self) -> None:
         """Stop. Notifications that wait are not delivered."""

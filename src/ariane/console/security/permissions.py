@@ -88,6 +88,7 @@ RULES: tuple[PathRule, ...] = (
     *_area("/audit", read=ConsoleRole.ADMIN, change=ConsoleRole.ADMIN, is_local=True),
     # The operator on duty silences an alert; rules and channels send data to other hosts.
     *_area("/alerts/silences", is_local=True),
+    PathRule(CHANGE, "/alerts/close", ConsoleRole.OPERATOR, is_local=True),
     *_area("/alerts", change=ConsoleRole.ADMIN, is_local=True),
 )
 

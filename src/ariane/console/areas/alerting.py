@@ -1,0 +1,408 @@
+"""Alerts: what is firing, rules, silences and the history of alerts."""
+
+from __future__ import annotations
+
+from ariane.console.alerts.alert_rules import METRICS, AlertCondition, AlertMetric, AlertRule, Severity
+from ariane.console.alerts.alert_service import find, new_id
+from ariane.console.alerts.alert_texts import condition_text
+from ariane.console.alerts.evaluation import AlertState, AlertTransition
+from ariane.console.alerts.silences import AlertSilence
+from ariane.console.areas.confirmation import DeletionForm, check_confirmed
+from ariane.console.services import ConsoleServices
+from ariane.console.web.paging import ListQuery, Page, paginate
+from ariane.console.web.translation import gettext_noop
+from ariane.console.web.view_model import ChangeForm, ChangeResult, View
+
+
+class FiringAlertRow(View):
+    """A firing alert."""
+
+    rule_id: str
+    """Id of its rule."""
+    rule: str
+    """Name of its rule."""
+    severity: Severity
+    """How urgent it is."""
+    subject: str
+    """Group, topic or broker."""
+    subject_kind: str
+    """`group`, `topic` or `broker`."""
+    condition: str
+    """When the rule is an alert."""
+    value: float | None
+    """Last known value; null: unknown."""
+    unit: str
+    """Unit of the value."""
+    since_ms: int
+    """Time from which the condition holds."""
+    fired_ms: int
+    """Time from which it is an alert."""
+    is_silent: bool
+    """Whether a silence suppresses its notifications."""
+
+
+class SilenceRow(View):
+    """A silence."""
+
+    id: str
+    """Its id."""
+    rule_id: str
+    """Rule whose alerts are silent; empty: all."""
+    rule: str
+    """Name of that rule."""
+    pattern: str
+    """Subjects that are silent."""
+    until_ms: int
+    """Its end."""
+    reason: str
+    """Why."""
+    created_by: str
+    """Account that created it."""
+
+
+class AlertsView(View):
+    """Firing alerts and silences."""
+
+    as_of_ms: int | None
+    """Time of the evaluated values; null: the rules were not evaluated yet."""
+    alerts: Page[FiringAlertRow]
+    """Firing alerts, the most urgent first."""
+    pending: int
+    """Alerts whose condition does not hold for long enough yet."""
+    omitted: int
+    """Alerts that were not begun because too many exist."""
+    error: str
+    """Why the rules cannot be evaluated; empty if they can."""
+    rule_count: int
+    """Number of enabled rules."""
+    silences: list[SilenceRow]
+    """Silences that have not ended."""
+
+
+class AlertRuleRow(View):
+    """A rule."""
+
+    id: str
+    """Its id."""
+    name: str
+    """Its name."""
+    metric: AlertMetric
+    """What it watches."""
+    condition: AlertCondition
+    """When it is an alert."""
+    pattern: str
+    """Subjects that it watches."""
+    exclude: str
+    """Subjects that it does not watch."""
+    threshold: float
+    """Limit in the unit of the metric."""
+    hold_s: int
+    """Seconds for which the condition must hold; for `grows` the time in which the growth is measured."""
+    severity: Severity
+    """How urgent its alerts are."""
+    is_enabled: bool
+    """Whether it is evaluated."""
+    text: str
+    """The condition in words."""
+    subject_kind: str
+    """`group`, `topic` or `broker`."""
+    firing: int
+    """Number of its firing alerts."""
+
+
+class AlertRulesView(View):
+    """All rules."""
+
+    rules: list[AlertRuleRow]
+    """The rules, in the order in which they were created."""
+
+
+class AlertHistoryRow(View):
+    """The begin or the end of an alert."""
+
+    time_ms: int
+    """When."""
+    is_firing: bool
+    """Whether it began."""
+    rule: str
+    """Name of the rule."""
+    severity: Severity
+    """How urgent it is."""
+    subject: str
+    """Group, topic or broker."""
+    subject_kind: str
+    """`group`, `topic` or `broker`."""
+    condition: str
+    """When the rule is an alert."""
+    value: float | None
+    """Last known value while it was firing."""
+    unit: str
+    """Unit of the value."""
+    lasted_ms: int | None
+    """How long it fired; null at its begin."""
+    reason: str
+    """Why it ended, if not by its value."""
+
+
+class AlertHistoryView(View):
+    """The newest begins and ends of alerts."""
+
+    history: Page[AlertHistoryRow]
+    """Newest first."""
+
+
+class AlertRuleForm(ChangeForm):
+    """A rule to create or replace."""
+
+    name: str
+    """Name for people."""
+    metric: AlertMetric
+    """What is watched."""
+    condition: AlertCondition
+    """`above`, `below`, `grows` (dead letters) or `unknown`."""
+    pattern: str = "*"
+    """Subjects that are watched: a name in which * and ? are wildcards."""
+    exclude: str = ""
+    """Subjects that are not watched."""
+    threshold: float = 0.0
+    """Limit in the unit of the metric."""
+    hold_s: int = 60
+    """Seconds for which the condition must hold; for `grows` the time in which the growth is measured."""
+    severity: Severity = Severity.WARNING
+    """How urgent its alerts are."""
+    is_enabled: bool = True
+    """Whether it is evaluated."""
+
+
+class SilenceForm(ChangeForm):
+    """A silence to create."""
+
+    rule_id: str = ""
+    """Only alerts of this rule; empty: of all rules."""
+    pattern: str = "*"
+    """Subjects: a name in which * and ? are wildcards."""
+    minutes: int
+    """Length in minutes, at most 30 days."""
+    reason: str = ""
+    """Why, for colleagues."""
+
+
+class CloseAlertForm(ChangeForm):
+    """A firing alert to end by hand."""
+
+    rule_id: str
+    """Id of its rule."""
+    subject: str
+    """Its group, topic or broker."""
+
+
+# Texts of templates that are chosen by a value.
+SEVERITY_TEXTS = (gettext_noop("info"), gettext_noop("warning"), gettext_noop("critical"))
+REASON_TEXTS = (
+    gettext_noop("it does not exist any more"),
+    gettext_noop("its rule was changed"),
+    gettext_noop("it was closed"),
+)
+CONDITION_TEXTS = {
+    AlertCondition.ABOVE: gettext_noop("above the threshold"),
+    AlertCondition.BELOW: gettext_noop("below the threshold"),
+    AlertCondition.GROWS: gettext_noop("grows by more than the threshold"),
+    AlertCondition.UNKNOWN: gettext_noop("unknown value"),
+}
+
+ALERT_COLUMNS = {
+    "severity": lambda row: (row.severity.rank, row.fired_ms),
+    "rule": lambda row: row.rule,
+    "subject": lambda row: row.subject,
+    "value": lambda row: row.value,
+    "since": lambda row: row.since_ms,
+}
+HISTORY_COLUMNS = {"time": lambda row: row.time_ms, "rule": lambda row: row.rule, "subject": lambda row: row.subject}
+
+
+def alert_list(services: ConsoleServices, query: ListQuery) -> AlertsView:
+    """Return the firing alerts, the most urgent first.
+
+    Raises:
+        UsageError: the query names an unknown column.
+    """
+    alerts = services.alerts
+    if not query.sort:
+        query = query.model_copy(update={"sort": "severity", "order": "desc"})
+    rows = [_firing_row(services, state) for state in alerts.firing()]
+    return AlertsView(
+        as_of_ms=alerts.as_of_ms,
+        alerts=paginate(
+            rows, query, name=lambda row: f"{row.subject} {row.rule}", columns=ALERT_COLUMNS, sort="severity"
+        ),
+        pending=alerts.pending_count(),
+        omitted=alerts.omitted,
+        error=alerts.error,
+        rule_count=sum(rule.is_enabled for rule in alerts.settings.rules),
+        silences=_silences(services),
+    )
+
+
+def alert_rules(services: ConsoleServices) -> AlertRulesView:
+    """Return all rules."""
+    firing = [state.rule.id for state in services.alerts.firing()]
+    rows = [_rule_row(rule, firing.count(rule.id)) for rule in services.alerts.settings.rules]
+    return AlertRulesView(rules=rows)
+
+
+def alert_rule(services: ConsoleServices, rule_id: str) -> AlertRuleRow:
+    """Return a rule.
+
+    Raises:
+        NotFound: there is no such rule.
+    """
+    rule = find(services.alerts.settings.rules, "alert rule", rule_id)
+    return _rule_row(rule, sum(state.rule.id == rule_id for state in services.alerts.firing()))
+
+
+def alert_history(services: ConsoleServices, query: ListQuery) -> AlertHistoryView:
+    """Return the newest begins and ends of alerts.
+
+    Raises:
+        UsageError: the query names an unknown column.
+    """
+    if not query.sort:
+        query = query.model_copy(update={"sort": "time", "order": "desc"})
+    rows = [_history_row(transition) for transition in services.alerts.history()]
+    page = paginate(rows, query, name=lambda row: f"{row.subject} {row.rule}", columns=HISTORY_COLUMNS, sort="time")
+    return AlertHistoryView(history=page)
+
+
+def save_rule(services: ConsoleServices, form: AlertRuleForm, *, rule_id: str = "") -> ChangeResult:
+    """Create a rule, or replace the one with this id.
+
+    Raises:
+        ConfigError: a value is invalid, or there are too many rules.
+        NotFound: there is no such rule.
+    """
+    if rule_id:
+        find(services.alerts.settings.rules, "alert rule", rule_id)
+    services.alerts.save_rule(AlertRule(id=rule_id or new_id(), **form.model_dump()))
+    return ChangeResult(notice=f"{'changed' if rule_id else 'created'} alert rule {form.name}")
+
+
+def delete_rule(services: ConsoleServices, rule_id: str, form: DeletionForm) -> ChangeResult:
+    """Delete a rule; its alerts end.
+
+    Raises:
+        NotFound: there is no such rule.
+        UsageError: `confirm` is not its name.
+    """
+    rule = find(services.alerts.settings.rules, "alert rule", rule_id)
+    check_confirmed(form, rule.name)
+    services.alerts.delete_rule(rule_id)
+    return ChangeResult(notice=f"deleted alert rule {rule.name}")
+
+
+def add_silence(services: ConsoleServices, form: SilenceForm, *, account: str) -> ChangeResult:
+    """Suppress notifications for some time.
+
+    Raises:
+        ConfigError: a value is invalid, or there are too many silences.
+        NotFound: there is no such rule.
+    """
+    if form.rule_id:
+        find(services.alerts.settings.rules, "alert rule", form.rule_id)
+    now_ms = services.clock.now_ms()
+    silence = AlertSilence(
+        id=new_id(), rule_id=form.rule_id, pattern=form.pattern, until_ms=now_ms + 60_000 * form.minutes,
+        reason=form.reason, created_by=account, created_ms=now_ms,
+    )  # fmt: skip
+    services.alerts.save_silence(silence)
+    return ChangeResult(notice=f"silenced alerts of {form.pattern} for {form.minutes} min")
+
+
+def end_silence(services: ConsoleServices, silence_id: str) -> ChangeResult:
+    """End a silence now.
+
+    Raises:
+        NotFound: there is no such silence.
+    """
+    silence = services.alerts.end_silence(silence_id)
+    return ChangeResult(notice=f"ended the silence of {silence.pattern}")
+
+
+def close_alert(services: ConsoleServices, form: CloseAlertForm) -> ChangeResult:
+    """End an alert by hand; it begins again if its condition holds.
+
+    Raises:
+        NotFound: no such alert is firing.
+    """
+    state = services.alerts.close_alert(form.rule_id, form.subject)
+    return ChangeResult(notice=f"closed alert {state.rule.name} of {state.subject}")
+
+
+def _firing_row(services: ConsoleServices, state: AlertState) -> FiringAlertRow:
+    rule, definition = state.rule, METRICS[state.rule.metric]
+    return FiringAlertRow(
+        rule_id=rule.id,
+        rule=rule.name,
+        severity=rule.severity,
+        subject=state.subject,
+        subject_kind=definition.subject,
+        condition=condition_text(rule),
+        value=state.value,
+        unit=definition.unit,
+        since_ms=state.since_ms,
+        fired_ms=state.fired_ms or state.since_ms,
+        is_silent=services.alerts.is_silent(state),
+    )
+
+
+def _rule_row(rule: AlertRule, firing: int) -> AlertRuleRow:
+    return AlertRuleRow(
+        id=rule.id,
+        name=rule.name,
+        metric=rule.metric,
+        condition=rule.condition,
+        pattern=rule.pattern,
+        exclude=rule.exclude,
+        threshold=rule.threshold,
+        hold_s=rule.hold_s,
+        severity=rule.severity,
+        is_enabled=rule.is_enabled,
+        text=condition_text(rule),
+        subject_kind=METRICS[rule.metric].subject,
+        firing=firing,
+    )
+
+
+def _history_row(transition: AlertTransition) -> AlertHistoryRow:
+    state, rule = transition.state, transition.state.rule
+    fired_ms = state.fired_ms if state.fired_ms is not None else state.since_ms
+    return AlertHistoryRow(
+        time_ms=transition.time_ms,
+        is_firing=transition.is_firing,
+        rule=rule.name,
+        severity=rule.severity,
+        subject=state.subject,
+        subject_kind=METRICS[rule.metric].subject,
+        condition=condition_text(rule),
+        value=state.value,
+        unit=METRICS[rule.metric].unit,
+        lasted_ms=None if transition.is_firing else transition.time_ms - fired_ms,
+        reason=transition.reason,
+    )
+
+
+def _silences(services: ConsoleServices) -> list[SilenceRow]:
+    now_ms = services.clock.now_ms()
+    names = {rule.id: rule.name for rule in services.alerts.settings.rules}
+    return [
+        SilenceRow(
+            id=silence.id,
+            rule_id=silence.rule_id,
+            rule=names.get(silence.rule_id, silence.rule_id),
+            pattern=silence.pattern,
+            until_ms=silence.until_ms,
+            reason=silence.reason,
+            created_by=silence.created_by,
+        )
+        for silence in services.alerts.settings.silences
+        if silence.until_ms > now_ms
+    ]
