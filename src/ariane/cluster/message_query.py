@@ -9,13 +9,12 @@ clock and time zone. Brokers whose messages may be missing are part of the resul
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from ariane.cluster.connection import Answers, BrokerServer, BrokerUnavailable
+from ariane.cluster.connection import Answers, BrokerServer, BrokerUnavailable, gather_bounded
 from ariane.cluster.queue_reading import QueueReadOperations, readable_servers
 from ariane.errors import (
     ArianeError,
@@ -159,6 +158,23 @@ class MessageOperations(QueueReadOperations):
         result = await self._search_all_topics(message_id, pending_only)
         return result if result.messages else result._replace(unavailable=result.unavailable + unreachable)
 
+    async def query_topics(self, topics: Sequence[str], key: str, *, messages_max: int = MESSAGES_MAX) -> QueryResult:
+        """Return the messages with a business key or unique key in several topics, without a look-up of their routes.
+
+        Args:
+            topics: Topics that store the messages; those that do not exist have no messages.
+            key: One of their keys, or their unique key.
+            messages_max: Maximum per broker and topic, the newest.
+
+        Raises:
+            ServerUnavailable: no broker is registered.
+        """
+        info = await self.fetch_cluster()
+        servers = readable_servers(TopicRoute(broker_datas=tuple(info.broker_addr_table.values())))
+        return _merge(
+            await self.ask_all(servers, lambda server: self._query_broker_topics(server, topics, key, messages_max))
+        )
+
     async def view_at(self, queue: MessageQueue, offset: int) -> ReceivedMessage | None:
         """Return the message at an offset of a queue; None if the queue has none there.
 
@@ -186,19 +202,21 @@ class MessageOperations(QueueReadOperations):
             if not pending_only:
                 answer = await self.request(server.addr, RequestCode.GET_ALL_TOPIC_CONFIG, is_slow=True)
                 topics.update(fastjson.decode(answer.body, TopicTable).topic_config_table)
-            in_flight = asyncio.Semaphore(CONCURRENT_TOPICS)
-
-            async def query(topic: str) -> _BrokerResult:
-                async with in_flight:
-                    header = QueryMessage(topic, unique_key, PAGE_MESSAGES, 0, EVER_MS)
-                    return await self._query_broker(server, header, MESSAGES_MAX)
-
-            results = await asyncio.gather(*(query(topic) for topic in sorted(topics)))
-            messages = [message for result in results for message in result.messages]
-            return _BrokerResult(messages, next((result.truncated for result in results if result.truncated), ""))
+            return await self._query_broker_topics(server, sorted(topics), unique_key, MESSAGES_MAX)
 
         result = _merge(await self.ask_all(servers, search))
         return result._replace(messages=_with_unique_key(result.messages, unique_key))
+
+    async def _query_broker_topics(
+        self, server: BrokerServer, topics: Sequence[str], key: str, messages_max: int
+    ) -> _BrokerResult:
+        """Return the messages of several topics that one broker has."""
+        queries = (QueryMessage(topic, key, PAGE_MESSAGES, 0, EVER_MS) for topic in topics)
+        results = await gather_bounded(
+            (self._query_broker(server, query, messages_max) for query in queries), CONCURRENT_TOPICS
+        )
+        messages = [message for result in results for message in result.messages]
+        return _BrokerResult(messages, next((result.truncated for result in results if result.truncated), ""))
 
     async def _query_broker(self, server: BrokerServer, query: QueryMessage, messages_max: int) -> _BrokerResult:
         """Return the messages of one broker, page by page."""

@@ -15,20 +15,24 @@ from ariane.console.api import (
     alert_api,
     dead_letter_api,
     delayed_api,
+    message_api,
     overview_api,
     producer_api,
     report_api,
     topic_api,
+    trace_api,
     transaction_api,
 )
 from ariane.console.pages import (
     alert_pages,
     delayed_pages,
     login_pages,
+    message_pages,
     overview_pages,
     preference_pages,
     producer_pages,
     topic_pages,
+    trace_pages,
     transaction_pages,
 )
 from ariane.console.security.access_middleware import AccessMiddleware
@@ -49,6 +53,8 @@ PAGES: tuple[APIRouter, ...] = (
     producer_pages.router,
     delayed_pages.router,
     transaction_pages.router,
+    message_pages.router,
+    trace_pages.router,
 )
 APIS: tuple[APIRouter, ...] = (
     overview_api.router,
@@ -59,6 +65,8 @@ APIS: tuple[APIRouter, ...] = (
     dead_letter_api.router,
     report_api.router,
     alert_api.router,
+    message_api.router,
+    trace_api.router,
 )
 
 

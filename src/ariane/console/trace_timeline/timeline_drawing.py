@@ -16,6 +16,7 @@ BAR_MIN = 0.6  # percent: narrowest bar, so that an instant is visible
 ROW_GAP = 0.2  # percent between two bars of a row
 TICK_UNITS_MIN = 2.5  # a linear segment narrower than this has no room for the labels of ticks
 UNIT_PX = 56
+LABEL_PX = 26  # room for the number of a step
 
 PRODUCER, BROKER, CONSUMER = "producer", "broker", "consumer"
 LANE_ORDER = {PRODUCER: 0, BROKER: 1, CONSUMER: 2}
@@ -40,6 +41,7 @@ class Bar(NamedTuple):
         is_instant: Whether it has no duration: drawn as a mark.
         is_uncertain: Whether the offset of the client's clock is unknown.
         tone: good, bad, unknown or plain.
+        has_label: Whether its number fits between it and the next bar of the row.
     """
 
     number: int
@@ -52,6 +54,7 @@ class Bar(NamedTuple):
     is_instant: bool
     is_uncertain: bool
     tone: str
+    has_label: bool
 
 
 class Lane(NamedTuple):
@@ -117,6 +120,11 @@ def _lane(
         # A bar at the right end keeps its width: it begins earlier instead.
         spans.append((left, right) if right <= 100 else (min(left, 100 - BAR_MIN), 100.0))
     rows = assign_rows(spans, ROW_GAP)
+    label_width = LABEL_PX / (axis.units * UNIT_PX) * 100
+    lefts = [
+        sorted(left for (left, _), row in zip(spans, rows, strict=True) if row == number)
+        for number in range(max(rows) + 1)
+    ]
     bars = []
     for (number, step), (left, right), row in zip(numbered, spans, rows, strict=True):
         error_left = error_right = left
@@ -135,6 +143,7 @@ def _lane(
                 is_instant=step.end_ms == step.start_ms and step.kind is not StepKind.DELIVERY,
                 is_uncertain=step.error_ms is None,
                 tone=_tone(step),
+                has_label=not any(right - ROW_GAP <= later < right + label_width for later in lefts[row]),
             )
         )
     return Lane(role, group, host, max(rows) + 1, bars)

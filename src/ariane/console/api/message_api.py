@@ -1,0 +1,84 @@
+"""REST of messages."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+
+from ariane.console.areas import message_details, message_lookup
+from ariane.console.areas.message_body import BodyFormat
+from ariane.console.areas.message_details import (
+    ConsumeDirectlyForm,
+    MessageConsumersView,
+    MessageDetailsView,
+    ResendMessageForm,
+)
+from ariane.console.areas.message_lookup import MessageListView, MessageQueryForm
+from ariane.console.web.dependencies import Services
+from ariane.console.web.downloads import download
+from ariane.console.web.view_model import ChangeResult
+
+router = APIRouter(prefix="/messages", tags=["messages"])
+
+Topic = Annotated[str, Query(max_length=127, description="Topic of a unique key; empty: all topics are searched.")]
+
+
+@router.get("")
+async def search_messages(services: Services, query: Annotated[MessageQueryForm, Query()]) -> MessageListView:
+    """Return the messages with an id or key, or read a topic backwards for a tag, text or time range.
+
+    A search without an id or key is bounded: `progress` says what was read, and how to continue.
+    """
+    return await message_lookup.search_messages(services, query)
+
+
+@router.get("/{message_id}")
+async def get_message(
+    services: Services,
+    message_id: str,
+    topic: Topic = "",
+    body: Annotated[BodyFormat | None, Query(description="How to show the body; by default as JSON or text.")] = None,
+) -> MessageDetailsView:
+    """Return a message with its properties and the beginning of its body, by offset id or unique key."""
+    return await message_details.message_details(services, message_id, topic, body)
+
+
+@router.get(
+    "/{message_id}/body",
+    response_class=Response,
+    responses={200: {"content": {"application/octet-stream": {}}, "description": "The body, decompressed."}},
+)
+async def get_message_body(services: Services, message_id: str, topic: Topic = "") -> Response:
+    """Return the whole body of a message as a file."""
+    message = await message_details.message_body(services, message_id, topic)
+    return download(message.body, "application/octet-stream", f"{message.message_id}.bin")
+
+
+@router.get("/{message_id}/consumers")
+async def get_message_consumers(
+    services: Services,
+    message_id: str,
+    topic: Topic = "",
+    trace_topic: Annotated[
+        str, Query(alias="traceTopic", max_length=127, description="Trace topic; empty: that of the settings.")
+    ] = "",
+) -> MessageConsumersView:
+    """Return who consumed a message, and its copies: retries, dead letters, delayed and half messages."""
+    return await message_details.message_consumers(services, message_id, topic, trace_topic)
+
+
+@router.post("/{message_id}/resend")
+async def resend_message(
+    services: Services, message_id: str, form: ResendMessageForm, topic: Topic = ""
+) -> ChangeResult:
+    """Send a copy of a message under a new unique key; its property REPLAYED_FROM names the original."""
+    return await message_details.resend(services, message_id, form, topic)
+
+
+@router.post("/{message_id}/consume")
+async def consume_message_directly(
+    services: Services, message_id: str, form: ConsumeDirectlyForm, topic: Topic = ""
+) -> ChangeResult:
+    """Let one client of a group consume the message now. Offsets do not change, and a failure is not retried."""
+    return await message_details.consume_directly(services, message_id, form, topic)

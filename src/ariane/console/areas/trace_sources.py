@@ -1,0 +1,202 @@
+"""Fetches what is known about the steps of a message: from a trace topic, from the brokers, and from the pipeline's tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ariane.cluster.admin import Admin
+from ariane.cluster.message_query import PENDING_TOPICS
+from ariane.console.trace_timeline.host_clocks import HostClock, ip_of
+from ariane.console.trace_timeline.journey_steps import journey_steps
+from ariane.console.trace_timeline.live_steps import CarriedEvent, LiveTrace, StoredCopy, live_trace
+from ariane.console.trace_timeline.trace_steps import TraceStep
+from ariane.errors import ArianeError, RouteNotFound, StoreError
+from ariane.model.message import ReceivedMessage
+from ariane.model.topic import dlq_topic, retry_topic
+from ariane.model.trace_event import ConsumeEndEvent, ConsumeStartEvent, EndTransactionEvent, PublishEvent
+from ariane.protocol import trace_codec
+
+TRACES_MAX = 2_000  # trace messages of one message id and broker
+COPIES_MAX = 100  # records of one topic and broker
+GROUPS_MAX = 200  # whose retries and dead letters are looked up
+HOUR_MS = 3_600_000
+
+
+class TracedMessage(NamedTuple):
+    """Facts of a message that its traces contain; empty if they do not."""
+
+    topic: str = ""
+    tags: str = ""
+    keys: str = ""
+
+
+class FetchedTrace(NamedTuple):
+    """Steps from a trace topic.
+
+    Attributes:
+        trace_topic: The topic.
+        trace: Steps and clocks.
+        facts: Facts of the message.
+        trace_messages: Number of trace messages that were read.
+        fault: Why nothing was read, or what is missing; empty otherwise.
+        unavailable: Servers that did not respond, with the reason.
+    """
+
+    trace_topic: str
+    trace: LiveTrace
+    facts: TracedMessage
+    trace_messages: int
+    fault: str
+    unavailable: list[str]
+
+
+class TableTrace(NamedTuple):
+    """Steps from the pipeline's tables.
+
+    Attributes:
+        steps: In order.
+        facts: Facts of the message.
+        clocks: Bounds of the clients' clocks by IP address, from many messages.
+        as_of_ms: Time up to which the tables are complete; None without data.
+        warnings: Why data may be missing.
+    """
+
+    steps: list[TraceStep]
+    facts: TracedMessage
+    clocks: dict[str, HostClock]
+    as_of_ms: int | None
+    warnings: list[str]
+
+
+async def fetch_live_trace(admin: Admin, message_id: str, trace_topic: str, *, topic: str = "") -> FetchedTrace:
+    """Return the steps of a message from a trace topic, with times corrected by its stored records.
+
+    Args:
+        admin: Operations on the cluster.
+        message_id: Unique key of the message.
+        trace_topic: Topic with the traces.
+        topic: Topic of the message, in case no send was traced; empty: only the traces name it.
+    """
+    try:
+        found = await admin.query_by_key(trace_topic, message_id, messages_max=TRACES_MAX)
+    except RouteNotFound:
+        fault = f"trace topic {trace_topic} does not exist"
+        return FetchedTrace(trace_topic, LiveTrace([], {}), TracedMessage(), 0, fault, [])
+    except ArianeError as error:
+        return FetchedTrace(trace_topic, LiveTrace([], {}), TracedMessage(), 0, str(error), [])
+    carried = decode_carriers(found.messages)
+    facts = _facts_of(carried, message_id)
+    unavailable = [str(broker) for broker in found.unavailable]
+    copies: list[StoredCopy] = []
+    own_topic = facts.topic or topic
+    if own_topic:
+        groups = _groups_of(carried, message_id)[:GROUPS_MAX]
+        topics = {own_topic, *PENDING_TOPICS, *map(retry_topic, groups), *map(dlq_topic, groups)}
+        try:
+            records = await admin.query_topics(sorted(topics), message_id, messages_max=COPIES_MAX)
+        except ArianeError as error:
+            unavailable.append(f"Stored records are unknown: {error}")
+        else:
+            copies = [stored_copy(record) for record in records.messages if record.message_id == message_id]
+            unavailable += [str(broker) for broker in records.unavailable]
+    truncated = [f"{broker}: {reason}" for broker, reason in found.truncated.items()]
+    return FetchedTrace(
+        trace_topic,
+        live_trace(message_id, carried, copies),
+        facts._replace(topic=own_topic),
+        len(found.messages),
+        "; ".join(truncated),
+        list(dict.fromkeys(unavailable)),
+    )
+
+
+def decode_carriers(messages: Iterable[ReceivedMessage]) -> list[CarriedEvent]:
+    """Return the events of trace messages; records that cannot be decoded are skipped."""
+    return [
+        CarriedEvent(event, message.born_host, message.store_ms)
+        for message in messages
+        for event in trace_codec.decode(message.body)[0]
+    ]
+
+
+def stored_copy(record: ReceivedMessage) -> StoredCopy:
+    """Return a record as a step of its message."""
+    queue = record.queue
+    position = f"{queue.broker} queue {queue.queue_id} offset {record.queue_offset:,}"
+    return StoredCopy(
+        queue.topic, position, record.store_host, record.store_ms, record.reconsume_times, record.offset_message_id
+    )
+
+
+def _facts_of(carried: Sequence[CarriedEvent], message_id: str) -> TracedMessage:
+    events = [one.event for one in carried if message_id in one.event.message_id.split(",")]
+    for event in events:
+        if isinstance(event, PublishEvent | EndTransactionEvent) and event.topic:
+            return TracedMessage(event.topic, event.tags, event.keys)
+    keys = (event.keys for event in events if isinstance(event, ConsumeStartEvent | ConsumeEndEvent))
+    return TracedMessage(keys=next(keys, ""))
+
+
+def _groups_of(carried: Sequence[CarriedEvent], message_id: str) -> list[str]:
+    groups = {
+        one.event.group
+        for one in carried
+        if isinstance(one.event, ConsumeStartEvent | ConsumeEndEvent) and one.event.message_id == message_id
+    }
+    return sorted(groups - {""})
+
+
+# --- tables ------------------------------------------------------------------------------------------------------------
+
+
+def read_table_trace(tables_dir: Path, message_id: str, now_ms: int) -> TableTrace:
+    """Return the steps of a message from the pipeline's tables. Blocks: reads files.
+
+    Args:
+        tables_dir: Directory of the tables.
+        message_id: Unique key of the message.
+        now_ms: Current time, for the freshness.
+    """
+    from ariane.reports import trace_lookup
+    from ariane.reports.pipeline_status import freshness
+    from ariane.tables import JOURNEYS
+
+    empty = TableTrace([], TracedMessage(), {}, None, [])
+    try:
+        # The freshness is read first: rows that are added in between do no harm.
+        table_freshness = freshness(tables_dir, JOURNEYS, now_ms)
+        rows = trace_lookup.find_journeys(tables_dir, message_id=message_id).rows
+    except StoreError as error:
+        return empty._replace(warnings=[str(error)])
+    as_of_ms, warnings = table_freshness.as_of_ms, list(table_freshness.warnings)
+    rows = [row for row in rows if row["message_id"] == message_id]
+    if not rows:
+        return empty._replace(as_of_ms=as_of_ms, warnings=warnings)
+    steps = journey_steps(rows)
+    first = rows[0]
+    facts = TracedMessage(first["topic"] or "", first["tags"] or "", first["keys"] or "")
+    return TableTrace(steps, facts, _read_clocks(tables_dir, steps), as_of_ms, warnings)
+
+
+def _read_clocks(tables_dir: Path, steps: Sequence[TraceStep]) -> dict[str, HostClock]:
+    """Return the bounds of the clocks of all clients in the hours of their steps."""
+    from ariane.reports import table_views
+    from ariane.reports.report import utc_time
+    from ariane.tables import CLOCKS
+
+    hosts = sorted({ip_of(step.host) for step in steps if step.host and step.client_ms is not None})
+    if not hosts:
+        return {}
+    first_ms = min(step.start_ms for step in steps) - HOUR_MS
+    last_ms = max(step.last_ms for step in steps) + HOUR_MS
+    # The rows of several hours are combined by the closest bounds (see the table's description).
+    statement = (
+        "SELECT host, max(lower_ms) AS lower_ms, min(upper_ms) AS upper_ms FROM clocks "
+        "WHERE hour BETWEEN $1 AND $2 AND list_contains($3, host) GROUP BY host ORDER BY host"
+    )
+    values: list[Any] = [utc_time(first_ms), utc_time(last_ms), hosts]
+    with table_views.open_views(tables_dir, table_views.files_between(CLOCKS, first_ms - HOUR_MS, last_ms)) as sql:
+        rows = table_views.query(sql, statement, values)
+    return {row["host"]: HostClock(row["lower_ms"], row["upper_ms"]) for row in rows}

@@ -1,0 +1,45 @@
+"""Pages of traces: search, and the timeline of one message."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import quote, urlencode
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import RedirectResponse
+
+from ariane.console.areas import trace_search, traces
+from ariane.console.areas.trace_views import TraceForm
+from ariane.console.web.dependencies import Services
+from ariane.console.web.rendering import is_htmx, render
+
+router = APIRouter(prefix="/trace")
+
+
+@router.get("")
+async def traces_page(request: Request, services: Services, query: Annotated[TraceForm, Query()]) -> Response:
+    """Return the search form and the messages that match; with exactly one, its timeline."""
+    trace_topic = traces.trace_topic_of(services, query.trace_topic)
+    if not query.q:
+        return render(request, "trace/search.html", view=None, query=query, trace_topic=trace_topic)
+    view = await trace_search.traced_messages(services, query)
+    is_complete = not view.unavailable and not view.omitted
+    if len(view.items) == 1 and is_complete and not is_htmx(request):
+        only = view.items[0]
+        parameters = {"traceTopic": query.trace_topic, "topic": only.topic}
+        text = urlencode({name: value for name, value in parameters.items() if value})
+        return RedirectResponse(f"/trace/{quote(only.message_id, safe='')}" + (f"?{text}" if text else ""), 303)
+    return render(request, "trace/search.html", view=view, query=query, trace_topic=trace_topic)
+
+
+@router.get("/{message_id:path}")
+async def trace_page(
+    request: Request,
+    services: Services,
+    message_id: str,
+    trace_topic: Annotated[str, Query(alias="traceTopic", max_length=127)] = "",
+    topic: Annotated[str, Query(max_length=127)] = "",
+) -> Response:
+    """Return the timeline of a message."""
+    view, drawing = await traces.trace(services, message_id, trace_topic, topic)
+    return render(request, "trace/trace.html", view=view, drawing=drawing, message_id=message_id, topic=topic)
