@@ -146,6 +146,11 @@ def test_values(text: str, expected: str) -> None:
     assert text == expected
 
 
+def test_times_before_and_after_another() -> None:
+    texts = [text_format.ago(TIME_MS + ms, TIME_MS).striptags() for ms in (-90_000, -20, 0, 20, 5_000)]  # type: ignore[attr-defined]
+    assert texts == ["1 min 30 s ago", "just now", "just now", "just now", "in 5 s"]
+
+
 def test_impossible_times_are_unknown() -> None:
     assert text_format.time(1e300) == text_format.unknown()
     assert text_format.time(-1e15) == text_format.unknown()

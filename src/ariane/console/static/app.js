@@ -245,6 +245,8 @@
   document.addEventListener("DOMContentLoaded", () => {
     sendZone();
     drawCharts();
+    // On narrow screens the current tab may be outside of the row.
+    for (const tab of all(".tabs [aria-current]")) tab.closest("ul").scrollLeft = tab.offsetLeft - 40;
     const toggle = document.querySelector("[data-shortcuts]");
     if (toggle) toggle.checked = localStorage.getItem(SHORTCUTS_KEY) !== "off";
     for (const form of all("form[data-confirm]")) checkConfirmation(form);

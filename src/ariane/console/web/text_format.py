@@ -106,11 +106,12 @@ def ago(ms: float | None, as_of_ms: float) -> str:
     """Return how long before another time a time is: `3 min ago`; the title has the time itself."""
     if _instant(ms) is None or ms is None:
         return unknown()
-    text = (
-        _("in %(span)s", span=duration(ms - as_of_ms))
-        if ms > as_of_ms
-        else _("%(span)s ago", span=duration(as_of_ms - ms))
-    )
+    if abs(ms - as_of_ms) < 1_000:
+        text = _("just now")
+    elif ms > as_of_ms:
+        text = _("in %(span)s", span=duration(ms - as_of_ms))
+    else:
+        text = _("%(span)s ago", span=duration(as_of_ms - ms))
     return Markup('<span title="{}">{}</span>').format(time_text(ms, 3), text)
 
 
