@@ -127,18 +127,21 @@ class TransactionOperations(ClusterConnection):
         answers = await self.ask_all(await self.select_brokers(cluster=cluster), read)
         return TransactionsResult([value for _, value in answers.values], answers.unavailable)
 
-    async def resume_checks(self, message_id: str) -> list[Change]:
+    async def resume_checks(self, message_id: str, *, broker: str | None = None) -> list[Change]:
         """Make a broker check a half message again, with a reset check counter. In a dry run only record it.
 
         Args:
             message_id: Offset id of the half message, or the unique key of one that exceeded the check limit or is open.
+            broker: Name of the broker, for an offset id that contains a former address of it; None: that address.
 
         Raises:
-            NotFound: no half message has this unique key.
+            NotFound: no half message has this unique key, or no such broker is registered.
             ReplyError: the broker rejected the request.
         """
         if is_offset_id(message_id):
             addr, offset_id = ids.parse_offset_message_id(message_id)[0], message_id
+            if broker is not None:
+                addr = (await self.select_brokers(broker=broker))[0].addr
         else:
             half = await self._find_half_message(message_id)
             addr, offset_id = half.addr, half.offset_message_id

@@ -63,6 +63,8 @@ class DelayedRow(View):
     """Size of the body in bytes."""
     broker: str
     """Name of the broker."""
+    stored_in: str
+    """Topic that stores it until it is due."""
     can_cancel: bool
     """Whether it has a delivery time: a message with a delay level cannot be cancelled."""
 
@@ -211,5 +213,6 @@ def _row(delayed: DelayedMessage) -> DelayedRow:
         stored_ms=message.store_ms,
         body_size=len(message.body),
         broker=message.queue.broker,
+        stored_in=message.queue.topic,
         can_cancel=delayed.level is None,
     )

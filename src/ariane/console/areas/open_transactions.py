@@ -9,8 +9,10 @@ from pydantic import Field
 from ariane.cluster.transaction_admin import HalfMessage
 from ariane.console.areas.admin_results import result_of, texts_of
 from ariane.console.services import ConsoleServices
+from ariane.console.web.form_fields import OptionalText
 from ariane.console.web.paging import ListQuery, Page, paginate
 from ariane.console.web.view_model import ChangeForm, ChangeResult, View
+from ariane.model.topic import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
 
 READ_DEFAULT = 1_000
 READ_MAX = 10_000
@@ -52,6 +54,8 @@ class TransactionRow(View):
     """When its newest copy was stored: each check stores one."""
     born_ms: int
     """When the producer sent it, by the producer's clock."""
+    stored_in: str
+    """Topic that stores the half message."""
     age_ms: int | None
     """Time since it was stored first, by the clocks of the broker and this console; null: unknown."""
     immunity_s: str | None
@@ -103,6 +107,8 @@ class TransactionsView(View):
 class ResumeChecksForm(ChangeForm):
     """Restart of the checks of a half message."""
 
+    broker: OptionalText = None
+    """Name of the broker, for an offset id that contains a former address of it."""
     is_dry_run: bool = False
     """Return the changes without executing them."""
 
@@ -130,7 +136,7 @@ async def transaction_list(services: ConsoleServices, query: TransactionQuery) -
         read = admin.list_open_transactions if query.state == "open" else admin.list_check_limit_exceeded
         result = await read(cluster=query.cluster or None, limit=query.limit)
     rows = [
-        _row(half, as_of_ms)
+        _row(half, query.state, as_of_ms)
         for broker in result.brokers
         for half in broker.messages
         if query.group in ("", half.group)
@@ -171,12 +177,12 @@ async def resume_checks(services: ConsoleServices, message_id: str, form: Resume
         ReplyError: the broker rejected the request, for example because the transaction is decided.
     """
     async with services.admin(is_dry_run=form.is_dry_run) as admin:
-        await admin.resume_checks(message_id)
+        await admin.resume_checks(message_id, broker=form.broker)
     verb = "would resume" if form.is_dry_run else "resumed"
     return result_of(admin, f"{verb} the checks of half message {message_id}")
 
 
-def _row(half: HalfMessage, now_ms: int) -> TransactionRow:
+def _row(half: HalfMessage, state: TransactionState, now_ms: int) -> TransactionRow:
     return TransactionRow(
         message_id=half.unique_key,
         offset_message_id=half.offset_message_id,
@@ -187,6 +193,7 @@ def _row(half: HalfMessage, now_ms: int) -> TransactionRow:
         stored_ms=half.first_stored_ms,
         last_copy_ms=half.stored_ms,
         born_ms=half.born_ms,
+        stored_in=HALF_TOPIC if state == "open" else CHECK_MAX_TIME_TOPIC,
         # The clock of the broker may be ahead of this one.
         age_ms=None if half.first_stored_ms is None else max(0, now_ms - half.first_stored_ms),
         immunity_s=half.immunity_s,

@@ -35,10 +35,15 @@ def render(request: Request, template: str, *, status: int = 200, **context: Any
         status: HTTP status.
         context: Variables of the template.
     """
+    return _page(request, template, "fragment.html", status, context)
+
+
+def _page(request: Request, template: str, fragment: str, status: int, context: dict[str, Any]) -> HTMLResponse:
+    """Return a page; for htmx only what the layout `fragment` contains."""
     is_fragment = is_htmx(request)
     notice = "" if is_fragment else unquote(request.cookies.get(NOTICE_COOKIE, ""))
     variables = _page_context(request) | context
-    layout = "fragment.html" if is_fragment else "layout.html"
+    layout = fragment if is_fragment else "layout.html"
     html = _environment().get_template(template).render(**variables, layout=layout, notice=notice)
     response = HTMLResponse(html, status_code=status)
     response.headers["Vary"] = "HX-Request"  # a cache must not return the content alone for the whole page
@@ -78,7 +83,8 @@ def shown_below(request: Request, template: str, **context: Any) -> HTMLResponse
         template: Path below templates/.
         context: Variables of the template.
     """
-    response = render(request, template, **context)
+    # A title in the answer would replace that of the page.
+    response = _page(request, template, "result.html", 200, context)
     response.headers.update({"HX-Retarget": "#result", "HX-Reswap": "innerHTML"})
     return response
 
