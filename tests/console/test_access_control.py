@@ -81,7 +81,7 @@ def audit(tmp_path: Path) -> list[dict[str, Any]]:
 
 def test_local_access_needs_no_login(open_client: Open) -> None:
     client = open_client()
-    assert client.get("/api/v1/overview").status_code == 502, "the page itself, whose cluster does not respond"
+    assert client.get("/api/v1/overview").status_code == 200, "the page itself"
     assert client.get("/login").headers["location"] == "/"
 
 
@@ -131,7 +131,7 @@ def test_pages_need_the_token_with_local_access_and_scripts_do_not(open_client: 
 
 def test_a_first_account_ends_local_access(open_client: Open, tmp_path: Path) -> None:
     client = open_client()
-    assert client.get("/api/v1/overview").status_code == 502
+    assert client.get("/api/v1/overview").status_code == 200
     ConsoleAccounts(tmp_path).add("ann", ConsoleRole.ADMIN, PASSWORD)
     assert client.get("/api/v1/overview").status_code == 401
 
@@ -162,7 +162,7 @@ def test_login_keeps_the_page_that_was_wanted(open_client: Open, accounts: Conso
     assert 'value="/topics/a%20b?q=x&amp;page=2"' in form.text
     response = log_in(client, next="/topics/a%20b?q=x&page=2")
     assert (response.status_code, response.headers["location"]) == (303, "/topics/a%20b?q=x&page=2")
-    assert client.get("/api/v1/overview").status_code == 502
+    assert client.get("/api/v1/overview").status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_a_login_survives_a_restart(open_client: Open, accounts: ConsoleAccounts
     log_in(client)
     restarted = open_client()
     restarted.cookies.set("ariane-session-8080", client.cookies["ariane-session-8080"])
-    assert restarted.get("/api/v1/overview").status_code == 502
+    assert restarted.get("/api/v1/overview").status_code == 200
 
 
 def test_htmx_is_sent_to_the_login(open_client: Open, accounts: ConsoleAccounts) -> None:
@@ -256,9 +256,9 @@ def test_roles(open_client: Open, accounts: ConsoleAccounts, tmp_path: Path) -> 
             client.get("/api/v1/audit/nothing").status_code,
         ]
     assert statuses == {
-        ConsoleRole.VIEWER: [502, 403, 403],
-        ConsoleRole.OPERATOR: [502, 404, 403],
-        ConsoleRole.ADMIN: [502, 404, 404],
+        ConsoleRole.VIEWER: [200, 403, 403],
+        ConsoleRole.OPERATOR: [200, 404, 403],
+        ConsoleRole.ADMIN: [200, 404, 404],
     }
     entry = audit(tmp_path)[1]
     assert (entry["account"], entry["outcome"], entry["detail"]) == (

@@ -27,21 +27,21 @@ def client(tmp_path: Path) -> Iterator[TestClient]:
 
 
 def test_an_unavailable_cluster_is_an_error_page(client: TestClient) -> None:
-    response = client.get("/")
+    response = client.get("/brokers/b")
     assert response.status_code == 502
     assert "127.0.0.1:1" in response.text
     assert "<html" in response.text
 
 
 def test_htmx_gets_errors_as_notices(client: TestClient) -> None:
-    response = client.get("/", headers={"HX-Request": "true"})
+    response = client.get("/brokers/b", headers={"HX-Request": "true"})
     assert response.status_code == 502
     assert response.headers["HX-Retarget"] == "#notices"
     assert "<html" not in response.text
 
 
 def test_the_api_gets_errors_as_json(client: TestClient) -> None:
-    response = client.get("/api/v1/overview")
+    response = client.get("/api/v1/brokers/b")
     assert response.status_code == 502
     assert "127.0.0.1:1" in response.json()["error"]
 

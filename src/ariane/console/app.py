@@ -13,6 +13,7 @@ from fastapi import APIRouter, FastAPI
 import ariane
 from ariane.console.api import (
     alert_api,
+    broker_api,
     dead_letter_api,
     delayed_api,
     message_api,
@@ -25,6 +26,7 @@ from ariane.console.api import (
 )
 from ariane.console.pages import (
     alert_pages,
+    broker_pages,
     delayed_pages,
     login_pages,
     message_pages,
@@ -45,6 +47,7 @@ API_PREFIX = "/api/v1"
 
 PAGES: tuple[APIRouter, ...] = (
     overview_pages.router,
+    broker_pages.router,
     login_pages.router,
     alert_pages.router,
     preference_pages.router,
@@ -58,6 +61,7 @@ PAGES: tuple[APIRouter, ...] = (
 )
 APIS: tuple[APIRouter, ...] = (
     overview_api.router,
+    broker_api.router,
     topic_api.router,
     producer_api.router,
     delayed_api.router,

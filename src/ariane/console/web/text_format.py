@@ -14,6 +14,7 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from ariane.console.web import preferences
+from ariane.console.web.sparkline import spark_path
 from ariane.console.web.translation import gettext as _
 
 BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -146,5 +147,6 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "time_text": time_text,
     "ago": ago,
     "path_segment": path_segment,
+    "spark_path": spark_path,
 }
 """Filters by their names in templates."""

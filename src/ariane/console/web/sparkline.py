@@ -1,0 +1,29 @@
+"""Small curves without axes, drawn on the server: a list may have hundreds of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+WIDTH, HEIGHT = 100, 24
+MARGIN = 1.5  # room for the width of the line
+
+
+def spark_path(points: Sequence[tuple[int, float | None]]) -> str:
+    """Return the path of an SVG curve in a box of WIDTH × HEIGHT. Unknown values are gaps; the baseline is 0.
+
+    Args:
+        points: Time and value, oldest first.
+    """
+    known = [value for _, value in points if value is not None]
+    if len(known) < 2:
+        return ""
+    first_ms, last_ms, top = points[0][0], points[-1][0], max(*known, 0.0) or 1.0
+    parts = []
+    is_drawing = False
+    for ms, value in points:
+        if value is not None:
+            x = WIDTH * (ms - first_ms) / max(1, last_ms - first_ms)
+            y = HEIGHT - MARGIN - (HEIGHT - 2 * MARGIN) * max(0.0, value) / top
+            parts.append(f"{'L' if is_drawing else 'M'}{x:.1f} {y:.1f}")
+        is_drawing = value is not None
+    return "".join(parts)

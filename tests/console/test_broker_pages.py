@@ -1,0 +1,206 @@
+"""Overview, cluster and broker with a real master and slave: pages, REST, and every form as a browser sends it."""
+
+from __future__ import annotations
+
+import html
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+from anyio.from_thread import start_blocking_portal
+from fastapi.testclient import TestClient
+
+from ariane.console.app import create_app
+from ariane.console.areas.runtime_figures import runtime_figures
+from ariane.console.services import open_services
+from ariane.console.settings import ConsoleSettings
+from ariane.console.web.sparkline import spark_path
+from ariane.testing.cluster import replicated_cluster
+
+DEADLINE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    home = tmp_path_factory.mktemp("console")
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(replicated_cluster(home / "servers", slaves=1)) as servers,
+    ):
+        settings = ConsoleSettings(namesrv=servers.namesrv, data_dir=home / "data", tables_dir=home / "tables")
+        with TestClient(create_app(open_services(settings)), base_url="http://127.0.0.1") as client:
+            until(client, "/api/v1/overview", lambda view: view["brokersUp"] == 2 and view["topics"] is not None)
+            yield client
+
+
+def get(client: TestClient, path: str, **query: Any) -> Any:
+    response = client.get(path, params=query)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def until(client: TestClient, path: str, condition: Callable[[Any], bool]) -> Any:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition(view := get(client, path)):
+        assert time.monotonic() < deadline, view
+        time.sleep(0.05)
+    return view
+
+
+def submit(client: TestClient, path: str, **fields: Any) -> httpx.Response:
+    return client.post(path, data=fields, headers={"HX-Request": "true"}, follow_redirects=False)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/", "/cluster", "/cluster/name-servers", "/brokers/broker-a", "/brokers/broker-a?id=1",
+        "/brokers/broker-a/configuration", "/brokers/broker-a/configuration?id=1&onlyDifferent=true",
+        "/brokers/broker-a/operations",
+    ],
+)  # fmt: skip
+def test_pages_are_whole(client: TestClient, path: str) -> None:
+    response = client.get(path)
+    assert response.status_code == 200, response.text
+    assert "</html>" in response.text
+    assert "broker-a" in response.text or path == "/cluster/name-servers"
+    fragment = client.get(path, headers={"HX-Request": "true"}).text
+    assert "<html" not in fragment
+
+
+def test_the_overview_has_all_servers_and_the_tables_without_data(client: TestClient) -> None:
+    view = get(client, "/api/v1/overview")
+    assert [(row["broker"], row["brokerId"], row["isUp"]) for row in view["brokers"]] == [
+        ("broker-a", 0, True),
+        ("broker-a", 1, True),
+    ]
+    assert (view["unavailable"], view["tpsIsPartial"], view["lag"]) == ([], False, None)
+    assert {table["asOfMs"] for table in view["tables"]} == {None}
+
+
+def test_the_cluster_shows_the_delay_of_slaves(client: TestClient) -> None:
+    view = until(
+        client, "/api/v1/cluster", lambda view: view["clusters"][0]["brokers"][1]["replicationLagBytes"] is not None
+    )
+    (cluster,) = view["clusters"]
+    master, slave = cluster["brokers"]
+    assert (master["replicationDelayMs"], slave["replicationDelayMs"], slave["replicationLagBytes"]) == (None, 0, 0)
+    assert [server["isUp"] for server in view["nameServers"]] == [True]
+
+
+def test_settings_of_name_servers(client: TestClient) -> None:
+    view = get(client, "/api/v1/cluster/name-servers")
+    settings = {row["key"]: row for row in view["settings"]}
+    assert settings["listenPort"]["values"] == ["0"] or settings["listenPort"]["values"][0].isdigit()
+    assert not any(row["differs"] for row in view["settings"])
+
+
+def test_every_figure_of_a_broker_has_a_meaning_and_a_unit(client: TestClient) -> None:
+    figures = get(client, "/api/v1/brokers/broker-a")["figures"]
+    assert len(figures) > 45
+    assert [figure["key"] for figure in figures if not figure["meaning"]] == []
+    by_key = {figure["key"]: figure for figure in figures}
+    assert by_key["bootTimestamp"]["unit"] == "time"
+    assert 0 < by_key["commitLogDiskRatio"]["value"] <= 1
+    assert by_key["remainTransientStoreBufferNumbs"]["value"] is None
+
+
+def test_figures_of_another_version_are_kept() -> None:
+    table = {
+        "putTps": "1.5 2 ", "getTransferredTps": "3 4 5", "getFoundTps": "1 2 ", "getTotalTps": "1.5 2.5 0.0",
+        "remainHowManyDataToFlush": "1.5 KiB", "scheduleMessageOffset_10": "5,7", "scheduleMessageOffset_2": "1,1",
+        "commitLogDiskRatio_/data/a": "0.5", "timerReadBehind": "3", "earliestMessageTimeStamp": "-1",
+        "startAcceptSendRequestTimeStamp": "0",
+    }  # fmt: skip
+    figures = {figure.key: figure for figure in runtime_figures(table)}
+    assert list(figures) == [
+        "startAcceptSendRequestTimeStamp", "putTps", "getTransferredTps", "getTotalTps", "getFoundTps",
+        "earliestMessageTimeStamp", "remainHowManyDataToFlush", "commitLogDiskRatio_/data/a", "scheduleMessageOffset_2",
+        "scheduleMessageOffset_10", "timerReadBehind",
+    ]  # fmt: skip
+    assert figures["putTps"].values == [1.5, 2.0, None]
+    assert figures["getTotalTps"].values == [1.5, 2.5, None]
+    assert figures["getTransferredTps"].values == [3.0, 4.0, 5.0]
+    assert figures["remainHowManyDataToFlush"].value == 1536
+    assert figures["scheduleMessageOffset_10"].values == [5.0, 7.0]
+    assert figures["commitLogDiskRatio_/data/a"].value == 0.5
+    assert (figures["timerReadBehind"].meaning, figures["timerReadBehind"].text) == ("", "3")
+    assert figures["earliestMessageTimeStamp"].value is None
+    assert figures["startAcceptSendRequestTimeStamp"].value is None
+
+
+def test_settings_are_searched_and_compared(client: TestClient) -> None:
+    path = "/api/v1/brokers/broker-a/configuration"
+    different = get(client, path, onlyDifferent=True)
+    rows = {row["key"]: row for row in different["settings"]["items"]}
+    assert different["compared"] == 1
+    assert rows["brokerId"]["value"] == "0"
+    assert rows["brokerId"]["differing"] == [{"broker": "broker-a", "brokerId": 1, "value": "1"}]
+    assert "brokerName" not in rows
+    found = get(client, path, q="reservedtime")["settings"]
+    assert [row["key"] for row in found["items"]] == ["fileReservedTime"]
+
+
+def test_a_setting_is_changed_on_master_and_slave(client: TestClient) -> None:
+    path, api = "/brokers/broker-a/configuration", "/api/v1/brokers/broker-a/configuration"
+
+    def value(broker_id: int) -> str:
+        rows = get(client, api, q="maxMessageSize", id=broker_id)["settings"]["items"]
+        return str(rows[0]["value"])
+
+    fields = {"key": "maxMessageSize", "value": "4194305", "scope": "broker", "id": "0"}
+    dry = submit(client, path, **fields, isDryRun="true")
+    assert dry.headers["HX-Retarget"] == "#result"
+    assert "would set maxMessageSize from 4194304 to 4194305" in html.unescape(dry.text)
+    assert (value(0), value(1)) == ("4194304", "4194304")
+    done = submit(client, path, **fields)
+    assert done.headers.get("HX-Redirect") == path, done.text
+    assert (value(0), value(1)) == ("4194305", "4194305")
+    back = client.post(api, json={"key": "maxMessageSize", "value": "4194304", "id": 1})
+    assert back.json()["changes"] == [f"set maxMessageSize = 4194304 on {_addr(client, 1)}"]
+    assert (value(0), value(1)) == ("4194305", "4194304")
+
+
+def test_an_unknown_setting_is_refused_with_similar_ones(client: TestClient) -> None:
+    response = client.post("/api/v1/brokers/broker-a/configuration", json={"key": "fileReservedTimes", "value": "1"})
+    assert response.status_code == 422
+    assert "did you mean fileReservedTime" in response.json()["error"]
+
+
+@pytest.mark.parametrize("operation", ["expired-queues", "expired-commit-log", "unused-topics"])
+def test_cleaning_needs_the_typed_name(client: TestClient, operation: str) -> None:
+    path = "/brokers/broker-a/clean"
+    assert submit(client, path, operation=operation, confirm="broker-b").status_code == 422
+    dry = submit(client, path, operation=operation, isDryRun="true")
+    assert "would delete" in dry.text
+    assert submit(client, path, operation=operation, confirm="broker-a").headers["HX-Redirect"].endswith("/operations")
+
+
+def test_the_write_permission_is_removed_and_restored(client: TestClient) -> None:
+    path = "/api/v1/brokers/broker-a/write-permission"
+    assert client.post(path, json={"isWritable": False, "isDryRun": True}).json()["isDryRun"]
+    removed = client.post(path, json={"isWritable": False}).json()
+    assert removed["notice"].startswith("removed the write permission of broker-a: ")
+    restored = submit(client, "/brokers/broker-a/write-permission", isWritable="true")
+    assert restored.headers["HX-Redirect"] == "/brokers/broker-a/operations"
+
+
+@pytest.mark.parametrize("path", ["/brokers/none", "/brokers/broker-a?id=7", "/brokers/none/configuration"])
+def test_an_unknown_server_is_not_found(client: TestClient, path: str) -> None:
+    response = client.get(f"/api/v1{path}")
+    assert response.status_code == 404
+    assert "none" in response.json()["error"] or "7" in response.json()["error"]
+
+
+def _addr(client: TestClient, broker_id: int) -> str:
+    servers = get(client, "/api/v1/brokers/broker-a")["servers"]
+    return str(servers[broker_id]["addr"])
+
+
+def test_curves_have_gaps_where_values_are_unknown() -> None:
+    assert spark_path([(0, 0.0), (10, 2.0)]) == "M0.0 22.5L100.0 1.5"
+    assert spark_path([(0, 1.0), (5, None), (10, 1.0)]) == "M0.0 1.5M100.0 1.5"
+    assert spark_path([(0, 1.0)]) == spark_path([]) == ""
+    assert spark_path([(0, 0.0), (10, 0.0)]) == "M0.0 22.5L100.0 22.5"
