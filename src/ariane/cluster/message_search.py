@@ -109,7 +109,7 @@ class MessageSearchOperations(MessageOperations, MessageSendOperations):
             if at.server.broker in unavailable:
                 continue
             try:
-                first, stop = await self.time_bounds(at, wanted.since_ms, wanted.until_ms)
+                first, stop = await self.exact_time_bounds(at, wanted.since_ms, wanted.until_ms)
                 if wanted.is_by_position:
                     matching += max(0, stop - first - limit)  # these are older than those that are read
                     first = max(first, stop - limit)

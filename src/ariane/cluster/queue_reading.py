@@ -121,6 +121,25 @@ class QueueReadOperations(ClusterConnection):
             stop = await self.offset_at(at, end_ms)
         return first, stop
 
+    async def exact_time_bounds(self, at: QueueServer, begin_ms: int | None, end_ms: int | None) -> tuple[int, int]:
+        """Return the offset of the first message stored at `begin_ms` or later, and that of the first stored at `end_ms` or later.
+
+        `time_bounds` returns the last message for a time after it, as Java does: a range that ends in the future lacks it.
+        """
+        first, stop = await self.queue_bounds(at)
+        begin = first if begin_ms is None else await self._first_since(at, begin_ms, (first, stop))
+        end = stop if end_ms is None else await self._first_since(at, end_ms, (first, stop))
+        return begin, max(begin, end)
+
+    async def _first_since(self, at: QueueServer, time_ms: int, bounds: tuple[int, int]) -> int:
+        first, stop = bounds
+        if first >= stop:
+            return stop
+        offset = min(max(await self.offset_at(at, time_ms), first), stop - 1)
+        page = await self.pull(at, offset, count=1)
+        is_before = bool(page.records) and page.records[0].store_ms < time_ms
+        return offset + 1 if is_before else offset
+
     async def pull(
         self,
         at: QueueServer,

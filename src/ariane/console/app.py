@@ -24,6 +24,7 @@ from ariane.console.api import (
     trace_api,
     transaction_api,
 )
+from ariane.console.dashboard.dashboard_routers import ROUTERS as DASHBOARD
 from ariane.console.pages import (
     alert_pages,
     broker_pages,
@@ -95,6 +96,9 @@ def create_app(services: AbstractAsyncContextManager[ConsoleServices]) -> FastAP
     errors.register(app)
     app.add_middleware(AccessMiddleware)
     app.add_middleware(SecurityHeadersMiddleware)  # the one that is added last is the outermost
+    # First: /cluster/list.query would be a page of the broker "list.query".
+    for router in DASHBOARD:
+        app.include_router(router)
     for router in PAGES:
         app.include_router(router, include_in_schema=False)
     for router in APIS:

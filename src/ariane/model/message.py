@@ -171,6 +171,10 @@ class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True):
     """Size of the stored record in bytes."""
     body_error: str = ""
     """Why the body could not be decompressed; empty if it could."""
+    body_crc: int = 0
+    """CRC-32 of the body as it is stored, in 31 bits."""
+    prepared_offset: int = 0
+    """Offset of the half message in the broker's commit log, for the message of a committed transaction."""
 
     @property
     def tags(self) -> str:

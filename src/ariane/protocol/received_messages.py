@@ -50,6 +50,8 @@ def to_received_message(stored: Record, properties: dict[str, str], queue: Messa
         sys_flag=sys_flag,
         stored_size=stored.size,
         body_error=body_error,
+        body_crc=stored.body_crc,
+        prepared_offset=stored.prepared_offset,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from ariane.console.security import dashboard_paths
 from ariane.console.security.request_checks import SAFE_METHODS
 from ariane.console.security.roles import ConsoleRole
 
@@ -57,8 +58,27 @@ def _area(
     )
 
 
+def _dashboard() -> tuple[PathRule, ...]:
+    """Return the rows of the paths of Apache's dashboard, some of whose searches are sent by POST."""
+    viewer, operator, admin = ConsoleRole.VIEWER, ConsoleRole.OPERATOR, ConsoleRole.ADMIN
+    reads = [*dashboard_paths.OTHER_READS, *dashboard_paths.EXPORTS]
+    reads += [f"/{area}/*.query" for area in dashboard_paths.AREAS]
+    return (
+        PathRule(READ, "/login/check.query", None),
+        PathRule(ANY, "/login/login.do", None, is_audited=False),  # as /login
+        PathRule(ANY, "/login/logout.do", None, is_audited=False),
+        *(PathRule(ANY, path, viewer, is_audited=False) for path in reads),
+        *(
+            PathRule(CHANGE, f"/{area}/*.do", admin if area in dashboard_paths.ADMIN_AREAS else operator)
+            for area in dashboard_paths.AREAS
+        ),
+        PathRule(ANY, "/acl/*", admin),
+    )
+
+
 # The first row that matches decides.
 RULES: tuple[PathRule, ...] = (
+    *_dashboard(),
     PathRule(ANY, "/login", None, is_audited=False),  # the log-in itself writes the entry: it has the name
     PathRule(READ, "/static", None),
     PathRule(READ, "/static/*", None),

@@ -16,12 +16,13 @@ from starlette.exceptions import HTTPException
 
 from ariane import errors
 from ariane.console.security.audit_notes import note
+from ariane.console.security.dashboard_paths import is_dashboard_path
 from ariane.console.web import rendering
 
 log = logging.getLogger("ariane.console")
 
 API_PATHS = ("/api/",)
-DASHBOARD_SUFFIXES = (".query", ".do")
+DASHBOARD_FAILED = -1  # status in the body of an error of the dashboard
 STATUS: tuple[tuple[type[errors.ArianeError], HTTPStatus], ...] = (
     (errors.NotFound, HTTPStatus.NOT_FOUND),
     (errors.RouteNotFound, HTTPStatus.NOT_FOUND),
@@ -48,12 +49,14 @@ def register(app: FastAPI) -> None:
 def is_api(request: Request) -> bool:
     """Return whether a program sent the request: to the API, or to one of the dashboard's paths."""
     path: str = request.scope["path"]
-    return path.startswith(API_PATHS) or path.endswith(DASHBOARD_SUFFIXES)
+    return path.startswith(API_PATHS) or is_dashboard_path(path)
 
 
 def answer(request: Request, message: str, status: int) -> Response:
     """Return an error in the form that the client expects."""
     note(message)  # for the audit entry of the request
+    if is_dashboard_path(request.scope["path"]):
+        return JSONResponse({"status": DASHBOARD_FAILED, "data": None, "errMsg": message}, status)
     if is_api(request):
         return JSONResponse({"status": status, "error": message}, status)
     return rendering.failed(request, message, status=status)

@@ -1,0 +1,107 @@
+"""/dlqMessage of Apache's dashboard: dead letters of a group, their export and their redelivery."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from fastapi.responses import Response
+from pydantic import AliasChoices, Field
+
+from ariane.cluster.admin import Admin
+from ariane.console.dashboard.dashboard_messages import PageQuery, consume, find_message, page_of, page_shape
+from ariane.console.dashboard.envelope import DashboardRouter
+from ariane.console.dashboard.json_shapes import Json
+from ariane.console.dashboard.message_pages import StoredPage
+from ariane.console.dashboard.request_parameters import Parameters, RequestBody
+from ariane.console.dashboard.spreadsheet import CONTENT_TYPE, Cell, spreadsheet
+from ariane.console.web.dependencies import Services
+from ariane.errors import ArianeError, RouteNotFound
+from ariane.model.message import ReceivedMessage
+from ariane.model.topic import DLQ_PREFIX, dlq_topic
+
+routes = DashboardRouter("/dlqMessage")
+
+COLUMNS = (
+    "topic", "msgId", "bornHost", "bornTimestamp", "storeTimestamp", "reconsumeTimes", "properties", "messageBody",
+    "bodyCRC", "exception",
+)  # fmt: skip
+
+
+class DeadLetter(RequestBody):
+    """A dead letter. Apache's page sends its topic as `topic`, its REST API reads `topicName`; both are accepted."""
+
+    topic_name: str | None = Field(None, validation_alias=AliasChoices("topicName", "topic"))
+    consumer_group: str
+    msg_id: str
+    client_id: str | None = None
+
+
+@routes.post("/queryDlqMessageByConsumerGroup.query")
+async def dead_letters_page(services: Services, body: PageQuery) -> Json:
+    """Return a page of dead letters. A group without dead letters has an empty page."""
+    try:
+        return await page_of(services, body)
+    except RouteNotFound:
+        if not body.topic.startswith(DLQ_PREFIX):
+            raise
+        empty = StoredPage([], 0, 0, body.page_size, body.task_id or "")
+        return {"page": page_shape(empty), "taskId": empty.task}
+
+
+@routes.get("/exportDlqMessage.do")
+async def export_dead_letter(services: Services, parameters: Parameters) -> Response:
+    """Return an Excel file with one dead letter."""
+    group, message_id = parameters.text("consumerGroup"), parameters.text("msgId")
+    async with services.admin() as admin:
+        message = await find_message(admin, dlq_topic(group), message_id)
+    return _file("dlq", [_cells(message)])
+
+
+@routes.post("/batchExportDlqMessage.do")
+async def export_dead_letters(services: Services, body: list[DeadLetter]) -> Response:
+    """Return an Excel file with dead letters. One that cannot be read has the reason in the last column."""
+    rows: list[tuple[Cell, ...]] = []
+    async with services.admin() as admin:
+        for letter in body:
+            try:
+                rows.append(_cells(await find_message(admin, dlq_topic(letter.consumer_group), letter.msg_id)))
+            except ArianeError as error:
+                rows.append((None, letter.msg_id, *[None] * (len(COLUMNS) - 3), str(error)))
+    return _file("dlqs", rows)
+
+
+@routes.post("/batchResendDlqMessage.do")
+async def resend_dead_letters(services: Services, body: list[DeadLetter]) -> list[Json]:
+    """Let clients of the groups consume dead letters again. Each has its own result."""
+    async with services.admin() as admin:
+        return [await _resend(admin, letter) for letter in body]
+
+
+async def _resend(admin: Admin, letter: DeadLetter) -> Json:
+    topic = letter.topic_name or dlq_topic(letter.consumer_group)
+    try:
+        message = await find_message(admin, topic, letter.msg_id)
+        result = await consume(admin, message, letter.consumer_group, letter.client_id)
+    except ArianeError as error:
+        # No listener was called: the result is unknown, and the remark says why.
+        return {"msgId": letter.msg_id, "consumeResult": None, "remark": str(error)}
+    return {"msgId": letter.msg_id, "consumeResult": result.consume_result, "remark": result.remark}
+
+
+def _cells(message: ReceivedMessage) -> tuple[Cell, ...]:
+    properties = ", ".join(f"{name}={value}" for name, value in message.properties.items())
+    return (
+        message.queue.topic, message.message_id, message.born_host.rpartition(":")[0].strip("[]"),
+        _local_time(message.born_ms), _local_time(message.store_ms), message.reconsume_times,
+        f"{{{properties}}}", message.body.decode("utf-8", "replace"), message.body_crc, None,
+    )  # fmt: skip
+
+
+def _local_time(ms: int) -> str:
+    """Return a time in the console's time zone, as Apache does."""
+    return f"{datetime.fromtimestamp(ms / 1000):%Y-%m-%d %H:%M:%S}"
+
+
+def _file(name: str, rows: list[tuple[Cell, ...]]) -> Response:
+    headers = {"Content-Disposition": f"attachment;filename={name}.xlsx"}
+    return Response(spreadsheet(name, COLUMNS, rows), media_type=CONTENT_TYPE, headers=headers)

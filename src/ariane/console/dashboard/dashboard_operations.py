@@ -1,0 +1,148 @@
+"""/ops, /rocketmq, /proxy, /test, /acl and /monitor of the dashboard: settings of the dashboard itself, features of RocketMQ 5.
+
+The console's own settings are fixed when it starts. A request that would leave them as they are succeeds; others say what to do.
+"""
+
+from __future__ import annotations
+
+from fastapi.responses import PlainTextResponse
+
+from ariane.console.dashboard.envelope import DashboardRouter
+from ariane.console.dashboard.json_shapes import Json
+from ariane.console.dashboard.request_parameters import Parameters
+from ariane.console.services import ConsoleServices
+from ariane.console.web.dependencies import Services
+from ariane.errors import UsageError
+
+routes = DashboardRouter("/ops")
+discovery_routes = DashboardRouter("/rocketmq")
+proxy_routes = DashboardRouter("/proxy")
+test_routes = DashboardRouter("/test")
+acl_routes = DashboardRouter("/acl")
+monitor_routes = DashboardRouter("/monitor")
+
+NO_PROXIES = "RocketMQ 4.9.4 has no proxies: clients connect to the brokers"
+NO_ACL_2 = "brokers of 4.x have accounts instead of users and policies: use /access/acl of the console, or mqadmin"
+NO_MONITORS = (
+    "Apache stores these thresholds and never checks them; alert rules of the console are checked: use /alerts"
+)
+
+
+@routes.get("/homePage.query")
+async def home_page(services: Services) -> Json:
+    """Return the name servers. The console connects without VIP channel and without TLS."""
+    namesrv = services.settings.namesrv
+    return {"namesvrAddrList": [namesrv], "currentNamesrv": namesrv, "useVIPChannel": False, "useTLS": False}
+
+
+@routes.post("/updateNameSvrAddr.do")
+async def set_name_servers(services: Services, parameters: Parameters) -> bool:
+    """Accept the name servers that are used already."""
+    return _unchanged_name_servers(services, "nameSvrAddrList", parameters)
+
+
+@routes.post("/addNameSvrAddr.do")
+async def add_name_servers(services: Services, parameters: Parameters) -> bool:
+    """Accept the name servers that are used already."""
+    return _unchanged_name_servers(services, "newNamesrvAddr", parameters)
+
+
+@routes.post("/updateIsVIPChannel.do")
+async def set_vip_channel(parameters: Parameters) -> bool:
+    """Accept that the VIP channel is not used."""
+    if parameters.flag("useVIPChannel"):
+        raise UsageError(
+            "useVIPChannel", True, "the console sends few requests and uses the normal port; expected false"
+        )
+    return True
+
+
+@routes.post("/updateUseTLS.do")
+async def set_tls(parameters: Parameters) -> bool:
+    """Accept that TLS is not used."""
+    if parameters.flag("useTLS"):
+        raise UsageError("useTLS", True, "the console connects to the brokers without TLS; expected false")
+    return True
+
+
+@routes.get("/rocketMqStatus.query")
+async def status(services: Services) -> Json:
+    """Return the servers that do not respond, and the ordinary topics that only one of several brokers has."""
+    snapshot = await services.live.snapshot()
+    brokers: dict[str, set[str]] = {}
+    for server in snapshot.brokers:
+        brokers.setdefault(server.cluster, set()).add(server.broker)
+    return {
+        "CLUSTER_HEALTH_CHECK": list(snapshot.unavailable),
+        "TOPIC_ONLY_ONE_BROKER_CHECK": [
+            row.topic
+            for row in snapshot.topics
+            if row.kind == "normal" and len(row.brokers) == 1 and any(len(brokers[name]) > 1 for name in row.clusters)
+        ],
+    }
+
+
+@discovery_routes.get("/nsaddr", "/nsaddr.query")
+async def name_servers(services: Services) -> PlainTextResponse:
+    """Return the name servers as plain text, for clients that look them up by HTTP."""
+    return PlainTextResponse(services.settings.namesrv)
+
+
+@proxy_routes.get("/homePage.query")
+async def proxies() -> Json:
+    """Return no proxies."""
+    return {"proxyAddrList": [], "currentProxyAddr": None}
+
+
+@proxy_routes.post("/addProxyAddr.do", "/updateProxyAddr.do")
+async def set_proxy() -> None:
+    """Reject proxies."""
+    raise UsageError("proxyAddr", None, NO_PROXIES)
+
+
+@test_routes.get("/runTask.do")
+async def run_test() -> None:
+    """Reject Apache's endless demo traffic, which a GET starts and only the end of the process stops."""
+    raise UsageError("test", None, "the console sends no demo traffic: use `ariane up --demo` or `ariane demo`")
+
+
+@acl_routes.get("/users.query", "/acls.query")
+async def acl_lists() -> None:
+    """Reject lists of ACL 2.0."""
+    raise UsageError("acl", None, NO_ACL_2)
+
+
+@acl_routes.post("/createUser.do", "/updateUser.do", "/createAcl.do", "/updateAcl.do")
+async def save_acl() -> None:
+    """Reject changes of ACL 2.0."""
+    raise UsageError("acl", None, NO_ACL_2)
+
+
+@acl_routes.delete("/deleteUser.do", "/deleteAcl.do")
+async def delete_acl() -> None:
+    """Reject deletions of ACL 2.0."""
+    raise UsageError("acl", None, NO_ACL_2)
+
+
+@monitor_routes.get("/consumerMonitorConfig.query", "/consumerMonitorConfigByGroupName.query")
+async def monitors() -> None:
+    """Reject reads of thresholds."""
+    raise UsageError("monitor", None, NO_MONITORS)
+
+
+@monitor_routes.post("/createOrUpdateConsumerMonitor.do", "/deleteConsumerMonitor.do")
+async def save_monitor() -> None:
+    """Reject thresholds."""
+    raise UsageError("monitor", None, NO_MONITORS)
+
+
+def _unchanged_name_servers(services: ConsoleServices, name: str, parameters: Parameters) -> bool:
+    wanted, current = parameters.text(name), services.settings.namesrv
+    if _addresses(wanted) != _addresses(current):
+        hint = f"this console shows {current}; start another one: `ariane console -n {wanted}`"
+        raise UsageError(name, wanted, hint)
+    return True
+
+
+def _addresses(text: str) -> set[str]:
+    return {part.strip() for part in text.split(";") if part.strip()}
