@@ -1,0 +1,103 @@
+"""Traces from the pipeline's tables: steps, clocks, freshness, and the merge with live steps."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]'")
+
+from test_trace_steps import AHEAD_MS, ID, T0, T0_MS, attempt, copy, ended, journey, sent, started
+
+from ariane.clock import SYSTEM_CLOCK
+from ariane.console.areas.trace_sources import FetchedTrace, TracedMessage, read_table_trace
+from ariane.console.areas.traces import build_view
+from ariane.console.services import ConsoleServices
+from ariane.console.settings import ConsoleSettings
+from ariane.console.trace_timeline.live_steps import live_trace
+from ariane.console.trace_timeline.trace_steps import StepSource
+from ariane.tables import CLOCKS, JOURNEYS
+from ariane.tables.time_buckets import bucket_of_id
+from tables_on_disk import put
+
+PRODUCER_IP, CONSUMER_IP = "10.0.0.2", "fd00::3"
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Path:
+    deliveries = [attempt(10, 15, "R1", clock_ms=0, clock_error_ms=4)]
+    columns = {"region": None, "started_corrected_at": None, "ended_corrected_at": None}
+    rows = [
+        journey(group, deliveries=[one | columns for one in deliveries], keys="ORDER-1 CUSTOMER-7", tags="new")
+        for group in ("billing", "mail")
+    ]
+    put(tmp_path, JOURNEYS, rows, bucket=bucket_of_id(ID, T0_MS), as_of_ms=T0_MS + 60_000)
+    hour = T0.replace(minute=0, second=0, microsecond=0)
+    bounds: list[tuple[str, Any, int | None, int | None]] = [
+        (PRODUCER_IP, hour, -1_210, -1_195), (PRODUCER_IP, hour, -1_203, -1_190), (CONSUMER_IP, hour, -2, None),
+        (CONSUMER_IP, hour + timedelta(hours=9), 500, 600), ("10.0.0.99", hour, 1, 2),
+    ]  # fmt: skip
+    clocks = [
+        {"host": host, "hour": at, "lower_ms": lower, "upper_ms": upper, "messages": 1, "sends": 1, "deliveries": 1, "discarded": 0}
+        for host, at, lower, upper in bounds
+    ]  # fmt: skip
+    put(tmp_path, CLOCKS, clocks)
+    return tmp_path
+
+
+def services(tmp_path: Path, tables_dir: Path | None) -> ConsoleServices:
+    settings = ConsoleSettings(namesrv="127.0.0.1:1", data_dir=tmp_path / "console", tables_dir=tables_dir)
+    return cast(ConsoleServices, SimpleNamespace(settings=settings, clock=SYSTEM_CLOCK))  # no server is asked
+
+
+def test_steps_facts_and_clocks_are_read(tables: Path) -> None:
+    found = read_table_trace(tables, ID, T0_MS + 90_000)
+    assert [step.kind.value for step in found.steps] == ["send", "store", "delivery", "delivery"]
+    assert found.facts == TracedMessage("orders", "new", "ORDER-1 CUSTOMER-7")
+    # The closest bounds of all rows of the hour; other hours and other hosts do not count.
+    assert found.clocks == {PRODUCER_IP: (-1_203, -1_195), CONSUMER_IP: (-2, None)}
+    assert found.as_of_ms == T0_MS + 60_000
+
+
+def test_missing_messages_and_tables_are_told_apart(tables: Path, tmp_path: Path) -> None:
+    unknown = read_table_trace(tables, "0A000001000100000000000000000009", T0_MS)
+    assert (unknown.steps, unknown.as_of_ms) == ([], T0_MS + 60_000)
+    (warning,) = read_table_trace(tmp_path / "none", ID, T0_MS).warnings
+    assert "no journeys" in warning
+
+
+def test_the_view_merges_both_sources_and_reports_each(tables: Path, tmp_path: Path) -> None:
+    live = live_trace(ID, [sent(), started(10, "R1"), ended(15, "R1"), started(10_030, "R2", 1)], [copy("orders", 2)])
+    fetched = FetchedTrace("RMQ_SYS_TRACE_TOPIC", live, TracedMessage("orders"), 3, "", [])
+    table_trace = read_table_trace(tables, ID, T0_MS + 90_000)
+    view, drawing = build_view(services(tmp_path, tables), ID, fetched, table_trace)
+    assert [(step.kind.value, step.group, len(step.sources)) for step in view.steps] == [
+        ("send", "shop", 2), ("store", None, 2), ("delivery", "billing", 2), ("delivery", "mail", 1), ("delivery", "billing", 1),
+    ]  # fmt: skip
+    assert {source.source: source.steps for source in view.sources} == {
+        StepSource.TRACE_TOPIC: 3, StepSource.BROKER: 1, StepSource.TABLES: 4,
+    }  # fmt: skip
+    assert view.sources[2].as_of_ms == T0_MS + 60_000
+    # The tables know clocks better than one message, and are listed first.
+    assert [(clock.host, clock.source) for clock in view.clocks][:2] == [
+        (PRODUCER_IP, StepSource.TABLES), (PRODUCER_IP, StepSource.TRACE_TOPIC),
+    ]  # fmt: skip
+    assert view.clocks[0].offset_ms == -AHEAD_MS + 1
+    assert [(group.group, group.attempts, group.first_wait_ms) for group in view.groups] == [
+        ("billing", 2, 8),
+        ("mail", 1, 8),
+    ]
+    assert drawing is not None
+    assert len(drawing.axis.breaks) == 1
+
+
+def test_without_a_pipeline_the_tables_are_not_mentioned(tmp_path: Path) -> None:
+    fetched = FetchedTrace("RMQ_SYS_TRACE_TOPIC", live_trace(ID, [], []), TracedMessage(), 0, "", [])
+    view, drawing = build_view(services(tmp_path, None), ID, fetched, None)
+    assert [source.source for source in view.sources] == [StepSource.TRACE_TOPIC, StepSource.BROKER]
+    assert "unknown" in view.sources[1].warnings[0]
+    assert (view.steps, view.duration_ms, drawing) == ([], None, None)
