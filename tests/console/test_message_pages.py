@@ -129,6 +129,13 @@ def test_a_unique_key_of_a_clock_that_is_ahead_is_found(console: Console) -> Non
     assert console.traffic.ahead in console.page(f"/messages/{console.traffic.ahead}")
 
 
+def test_topics_are_suggested(console: Console) -> None:
+    asyncio.run(until(lambda: '<option value="orders">' in console.page("/messages")))
+    page = console.page("/trace")
+    assert '<option value="failing">' in page
+    assert '<option value="RMQ_SYS_TRACE_TOPIC">' in page
+
+
 def test_a_search_says_what_it_read(console: Console) -> None:
     found = console.get("/messages", topic="orders", text="no such text")["progress"]
     assert (found["read"], found["unread"], found["nextUntil"]) == (8, 0, "")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Form, Query, Request, Response
 
-from ariane.console.areas import message_details, message_lookup
+from ariane.console.areas import message_details, message_lookup, topic_suggestions
 from ariane.console.areas.message_body import BodyFormat
 from ariane.console.areas.message_details import ConsumeDirectlyForm, ResendMessageForm
 from ariane.console.areas.message_lookup import MessageQueryForm
@@ -24,7 +24,8 @@ async def messages_page(request: Request, services: Services, query: Annotated[M
     """Return the search form, and the result if anything was searched."""
     is_search = bool(query.q or query.topic or query.tag or query.text or query.since or query.until)
     view = await message_lookup.search_messages(services, query) if is_search else None
-    return render(request, "messages/list.html", view=view, query=query)
+    topics = await topic_suggestions.application_topics(services)
+    return render(request, "messages/list.html", view=view, query=query, topics=topics)
 
 
 @router.get("/{message_id}")

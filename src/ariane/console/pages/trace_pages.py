@@ -8,8 +8,9 @@ from urllib.parse import quote, urlencode
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
-from ariane.console.areas import trace_search, traces
+from ariane.console.areas import topic_suggestions, trace_search, traces
 from ariane.console.areas.trace_views import TraceForm
+from ariane.console.services import ConsoleServices
 from ariane.console.web.dependencies import Services
 from ariane.console.web.rendering import is_htmx, render
 
@@ -20,8 +21,9 @@ router = APIRouter(prefix="/trace")
 async def traces_page(request: Request, services: Services, query: Annotated[TraceForm, Query()]) -> Response:
     """Return the search form and the messages that match; with exactly one, its timeline."""
     trace_topic = traces.trace_topic_of(services, query.trace_topic)
+    names = await _names(services)
     if not query.q:
-        return render(request, "trace/search.html", view=None, query=query, trace_topic=trace_topic)
+        return render(request, "trace/search.html", view=None, query=query, trace_topic=trace_topic, names=names)
     view = await trace_search.traced_messages(services, query)
     is_complete = not view.unavailable and not view.omitted
     if len(view.items) == 1 and is_complete and not is_htmx(request):
@@ -29,7 +31,7 @@ async def traces_page(request: Request, services: Services, query: Annotated[Tra
         parameters = {"traceTopic": query.trace_topic, "topic": only.topic}
         text = urlencode({name: value for name, value in parameters.items() if value})
         return RedirectResponse(f"/trace/{quote(only.message_id, safe='')}" + (f"?{text}" if text else ""), 303)
-    return render(request, "trace/search.html", view=view, query=query, trace_topic=trace_topic)
+    return render(request, "trace/search.html", view=view, query=query, trace_topic=trace_topic, names=names)
 
 
 @router.get("/{message_id:path}")
@@ -42,4 +44,15 @@ async def trace_page(
 ) -> Response:
     """Return the timeline of a message."""
     view, drawing = await traces.trace(services, message_id, trace_topic, topic)
-    return render(request, "trace/trace.html", view=view, drawing=drawing, message_id=message_id, topic=topic)
+    names = await _names(services)
+    return render(
+        request, "trace/trace.html", view=view, drawing=drawing, message_id=message_id, topic=topic, names=names
+    )
+
+
+async def _names(services: ConsoleServices) -> dict[str, list[str]]:
+    """Return the names that the search form suggests."""
+    return {
+        "topics": await topic_suggestions.application_topics(services),
+        "trace_topics": await topic_suggestions.trace_topics(services),
+    }
