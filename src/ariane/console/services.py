@@ -15,6 +15,7 @@ from ariane.console.alerts.alert_service import AlertService
 from ariane.console.live.guarded_pool import GuardedPool
 from ariane.console.live.live_cluster import LiveCluster, SnapshotSource
 from ariane.console.live.server_health import ServerHealth
+from ariane.console.live.subscription_checks import SubscriptionChecks
 from ariane.console.security.accounts import ConsoleAccounts
 from ariane.console.security.audit_log import AuditLog
 from ariane.console.security.audit_notes import watch_changes
@@ -56,6 +57,7 @@ class ConsoleServices:
         self.live = live  # rows of lists
         # Evaluates its rules while it is open as a context manager.
         self.alerts = AlertService(settings.data_dir, live=live, cluster=settings.namesrv, clock=clock)
+        self.subscription_checks = SubscriptionChecks(source=self, clock=clock)  # of the groups on pages
         self._peers = peers  # shared by all requests
 
     def admin(self, *, is_dry_run: bool = False) -> Admin:
@@ -82,6 +84,9 @@ async def open_services(settings: ConsoleSettings, *, clock: Clock = SYSTEM_CLOC
         LiveCluster(name_servers, health=health, sign=sign, clock=clock) as live,
     ):
         services = ConsoleServices(settings=settings, peers=peers, live=live, clock=clock)
-        async with services.alerts:
-            yield services
+        try:
+            async with services.alerts:
+                yield services
+        finally:
+            await services.subscription_checks.close()
         services.sessions.save()

@@ -177,6 +177,12 @@ class GroupRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     dead_letters_is_partial: bool = False
     """Whether the dead letters lack brokers that do not respond."""
 
+    @property
+    def slaves_tps(self) -> float | None:
+        """The part of the rate that slaves deliver; None if one does not respond."""
+        parts = [share.tps for share in self.shares if share.broker_id != 0]
+        return None if None in parts else sum(tps for tps in parts if tps is not None)
+
 
 class ClusterTotals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Sums over the cluster; None if no part is known."""

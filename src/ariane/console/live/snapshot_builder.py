@@ -345,7 +345,10 @@ def history_values(
     values |= {broker_key(row.broker, row.broker_id): Rates(row.tps_in, row.tps_out, None) for row in brokers}
     values |= {
         group_key(row.group): Rates(
-            None, None if row.tps_is_partial else row.tps, None if row.lag_is_partial else row.lag
+            None,
+            None if row.tps_is_partial else row.tps,
+            None if row.lag_is_partial else row.lag,
+            None if row.tps_is_partial else row.slaves_tps,
         )
         for row in groups
     }

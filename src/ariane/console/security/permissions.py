@@ -94,6 +94,7 @@ RULES: tuple[PathRule, ...] = (
     *_area("/topics"),
     *_area("/create-topic"),  # not below /topics, where a topic may have any name
     *_area("/groups"),
+    *_area("/create-group"),  # not below /groups: a group may have any name
     *_area("/producers"),
     *_area("/messages"),
     *_area("/trace"),

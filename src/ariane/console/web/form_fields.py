@@ -26,6 +26,7 @@ def without_blanks(values: Any) -> Any:
 
 
 OptionalInt = Annotated[int | None, BeforeValidator(_blank_to_none)]
+OptionalBool = Annotated[bool | None, BeforeValidator(_blank_to_none)]
 OptionalText = Annotated[str | None, BeforeValidator(_blank_to_none)]
 VerbatimText = Annotated[str, StringConstraints(strip_whitespace=False)]
 """A text whose white space at both ends belongs to it, such as the body of a message."""

@@ -1,0 +1,165 @@
+"""Consumer groups as a list: from the polled state of the cluster, searched, sorted and paged on the server."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ariane.console.areas.drain_forecast import DrainForecast, forecast_drain, shrink_rates
+from ariane.console.live.live_history import LiveHistory, group_key
+from ariane.console.live.live_snapshot import GroupRow
+from ariane.console.services import ConsoleServices
+from ariane.console.web.paging import ListQuery, Page, SortKey, paginate
+from ariane.console.web.view_model import View
+
+GroupFilter = Literal["all", "online", "offline", "lagging", "deadLetters", "unknown"]
+
+
+class GroupListQuery(ListQuery):
+    """Which consumer groups to list."""
+
+    only: GroupFilter = "all"
+    """online, offline: with or without connected clients; lagging: with pending messages; deadLetters: with dead letters;
+    unknown: with a value that is not known, because a broker does not respond."""
+    system: bool = False
+    """Include groups of the broker and of tools."""
+
+
+class GroupListRow(View):
+    """A consumer group, summed over all brokers."""
+
+    group: str
+    """Its name."""
+    topics: list[str]
+    """Topics that it consumes, without its retry topic."""
+    is_system: bool
+    """Whether it belongs to the broker or to a tool."""
+    state: Literal["online", "offline", "unknown"]
+    """Whether clients are connected."""
+    clients: int | None
+    """Number of connected clients."""
+    model: str | None
+    """clustering, or broadcasting: then its offsets are stored at the clients, and its lag is unknown."""
+    consume_type: str | None
+    """push or pull."""
+    versions: list[str]
+    """Versions of its clients."""
+    languages: list[str]
+    """Languages of its clients."""
+    tps: float | None
+    """Messages delivered per second over the last minute: the sum of masters and slaves."""
+    tps_is_partial: bool
+    """Whether the rate lacks a broker that does not respond."""
+    slaves_tps: float | None
+    """The part of the rate that slaves deliver; tools that ask masters only do not show it."""
+    lag: int | None
+    """Messages not consumed yet, those of its retry topic included."""
+    lag_is_partial: bool
+    """Whether the lag lacks queues whose state is unknown."""
+    oldest_age_ms: int | None
+    """Age of the oldest message that is not consumed; null without a lag, or if unknown."""
+    dead_letters: int | None
+    """Messages in its dead-letter topic."""
+    dead_letters_is_partial: bool
+    """Whether the dead letters lack brokers that do not respond."""
+    is_inconsistent: bool | None = None
+    """Whether its clients subscribe differently; null: not checked yet."""
+    forecast: DrainForecast
+    """When the lag will be consumed."""
+
+
+class GroupListView(View):
+    """A page of consumer groups."""
+
+    as_of_ms: int
+    """Time of the rates and clients, in milliseconds since the epoch; 0: not polled yet."""
+    unavailable: list[str]
+    """Servers that did not respond, with the reason."""
+    is_loaded: bool
+    """Whether groups were polled; false for some seconds after the start."""
+    only: GroupFilter
+    """The filter that was applied."""
+    system: bool
+    """Whether groups of the broker and of tools are included."""
+    groups: Page[GroupListRow]
+    """The groups."""
+
+
+SORT_KEYS: dict[str, SortKey[GroupRow]] = {
+    "group": lambda row: row.group,
+    "clients": lambda row: row.clients,
+    "tps": lambda row: row.tps,
+    "lag": lambda row: row.lag,
+    "age": lambda row: row.oldest_age_ms,
+    "deadLetters": lambda row: row.dead_letters,
+}
+
+
+async def group_list(services: ConsoleServices, query: GroupListQuery) -> GroupListView:
+    """Return one page of the consumer groups.
+
+    Raises:
+        UsageError: the query names an unknown column.
+    """
+    snapshot = await services.live.snapshot()
+    selected = (row for row in snapshot.groups if (query.system or not row.is_system) and is_selected(row, query.only))
+    page = paginate(selected, query, name=lambda row: row.group, columns=SORT_KEYS, sort="group")
+    services.subscription_checks.request(row.group for row in page.items if (row.clients or 0) > 1)
+    # Forecasts read the history: only those of the rows that are shown are computed.
+    rows = [
+        list_row(row, snapshot.history).model_copy(
+            update={"is_inconsistent": services.subscription_checks.result(row.group)}
+        )
+        for row in page.items
+    ]
+    return GroupListView(
+        as_of_ms=snapshot.details_as_of_ms or snapshot.base_as_of_ms or snapshot.as_of_ms,
+        unavailable=list(snapshot.unavailable),
+        is_loaded=snapshot.is_loaded,
+        only=query.only,
+        system=query.system,
+        groups=Page[GroupListRow](
+            items=rows, total=page.total, page=page.page, size=page.size, sort=page.sort, order=page.order, q=page.q
+        ),
+    )
+
+
+def is_selected(row: GroupRow, only: GroupFilter) -> bool:
+    """Return whether a filter selects a group. Unknown values match `unknown` and no other filter."""
+    match only:
+        case "online":
+            return bool(row.clients)
+        case "offline":
+            return row.clients == 0
+        case "lagging":
+            return bool(row.lag)
+        case "deadLetters":
+            return bool(row.dead_letters)
+        case "unknown":
+            return None in (row.clients, row.lag, row.tps) or row.lag_is_partial or row.tps_is_partial
+    return True
+
+
+def list_row(row: GroupRow, history: LiveHistory) -> GroupListRow:
+    """Return the row of a group with its forecast."""
+    # A partial lag is a lower bound: a forecast of it would be too early.
+    lag = None if row.lag_is_partial else row.lag
+    return GroupListRow(
+        group=row.group,
+        topics=list(row.topics),
+        is_system=row.is_system,
+        state="unknown" if row.clients is None else "online" if row.clients else "offline",
+        clients=row.clients,
+        model=row.model,
+        consume_type=row.consume_type,
+        versions=list(row.versions),
+        languages=list(row.languages),
+        tps=row.tps,
+        tps_is_partial=row.tps_is_partial,
+        slaves_tps=row.slaves_tps,
+        lag=row.lag,
+        lag_is_partial=row.lag_is_partial,
+        oldest_age_ms=row.oldest_age_ms,
+        dead_letters=row.dead_letters,
+        dead_letters_is_partial=row.dead_letters_is_partial,
+        forecast=forecast_drain(lag, row.tps, shrink_rates(history.series(group_key(row.group), "lag"))),
+    )

@@ -1,0 +1,72 @@
+"""Pages of dead letters: groups that have some, the dead letters of a group, and one next to its original message."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Form, Query, Request, Response
+from fastapi.responses import RedirectResponse
+
+from ariane.console.areas import dead_letter_export, dead_letter_resend, dead_letters, group_list
+from ariane.console.areas.dead_letter_resend import ResendForm
+from ariane.console.areas.dead_letters import DeadLetterFilter, DeadLetterQuery
+from ariane.console.areas.group_list import GroupListQuery
+from ariane.console.web.dependencies import ListParameters, Services
+from ariane.console.web.downloads import download
+from ariane.console.web.rendering import render, shown_below
+from ariane.console.web.text_format import path_segment
+
+router = APIRouter(prefix="/dead-letters")
+
+
+@router.get("")
+async def dead_letter_groups_page(
+    request: Request, services: Services, query: ListParameters, group: str = ""
+) -> Response:
+    """Return the groups that have dead letters; `group` leads to those of a group."""
+    if group:
+        return RedirectResponse(f"/dead-letters/{path_segment(group.strip())}", status_code=303)
+    values = query.model_dump() | {"sort": query.sort or "deadLetters", "order": query.order if query.sort else "desc"}
+    view = await group_list.group_list(services, GroupListQuery(**values, only="deadLetters", system=True))
+    return render(request, "dead_letters/groups.html", view=view)
+
+
+@router.get("/{group}")
+async def dead_letters_page(
+    request: Request, services: Services, group: str, query: Annotated[DeadLetterQuery, Query()]
+) -> Response:
+    """Return the dead letters of a group."""
+    view = await dead_letters.dead_letter_list(services, group, query)
+    # The files contain what the list shows.
+    filters = urlencode({name: value for name, value in view.filter.model_dump().items() if value})
+    return render(request, "dead_letters/list.html", view=view, filters=filters)
+
+
+@router.post("/{group}/resend")
+async def resend_dead_letters(
+    request: Request, services: Services, group: str, form: Annotated[ResendForm, Form()]
+) -> Response:
+    """Resend dead letters and show the outcome of each."""
+    result = await dead_letter_resend.resend_dead_letters(services, group, form)
+    return shown_below(request, "dead_letters/resend_result.html", result=result)
+
+
+@router.get("/{group}/export.csv")
+async def export_csv_file(services: Services, group: str, query: Annotated[DeadLetterFilter, Query()]) -> Response:
+    """Return all dead letters that match as CSV."""
+    text = await dead_letter_export.export_csv(services, group, query)
+    return download(text, "text/csv", f"dead-letters-{group}.csv")
+
+
+@router.get("/{group}/export.json")
+async def export_json_file(services: Services, group: str, query: Annotated[DeadLetterFilter, Query()]) -> Response:
+    """Return all dead letters that match as JSON."""
+    text = await dead_letter_export.export_json(services, group, query)
+    return download(text, "application/json", f"dead-letters-{group}.json")
+
+
+@router.get("/{group}/{message_id}")
+async def dead_letter_page(request: Request, services: Services, group: str, message_id: str) -> Response:
+    """Return a dead letter next to its original message."""
+    return render(request, "dead_letters/letter.html", view=await dead_letters.dead_letter(services, group, message_id))
