@@ -55,7 +55,7 @@ def open_client(tmp_path: Path, clock: FakeClock) -> Iterator[Open]:
 def accounts(tmp_path: Path) -> ConsoleAccounts:
     """Create an account for each role."""
     accounts = ConsoleAccounts(tmp_path)
-    for role in ConsoleRole:
+    for role in reversed(ConsoleRole):
         accounts.add(f"{role}-1", role, PASSWORD)
     return accounts
 

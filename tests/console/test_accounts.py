@@ -23,8 +23,9 @@ def accounts(tmp_path: Path) -> ConsoleAccounts:
 
 
 def test_an_account_survives_a_restart_and_its_file_is_private(accounts: ConsoleAccounts, tmp_path: Path) -> None:
-    accounts.add("ann", ConsoleRole.OPERATOR, PASSWORD)
-    reread = ConsoleAccounts(tmp_path).find("ann")
+    accounts.add("ann", ConsoleRole.ADMIN, PASSWORD)
+    accounts.add("bob", ConsoleRole.OPERATOR, PASSWORD)
+    reread = ConsoleAccounts(tmp_path).find("bob")
     assert reread is not None
     assert reread.role is ConsoleRole.OPERATOR
     assert stat.S_IMODE(accounts.path.stat().st_mode) == 0o600
@@ -58,6 +59,11 @@ def test_a_name_is_used_once(accounts: ConsoleAccounts) -> None:
     accounts.add("ann", ConsoleRole.ADMIN, PASSWORD)
     with pytest.raises(ConfigError, match="exists"):
         accounts.add("ann", ConsoleRole.VIEWER, PASSWORD)
+
+
+def test_the_first_account_is_an_admin(accounts: ConsoleAccounts) -> None:
+    with pytest.raises(ConfigError, match="first account must be an admin"):
+        accounts.add("ann", ConsoleRole.OPERATOR, PASSWORD)
 
 
 def test_the_last_admin_stays(accounts: ConsoleAccounts) -> None:

@@ -12,7 +12,9 @@ from fastapi import APIRouter, FastAPI
 
 import ariane
 from ariane.console.api import (
+    access_api,
     alert_api,
+    audit_api,
     broker_api,
     dead_letter_api,
     delayed_api,
@@ -27,7 +29,9 @@ from ariane.console.api import (
 )
 from ariane.console.dashboard.dashboard_routers import ROUTERS as DASHBOARD
 from ariane.console.pages import (
+    access_pages,
     alert_pages,
+    audit_pages,
     broker_pages,
     dead_letter_pages,
     delayed_pages,
@@ -55,6 +59,8 @@ PAGES: tuple[APIRouter, ...] = (
     broker_pages.router,
     login_pages.router,
     alert_pages.router,
+    audit_pages.router,
+    access_pages.router,
     preference_pages.router,
     group_pages.router,
     dead_letter_pages.router,
@@ -80,6 +86,8 @@ APIS: tuple[APIRouter, ...] = (
     alert_api.router,
     message_api.router,
     trace_api.router,
+    audit_api.router,
+    access_api.router,
 )
 
 

@@ -27,7 +27,7 @@ async def login_page(request: Request, next: str = "") -> Response:
     target = local_path(next)
     if identity_of(request) is not None:
         return RedirectResponse(target, status_code=303)
-    return render(request, TEMPLATE, next=target, name="", error="")
+    return render(request, TEMPLATE, next=target, name="", is_refused=False, wait_minutes=0)
 
 
 @router.post("/login")
@@ -40,7 +40,8 @@ async def log_in(request: Request, services: Services, form: Annotated[LoginForm
         )  # fmt: skip
     except LoginRefused as error:
         response = render(
-            request, TEMPLATE, status=429 if error.wait_seconds else 401, next=target, name=form.name[:64], error=str(error)
+            request, TEMPLATE, status=429 if error.wait_seconds else 401, next=target, name=form.name[:64],
+            is_refused=True, wait_minutes=-(-error.wait_seconds // 60),
         )  # fmt: skip
         if error.wait_seconds:
             response.headers["Retry-After"] = str(error.wait_seconds)

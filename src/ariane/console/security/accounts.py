@@ -80,7 +80,8 @@ class ConsoleAccounts:
         """Create an account.
 
         Raises:
-            ConfigError: the name is invalid or taken, the password is too weak, or there are too many accounts.
+            ConfigError: the name is invalid or taken, the password is too weak, there are too many accounts, or the first one
+                is not an admin.
         """
         if not _NAME.fullmatch(name):
             fix = "expected 1 to 64 letters, digits or . _ @ -, the first a letter or digit"
@@ -89,6 +90,9 @@ class ConsoleAccounts:
         created = self._account(name, role, hash_password(password))
 
         def insert(accounts: dict[str, ConsoleAccount]) -> None:
+            if not accounts and role is not ConsoleRole.ADMIN:
+                # The first account ends local access: without an admin, no one could create the next one.
+                raise ConfigError("role", role.value, "the first account must be an admin")
             if name in accounts:
                 raise ConfigError("name", name, "an account with this name exists; choose another one")
             if len(accounts) >= ACCOUNTS_MAX:

@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 
 from ariane import errors
 from ariane.console.security.audit_notes import note
+from ariane.console.security.authentication import LoginRefused
 from ariane.console.security.dashboard_paths import is_dashboard_path
 from ariane.console.web import rendering
 
@@ -24,6 +25,7 @@ log = logging.getLogger("ariane.console")
 API_PATHS = ("/api/",)
 DASHBOARD_FAILED = -1  # status in the body of an error of the dashboard
 STATUS: tuple[tuple[type[errors.ArianeError], HTTPStatus], ...] = (
+    (LoginRefused, HTTPStatus.FORBIDDEN),
     (errors.NotFound, HTTPStatus.NOT_FOUND),
     (errors.RouteNotFound, HTTPStatus.NOT_FOUND),
     (errors.ConfigError, HTTPStatus.UNPROCESSABLE_ENTITY),
