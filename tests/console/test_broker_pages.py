@@ -77,6 +77,7 @@ def test_the_overview_has_all_servers_and_the_tables_without_data(client: TestCl
         ("broker-a", 1, True),
     ]
     assert (view["unavailable"], view["tpsIsPartial"], view["lag"]) == ([], False, None)
+    assert (view["alerts"]["total"], view["alerts"]["error"]) == (0, "")
     assert {table["asOfMs"] for table in view["tables"]} == {None}
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ariane import tables
+from ariane.console.areas import alerting
+from ariane.console.areas.alerting import FiringAlertRow
 from ariane.console.areas.server_views import (
     BrokerView,
     NameServerView,
@@ -19,11 +21,13 @@ from ariane.console.areas.server_views import (
 from ariane.console.live.live_history import cluster_key, group_key
 from ariane.console.live.live_snapshot import GroupRow, LiveSnapshot
 from ariane.console.services import ConsoleServices
+from ariane.console.web.paging import ListQuery
 from ariane.console.web.view_model import View
 from ariane.errors import StoreError
 from ariane.reports.pipeline_status import freshness
 
 LAGGING_MAX = 10  # groups in the list of the overview
+ALERTS_MAX = 5  # alerts in its list
 
 
 class LaggingGroup(View):
@@ -43,6 +47,19 @@ class LaggingGroup(View):
     """Number of connected clients."""
     lag_history: Points
     """Lag in the last hour."""
+
+
+class OverviewAlerts(View):
+    """Firing alerts."""
+
+    total: int
+    """Number of firing alerts."""
+    first: list[FiringAlertRow]
+    """The most urgent ones."""
+    rule_count: int
+    """Number of enabled rules."""
+    error: str
+    """Why the rules cannot be evaluated; empty if they can."""
 
 
 class TableFreshness(View):
@@ -87,6 +104,8 @@ class OverviewView(View):
     """Consumer groups of applications."""
     lagging: list[LaggingGroup]
     """Groups with the largest lags, largest first."""
+    alerts: OverviewAlerts
+    """Alerts that fire."""
     tables: list[TableFreshness] | None
     """Tables of the pipeline; null without a pipeline."""
     tables_error: str | None
@@ -117,10 +136,18 @@ async def overview(services: ConsoleServices) -> OverviewView:
         topics=sum(row.kind == "normal" for row in snapshot.topics) if is_loaded else None,
         groups=sum(not row.is_system for row in snapshot.groups) if is_loaded else None,
         lagging=_lagging(snapshot),
+        alerts=_alerts(services),
         tables=rows,
         tables_error=error,
         tps_chart=tps_chart(snapshot, cluster_key()),
         lag_chart=lag_chart(snapshot, cluster_key()),
+    )
+
+
+def _alerts(services: ConsoleServices) -> OverviewAlerts:
+    view = alerting.alert_list(services, ListQuery(q="", page=1, size=ALERTS_MAX))
+    return OverviewAlerts(
+        total=view.alerts.total, first=view.alerts.items, rule_count=view.rule_count, error=view.error
     )
 
 
