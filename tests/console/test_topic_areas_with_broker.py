@@ -17,6 +17,7 @@ from ariane.cluster.message_search import MessageFilter
 from ariane.console.app import create_app
 from ariane.console.services import open_services
 from ariane.console.settings import ConsoleSettings
+from ariane.model import host, ids
 from ariane.testing.cluster import LocalCluster, cluster_in_thread
 
 HOUR_MS = 3_600_000
@@ -51,6 +52,7 @@ class Console(NamedTuple):
         response = self.submit(path, **fields)
         assert (response.status_code, response.headers.get("HX-Retarget")) == (200, "#result"), response.text
         assert "<html" not in response.text
+        assert "<title" not in response.text, "htmx would change the title of the page"
         assert SCRIPT not in response.text
         return html.unescape(response.text)
 
@@ -378,7 +380,15 @@ def test_open_transactions_are_listed_and_their_checks_resumed(console: Console)
     (copy,) = console.get("/transactions")["transactions"]["items"]
     assert copy["messageId"] == message_id
     assert copy["offsetMessageId"] != row["offsetMessageId"]
-    done = console.submit(f"/transactions/{copy['offsetMessageId']}/resume")
+    other = console.submit(f"/transactions/{copy['offsetMessageId']}/resume", broker="broker-x")
+    assert (other.status_code, "no broker broker-x" in other.text) == (404, True)
+    done = console.submit(f"/transactions/{copy['offsetMessageId']}/resume", broker="broker-a")
     assert (done.status_code, done.headers["HX-Trigger"]) == (200, "console-changed")
+    # The broker had another address when it stored the message: the id names a server that no longer exists.
+    _, offset = ids.parse_offset_message_id(copy["offsetMessageId"])
+    former = ids.offset_message_id(host.pack("127.0.0.1", 1), offset)
+    body = {"broker": "broker-a", "isDryRun": False}
+    assert console.client.post(f"/api/v1/transactions/{former}/resume", json=body).status_code == 200
+    assert console.client.post(f"/api/v1/transactions/{former}/resume", json={}).status_code == 502
     unknown = console.client.post(f"/api/v1/transactions/{message_id[:-4]}FFFF/resume", json={})
     assert unknown.status_code == 404
