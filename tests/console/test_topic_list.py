@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import html
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi.testclient import TestClient
 from scripted_cluster import NOW_MS, ScriptedCluster, services
 
+from ariane.console.app import create_app
 from ariane.console.areas.topics import TopicListQuery, TopicListView, topic_list
 from ariane.console.live.live_snapshot import BrokerRow, LiveSnapshot, TopicRow
+from ariane.console.services import ConsoleServices
 from ariane.errors import UsageError
 
 XSS = "<img src=x onerror=alert(1)>"
@@ -86,3 +92,23 @@ def test_pages_of_five_thousand_topics_are_complete(tmp_path: Path) -> None:
         for name in names(list_topics(tmp_path, snapshot, sort="messages", page=page, size=500))
     ]
     assert sorted(found) == [row.topic for row in rows]
+
+
+def test_the_page_shows_partial_sums_as_lower_bounds_and_names_as_text(tmp_path: Path) -> None:
+    topics = (
+        TopicRow(topic=XSS, kind="normal", messages=7, tps_in=0.0, is_partial=True, tps_is_partial=True),
+        TopicRow(topic="gone", kind="normal", messages=0, write_queues=4, is_partial=True),
+    )
+    snapshot = LiveSnapshot(as_of_ms=NOW_MS, base_as_of_ms=NOW_MS, topics=topics)
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[ConsoleServices]:
+        yield services(ScriptedCluster(first={}), snapshot, tmp_path)
+
+    with TestClient(create_app(opened()), base_url="http://127.0.0.1") as client:
+        page = client.get("/topics").text
+    assert XSS not in page
+    assert html.escape(XSS) in page
+    assert "≥ 7" in page
+    assert "≥ 0" not in page, "at least 0 is unknown"
+    assert 'href="/topics/%3Cimg%20src%3Dx%20onerror%3Dalert%281%29%3E"' in page

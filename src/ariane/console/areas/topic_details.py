@@ -56,14 +56,14 @@ class TopicStatusView(View):
     order_configuration: str | None
     """Fixed numbers of queues of an ordered topic, `broker:queues;…`; null if it has none."""
     queues: int
-    """Queues of the brokers that responded."""
+    """Queues that producers choose from, of all brokers."""
     messages: int | None
     """Messages in its queues; null if a broker did not respond."""
     last_message_ms: int | None
     """Store time of the newest message; null if the topic is empty or a broker did not respond."""
     stored_tps: float | None
     """Messages stored per second in the last minute; null if a broker did not respond."""
-    stored_24h: int | None
+    stored_day: int | None
     """Messages stored in the last 24 hours; null if a broker did not respond."""
     groups: list[str]
     """Consumer groups that have read it or are connected."""
@@ -225,11 +225,11 @@ async def topic_status(services: ConsoleServices, topic: str) -> TopicStatusView
         kind=row.kind if row else None,
         routes=_route_rows(route),
         order_configuration=order,
-        queues=len(bounds.queues),
+        queues=sum(data.write_queue_nums for data in route.queue_datas),
         messages=bounds.messages,
         last_message_ms=None if bounds.unavailable else max(times, default=None),
         stored_tps=None if stored is None else stored.tps,
-        stored_24h=None if stored is None else stored.messages_24h,
+        stored_day=None if stored is None else stored.messages_24h,
         groups=list(groups),
         is_complete=not missing,
     )
