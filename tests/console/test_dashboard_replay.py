@@ -114,10 +114,6 @@ DIFFERENCES: tuple[IntendedDifference, ...] = (
         "the type of .xlsx files; that of the dashboard belongs to .xls", (NEW,),
     ),
     # --- forms that were unsuitable ---
-    IntendedDifference(
-        "monitors|monitors-after-set|monitor|set-monitor|delete-monitor|monitor-missing", IS_ERROR,
-        "the dashboard never checks its thresholds: alert rules take their place",
-    ),
     IntendedDifference("monitor-missing|charts-topic-missing", NOT_FOUND, "an empty answer is not JSON: data is null"),
     IntendedDifference("unknown-path", NOT_FOUND, "an unknown path has the form of an error"),
     IntendedDifference("csrf-token", r"(?s)value \.(contentType|text): .*", "an unknown path in both", (NEW,)),

@@ -25,6 +25,7 @@ class AlertMetric(enum.StrEnum):
     GROUP_LAG = "groupLag"
     GROUP_AGE = "groupAge"
     GROUP_TPS = "groupTps"
+    GROUP_CLIENTS = "groupClients"
     DEAD_LETTERS = "deadLetters"
     TOPIC_TPS = "topicTps"
     BROKER = "broker"
@@ -77,6 +78,9 @@ METRICS: Mapping[AlertMetric, MetricDefinition] = {
     ),
     AlertMetric.GROUP_TPS: MetricDefinition(
         "group", gettext_noop("Messages delivered to a group"), gettext_noop("msg/s"), _VALUE_CONDITIONS
+    ),
+    AlertMetric.GROUP_CLIENTS: MetricDefinition(
+        "group", gettext_noop("Connected clients of a group"), gettext_noop("clients"), _VALUE_CONDITIONS
     ),
     AlertMetric.DEAD_LETTERS: MetricDefinition(
         "group",

@@ -48,6 +48,7 @@ def read_snapshot(snapshot: LiveSnapshot) -> SnapshotReadings:
         AlertMetric.GROUP_LAG: {row.group: MetricReading(row.lag, row.lag_is_partial) for row in clustering},
         AlertMetric.GROUP_AGE: {row.group: _age(row) for row in clustering},
         AlertMetric.GROUP_TPS: {row.group: MetricReading(row.tps, row.tps_is_partial) for row in groups},
+        AlertMetric.GROUP_CLIENTS: {row.group: MetricReading(row.clients) for row in groups},
         AlertMetric.DEAD_LETTERS: {
             row.group: MetricReading(row.dead_letters, row.dead_letters_is_partial) for row in groups
         },

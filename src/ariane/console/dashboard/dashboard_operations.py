@@ -1,4 +1,4 @@
-"""/ops, /rocketmq, /proxy, /test, /acl and /monitor of the dashboard: settings of the dashboard itself, features of RocketMQ 5.
+"""/ops, /rocketmq, /proxy, /test and /acl of the dashboard: settings of the dashboard itself, features of RocketMQ 5.
 
 The console's own settings are fixed when it starts. A request that would leave them as they are succeeds; others say what to do.
 """
@@ -19,13 +19,9 @@ discovery_routes = DashboardRouter("/rocketmq")
 proxy_routes = DashboardRouter("/proxy")
 test_routes = DashboardRouter("/test")
 acl_routes = DashboardRouter("/acl")
-monitor_routes = DashboardRouter("/monitor")
 
 NO_PROXIES = "RocketMQ 4.9.4 has no proxies: clients connect to the brokers"
 NO_ACL_2 = "brokers of 4.x have accounts instead of users and policies: use /access/acl of the console, or mqadmin"
-NO_MONITORS = (
-    "Apache stores these thresholds and never checks them; alert rules of the console are checked: use /alerts"
-)
 
 
 @routes.get("/homePage.query")
@@ -122,18 +118,6 @@ async def save_acl() -> None:
 async def delete_acl() -> None:
     """Reject deletions of ACL 2.0."""
     raise UsageError("acl", None, NO_ACL_2)
-
-
-@monitor_routes.get("/consumerMonitorConfig.query", "/consumerMonitorConfigByGroupName.query")
-async def monitors() -> None:
-    """Reject reads of thresholds."""
-    raise UsageError("monitor", None, NO_MONITORS)
-
-
-@monitor_routes.post("/createOrUpdateConsumerMonitor.do", "/deleteConsumerMonitor.do")
-async def save_monitor() -> None:
-    """Reject thresholds."""
-    raise UsageError("monitor", None, NO_MONITORS)
 
 
 def _unchanged_name_servers(services: ConsoleServices, name: str, parameters: Parameters) -> bool:

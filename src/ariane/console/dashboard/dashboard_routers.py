@@ -11,6 +11,7 @@ from ariane.console.dashboard import (
     dashboard_groups,
     dashboard_login,
     dashboard_messages,
+    dashboard_monitors,
     dashboard_operations,
     dashboard_topics,
     dashboard_traces,
@@ -31,5 +32,5 @@ ROUTERS: tuple[APIRouter, ...] = (
     dashboard_operations.proxy_routes.router,
     dashboard_operations.test_routes.router,
     dashboard_operations.acl_routes.router,
-    dashboard_operations.monitor_routes.router,
+    dashboard_monitors.routes.router,
 )
