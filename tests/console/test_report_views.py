@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from ariane.console.services import open_services
 from ariane.console.settings import ConsoleSettings
 from ariane.reports import REPORTS
 from ariane.reports.report import Column, Line, Plot, Report, Table
+from ariane.tables import CONSUMPTION
 
 AT = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 AT_MS = round(AT.timestamp() * 1000)
@@ -54,10 +55,12 @@ def test_every_report_runs_on_an_empty_directory_and_says_that_there_is_no_data(
     (tmp_path / "tables").mkdir()
     with console(tmp_path, tmp_path / "tables") as client:
         response = client.get(f"/api/v1/reports/{name}", params={"since": "2h", "topic": "orders"})
+        page = client.get(f"/reports/{name}", params={"since": "2h"})
     assert response.status_code == 200, response.text
     view = response.json()
     assert (view["asOfMs"], view["isComplete"]) == (None, False)
     assert view["warnings"]
+    assert page.status_code == 200 and "No data yet" in page.text
 
 
 def test_without_a_pipeline_the_reports_explain_how_to_run_it(tmp_path: Path) -> None:
@@ -82,3 +85,26 @@ def test_faulty_requests_are_explained(tmp_path: Path, path: str, status: int, r
         response = client.get(f"/api/v1/reports/{path}")
     assert response.status_code == status
     assert reason in response.json()["error"]
+
+
+def test_a_report_with_data_has_charts_and_tables_and_names_stay_text(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]'")
+    from tables_on_disk import put
+
+    usual = {
+        "broker": "a", "topic": "</script><b>T", "consumer_group": "G", "queues": 4, "seconds": 60.0, "produced_tps": 5.0,
+        "consumed_tps": 10.0, "delivered_master_tps": 0.0, "delivered_slaves_tps": 10.0, "lag": 600, "lag_change": -300,
+        "oldest_age_ms": 4000, "removed": 0, "drain_s": 120.0, "flags": [],
+    }  # fmt: skip
+    rows = [{"window_start": AT + timedelta(minutes=number), **usual} for number in range(3)]
+    put(tmp_path / "tables", CONSUMPTION, rows, as_of_ms=AT_MS + 185_000)
+    query = {"since": str(AT_MS), "until": str(AT_MS + 185_000)}
+    with console(tmp_path, tmp_path / "tables") as client:
+        view = client.get("/api/v1/reports/lag", params=query).json()
+        page = client.get("/reports/lag", params=query).text
+    assert view["asOfMs"] == AT_MS + 185_000
+    charts = [section for section in view["sections"] if section["kind"] == "chart"]
+    assert any(section["rows"] for section in view["sections"] if section["kind"] == "table")
+    assert [point[1] for point in charts[0]["series"][0]["points"]].count(600) == 3
+    assert page.count("data-chart-options") == len([chart for chart in charts if chart["series"]])
+    assert "</script><b>T" not in page and "&lt;/script&gt;&lt;b&gt;T" in page

@@ -18,12 +18,13 @@ from ariane.console.web.form_fields import parse_time_ms
 from ariane.console.web.paging import Page
 from ariane.console.web.view_model import View
 from ariane.errors import ArianeError, MessageRefused, RouteNotFound, UsageError
-from ariane.model.message import ORIGIN_MESSAGE_ID, RESERVED, ReceivedMessage
+from ariane.model.message import KEYS, ORIGIN_MESSAGE_ID, RESERVED, TAGS, ReceivedMessage
 from ariane.model.topic import dlq_topic, group_name_fault
 
 READ_MAX = 10_000  # dead letters that one request reads
 PREVIEW_CHARS = 200
 BODY_CHARS = 20_000
+SET_BY_SERVERS = RESERVED - {KEYS, TAGS}  # these two are the application's, although they have fields of their own
 
 
 class DeadLetterFilter(View):
@@ -323,7 +324,7 @@ def compare_properties(dead: ReceivedMessage, original: ReceivedMessage | None) 
             state = "same"
         else:
             state = "added" if first is None else "removed" if last is None else "changed"
-        rows.append(PropertyRow(name=name, original=first, dead=last, state=state, is_reserved=name in RESERVED))
+        rows.append(PropertyRow(name=name, original=first, dead=last, state=state, is_reserved=name in SET_BY_SERVERS))
     return sorted(rows, key=lambda row: (row.state == "same", row.is_reserved, row.name))
 
 
