@@ -6,7 +6,8 @@
 
 A request with a longer time limit (a broker that visits every queue, or asks a client) is accompanied by a probe, so that it waits
 for a server that works and not for one that hangs. A probe is a request for runtime information (28): any response will do, also
-that of a name server, which does not support it.
+that of a name server, which does not support it. A server that was asked for the list of brokers (106) is probed with that, so
+that its log does not report unsupported requests.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ class GuardedPool(ConnectionPool):
         self._limit_ms = limit_ms
         self._clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None  # that of the first request, in which all connections are
+        self._name_servers: set[str] = set()  # addresses that were asked for the list of brokers
         self._probes: dict[str, asyncio.Task[None]] = {}  # in flight, by address
         health.add_listener(self._on_silence)
 
@@ -79,6 +81,8 @@ class GuardedPool(ConnectionPool):
             RequestTimeout: no response within `timeout_ms`.
             ConnectionLost: the connection was refused or closed, or the server did not respond lately.
         """
+        if code == RequestCode.GET_BROKER_CLUSTER_INFO:
+            self._name_servers.add(addr)
         self._check(addr)
         started_s = self._clock.monotonic()
         if timeout_ms > self._limit_ms:
@@ -133,8 +137,10 @@ class GuardedPool(ConnectionPool):
             probe.add_done_callback(lambda _: self._probes.pop(addr))
 
     async def _probe(self, addr: str) -> None:
+        is_name_server = addr in self._name_servers
+        code = RequestCode.GET_BROKER_CLUSTER_INFO if is_name_server else RequestCode.GET_BROKER_RUNTIME_INFO
         try:
-            await super().request(addr, RequestCode.GET_BROKER_RUNTIME_INFO, timeout_ms=self._limit_ms)
+            await super().request(addr, code, timeout_ms=self._limit_ms)
         except RequestTimeout:
             self._health.report_silence(addr, f"no response within {self._limit_ms:.0f} ms")
         except ConnectionLost:

@@ -27,6 +27,7 @@ from ariane.net.connection import Sign
 log = logging.getLogger("ariane.console")
 
 WAIT_S = 1.0  # time that a page waits for data
+STOP_S = 2.0  # time that the end of the console waits for the thread
 FRESH_S = 2 * INTERVAL_S  # data of this age are shown without waiting for others
 
 
@@ -87,7 +88,8 @@ class LiveCluster:
         if self._poll_loop is not None and self._watching is not None:
             with contextlib.suppress(RuntimeError):  # the thread has ended by an error, which it has logged
                 self._poll_loop.call_soon_threadsafe(self._watching.cancel)
-        await asyncio.to_thread(self._thread.join)
+        # Tens of thousands of requests of a large cluster take long to cancel: the thread then ends with the program.
+        await asyncio.to_thread(self._thread.join, STOP_S)
 
     async def snapshot(self, wait_s: float = WAIT_S) -> LiveSnapshot:
         """Return the newest snapshot, and keep polling for some time.
