@@ -103,7 +103,9 @@ async def create_topics(addr: str, args: argparse.Namespace) -> None:
 def console(namesrv: str, data: Path) -> Iterator[tuple[str, int]]:
     """A console, its address and process id."""
     port = java.free_port()
-    command = [sys.executable, "-m", "ariane.cli", "console", "-n", namesrv, "--port", str(port), "--data", str(data)]
+    # A home of its own: the overview also reads the tables of a pipeline there.
+    directories = ["--home", str(data), "--data", str(data)]
+    command = [sys.executable, "-m", "ariane.cli", "console", "-n", namesrv, "--port", str(port), *directories]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"
     try:
