@@ -51,6 +51,7 @@ LONG_GROUPS_S = {
     "tests/interop/test_retries_java.py": 60,
     "tests/interop/test_delays_with_java.py": 60,
     "tests/integration/test_demo.py": 60,
+    "browser": 60,
 }
 
 
@@ -101,5 +102,7 @@ def _group_of_file(path: str) -> str | None:
     if path.startswith("tests/spark/"):
         name = Path(path).name
         return path if name in WITHOUT_SESSION else "spark programs" if name in SPARK_PROGRAMS else "spark"
+    if path.startswith("tests/console/browser/"):
+        return "browser"
     has_servers = path.startswith("tests/interop/") or 'scope="module"' in (ROOT / path).read_text(encoding="utf-8")
     return path if has_servers else None

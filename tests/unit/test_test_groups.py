@@ -21,4 +21,5 @@ def test_tests_are_grouped_by_shared_resources():
         conftest.group("tests/integration/test_spark_connections.py::t")
         == "tests/integration/test_spark_connections.py"
     )
+    assert conftest.group("tests/console/browser/test_crawl.py::test_a") == "browser"
     assert conftest.group("tests/unit/test_acl.py::test_a") == "tests/unit/test_acl.py::test_a"

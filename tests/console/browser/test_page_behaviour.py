@@ -51,26 +51,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SampleSite]:
         yield site
 
 
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        # Tests run as root in containers, where the sandbox of Chromium is not available.
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
-        yield browser
-        browser.close()
-
-
 @pytest.fixture
-def open_sample(site: SampleSite, chromium: Browser) -> Iterator[Callable[..., Opened]]:
+def open_sample(site: SampleSite, browser: Browser) -> Iterator[Callable[..., Opened]]:
     """A function that opens the sample page in a new context. Errors of the browser fail the test at its end."""
     site.reset()
     contexts: list[tuple[BrowserContext, BrowserErrors]] = []
 
     def open_page(**options: object) -> Opened:
         settings = {"base_url": site.url, "viewport": WIDE, "timezone_id": "Europe/Berlin", "locale": "en-GB"} | options
-        context = chromium.new_context(**settings)  # type: ignore[arg-type]
+        context = browser.new_context(**settings)  # type: ignore[arg-type]
         context.set_default_timeout(60_000)
         contexts.append((context, BrowserErrors(context)))
         if settings["timezone_id"] == "Europe/Berlin":

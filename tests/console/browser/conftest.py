@@ -1,0 +1,106 @@
+"""The cluster, the console and the browser, shared by all tests of this directory. (tests/conftest.py: one process runs them.)"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ariane.testing import java
+
+if TYPE_CHECKING:
+    from console_program import ConsoleProgram, TrafficProgram
+    from page_faults import PageFaults
+    from playwright.sync_api import Browser, BrowserContext, Page
+
+HERE = Path(__file__).parent
+WIDE, NARROW = {"width": 1440, "height": 900}, {"width": 380, "height": 800}
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+# The tests run as root in containers, where Chromium's sandbox is not available.
+CHROMIUM_ARGUMENTS = ["--no-sandbox", "--disable-dev-shm-usage", "--force-color-profile=srgb"]
+
+
+def missing() -> str | None:
+    """Return why the browser tests cannot run; None if they can."""
+    for module, package in (
+        ("playwright", "playwright"),
+        ("fastapi", "'ariane[console]'"),
+        ("uvicorn", "'ariane[console]'"),
+    ):
+        if importlib.util.find_spec(module) is None:
+            return f"needs {module}: pip install {package}"
+    return None if CHROMIUM else "needs Chromium: apt-get install chromium"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip the tests of this directory, with the reason, on a machine that has no browser."""
+    if reason := missing():
+        for item in items:
+            if HERE in Path(item.fspath).parents:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrafficProgram]:
+    """A name server, a master and a slave with traffic of Python clients, and of Java clients where Java is available."""
+    from console_program import TrafficProgram
+
+    with TrafficProgram(tmp_path_factory.mktemp("cluster"), with_java=java.available() is None) as program:
+        yield program
+
+
+@pytest.fixture(scope="session")
+def console(cluster: TrafficProgram, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleProgram]:
+    """The console of the cluster, without log-in."""
+    from console_program import ConsoleProgram
+
+    home = tmp_path_factory.mktemp("console")
+    tables = home / "tables"
+    if importlib.util.find_spec("pyarrow"):
+        from report_rows import write_tables
+
+        write_tables(tables)
+    with ConsoleProgram(cluster.info["namesrv"], home, tables=tables) as program:
+        yield program
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_ARGUMENTS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def open_context(browser: Browser) -> Iterator[Callable[..., tuple[BrowserContext, PageFaults]]]:
+    """A function that opens a browser context for a console and records faults; they fail the test at its end."""
+    from page_faults import PageFaults
+
+    opened: list[tuple[BrowserContext, PageFaults]] = []
+
+    def open_for(url: str, **options: object) -> tuple[BrowserContext, PageFaults]:
+        settings = {"base_url": url, "viewport": WIDE, "timezone_id": "Europe/Berlin", "locale": "en-GB"} | options
+        context = browser.new_context(**settings)  # type: ignore[arg-type]
+        context.set_default_timeout(15_000)
+        opened.append((context, PageFaults(context, url)))
+        return opened[-1]
+
+    yield open_for
+    faults = [fault for _, recorder in opened for fault in recorder.take()]
+    for context, _ in opened:
+        context.close()
+    assert faults == []
+
+
+@pytest.fixture
+def page(console: ConsoleProgram, open_context: Callable[..., tuple[BrowserContext, PageFaults]]) -> Page:
+    """A page of the console. Errors, outside requests, failed responses and dialogs fail the test."""
+    context, _ = open_context(console.url)
+    return context.new_page()

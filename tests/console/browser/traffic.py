@@ -1,0 +1,215 @@
+"""A program: a cluster with traffic for every page of the console. `python traffic.py DIR [--java]`
+
+name server, master, slave ◄── producers and consumers in this process [and of Java]
+
+It prints one line of JSON when everything that pages show is stored, then sends on slowly until its standard input closes.
+
+orders       stock and billing consume it; billing fails: retries, then dead letters. archive is offline and lags. Traced.
+payments     transactions: committed, rolled back, open                reminders   delay levels and a delivery time
+hostile      markup in keys, tags, properties, ids and bodies          JavaTopic   sent and consumed by Java
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+
+import hostile_texts
+
+from ariane.client.hooks import LocalState
+from ariane.client.listener_invoker import ReconsumeLater
+from ariane.client.producer import Producer
+from ariane.client.push_consumer import PushConsumer
+from ariane.client.settings import ClientSettings, ConsumerSettings
+from ariane.client.transaction_producer import TransactionProducer
+from ariane.cluster.admin import Admin
+from ariane.errors import RouteNotFound
+from ariane.model.message import Message, ReceivedMessage
+from ariane.net.connection_pool import ConnectionPool
+from ariane.net.replies import Reply
+from ariane.protocol import fastjson
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.requests.callbacks import RunningInfo
+from ariane.protocol.requests.clients import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
+from ariane.testing import cluster, java
+
+TOPICS = ("orders", "payments", "reminders", "hostile", "deletable", "JavaTopic")
+ORDERS = 24
+HEARTBEAT_S = 20.0
+HOUR_MS = 3_600_000
+JAVA_MESSAGES = 5
+
+
+async def main(home: Path, with_java: bool) -> None:
+    for store in ("store", "slave1"):
+        _write_hostile_topic(home / store / "config")
+    # Checks soon and without end: transactions stay open for as long as the tests run.
+    settings = {"transaction_check_interval": 2_000, "transaction_time_out": 1_000, "transaction_check_max": 100_000}
+    async with cluster.replicated_cluster(home, **settings) as servers, contextlib.AsyncExitStack() as clients:
+        async with Admin(servers.namesrv) as admin:
+            for topic in TOPICS:
+                await admin.create_topic(topic, queues=4)
+        java_client = clients.enter_context(_java_consumer(servers.namesrv)) if with_java else None
+        producer = await clients.enter_async_context(Producer("shop", servers.namesrv, trace=True))
+        payments = TransactionProducer("cashier", servers.namesrv, check=lambda message: LocalState.UNKNOWN, trace=True)
+        await clients.enter_async_context(payments)
+        for consumer in _consumers(servers.namesrv):
+            await clients.enter_async_context(consumer)
+        ids = await _send_all(producer, payments)
+        await _leave_an_offline_group(servers.namesrv)
+        await clients.enter_async_context(_hostile_client([servers.broker, *servers.slaves]))
+        if java_client:
+            await asyncio.to_thread(_send_from_java, servers.namesrv, java_client)
+        await _wait_for_dead_letters(servers.namesrv)
+        print(json.dumps({**servers._asdict(), "ids": ids, "has_java": java_client is not None}), flush=True)
+        await _send_on(producer)
+
+
+def _write_hostile_topic(config: Path) -> None:
+    """Write a topic into the files of a broker that has not started: its requests would reject the name."""
+    config.mkdir(parents=True)
+    topic = {"topicName": hostile_texts.TOPIC, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+    topic |= {"order": False, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0}
+    version = {"counter": 1, "timestamp": 1}
+    document = {"dataVersion": version, "topicConfigTable": {hostile_texts.TOPIC: topic}}
+    (config / "topics.json").write_text(json.dumps(document), encoding="utf-8")
+
+
+def _consumers(namesrv: str) -> list[PushConsumer]:
+    async def accept(messages: Sequence[ReceivedMessage]) -> None:
+        return None
+
+    async def fail_some(messages: Sequence[ReceivedMessage]) -> None:
+        for message in messages:
+            number = int(message.properties.get("number", "1"))
+            # Every 6th message fails always and becomes a dead letter, every 4th fails once.
+            if number % 6 == 0 or (number % 4 == 0 and message.reconsume_times == 0):
+                raise ReconsumeLater("the till is closed", delay_level=1)
+
+    few_retries = ConsumerSettings(max_reconsume_times=1)
+    hostile_client = ClientSettings(instance_name=hostile_texts.IMAGE_WITHOUT_SPACES)
+    return [
+        PushConsumer("stock", namesrv, {"orders": "*"}, accept, start="first", trace=True),
+        PushConsumer("billing", namesrv, {"orders": "*"}, fail_some, start="first", settings=few_retries, trace=True),
+        # Two members whose subscriptions differ, one with markup in its client id.
+        PushConsumer("mixed", namesrv, {"orders": "created"}, accept, start="first"),
+        PushConsumer("mixed", namesrv, {"orders": "paid || shipped"}, accept, start="first", client=hostile_client),
+        PushConsumer("reminder-sender", namesrv, {"reminders": "*"}, accept, start="first", trace=True),
+        PushConsumer("ledger", namesrv, {"payments": "*"}, accept, start="first", trace=True),
+        PushConsumer("curious", namesrv, {"hostile": "*"}, fail_some, start="first", settings=few_retries, trace=True),
+    ]
+
+
+async def _send_all(producer: Producer, payments: TransactionProducer) -> dict[str, str]:
+    """Send everything that the tests look for; return the ids of some messages."""
+    ids: dict[str, str] = {}
+    for number in range(1, ORDERS + 1):
+        body = json.dumps({"order": number, "goods": hostile_texts.EMOJI}).encode()
+        tag = ("created", "paid", "shipped")[number % 3]
+        message = Message(
+            topic="orders", body=body, tags=tag, keys=[f"ORDER-{number}", "ORDERS"], properties={"number": str(number)}
+        )
+        ids[f"order {number}"] = (await producer.send(message)).message_id
+    for number, text in enumerate(hostile_texts.ALL, start=5):
+        properties = {"number": str(number), "payload": text, text.replace(" ", ""): "a hostile name"}
+        key = text.replace(" ", "") or "empty"
+        message = Message(topic="hostile", body=text.encode(), tags=text, keys=[key], properties=properties)
+        ids[f"hostile {number}"] = (await producer.send(message)).message_id
+    strange_id = hostile_texts.IMAGE_WITHOUT_SPACES
+    binary = Message(topic="hostile", body=b"\x00\xff binary", message_id=strange_id, properties={"number": "1"})
+    ids["hostile id"] = (await producer.send(binary)).message_id
+    for number in range(1, 9):
+        await producer.send(
+            Message(topic="reminders", body=b"soon", keys=[f"REMINDER-{number}"], delay_level=1 + number * 2)
+        )
+    later = Message(topic="reminders", body=b"later", keys=["LATER"], deliver_at_ms=int(time.time() * 1000) + HOUR_MS)
+    ids["delayed"] = (await producer.send(later)).message_id
+    states = (LocalState.COMMIT, LocalState.ROLLBACK, LocalState.UNKNOWN)
+    for number, state in zip(range(1, 10), itertools.cycle(states)):
+        payment = Message(topic="payments", body=b"100.00", keys=[f"PAYMENT-{number}"])
+        await payments.send_in_transaction(payment, lambda sent, state=state: state)
+    return ids
+
+
+async def _leave_an_offline_group(namesrv: str) -> None:
+    """Consume one message in the group archive, then leave: the group has offsets, lag and no member."""
+    consumed = asyncio.Event()
+
+    async def listener(messages: Sequence[ReceivedMessage]) -> None:
+        consumed.set()
+
+    async with PushConsumer("archive", namesrv, {"orders": "*"}, listener, start="first"):
+        await asyncio.wait_for(consumed.wait(), 30)
+
+
+@contextlib.asynccontextmanager
+async def _hostile_client(addresses: Sequence[str]) -> AsyncIterator[None]:
+    """Register a client whose names, subscription, properties and thread dump are markup."""
+    group, text = hostile_texts.GROUP, hostile_texts.SCRIPT
+    subscription = SubscriptionData(topic="orders", sub_string=hostile_texts.IMAGE)
+    consumer = ConsumerData(group_name=group, subscription_data_set=(subscription,))
+    producer = ProducerData(group_name=group)
+    body = fastjson.write(HeartbeatData(hostile_texts.CLIENT_ID, (consumer,), (producer,)))
+    info = RunningInfo(jstack=text, properties={text: hostile_texts.ATTRIBUTE}, subscription_set=(subscription,))
+
+    def answer(command: object, peer: object) -> Reply:
+        return Reply(body=fastjson.write(info))
+
+    async def send_heartbeats(peers: ConnectionPool) -> None:
+        while True:
+            for addr in addresses:
+                await peers.request_ok(addr, RequestCode.HEART_BEAT, body=body)
+            await asyncio.sleep(HEARTBEAT_S)
+
+    async with ConnectionPool({RequestCode.GET_CONSUMER_RUNNING_INFO: answer}) as peers:
+        task = asyncio.ensure_future(send_heartbeats(peers))
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+
+@contextlib.contextmanager
+def _java_consumer(namesrv: str) -> Iterator[java.JavaProgram]:
+    arguments = [namesrv, "JavaTopic", "JavaGroup", "*", "0", "3600", "trace"]
+    with java.start("ariane.peers.Consume", arguments) as program:
+        yield program
+
+
+def _send_from_java(namesrv: str, consumer: java.JavaProgram) -> None:
+    """Send messages from Java and wait until Java has consumed them."""
+    java.run("ariane.peers.Produce", [namesrv, "JavaTopic", "JavaShop", str(JAVA_MESSAGES), "trace"])
+    received = list(itertools.islice(consumer.events(time.monotonic() + 60), JAVA_MESSAGES))
+    assert len(received) == JAVA_MESSAGES, f"Java consumed {len(received)} of {JAVA_MESSAGES} messages"
+
+
+async def _wait_for_dead_letters(namesrv: str) -> None:
+    """Wait until retries of `billing` have ended: they take a second each."""
+    async with Admin(namesrv) as admin, asyncio.timeout(60):
+        while True:
+            with contextlib.suppress(RouteNotFound):  # the topic does not exist before the first dead letter
+                if len((await admin.search("%DLQ%billing")).messages) >= ORDERS // 6:
+                    return
+            await asyncio.sleep(0.2)
+
+
+async def _send_on(producer: Producer) -> None:
+    """Send two messages per second until standard input closes."""
+    closed = asyncio.ensure_future(asyncio.to_thread(sys.stdin.read))
+    while True:
+        message = Message(topic="orders", body=b"live", tags="created", keys=["LIVE"], properties={"number": "1"})
+        await producer.send(message)
+        done, _ = await asyncio.wait([closed], timeout=0.5)
+        if done:
+            return
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), "--java" in sys.argv))
