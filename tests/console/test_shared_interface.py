@@ -284,3 +284,16 @@ def test_the_rest_documentation_is_served_from_here(client: TestClient) -> None:
 
 def test_preferences_outside_of_requests_are_the_defaults() -> None:
     assert preferences.current() == preferences.DEFAULTS
+
+
+@pytest.mark.parametrize(
+    ("text", "html"),
+    [
+        ("run `ariane collect`?", "run <code>ariane collect</code>?"),
+        ("`<b>` & <i>", "<code>&lt;b&gt;</code> &amp; &lt;i&gt;"),
+        ("a ` alone", "a ` alone"),
+        ("", ""),
+    ],
+)
+def test_backticks_mark_code_and_everything_is_escaped(text: str, html: str) -> None:
+    assert text_format.code_spans(text) == html

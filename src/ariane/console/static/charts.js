@@ -57,6 +57,15 @@ const ArianeCharts = (() => {
     return new Date(ms).toLocaleString("sv", { timeZone: isUtc() ? "UTC" : undefined });
   }
 
+  // The first points of a history would fill an axis of two days.
+  const SHORTEST_MS = 60000;
+  function start(ours) {
+    if (ours.from !== undefined) return ours.from;
+    const times = ours.series.flatMap((series) => series.points.map((point) => point[0]));
+    const last = Math.max(...times);
+    return times.length && last - Math.min(...times) < SHORTEST_MS ? last - SHORTEST_MS : undefined;
+  }
+
   // --- Options of ECharts from ours
   function convert(ours) {
     const muted = colour("muted"), line = colour("line");
@@ -76,7 +85,7 @@ const ArianeCharts = (() => {
       tooltip: { trigger: "axis", appendTo: "body", confine: true, transitionDuration: 0, backgroundColor: colour("raised"), borderColor: line,
         textStyle: { color: colour("text") }, axisPointer: { lineStyle: { color: muted }, shadowStyle: { color: line, opacity: 0.4 } },
         formatter: (points) => tooltip(points, ours) },
-      xAxis: isTime ? { type: "time", ...axis, min: ours.from, max: ours.to } : { type: "category", data: ours.categories, ...axis },
+      xAxis: isTime ? { type: "time", ...axis, min: start(ours), max: ours.to } : { type: "category", data: ours.categories, ...axis },
       yAxis: { type: "value", ...axis, axisLine: { show: false }, splitLine: { lineStyle: { color: line } }, min: ours.min ?? (ours.unit === "percent" ? 0 : undefined),
         max: ours.max, splitNumber: 4, minInterval: ours.unit === "number" ? 1 : undefined,
         axisLabel: { color: muted, fontSize: 11.5, formatter: (value) => axisValue(value, ours.unit) } },

@@ -6,12 +6,13 @@ None is unknown and becomes `?` with a title, never 0. The results are HTML; ins
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from ariane.console.web import preferences
 from ariane.console.web.sparkline import spark_path
@@ -21,6 +22,7 @@ BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 # Unit and its length in milliseconds, longest first.
 DURATION_UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_CODE_SPAN = re.compile(r"`([^`\n]+)`")
 
 
 def unknown(reason: str = "") -> Markup:
@@ -121,6 +123,15 @@ def path_segment(name: object) -> str:
     return quote(str(name), safe="")
 
 
+def code_spans(text: str) -> Markup:
+    """Return a text whose parts in backticks are code."""
+    # Every second part was between two backticks; without its partner a backtick stays as it is.
+    parts = _CODE_SPAN.split(text)
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if at % 2 else escape(part) for at, part in enumerate(parts)
+    )
+
+
 def _is_unknown(value: float | None) -> bool:
     return value is None or not math.isfinite(value)
 
@@ -146,6 +157,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "time": time,
     "time_text": time_text,
     "ago": ago,
+    "code_spans": code_spans,
     "path_segment": path_segment,
     "spark_path": spark_path,
 }
