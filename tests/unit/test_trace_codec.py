@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from ariane.model.trace_event import ConsumeEndEvent, ConsumeStartEvent, EndTransactionEvent, MessageType, PublishEvent
@@ -52,6 +53,12 @@ def test_the_text_equals_javas_byte_for_byte() -> None:
 def test_keys_contain_the_id_and_each_business_key() -> None:
     assert trace_codec.keys(PUB) == ("ID1", "k1", "k2")
     assert trace_codec.keys(BEFORE) == ("ID1",)
+
+
+def test_an_id_with_white_space_becomes_several_keys() -> None:
+    event = msgspec.structs.replace(BEFORE, message_id="an id\tof another client")
+    assert trace_codec.keys(event) == ("an", "id", "of", "another", "client")
+    assert trace_codec.keys(msgspec.structs.replace(BEFORE, message_id="")) == ()
 
 
 def test_a_separator_in_a_value_does_not_split_it() -> None:

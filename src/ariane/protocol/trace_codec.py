@@ -47,8 +47,11 @@ def encode(event: TraceEvent) -> str:
 
 
 def keys(event: TraceEvent) -> tuple[str, ...]:
-    """What the trace message is to be found by: the message's id, and its business keys."""
-    return (event.message_id, *("" if isinstance(event, RecallEvent) else event.keys).split())
+    """Return the keys by which the trace message can be found: the message's id, and its business keys.
+
+    White space separates keys, so an id that contains some, which a foreign producer may set, becomes several keys.
+    """
+    return (*event.message_id.split(), *("" if isinstance(event, RecallEvent) else event.keys).split())
 
 
 def decode(body: bytes) -> tuple[list[TraceEvent], list[TraceReject]]:
