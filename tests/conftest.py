@@ -39,6 +39,7 @@ SPARK_PROGRAMS = {
 LONG_GROUPS_S = {
     "spark": 600,
     "spark programs": 350,
+    "browser": 250,
     "tests/spark/test_pipeline_restarts.py": 150,
     "tests/spark/test_standalone_cluster.py": 140,
     "tests/interop/test_delay_tables_java.py": 90,
@@ -51,7 +52,6 @@ LONG_GROUPS_S = {
     "tests/interop/test_retries_java.py": 60,
     "tests/interop/test_delays_with_java.py": 60,
     "tests/integration/test_demo.py": 60,
-    "browser": 60,
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,18 @@ WIDE, NARROW = {"width": 1440, "height": 900}, {"width": 380, "height": 800}
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 # The tests run as root in containers, where Chromium's sandbox is not available.
 CHROMIUM_ARGUMENTS = ["--no-sandbox", "--disable-dev-shm-usage", "--force-color-profile=srgb"]
+
+
+# The programs and the browser, closed after the last test of this directory: at the end of the session they would have slowed down
+# all tests in between, and Playwright would have occupied the event loop of their thread.
+PROGRAMS = ExitStack()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Close the programs when the next test belongs to another directory."""
+    if nextitem is None or HERE not in Path(nextitem.fspath).parents:
+        PROGRAMS.close()
 
 
 def missing() -> str | None:
@@ -45,16 +58,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrafficProgram]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> TrafficProgram:
     """A name server, a master and a slave with traffic of Python clients, and of Java clients where Java is available."""
     from console_program import TrafficProgram
 
-    with TrafficProgram(tmp_path_factory.mktemp("cluster"), with_java=java.available() is None) as program:
-        yield program
+    program = TrafficProgram(tmp_path_factory.mktemp("cluster"), with_java=java.available() is None)
+    return PROGRAMS.enter_context(program)
 
 
 @pytest.fixture(scope="session")
-def console(cluster: TrafficProgram, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleProgram]:
+def console(cluster: TrafficProgram, tmp_path_factory: pytest.TempPathFactory) -> ConsoleProgram:
     """The console of the cluster, without log-in."""
     from console_program import ConsoleProgram
 
@@ -64,18 +77,17 @@ def console(cluster: TrafficProgram, tmp_path_factory: pytest.TempPathFactory) -
         from report_rows import write_tables
 
         write_tables(tables)
-    with ConsoleProgram(cluster.info["namesrv"], home, tables=tables) as program:
-        yield program
+    return PROGRAMS.enter_context(ConsoleProgram(cluster.info["namesrv"], home, tables=tables))
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
+def browser() -> Browser:
     from playwright.sync_api import sync_playwright
 
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_ARGUMENTS)
-        yield chromium
-        chromium.close()
+    playwright = PROGRAMS.enter_context(sync_playwright())
+    chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_ARGUMENTS)
+    PROGRAMS.callback(chromium.close)
+    return chromium
 
 
 @pytest.fixture
