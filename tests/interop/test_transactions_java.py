@@ -94,13 +94,12 @@ def test_transactions_of_our_producer_at_a_java_broker(tmp_path: Path) -> None:
             for number in range(6):
                 message = Message(topic="T", body=b"%d" % number, keys=[f"K-{number}"])
                 sent.append((await producer.send_in_transaction(message, execute(number))).sent)
+            asked: Counter[str] = Counter()
             async with asyncio.timeout(PATIENCE_S):
-                while not checks.keys() >= {"K-2", "K-5"}:
-                    await asyncio.sleep(0.05)
-            await asyncio.sleep(2)  # for ends that are on their way
-            decided = checks.copy()
-            await asyncio.sleep(1.5)  # rounds in which nothing may be asked any more
-            assert checks == decided
+                # Until both were asked about, and nothing was asked during more than a round of checks.
+                while not asked.keys() >= {"K-2", "K-5"} or asked != checks:
+                    asked = checks.copy()
+                    await asyncio.sleep(2.5)
         return sent
 
     with java_servers(tmp_path, transactionCheckMax="1000") as namesrv:

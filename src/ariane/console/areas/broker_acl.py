@@ -199,7 +199,7 @@ async def save_account(services: ConsoleServices, form: AclAccountForm) -> Chang
         _check_possible(form, stored, topics, groups)
         await admin.save_account(update, _enabled(state))
     verb = "would save" if form.is_dry_run else "saved"
-    return result_of(admin, f"{verb} broker account {form.access_key} on {len(admin.changes)} servers")
+    return result_of(admin, f"{verb} broker account {form.access_key} on {_changed_servers(admin)}")
 
 
 async def delete_account(services: ConsoleServices, form: AclDeletionForm) -> ChangeResult:
@@ -219,7 +219,7 @@ async def delete_account(services: ConsoleServices, form: AclDeletionForm) -> Ch
             raise NotFound("account", form.access_key, [row.access_key for row in _account_rows(state)])
         await admin.delete_account(form.access_key, servers)
     verb = "would delete" if form.is_dry_run else "deleted"
-    return result_of(admin, f"{verb} broker account {form.access_key} on {len(admin.changes)} servers")
+    return result_of(admin, f"{verb} broker account {form.access_key} on {_changed_servers(admin)}")
 
 
 async def set_global_addresses(services: ConsoleServices, form: GlobalAddressesForm) -> ChangeResult:
@@ -233,7 +233,7 @@ async def set_global_addresses(services: ConsoleServices, form: GlobalAddressesF
     async with services.admin(is_dry_run=form.is_dry_run) as admin:
         await admin.set_global_addresses(addresses, _enabled(await _state(admin)))
     verb = "would allow" if form.is_dry_run else "allowed"
-    return result_of(admin, f"{verb} {addresses or 'no address'} without an account on {len(admin.changes)} servers")
+    return result_of(admin, f"{verb} {addresses or 'no address'} without an account on {_changed_servers(admin)}")
 
 
 async def _state(admin: Admin) -> _AclState:
@@ -368,3 +368,7 @@ def _comparable(config: AclConfig) -> tuple[object, ...]:
 
 def _name(server: BrokerServer) -> str:
     return f"{server.broker}:{server.broker_id}"
+
+
+def _changed_servers(admin: Admin) -> str:
+    return ", ".join(change.addr for change in admin.changes)
