@@ -39,7 +39,6 @@ SPARK_PROGRAMS = {
 LONG_GROUPS_S = {
     "spark": 600,
     "spark programs": 350,
-    "browser": 250,
     "tests/spark/test_pipeline_restarts.py": 150,
     "tests/spark/test_standalone_cluster.py": 140,
     "tests/interop/test_delay_tables_java.py": 90,
@@ -49,6 +48,8 @@ LONG_GROUPS_S = {
     "tests/interop/test_store_directory.py": 80,
     "tests/interop/test_java_statistics.py": 80,
     "tests/interop/test_transactions_java.py": 80,
+    # Takes longer, but the first minutes belong to tests that measure rates (tests/spark/test_lag_end_to_end.py).
+    "browser": 75,
     "tests/interop/test_retries_java.py": 60,
     "tests/interop/test_delays_with_java.py": 60,
     "tests/integration/test_demo.py": 60,
