@@ -215,3 +215,10 @@ def test_reasons_for_missing_samples_are_reported(tmp_path: Path) -> None:
     empty = lag_report.report(tmp_path / "empty", since_ms=0, until_ms=T0_MS, now_ms=T0_MS)
     assert empty.as_of is None
     assert empty.warnings[0].startswith("table consumption in ")
+
+
+def test_the_share_of_slaves_that_serve_everything_is_exactly_100() -> None:
+    for messages in range(1, 200):
+        tps = messages / 60
+        group = lag_report.GroupSnapshot("G", "T", T0, 1, -1, 0.0, tps, 0.0, tps, None, None, ())
+        assert group.slaves_share == 100.0

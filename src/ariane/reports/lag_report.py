@@ -52,7 +52,7 @@ class GroupSnapshot(NamedTuple):
         """Percentage of deliveries by slaves; None without deliveries."""
         if self.master_tps is None or self.slaves_tps is None or not self.master_tps + self.slaves_tps:
             return None
-        return 100 * self.slaves_tps / (self.master_tps + self.slaves_tps)
+        return 100 * (self.slaves_tps / (self.master_tps + self.slaves_tps))  # in this order never above 100
 
 
 def report(
@@ -193,7 +193,7 @@ def _by_broker(latest: Sequence[dict[str, Any]]) -> Table:
     rows = []
     for row in latest:
         total, consumed = totals[row["consumer_group"], row["topic"]], row["consumed_tps"]
-        share = 100 * consumed / total if total and consumed is not None else None
+        share = 100 * (consumed / total) if total and consumed is not None else None
         names = ("consumer_group", "topic", "broker", "queues", "lag", "produced_tps", "consumed_tps")
         served = (row["delivered_master_tps"], row["delivered_slaves_tps"])
         rows.append((*(row[name] for name in names), *served, share))
