@@ -40,7 +40,9 @@ def client(app: FastAPI) -> Iterator[TestClient]:
         yield client
 
 
-def show(app: FastAPI, client: TestClient, body: str, url: str = "/sample", **context: object) -> str:
+def show(
+    app: FastAPI, client: TestClient, body: str, url: str = "/sample", path: str = "/sample", **context: object
+) -> str:
     """Return the answer to a page whose content block is `body`."""
     source = '{% extends layout %}{% import "macros.html" as ui with context %}{% block title %}T{% endblock %}'
     template = rendering._environment().from_string(f"{source}{{% block content %}}{body}{{% endblock %}}")
@@ -48,7 +50,7 @@ def show(app: FastAPI, client: TestClient, body: str, url: str = "/sample", **co
     async def page(request: Request) -> Response:
         return rendering.render(request, template, **context)  # type: ignore[arg-type] # jinja2 takes templates, too
 
-    app.router.add_route("/sample", page)
+    app.router.add_route(path, page)
     response = client.get(url)
     assert response.status_code == 200, response.text
     return response.text
@@ -213,6 +215,28 @@ def test_links_keep_the_state_of_a_list(app: FastAPI, client: TestClient) -> Non
     body = "{{ link(page=3) }}|{{ link(q=None, sort='lag') }}|{{ link() }}"
     page = show(app, client, body, url="/sample?q=a%26b&page=2")
     assert "/sample?q=a%26b&amp;page=3|/sample?page=2&amp;sort=lag|/sample?q=a%26b&amp;page=2" in page
+
+
+def test_links_keep_percent_signs_of_names(app: FastAPI, client: TestClient) -> None:
+    rows = [f"name-{index}" for index in range(60)]
+    view = paginate(rows, ListQuery(), name=str, columns={"name": str}, sort="name")
+    body = (
+        '{{ link(page=3) }} {{ ui.search(view, "rows") }} {{ ui.sort_header("Name", "name", view, "rows") }} '
+        '{{ ui.pager(view, "rows") }}'
+    )
+    html = show(app, client, body, url="/sample/%25RETRY%25group/queues", path="/sample/{path:path}", view=view)
+    assert "/sample/%25RETRY%25group/queues?page=3" in html
+    targets = re.findall(r'(?:href|action|hx-get)="(/sample[^"?]*)', html)
+    assert len(targets) >= 8, "links, search and size of the list"
+    assert set(targets) == {"/sample/%25RETRY%25group/queues"}
+
+
+@pytest.mark.parametrize("path", ["//evil.example/x", "///evil.example/x", "/\\evil.example/x"])
+def test_links_of_a_page_never_lead_to_another_host(client: TestClient, path: str) -> None:
+    page = client.get(f"http://127.0.0.1{path}").text
+    again = re.search(r'href="([^"]*)">Try again', page)
+    assert again
+    assert re.fullmatch(r"/(?:evil|%5Cevil)\.example/x", again[1])
 
 
 def test_lists_sort_search_and_page(app: FastAPI, client: TestClient) -> None:

@@ -21,6 +21,7 @@ STARTS = (
     "/",
     "/topics/orders",
     "/topics/" + quote(hostile_texts.TOPIC, safe=""),
+    "/topics/%25RETRY%25accounts/queues",
     "/groups/billing",
     "/groups/" + quote(hostile_texts.GROUP, safe=""),
     "/messages?q=ORDER-6&topic=orders",

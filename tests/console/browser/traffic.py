@@ -101,7 +101,8 @@ def _consumers(namesrv: str) -> list[PushConsumer]:
         PushConsumer("mixed", namesrv, {"orders": "created"}, accept, start="first"),
         PushConsumer("mixed", namesrv, {"orders": "paid || shipped"}, accept, start="first", client=hostile_client),
         PushConsumer("reminder-sender", namesrv, {"reminders": "*"}, accept, start="first", trace=True),
-        PushConsumer("ledger", namesrv, {"payments": "*"}, accept, start="first", trace=True),
+        # The retry topic %RETRY%accounts looks like an escaped byte in an address: %ac.
+        PushConsumer("accounts", namesrv, {"payments": "*"}, accept, start="first", trace=True),
         PushConsumer("curious", namesrv, {"hostile": "*"}, fail_some, start="first", settings=few_retries, trace=True),
     ]
 

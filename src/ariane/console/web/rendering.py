@@ -3,7 +3,7 @@
     render(request, "topics/list.html", view=…)   a page; for htmx only its content
     changed(request, "created topic orders")      the answer to a form: a notice, then live parts are refreshed, or another page
 
-Templates have the globals `_` (translation), `asset`, `link`, `can` and `preferences`; macros.html describes them.
+Templates have the globals `_` (translation), `asset`, `link`, `page_path`, `can` and `preferences`; macros.html describes them.
 """
 
 from __future__ import annotations
@@ -124,18 +124,20 @@ def _notice(
 
 def _page_context(request: Request) -> dict[str, Any]:
     """Return the variables of every template."""
+    # As in the address of the page: a "%" of a name stays a part of it. "//host" at the start would be another host.
+    page_path = "/" + quote(request.scope["path"], safe="/:@").lstrip("/")
 
     def link(**changes: object) -> str:
         """Return the URL of this page with some parameters changed; None removes one."""
         parameters = [(name, value) for name, value in request.query_params.multi_items() if name not in changes]
         parameters += [(name, str(value)) for name, value in changes.items() if value is not None]
-        path = quote(request.url.path, safe="/%:@")
-        return f"{path}?{urlencode(parameters)}" if parameters else path
+        return f"{page_path}?{urlencode(parameters)}" if parameters else page_path
 
     services = getattr(request.app.state, "services", None)
     identity = identity_of(request)
     return {
         "request": request,
+        "page_path": page_path,
         "link": link,
         "preferences": preferences.current(),
         "version": ariane.__version__,
