@@ -40,6 +40,15 @@ def test_an_unknown_column_is_refused() -> None:
         names(sort="size")
 
 
+def test_a_page_after_the_last_is_the_last() -> None:
+    rows = [Item(f"{number:03}", number) for number in range(120)]
+    query = ListQuery(page=9, size=50)
+    page = paginate(rows, query, name=lambda row: row.name, columns=COLUMNS, sort="name")
+    assert (page.page, page.items, page.total) == (3, rows[100:], 120)
+    empty = paginate([], query, name=lambda row: row.name, columns=COLUMNS, sort="name")
+    assert (empty.page, empty.items) == (1, [])
+
+
 @given(st.lists(st.integers(0, 9), max_size=120), st.integers(1, 9), st.sampled_from(["asc", "desc"]))
 def test_pages_are_the_sorted_list(lags: list[int], size: int, order: str) -> None:
     rows = [Item(f"{number:03}", lag) for number, lag in enumerate(lags)]

@@ -65,7 +65,7 @@ class Page(View, Generic[Row]):
 def paginate(
     rows: Iterable[Row], query: ListQuery, *, name: Callable[[Row], str], columns: Mapping[str, SortKey[Row]], sort: str
 ) -> Page[Row]:
-    """Return one page of the rows.
+    """Return one page of the rows: the last one if the query names a page after it.
 
     Args:
         rows: All rows.
@@ -85,7 +85,9 @@ def paginate(
     key, is_descending = columns[column], query.order == "desc"
     known = [row for row in found if key(row) is not None]
     unknown = [row for row in found if key(row) is None]
-    last = query.page * query.size
+    # A list may have become shorter since the link to its last page was shown.
+    number = min(query.page, max(1, -(-len(found) // query.size)))
+    last = number * query.size
     # The name is the second key: rows with equal values keep their place between two requests.
     known.sort(key=name)
     if last < len(known) // 8:
@@ -96,6 +98,4 @@ def paginate(
         unknown.sort(key=name)
         first_rows = known + unknown
     items = first_rows[last - query.size : last]
-    return Page(
-        items=items, total=len(found), page=query.page, size=query.size, sort=column, order=query.order, q=query.q
-    )
+    return Page(items=items, total=len(found), page=number, size=query.size, sort=column, order=query.order, q=query.q)
