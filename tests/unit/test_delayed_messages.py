@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ from ariane.cluster.delayed_messages import DelayedFilter
 from ariane.cluster.message_query import is_offset_id
 from ariane.errors import ArianeError, ConnectionLost, NotFound, ReplyError, ServerUnavailable
 from ariane.model import host, ids
-from ariane.model.message import REAL_QID, REAL_TOPIC, TIMER_OUT_MS, UNIQ_KEY
+from ariane.model.message import COMPRESSED, REAL_QID, REAL_TOPIC, TIMER_OUT_MS, UNIQ_KEY
 from ariane.model.topic import SCHEDULE_TOPIC, TIMER_TOPIC, TopicConfig
 from ariane.protocol import fastjson, properties, record
 from ariane.protocol.codes import RequestCode, ResponseCode
@@ -31,12 +32,14 @@ FAR_MS = 4_000_000_000_000  # due long after any run of this test
 KEY = "7F0000011A2B18B4AAC2000000000007"
 
 
-def stored(topic: str, queue_id: int, number: int, key: str, due_ms: int = 0) -> bytes:
-    table = {UNIQ_KEY: key, REAL_TOPIC: "orders", REAL_QID: "0"} | ({TIMER_OUT_MS: str(due_ms)} if due_ms else {})
+def stored(
+    topic: str, queue_id: int, number: int, key: str, due: str = "", *, body: bytes = b"x", sys_flag: int = 0
+) -> bytes:
+    table = {UNIQ_KEY: key, REAL_TOPIC: "orders", REAL_QID: "0"} | ({TIMER_OUT_MS: due} if due else {})
     return record.encode(
-        topic.encode(), b"x", properties.encode(table).encode(), queue_id=queue_id, queue_offset=number,
+        topic.encode(), body, properties.encode(table).encode(), queue_id=queue_id, queue_offset=number,
         offset=number * 1000, born_ms=1, born_host=host.pack("127.0.0.1", 1), store_ms=STORED_MS,
-        store_host=host.pack("127.0.0.1", 10911),
+        store_host=host.pack("127.0.0.1", 10911), sys_flag=sys_flag,
     )  # fmt: skip
 
 
@@ -49,6 +52,9 @@ class ScriptedBroker:
         timers: Due times of the timers; None: the broker has no timer topic.
         cancelled: Numbers of cancelled timers.
         recall_code: Response code to RECALL_MESSAGE.
+        body: Body of every message, as it is stored.
+        sys_flag: Flags of every message.
+        due_text: Due time in the properties of every timer; empty: that of its entry.
     """
 
     def __init__(
@@ -59,9 +65,13 @@ class ScriptedBroker:
         timers: list[int] | None = None,
         cancelled: tuple[int, ...] = (),
         recall_code: int = ResponseCode.SUCCESS,
+        body: bytes = b"x",
+        sys_flag: int = 0,
+        due_text: str = "",
     ) -> None:
         self.levels, self.delivered, self.timers, self.cancelled = levels, delivered, timers, cancelled
         self.recall_code = recall_code
+        self.body, self.sys_flag, self.due_text = body, sys_flag, due_text
         self.recalled: list[Any] = []
         self.is_down = False
 
@@ -91,7 +101,7 @@ class ScriptedBroker:
                 return self._answer(OffsetResponse(self._size(topic, queue_id)))
             case RequestCode.PULL_MESSAGE:
                 stop = min(header.queue_offset + header.max_msg_nums, self.levels)
-                records = [stored(topic, 1, number, f"L{number}") for number in range(header.queue_offset, stop)]
+                records = [self._level(number) for number in range(header.queue_offset, stop)]
                 return self._answer(PullMessageResponse(0, stop, 0, self.levels), b"".join(records))
             case RequestCode.QUERY_CONSUME_QUEUE:
                 codes = self.cancelled if queue_id else (self.timers or ())
@@ -118,13 +128,17 @@ class ScriptedBroker:
         return len(self.cancelled) if queue_id else len(self.timers or ())
 
     def _timer(self, number: int) -> bytes:
-        return stored(TIMER_TOPIC, 0, number, f"T{number}", (self.timers or [])[number])
+        due = self.due_text or str((self.timers or [])[number])
+        return stored(TIMER_TOPIC, 0, number, f"T{number}", due, body=self.body, sys_flag=self.sys_flag)
+
+    def _level(self, number: int) -> bytes:
+        return stored(SCHEDULE_TOPIC, 1, number, f"L{number}", body=self.body, sys_flag=self.sys_flag)
 
     def _query(self, topic: str, key: str) -> Command:
         if topic == TIMER_TOPIC and self.timers and key[:1] == "T":
             return self._answer(body=self._timer(int(key[1:])))
         if topic == SCHEDULE_TOPIC and key[:1] == "L":
-            return self._answer(body=stored(topic, 1, int(key[1:]), key))
+            return self._answer(body=self._level(int(key[1:])))
         return Command(ResponseCode.QUERY_NOT_FOUND)
 
     def _answer(self, header: Any = None, body: bytes = b"") -> Command:
@@ -156,6 +170,25 @@ def test_timers_are_pending_unless_they_are_due_or_cancelled() -> None:
     assert keys(broker, DelayedFilter(due_until_ms=FAR_MS + 1)) == (["T2"], False)
     assert keys(broker, DelayedFilter(topic="other")) == ([], False)
     assert keys(broker, limit=1) == (["T2"], True)
+
+
+def test_a_list_has_no_bodies_and_keeps_the_first_due_of_each_limit() -> None:
+    broker = ScriptedBroker(levels=40, timers=[FAR_MS], body=zlib.compress(bytes(100_000)), sys_flag=COMPRESSED)
+    found = asyncio.run(admin_of(broker).list_delayed(limit=3))
+    assert (len(found.messages), found.is_truncated) == (3, True)
+    everything = asyncio.run(admin_of(broker).list_delayed()).messages
+    assert len(everything) == 41
+    assert {(delayed.message.body, delayed.message.sys_flag) for delayed in everything} == {(b"", 0)}
+    assert all(delayed.message.stored_size > len(broker.body) for delayed in everything)
+    single = asyncio.run(admin_of(broker).find_delayed("T0")).message
+    assert (single.body, single.body_error) == (bytes(100_000), "")
+
+
+@pytest.mark.parametrize("due", ["²", "9" * 4301])
+def test_a_message_in_the_timer_topic_without_a_readable_due_time_is_not_pending(due: str) -> None:
+    broker = ScriptedBroker(timers=[FAR_MS], due_text=due)
+    with pytest.raises(NotFound, match="no pending delayed message T0"):
+        asyncio.run(admin_of(broker).find_delayed("T0"))
 
 
 def test_a_broker_without_timers_is_not_asked_for_their_queue() -> None:

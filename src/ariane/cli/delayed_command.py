@@ -57,7 +57,7 @@ def list_(
 ) -> None:
     """List pending delayed messages, the first due first.
 
-    Includes redeliveries: their topic is the retry topic of the group.
+    Includes redeliveries: their topic is the retry topic of the group. Bodies are not read: see `ariane delayed show`.
     """
     from ariane.cluster.delayed_messages import DelayedFilter
 

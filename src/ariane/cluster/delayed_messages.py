@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -23,7 +23,16 @@ from ariane.cluster.message_query import MessageOperations, to_message
 from ariane.cluster.queue_reading import QueueServer
 from ariane.errors import ArianeError, ProtocolError, ReplyError
 from ariane.model import ids
-from ariane.model.message import REAL_TOPIC, TIMER_OUT_MS, UNIQ_KEY, MessageQueue, ReceivedMessage
+from ariane.model.message import (
+    COMPRESSED,
+    COMPRESSION_MASK,
+    REAL_TOPIC,
+    TIMER_OUT_MS,
+    UNIQ_KEY,
+    MessageQueue,
+    ReceivedMessage,
+    parse_ms,
+)
 from ariane.model.topic import SCHEDULE_TOPIC, TIMER_TOPIC
 from ariane.protocol import fastjson, java_properties, record
 from ariane.protocol.codes import RequestCode, ResponseCode
@@ -47,7 +56,7 @@ class DelayedMessage(msgspec.Struct, frozen=True):
         due_ms: When the broker delivers it, ms since the epoch by its clock.
         topic: Topic to which it is delivered; the retry topic of a group for a redelivery.
         level: Delay level, from 1; None for a message with a delivery time.
-        message: The message as it is stored until then.
+        message: The message as it is stored until then; in a list without its body, because messages can be large.
     """
 
     due_ms: int
@@ -91,7 +100,7 @@ class DelayedOperations(MessageOperations):
     async def list_delayed(self, selection: DelayedFilter | None = None, *, limit: int = LIMIT) -> DelayedResult:
         """Return the pending delayed messages of all masters.
 
-        A timer that is due is not listed, because its entry stays after the delivery.
+        A timer that is due is not listed, because its entry stays after the delivery. The messages have no bodies.
 
         Args:
             selection: Which messages; None: all.
@@ -103,12 +112,17 @@ class DelayedOperations(MessageOperations):
         wanted = selection or DelayedFilter()
 
         async def read(server: BrokerServer) -> list[DelayedMessage]:
-            found = [delayed async for delayed in self._pending_of_levels(server, wanted, limit + 1)]
-            return found + await self._pending_timers(server, wanted, limit + 1)
+            first: list[DelayedMessage] = []
+            async for delayed in self._pending_of_levels(server, wanted, limit + 1):
+                first.append(delayed)
+                # Each level may yield as many as the limit: only the first due of all levels stay in memory.
+                if len(first) > 2 * (limit + 1):
+                    first = _first_due(first, limit + 1)
+            return first + await self._pending_timers(server, wanted, limit + 1)
 
         answers = await self.ask_all(await self.select_brokers(), read)
         messages = [delayed for _, some in answers.values for delayed in some]
-        first = heapq.nsmallest(limit + 1, messages, key=lambda delayed: (delayed.due_ms, delayed.message.message_id))
+        first = _first_due(messages, limit + 1)
         return DelayedResult(first[:limit], len(first) > limit, answers.unavailable)
 
     async def find_delayed(self, message_id: str) -> DelayedMessage:
@@ -170,7 +184,7 @@ class DelayedOperations(MessageOperations):
             count, is_due_later = 0, False
             async for page in self.read_queue(at, max(first, position), stop):
                 for stored in page.records:
-                    delayed = _of_level(to_message(stored, server.broker), delays_ms)
+                    delayed = _of_level(to_message(_without_body(stored), server.broker), delays_ms)
                     is_due_later |= delayed is not None and not wanted.accepts_time(delayed.due_ms)
                     if delayed is not None and wanted.accepts(delayed):
                         count += 1
@@ -220,11 +234,13 @@ class DelayedOperations(MessageOperations):
         return list(found.values())
 
     async def _view(self, server: BrokerServer, offset: int) -> ReceivedMessage | None:
-        """Return the message at a position of the commit log; None if it was deleted."""
+        """Return the message at a position of the commit log without its body; None if it was deleted."""
         answer = await self.peers.request(
             server.addr, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessage(offset), timeout_ms=self.timeout_ms
         )
-        return to_message(record.decode(answer.body), server.broker) if answer.code == ResponseCode.SUCCESS else None
+        if answer.code != ResponseCode.SUCCESS:
+            return None
+        return to_message(_without_body(record.decode(answer.body)), server.broker)
 
     async def _entries(self, server: BrokerServer, queue_id: int) -> AsyncIterator[tuple[int, QueueEntry]]:
         """Yield the entries of a queue of the timer topic with their numbers."""
@@ -250,10 +266,10 @@ class DelayedOperations(MessageOperations):
     async def _describe(self, server: BrokerServer, message: ReceivedMessage) -> DelayedMessage | None:
         if message.queue.topic == SCHEDULE_TOPIC:
             return _of_level(message, await self._level_delays(server))
-        due = message.properties.get(TIMER_OUT_MS, "")
-        if message.queue.topic != TIMER_TOPIC or not due.isdecimal():
+        due_ms = parse_ms(message.properties.get(TIMER_OUT_MS, ""))
+        if message.queue.topic != TIMER_TOPIC or due_ms is None:
             return None
-        return DelayedMessage(int(due), message.properties.get(REAL_TOPIC, ""), None, message)
+        return DelayedMessage(due_ms, message.properties.get(REAL_TOPIC, ""), None, message)
 
     async def _is_pending(self, server: BrokerServer, delayed: DelayedMessage) -> bool:
         number = delayed.message.queue_offset
@@ -278,3 +294,12 @@ def _of_level(message: ReceivedMessage, delays_ms: list[int]) -> DelayedMessage 
         return None
     topic = message.properties.get(REAL_TOPIC, "")
     return DelayedMessage(message.store_ms + delays_ms[level - 1], topic, level, message)
+
+
+def _first_due(messages: Iterable[DelayedMessage], count: int) -> list[DelayedMessage]:
+    return heapq.nsmallest(count, messages, key=lambda delayed: (delayed.due_ms, delayed.message.message_id))
+
+
+def _without_body(stored: record.Record) -> record.Record:
+    """Return a record without its body, which would be decompressed: a small body may expand to megabytes."""
+    return msgspec.structs.replace(stored, body=b"", sys_flag=stored.sys_flag & ~(COMPRESSED | COMPRESSION_MASK))

@@ -92,6 +92,13 @@ COMPRESSION_LZ4 = 0x100
 COMPRESSION_ZSTD = 0x200
 COMPRESSION_ZLIB = 0x300
 
+_MS_DIGITS = 15  # enough for the next 30,000 years; int() rejects texts of thousands of digits
+
+
+def parse_ms(text: str) -> int | None:
+    """Return the time in ms of a property; None for another text: clients write properties, and only brokers check some."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MS_DIGITS else None
+
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
     """A message to send.

@@ -59,8 +59,8 @@ class DelayedRow(View):
     """Tag; empty without one."""
     stored_ms: int
     """When the broker stored it, in milliseconds since the epoch."""
-    body_size: int
-    """Size of the body in bytes."""
+    stored_size: int
+    """Size of the stored record in bytes."""
     broker: str
     """Name of the broker."""
     stored_in: str
@@ -119,7 +119,7 @@ COLUMNS = {
     "topic": lambda row: row.topic,
     "level": lambda row: row.level,
     "stored": lambda row: row.stored_ms,
-    "size": lambda row: row.body_size,
+    "size": lambda row: row.stored_size,
 }
 
 
@@ -211,7 +211,7 @@ def _row(delayed: DelayedMessage) -> DelayedRow:
         keys=list(message.keys),
         tag=message.tags,
         stored_ms=message.store_ms,
-        body_size=len(message.body),
+        stored_size=message.stored_size,
         broker=message.queue.broker,
         stored_in=message.queue.topic,
         can_cancel=delayed.level is None,
