@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,6 +59,24 @@ def test_errors_have_the_form_of_the_dashboard_and_status_200(tmp_path: Path) ->
     assert "brokerAddr" in texts[0]
     assert "consumerGroupList" in texts[1]
     assert "127.0.0.1:1" in texts[3]
+
+
+def test_failed_changes_are_audited_as_failed_although_their_answers_have_status_200(tmp_path: Path) -> None:
+    letter = {"consumerGroup": "g", "msgId": "M1"}
+    with console(tmp_path) as client:
+        client.post("/topic/deleteTopic.do", data={"topic": "T"})
+        client.post("/consumer/resetOffset.do", json={"consumerGroupList": ["g"], "topic": "T", "resetTime": -1})
+        client.post("/dlqMessage/batchResendDlqMessage.do", json=[letter])
+        client.post("/topic/createOrUpdate.do", json={})
+        client.post("/ops/updateUseTLS.do", data={"useTLS": "false"})
+    entries = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+    assert [(entry["outcome"], entry["status"]) for entry in entries] == [("failed", 200)] * 4 + [("done", 200)]
+    texts = [entry.get("detail", "") for entry in entries]
+    assert "127.0.0.1:1" in texts[0]
+    assert texts[1].startswith("g: ")
+    assert texts[2].startswith("M1: ")
+    assert "topicName" in texts[3]
+    assert texts[4] == ""
 
 
 def test_a_parameter_may_be_in_the_query_string_or_in_the_form(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from ariane.console.dashboard.json_shapes import Json
 from ariane.console.dashboard.message_pages import StoredPage
 from ariane.console.dashboard.request_parameters import Parameters, RequestBody
 from ariane.console.dashboard.spreadsheet import CONTENT_TYPE, Cell, spreadsheet
+from ariane.console.security.audit_notes import note_failure
 from ariane.console.web.dependencies import Services
 from ariane.errors import ArianeError, RouteNotFound
 from ariane.model.message import ReceivedMessage
@@ -84,6 +85,7 @@ async def _resend(admin: Admin, letter: DeadLetter) -> Json:
         result = await consume(admin, message, letter.consumer_group, letter.client_id)
     except ArianeError as error:
         # No listener was called: the result is unknown, and the remark says why.
+        note_failure(f"{letter.msg_id}: {error}")
         return {"msgId": letter.msg_id, "consumeResult": None, "remark": str(error)}
     return {"msgId": letter.msg_id, "consumeResult": result.consume_result, "remark": result.remark}
 

@@ -24,6 +24,7 @@ from ariane.console.dashboard.json_shapes import (
 )
 from ariane.console.dashboard.request_parameters import Parameters, RequestBody
 from ariane.console.live.live_snapshot import GroupRow
+from ariane.console.security.audit_notes import note_failure
 from ariane.console.web.dependencies import Services
 from ariane.errors import ArianeError, ConfigError, ServerUnavailable, UsageError
 from ariane.model.topic import SubscriptionGroupConfig, group_name_fault
@@ -106,6 +107,7 @@ async def reset_offsets(services: Services, body: OffsetReset) -> Json:
                 target = OffsetTarget(time_ms=body.reset_time)
                 moved = await admin.reset_offsets(_unmarked(name), body.topic, target, is_forced=body.force)
             except ArianeError as error:
+                note_failure(f"{name}: {error}")
                 results[name] = {"status": False, "errMsg": str(error), "rollbackStatsList": []}
             else:
                 results[name] = {"status": True, "errMsg": None, "rollbackStatsList": _rollbacks(moved)}

@@ -18,6 +18,8 @@ from fastapi.responses import JSONResponse, Response
 from fastapi.routing import APIRoute
 from pydantic import ValidationError
 
+from ariane.console.security.audit_notes import note_failure
+from ariane.console.web.errors import validation_faults
 from ariane.errors import ArianeError
 
 log = logging.getLogger("ariane.console")
@@ -39,7 +41,7 @@ class DashboardRoute(APIRoute):
             except ArianeError as error:
                 return failed(str(error))
             except (RequestValidationError, ValidationError) as error:
-                return failed(_faults(error))
+                return failed("Invalid " + "; ".join(validation_faults(error)))
             except Exception:
                 # Scripts read errMsg: an HTML page with status 500 would be a broken answer to them.
                 log.exception("%s %s failed", request.method, request.url.path)
@@ -91,7 +93,8 @@ def succeeded(data: Any) -> JSONResponse:
 
 
 def failed(message: str) -> JSONResponse:
-    """Return an error."""
+    """Return an error, and mark the request as failed in its audit entry."""
+    note_failure(message)
     return JSONResponse({"status": FAILED, "data": None, "errMsg": message})
 
 
@@ -104,12 +107,3 @@ def _wrapped(endpoint: Endpoint) -> Endpoint:
     # FastAPI reads the parameters of a route from its signature; the annotations are texts of the endpoint's module.
     call.__signature__ = inspect.signature(endpoint, eval_str=True)  # type: ignore[attr-defined]
     return call
-
-
-def _faults(error: RequestValidationError | ValidationError) -> str:
-    texts = []
-    for fault in error.errors():
-        # The first element says where the value was: "query", "body".
-        name = ".".join(str(part) for part in fault["loc"][1:] or fault["loc"])
-        texts.append(f"Invalid {name}: {fault['msg']}.")
-    return " ".join(texts)

@@ -205,7 +205,7 @@ def _services(request: Request) -> ConsoleServices:
 def _outcome(status: int, notes: AuditNotes | None) -> str:
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS):
         return "refused"
-    if status >= HTTPStatus.BAD_REQUEST:
+    if status >= HTTPStatus.BAD_REQUEST or (notes is not None and notes.is_failed):
         return "failed"
     return "dry run" if notes is not None and notes.is_dry_run else "done"
 

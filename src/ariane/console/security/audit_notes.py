@@ -3,6 +3,7 @@
     middleware            notes = begin_notes()   …   notes.text()
     services.admin()      watch_changes(admin.changes)
     an area               note("resent 17 of 20 messages to group billing")
+    dashboard endpoints   note_failure("orders: topic does not exist")
 
 The notes belong to the request's task (a context variable), so that areas need no parameter for them.
 """
@@ -23,6 +24,7 @@ class AuditNotes:
 
     def __init__(self) -> None:
         self.is_dry_run = False
+        self.is_failed = False  # also if the status of the answer is 200, as the dashboard's scripts expect it
         self._texts: list[str] = []
         self._changes: list[Sequence[DescribedChange]] = []
 
@@ -58,6 +60,13 @@ def begin_notes() -> AuditNotes:
 def note(text: str) -> None:
     """Add a detail to the audit entry of the request in progress; without effect outside of requests."""
     if (notes := _NOTES.get()) is not None:
+        notes.add(text)
+
+
+def note_failure(text: str) -> None:
+    """Add a detail like `note`, and mark the request as failed although its answer may have a status of success."""
+    if (notes := _NOTES.get()) is not None:
+        notes.is_failed = True
         notes.add(text)
 
 

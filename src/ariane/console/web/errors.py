@@ -64,6 +64,13 @@ def answer(request: Request, message: str, status: int) -> Response:
     return rendering.failed(request, message, status=status)
 
 
+def validation_faults(error: RequestValidationError | ValidationError) -> list[str]:
+    """Return the faults of invalid values, each with the name of the value."""
+    # The first element of a location says where the value was: "query", "body".
+    named = [(fault["loc"][1:] or fault["loc"], fault["msg"]) for fault in error.errors()]
+    return [f"{'.'.join(map(str, location))}: {text}" for location, text in named]
+
+
 def _ariane_error(request: Request, error: Exception) -> Response:
     status = next(status for kind, status in STATUS if isinstance(error, kind))
     return answer(request, str(error), status)
@@ -71,12 +78,7 @@ def _ariane_error(request: Request, error: Exception) -> Response:
 
 def _validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError | ValidationError)
-    texts = []
-    for fault in error.errors():
-        # The first element says where the value was: "query", "body".
-        name = ".".join(str(part) for part in fault["loc"][1:] or fault["loc"])
-        texts.append(f"{name}: {fault['msg']}")
-    return answer(request, "\n".join(texts), HTTPStatus.UNPROCESSABLE_ENTITY)
+    return answer(request, "\n".join(validation_faults(error)), HTTPStatus.UNPROCESSABLE_ENTITY)
 
 
 def _http_error(request: Request, error: Exception) -> Response:
