@@ -132,6 +132,24 @@ def test_figures_of_another_version_are_kept() -> None:
     assert figures["startAcceptSendRequestTimeStamp"].value is None
 
 
+def test_figures_that_cannot_be_shown_as_numbers_are_shown_as_texts() -> None:
+    level, long = "scheduleMessageOffset_" + "1" * 5_000, "9" * 400
+    table = {
+        level: "5,7",
+        "scheduleMessageOffset_1": f"nan,{long}",
+        "putTps": f"inf {long} 2",
+        "commitLogMaxOffset": long,
+    }
+    table |= {"remainHowManyDataToFlush": "1..5 KiB", "putMessageAverageSize": "nan"}
+    figures = {figure.key: figure for figure in runtime_figures(table)}
+    assert (figures[level].unit, figures[level].text) == ("text", "5,7")
+    assert figures["scheduleMessageOffset_1"].values == [None, None]
+    assert figures["putTps"].values == [None, None, 2.0]
+    assert {
+        figures[key].value for key in ("commitLogMaxOffset", "remainHowManyDataToFlush", "putMessageAverageSize")
+    } == {None}
+
+
 def test_settings_are_searched_and_compared(client: TestClient) -> None:
     path = "/api/v1/brokers/broker-a/configuration"
     different = get(client, path, onlyDifferent=True)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 
 import msgspec
+import pytest
 
 from ariane.console.live.live_history import Rates, broker_key, cluster_key, group_key
 from ariane.console.live.live_snapshot import BrokerShare, GroupRow, TopicRow
@@ -169,6 +170,15 @@ def test_figures_of_a_broker_are_unknown_while_it_is_silent() -> None:
     assert (up.put_today, up.got_today, up.tps_in, up.disk_ratio, up.log_end) == (40, 7, 2.5, 0.25, 900)
     assert (down.is_up, down.reason, down.tps_in, down.put_today, down.log_end) == (False, "gone", None, None, None)
     assert down.replication_lag_bytes is None
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "9" * 400])
+def test_figures_that_are_no_finite_numbers_are_unknown(text: str) -> None:
+    keys = ("commitLogMinOffset", "commitLogMaxOffset", "dispatchBehindBytes", "commitLogDiskRatio")
+    runtime = RUNTIME | dict.fromkeys(keys, text) | {"putTps": f"{text} 1 1", "getTransferedTps": f"{text} 1 1"}
+    (row,) = broker_rows([msgspec.structs.replace(MASTER, runtime=runtime)], ReplicationObserver(), 1_000)
+    assert (row.log_start, row.log_end, row.dispatch_behind_bytes, row.disk_ratio) == (None,) * 4
+    assert (row.tps_in, row.tps_out, row.put_today) == (None, None, 40)
 
 
 def test_a_partial_sum_is_a_gap_in_the_history() -> None:

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from ariane.console.web.translation import gettext_noop as _
 from ariane.console.web.view_model import View
-from ariane.metrics.runtime_metrics import number, size
+from ariane.metrics.runtime_metrics import finite, number, size
 
 Unit = Literal["text", "count", "bytes", "ms", "share", "time", "rates", "positions"]
 
@@ -106,7 +106,8 @@ FIGURES: tuple[FigureKind, ...] = (
 # Keys that contain a path or number.
 _PATTERNS: tuple[tuple[re.Pattern[str], FigureKind], ...] = (
     (re.compile(r"commitLogDiskRatio_.+"), FigureKind(STORAGE, "", "share", _("Used share of the disk of this directory."))),
-    (re.compile(r"scheduleMessageOffset_\d+"), FigureKind(DELAYS, "", "positions", _("Delivered, and all of this delay level."))),
+    (re.compile(r"scheduleMessageOffset_\d{1,9}"),
+     FigureKind(DELAYS, "", "positions", _("Delivered, and all of this delay level."))),
 )  # fmt: skip
 _KINDS = {kind.key: (order, kind) for order, kind in enumerate(FIGURES)}
 _SECTIONS = (IDENTITY, RATES, TOTALS, LATENCY, POOLS, STORAGE, DELAYS, OTHER)
@@ -141,7 +142,7 @@ def _value(unit: Unit, table: Mapping[str, str], key: str) -> tuple[float | None
     """Return the number of a text, or its numbers."""
     text = table[key]
     if unit == "rates":
-        parts: list[float | None] = [_float(part) for part in text.split(" ")][:3]
+        parts: list[float | None] = [finite(part) for part in text.split(" ")][:3]
         parts += [None] * (3 - len(parts))
         if key == "getTotalTps":
             # Unlike the other rates this one is 0 while the broker has not run that long.
@@ -149,17 +150,10 @@ def _value(unit: Unit, table: Mapping[str, str], key: str) -> tuple[float | None
             parts = [part if index < len(found) and found[index] else None for index, part in enumerate(parts)]
         return None, parts
     if unit == "positions":
-        return None, [_float(part) for part in text.split(",")]
+        return None, [finite(part) for part in text.split(",")]
     if unit == "bytes" and "B" in text:
         return size(text), []
     value = None if unit == "text" else number(table, key)
-    # A broker without buffers, or that accepts messages since ever.
+    # A broker without buffers, or without a time from which it accepts messages.
     is_unset = (key == "remainTransientStoreBufferNumbs" and value == UNLIMITED) or (unit == "time" and value == 0)
     return None if is_unset else value, []
-
-
-def _float(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None

@@ -10,6 +10,7 @@ unknown, because it never responded, it makes all of them partial.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -75,13 +76,13 @@ def _broker_row(broker: ScrapedBroker, observer: ReplicationObserver, now_ms: in
         reason=broker.reason,
         version=info.version if info else None,
         boot_ms=info.boot_ms if info else None,
-        tps_in=info.put_tps.ten_s if info else None,
-        tps_out=info.get_tps.ten_s if info else None,
+        tps_in=_finite(info.put_tps.ten_s) if info else None,
+        tps_out=_finite(info.get_tps.ten_s) if info else None,
         put_today=info.put_today if info else None,
         got_today=info.got_today if info else None,
         put_yesterday=info.put_yesterday if info else None,
         got_yesterday=info.got_yesterday if info else None,
-        disk_ratio=info.disk_ratio if info else None,
+        disk_ratio=_finite(info.disk_ratio) if info else None,
         log_start=_integer(broker.runtime, "commitLogMinOffset"),
         log_end=log_end,
         dispatch_behind_bytes=_integer(broker.runtime, "dispatchBehindBytes"),
@@ -98,7 +99,12 @@ def _runtime(broker: ScrapedBroker) -> RuntimeInfo | None:
     try:
         return parse_runtime(broker.addr, dict(broker.runtime))
     except (ProtocolError, ValueError):
-        return None  # a server that says something else than brokers do: its figures are unknown
+        return None  # not the values of a broker of RocketMQ 4 or 5: its figures are unknown
+
+
+def _finite(value: float | None) -> float | None:
+    """Return a figure; None for NaN and infinity, which no broker means."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _integer(table: Mapping[str, str], key: str) -> int | None:
