@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import html
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from anyio.from_thread import start_blocking_portal
 from fastapi.testclient import TestClient
 
 from ariane.console.app import create_app
+from ariane.console.areas.broker_changes import CleaningForm, SettingForm, change_setting, clean
 from ariane.console.areas.runtime_figures import runtime_figures
-from ariane.console.services import open_services
+from ariane.console.live.live_snapshot import BrokerRow, LiveSnapshot
+from ariane.console.services import ConsoleServices, open_services
 from ariane.console.settings import ConsoleSettings
 from ariane.console.web.sparkline import spark_path
+from ariane.errors import ConnectionLost, ServerUnavailable
+from ariane.net.connection_pool import ConnectionPool
+from ariane.protocol.command import Command
 from ariane.testing.cluster import replicated_cluster
 
 DEADLINE_S = 60.0
@@ -148,6 +156,41 @@ def test_figures_that_cannot_be_shown_as_numbers_are_shown_as_texts() -> None:
     assert {
         figures[key].value for key in ("commitLogMaxOffset", "remainHowManyDataToFlush", "putMessageAverageSize")
     } == {None}
+
+
+class MasterIsGone:
+    """The snapshot of a broker whose slave is the only server that the name servers list."""
+
+    async def snapshot(self, wait_s: float = 0) -> LiveSnapshot:
+        return LiveSnapshot(
+            as_of_ms=1, brokers=(BrokerRow(cluster="c", broker="a", broker_id=1, addr="a:2", is_up=True),)
+        )
+
+
+def test_a_change_of_a_master_never_reaches_its_slave(tmp_path: Path) -> None:
+    async def run() -> None:
+        settings = ConsoleSettings(namesrv="ns:1", data_dir=tmp_path)
+        services = ConsoleServices(settings=settings, peers=NoServers(), live=MasterIsGone())
+        for form in (SettingForm(key="k", value="v"), SettingForm(key="k", value="v", is_dry_run=True)):
+            with pytest.raises(ServerUnavailable, match="no master of a is registered"):
+                await change_setting(services, "a", form)
+        with pytest.raises(ServerUnavailable, match="no master of a is registered"):
+            await clean(services, "a", CleaningForm(operation="unused-topics", confirm="a"))
+        # The slave itself, and all servers of the name, are still changed on request.
+        for form in (SettingForm(key="k", value="v", id=1), SettingForm(key="k", value="v", scope="broker")):
+            with pytest.raises(ServerUnavailable, match="a:2"):
+                await change_setting(services, "a", form)
+
+    asyncio.run(run())
+
+
+class NoServers(ConnectionPool):
+    """Refuses all connections."""
+
+    async def request(
+        self, addr: str, code: int, header: msgspec.Struct | None = None, body: bytes = b"", *, timeout_ms: float = 0
+    ) -> Command:
+        raise ConnectionLost(addr, "refused")
 
 
 def test_settings_are_searched_and_compared(client: TestClient) -> None:

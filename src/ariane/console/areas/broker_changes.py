@@ -65,7 +65,7 @@ async def change_setting(services: ConsoleServices, broker: str, form: SettingFo
     Raises:
         NotFound: no such broker is registered.
         UsageError: a selected server does not have the setting.
-        ServerUnavailable: a selected server does not respond, so that its value is unknown.
+        ServerUnavailable: a selected server does not respond, so that its value is unknown, or no master is registered.
         PartialFailure, ReplyError: brokers rejected the change; others may have executed it.
     """
     servers = _selected(await services.live.snapshot(), broker, form.id, form.scope)
@@ -143,6 +143,11 @@ async def change_write_permission(services: ConsoleServices, broker: str, form: 
 
 def _selected(snapshot: LiveSnapshot, broker: str, broker_id: int, scope: Scope) -> list[BrokerServer]:
     row = select_row(snapshot, broker, broker_id)
+    # Pages fall back to a slave; a change that is meant for the master must not reach it.
+    if scope == "server" and row.broker_id != broker_id:
+        raise ServerUnavailable(
+            f"no master of {broker} is registered; to change a slave, give its id ({row.broker_id})"
+        )
     rows = {
         "server": [row],
         "broker": [other for other in snapshot.brokers if other.broker == broker],
