@@ -1,0 +1,4 @@
+//! Load program for RocketMQ brokers.
+#![forbid(unsafe_code)]
+
+pub mod histogram;
