@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ariane.console.areas.message_sends import parse_delay, parse_properties
-from ariane.console.web.form_fields import parse_duration_ms, parse_time_ms
+from ariane.console.web.form_fields import TIME_END_MS, parse_duration_ms, parse_time_ms, parse_time_range
 from ariane.errors import UsageError
 
 NOW_MS = 1_700_000_000_000
@@ -25,16 +25,40 @@ def test_times_are_durations_before_now_dates_or_milliseconds() -> None:
     assert parse_time_ms(str(NOW_MS), 0, "time") == NOW_MS
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "-5m", "5 minutes", "2026-13-01", "1969-12-31", "60", "٣m", "1e9s"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "yesterday",
+        "-5m",
+        "5 minutes",
+        "2026-13-01",
+        "1969-12-31",
+        "60",
+        "٣m",
+        "1e9s",
+        "999999999999999",
+        "9999-12-31",
+    ],
+)
 def test_other_times_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="time"):
         parse_time_ms(text, NOW_MS, "time")
 
 
+def test_a_range_is_of_times_in_the_zone_of_the_reader() -> None:
+    begin_ms, day_ms = 86_400_000, 86_400_000
+    assert parse_time_range("1970-01-02T08:00", "1970-01-03T08:00", NOW_MS, zone=CHINA) == (begin_ms, begin_ms + day_ms)
+    assert parse_time_range("", " ", NOW_MS) == (None, None)
+    for since, until in (("1h", "2h"), ("1h", "1h")):
+        with pytest.raises(UsageError, match="since = .* specify an earlier time"):
+            parse_time_range(since, until, NOW_MS)
+
+
 @given(st.text(max_size=30))
 def test_any_text_is_a_time_or_a_usage_error(text: str) -> None:
     try:
-        assert parse_time_ms(text, NOW_MS, "time") >= 0
+        assert 0 <= parse_time_ms(text, NOW_MS, "time") < TIME_END_MS
     except UsageError as error:
         assert error.key == "time"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -78,6 +79,8 @@ def test_without_a_pipeline_the_reports_explain_how_to_run_it(tmp_path: Path) ->
         ("nothing", 404, "expected one of: delay"),
         ("lag?since=yesterday", 422, "yesterday"),
         ("lag?since=1h&until=2h", 422, "earlier time"),
+        ("lag?since=", 422, "begin of the time range"),
+        ("tps?since=1h&until=999999999999999", 422, "earlier time"),
     ],
 )
 def test_faulty_requests_are_explained(tmp_path: Path, path: str, status: int, reason: str) -> None:
@@ -85,6 +88,17 @@ def test_faulty_requests_are_explained(tmp_path: Path, path: str, status: int, r
         response = client.get(f"/api/v1/reports/{path}")
     assert response.status_code == status
     assert reason in response.json()["error"]
+
+
+def test_dates_are_in_the_zone_of_the_reader_on_the_page(tmp_path: Path) -> None:
+    (tmp_path / "tables").mkdir()
+    query = {"since": "2026-11-21T10:00", "until": "2026-11-21T11:00"}
+    with console(tmp_path, tmp_path / "tables") as client:
+        client.cookies.set("ariane_zone", "Asia%2FShanghai")
+        page = client.get("/reports/latency", params=query).text
+        view = client.get("/api/v1/reports/latency", params=query).json()
+    assert "2026-11-21 02:00" in re.findall("<h2>(.*)</h2>", page)[0]
+    assert "2026-11-21 10:00" in view["title"]
 
 
 def test_a_report_with_data_has_charts_and_tables_and_names_stay_text(tmp_path: Path) -> None:

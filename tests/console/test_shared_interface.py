@@ -17,6 +17,7 @@ from ariane.console.app import create_app
 from ariane.console.services import ConsoleServices, open_services
 from ariane.console.settings import ConsoleSettings
 from ariane.console.web import preferences, rendering, text_format
+from ariane.console.web.form_fields import parse_time_ms
 from ariane.console.web.paging import ListQuery, paginate
 from ariane.console.web.static_assets import STATIC_DIR, asset_url
 
@@ -105,6 +106,19 @@ def test_times_are_in_the_zone_of_the_browser(app: FastAPI, client: TestClient) 
     assert "+0800 (Asia/Shanghai)" in page
     client.get("/preferences?zone=utc")
     assert "2026-11-22 08:38:35</time>" in show(app, client, body, ms=TIME_MS)
+
+
+def test_times_without_an_offset_are_in_the_zone_of_the_browser_on_pages_and_utc_in_the_api(
+    app: FastAPI, client: TestClient
+) -> None:
+    async def typed_ms() -> int:
+        return parse_time_ms("1970-01-02T08:00", 0, "time", zone=preferences.current().zone)
+
+    app.add_api_route("/typed", typed_ms)
+    app.add_api_route("/api/v1/typed", typed_ms)
+    client.cookies.set("ariane_zone", "Asia%2FShanghai")
+    assert client.get("/typed").json() == 86_400_000
+    assert client.get("/api/v1/typed").json() == 115_200_000
 
 
 @pytest.mark.parametrize("zone", ["../../etc/passwd", "Nowhere/City", "x" * 5000, "Asia/", ""])

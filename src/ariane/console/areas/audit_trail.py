@@ -13,7 +13,8 @@ import msgspec
 from ariane.console.areas.dead_letter_export import csv_cell
 from ariane.console.security.audit_log import AuditEntry, AuditQuery
 from ariane.console.services import ConsoleServices
-from ariane.console.web.form_fields import parse_time_ms
+from ariane.console.web import preferences
+from ariane.console.web.form_fields import parse_time_range
 from ariane.console.web.paging import ListQuery, Page
 from ariane.console.web.translation import gettext_noop
 from ariane.console.web.view_model import View
@@ -75,7 +76,7 @@ async def audit_trail(services: ConsoleServices, query: AuditTrailQuery) -> Audi
     """Return a page of the audit log, newest first.
 
     Raises:
-        UsageError: a time is invalid.
+        UsageError: a time is invalid, or the range is empty.
     """
     selection = audit_query(services, query)
     offset = (query.page - 1) * query.size
@@ -92,11 +93,10 @@ def audit_query(services: ConsoleServices, query: AuditTrailQuery) -> AuditQuery
     """Return the search of a query.
 
     Raises:
-        UsageError: a time is invalid.
+        UsageError: a time is invalid, or the range is empty.
     """
     now_ms = services.clock.now_ms()
-    since_ms = parse_time_ms(query.since, now_ms, "since") if query.since.strip() else None
-    until_ms = parse_time_ms(query.until, now_ms, "until") if query.until.strip() else None
+    since_ms, until_ms = parse_time_range(query.since, query.until, now_ms, zone=preferences.current().zone)
     return AuditQuery(query.q, since_ms, until_ms)
 
 

@@ -14,7 +14,8 @@ from ariane.cluster.replay import RecordId, ReplayOutcome, original_topic
 from ariane.console.areas.admin_results import texts_of
 from ariane.console.areas.resend_journal import read_outcomes
 from ariane.console.services import ConsoleServices
-from ariane.console.web.form_fields import parse_time_ms
+from ariane.console.web import preferences
+from ariane.console.web.form_fields import parse_time_range
 from ariane.console.web.paging import Page
 from ariane.console.web.view_model import View
 from ariane.errors import ArianeError, MessageRefused, RouteNotFound, UsageError
@@ -198,17 +199,12 @@ def check_group_name(group: str) -> None:
 
 
 def message_filter(selection: DeadLetterFilter, now_ms: int) -> MessageFilter:
-    """Return the filter of a search.
+    """Return the filter of a search; dates without an offset are in the time zone of the reader.
 
     Raises:
         UsageError: a time is invalid, or the range is empty.
     """
-    since_ms = parse_time_ms(selection.since, now_ms, "since") if selection.since else None
-    until_ms = parse_time_ms(selection.until, now_ms, "until") if selection.until else None
-    if since_ms is not None and until_ms is not None and since_ms >= until_ms:
-        raise UsageError(
-            "since", selection.since, f"is not before until = {selection.until!r}; specify an earlier time"
-        )
+    since_ms, until_ms = parse_time_range(selection.since, selection.until, now_ms, zone=preferences.current().zone)
     return MessageFilter(
         key=selection.key.strip() or None,
         tag=selection.tag.strip() or None,

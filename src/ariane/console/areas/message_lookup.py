@@ -23,7 +23,8 @@ from ariane.cluster.message_search import MessageFilter
 from ariane.console.areas.message_rows import MessageRow, message_row, without_body
 from ariane.console.areas.message_scan import ScanBudget, TopicScan
 from ariane.console.services import ConsoleServices
-from ariane.console.web.form_fields import parse_time_ms
+from ariane.console.web import preferences
+from ariane.console.web.form_fields import parse_time_range
 from ariane.console.web.view_model import View
 from ariane.errors import ConnectionLost, ProtocolError, ReplyError, RequestTimeout, UsageError
 from ariane.model.ids import parse_offset_message_id, recalled_key
@@ -134,14 +135,8 @@ async def search_messages(services: ConsoleServices, form: MessageQueryForm) -> 
     text = recalled_key(form.q)
     if form.topic and (fault := topic_name_fault(form.topic)):
         raise UsageError("topic", form.topic, f"{fault}; enter the name of a topic")
-    selection = MessageFilter(
-        tag=form.tag or None,
-        text=form.text or None,
-        since_ms=parse_time_ms(form.since, now_ms, "since") if form.since else None,
-        until_ms=parse_time_ms(form.until, now_ms, "until") if form.until else None,
-    )
-    if selection.since_ms is not None and selection.until_ms is not None and selection.since_ms >= selection.until_ms:
-        raise UsageError("since", form.since, f"not before until = {form.until}; enter an earlier time")
+    since_ms, until_ms = parse_time_range(form.since, form.until, now_ms, zone=preferences.current().zone)
+    selection = MessageFilter(tag=form.tag or None, text=form.text or None, since_ms=since_ms, until_ms=until_ms)
     async with services.admin() as admin:
         if not text:
             return await _scan(services, admin, form, selection)

@@ -17,7 +17,8 @@ from pydantic import Field
 
 from ariane.clock import ms_of
 from ariane.console.services import ConsoleServices
-from ariane.console.web.form_fields import parse_time_ms
+from ariane.console.web import preferences
+from ariane.console.web.form_fields import parse_time_range
 from ariane.console.web.view_model import View
 from ariane.errors import NotFound, ServerUnavailable, UsageError
 from ariane.reports import REPORTS
@@ -169,10 +170,10 @@ async def run_report(services: ConsoleServices, name: str, query: ReportQuery) -
         place = "any directory: start the console with a home" if tables_dir is None else str(tables_dir)
         raise NotFound("table of the pipeline in", f"{place}; run `ariane pipeline run`")
     now_ms = services.clock.now_ms()
-    since_ms = parse_time_ms(query.since, now_ms, "since")
-    until_ms = parse_time_ms(query.until, now_ms, "until") if query.until else now_ms
-    if since_ms >= until_ms:
-        raise UsageError("since", query.since, f"is not before until = {query.until or 'now'}; specify an earlier time")
+    zone = preferences.current().zone
+    since_ms, until_ms = parse_time_range(query.since, query.until.strip() or str(now_ms), now_ms, zone=zone)
+    if since_ms is None:
+        raise UsageError("since", query.since, "expected the begin of the time range, for example 1h")
     filters = {option: getattr(query, option).strip() or None for option in kind.filters}
 
     def create_report() -> Report:

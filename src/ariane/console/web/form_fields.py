@@ -10,6 +10,8 @@ from pydantic import BeforeValidator, StringConstraints
 
 from ariane.errors import UsageError
 
+# Start of the year 9999: times up to some hours later, in any zone, are still in the calendar.
+TIME_END_MS = 253_370_764_800_000
 UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*([smhd])", re.ASCII)
 _MS = re.compile(r"\d{11,15}", re.ASCII)  # fewer digits are seconds, or a typing error
@@ -55,12 +57,12 @@ def parse_time_ms(text: str, now_ms: int, field: str, *, zone: tzinfo = UTC) -> 
         zone: Time zone of texts without an offset.
 
     Raises:
-        UsageError: the text is none of these, or a time before 1970.
+        UsageError: the text is none of these, or a time before 1970 or after 9998.
     """
     text = text.strip()
     if _MS.fullmatch(text):
-        return int(text)
-    if _DURATION.fullmatch(text):
+        ms = int(text)
+    elif _DURATION.fullmatch(text):
         ms = now_ms - parse_duration_ms(text, field)
     else:
         try:
@@ -73,4 +75,25 @@ def parse_time_ms(text: str, now_ms: int, field: str, *, zone: tzinfo = UTC) -> 
         ms = round((time if time.tzinfo else time.replace(tzinfo=zone)).timestamp() * 1000)
     if ms < 0:
         raise UsageError(field, text, "before 1970; expected a later time")
+    if ms >= TIME_END_MS:
+        raise UsageError(field, text, "after the year 9998; expected an earlier time")
     return ms
+
+
+def parse_time_range(since: str, until: str, now_ms: int, *, zone: tzinfo = UTC) -> tuple[int | None, int | None]:
+    """Return begin and end of a time range in ms since the epoch; None where the text is empty.
+
+    Args:
+        since: Begin, in a form of `parse_time_ms`.
+        until: End, in the same forms.
+        now_ms: The current time.
+        zone: Time zone of texts without an offset.
+
+    Raises:
+        UsageError: a time is invalid, or the range is empty.
+    """
+    since_ms = parse_time_ms(since, now_ms, "since", zone=zone) if since.strip() else None
+    until_ms = parse_time_ms(until, now_ms, "until", zone=zone) if until.strip() else None
+    if since_ms is not None and until_ms is not None and since_ms >= until_ms:
+        raise UsageError("since", since, f"is not before until = {until}; specify an earlier time")
+    return since_ms, until_ms

@@ -20,6 +20,7 @@ THEMES = ("auto", "light", "dark")  # auto: as the operating system
 LANGUAGE_COOKIE = "ariane_language"
 THEME_COOKIE = "ariane_theme"
 ZONE_COOKIE = "ariane_zone"  # IANA name of the browser's zone, set by app.js
+API_PREFIX = "/api/"  # programs send and receive times in UTC, whatever the browser's zone is
 UTC_COOKIE = "ariane_utc"  # "1": times in UTC, whatever the browser's zone is
 ZONE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+){0,2}")
 
@@ -75,7 +76,10 @@ class PreferencesMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             # Never reset: each request has its own task, and the handler of unexpected errors runs after this middleware.
-            _preferences.set(preferences_of(HTTPConnection(scope)))
+            preferences = preferences_of(HTTPConnection(scope))
+            if scope["path"].startswith(API_PREFIX):
+                preferences = preferences._replace(zone=UTC, zone_name="UTC")
+            _preferences.set(preferences)
         await self._app(scope, receive, send)
 
 
