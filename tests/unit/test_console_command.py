@@ -83,6 +83,30 @@ def test_defaults_are_those_of_ariane_up(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert (settings.data_dir, settings.tables_dir) == (tmp_path / "console", tmp_path / "tables")
 
 
+def test_console_and_its_accounts_are_of_the_same_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    default, home = tmp_path / "default", tmp_path / "home"
+    monkeypatch.setenv("ARIANE_HOME", str(default))
+    line = ["console", "user", "add", "alice", "--role", "admin", "--home", str(home)]
+    assert CliRunner().invoke(main.app, line, input=f"{PASSWORD}\n", catch_exceptions=False).exit_code == 0
+    data = settings_of(monkeypatch, "--home", str(home)).data_dir
+    assert data == home / "console"
+    assert ConsoleAccounts(data).find("alice")
+    assert not default.exists()
+    # A pipeline writes its tables there: the accounts stay those of the console.
+    (home / "journeys").mkdir()
+    (home / "journeys" / "CURRENT").touch()
+    assert settings_of(monkeypatch, "--home", str(home)).data_dir == data
+
+
+def test_a_directory_of_tables_has_no_console_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    default, tables = tmp_path / "default", tmp_path / "tables"
+    monkeypatch.setenv("ARIANE_HOME", str(default))
+    (tables / "journeys").mkdir(parents=True)
+    (tables / "journeys" / "CURRENT").touch()
+    settings = settings_of(monkeypatch, "--home", str(tables))
+    assert (settings.data_dir, settings.tables_dir) == (default / "console", tables)
+
+
 def test_options_of_the_console_before_a_subcommand_are_refused() -> None:
     with pytest.raises(UsageError, match="is an option of a console that is run"):
         CliRunner().invoke(main.app, ["console", "--read-only", "user", "list"], catch_exceptions=False)

@@ -86,7 +86,7 @@ def console(
         host=bind,
         port=port,
         credentials=client.credentials if client else None,
-        data_dir=data or homes.console_dir(None),
+        data_dir=data or homes.console_dir(home),
         # Also if it does not exist yet: a pipeline may create it later.
         tables_dir=homes.tables_dir(home),
         trace_topic=trace_topic,

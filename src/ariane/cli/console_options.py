@@ -1,4 +1,4 @@
-"""The option that `ariane console` and `ariane console user` share."""
+"""Options that `ariane console` and `ariane console user` share."""
 
 from __future__ import annotations
 
@@ -9,13 +9,21 @@ import typer
 
 from ariane.cli import shared_options
 
+Home = Annotated[
+    Path | None,
+    typer.Option(
+        "--home",
+        parser=shared_options.local_path,
+        metavar="DIR",
+        help="Home directory of the console, as for `ariane up`.  [default: $ARIANE_HOME or ~/.ariane]",
+    ),
+]
 DataDir = Annotated[
     Path | None,
     typer.Option(
         "--data",
         parser=shared_options.local_path,
         metavar="DIR",
-        help="Directory of accounts, sessions, alert rules and the audit log.  [default: $ARIANE_HOME/console or "
-        "~/.ariane/console]",
+        help="Directory of accounts, sessions, alert rules and the audit log.  [default: console in the home]",
     ),
 ]

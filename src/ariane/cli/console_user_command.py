@@ -13,7 +13,7 @@ import typer
 
 from ariane.cli import paths as homes
 from ariane.cli import shared_options
-from ariane.cli.console_options import DataDir
+from ariane.cli.console_options import DataDir, Home
 from ariane.cli.help_format import HelpCommand, create_app, examples
 from ariane.cli.shared_options import AsJson
 from ariane.errors import UsageError
@@ -60,20 +60,21 @@ def add(
             help="Role: viewer, operator (also changes topics, groups and messages) or admin.",
         ),
     ] = "viewer",
+    home: Home = None,
     data: DataDir = None,
 ) -> None:
     """Create an account."""
     from ariane.console.security.roles import ConsoleRole
 
-    accounts = _accounts(data)
+    accounts = _accounts(home, data)
     accounts.add(name, ConsoleRole(role), _read_password(name))
     typer.echo(f"created the {role} {name} in {accounts.path}")
 
 
 @app.command("list", cls=HelpCommand, epilog=examples("ariane console user list", "ariane console user list --json"))
-def list_users(data: DataDir = None, as_json: AsJson = False) -> None:
+def list_users(home: Home = None, data: DataDir = None, as_json: AsJson = False) -> None:
     """List the accounts with their roles."""
-    accounts = _accounts(data)
+    accounts = _accounts(home, data)
     if as_json:
         from ariane.cli.json_output import to_json
 
@@ -96,33 +97,34 @@ def change_role(
     role: Annotated[
         str, typer.Argument(parser=_role, metavar="ROLE", help="Role: viewer, operator or admin.", show_default=False)
     ],
+    home: Home = None,
     data: DataDir = None,
 ) -> None:
     """Change the role of an account; its sessions end."""
     from ariane.console.security.roles import ConsoleRole
 
-    _accounts(data).set_role(name, ConsoleRole(role))
+    _accounts(home, data).set_role(name, ConsoleRole(role))
     typer.echo(f"{name} is {role} now; its sessions have ended")
 
 
 @app.command("password", cls=HelpCommand, epilog=examples("ariane console user password alice"))
-def change_password(name: Name, data: DataDir = None) -> None:
+def change_password(name: Name, home: Home = None, data: DataDir = None) -> None:
     """Change the password of an account; its sessions end."""
-    _accounts(data).set_password(name, _read_password(name))
+    _accounts(home, data).set_password(name, _read_password(name))
     typer.echo(f"changed the password of {name}; its sessions have ended")
 
 
 @app.command("remove", cls=HelpCommand, epilog=examples("ariane console user remove alice"))
-def remove(name: Name, data: DataDir = None) -> None:
+def remove(name: Name, home: Home = None, data: DataDir = None) -> None:
     """Remove an account; its sessions end."""
-    _accounts(data).remove(name)
+    _accounts(home, data).remove(name)
     typer.echo(f"removed {name}")
 
 
-def _accounts(data: Path | None) -> ConsoleAccounts:
+def _accounts(home: Path | None, data: Path | None) -> ConsoleAccounts:
     from ariane.console.security.accounts import ConsoleAccounts
 
-    return ConsoleAccounts(data or homes.console_dir(None))
+    return ConsoleAccounts(data or homes.console_dir(home))
 
 
 def _read_password(name: str) -> str:

@@ -1,15 +1,15 @@
 """Home directories: where `ariane up` stores everything, and where the other commands read.
 
 HOME/                     --home, else $ARIANE_HOME, else ~/.ariane; `up --demo` without --home creates a temporary one
-  conf/  namesrv.conf broker.conf     created once, then yours to edit
-  store/                              of the broker, in RocketMQ's file formats
+  conf/  namesrv.conf broker.conf slave.conf   created once, then yours to edit
+  store/ store-slave/                 of the broker and of the demo's slave, in RocketMQ's file formats
   tables/                             of the pipeline: tables, checkpoints, spark.log
   archive/                            of `ariane archive run`
   console/                            of the web console: accounts, sessions, alert rules, audit log
-  logs/                               up.log namesrv.log broker.log pipeline.err *.err (output before the log was open)
-  up.pid namesrv.pid broker.pid pipeline.pid console.pid
+  logs/                               up.log namesrv.log broker.log … *.err (output before the log was open)
+  up.pid namesrv.pid broker.pid slave.pid console.pid pipeline.pid
 
-All commands resolve the home by one rule (`tables_dir`, `archive_dir`) and print the directory that they read or write.
+All commands resolve the home by one rule (`tables_dir`, `archive_dir`, `console_dir`) and print the directory that they use.
 """
 
 from __future__ import annotations
@@ -55,8 +55,12 @@ def archive_dir(home: Path | None) -> Path:
 
 
 def console_dir(home: Path | None) -> Path:
-    """Return the directory of the web console's data: HOME/console."""
-    return (home or default_home()) / CONSOLE
+    """Return the directory of the web console's data: HOME/console, of the default home if `home` is a directory of tables."""
+    if home is None:
+        return default_home() / CONSOLE
+    # Accounts that exist are found in any case: without them, a console is open to everyone on the machine.
+    is_home = (home / CONSOLE).is_dir() or (home / UP_PID).exists()
+    return (home if is_home or not _has_tables(home) else default_home()) / CONSOLE
 
 
 def existing_tables_dir(home: Path | None) -> Path:
@@ -84,8 +88,11 @@ def _part_of(home: Path | None, name: str) -> Path:
     is_default = home.resolve() == default_home().resolve()
     # A directory counts as a home by what `ariane up` leaves there; any other may be a directory of tables itself.
     is_home = is_default or (home / UP_PID).exists() or (home / TABLES).is_dir()
-    has_tables = any(home.glob("*/CURRENT"))
-    return home / name if is_home and not has_tables else home
+    return home / name if is_home and not _has_tables(home) else home
+
+
+def _has_tables(home: Path) -> bool:
+    return any(home.glob("*/CURRENT"))
 
 
 @contextlib.contextmanager
