@@ -133,12 +133,19 @@ def code_spans(text: str) -> Markup:
 
 
 def _is_unknown(value: float | None) -> bool:
-    return value is None or not math.isfinite(value)
+    return value is None or not _is_finite(value)
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number that no float can hold: JSON of other servers and clients may contain one
+        return False
 
 
 def _instant(ms: float | None) -> datetime | None:
     """Return the time, or None if it is unknown or outside of the years that can be shown."""
-    if ms is None or not math.isfinite(ms):
+    if ms is None or not _is_finite(ms):
         return None
     try:
         instant = EPOCH + timedelta(milliseconds=ms)
