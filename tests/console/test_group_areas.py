@@ -318,6 +318,24 @@ def test_subscriptions_that_differ_are_marked_with_what_differs(tmp_path: Path) 
     assert difference["setting"] == "messageModel" and difference["values"]["c4"] == "BROADCASTING"
 
 
+@pytest.mark.parametrize("started", ["²", "9" * 4301, "0", "soon"])
+def test_a_client_that_reports_no_readable_start_has_an_unknown_one(tmp_path: Path, started: str) -> None:
+    body = info(subscription("*"))
+    body.properties["PROP_CONSUMER_START_TIMESTAMP"] = started
+    with scripted_console(tmp_path, clients(body)) as console:
+        assert console.get("/groups/G/clients")["clients"][0]["startedMs"] is None
+
+
+def test_each_client_that_does_not_respond_is_named_with_its_broker(tmp_path: Path) -> None:
+    script = clients(info(subscription("*")), info(subscription("*")))
+    script[MASTER, RequestCode.GET_CONSUMER_RUNNING_INFO] = ReplyError(1, "the client is busy")
+    with scripted_console(tmp_path, script) as console:
+        texts = console.get("/groups/G/clients")["unavailable"]
+    assert [text.split(" did not respond")[0] for text in texts] == [
+        f"Client {name} through broker-a {MASTER}" for name in ("c1", "c2")
+    ]
+
+
 def test_a_client_that_does_not_respond_is_listed_as_unknown(tmp_path: Path) -> None:
     script = clients(info(subscription("*")))
     script[MASTER, RequestCode.GET_CONSUMER_RUNNING_INFO] = ReplyError(1, "the client is busy")

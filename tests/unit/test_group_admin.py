@@ -241,7 +241,7 @@ def state_script(*bodies: RunningInfo) -> Script:
     }
 
 
-def info(expression: str, queue_id: int, *, orderly: bool = False, **queue: Any) -> RunningInfo:
+def info(expression: str, queue_id: int, *, orderly: bool = False, kind: str = "TAG", **queue: Any) -> RunningInfo:
     return RunningInfo(
         None,
         {WireQueue("broker-a", queue_id, "T"): ProcessQueueInfo(**queue)},
@@ -251,7 +251,7 @@ def info(expression: str, queue_id: int, *, orderly: bool = False, **queue: Any)
             "PROP_CONSUMER_START_TIMESTAMP": "1000",
         },
         {"T": ConsumeStatus(consume_ok_tps=1.5)},
-        (SubscriptionData(topic="T", sub_string=expression), SubscriptionData(topic="%RETRY%G")),
+        (SubscriptionData(topic="T", sub_string=expression, expression_type=kind), SubscriptionData(topic="%RETRY%G")),
     )
 
 
@@ -261,6 +261,16 @@ def test_states_of_clients_tell_owners_and_differing_subscriptions() -> None:
     (topic,) = find_inconsistent("G", result.states)
     assert topic == ("T", {"c1": "A", "c2": "B"})
     assert is_settled(result.states, 122_000) and not is_settled(result.states, 120_000)
+
+
+def test_the_order_and_the_spaces_of_tags_do_not_make_a_subscription_differ() -> None:
+    result, _ = run(state_script(info("x || y", 0), info("y||x", 1)), lambda admin: admin.consumer_states("G"))
+    assert find_inconsistent("G", result.states) == []
+
+
+def test_the_same_text_as_tags_and_as_sql_differs() -> None:
+    result, _ = run(state_script(info("a", 0), info("a", 1, kind="SQL92")), lambda admin: admin.consumer_states("G"))
+    assert find_inconsistent("G", result.states) == [("T", {"c1": "a", "c2": "a"})]
 
 
 def test_a_client_that_does_not_respond_is_named() -> None:
@@ -277,6 +287,8 @@ def test_a_client_that_does_not_respond_is_named() -> None:
         (False, {"cached_msg_count": 1, "last_consume_timestamp": 1_000}, ("not consuming", 99_000)),
         (False, {"cached_msg_count": 0, "last_consume_timestamp": 1_000}, None),
         (False, {"cached_msg_count": 1, "last_consume_timestamp": 90_000}, None),
+        (False, {"cached_msg_count": 1, "last_consume_timestamp": 0}, ("not consuming", None)),
+        (True, {"locked": False, "last_lock_timestamp": 0}, ("not locked", None)),
         (True, {"locked": False, "last_lock_timestamp": 2_000}, ("not locked", 98_000)),
         (True, {"locked": True, "droped": True, "try_unlock_times": 2}, ("not unlocked", None)),
         (True, {"locked": True, "droped": True}, None),

@@ -58,6 +58,15 @@ class BrokerUnavailable(NamedTuple):
         return f"{server} {self.addr} did not respond: {self.reason}"
 
 
+class ClientUnavailable(BrokerUnavailable):
+    """A client that did not respond through its broker. `broker` names both: `client c1 through broker-a`."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return f"{self.broker[:1].upper()}{self.broker[1:]} {self.addr} did not respond: {self.reason}"
+
+
 class Answers(NamedTuple, Generic[T]):
     """What several servers responded. Totals over `values` are only known if `unavailable` is empty."""
 

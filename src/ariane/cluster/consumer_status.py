@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ariane.cluster.connection import BrokerServer, BrokerUnavailable, gather_bounded
+from ariane.cluster.connection import BrokerServer, BrokerUnavailable, ClientUnavailable, gather_bounded
 from ariane.cluster.group_admin import GroupConnections, GroupOperations
 from ariane.cluster.group_lag import GroupLag, GroupLagOperations
 from ariane.errors import ArianeError, NotFound
-from ariane.model.message import MessageQueue
+from ariane.model.message import MessageQueue, parse_ms
 from ariane.model.topic import retry_topic
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
@@ -32,6 +32,7 @@ SETTLED_MS = 120_000  # members that start one after another may differ for this
 BLOCKED_MS = 60_000  # without a consumed message although messages are cached
 GROUPS_AT_ONCE = 16  # groups in flight: each costs two requests per broker
 CLIENTS_AT_ONCE = 32  # requests in flight: each is relayed to a client
+TAG, ALL_TAGS = "TAG", "*"  # type and expression of a subscription that names none
 
 
 class _RunningInfoBody(msgspec.Struct, frozen=True, rename="camel"):
@@ -75,6 +76,11 @@ class ConsumerState(msgspec.Struct, frozen=True):
         """Whether it locks its queues to consume them in order."""
         return self.properties.get(CONSUME_ORDERLY) == "true"
 
+    @property
+    def started_ms(self) -> int | None:
+        """When it was started, by its own clock; None if it does not report a time."""
+        return parse_ms(self.properties.get(START_TIME, ""))
+
 
 class ConsumerStates(NamedTuple):
     """States of the clients of a group, by client id. `unavailable`: brokers and clients that did not respond."""
@@ -111,14 +117,17 @@ class GroupSummary(NamedTuple):
 
 
 class InconsistentTopic(NamedTuple):
-    """A topic to which the clients of a group are not subscribed alike; `expressions`: client id to expression, None without."""
+    """A topic to which the clients of a group are not subscribed alike; `expressions`: client id to expression, None without.
+
+    Expressions may be equal: one is a list of tags then, and the other SQL92.
+    """
 
     topic: str
     expressions: dict[str, str | None]
 
 
 class BlockedQueue(NamedTuple):
-    """A queue that a client owns and does not consume. `since_ms`: for how long; None if it cannot unlock the queue."""
+    """A queue that a client owns and does not consume. `since_ms`: for how long; None if that is unknown."""
 
     client_id: str
     queue: MessageQueue
@@ -162,7 +171,7 @@ class ConsumerStatusOperations(GroupOperations, GroupLagOperations):
                 try:
                     return await self._consumer_state(server, group, client_id, version, with_stacks=with_stacks)
                 except ArianeError as error:
-                    return BrokerUnavailable(f"client {client_id} through", server.addr, str(error))
+                    return ClientUnavailable(f"client {client_id} through {server.broker}", server.addr, str(error))
 
         results = await asyncio.gather(
             *(ask(client.client_id, client.version, known.servers[client.client_id]) for client in known.connections)
@@ -208,28 +217,45 @@ def queue_owners(states: Mapping[str, ConsumerState]) -> dict[MessageQueue, str]
 
 
 def find_inconsistent(group: str, states: Mapping[str, ConsumerState]) -> list[InconsistentTopic]:
-    """Return the topics to which not all clients are subscribed with the same expression.
+    """Return the topics to which the subscriptions of not all clients select the same messages.
 
     Members of a group share the queues of its topics: a message that its owner's subscription excludes reaches no other member.
     """
-    expressions = {
-        client_id: {data.topic: data.sub_string or "*" for data in state.subscriptions}
-        for client_id, state in states.items()
-    }
-    topics = {topic for table in expressions.values() for topic in table} - {retry_topic(group)}
     found = []
-    for topic in sorted(topics):
-        by_client = {client_id: table.get(topic) for client_id, table in expressions.items()}
-        if len(set(by_client.values())) > 1:
-            found.append(InconsistentTopic(topic, by_client))
+    for topic, by_client in subscriptions_by_topic(group, states).items():
+        if len({subscription_meaning(data) for data in by_client.values()}) > 1:
+            expressions = {
+                client_id: None if data is None else data.sub_string or ALL_TAGS
+                for client_id, data in by_client.items()
+            }
+            found.append(InconsistentTopic(topic, expressions))
     return found
+
+
+def subscriptions_by_topic(
+    group: str, states: Mapping[str, ConsumerState]
+) -> dict[str, dict[str, SubscriptionData | None]]:
+    """Return the subscriptions of each client by topic, in the order of their names, without the group's retry topic."""
+    tables = {client_id: {data.topic: data for data in state.subscriptions} for client_id, state in states.items()}
+    topics = {topic for table in tables.values() for topic in table} - {retry_topic(group)}
+    return {topic: {client_id: table.get(topic) for client_id, table in tables.items()} for topic in sorted(topics)}
+
+
+def subscription_meaning(data: SubscriptionData | None) -> tuple[str, str] | None:
+    """Return type and expression of a subscription, equal for lists of the same tags; None without a subscription."""
+    if data is None:
+        return None
+    kind, expression = data.expression_type or TAG, data.sub_string or ALL_TAGS
+    if kind != TAG:
+        return kind, expression
+    tags = sorted({tag.strip() for tag in expression.split("||")} - {""})
+    return kind, "||".join(tags)
 
 
 def is_settled(states: Mapping[str, ConsumerState], now_ms: int) -> bool:
     """Return whether the first client by id is a push consumer that started long enough ago, as Java's check requires."""
     first = states[min(states)]
-    started = first.properties.get(START_TIME, "")
-    return first.is_push and started.isdigit() and now_ms - int(started) > SETTLED_MS
+    return first.is_push and first.started_ms is not None and now_ms - first.started_ms > SETTLED_MS
 
 
 def find_blocked(state: ConsumerState, now_ms: int) -> list[BlockedQueue]:
@@ -238,12 +264,18 @@ def find_blocked(state: ConsumerState, now_ms: int) -> list[BlockedQueue]:
         return []
     found = []
     for queue, info in state.queues.items():
-        idle_ms = now_ms - info.last_consume_timestamp
         if not state.is_orderly:
-            if info.cached_msg_count > 0 and idle_ms > BLOCKED_MS:
+            idle_ms = _elapsed_ms(info.last_consume_timestamp, now_ms)
+            if info.cached_msg_count > 0 and (idle_ms is None or idle_ms > BLOCKED_MS):
                 found.append(BlockedQueue(state.client_id, queue, NOT_CONSUMING, idle_ms))
         elif not info.locked:
-            found.append(BlockedQueue(state.client_id, queue, NOT_LOCKED, now_ms - info.last_lock_timestamp))
+            since_ms = _elapsed_ms(info.last_lock_timestamp, now_ms)
+            found.append(BlockedQueue(state.client_id, queue, NOT_LOCKED, since_ms))
         elif info.droped and info.try_unlock_times > 0:
             found.append(BlockedQueue(state.client_id, queue, NOT_UNLOCKED, None, info.try_unlock_times))
     return found
+
+
+def _elapsed_ms(time_ms: int, now_ms: int) -> int | None:
+    # Clients report 0 for a time that they do not know, and for an event that did not happen yet.
+    return now_ms - time_ms if time_ms else None

@@ -77,10 +77,11 @@ def process_queue(info: ProcessQueueInfo) -> str:
 def blocked_text(blocked: BlockedQueue) -> str:
     """Return the line for a queue that is not consumed."""
     where = f"{blocked.client_id} {message_queue(blocked.queue)}"
+    since = "" if blocked.since_ms is None else f", {blocked.since_ms}ms"
     if blocked.reason == NOT_LOCKED:
-        return f"{where} can't lock for a while, {blocked.since_ms}ms\n"
+        return f"{where} can't lock for a while{since}\n"
     if blocked.reason == NOT_CONSUMING:
-        return f"{where} can't consume for a while, maybe blocked, {blocked.since_ms}ms\n"
+        return f"{where} can't consume for a while, maybe blocked{since}\n"
     return f"{where} unlock {blocked.unlock_tries} times, still failed\n"
 
 

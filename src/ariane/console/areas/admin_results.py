@@ -16,5 +16,5 @@ def result_of(admin: Admin, notice: str) -> ChangeResult:
 
 
 def texts_of(unavailable: Iterable[BrokerUnavailable]) -> list[str]:
-    """Return servers that did not respond as texts, each server once: several requests of a page may have failed."""
-    return [str(broker) for broker in {broker.addr or broker.broker: broker for broker in unavailable}.values()]
+    """Return servers and clients that did not respond as texts, each once: several requests of a page may have failed."""
+    return [str(broker) for broker in {(broker.broker, broker.addr): broker for broker in unavailable}.values()]

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from ariane.cluster.consumer_status import (
+    ALL_TAGS,
     CONSUME_ORDERLY,
     CONSUME_TYPE,
-    START_TIME,
+    TAG,
     ConsumerState,
     ConsumerStates,
     find_blocked,
+    subscription_meaning,
+    subscriptions_by_topic,
 )
 from ariane.cluster.group_admin import GroupConnections
 from ariane.console.areas.admin_results import texts_of
 from ariane.console.areas.group_progress import BlockedQueueRow, blocked_row
 from ariane.console.services import ConsoleServices
 from ariane.console.web.view_model import View
-from ariane.model.topic import retry_topic
 from ariane.protocol.requests.clients import SubscriptionData
 from ariane.protocol.versions import version_name
 
-TAG, ALL_TAGS = "TAG", "*"
 # Settings that members of a group must share: a member that differs consumes the group's queues differently.
 SHARED_SETTINGS = (CONSUME_TYPE, CONSUME_ORDERLY, "messageModel", "consumeFromWhere")
 
@@ -258,7 +260,6 @@ def _client_rows(connections: GroupConnections, states: Mapping[str, ConsumerSta
     rows = []
     for client in connections.connections:
         state = states.get(client.client_id)
-        started = state.properties.get(START_TIME, "") if state is not None else ""
         counted = list(state.statistics.values()) if state is not None else []
         rows.append(
             GroupClientRow(
@@ -268,7 +269,7 @@ def _client_rows(connections: GroupConnections, states: Mapping[str, ConsumerSta
                 version=version_name(client.version),
                 broker=connections.servers[client.client_id].broker,
                 is_responding=state is not None,
-                started_ms=int(started) if started.isdigit() and int(started) else None,
+                started_ms=state.started_ms or None if state is not None else None,
                 queues=None if state is None else len(state.queues),
                 cached=None if state is None else sum(queue.cached_msg_count for queue in state.queues.values()),
                 ok_tps=None if state is None else sum(status.consume_ok_tps for status in counted),
@@ -280,26 +281,20 @@ def _client_rows(connections: GroupConnections, states: Mapping[str, ConsumerSta
 
 def subscription_rows(group: str, states: Mapping[str, ConsumerState]) -> list[SubscriptionRow]:
     """Return the subscriptions of all clients by topic; topics with a difference first."""
-    tables = {client_id: {data.topic: data for data in state.subscriptions} for client_id, state in states.items()}
-    topics = {topic for table in tables.values() for topic in table} - {retry_topic(group)}
-    rows = [
-        _subscription_row(topic, {client: table.get(topic) for client, table in tables.items()}) for topic in topics
-    ]
+    rows = [_subscription_row(topic, by_client) for topic, by_client in subscriptions_by_topic(group, states).items()]
     return sorted(rows, key=lambda row: (row.is_consistent, row.topic))
 
 
 def _subscription_row(topic: str, by_client: Mapping[str, SubscriptionData | None]) -> SubscriptionRow:
-    meanings = {client_id: _meaning(data) for client_id, data in by_client.items()}
-    counts: dict[tuple[str, str] | None, int] = {}
-    for meaning in meanings.values():
-        counts[meaning] = counts.get(meaning, 0) + 1
+    meanings = {client_id: subscription_meaning(data) for client_id, data in by_client.items()}
+    counts = Counter(meanings.values())
     # Of two equally frequent ones, the one that subscribes counts as the usual one.
     usual = max(counts, key=lambda meaning: (counts[meaning], meaning is not None))
     subscribed = [meaning for meaning in counts if meaning is not None]
     return SubscriptionRow(
         topic=topic,
         is_consistent=len(counts) == 1,
-        not_subscribed=counts.get(None, 0),
+        not_subscribed=counts[None],
         expressions=len(subscribed),
         has_different_kinds=len({kind for kind, _ in subscribed}) > 1,
         clients=[
@@ -312,17 +307,6 @@ def _subscription_row(topic: str, by_client: Mapping[str, SubscriptionData | Non
             for client_id, data in by_client.items()
         ],
     )
-
-
-def _meaning(data: SubscriptionData | None) -> tuple[str, str] | None:
-    """Return type and expression of a subscription, equal for expressions that select the same messages by tag."""
-    if data is None:
-        return None
-    kind, expression = data.expression_type or TAG, data.sub_string or ALL_TAGS
-    if kind != TAG:
-        return kind, expression
-    tags = sorted({tag.strip() for tag in expression.split("||")} - {""})
-    return kind, "||".join(tags)
 
 
 def setting_differences(states: Mapping[str, ConsumerState]) -> list[SettingDifference]:
