@@ -23,7 +23,7 @@ from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests.admin import ClientConnection, ConsumerConnection, SubscriptionGroupTable
 from ariane.protocol.requests.callbacks import ConsumeStatus, ProcessQueueInfo, RunningInfo
 from ariane.protocol.requests.clients import SubscriptionData, WireQueue
-from ariane.protocol.requests.routing import TopicList
+from ariane.protocol.requests.routing import TopicList, TopicRoute
 from ariane.protocol.requests.stats import (
     BrokerStatsData,
     BrokerStatsItem,
@@ -32,7 +32,7 @@ from ariane.protocol.requests.stats import (
     GroupOffset,
     QueueTimeSpan,
 )
-from scripted_peers import MASTER, NAMES, OTHER, SLAVE, Script, ScriptedPeers
+from scripted_peers import MASTER, NAMES, OTHER, ROUTE, SLAVE, Script, ScriptedPeers
 
 NOT_POLLED = LiveSnapshot(as_of_ms=0)
 OFFLINE = ReplyError(ResponseCode.CONSUMER_NOT_ONLINE, "not online")
@@ -401,6 +401,46 @@ def test_offsets_are_copied_to_another_group(tmp_path: Path) -> None:
     assert [(header.consumer_group, header.commit_offset) for _, header in commits] == [("H", 4), ("H", 8)]  # type: ignore[union-attr]
 
 
+def test_offsets_of_several_topics_are_copied_together_or_not_at_all(tmp_path: Path) -> None:
+    def route(header: Any) -> TopicRoute | ReplyError:
+        return ROUTE if header.topic in routed else ReplyError(ResponseCode.TOPIC_NOT_EXIST, "no route")
+
+    script = {**GROUPS, **NO_CLIENTS, **LAG, (NAMES, RequestCode.GET_ROUTEINFO_BY_TOPIC): route}
+    offsets = {WireQueue("broker-a", 0, topic): GroupOffset(10, 4, 7_000) for topic in ("T", "U")}
+    script[MASTER, RequestCode.GET_CONSUME_STATS] = lambda header: ConsumeStats(
+        0.0, {queue: offset for queue, offset in offsets.items() if header.topic in (None, "", queue.topic)}
+    )
+    script[OTHER, RequestCode.GET_CONSUME_STATS] = ConsumeStats(0.0, {})
+    script[MASTER, RequestCode.UPDATE_CONSUMER_OFFSET] = b""
+    with scripted_console(tmp_path, script) as console:
+        routed = {"T"}
+        console.post("/groups/G/offsets/clone", {"destination": "H"}, status=404)
+        assert console.peers.changes(RequestCode.UPDATE_CONSUMER_OFFSET) == []
+        routed = {"T", "U"}
+        result = console.post("/groups/G/offsets/clone", {"destination": "H"})
+        assert [row["topic"] for row in result["offsets"]] == ["T", "U"]
+        console.peers.script[MASTER, RequestCode.UPDATE_CONSUMER_OFFSET] = lambda header: (
+            b"" if header.topic == "T" else ReplyError(1, "busy")
+        )
+        error = console.post("/groups/G/offsets/clone", {"destination": "H"}, status=502)["error"]
+        only_one = console.post("/groups/G/offsets/clone", {"destination": "H", "topic": "T"})
+    # What was changed already is part of the message.
+    assert "1 of 2 changes failed" in error and "done: move H to offset 4 in queue 0 of T" in error
+    assert only_one["notice"] == "copied 1 offset of G to H"
+
+
+@pytest.mark.parametrize("groups", [["a@b"], ["G", "a@b"]])
+def test_a_reset_needs_valid_names_of_groups(tmp_path: Path, groups: list[str]) -> None:
+    script = {**GROUPS, **NO_CLIENTS, **LAG}
+    for addr in (MASTER, OTHER):
+        script |= {(addr, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP): 6, (addr, RequestCode.UPDATE_CONSUMER_OFFSET): b""}
+    with scripted_console(tmp_path, script) as console:
+        form = {"groups": groups, "to": "time", "time": "1h"}
+        error = console.post("/topics/T/reset-offsets", form, status=422)["error"]
+        assert console.peers.changes(RequestCode.UPDATE_CONSUMER_OFFSET) == []
+    assert "a@b" in error and "no group was moved" in error
+
+
 # --- configuration ---
 
 
@@ -426,6 +466,15 @@ def test_a_change_keeps_the_other_settings_of_each_broker(tmp_path: Path) -> Non
         (MASTER, 4, 16),
         (OTHER, 4, 3),
     ]
+
+
+def test_a_broker_that_rejects_new_settings_does_not_stop_the_others(tmp_path: Path) -> None:
+    script = {**GROUPS, (MASTER, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP): ReplyError(1, "disk full")}
+    with scripted_console(tmp_path, script) as console:
+        error = console.post("/groups/G/configuration", {"retryQueueNums": 4}, status=502)["error"]
+        assert [addr for addr, _ in console.saved()] == [MASTER, OTHER]
+    assert "1 of 2 changes failed" in error and "disk full" in error
+    assert f"done: save consumer group G on {OTHER}" in error
 
 
 def test_consumption_is_suspended_and_resumed(tmp_path: Path) -> None:

@@ -361,10 +361,8 @@ def change(
 
     async def work(admin: Admin) -> tuple[list[Any], tuple[Any, ...]]:
         found = await admin.group_configs(group, await admin.select_brokers(cluster=cluster))
-        changes: list[Any] = []
-        for server, config in found.values:
-            changes += await admin.save_group(msgspec.structs.replace(config, **settings), servers=[server])
-        return changes, found.unavailable
+        configs = [(server, msgspec.structs.replace(config, **settings)) for server, config in found.values]
+        return await admin.save_groups(configs), found.unavailable
 
     result = session.run(work)
     if result is not None:

@@ -169,7 +169,7 @@ def clone(
 
     async def work(admin: Admin) -> Any:
         await admin.check_group(source)
-        return await admin.clone_offsets(source, destination, topic, only_offline=True)
+        return await admin.clone_offsets(source, destination, [topic], only_offline=True)
 
     copied = session.run(work)
     if copied is not None:

@@ -111,13 +111,20 @@ class GroupOperations(ClusterConnection):
         Raises:
             PartialFailure: some brokers rejected the request or did not respond.
         """
-        body = fastjson.write(config)
-        summary = f"save consumer group {config.group_name}"
         targets = await self.select_brokers() if servers is None else servers
+        return await self.save_groups([(server, config) for server in targets])
+
+    async def save_groups(self, configs: Sequence[tuple[BrokerServer, SubscriptionGroupConfig]]) -> list[Change]:
+        """Create consumer groups, or replace their configurations, with one configuration per master.
+
+        Raises:
+            PartialFailure: some brokers rejected the request or did not respond.
+        """
+        code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
         return await self.change(
             *(
-                Change(server.addr, summary, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
-                for server in targets
+                Change(server.addr, f"save consumer group {config.group_name}", code, body=fastjson.write(config))
+                for server, config in configs
             )
         )
 

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -129,34 +129,40 @@ class OffsetOperations(GroupOperations, GroupLagOperations):
         return ResetResult(tuple(sorted(resets)), frozenset(online))
 
     async def clone_offsets(
-        self, source: str, destination: str, topic: str, *, only_offline: bool = False
+        self, source: str, destination: str, topics: Iterable[str], *, only_offline: bool = False
     ) -> list[ClonedOffset]:
-        """Copy the offsets of a group in a topic to another group. Queues without a committed offset are not copied.
+        """Copy the offsets of a group in topics to another group. Queues without a committed offset are not copied.
 
         Args:
             source: Group whose offsets are copied.
             destination: Group that gets them.
-            topic: Only offsets of this topic; Java's tool copies those of all topics.
+            topics: Only offsets of these topics; Java's tool copies those of all topics.
             only_offline: Refuse while clients are connected for the destination, which would commit over the copied offsets.
 
         Raises:
-            RouteNotFound: no name server has the topic.
-            NotFound: the source group has no committed offset of the topic.
+            RouteNotFound: no name server has one of the topics; nothing was changed.
+            NotFound: the source group has no committed offset of one of the topics; nothing was changed.
             ServerUnavailable: a broker did not respond, or the destination has connected clients; nothing was changed.
             PartialFailure: some brokers rejected the request or did not respond.
         """
-        servers = {server.broker: server for server in await self._masters_of(topic)}
-        copied = [
-            ClonedOffset(queue.queue, queue.consumer_offset)
-            for queue in await self._queues_of(source, topic)
-            if queue.consumer_offset is not None and queue.broker in servers
-        ]
+        servers: dict[str, BrokerServer] = {}
+        found: dict[str, list[ClonedOffset]] = {}
+        for topic in topics:
+            masters = {server.broker: server for server in await self._masters_of(topic)}
+            found[topic] = [
+                ClonedOffset(queue.queue, queue.consumer_offset)
+                for queue in await self._queues_of(source, topic)
+                if queue.consumer_offset is not None and queue.broker in masters
+            ]
+            servers |= masters
         if only_offline and await self._online_brokers(list(servers.values()), destination):
             raise ServerUnavailable(
                 f"group {destination} has connected clients, which would commit over the new offsets; stop them"
             )
-        if not copied:
-            raise NotFound(f"committed offset of group {source} in topic", topic)
+        for topic, offsets in found.items():
+            if not offsets:
+                raise NotFound(f"committed offset of group {source} in topic", topic)
+        copied = [offset for offsets in found.values() for offset in offsets]
         await self.change(
             *(_commit(servers[queue.broker].addr, destination, queue, offset) for queue, offset in copied)
         )

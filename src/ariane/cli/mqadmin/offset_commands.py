@@ -79,7 +79,7 @@ def _rows(result: ResetResult) -> list[str]:
 
 async def clone_group_offset(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Copy the offsets of one topic to another group."""
-    copied = await admin.clone_offsets(options.srcGroup, options.destGroup, options.topic)
+    copied = await admin.clone_offsets(options.srcGroup, options.destGroup, [options.topic])
     text = f"clone group offset success. srcGroup[{options.srcGroup}], destGroup=[{options.destGroup}], topic[{options.topic}]"
     data = [
         {"broker": queue.broker, "queueId": queue.queue_id, "topic": queue.topic, "offset": offset}

@@ -142,9 +142,7 @@ async def clone_group(services: ConsoleServices, group: str, form: CloneOffsetsF
         raise UsageError("destination", group, "is the group itself; expected another group")
     topics = [form.topic] if form.topic else await _topics_with_offsets(services, group)
     admin = services.admin(is_dry_run=form.is_dry_run)
-    copied = []
-    for topic in topics:
-        copied += await admin.clone_offsets(group, form.destination, topic, only_offline=not form.is_forced)
+    copied = await admin.clone_offsets(group, form.destination, topics, only_offline=not form.is_forced)
     rows = [
         ClonedOffsetRow(
             topic=item.queue.topic, broker=item.queue.broker, queue_id=item.queue.queue_id, offset=item.offset
@@ -152,7 +150,7 @@ async def clone_group(services: ConsoleServices, group: str, form: CloneOffsetsF
         for item in copied
     ]
     verb = "would copy" if form.is_dry_run else "copied"
-    notice = f"{verb} {len(rows)} offsets of {group} to {form.destination}"
+    notice = f"{verb} {len(rows)} offset{'' if len(rows) == 1 else 's'} of {group} to {form.destination}"
     return CloneOffsetsView(
         notice=notice, group=group, destination=form.destination, is_dry_run=form.is_dry_run, offsets=rows
     )

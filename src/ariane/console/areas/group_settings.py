@@ -240,8 +240,7 @@ async def _save(
     configured = {server.broker for server, _ in found.values}
     if is_exact and (missing := [server.broker for server in servers if server.broker not in configured]):
         raise NotFound(f"consumer group on {', '.join(missing)}", group)
-    for server, config in found.values:
-        await admin.save_group(msgspec.structs.replace(config, **settings), servers=[server])
+    await admin.save_groups([(server, msgspec.structs.replace(config, **settings)) for server, config in found.values])
 
 
 async def _selected(admin: Admin, brokers: Sequence[str]) -> list[BrokerServer]:

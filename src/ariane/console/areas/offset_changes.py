@@ -15,6 +15,7 @@ from ariane.console.web import preferences
 from ariane.console.web.form_fields import OptionalInt, parse_time_ms, without_blanks
 from ariane.console.web.view_model import ChangeForm, View
 from ariane.errors import ArianeError, UsageError
+from ariane.model.topic import group_name_fault
 
 GROUPS_MAX = 100  # of one request; they are moved one after another
 
@@ -99,19 +100,24 @@ async def reset_offsets(services: ConsoleServices, topic: str, form: ResetOffset
     """Move consumer groups within a topic.
 
     Raises:
-        UsageError: the time or the offset is missing or invalid.
+        UsageError: the time or the offset is missing or invalid, or a name is not that of a group, which need not exist yet.
         RouteNotFound: no name server has the topic.
         ArianeError: the only group failed; with several groups, the result has the error of each.
     """
     target = _target(form, services.clock.now_ms())
+    groups = list(dict.fromkeys(form.groups))
+    for group in groups:
+        # Brokers store the offsets of any name; one with @ gets those of another topic and group.
+        if reason := group_name_fault(group):
+            raise UsageError("groups", group, f"{reason}; no group was moved")
     views = []
-    for group in dict.fromkeys(form.groups):
+    for group in groups:
         try:
             async with services.admin(is_dry_run=form.is_dry_run) as admin:
                 result = await admin.reset_offsets(group, topic, target, is_forced=form.is_forced, for_cpp=form.is_cpp)
             views.append(_group_view(group, result))
         except ArianeError as error:
-            if len(form.groups) == 1:
+            if len(groups) == 1:
                 raise
             views.append(_failed(group, str(error)))
     moved = [view.group for view in views if view.error is None]
