@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from ariane.console.areas.dead_letter_export import csv_cell, csv_text
-from ariane.console.areas.dead_letters import body_text, compare_properties
+from ariane.console.areas.dead_letters import BODY_CHARS, compare_properties, letter_copy, letter_row
+from ariane.console.areas.message_body import PREVIEW_CHARS
 from ariane.model.message import MessageQueue, ReceivedMessage
 
 
@@ -31,12 +32,15 @@ def test_cells_with_commas_quotes_and_line_breaks_are_one_cell() -> None:
     assert list(csv.reader(io.StringIO(text))) == [["a", "b"], ['x,"y"', "two\nlines"]]
 
 
-def message(**properties: str) -> ReceivedMessage:
+BODIES = ["Gruß\n".encode(), b"\x00abc", b"\xff\xfe"]
+
+
+def message(body: bytes = b"", **properties: str) -> ReceivedMessage:
     values: dict[str, Any] = dict.fromkeys(
         ("queue_offset", "commit_log_offset", "born_ms", "store_ms", "flag", "sys_flag"), 0
     )
     return ReceivedMessage(
-        topic="T", body=b"", properties=properties, queue=MessageQueue("T", "b", 0), message_id="m", offset_message_id="o",
+        topic="T", body=body, properties=properties, queue=MessageQueue("T", "b", 0), message_id="m", offset_message_id="o",
         born_host="", store_host="", reconsume_times=0, stored_size=0, **values,
     )  # fmt: skip
 
@@ -53,6 +57,25 @@ def test_without_the_original_nothing_is_called_a_difference() -> None:
 
 
 def test_bodies_that_are_no_text_are_not_shown_as_text() -> None:
-    assert body_text("Gruß\n".encode()) == "Gruß\n"
-    assert body_text(b"\x00abc") is None
-    assert body_text(b"\xff\xfe") is None
+    shown = {
+        body: (letter_row(message(body=body), {}).preview, letter_copy(message(body=body)).body) for body in BODIES
+    }
+    assert shown["Gruß\n".encode()] == ("Gruß", "Gruß\n")
+    assert shown[b"\x00abc"] == (None, None)
+    assert shown[b"\xff\xfe"] == (None, None)
+
+
+def test_texts_that_a_reader_does_not_see_are_escaped() -> None:
+    """A right-to-left override in a key shows another key than the one that is stored."""
+    letter = message(body="a\u202eb".encode(), KEYS="k\u202e", TAGS="t\u202e", color="\u202egnp")
+    row = letter_row(letter, {})
+    assert (row.keys, row.tag, row.preview) == (["k\\u202e"], "t\\u202e", "a\\u202eb")
+    assert letter_copy(letter).body == "a\\u202eb"
+    assert "\\u202egnp" in [property.dead for property in compare_properties(letter, None)]
+    assert "\\u202egnp" in [property.original for property in compare_properties(letter, letter)]
+
+
+def test_a_long_body_is_cut_between_characters() -> None:
+    body = ("ß" * 200_000).encode()
+    assert letter_row(message(body=b"x" + body), {}).preview == "x" + "ß" * (PREVIEW_CHARS - 1)
+    assert letter_copy(message(body=b"x" + body)).body == "x" + "ß" * (BODY_CHARS - 1)

@@ -235,7 +235,7 @@ async def check_group(console: GroupConsole, group: str) -> None:
 def test_dead_letters_are_compared_and_resent_by_forms(console: GroupConsole) -> None:
     page = console.page("/dead-letters/billing", since="1h")
     assert html.escape(XSS) in page, "keys and bodies stay text"
-    row, other = console.get("/dead-letters/billing")["letters"]["items"]
+    row, other = console.get("/dead-letters/billing")["items"]
     letter = f"/dead-letters/billing/{row['offsetMessageId']}"
     assert "only in the dead letter" in console.page(letter)
     form = {"ids": [row["offsetMessageId"]], "key": "", "tag": "", "text": "", "since": "", "until": "", "topic": ""}

@@ -6,6 +6,7 @@ properties and bodies, so such a cell gets an apostrophe before it, which spread
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import csv
 import io
@@ -16,8 +17,8 @@ from typing import Any
 
 from ariane.cluster.message_sending import to_original
 from ariane.cluster.replay import original_topic
-from ariane.console.areas.dead_letter_resend import all_matching
-from ariane.console.areas.dead_letters import DeadLetterFilter, body_text, check_group_name
+from ariane.console.areas.dead_letter_selection import DeadLetterFilter, all_matching, check_group_name
+from ariane.console.areas.message_body import text_of
 from ariane.console.services import ConsoleServices
 from ariane.errors import MessageRefused
 from ariane.model.message import ReceivedMessage
@@ -39,12 +40,16 @@ async def export_csv(services: ConsoleServices, group: str, selection: DeadLette
         ServerUnavailable: a broker did not respond.
         NotFound: none matches.
     """
-    return csv_text(COLUMNS, (record.values() for record in await _records(services, group, selection)))
+    messages = await _selected(services, group, selection)
+    return await asyncio.to_thread(lambda: csv_text(COLUMNS, (export_record(message).values() for message in messages)))
 
 
 async def export_json(services: ConsoleServices, group: str, selection: DeadLetterFilter) -> str:
     """Return all matching dead letters of a group as a JSON array; raises as `export_csv`."""
-    return json.dumps(await _records(services, group, selection), ensure_ascii=False, indent=1)
+    messages = await _selected(services, group, selection)
+    return await asyncio.to_thread(
+        lambda: json.dumps([export_record(message) for message in messages], ensure_ascii=False, indent=1)
+    )
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
@@ -69,7 +74,7 @@ def csv_cell(value: object) -> str:
 
 def export_record(message: ReceivedMessage) -> dict[str, Any]:
     """Return a dead letter by the names of `COLUMNS`."""
-    text = body_text(message.body)
+    text = text_of(message.body)
     try:
         topic = original_topic(to_original(message))
     except MessageRefused:
@@ -82,10 +87,9 @@ def export_record(message: ReceivedMessage) -> dict[str, Any]:
     return dict(zip(COLUMNS, values, strict=True))
 
 
-async def _records(services: ConsoleServices, group: str, selection: DeadLetterFilter) -> list[dict[str, Any]]:
+async def _selected(services: ConsoleServices, group: str, selection: DeadLetterFilter) -> list[ReceivedMessage]:
     check_group_name(group)
-    messages = await all_matching(services, services.admin(), group, selection)
-    return [export_record(message) for message in messages]
+    return await all_matching(services, services.admin(), group, selection)
 
 
 def _iso(ms: int) -> str:

@@ -8,6 +8,7 @@ that this console has resent before, so that a repeated click sends nothing twic
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Literal
 
@@ -17,19 +18,14 @@ from ariane.cluster.admin import Admin
 from ariane.cluster.connection import gather_bounded
 from ariane.cluster.message_sending import to_original
 from ariane.cluster.replay import ReplayOutcome, build_message
-from ariane.console.areas.dead_letters import (
-    READ_MAX,
-    DeadLetterFilter,
-    check_group_name,
-    message_filter,
-    record_id,
-)
+from ariane.console.areas.dead_letter_selection import DeadLetterFilter, all_matching, check_group_name
+from ariane.console.areas.dead_letters import record_id
 from ariane.console.areas.resend_journal import RepeatingJournal, open_journal, read_outcomes
 from ariane.console.services import ConsoleServices
 from ariane.console.web.view_model import ChangeForm, View
-from ariane.errors import ArianeError, MessageRefused, NotFound, ServerUnavailable, UsageError
+from ariane.errors import ArianeError, MessageRefused, UsageError
 from ariane.model.message import ReceivedMessage
-from ariane.model.topic import dlq_topic, topic_name_fault
+from ariane.model.topic import topic_name_fault
 
 IDS_MAX = 1_000
 LOOKUPS_AT_ONCE = 16
@@ -124,33 +120,15 @@ async def _selected_letters(
     if not form.ids:
         raise UsageError("ids", None, "no dead letter is selected; select at least one")
     lookups = (admin.find_dead_letter(group, message_id) for message_id in dict.fromkeys(form.ids))
-    return await gather_bounded(lookups, LOOKUPS_AT_ONCE)
-
-
-async def all_matching(
-    services: ConsoleServices, admin: Admin, group: str, selection: DeadLetterFilter
-) -> list[ReceivedMessage]:
-    """Return all dead letters that match, oldest first.
-
-    Raises:
-        UsageError: a time is invalid, or more match than can be read: none is omitted silently.
-        ServerUnavailable: a broker did not respond.
-        NotFound: none matches.
-    """
-    found = await admin.search(dlq_topic(group), message_filter(selection, services.clock.now_ms()), limit=READ_MAX)
-    if found.unavailable:
-        raise ServerUnavailable(f"cannot read all dead letters of {group}: {'; '.join(map(str, found.unavailable))}")
-    if not found.messages:
-        raise NotFound("dead letter", f"of {group} that matches")
-    if found.matching is None or found.matching > READ_MAX:
-        raise UsageError("filter", None, f"more than {READ_MAX:,} dead letters match; restrict the time range")
-    return found.messages
+    messages = await gather_bounded(lookups, LOOKUPS_AT_ONCE)
+    # An offset id and a unique key may name the same dead letter.
+    return list({record_id(message): message for message in messages}.values())
 
 
 async def _plan(
     services: ConsoleServices, admin: Admin, group: str, messages: Sequence[ReceivedMessage], form: ResendForm
 ) -> list[ResendRow]:
-    outcomes = read_outcomes(services.settings.data_dir, group)
+    outcomes = await asyncio.to_thread(read_outcomes, services.settings.data_dir, group)
     faults: dict[str, str | None] = {}  # topic to the reason why it accepts no message; asked once per topic
     rows = []
     for message in messages:
@@ -174,7 +152,7 @@ async def _send(
     services: ConsoleServices, admin: Admin, group: str, messages: Sequence[ReceivedMessage], form: ResendForm
 ) -> list[ResendRow]:
     async with open_journal(services.settings.data_dir, group) as opened:
-        before = read_outcomes(services.settings.data_dir, group)
+        before = await asyncio.to_thread(read_outcomes, services.settings.data_dir, group)
         journal = RepeatingJournal(opened) if form.is_repeated else opened
         outcomes = await admin.resend_all(messages, topic=form.topic or None, journal=journal)
     after = {outcome.record_id: outcome for outcome in outcomes}

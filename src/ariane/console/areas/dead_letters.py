@@ -1,10 +1,15 @@
-"""Dead letters of a consumer group: a list by time, and each next to its original message."""
+"""Dead letters of a consumer group: a list by time, and each next to its original message.
+
+The list is read like that of messages: backwards in time, bounded, and it says what was not read.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Literal
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
 
+import msgspec
 from pydantic import Field
 
 from ariane.cluster.admin import Admin
@@ -12,44 +17,36 @@ from ariane.cluster.message_search import MessageFilter
 from ariane.cluster.message_sending import to_original
 from ariane.cluster.replay import RecordId, ReplayOutcome, original_topic
 from ariane.console.areas.admin_results import texts_of
+from ariane.console.areas.dead_letter_selection import (
+    DeadLetterFilter,
+    check_group_name,
+    message_filter,
+    query_key,
+)
+from ariane.console.areas.message_body import hex_rows, preview, text_of, visible
+from ariane.console.areas.message_lookup import SearchProgress, scan_progress, truncation_texts
+from ariane.console.areas.message_rows import PREVIEW_BYTES
+from ariane.console.areas.message_scan import ScanBudget, TopicScan
 from ariane.console.areas.resend_journal import read_outcomes
 from ariane.console.services import ConsoleServices
-from ariane.console.web import preferences
-from ariane.console.web.form_fields import parse_time_range
-from ariane.console.web.paging import Page
+from ariane.console.web.form_fields import OptionalInt
 from ariane.console.web.view_model import View
-from ariane.errors import ArianeError, MessageRefused, RouteNotFound, UsageError
+from ariane.errors import ArianeError, MessageRefused, RouteNotFound
 from ariane.model.message import KEYS, ORIGIN_MESSAGE_ID, RESERVED, TAGS, ReceivedMessage
-from ariane.model.topic import dlq_topic, group_name_fault
+from ariane.model.topic import dlq_topic
 
-READ_MAX = 10_000  # dead letters that one request reads
-PREVIEW_CHARS = 200
 BODY_CHARS = 20_000
+HEX_BYTES = 512
 SET_BY_SERVERS = RESERVED - {KEYS, TAGS}  # these two are the application's, although they have fields of their own
-
-
-class DeadLetterFilter(View):
-    """Selection of dead letters."""
-
-    key: str = ""
-    """Business key or unique key."""
-    tag: str = ""
-    """Tag."""
-    text: str = ""
-    """Text that the body contains."""
-    since: str = ""
-    """Became dead at this time or later: a duration before now (`2h`), a date and time (UTC unless it has an offset), or ms."""
-    until: str = ""
-    """Became dead before this time, in the same forms."""
 
 
 class DeadLetterQuery(DeadLetterFilter):
     """Which dead letters to list, newest first."""
 
-    page: int = Field(1, ge=1)
-    """Number of the page, from 1."""
+    before: OptionalInt = Field(None, ge=0)
+    """Continue with those that became dead before this time, in milliseconds since the epoch."""
     size: int = Field(50, ge=1, le=200)
-    """Rows of a page."""
+    """Rows of a page; twice as many if they became dead in the same millisecond."""
 
 
 class ResentView(View):
@@ -95,7 +92,7 @@ class DeadLetterRow(View):
     size: int
     """Size of the body in bytes."""
     preview: str | None
-    """Begin of the body; null if it is not text."""
+    """Begin of the body in one line; null if it is not text."""
     resent: ResentView | None
     """What became of it if it was resent from this console."""
 
@@ -112,11 +109,13 @@ class DeadLetterListView(View):
     topic: str
     """Dead-letter topic of the group."""
     matching: int | None
-    """Number of dead letters that match; null if a broker did not respond."""
+    """Number of dead letters that match; null if not all of the range were read, or a broker did not respond."""
     filter: DeadLetterFilter
     """The filter that was applied."""
-    letters: Page[DeadLetterRow]
+    items: list[DeadLetterRow]
     """The dead letters."""
+    progress: SearchProgress
+    """What was read, and the value of `before` to continue (`nextUntil`)."""
 
 
 class LetterCopy(View):
@@ -188,65 +187,77 @@ class DeadLetterView(View):
     """What became of it if it was resent from this console."""
 
 
-def check_group_name(group: str) -> None:
-    """Check a name before it becomes that of a topic and of a file.
+class _LetterPage(NamedTuple):
+    """Part of a list, newest first."""
 
-    Raises:
-        UsageError: it is not a valid group.
-    """
-    if reason := group_name_fault(group):
-        raise UsageError("group", group, reason)
+    items: list[DeadLetterRow]
+    unavailable: list[str]
+    progress: SearchProgress
 
 
-def message_filter(selection: DeadLetterFilter, now_ms: int) -> MessageFilter:
-    """Return the filter of a search; dates without an offset are in the time zone of the reader.
+class _PageRows:
+    """Rows of a page, by record. Of the messages themselves only their positions stay in memory."""
 
-    Raises:
-        UsageError: a time is invalid, or the range is empty.
-    """
-    since_ms, until_ms = parse_time_range(selection.since, selection.until, now_ms, zone=preferences.current().zone)
-    return MessageFilter(
-        key=selection.key.strip() or None,
-        tag=selection.tag.strip() or None,
-        text=selection.text or None,
-        since_ms=since_ms,
-        until_ms=until_ms,
-    )
+    def __init__(self, outcomes: dict[RecordId, ReplayOutcome]) -> None:
+        self._outcomes = outcomes
+        self._rows: dict[RecordId, DeadLetterRow] = {}
+
+    def keep(self, message: ReceivedMessage) -> ReceivedMessage:
+        """Store the row of a message, and return the message without its content."""
+        self._rows[record_id(message)] = letter_row(message, self._outcomes)
+        return msgspec.structs.replace(message, body=b"", properties={})
+
+    def rows_of(self, messages: Iterable[ReceivedMessage]) -> list[DeadLetterRow]:
+        """Return the rows of messages."""
+        return [self._rows[record_id(message)] for message in messages]
 
 
 async def dead_letter_list(services: ConsoleServices, group: str, query: DeadLetterQuery) -> DeadLetterListView:
     """Return one page of a group's dead letters, newest first. A group without dead letters has an empty list.
 
     Raises:
-        UsageError: the group or a time is invalid, or the page is too far from the newest dead letter.
+        UsageError: the group or a time is invalid.
     """
     check_group_name(group)
     as_of_ms = services.clock.now_ms()
-    wanted = query.page * query.size
-    if wanted > READ_MAX:
-        raise UsageError("page", query.page, f"only the newest {READ_MAX:,} can be listed; restrict the time range")
+    wanted = message_filter(query, as_of_ms)
+    if query.before is not None:
+        until_ms = query.before if wanted.until_ms is None else min(query.before, wanted.until_ms)
+        wanted = msgspec.structs.replace(wanted, until_ms=until_ms)
+    rows = _PageRows(await asyncio.to_thread(read_outcomes, services.settings.data_dir, group))
     admin = services.admin()
-    messages: list[ReceivedMessage] = []
-    matching: int | None = 0
-    unavailable: list[str] = []
+    page = _LetterPage([], [], SearchProgress(topics=1, all_topics=1))
     try:
-        found = await admin.search(dlq_topic(group), message_filter(query, as_of_ms), limit=wanted)
+        if wanted.key is None:
+            scan = TopicScan(
+                reader=admin,
+                clock=services.clock,
+                selection=wanted,
+                budget=ScanBudget(matches=query.size),
+                keep=rows.keep,
+            )
+            found = await scan.run(dlq_topic(group))
+            page = _LetterPage(rows.rows_of(found.messages), texts_of(found.unavailable), scan_progress(found))
+        else:
+            page = await _query_page(admin, group, wanted, rows)
     except RouteNotFound:
         # Brokers create the topic with the first dead letter. A group that does not exist is an error all the same.
         await admin.check_group(group)
-    else:
-        matching, unavailable = found.matching, texts_of(found.unavailable)
-        messages = found.messages[::-1][wanted - query.size :]
-    outcomes = await asyncio.to_thread(read_outcomes, services.settings.data_dir, group)
-    rows = [letter_row(message, outcomes) for message in messages]
-    total = matching if matching is not None else (query.page - 1) * query.size + len(rows)
-    page = Page[DeadLetterRow](
-        items=rows, total=total, page=query.page, size=query.size, sort="dead", order="desc", q=query.text
-    )
+    progress = page.progress
+    is_whole = not (page.unavailable or progress.next_until or progress.truncated or query.before is not None)
     return DeadLetterListView(
-        as_of_ms=as_of_ms, unavailable=unavailable, group=group, topic=dlq_topic(group), matching=matching,
-        filter=DeadLetterFilter(**query.model_dump(include=set(DeadLetterFilter.model_fields))), letters=page,
+        as_of_ms=as_of_ms, unavailable=page.unavailable, group=group, topic=dlq_topic(group),
+        matching=len(page.items) + progress.omitted if is_whole else None,
+        filter=DeadLetterFilter(**query.model_dump(include=set(DeadLetterFilter.model_fields))),
+        items=page.items, progress=progress,
     )  # fmt: skip
+
+
+async def _query_page(admin: Admin, group: str, wanted: MessageFilter, rows: _PageRows) -> _LetterPage:
+    """Look up a key or unique key in the brokers' indexes, which need no pages."""
+    found, messages = await query_key(admin, dlq_topic(group), wanted)
+    progress = SearchProgress(topics=1, all_topics=1, truncated=truncation_texts(found))
+    return _LetterPage(rows.rows_of(map(rows.keep, reversed(messages))), texts_of(found.unavailable), progress)
 
 
 async def dead_letter(services: ConsoleServices, group: str, message_id: str) -> DeadLetterView:
@@ -278,8 +289,8 @@ async def dead_letter(services: ConsoleServices, group: str, message_id: str) ->
         as_of_ms=as_of_ms,
         group=group,
         message_id=message.message_id,
-        dead=stored_copy(message),
-        original=None if original is None else stored_copy(original),
+        dead=letter_copy(message),
+        original=None if original is None else letter_copy(original),
         original_missing=missing,
         same_body=None if original is None else original.body == message.body,
         age_ms=None if original is None else message.store_ms - original.store_ms,
@@ -320,13 +331,22 @@ def compare_properties(dead: ReceivedMessage, original: ReceivedMessage | None) 
             state = "same"
         else:
             state = "added" if first is None else "removed" if last is None else "changed"
-        rows.append(PropertyRow(name=name, original=first, dead=last, state=state, is_reserved=name in SET_BY_SERVERS))
+        rows.append(
+            PropertyRow(
+                name=visible(name),
+                original=None if first is None else visible(first),
+                dead=None if last is None else visible(last),
+                state=state,
+                is_reserved=name in SET_BY_SERVERS,
+            )
+        )
     return sorted(rows, key=lambda row: (row.state == "same", row.is_reserved, row.name))
 
 
 def letter_row(message: ReceivedMessage, outcomes: dict[RecordId, ReplayOutcome]) -> DeadLetterRow:
     """Return the row of a dead letter."""
-    text = body_text(message.body)
+    head = message.body[:PREVIEW_BYTES]
+    is_text = text_of(head, is_part=len(message.body) > len(head)) is not None
     try:
         topic = original_topic(to_original(message))
     except MessageRefused:
@@ -338,20 +358,21 @@ def letter_row(message: ReceivedMessage, outcomes: dict[RecordId, ReplayOutcome]
         queue_id=message.queue.queue_id,
         queue_offset=message.queue_offset,
         original_topic=topic,
-        keys=list(message.keys),
-        tag=message.tags,
+        keys=[visible(key) for key in message.keys],
+        tag=visible(message.tags),
         born_ms=message.born_ms,
         dead_ms=message.store_ms,
         reconsume_times=message.reconsume_times,
         size=len(message.body),
-        preview=None if text is None else text[:PREVIEW_CHARS],
+        preview=preview(message.body) if is_text else None,
         resent=_resent(outcomes.get(record_id(message))),
     )
 
 
-def stored_copy(message: ReceivedMessage) -> LetterCopy:
+def letter_copy(message: ReceivedMessage) -> LetterCopy:
     """Return a message as the comparison shows it."""
-    text = body_text(message.body)
+    head = message.body[: BODY_CHARS * 4]  # a character has at most four bytes
+    text = text_of(head, is_part=len(message.body) > len(head))
     return LetterCopy(
         topic=message.queue.topic,
         broker=message.queue.broker,
@@ -363,18 +384,9 @@ def stored_copy(message: ReceivedMessage) -> LetterCopy:
         store_ms=message.store_ms,
         reconsume_times=message.reconsume_times,
         size=len(message.body),
-        body=None if text is None else text[:BODY_CHARS],
-        body_hex=message.body[:512].hex(" ") if text is None else None,
+        body=None if text is None else visible(text[:BODY_CHARS]),
+        body_hex=hex_rows(message.body[:HEX_BYTES]) if text is None else None,
     )
-
-
-def body_text(body: bytes) -> str | None:
-    """Return a body as text; None if it is not UTF-8, or contains control characters that no text has."""
-    try:
-        text = body.decode()
-    except UnicodeDecodeError:
-        return None
-    return None if any(char < " " and char not in "\t\n\r" for char in text) else text
 
 
 def record_id(message: ReceivedMessage) -> RecordId:

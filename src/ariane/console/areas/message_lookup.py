@@ -21,7 +21,7 @@ from ariane.cluster.connection import registered_servers
 from ariane.cluster.message_query import EVER_MS, PENDING_TOPICS, QueryResult, is_offset_id
 from ariane.cluster.message_search import MessageFilter
 from ariane.console.areas.message_rows import MessageRow, message_row, without_body
-from ariane.console.areas.message_scan import ScanBudget, TopicScan
+from ariane.console.areas.message_scan import ScanBudget, ScanResult, TopicScan
 from ariane.console.services import ConsoleServices
 from ariane.console.web import preferences
 from ariane.console.web.form_fields import parse_time_range
@@ -163,7 +163,19 @@ async def _scan(
         reader=admin, clock=services.clock, selection=selection, budget=ScanBudget(matches=MATCHES), keep=without_body
     )
     found = await scan.run(form.topic)
-    progress = SearchProgress(
+    return MessageListView(
+        as_of_ms=services.clock.now_ms(),
+        unavailable=[str(broker) for broker in found.unavailable],
+        kind=SearchKind.SCAN,
+        topic=form.topic,
+        items=[message_row(message) for message in found.messages],
+        progress=scan_progress(found),
+    )
+
+
+def scan_progress(found: ScanResult) -> SearchProgress:
+    """Return what the scan of a topic read, and what it did not."""
+    return SearchProgress(
         topics=1,
         all_topics=1,
         read=found.read,
@@ -171,14 +183,6 @@ async def _scan(
         complete_since_ms=found.complete_since_ms,
         omitted=found.omitted,
         next_until="" if found.complete_since_ms is None else str(found.complete_since_ms),
-    )
-    return MessageListView(
-        as_of_ms=services.clock.now_ms(),
-        unavailable=[str(broker) for broker in found.unavailable],
-        kind=SearchKind.SCAN,
-        topic=form.topic,
-        items=[message_row(message) for message in found.messages],
-        progress=progress,
     )
 
 
@@ -227,7 +231,25 @@ async def view_record(admin: Admin, message_id: str) -> ReceivedMessage | None:
 async def _query_topic(
     services: ConsoleServices, admin: Admin, topic: str, text: str, selection: MessageFilter
 ) -> MessageListView:
-    """Look up an id or key in the index of a topic, over all times: the time in a unique key is by the client's clock."""
+    found = await query_index(admin, topic, text, selection)
+    return _index_view(services, topic, text, found, selection, SearchProgress(topics=1, all_topics=1))
+
+
+async def query_index(
+    admin: Admin, topic: str, text: str, selection: MessageFilter, messages_max: int = INDEX_MATCHES_MAX
+) -> QueryResult:
+    """Look up an id or key in the index of a topic, over all times: the time in a unique key is by the client's clock.
+
+    Args:
+        admin: Operations on the cluster.
+        topic: Topic that stores the messages.
+        text: Unique key, in upper or lower case, or business key.
+        selection: Its range of store times.
+        messages_max: Maximum per broker.
+
+    Raises:
+        RouteNotFound: the topic does not exist.
+    """
     found = QueryResult([])
     for spelling in _spellings(text):
         found = await admin.query_by_key(
@@ -235,11 +257,11 @@ async def _query_topic(
             spelling,
             begin_ms=selection.since_ms or 0,
             end_ms=EVER_MS if selection.until_ms is None else selection.until_ms,
-            messages_max=INDEX_MATCHES_MAX,
+            messages_max=messages_max,
         )
         if found.messages:
             break
-    return _index_view(services, topic, text, found, selection, SearchProgress(topics=1, all_topics=1))
+    return found
 
 
 class AllTopicsResult(NamedTuple):
@@ -312,12 +334,16 @@ def _index_view(
     is_id = bool(own) or (not messages and _UNIQUE_KEY.fullmatch(text) is not None)
     # Messages of other ids may have this one as a business key, such as replies; they are not the message.
     messages = own or messages
-    truncated = [f"{broker}: {reason}" for broker, reason in found.truncated.items()]
     return MessageListView(
         as_of_ms=services.clock.now_ms(),
         unavailable=[str(broker) for broker in found.unavailable],
         kind=SearchKind.UNIQUE_KEY if is_id else SearchKind.KEY,
         topic=topic,
         items=[message_row(message) for message in sorted(messages, key=lambda one: one.store_ms, reverse=True)],
-        progress=progress.model_copy(update={"truncated": truncated}),
+        progress=progress.model_copy(update={"truncated": truncation_texts(found)}),
     )
+
+
+def truncation_texts(found: QueryResult) -> list[str]:
+    """Return the brokers that have more matches, each with the reason why they are not in the result."""
+    return [f"{broker}: {reason}" for broker, reason in found.truncated.items()]

@@ -10,7 +10,8 @@ from fastapi.responses import RedirectResponse
 
 from ariane.console.areas import dead_letter_export, dead_letter_resend, dead_letters, group_list
 from ariane.console.areas.dead_letter_resend import ResendForm
-from ariane.console.areas.dead_letters import DeadLetterFilter, DeadLetterQuery
+from ariane.console.areas.dead_letter_selection import DeadLetterFilter
+from ariane.console.areas.dead_letters import DeadLetterQuery
 from ariane.console.areas.group_list import GroupListQuery
 from ariane.console.web.dependencies import ListParameters, Services
 from ariane.console.web.downloads import download
@@ -40,7 +41,7 @@ async def dead_letters_page(
     view = await dead_letters.dead_letter_list(services, group, query)
     # The files contain what the list shows.
     filters = urlencode({name: value for name, value in view.filter.model_dump().items() if value})
-    return render(request, "dead_letters/list.html", view=view, filters=filters)
+    return render(request, "dead_letters/list.html", view=view, query=query, filters=filters)
 
 
 @router.post("/{group}/resend")
