@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,8 +11,12 @@ import pytest
 from fastapi.testclient import TestClient
 
 from ariane.console.app import create_app
+from ariane.console.http_server import ConsoleServer
+from ariane.console.security.accounts import ConsoleAccounts
+from ariane.console.security.roles import ConsoleRole
 from ariane.console.services import ConsoleServices, open_services
 from ariane.console.settings import ConsoleSettings
+from ariane.errors import ConfigError
 
 
 @pytest.fixture
@@ -49,3 +54,15 @@ def test_the_api_gets_errors_as_json(client: TestClient) -> None:
 def test_an_unknown_page_is_not_found(client: TestClient) -> None:
     assert client.get("/nothing").status_code == 404
     assert client.get("/api/v1/nothing").json() == {"status": 404, "error": "Not Found"}
+
+
+def test_an_address_of_another_machine_is_reported_with_its_option(tmp_path: Path) -> None:
+    ConsoleAccounts(tmp_path).add("ann", ConsoleRole.ADMIN, "a long enough password")
+    settings = ConsoleSettings(namesrv="127.0.0.1:1", data_dir=tmp_path, host="192.0.2.1", port=0)
+
+    async def start() -> None:
+        async with ConsoleServer(settings):
+            pass
+
+    with pytest.raises(ConfigError, match=r"bind.*192\.0\.2\.1.*specify an address of this machine"):
+        asyncio.run(start())

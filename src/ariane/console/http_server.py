@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import socket
 from types import TracebackType
 from typing import Self
@@ -90,6 +91,9 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
+        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            fix = f"cannot listen on it: {error.strerror}; specify an address of this machine"
+            raise ConfigError("bind", host, fix) from None
         raise ConfigError("port", port, f"cannot listen on {host}: {error.strerror}; specify another port") from None
     listener.setblocking(False)
     return listener
