@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from ariane.console.app import API_PREFIX, APIS, PAGES, create_app
+from ariane.console.app import APIS, PAGES, create_app
 from ariane.console.security.accounts import ConsoleAccounts
 from ariane.console.security.authentication import check_first_account
-from ariane.console.security.permissions import requirement
+from ariane.console.security.permissions import API_PREFIX, requirement
 from ariane.console.security.roles import ConsoleRole
 from ariane.console.services import ConsoleServices, open_services
 from ariane.console.settings import ConsoleSettings

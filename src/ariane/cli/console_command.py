@@ -6,7 +6,7 @@ import contextlib
 import importlib.util
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -14,17 +14,14 @@ from ariane.cli import auth_options, console_user_command, shared_options
 from ariane.cli import paths as homes
 from ariane.cli.console_options import DataDir
 from ariane.cli.help_format import create_app, examples
+from ariane.console.settings import DEFAULT_PORT, ConsoleSettings
 from ariane.errors import ConfigError
 from ariane.model.topic import TRACE_TOPIC
-
-if TYPE_CHECKING:
-    from ariane.console.settings import ConsoleSettings
 
 SUMMARY = """Run the web console of a cluster; subcommands manage its accounts.
 
 Works with Ariane's and Apache's brokers. Runs until SIGINT or SIGTERM."""
 PACKAGES = ("fastapi", "uvicorn", "jinja2", "python_multipart")  # of the extra `console`
-PORT = 8080
 
 app = create_app(SUMMARY, invoke_without_command=True)
 
@@ -55,7 +52,7 @@ def console(
     ] = "127.0.0.1",
     port: Annotated[
         int, typer.Option(parser=shared_options.port, metavar="PORT", help="HTTP port; 0 selects a free one.")
-    ] = PORT,
+    ] = DEFAULT_PORT,
     home: shared_options.TablesHome = None,
     data: DataDir = None,
     trace_topic: Annotated[
@@ -78,7 +75,6 @@ def console(
     if fault := install_fault():
         raise ConfigError("console", None, fault)
     from ariane.cli import run_server
-    from ariane.console.settings import ConsoleSettings
 
     client = auth_options.client_settings(access_key, secret_key)
     settings = ConsoleSettings(

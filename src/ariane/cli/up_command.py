@@ -1,6 +1,6 @@
 """`ariane up`: runs a name server, a broker and the console on this machine, optionally with demo traffic and the pipeline.
 
-up ─→ locked home ─→ ChildProcesses: namesrv, broker, console [, slave, pipeline] ─→ demo traffic | wait for Ctrl-C
+up ─→ locked home ─→ ChildProcesses: namesrv, broker [, slave], console [, pipeline] ─→ demo traffic | wait for Ctrl-C
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ariane.cli import console_command, run_server, server_ports, shared_options
 from ariane.cli import paths as homes
 from ariane.cli.child_processes import ChildProcess, ChildProcesses, ChildProcessFailed
 from ariane.cli.server_ports import BROKER_OFFSETS, LOOPBACK
+from ariane.console.settings import DEFAULT_PORT as CONSOLE_PORT
 from ariane.errors import ArianeError, UsageError
 from ariane.net.tasks import BackgroundTasks
 
@@ -27,7 +28,6 @@ T = TypeVar("T")
 
 NAMESRV_PORT = 9876
 BROKER_PORT = 10911
-CONSOLE_PORT = 8080
 INTERRUPTED = 130  # exit status after SIGINT, as in shells
 
 
@@ -143,7 +143,7 @@ def _choose_ports(
     slave = choose("--broker-port", 0, BROKER_OFFSETS) if has_slave else None
     if not has_console:
         return Ports(namesrv, broker, slave, None)
-    # Many programs use 8080, and a broker has to start whether or not one of them runs.
+    # Many programs use the console's port, and a broker has to start whether or not one of them runs.
     if console is None:
         console = server_ports.choose_next_port("--console-port", CONSOLE_PORT, print_line, reserved)
     else:
@@ -167,7 +167,7 @@ async def _up(home: Path, demo: bool, exit_after: bool, ports: Ports) -> None:
             # Not waited for: clients can use the broker while the console starts.
             tasks = BackgroundTasks("up")
             background.push_async_callback(tasks.close)
-            tasks.start(_start_optional(programs, home, serving, ports), "start the console")
+            tasks.start(_start_optional(programs, home, serving, ports), "start the slave and the console")
             work = _demo(programs, home, serving, exit_after, stop) if demo else _wait_for(stop)
             await _run_while_alive(work, programs)
 

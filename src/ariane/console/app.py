@@ -1,6 +1,6 @@
 """Wires the console: middleware, pages, REST API and static files into one application.
 
-create_app(settings) ─→ FastAPI; its lifespan opens `ConsoleServices`
+create_app(open_services(settings)) ─→ FastAPI; its lifespan opens the services
 """
 
 from __future__ import annotations
@@ -47,12 +47,11 @@ from ariane.console.pages import (
     transaction_pages,
 )
 from ariane.console.security.access_middleware import AccessMiddleware
+from ariane.console.security.permissions import API_PREFIX
 from ariane.console.security.security_headers import SecurityHeadersMiddleware
 from ariane.console.services import ConsoleServices
 from ariane.console.web import errors, static_assets
 from ariane.console.web.preferences import PreferencesMiddleware
-
-API_PREFIX = "/api/v1"
 
 PAGES: tuple[APIRouter, ...] = (
     overview_pages.router,
@@ -110,8 +109,10 @@ def create_app(services: AbstractAsyncContextManager[ConsoleServices]) -> FastAP
         openapi_url=f"{API_PREFIX}/openapi.json",
     )  # fmt: skip
     errors.register(app)
+    # The one that is added last is the outermost.
     app.add_middleware(AccessMiddleware)
-    app.add_middleware(SecurityHeadersMiddleware)  # the one that is added last is the outermost
+    app.add_middleware(SecurityHeadersMiddleware)
+    app.add_middleware(PreferencesMiddleware)
     # First: /cluster/list.query would be a page of the broker "list.query".
     for router in DASHBOARD:
         app.include_router(router)
@@ -119,5 +120,4 @@ def create_app(services: AbstractAsyncContextManager[ConsoleServices]) -> FastAP
         app.include_router(router, include_in_schema=False)
     for router in APIS:
         app.include_router(router, prefix=API_PREFIX)
-    app.add_middleware(PreferencesMiddleware)
     return app

@@ -9,6 +9,7 @@ import functools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from ariane.client.validation import name_servers
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.cluster.admin import Admin
 from ariane.console.alerts.alert_service import AlertService
@@ -78,10 +79,9 @@ async def open_services(settings: ConsoleSettings, *, clock: Clock = SYSTEM_CLOC
     """Yield the services of a console; close connections and background tasks at the end."""
     sign = functools.partial(signing.sign, settings.credentials) if settings.credentials else None
     health = ServerHealth(clock)
-    name_servers = [text.strip() for text in settings.namesrv.split(";") if text.strip()]
     async with (
         GuardedPool(health=health, sign=sign, clock=clock) as peers,
-        LiveCluster(name_servers, health=health, sign=sign, clock=clock) as live,
+        LiveCluster(name_servers(settings.namesrv), health=health, sign=sign, clock=clock) as live,
     ):
         services = ConsoleServices(settings=settings, peers=peers, live=live, clock=clock)
         try:

@@ -18,8 +18,8 @@ router = APIRouter()
 @router.get("/preferences")
 async def set_preferences(
     request: Request,
-    theme: Literal["auto", "light", "dark"] | None = None,
-    language: Literal["en", "zh"] | None = None,
+    theme: preferences.Theme | None = None,
+    language: preferences.Language | None = None,
     zone: Literal["browser", "utc"] | None = None,
     next: str | None = None,
 ) -> Response:

@@ -8,15 +8,16 @@ from __future__ import annotations
 import re
 from contextvars import ContextVar
 from datetime import UTC, tzinfo
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 from urllib.parse import unquote
 from zoneinfo import ZoneInfo
 
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-LANGUAGES = {"en": "English", "zh": "中文"}
-THEMES = ("auto", "light", "dark")  # auto: as the operating system
+Language = Literal["en", "zh"]
+Theme = Literal["auto", "light", "dark"]  # auto: as the operating system
+LANGUAGES, THEMES = get_args(Language), get_args(Theme)
 LANGUAGE_COOKIE = "ariane_language"
 THEME_COOKIE = "ariane_theme"
 ZONE_COOKIE = "ariane_zone"  # IANA name of the browser's zone, set by app.js
@@ -28,7 +29,7 @@ ZONE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+){0,2}")
 class Preferences(NamedTuple):
     """How pages are shown to one reader."""
 
-    language: str = "en"  # key of LANGUAGES
+    language: str = "en"  # one of LANGUAGES
     theme: str = "auto"  # one of THEMES
     zone: tzinfo = UTC  # of all times
     zone_name: str = "UTC"  # IANA name
