@@ -72,8 +72,12 @@ def token_of(client: TestClient) -> str:
     return identity.csrf_token
 
 
-def audit(tmp_path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+def audit(tmp_path: Path, name: str = "audit.jsonl") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]
+
+
+def refusals(tmp_path: Path) -> list[dict[str, Any]]:
+    return audit(tmp_path, "audit_refused.jsonl")
 
 
 # --- local access ---
@@ -116,7 +120,7 @@ def test_a_proxy_ends_local_access(open_client: Open) -> None:
 def test_other_pages_cannot_use_local_access(open_client: Open, headers: dict[str, str], tmp_path: Path) -> None:
     response = open_client().post("/api/v1/topics", headers=headers)
     assert response.status_code == 403
-    assert audit(tmp_path)[-1]["outcome"] == "refused"
+    assert refusals(tmp_path)[-1]["outcome"] == "refused"
 
 
 def test_pages_need_the_token_with_local_access_and_scripts_do_not(open_client: Open, tmp_path: Path) -> None:
@@ -198,10 +202,10 @@ def test_wrong_names_and_passwords_get_the_same_answer(
     assert wrong.text.replace("admin-1", "") == unknown.text.replace("admin-2", "")
     assert "wrong password" not in wrong.text
     assert client.get("/api/v1/overview").status_code == 401
-    entry = audit(tmp_path)[-1]
+    entry = refusals(tmp_path)[-1]
     assert (entry["outcome"], entry["account"], entry["address"]) == ("refused", "", "testclient")
     assert "admin-2" in entry["detail"]
-    assert "wrong password" not in json.dumps(audit(tmp_path))
+    assert "wrong password" not in json.dumps(refusals(tmp_path))
 
 
 def test_logins_are_limited(open_client: Open, accounts: ConsoleAccounts, clock: FakeClock) -> None:
@@ -260,7 +264,7 @@ def test_roles(open_client: Open, accounts: ConsoleAccounts, tmp_path: Path) -> 
         ConsoleRole.OPERATOR: [200, 404, 403],
         ConsoleRole.ADMIN: [200, 404, 404],
     }
-    entry = audit(tmp_path)[1]
+    entry = refusals(tmp_path)[0]
     assert (entry["account"], entry["outcome"], entry["detail"]) == (
         "viewer-1", "refused", "This needs the role operator; viewer-1 is viewer.",
     )  # fmt: skip

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ariane.cluster.connection import Change
-from ariane.console.security.audit_log import ANONYMOUS_PER_MINUTE_MAX, AuditEntry, AuditLog, AuditQuery
+from ariane.console.security.audit_log import REFUSED_PER_MINUTE_MAX, AuditEntry, AuditLog, AuditQuery
 from ariane.console.security.audit_notes import begin_notes, note, watch_changes
 from ariane.protocol.codes import RequestCode
 from ariane.testing.clock import FakeClock
@@ -74,17 +74,50 @@ def test_long_fields_are_cut(tmp_path: Path) -> None:
     assert log.path.stat().st_size < 3_000
 
 
+def test_long_methods_and_addresses_are_cut(tmp_path: Path) -> None:
+    log = AuditLog(tmp_path)
+    log.record(entry(1, method="X" * 60_000, address="y" * 60_000))
+    assert log.path.stat().st_size < 300
+
+
+def test_lone_surrogates_do_not_prevent_an_entry(tmp_path: Path) -> None:
+    log = AuditLog(tmp_path)
+    log.record(entry(1, detail="group \ud800"))
+    assert next(log.read(AuditQuery())).detail == "group ?"
+
+
 def test_requests_without_log_in_cannot_flood_the_log(tmp_path: Path) -> None:
     clock = FakeClock()
     log = AuditLog(tmp_path, clock=clock)
-    for number in range(ANONYMOUS_PER_MINUTE_MAX + 40):
+    for number in range(REFUSED_PER_MINUTE_MAX + 40):
         log.record(entry(number, account=""))
-    assert len(times(log)) == ANONYMOUS_PER_MINUTE_MAX
+    assert len(times(log)) == REFUSED_PER_MINUTE_MAX
     log.record(entry(1_000))
     assert next(log.read(AuditQuery())).detail == "40 requests without log-in were not recorded"
     clock.advance(60)
     log.record(entry(1_001, account=""))
     assert times(log)[:2] == [1_001, 1_000]
+
+
+def test_refused_requests_of_an_account_cannot_flood_the_log(tmp_path: Path) -> None:
+    log = AuditLog(tmp_path, clock=FakeClock())
+    for number in range(REFUSED_PER_MINUTE_MAX + 1):
+        log.record(entry(number, account="eve", outcome="refused"))
+    log.record(entry(500, account="ann", outcome="refused", detail="no"))
+    assert times(log, AuditQuery(text="eve refused /topics")) == [500, *range(REFUSED_PER_MINUTE_MAX - 1, -1, -1)]
+    assert next(log.read(AuditQuery())).detail == "1 refused request of eve was not recorded; no"
+
+
+def test_refused_requests_never_displace_changes(tmp_path: Path) -> None:
+    clock = FakeClock()
+    log = AuditLog(tmp_path, clock=clock, file_bytes_max=1_000, files_max=2)
+    log.record(entry(0))
+    for number in range(1, 200):
+        clock.advance(60)
+        log.record(entry(number, account=number % 2 * "eve", outcome="refused"))
+    log.record(entry(200))
+    kept = times(log)
+    assert len(kept) < 30 and kept[:2] == [200, 199] and kept[-1] == 0, "in order, and the change is still there"
 
 
 def test_a_disk_that_fails_is_an_error(tmp_path: Path) -> None:

@@ -126,11 +126,13 @@ def test_a_page_elsewhere_cannot_use_the_session(client: TestClient) -> None:
         assert "Another web page" in response.json()["errMsg"]
 
 
-def test_a_wrong_password_is_refused_and_limited(client: TestClient) -> None:
+def test_a_wrong_password_is_refused_and_limited(client: TestClient, tmp_path: Path) -> None:
     fields = {"username": "admin", "password": "wrong"}
     answers = [client.post("/login/login.do", data=fields).json() for _ in range(7)]
     assert {answer["status"] for answer in answers} == {-1}
     assert answers[0]["errMsg"] != answers[-1]["errMsg"]  # the last one says how long to wait
+    entries = [json.loads(line) for line in (tmp_path / "audit_refused.jsonl").read_text().splitlines()]
+    assert [entry["path"] for entry in entries] == ["/login/login.do"] * 7
 
 
 def test_what_4_9_4_does_not_have_is_an_error_with_a_reason(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 from pydantic import ConfigDict
 
 from ariane.console.security.audit_log import AuditEntry
@@ -29,8 +30,10 @@ class LoginForm(ChangeForm):
     """Path of the page to continue with."""
 
 
-async def log_in(services: ConsoleServices, form: LoginForm, *, address: str, user_agent: str) -> str:
-    """Start a session and return its token.
+async def log_in(
+    services: ConsoleServices, form: LoginForm, *, address: str, user_agent: str, path: str = "/login"
+) -> str:
+    """Start a session and return its token. `path`: that of the request, for the audit entry.
 
     Raises:
         LoginRefused: name or password is wrong, or there were too many attempts.
@@ -41,17 +44,15 @@ async def log_in(services: ConsoleServices, form: LoginForm, *, address: str, us
         token, account = await services.authenticator.log_in(name, password, address=address, user_agent=user_agent)
     except LoginRefused as error:
         status = 429 if error.wait_seconds else 401
-        await _record(services, address, outcome="refused", status=status, detail=f"log-in of {name!r}: {error}")
+        detail = f"log-in of {name!r}: {error}"
+        await _record(services, AuditEntry(0, "", address, "POST", path, "refused", status, detail=detail))
         raise
-    await _record(services, address, account=account.name, role=account.role.value, outcome="done", detail="log-in")
+    role = account.role.value
+    await _record(services, AuditEntry(0, account.name, address, "POST", path, "done", 303, role=role, detail="log-in"))
     return token
 
 
-async def _record(
-    services: ConsoleServices, address: str, *, account: str = "", role: str = "", outcome: str, status: int = 303,
-    detail: str,
-) -> None:  # fmt: skip
-    entry = AuditEntry(
-        services.clock.now_ms(), account, address, "POST", "/login", outcome, status, role=role, detail=detail
-    )
+async def _record(services: ConsoleServices, entry: AuditEntry) -> None:
+    """Write an entry with the current time."""
+    entry = msgspec.structs.replace(entry, time_ms=services.clock.now_ms())
     await asyncio.to_thread(services.audit.record, entry)

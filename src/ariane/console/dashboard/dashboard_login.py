@@ -40,7 +40,9 @@ async def log_in(request: Request, services: Services, parameters: Parameters) -
     values = await _with_json(request, parameters)
     form = LoginForm(name=values.text("username"), password=values.text("password"))
     agent = request.headers.get("user-agent", "")
-    token = await login.log_in(services, form, address=address_of(request), user_agent=agent)
+    token = await login.log_in(
+        services, form, address=address_of(request), user_agent=agent, path=request.scope["path"]
+    )  # fmt: skip
     account = services.accounts.find(form.name.strip())
     assert account is not None
     role = ADMIN if account.role is ConsoleRole.ADMIN else ORDINARY

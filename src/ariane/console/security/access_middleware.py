@@ -193,7 +193,7 @@ class AccessMiddleware:
         )
         try:
             await asyncio.to_thread(services.audit.record, entry)
-        except OSError:
+        except (OSError, ValueError):
             # The change is done: an error in its place would make people repeat it.
             log.exception("Cannot write the audit entry %s", entry)
 

@@ -1,16 +1,20 @@
 """The audit log: who changed what, from where, when and with which result. Append-only JSON lines in the data directory.
 
-    audit.jsonl      the newest entries; fsync after each
-    audit.1.jsonl …  older files, up to FILES_MAX
+    audit.jsonl             the newest entries of accounts; fsync after each
+    audit.1.jsonl …         older files, up to FILES_MAX
+    audit_refused.jsonl …   refused requests and those without a log-in, rotated by themselves: a flood of these cannot
+                            rotate entries of changes away
 
-Passwords, secret keys and message bodies are never written: an entry contains the request's path, the names in it, and the
-summaries of the changes that `Admin` executed, but no form field.
+Passwords, secret keys and message bodies are never written: an entry contains the request's path, the names in it, notes
+about the result, and the summaries of the changes that `Admin` executed.
 """
 
 from __future__ import annotations
 
+import heapq
 import os
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
@@ -24,9 +28,11 @@ FILE_BYTES_MAX = 8 * 1024 * 1024  # about 25,000 entries
 FILES_MAX = 10
 DETAIL_CHARACTERS_MAX = 2_000
 TARGET_CHARACTERS_MAX = 500
+NAME_CHARACTERS_MAX = 64  # account and address
+METHOD_CHARACTERS_MAX = 16  # the HTTP parser accepts any length
 
-# Requests without a log-in could fill the log until entries of changes are rotated away.
-ANONYMOUS_PER_MINUTE_MAX = 60
+# Refused requests of one account, and all requests without a log-in: more in a minute are only counted.
+REFUSED_PER_MINUTE_MAX = 60
 
 
 class AuditEntry(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -38,7 +44,7 @@ class AuditEntry(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
         address: Address that it came from.
         method: HTTP method.
         path: Path of the URL, without its query.
-        outcome: "done", "refused" (not permitted) or "failed".
+        outcome: "done", "dry run", "refused" (not permitted) or "failed".
         status: HTTP status.
         role: ConsoleRole of the account.
         target: Names in the path, for example a topic.
@@ -79,9 +85,9 @@ class AuditLog:
 
     Args:
         data_dir: Directory of the console's files.
-        clock: Time that limits entries of requests without a log-in.
+        clock: Time that limits entries of refused requests.
         file_bytes_max: Size from which a new file is started.
-        files_max: Files that are retained, including the one that is written.
+        files_max: Files of each kind that are retained, including the one that is written.
     """
 
     def __init__(
@@ -92,14 +98,15 @@ class AuditLog:
         file_bytes_max: int = FILE_BYTES_MAX,
         files_max: int = FILES_MAX,
     ) -> None:
-        self.path = data_dir / "audit.jsonl"  # the file that is written
+        self.path = data_dir / "audit.jsonl"  # the newest entries of changes
+        self._changes = _EntryFiles(self.path, file_bytes_max, files_max)  # and those before
+        # Of requests that were refused or had no log-in.
+        self._refused = _EntryFiles(data_dir / "audit_refused.jsonl", file_bytes_max, files_max)
         self._clock = clock
-        self._file_bytes_max = file_bytes_max
-        self._files_max = files_max
         self._lock = threading.Lock()  # entries are written in threads: an fsync must not stop the event loop
-        self._window_start_s = clock.monotonic()  # start of the minute of `_anonymous_count`
-        self._anonymous_count = 0  # entries without a log-in within this minute
-        self._suppressed_count = 0  # of them, those that were not written
+        self._window_start_s = clock.monotonic()  # start of the minute of `_refused_counts`
+        self._refused_counts: Counter[str] = Counter()  # refused requests of this minute by account; "": without log-in
+        self._suppressed: Counter[str] = Counter()  # of them, those that were not written and not yet reported
 
     def record(self, entry: AuditEntry) -> None:
         """Append an entry and flush it to the disk. Blocks: call it in a thread.
@@ -108,24 +115,23 @@ class AuditLog:
             OSError: the disk failed or is full.
         """
         with self._lock:
-            if not entry.account and self._is_flood():
+            is_refused = not entry.account or entry.outcome == "refused"
+            if is_refused and self._is_flood(entry.account):
                 return
-            if self._suppressed_count and entry.account:
-                note = f"{entry.detail}; {self._suppressed_count} requests without log-in were not recorded".lstrip(
-                    "; "
-                )
-                entry = msgspec.structs.replace(entry, detail=note)
-                self._suppressed_count = 0
-            self._append(_bounded(entry))
+            if self._suppressed:
+                notes = [_suppressed_text(account, count) for account, count in self._suppressed.items()]
+                # Before the detail, which may be cut.
+                entry = msgspec.structs.replace(entry, detail="; ".join(filter(None, (*notes, entry.detail))))
+            (self._refused if is_refused else self._changes).append(_bounded(entry))
+            self._suppressed.clear()
 
     def read(self, query: AuditQuery) -> Iterator[AuditEntry]:
         """Yield the matching entries, the newest first. Blocks: call it in a thread."""
         words = query.text.casefold().split()
-        for path in self._files():
-            for line in reversed(_lines(path)):
-                entry = _decode(line)
-                if entry is not None and _matches(entry, query, words):
-                    yield entry
+        files = (self._changes.read(), self._refused.read())
+        for entry in heapq.merge(*files, key=lambda entry: entry.time_ms, reverse=True):
+            if _matches(entry, query, words):
+                yield entry
 
     def page(self, query: AuditQuery, *, offset: int, size: int) -> tuple[list[AuditEntry], int]:
         """Return a page of the matching entries and their total number. Blocks: call it in a thread."""
@@ -136,17 +142,38 @@ class AuditLog:
             total += 1
         return entries, total
 
-    def _files(self) -> list[Path]:
-        """Return the existing files, the newest first."""
-        return [path for path in (self.path, *map(self._rotated, range(1, self._files_max))) if path.exists()]
+    def _is_flood(self, account: str) -> bool:
+        now_s = self._clock.monotonic()
+        if now_s - self._window_start_s >= 60:
+            self._window_start_s = now_s
+            self._refused_counts.clear()
+        self._refused_counts[account] += 1
+        is_flood = self._refused_counts[account] > REFUSED_PER_MINUTE_MAX
+        if is_flood:
+            self._suppressed[account] += 1
+        return is_flood
 
-    def _rotated(self, number: int) -> Path:
-        return self.path.with_name(f"{self.path.stem}.{number}{self.path.suffix}")
 
-    def _append(self, entry: AuditEntry) -> None:
-        create_private_directory(self.path.parent)
+class _EntryFiles:
+    """A file of entries with the older ones that it replaced: audit.jsonl, audit.1.jsonl, …"""
+
+    def __init__(self, path: Path, file_bytes_max: int, files_max: int) -> None:
+        self._path = path
+        self._file_bytes_max = file_bytes_max
+        self._files_max = files_max
+
+    def read(self) -> Iterator[AuditEntry]:
+        """Yield all entries, the newest first."""
+        for path in (self._path, *map(self._rotated, range(1, self._files_max))):
+            for line in reversed(_lines(path)):
+                if (entry := _decode(line)) is not None:
+                    yield entry
+
+    def append(self, entry: AuditEntry) -> None:
+        """Append an entry and flush it to the disk."""
+        create_private_directory(self._path.parent)
         line = msgspec.json.encode(entry) + b"\n"
-        handle = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, PRIVATE_MODE)
+        handle = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, PRIVATE_MODE)
         with os.fdopen(handle, "rb+", buffering=0) as file:
             size = file.seek(0, os.SEEK_END)
             if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
@@ -154,33 +181,27 @@ class AuditLog:
             file.write(line)
             os.fsync(file.fileno())
         if size == 0:
-            sync_directory(self.path.parent)
+            sync_directory(self._path.parent)
         if size + len(line) >= self._file_bytes_max:
             self._rotate()
+
+    def _rotated(self, number: int) -> Path:
+        return self._path.with_name(f"{self._path.stem}.{number}{self._path.suffix}")
 
     def _rotate(self) -> None:
         # From the oldest on: a crash between two steps leaves a gap in the numbers, and no file is lost.
         for number in range(self._files_max - 1, 0, -1):
-            source = self._rotated(number - 1) if number > 1 else self.path
+            source = self._rotated(number - 1) if number > 1 else self._path
             if source.exists():
                 source.replace(self._rotated(number))
-        sync_directory(self.path.parent)
-
-    def _is_flood(self) -> bool:
-        now_s = self._clock.monotonic()
-        if now_s - self._window_start_s >= 60:
-            self._window_start_s, self._anonymous_count = now_s, 0
-        self._anonymous_count += 1
-        is_flood = self._anonymous_count > ANONYMOUS_PER_MINUTE_MAX
-        self._suppressed_count += is_flood
-        return is_flood
+        sync_directory(self._path.parent)
 
 
 def _lines(path: Path) -> list[bytes]:
     try:
         return path.read_bytes().splitlines()
     except FileNotFoundError:
-        return []  # rotated away since the files were listed
+        return []  # never written, or being rotated
 
 
 def _decode(line: bytes) -> AuditEntry | None:
@@ -203,11 +224,24 @@ def _matches(entry: AuditEntry, query: AuditQuery, words: list[str]) -> bool:
     return all(word in text for word in words)
 
 
+def _suppressed_text(account: str, count: int) -> str:
+    requests = "request" if count == 1 else "requests"
+    kind = f"{count} refused {requests} of {account}" if account else f"{count} {requests} without log-in"
+    return f"{kind} {'was' if count == 1 else 'were'} not recorded"
+
+
 def _bounded(entry: AuditEntry) -> AuditEntry:
     return msgspec.structs.replace(
         entry,
-        account=entry.account[:64],
-        path=entry.path[:TARGET_CHARACTERS_MAX],
-        target=entry.target[:TARGET_CHARACTERS_MAX],
-        detail=entry.detail[:DETAIL_CHARACTERS_MAX],
+        account=_cut(entry.account, NAME_CHARACTERS_MAX),
+        address=_cut(entry.address, NAME_CHARACTERS_MAX),
+        method=_cut(entry.method, METHOD_CHARACTERS_MAX),
+        path=_cut(entry.path, TARGET_CHARACTERS_MAX),
+        target=_cut(entry.target, TARGET_CHARACTERS_MAX),
+        detail=_cut(entry.detail, DETAIL_CHARACTERS_MAX),
     )
+
+
+def _cut(text: str, characters_max: int) -> str:
+    # Clients can send lone surrogates in JSON, which no file can contain.
+    return text[:characters_max].encode(errors="replace").decode()
