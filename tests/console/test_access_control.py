@@ -330,6 +330,13 @@ def test_every_response_has_security_headers(open_client: Open, accounts: Consol
         assert (headers.get("cache-control") == "no-store") is not path.startswith("/static")
 
 
+def test_headers_with_malformed_urls_are_no_errors(open_client: Open, accounts: ConsoleAccounts) -> None:
+    client = open_client()
+    assert client.post("/login", data={"name": "x"}, headers={"Origin": "http://[x"}).status_code == 403
+    response = client.get("/topics", headers={"HX-Request": "true", "HX-Current-URL": "http://[x/topics"})
+    assert (response.status_code, response.headers["hx-redirect"]) == (401, "/login?next=%2Ftopics")
+
+
 def test_every_route_has_a_row_in_the_table_of_roles(open_client: Open) -> None:
     application: Any = open_client().app
     # The application nests included routers, so their routes are read from the routers themselves.

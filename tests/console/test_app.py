@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from ariane.console.app import create_app
@@ -66,3 +67,18 @@ def test_an_address_of_another_machine_is_reported_with_its_option(tmp_path: Pat
 
     with pytest.raises(ConfigError, match=r"bind.*192\.0\.2\.1.*specify an address of this machine"):
         asyncio.run(start())
+
+
+def test_unexpected_errors_have_the_headers_of_other_responses(client: TestClient) -> None:
+    def fail() -> None:
+        raise RuntimeError("secret")
+
+    app = client.app
+    assert isinstance(app, FastAPI)
+    app.add_api_route("/broken", fail)
+    response = TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False).get("/broken")
+    assert response.status_code == 500
+    assert "secret" not in response.text
+    expected = client.get("/nothing").headers
+    for name in ("content-security-policy", "cache-control", "x-frame-options", "referrer-policy"):
+        assert response.headers[name] == expected[name]

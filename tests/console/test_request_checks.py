@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from ariane.console.security.permissions import requirement
-from ariane.console.security.request_checks import is_own_host, is_same_origin, is_through_proxy, local_path
+from ariane.console.security.request_checks import (
+    is_own_host,
+    is_same_origin,
+    is_through_proxy,
+    local_path,
+    page_path,
+    path_after_login,
+)
 from ariane.console.security.roles import ConsoleRole
 
 
@@ -30,6 +37,7 @@ def test_names_of_rebinding_attacks(host: str) -> None:
         ({"origin": "http://evil.example"}, False),
         ({"origin": "null"}, False),
         ({"origin": ""}, False),
+        ({"origin": "http://[x"}, False),
         ({"sec-fetch-site": "same-origin"}, True),
         ({"sec-fetch-site": "none"}, True),
         ({"sec-fetch-site": "same-site"}, False),
@@ -49,6 +57,7 @@ def test_proxies_announce_themselves() -> None:
 @pytest.mark.parametrize("path", ["/topics", "/topics/a%20b?q=x&page=2", "/trace/%E4%B8%AD", "/"])
 def test_local_paths(path: str) -> None:
     assert local_path(path) == path
+    assert path_after_login(path) == path
 
 
 @pytest.mark.parametrize(
@@ -59,7 +68,19 @@ def test_local_paths(path: str) -> None:
     ],
 )  # fmt: skip
 def test_other_paths_lead_home(path: str | None) -> None:
-    assert local_path(path) == "/"
+    assert path_after_login(path) == "/"
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("http://console:8080/topics?q=a%20b", "/topics?q=a%20b"), ("https://[::1]:8080/groups/g#x", "/groups/g#x"),
+        ("http://[x/topics", "/topics"), ("http://console", "/"), ("http://a//evil.example", "/"), ("//evil.example", "/"),
+        ("javascript:alert(1)", "/"), ("", "/"), (None, "/"),
+    ],
+)  # fmt: skip
+def test_pages_of_urls(url: str | None, path: str) -> None:
+    assert page_path(url) == path
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from ariane.console.areas import login
 from ariane.console.areas.login import LoginForm
 from ariane.console.security.authentication import LoginRefused
 from ariane.console.security.identity import address_of, identity_of
-from ariane.console.security.request_checks import local_path
+from ariane.console.security.request_checks import path_after_login
 from ariane.console.security.session_cookie import clear_session_cookie, set_session_cookie
 from ariane.console.web.dependencies import Services
 from ariane.console.web.rendering import render
@@ -24,7 +24,7 @@ TEMPLATE = "login/login.html"
 @router.get("/login")
 async def login_page(request: Request, next: str = "") -> Response:
     """Return the log-in form, or continue if the reader is logged in."""
-    target = local_path(next)
+    target = path_after_login(next)
     if identity_of(request) is not None:
         return RedirectResponse(target, status_code=303)
     return render(request, TEMPLATE, next=target, name="", is_refused=False, wait_minutes=0)
@@ -33,7 +33,7 @@ async def login_page(request: Request, next: str = "") -> Response:
 @router.post("/login")
 async def log_in(request: Request, services: Services, form: Annotated[LoginForm, Form()]) -> Response:
     """Log in and continue with the page that the reader wanted."""
-    target, address = local_path(form.next), address_of(request)
+    target, address = path_after_login(form.next), address_of(request)
     try:
         token = await login.log_in(
             services, form, address=address, user_agent=request.headers.get("user-agent", "")

@@ -7,8 +7,9 @@ from typing import Literal
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
+from ariane.console.security.request_checks import local_path, page_path
 from ariane.console.web import preferences
-from ariane.console.web.rendering import local_path, render
+from ariane.console.web.rendering import render
 
 MAX_AGE_S = 365 * 24 * 3600
 
@@ -27,7 +28,8 @@ async def set_preferences(
 
     A GET: the links work without scripts and before log-in.
     """
-    response = RedirectResponse(local_path(next or request.headers.get("referer", "/")), status_code=303)
+    target = local_path(next) if next else page_path(request.headers.get("referer"))
+    response = RedirectResponse(target, status_code=303)
     utc = {"utc": "1", "browser": "0", None: None}[zone]
     for name, value in (
         (preferences.THEME_COOKIE, theme),

@@ -12,7 +12,7 @@ import hmac
 import logging
 from http import HTTPStatus
 from typing import cast
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -228,8 +228,7 @@ def _login_redirect(request: Request) -> Response | None:
     if errors.is_api(request):
         return None
     if is_htmx(request):
-        page = urlsplit(request.headers.get("hx-current-url", ""))
-        target = f"{page.path}?{page.query}" if page.query else page.path
+        target = request_checks.page_path(request.headers.get("hx-current-url"))
         # htmx would swap the log-in page into a part of the current page.
         headers = {"HX-Redirect": _login_path(target)}
         return Response("", HTTPStatus.UNAUTHORIZED, headers)
@@ -242,5 +241,5 @@ def _login_redirect(request: Request) -> Response | None:
 
 
 def _login_path(target: str) -> str:
-    path = request_checks.local_path(target)
+    path = request_checks.path_after_login(target)
     return "/login" if path == request_checks.HOME else f"/login?next={quote(path, safe='')}"

@@ -10,12 +10,13 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Mapping
-from urllib.parse import urlsplit
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 NEXT_CHARACTERS_MAX = 2_000
 HOME = "/"
 
+_AUTHORITY = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\[\]:@/?#]+)(:[0-9]*)?")
+_SCHEME_AND_HOST = re.compile(r"https?://[^/?#\\]+")
 # A browser removes tabs and line feeds from URLs and treats a backslash as a slash: "/\\evil.example" leads elsewhere.
 _LOCAL_PATH = re.compile(r"/(?![/\\])[^\\\x00-\x20\x7f]*")
 # Headers that proxies add. A request through a proxy is not local, whatever the address of the connection.
@@ -35,10 +36,8 @@ def is_loopback_host(host: str) -> bool:
 
 def host_name(authority: str) -> str:
     """Return the host of a Host header, without its port; empty if it is malformed."""
-    try:
-        return urlsplit(f"//{authority}").hostname or ""
-    except ValueError:
-        return ""
+    match = _AUTHORITY.fullmatch(authority)
+    return match[1].strip("[]").lower() if match else ""
 
 
 def is_own_host(headers: Mapping[str, str], bound_host: str) -> bool:
@@ -70,13 +69,22 @@ def is_same_origin(headers: Mapping[str, str]) -> bool:
     if origin is None:
         return True
     # Only host and port are compared: behind a proxy that ends TLS this server does not see the scheme.
-    authority = urlsplit(origin).netloc.lower() if "://" in origin else ""
+    authority = origin.partition("://")[2].lower()
     return bool(authority) and authority == headers.get("host", "").lower()
 
 
 def local_path(text: str | None) -> str:
-    """Return a path of this server to continue with after the log-in; the home page if `text` is anything else."""
-    if not text or len(text) > NEXT_CHARACTERS_MAX or not _LOCAL_PATH.fullmatch(text):
-        return HOME
-    path = urlsplit(text).path
-    return HOME if path in ("/login", "/logout") else text
+    """Return a path of this server, with its query, to continue with; the home page if `text` is anything else."""
+    is_local = text and len(text) <= NEXT_CHARACTERS_MAX and _LOCAL_PATH.fullmatch(text)
+    return text if text and is_local else HOME
+
+
+def path_after_login(text: str | None) -> str:
+    """Return the path to continue with after the log-in: `local_path`, but not the log-in itself."""
+    path = local_path(text)
+    return HOME if re.split("[?#]", path)[0] in ("/login", "/logout") else path
+
+
+def page_path(url: str | None) -> str:
+    """Return the path and query of a page from its URL, as browsers send it; the host is dropped: a header may name any."""
+    return local_path(_SCHEME_AND_HOST.sub("", url or "", count=1))

@@ -6,6 +6,8 @@ not run.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 CONTENT_SECURITY_POLICY = "; ".join(
@@ -43,16 +45,20 @@ class SecurityHeadersMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        is_page = not scope["path"].startswith(_STATIC_PREFIX)
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = list(message.get("headers", ()))
-                present = {name.lower() for name, _ in headers}
-                headers += [header for header in _HEADERS if header[0] not in present]
-                if is_page and b"cache-control" not in present:
-                    headers.append((b"cache-control", PAGE_CACHE_CONTROL.encode()))
-                message = {**message, "headers": headers}
+                message = {**message, "headers": with_security_headers(scope["path"], message.get("headers", ()))}
             await send(message)
 
         await self._app(scope, receive, send_with_headers)
+
+
+def with_security_headers(path: str, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Return the headers of the response for a path, with those of this module that are not among them."""
+    result = list(headers)
+    present = {name.lower() for name, _ in result}
+    result += [header for header in _HEADERS if header[0] not in present]
+    if not path.startswith(_STATIC_PREFIX) and b"cache-control" not in present:
+        result.append((b"cache-control", PAGE_CACHE_CONTROL.encode()))
+    return result

@@ -18,6 +18,7 @@ from ariane import errors
 from ariane.console.security.audit_notes import note
 from ariane.console.security.authentication import LoginRefused
 from ariane.console.security.dashboard_paths import is_dashboard_path
+from ariane.console.security.security_headers import with_security_headers
 from ariane.console.web import rendering
 
 log = logging.getLogger("ariane.console")
@@ -90,4 +91,8 @@ def _http_error(request: Request, error: Exception) -> Response:
 
 def _unexpected_error(request: Request, error: Exception) -> Response:
     log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return answer(request, "Unexpected error; the console's log has the details.", HTTPStatus.INTERNAL_SERVER_ERROR)
+    text = "Unexpected error; the console's log has the details."
+    response = answer(request, text, HTTPStatus.INTERNAL_SERVER_ERROR)
+    # Starlette sends this response outside of all middleware.
+    response.raw_headers[:] = with_security_headers(request.scope["path"], response.raw_headers)
+    return response

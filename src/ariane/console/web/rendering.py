@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import cache
 from typing import Any
-from urllib.parse import quote, unquote, urlencode, urlsplit
+from urllib.parse import quote, unquote, urlencode
 
 from fastapi import Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
@@ -19,6 +19,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 import ariane
 from ariane.console.security.audit_notes import note
 from ariane.console.security.identity import identity_of
+from ariane.console.security.request_checks import page_path
 from ariane.console.security.roles import ConsoleRole
 from ariane.console.web import preferences, static_assets, text_format, translation
 
@@ -63,7 +64,7 @@ def changed(request: Request, notice: str, *, location: str | None = None) -> Re
     note(notice)  # for the audit entry of the request
     if is_htmx(request) and location is None:
         return _notice(request, notice, "success", headers={"HX-Trigger": "console-changed"})
-    target = location or local_path(request.headers.get("referer", "/"))
+    target = location or page_path(request.headers.get("referer"))
     response: Response
     if is_htmx(request):
         response = Response(status_code=204, headers={"HX-Redirect": target})
@@ -99,17 +100,6 @@ def failed(request: Request, message: str, *, status: int) -> HTMLResponse:
 def is_htmx(request: Request) -> bool:
     """Return whether htmx sent the request, for a part of a page."""
     return request.headers.get("HX-Request") == "true"
-
-
-def local_path(url: str) -> str:
-    """Return the path and query of a URL. Its host is dropped: a header or parameter may name any."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return "/"
-    # Browsers read "//host" and "/\\host" as another host, and remove control characters before they look.
-    path = "/" + parts.path.translate(dict.fromkeys(range(33))).lstrip("/\\")
-    return f"{path}?{parts.query}" if parts.query else path
 
 
 def _notice(
