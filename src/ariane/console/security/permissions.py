@@ -116,7 +116,9 @@ RULES: tuple[PathRule, ...] = (
 
 def is_unsafe(method: str, path: str) -> bool:
     """Return whether a request may change something. Scripts call the dashboard's `.do` paths by any method."""
-    return method not in SAFE_METHODS or path.endswith(".do")
+    # Elsewhere a path may end with the name of a client or group, and names may end with anything.
+    is_dashboard_change = path.endswith(".do") and dashboard_paths.is_dashboard_path(path)
+    return method not in SAFE_METHODS or is_dashboard_change
 
 
 def requirement(method: str, path: str) -> Requirement:
