@@ -317,6 +317,22 @@ def test_large_bodies_are_refused(open_client: Open, accounts: ConsoleAccounts) 
     assert client.post("/login", content=chunks(), headers=form).status_code == 413
 
 
+def test_large_bodies_are_accepted_only_where_messages_are_sent(open_client: Open, accounts: ConsoleAccounts) -> None:
+    client = open_client()
+    paths = ("/api/v1/topics/t/nothing", "/topic/nothing.do", "/api/v1/groups/g/nothing", "/consumer/nothing.do")
+    statuses = [
+        client.post(path, content=b"x" * 1_100_000, auth=("operator-1", PASSWORD)).status_code for path in paths
+    ]
+    assert statuses == [404, 404, 413, 413]
+
+
+def test_forms_with_too_many_fields_are_refused(open_client: Open, accounts: ConsoleAccounts) -> None:
+    client = open_client()
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    assert client.post("/login", content=b"a=&" * 3_000, headers=form).status_code == 413
+    assert client.post("/login", content=b"ids=&" * 1_500, headers=form).status_code != 413
+
+
 def test_every_response_has_security_headers(open_client: Open, accounts: ConsoleAccounts) -> None:
     client = open_client()
     for path in ("/login", "/", "/api/v1/overview", "/nothing", "/static/console.css"):

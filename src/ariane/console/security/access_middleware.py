@@ -27,14 +27,7 @@ from ariane.console.security.authentication import LoginRefused
 from ariane.console.security.dashboard_paths import is_dashboard_path
 from ariane.console.security.identity import STATE_KEY, Identity, address_of, identity_of
 from ariane.console.security.permissions import Requirement, is_unsafe, requirement
-from ariane.console.security.request_body import (
-    ANONYMOUS_BODY_MAX,
-    BODY_MAX,
-    CSRF_HEADER,
-    bounded,
-    take_form_token,
-    too_large,
-)
+from ariane.console.security.request_body import CSRF_HEADER, body_max, bounded, take_form_token, too_large
 from ariane.console.security.session_cookie import session_token
 from ariane.console.services import ConsoleServices
 from ariane.console.web import errors
@@ -108,7 +101,7 @@ class AccessMiddleware:
             HTTPException: it may not.
         """
         identity = identity_of(request)
-        limit = BODY_MAX if identity else ANONYMOUS_BODY_MAX
+        limit = body_max(request.scope["path"], is_identified=identity is not None)
         length = request.headers.get("content-length", "")
         if length.isdecimal() and int(length) > limit:  # the server checks its form; `bounded` counts other bodies
             raise too_large(limit)

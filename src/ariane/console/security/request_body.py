@@ -12,8 +12,18 @@ CSRF_FIELD = "csrf_token"
 CSRF_HEADER = "x-csrf-token"
 
 ANONYMOUS_BODY_MAX = 64 * 1024  # a log-in
+BODY_MAX = 1024 * 1024  # the largest: 1,000 dead letters of a batch
 # A message of 4 MiB (RocketMQ's limit); a form may encode each of its bytes by three.
-BODY_MAX = 16 * 1024 * 1024
+MESSAGE_BODY_MAX = 16 * 1024 * 1024
+FIELDS_MAX = 2_000  # of a form
+_MESSAGE_PATHS = ("/topics/", "/api/v1/topics/", "/topic/")  # where messages are sent
+
+
+def body_max(path: str, *, is_identified: bool) -> int:
+    """Return how many bytes the body of a request may have."""
+    if not is_identified:
+        return ANONYMOUS_BODY_MAX
+    return MESSAGE_BODY_MAX if path.startswith(_MESSAGE_PATHS) else BODY_MAX
 
 
 def too_large(limit: int) -> HTTPException:
@@ -40,6 +50,9 @@ async def take_form_token(receive: Receive) -> tuple[str, Receive]:
     """Read a URL-encoded form; return its CSRF token, and a `receive` with the other fields.
 
     The field is removed because the models of forms refuse fields that they do not define.
+
+    Raises:
+        HTTPException: the form has too many fields.
     """
     chunks = []
     while True:
@@ -50,7 +63,11 @@ async def take_form_token(receive: Receive) -> tuple[str, Receive]:
         if not message.get("more_body", False):
             break
     prefix = f"{CSRF_FIELD}=".encode()
-    fields = b"".join(chunks).split(b"&")
+    body = b"".join(chunks)
+    # Counted before they are split: 16 MiB of "&" would become objects of several hundred MiB.
+    if body.count(b"&") >= FIELDS_MAX:
+        raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"The form has more than {FIELDS_MAX:,} fields.")
+    fields = body.split(b"&")
     tokens = [field[len(prefix) :] for field in fields if field.startswith(prefix)]
     rest = b"&".join(field for field in fields if not field.startswith(prefix))
     token = unquote_to_bytes(tokens[0]).decode(errors="replace") if tokens else ""
