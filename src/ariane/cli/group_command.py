@@ -133,8 +133,7 @@ def _print_lag(session: AdminSession, group: str, topic: str | None, *, clears: 
     data = lag_data(found, owners)
     for row, queue in zip(data["queues"], found.queues, strict=True):
         row["oldestMs"] = ages.by_queue.get(queue.queue)
-    clients = len(states.connections.connections) if states is not None else 0
-    data["clients"] = None if states is not None and states.connections.unavailable else clients
+    data["clients"] = 0 if states is None else states.connections.clients
     if clears and session.is_terminal:
         typer.echo(CLEAR_SCREEN, nl=False)
     session.show(data, *_lag_text(found, ages, owners, data["clients"]))

@@ -99,9 +99,7 @@ class GroupSummary(NamedTuple):
     @property
     def clients(self) -> int | None:
         """Number of connected clients; None if a broker did not respond."""
-        if self.connections is None:
-            return 0
-        return None if self.connections.unavailable else len(self.connections.connections)
+        return 0 if self.connections is None else self.connections.clients
 
     @property
     def version(self) -> int | None:

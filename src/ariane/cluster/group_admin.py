@@ -47,6 +47,7 @@ SYSTEM_GROUPS = frozenset(
         "CID_SYS_RMQ_TRANS",
     }
 )
+BROADCASTING = ("BROADCASTING", 0)  # message model of a heartbeat, by name or as an enum's index
 
 
 class GroupConnections(msgspec.Struct, frozen=True):
@@ -73,6 +74,16 @@ class GroupConnections(msgspec.Struct, frozen=True):
     consume_from_where: str | int | None
     subscriptions: dict[str, SubscriptionData]
     unavailable: tuple[BrokerUnavailable, ...]
+
+    @property
+    def clients(self) -> int | None:
+        """Number of connected clients; None if a broker did not respond."""
+        return None if self.unavailable else len(self.connections)
+
+    @property
+    def is_broadcasting(self) -> bool:
+        """Whether every client receives every message, and stores its offsets itself."""
+        return self.message_model in BROADCASTING
 
 
 class GroupNames(NamedTuple):

@@ -13,6 +13,7 @@ from ariane.client.validation import name_servers
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.cluster.admin import Admin
 from ariane.console.alerts.alert_service import AlertService
+from ariane.console.live.client_states import ClientStates
 from ariane.console.live.guarded_pool import GuardedPool
 from ariane.console.live.live_cluster import LiveCluster, SnapshotSource
 from ariane.console.live.server_health import ServerHealth
@@ -59,6 +60,7 @@ class ConsoleServices:
         # Evaluates its rules while it is open as a context manager.
         self.alerts = AlertService(settings.data_dir, live=live, cluster=settings.namesrv, clock=clock)
         self.subscription_checks = SubscriptionChecks(source=self, clock=clock)  # of the groups on pages
+        self.client_states = ClientStates(source=self, clock=clock)  # of the group whose page is open, for all its tabs
         self._peers = peers  # shared by all requests
 
     def admin(self, *, is_dry_run: bool = False) -> Admin:
@@ -89,4 +91,5 @@ async def open_services(settings: ConsoleSettings, *, clock: Clock = SYSTEM_CLOC
                 yield services
         finally:
             await services.subscription_checks.close()
+            await services.client_states.close()
         services.sessions.save()

@@ -193,14 +193,10 @@ async def group_clients(services: ConsoleServices, group: str) -> GroupClientsVi
     Raises:
         NotFound: no broker has the group; the message lists similar names.
     """
-    as_of_ms = services.clock.now_ms()
-    admin = services.admin()
-    connections = await admin.consumer_connections(group)
-    if connections is None:
-        await admin.check_group(group)
-        return clients_view(group, None, as_of_ms=as_of_ms)
-    states = await admin.consumer_states(group, connections)
-    return clients_view(group, states, as_of_ms=as_of_ms)
+    states = await services.client_states.fetch(group)
+    if states.found is None:
+        await services.admin().check_group(group)
+    return clients_view(group, states.found, as_of_ms=states.at_ms)
 
 
 async def client_state(

@@ -5,21 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from ariane.cluster.admin import Admin
-from ariane.cluster.connection import BrokerUnavailable
-from ariane.cluster.consumer_status import BlockedQueue, ConsumerStates, find_blocked, queue_owners
-from ariane.cluster.group_admin import GroupConnections
+from ariane.cluster.consumer_status import BlockedQueue, find_blocked, queue_owners
 from ariane.cluster.group_lag import GroupLag, QueueLag, UnconsumedAges, total_of
 from ariane.console.areas.admin_results import texts_of
 from ariane.console.areas.drain_forecast import DrainForecast, forecast_drain, shrink_rates
+from ariane.console.live.client_states import SharedStates
 from ariane.console.live.live_history import group_key
 from ariane.console.services import ConsoleServices
 from ariane.console.web.paging import ListQuery, Page, SortKey, paginate
 from ariane.console.web.view_model import View
 from ariane.model.message import MessageQueue
 from ariane.model.topic import retry_topic
-
-BROADCASTING = ("BROADCASTING", 0)  # message model of the heartbeat, by name or as an enum's index
 
 
 class QueueProgressRow(View):
@@ -129,20 +125,16 @@ SORT_KEYS: dict[str, SortKey[QueueProgressRow]] = {
 class _GroupState:
     """What the brokers and clients responded about one group."""
 
-    def __init__(self, lag: GroupLag, ages: UnconsumedAges, connections: GroupConnections | None) -> None:
+    def __init__(self, lag: GroupLag, ages: UnconsumedAges, states: SharedStates) -> None:
         self.lag = lag
         self.ages = ages
-        self.connections = connections
-        self.states: ConsumerStates | None = None  # None without clients
+        self.as_of_ms = states.at_ms
+        self.clients = states.found  # None without clients
 
     @property
     def unavailable(self) -> list[str]:
-        parts: list[BrokerUnavailable] = [*self.lag.unavailable, *self.ages.unavailable]
-        if self.states is not None:
-            parts += self.states.unavailable
-        elif self.connections is not None:
-            parts += self.connections.unavailable
-        return texts_of(parts)
+        silent = self.clients.unavailable if self.clients is not None else ()
+        return texts_of((*self.lag.unavailable, *self.ages.unavailable, *silent))
 
 
 async def group_progress(services: ConsoleServices, group: str, query: ListQuery) -> GroupProgressView:
@@ -152,24 +144,23 @@ async def group_progress(services: ConsoleServices, group: str, query: ListQuery
         NotFound: no broker has the group; the message lists similar names.
         UsageError: the query names an unknown column.
     """
-    as_of_ms = services.clock.now_ms()
-    state = await _fetch_state(services.admin(), group)
+    state = await _fetch_state(services, group)
     snapshot = await services.live.snapshot()
-    connections, lag = state.connections, state.lag
-    states = state.states.states if state.states is not None else {}
-    blocked = [queue for client in states.values() for queue in find_blocked(client, as_of_ms)]
+    lag, connections = state.lag, state.clients.connections if state.clients is not None else None
+    states = state.clients.states if state.clients is not None else {}
+    blocked = [queue for client in states.values() for queue in find_blocked(client, state.as_of_ms)]
     rows = queue_rows(group, lag.queues, state.ages, queue_owners(states), blocked)
     trend = shrink_rates(snapshot.history.series(group_key(group), "lag"))
     return GroupProgressView(
-        as_of_ms=as_of_ms,
+        as_of_ms=state.as_of_ms,
         unavailable=state.unavailable,
         group=group,
         tps=lag.consume_tps,
         lag=lag.total,
         known_lag=sum(queue.lag for queue in lag.queues if queue.lag is not None),
         oldest_age_ms=max((row.oldest_age_ms for row in rows if row.oldest_age_ms is not None), default=None),
-        clients=0 if connections is None else None if connections.unavailable else len(connections.connections),
-        is_broadcasting=connections is not None and connections.message_model in BROADCASTING,
+        clients=0 if connections is None else connections.clients,
+        is_broadcasting=connections is not None and connections.is_broadcasting,
         forecast=forecast_drain(lag.total, lag.consume_tps, trend),
         topics=topic_rows(rows, lag.queues),
         blocked=[blocked_row(queue) for queue in blocked],
@@ -177,14 +168,12 @@ async def group_progress(services: ConsoleServices, group: str, query: ListQuery
     )
 
 
-async def _fetch_state(admin: Admin, group: str) -> _GroupState:
-    lag, connections = await asyncio.gather(admin.group_lag(group), admin.consumer_connections(group))
-    if connections is None and not any(queue.consumer_offset for queue in lag.queues):
+async def _fetch_state(services: ConsoleServices, group: str) -> _GroupState:
+    admin = services.admin()
+    lag, states = await asyncio.gather(admin.group_lag(group), services.client_states.fetch(group))
+    if states.found is None and not any(queue.consumer_offset for queue in lag.queues):
         await admin.check_group(group)
-    state = _GroupState(lag, await admin.unconsumed_ages(lag), connections)
-    if connections is not None:
-        state.states = await admin.consumer_states(group, connections)
-    return state
+    return _GroupState(lag, await admin.unconsumed_ages(lag), states)
 
 
 def queue_rows(
