@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -115,6 +116,49 @@ def test_an_unknown_destination_must_be_specified() -> None:
     assert build_message(original(0, topic="orders"), "again", "").topic == "again"
     with pytest.raises(MessageRefused, match="cannot be decompressed"):
         build_message(original(0, sys_flag=1), "T", "")
+
+
+# --- the journal ---
+
+
+class HeldJournal:
+    """A journal whose writes wait until a test releases them."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.released = threading.Event()
+        self.outcomes: list[ReplayOutcome] = []
+
+    def is_sent(self, place: RecordId) -> bool:
+        return False
+
+    def message_id_of(self, place: RecordId) -> str | None:
+        return None
+
+    def write(self, outcomes: list[ReplayOutcome]) -> None:
+        self.begun.set()
+        assert self.released.wait(60)
+        self.outcomes += outcomes
+
+
+def test_the_event_loop_runs_while_outcomes_are_stored_and_a_cancelled_replay_stores_them() -> None:
+    journal, target = HeldJournal(), FakeTarget()
+
+    async def cancel() -> None:
+        pace = ReplayPace(20.0, FakeClock(is_auto=True))
+        task = asyncio.create_task(replay(listed(original(0)), target, journal, pace=pace))
+        while not journal.begun.is_set():
+            await asyncio.sleep(0)  # a write on the event loop would wait for the release below
+        task.cancel()
+        await asyncio.sleep(0)
+        assert not task.done()
+        journal.released.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    assert [one.state for one in journal.outcomes] == ["sending"]
+    assert target.sent == []
 
 
 # --- how fast ---

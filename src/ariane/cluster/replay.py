@@ -131,7 +131,7 @@ class ReplayJournal(Protocol):
         ...
 
     def write(self, outcomes: list[ReplayOutcome]) -> None:
-        """Store outcomes durably: they survive a kill of the process."""
+        """Store outcomes durably: they survive a kill of the process. Blocks, and is called in a thread."""
         ...
 
 
@@ -250,7 +250,7 @@ async def replay(
         if due and done.stop_reason is None and stop is not None and stop.is_set():
             done = done._replace(stop_reason="stopped")
         if done.stop_reason is not None:
-            journal.write([sending.outcome(one, "unsent", error=done.stop_reason) for one in due])
+            await _write(journal, [sending.outcome(one, "unsent", error=done.stop_reason) for one in due])
             done = done._replace(unsent=done.unsent + len(due))
         elif due:
             await pace.wait(len(due))
@@ -259,6 +259,17 @@ async def replay(
             done = done._replace(ok=done.ok + ok, failed=done.failed + len(due) - ok, stop_reason=why)
         on_progress(done)
     return done
+
+
+async def _write(journal: ReplayJournal, outcomes: list[ReplayOutcome]) -> None:
+    """Store outcomes in a thread: a write waits for the disk, and the event loop serves other tasks meanwhile."""
+    writing = asyncio.ensure_future(asyncio.to_thread(journal.write, outcomes))
+    try:
+        await asyncio.shield(writing)
+    except asyncio.CancelledError:
+        # The caller closes the journal next.
+        await asyncio.wait([writing])
+        raise
 
 
 async def _chunks(originals: AsyncIterator[OriginalMessage], size: int) -> AsyncIterator[list[OriginalMessage]]:
@@ -300,7 +311,7 @@ class _ChunkSender:
                 outcomes.append(self.outcome(one, "unsent", error=str(error)))
             else:
                 ready.append((one, message))
-        self._journal.write([self.outcome(one, "sending", message) for one, message in ready])
+        await _write(self._journal, [self.outcome(one, "sending", message) for one, message in ready])
         # Messages of one key are sent sequentially, all others concurrently.
         by_key: dict[object, list[tuple[OriginalMessage, Message]]] = {}
         for number, (one, message) in enumerate(ready):
@@ -309,7 +320,7 @@ class _ChunkSender:
         errors: list[ArianeError] = []
         for some in await asyncio.gather(*(self._send_in_order(those, errors) for those in by_key.values())):
             outcomes += some
-        self._journal.write(outcomes)
+        await _write(self._journal, outcomes)
         away = [one.error for one in outcomes if one.state == "unsent"] + [
             str(error) for error in errors if isinstance(error, UNAVAILABLE)
         ]

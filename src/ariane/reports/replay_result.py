@@ -77,6 +77,10 @@ async def replay_into(
             return await replay(originals, target, journal, topic=topic, pace=pace, stop=stop, on_progress=on_progress)
 
 
+class ResultInUse(ConfigError):
+    """Another replay writes its result to the file."""
+
+
 class ResultFile:
     """The journal of a replay: `with ResultFile(path) as journal`. On exit it is merged into FILE. Locks out other replays."""
 
@@ -98,12 +102,12 @@ class ResultFile:
             fcntl.flock(self._journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._journal.close()
-            raise ConfigError(
+            raise ResultInUse(
                 "--result", str(self._path), "in use by another replay; wait for it or use another file"
             ) from None
         if os.fstat(self._journal.fileno()).st_nlink == 0:  # another replay ended between open and flock
             self._journal.close()
-            raise ConfigError("--result", str(self._path), "was in use by another replay: run the command again")
+            raise ResultInUse("--result", str(self._path), "was in use by another replay: run the command again")
         self._load(self._journal)
         return self
 

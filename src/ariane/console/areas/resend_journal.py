@@ -1,11 +1,13 @@
 """Journals of resent dead letters: one file per group in the console's directory, so that no dead letter is resent by mistake.
 
-DATA_DIR/resent/<group>.jsonl     `ariane.reports.replay_result.ResultFile`: the last outcome of each dead letter
+DATA_DIR/resent/<group>.jsonl     `ariane.reports.replay_result.ResultFile`: the last outcome of each dead letter;
+                                  of a group with more than 200 characters sha256.<hash of its name>.jsonl
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,9 +16,10 @@ import msgspec
 
 from ariane.cluster.replay import RecordId, ReplayJournal, ReplayOutcome
 from ariane.errors import ConfigError, ServerUnavailable, StoreError
-from ariane.reports.replay_result import ResultFile
+from ariane.reports.replay_result import ResultFile, ResultInUse
 
 DIRECTORY = "resent"
+NAME_CHARS_MAX = 200  # file names have at most 255 bytes, with the endings of the journal
 DIRECTORY_MODE = 0o700  # message ids and error texts are for operators only
 
 
@@ -41,7 +44,10 @@ class RepeatingJournal:
 
 def journal_path(data_dir: Path, group: str) -> Path:
     """Return the journal of a group, whose name was validated: it has neither dots nor slashes."""
-    return data_dir / DIRECTORY / f"{group}.jsonl"
+    name = group
+    if len(name) > NAME_CHARS_MAX:
+        name = f"sha256.{hashlib.sha256(group.encode()).hexdigest()}"
+    return data_dir / DIRECTORY / f"{name}.jsonl"
 
 
 def read_outcomes(data_dir: Path, group: str) -> dict[RecordId, ReplayOutcome]:
@@ -75,8 +81,11 @@ async def open_journal(data_dir: Path, group: str) -> AsyncIterator[ResultFile]:
     # Opening and closing read and write whole files.
     try:
         await asyncio.to_thread(journal.__enter__)
+    except ResultInUse as error:
+        reason = "another resend of this group is running; repeat it when that one has ended"
+        raise ServerUnavailable(f"cannot resend dead letters of {group}: {reason}") from error
     except ConfigError as error:
-        raise ServerUnavailable(f"cannot resend dead letters of {group}: {error.fix}") from error
+        raise ServerUnavailable(f"cannot resend dead letters of {group}: {path}: {error.fix}") from error
     try:
         yield journal
     finally:
