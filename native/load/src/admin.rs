@@ -1,0 +1,80 @@
+//! Single requests before a load: creation of a topic, the first offsets of its queues.
+
+use std::io::Write;
+use std::time::Duration;
+
+use crate::connection::{connect, Input};
+use crate::frame::{Form, Frame};
+
+const UPDATE_AND_CREATE_TOPIC: i16 = 17;
+const GET_MIN_OFFSET: i16 = 31;
+const READ_AND_WRITE: &str = "6";
+
+/// A connection that waits for each answer.
+pub struct AdminConnection {
+    stream: std::net::TcpStream,
+    input: Input,
+    opaque: i32,
+}
+
+impl AdminConnection {
+    pub fn open(broker: &str, timeout: Duration) -> Result<AdminConnection, String> {
+        let stream = connect(broker)?;
+        stream.set_read_timeout(Some(timeout)).map_err(|error| error.to_string())?;
+        Ok(AdminConnection { stream, input: Input::new(), opaque: 0 })
+    }
+
+    /// Create a topic with so many queues, or change the number of its queues.
+    pub fn create_topic(&mut self, topic: &str, queues: u32) -> Result<(), String> {
+        let queues = queues.to_string();
+        let fields = [
+            ("topic", topic),
+            ("defaultTopic", "TBW102"),
+            ("readQueueNums", &queues),
+            ("writeQueueNums", &queues),
+            ("perm", READ_AND_WRITE),
+            ("topicFilterType", "SINGLE_TAG"),
+            ("topicSysFlag", "0"),
+            ("order", "false"),
+        ];
+        self.request(UPDATE_AND_CREATE_TOPIC, &fields, |_| Ok(()))
+            .map_err(|fault| format!("cannot create topic {topic}: {fault}"))
+    }
+
+    /// Return the first offset of a queue.
+    pub fn min_offset(&mut self, topic: &str, queue: u32) -> Result<i64, String> {
+        let number = queue.to_string();
+        let offset =
+            |frame: &Frame<'_>| frame.number("offset").ok_or_else(|| "the answer has no number offset".to_owned());
+        self.request(GET_MIN_OFFSET, &[("topic", topic), ("queueId", &number)], offset)
+            .map_err(|fault| format!("cannot get the first offset of queue {queue} of {topic}: {fault}"))
+    }
+
+    fn request<T>(
+        &mut self,
+        code: i16,
+        fields: &[(&str, &str)],
+        take: impl Fn(&Frame<'_>) -> Result<T, String>,
+    ) -> Result<T, String> {
+        self.opaque += 1;
+        let request = Form::Json.encode(code, self.opaque, fields, b"").bytes;
+        self.stream.write_all(&request).map_err(|error| error.to_string())?;
+        loop {
+            while let Some(frame) = self.input.next_frame()? {
+                let head = frame.head(&mut 0)?;
+                if head.opaque != self.opaque {
+                    continue; // a request of the broker
+                }
+                if head.code != 0 {
+                    return Err(format!("code {}: {}", head.code, frame.remark().unwrap_or_default()));
+                }
+                return take(&frame);
+            }
+            match self.input.read_from(&mut self.stream) {
+                Ok(0) => return Err("the broker closed the connection".to_owned()),
+                Ok(_) => {}
+                Err(error) => return Err(format!("no answer to request {code}: {error}")),
+            }
+        }
+    }
+}
