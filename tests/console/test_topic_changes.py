@@ -52,6 +52,8 @@ def test_a_topic_is_created_on_all_brokers_or_on_selected_ones(cluster: Scripted
     assert result.notice == "created topic mails with 8 queues on broker-a, broker-b"
     assert cluster.topics[SECOND]["mails"].read_queue_nums == 8
     run(topic_changes.create_topic, CreateTopicForm(topic="logs", brokers=("broker-b",), queues=2, permission="write"))
+    single = run(topic_changes.create_topic, CreateTopicForm(topic="single", brokers=("broker-b",), queues=1))
+    assert single.notice == "created topic single with 1 queue on broker-b"
     assert "logs" not in cluster.topics[FIRST]
     assert (cluster.topics[SECOND]["logs"].write_queue_nums, cluster.topics[SECOND]["logs"].perm) == (2, 2)
 
@@ -178,6 +180,18 @@ def test_totals_are_unknown_while_a_broker_does_not_respond(cluster: ScriptedClu
     assert (view.messages, view.stored_tps, view.last_message_ms, view.is_complete) == (None, None, None, False)
     assert view.queues == 6, "name servers know the queues"
     assert view.unavailable == ["Broker broker-b b:1 did not respond: connection to b:1: refused"]
+
+
+def test_forms_offer_brokers_and_groups_of_a_topic(cluster: ScriptedCluster, run: Run) -> None:
+    cluster.groups = {FIRST: ("billing",), SECOND: ("mail",)}
+    view = run(topic_details.topic_form, "orders")
+    assert (view.kind, view.brokers, view.groups) == ("normal", ["broker-a", "broker-b"], ["billing", "mail"])
+    cluster.down.add(SECOND)
+    view = run(topic_details.topic_form, "orders")
+    assert view.groups == ["billing"]
+    assert view.unavailable == ["Broker broker-b b:1 did not respond: connection to b:1: refused"]
+    with pytest.raises(RouteNotFound):
+        run(topic_details.topic_form, "missing")
 
 
 def test_a_broker_without_the_topic_does_not_make_its_totals_unknown(cluster: ScriptedCluster, run: Run) -> None:

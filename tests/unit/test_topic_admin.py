@@ -26,7 +26,7 @@ from ariane.errors import (
     RouteNotFound,
     ServerUnavailable,
 )
-from ariane.model.topic import TopicConfig
+from ariane.model.topic import TopicConfig, permission_words
 from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
@@ -437,3 +437,10 @@ def test_unknown_traffic_and_lag_are_printed_as_unknown() -> None:
     (output,) = outputs(script, stats_all, topic="T", activeTopic=True)
     assert output.text.splitlines()[1].split() == ["T", "G", *["unknown"] * 5]
     assert {missing.addr for missing in output.unavailable} == {MASTER, SLAVE, OTHER}
+
+
+def test_words_of_a_permission_ignore_the_bits_that_grant_nothing() -> None:
+    # 7 is the default topic's: read, write, and a template for topics that are created with the first send.
+    assert [permission_words(perm) for perm in (7, 6, 4, 2, 1, 0)] == [
+        "read-write", "read-write", "read", "write", "none", "none",
+    ]  # fmt: skip

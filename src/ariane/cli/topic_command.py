@@ -10,6 +10,7 @@ import typer
 from ariane.cli import admin_session, auth_options, shared_options
 from ariane.cli.admin_session import AdminSession
 from ariane.cli.help_format import HelpCommand, create_app, examples
+from ariane.model.topic import PERMISSIONS, permission_words
 
 if TYPE_CHECKING:
     from ariane.cluster.admin import Admin
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from ariane.reports.report import Table
 
 app = create_app("Manage topics and print their offsets.")
-
-PERMISSIONS = {"read": 4, "write": 2, "read-write": 6}
 
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="Topic name.", parser=shared_options.topic_name)]
 Perm = Annotated[
@@ -34,10 +33,6 @@ def _permission(text: str | None) -> int | None:
     if text is not None and text not in PERMISSIONS:
         raise typer.BadParameter(f"{text}: expected read, write or read-write.", param_hint="'--perm'")
     return None if text is None else PERMISSIONS[text]
-
-
-def _permission_name(perm: int) -> str:
-    return next((name for name, value in PERMISSIONS.items() if value == perm), "none")
 
 
 @app.command(
@@ -82,7 +77,7 @@ def _summary_table(summaries: list[TopicSummary]) -> Table:
     rows = tuple(
         (
             summary.topic, summary.cluster, len(summary.brokers), summary.read_queues, summary.write_queues,
-            ", ".join(map(_permission_name, summary.perms)),
+            ", ".join(map(permission_words, summary.perms)),
         )
         for summary in summaries
     )  # fmt: skip
@@ -146,9 +141,7 @@ def show(
         admin: Admin,
     ) -> tuple[TopicRoute, TopicBounds, tuple[str, ...], tuple[BrokerUnavailable, ...]]:
         route = await admin.fetch_route(topic)
-        names = {data.broker_name for data in route.broker_datas}
-        servers = [server for server in await admin.select_brokers() if server.broker in names]
-        groups, unavailable = await admin.list_groups_of(topic, servers)
+        groups, unavailable = await admin.list_groups_of(topic, await admin.masters_of(topic))
         return route, await admin.fetch_bounds(topic), groups, unavailable
 
     result = session.run(work)
@@ -187,7 +180,7 @@ def _route_table(route: TopicRoute) -> Table:
     rows = tuple(
         (
             data.broker_name, addrs.get(data.broker_name, ""), data.read_queue_nums, data.write_queue_nums,
-            _permission_name(data.perm),
+            permission_words(data.perm),
         )
         for data in route.queue_datas
     )  # fmt: skip
@@ -260,7 +253,7 @@ def change(
     if changes is not None:
         lines = (
             f"changed topic {topic} on {addr}: read queues {config.read_queue_nums},"
-            f" write queues {config.write_queue_nums}, permission {_permission_name(config.perm)}"
+            f" write queues {config.write_queue_nums}, permission {permission_words(config.perm)}"
             for addr, _, config in changes
         )
         session.show(changes, *lines)

@@ -198,6 +198,16 @@ class ClusterConnection:
             raise ServerUnavailable(f"no master of {masterless} is registered with {', '.join(self.name_servers)}")
         return selected
 
+    async def masters_of(self, topic: str) -> list[BrokerServer]:
+        """Return the masters of the brokers that have a topic, sorted by name.
+
+        Raises:
+            RouteNotFound: no name server has the topic.
+            ServerUnavailable: no master is registered.
+        """
+        names = {data.broker_name for data in (await self.routing.fetch_route(topic)).broker_datas}
+        return [server for server in await self.select_brokers() if server.broker in names]
+
     # --- asking ---
 
     async def request(

@@ -294,8 +294,6 @@ class GroupOperations(ClusterConnection):
             RouteNotFound: no name server has the topic.
             NotFound: the brokers responded that the group has no connected producer.
         """
-        names = {broker.broker_name for broker in (await self.routing.fetch_route(topic)).broker_datas}
-        servers = [server for server in await self.select_brokers() if server.broker in names]
 
         async def ask(server: BrokerServer) -> tuple[ClientConnection, ...]:
             try:
@@ -308,7 +306,7 @@ class GroupOperations(ClusterConnection):
                 raise
             return fastjson.decode(answer.body, ProducerConnection).connection_set
 
-        answers = await self.ask_all(servers, ask)
+        answers = await self.ask_all(await self.masters_of(topic), ask)
         clients = {client.client_id: client for _, found in answers.values for client in found}
         if not clients and not answers.unavailable:
             raise NotFound("connected producer of group", group)

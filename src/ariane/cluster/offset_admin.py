@@ -103,7 +103,7 @@ class OffsetOperations(GroupOperations, GroupLagOperations):
                 connected, which would commit their own offsets over it.
             PartialFailure: some brokers rejected the request or did not respond.
         """
-        servers = await self._masters_of(topic)
+        servers = await self.masters_of(topic)
         plan = await self._plan_reset(servers, group, topic, target, is_forced)
         online = await self._online_brokers(servers, group)
         if online and target.time_ms is None:
@@ -148,7 +148,7 @@ class OffsetOperations(GroupOperations, GroupLagOperations):
         servers: dict[str, BrokerServer] = {}
         found: dict[str, list[ClonedOffset]] = {}
         for topic in topics:
-            masters = {server.broker: server for server in await self._masters_of(topic)}
+            masters = {server.broker: server for server in await self.masters_of(topic)}
             found[topic] = [
                 ClonedOffset(queue.queue, queue.consumer_offset)
                 for queue in await self._queues_of(source, topic)
@@ -203,10 +203,6 @@ class OffsetOperations(GroupOperations, GroupLagOperations):
         return BrokerConsumeStatistics(tuple(groups), stats.total_diff)
 
     # --- steps of a reset ---
-
-    async def _masters_of(self, topic: str) -> list[BrokerServer]:
-        names = {broker.broker_name for broker in (await self.routing.fetch_route(topic)).broker_datas}
-        return [server for server in await self.select_brokers() if server.broker in names]
 
     async def _queues_of(self, group: str, topic: str) -> tuple[QueueLag, ...]:
         """Return the queues of all brokers. A change of some queues because others are unknown would be half a change."""

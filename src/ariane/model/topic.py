@@ -10,6 +10,7 @@ PERM_PRIORITY = 8
 PERM_READ = 4
 PERM_WRITE = 2
 PERM_INHERIT = 1
+PERMISSIONS = {"read-write": PERM_READ | PERM_WRITE, "read": PERM_READ, "write": PERM_WRITE}
 
 TOPIC_MAX = 127
 GROUP_MAX = 255
@@ -61,6 +62,12 @@ def group_name_fault(name: str) -> str | None:
     if not _NAME.match(name):
         return f"the group {name!r} holds characters other than letters, digits, and % | _ -"
     return None
+
+
+def permission_words(perm: int) -> str:
+    """Return a permission as words: `read-write`, `read`, `write` or `none`."""
+    allowed = perm & (PERM_READ | PERM_WRITE)
+    return next((words for words, value in PERMISSIONS.items() if value == allowed), "none")
 
 
 def is_system_topic(name: str) -> bool:

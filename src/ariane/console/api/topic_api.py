@@ -45,7 +45,7 @@ async def get_topic(services: Services, topic: str) -> TopicStatusView:
 
 @router.patch("/{topic}")
 async def change_topic(services: Services, topic: str, form: ChangeTopicForm) -> TopicChangeResult:
-    """Change settings of a topic on its brokers; what is null stays as it is on each broker."""
+    """Change settings of a topic on its brokers; settings without a value stay unchanged on each broker."""
     return await topic_changes.change_topic(services, topic, form)
 
 

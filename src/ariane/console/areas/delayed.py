@@ -132,8 +132,8 @@ async def delayed_list(services: ConsoleServices, query: DelayedQuery) -> Delaye
     """
     as_of_ms = services.clock.now_ms()
     due_until_ms = as_of_ms + parse_duration_ms(query.due, "due") if query.due.strip() else None
-    async with services.admin() as admin:
-        found = await admin.list_delayed(DelayedFilter(due_until_ms, query.topic or None), limit=query.limit)
+    admin = services.admin()
+    found = await admin.list_delayed(DelayedFilter(due_until_ms, query.topic or None), limit=query.limit)
     rows = [_row(delayed) for delayed in found.messages]
     bucket_ms, buckets = due_buckets([row.due_ms for row in rows])
     return DelayedView(
@@ -160,8 +160,8 @@ async def delayed_message(services: ConsoleServices, message_id: str) -> Delayed
     Raises:
         NotFound: no pending delayed message has this id: it was delivered or cancelled, or never existed.
     """
-    async with services.admin() as admin:
-        return _row(await admin.find_delayed(message_id))
+    admin = services.admin()
+    return _row(await admin.find_delayed(message_id))
 
 
 async def cancel_delayed(services: ConsoleServices, message_id: str, form: CancelDelayedForm) -> ChangeResult:
@@ -177,8 +177,8 @@ async def cancel_delayed(services: ConsoleServices, message_id: str, form: Cance
         raise UsageError(
             "confirm", form.confirm, f"expected the id of the message, {message_id}; nothing was cancelled"
         )
-    async with services.admin(is_dry_run=form.is_dry_run) as admin:
-        delayed = await admin.cancel_delayed(message_id)
+    admin = services.admin(is_dry_run=form.is_dry_run)
+    delayed = await admin.cancel_delayed(message_id)
     verb = "would cancel" if form.is_dry_run else "cancelled"
     return result_of(admin, f"{verb} delayed message {message_id} of topic {delayed.topic}")
 

@@ -61,7 +61,7 @@ class GroupListRow(View):
     """Messages in its dead-letter topic."""
     dead_letters_is_partial: bool
     """Whether the dead letters lack brokers that do not respond."""
-    is_inconsistent: bool | None = None
+    is_inconsistent: bool | None
     """Whether its clients subscribe differently; null: not checked yet."""
     forecast: DrainForecast
     """When the lag will be consumed."""
@@ -105,21 +105,15 @@ async def group_list(services: ConsoleServices, query: GroupListQuery) -> GroupL
     page = paginate(selected, query, name=lambda row: row.group, columns=SORT_KEYS, sort="group")
     services.subscription_checks.request(row.group for row in page.items if (row.clients or 0) > 1)
     # Forecasts read the history: only those of the rows that are shown are computed.
-    rows = [
-        list_row(row, snapshot.history).model_copy(
-            update={"is_inconsistent": services.subscription_checks.result(row.group)}
-        )
-        for row in page.items
-    ]
+    checks = services.subscription_checks
+    rows = [list_row(row, snapshot.history, is_inconsistent=checks.result(row.group)) for row in page.items]
     return GroupListView(
         as_of_ms=snapshot.details_as_of_ms or snapshot.base_as_of_ms or snapshot.as_of_ms,
         unavailable=list(snapshot.unavailable),
         is_loaded=snapshot.is_loaded,
         only=query.only,
         system=query.system,
-        groups=Page[GroupListRow](
-            items=rows, total=page.total, page=page.page, size=page.size, sort=page.sort, order=page.order, q=page.q
-        ),
+        groups=page.with_items(rows),
     )
 
 
@@ -139,8 +133,8 @@ def is_selected(row: GroupRow, only: GroupFilter) -> bool:
     return True
 
 
-def list_row(row: GroupRow, history: LiveHistory) -> GroupListRow:
-    """Return the row of a group with its forecast."""
+def list_row(row: GroupRow, history: LiveHistory, *, is_inconsistent: bool | None) -> GroupListRow:
+    """Return the row of a group with its forecast; `is_inconsistent`: the result of the check of its subscriptions."""
     # A partial lag is a lower bound: a forecast of it would be too early.
     lag = None if row.lag_is_partial else row.lag
     return GroupListRow(
@@ -162,4 +156,5 @@ def list_row(row: GroupRow, history: LiveHistory) -> GroupListRow:
         dead_letters=row.dead_letters,
         dead_letters_is_partial=row.dead_letters_is_partial,
         forecast=forecast_drain(lag, row.tps, shrink_rates(history.series(group_key(row.group), "lag"))),
+        is_inconsistent=is_inconsistent,
     )

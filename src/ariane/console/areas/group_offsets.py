@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from pydantic import Field
 
 from ariane.console.areas.admin_results import texts_of
@@ -93,8 +95,7 @@ async def group_offsets(services: ConsoleServices, group: str) -> GroupOffsetsVi
     """
     as_of_ms = services.clock.now_ms()
     admin = services.admin()
-    lag = await admin.group_lag(group)
-    connections = await admin.consumer_connections(group)
+    lag, connections = await asyncio.gather(admin.group_lag(group), admin.consumer_connections(group))
     subscribed = connections.subscriptions if connections is not None else {}
     topics = sorted({queue.topic for queue in lag.queues} | set(subscribed))
     if not topics:

@@ -83,8 +83,8 @@ async def send_message(services: ConsoleServices, topic: str, form: SendMessageF
         delay_level=level,
         deliver_at_ms=deliver_at_ms,
     )
-    async with services.admin() as admin:
-        sent = await admin.send_message(message, queue=_queue(topic, form), trace=form.is_traced)
+    admin = services.admin()
+    sent = await admin.send_message(message, queue=_queue(topic, form), trace=form.is_traced)
     assert sent is not None, "only a dry run sends nothing"
     return SentMessageView(
         notice=f"sent message {sent.message_id} to topic {topic}",

@@ -113,8 +113,8 @@ async def reset_offsets(services: ConsoleServices, topic: str, form: ResetOffset
     views = []
     for group in groups:
         try:
-            async with services.admin(is_dry_run=form.is_dry_run) as admin:
-                result = await admin.reset_offsets(group, topic, target, is_forced=form.is_forced, for_cpp=form.is_cpp)
+            admin = services.admin(is_dry_run=form.is_dry_run)
+            result = await admin.reset_offsets(group, topic, target, is_forced=form.is_forced, for_cpp=form.is_cpp)
             views.append(_group_view(group, result))
         except ArianeError as error:
             if len(groups) == 1:

@@ -132,9 +132,9 @@ async def transaction_list(services: ConsoleServices, query: TransactionQuery) -
         UsageError: the query names an unknown column.
     """
     as_of_ms = services.clock.now_ms()
-    async with services.admin() as admin:
-        read = admin.list_open_transactions if query.state == "open" else admin.list_check_limit_exceeded
-        result = await read(cluster=query.cluster or None, limit=query.limit)
+    admin = services.admin()
+    read = admin.list_open_transactions if query.state == "open" else admin.list_check_limit_exceeded
+    result = await read(cluster=query.cluster or None, limit=query.limit)
     rows = [
         _row(half, query.state, as_of_ms)
         for broker in result.brokers
@@ -176,8 +176,8 @@ async def resume_checks(services: ConsoleServices, message_id: str, form: Resume
         NotFound: no half message has this id.
         ReplyError: the broker rejected the request, for example because the transaction is decided.
     """
-    async with services.admin(is_dry_run=form.is_dry_run) as admin:
-        await admin.resume_checks(message_id, broker=form.broker)
+    admin = services.admin(is_dry_run=form.is_dry_run)
+    await admin.resume_checks(message_id, broker=form.broker)
     verb = "would resume" if form.is_dry_run else "resumed"
     return result_of(admin, f"{verb} the checks of half message {message_id}")
 

@@ -83,15 +83,14 @@ async def producer_list(services: ConsoleServices, query: ProducerQuery) -> Prod
         UsageError: the query names an unknown column.
     """
     as_of_ms = services.clock.now_ms()
-    async with services.admin() as admin:
-        servers = await _masters(admin, query.topic)
-        answers = await admin.all_producers(servers)
-        unavailable: tuple[BrokerUnavailable, ...] = answers.unavailable
-        rows = _rows(answers.values)
-        # Brokers before 4.9 have no list of all producers, but respond about one group.
-        if answers.unavailable and query.group and query.topic:
-            connected, unavailable = await _connected(admin, query.group, query.topic)
-            rows += _missing_rows(query.group, connected, rows)
+    admin = services.admin()
+    answers = await admin.all_producers(await admin.masters_of(query.topic) if query.topic else None)
+    unavailable: tuple[BrokerUnavailable, ...] = answers.unavailable
+    rows = _rows(answers.values)
+    # Brokers before 4.9 have no list of all producers, but respond about one group.
+    if answers.unavailable and query.group and query.topic:
+        connected, unavailable = await _connected(admin, query.group, query.topic)
+        rows += _missing_rows(query.group, connected, rows)
     shown = [row for row in rows if not query.group or row.group == query.group]
     return ProducersView(
         as_of_ms=as_of_ms,
@@ -103,14 +102,6 @@ async def producer_list(services: ConsoleServices, query: ProducerQuery) -> Prod
             shown, query, name=lambda row: f"{row.group} {row.client_id} {row.addr}", columns=COLUMNS, sort="group"
         ),
     )
-
-
-async def _masters(admin: Admin, topic: str) -> list[BrokerServer]:
-    masters = await admin.select_brokers()
-    if not topic:
-        return masters
-    names = {data.broker_name for data in (await admin.fetch_route(topic)).broker_datas}
-    return [server for server in masters if server.broker in names]
 
 
 async def _connected(

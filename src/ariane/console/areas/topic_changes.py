@@ -14,12 +14,11 @@ from ariane.cluster.connection import BrokerServer
 from ariane.cluster.topic_admin import QUEUES
 from ariane.console.areas.admin_results import result_of
 from ariane.console.areas.topic_details import TopicConfigRow, config_row
-from ariane.console.areas.topics import PERMISSIONS
 from ariane.console.services import ConsoleServices
 from ariane.console.web.form_fields import OptionalInt, OptionalText
 from ariane.console.web.view_model import ChangeForm, ChangeResult, View
 from ariane.errors import NotFound, ServerUnavailable, UsageError
-from ariane.model.topic import TopicConfig
+from ariane.model.topic import PERMISSIONS, TopicConfig
 
 _ORDER_ENTRY = re.compile(r"([^:;\s]+):([1-9]\d{0,4})")
 Permission = Literal["read-write", "read", "write"]
@@ -47,7 +46,7 @@ class CreateTopicForm(ChangeForm):
 
 
 class ChangeTopicForm(ChangeForm):
-    """New settings of a topic. What is null stays as it is on each broker."""
+    """New settings of a topic. Settings without a value stay unchanged on each broker."""
 
     read_queues: OptionalInt = None
     """Queues that consumers read."""
@@ -110,25 +109,26 @@ async def create_topic(services: ConsoleServices, form: CreateTopicForm) -> Chan
         NotFound: a cluster or broker is not registered.
         PartialFailure: some brokers rejected the request or did not respond.
     """
-    async with services.admin(is_dry_run=form.is_dry_run) as admin:
-        servers = await _selected_masters(admin, form.clusters, form.brokers)
-        await admin.check_topic_is_new(form.topic, servers)
-        write_queues = form.queues if form.write_queues is None else form.write_queues
-        config = TopicConfig(
-            topic_name=form.topic,
-            read_queue_nums=form.queues,
-            write_queue_nums=write_queues,
-            perm=PERMISSIONS[form.permission],
-            order=form.is_ordered,
-        )
-        await admin.put_topic(config, servers=servers)
-        if form.is_ordered:
-            # Brokers ignore the flag of the request; they take it from this configuration when they register.
-            order = ";".join(f"{server.broker}:{write_queues}" for server in servers)
-            await admin.put_order_conf(form.topic, order)
+    admin = services.admin(is_dry_run=form.is_dry_run)
+    servers = await _selected_masters(admin, form.clusters, form.brokers)
+    await admin.check_topic_is_new(form.topic, servers)
+    write_queues = form.queues if form.write_queues is None else form.write_queues
+    config = TopicConfig(
+        topic_name=form.topic,
+        read_queue_nums=form.queues,
+        write_queue_nums=write_queues,
+        perm=PERMISSIONS[form.permission],
+        order=form.is_ordered,
+    )
+    await admin.put_topic(config, servers=servers)
+    if form.is_ordered:
+        # Brokers ignore the flag of the request; they take it from this configuration when they register.
+        order = ";".join(f"{server.broker}:{write_queues}" for server in servers)
+        await admin.put_order_conf(form.topic, order)
     names = ", ".join(server.broker for server in servers)
     verb = "would create" if form.is_dry_run else "created"
-    return result_of(admin, f"{verb} topic {form.topic} with {form.queues} queues on {names}")
+    queues = f"{form.queues} queue{'' if form.queues == 1 else 's'}"
+    return result_of(admin, f"{verb} topic {form.topic} with {queues} on {names}")
 
 
 async def _selected_masters(admin: Admin, clusters: Sequence[str], brokers: Sequence[str]) -> list[BrokerServer]:
@@ -164,12 +164,12 @@ async def change_topic(services: ConsoleServices, topic: str, form: ChangeTopicF
     if not values:
         fix = "missing; specify at least one of read queues, write queues and permission"
         raise UsageError("settings", None, fix)
-    async with services.admin(is_dry_run=form.is_dry_run) as admin:
-        configs = await _configs_to_change(admin, topic, form.brokers)
-        changes = [(server, old, msgspec.structs.replace(old, **values)) for server, old in configs]
-        changes = [change for change in changes if change[1] != change[2]]
-        if changes:
-            await admin.put_topics([(server, new) for server, _, new in changes])
+    admin = services.admin(is_dry_run=form.is_dry_run)
+    configs = await _configs_to_change(admin, topic, form.brokers)
+    changes = [(server, old, msgspec.structs.replace(old, **values)) for server, old in configs]
+    changes = [change for change in changes if change[1] != change[2]]
+    if changes:
+        await admin.put_topics([(server, new) for server, _, new in changes])
     rows = [_config_change(config_row(server, old), config_row(server, new)) for server, old, new in changes]
     if not rows:
         notice = f"nothing to change: topic {topic} has these settings already"
@@ -223,12 +223,12 @@ async def delete_topic(services: ConsoleServices, topic: str, form: DeleteTopicF
     """
     if form.confirm != topic and not form.is_dry_run:
         raise UsageError("confirm", form.confirm, f"expected the name of the topic, {topic}; nothing was deleted")
-    async with services.admin(is_dry_run=form.is_dry_run) as admin:
-        await admin.fetch_route(topic)
-        await admin.delete_topic(topic, cluster=form.cluster)
-        # An order configuration without a topic would apply to the next topic with this name.
-        if form.cluster is None and await admin.fetch_order_conf(topic) is not None:
-            await admin.delete_order_conf(topic)
+    admin = services.admin(is_dry_run=form.is_dry_run)
+    await admin.fetch_route(topic)
+    await admin.delete_topic(topic, cluster=form.cluster)
+    # An order configuration without a topic would apply to the next topic with this name.
+    if form.cluster is None and await admin.fetch_order_conf(topic) is not None:
+        await admin.delete_order_conf(topic)
     verb = "would delete" if form.is_dry_run else "deleted"
     where = f" from cluster {form.cluster}" if form.cluster else ""
     return result_of(admin, f"{verb} topic {topic}{where}")
@@ -243,19 +243,18 @@ async def change_order(services: ConsoleServices, topic: str, form: OrderConfigF
         PartialFailure: some name servers rejected the request or did not respond.
     """
     entries = [entry.strip() for entry in form.configuration.split(";") if entry.strip()]
-    async with services.admin(is_dry_run=form.is_dry_run) as admin:
-        brokers = {data.broker_name for data in (await admin.fetch_route(topic)).broker_datas}
-        for entry in entries:
-            match = _ORDER_ENTRY.fullmatch(entry)
-            if match is None:
-                raise UsageError("configuration", entry, "expected BROKER:QUEUES, several separated by ';'")
-            if match[1] not in brokers:
-                fix = f"topic {topic} is not on this broker; expected one of: {', '.join(sorted(brokers))}"
-                raise UsageError("configuration", entry, fix)
-        if entries:
-            await admin.put_order_conf(topic, ";".join(entries))
-        else:
-            await admin.delete_order_conf(topic)
-    done = "would " if form.is_dry_run else ""
-    verb = ("set" if entries else "delete") if form.is_dry_run else ("set" if entries else "deleted")
-    return result_of(admin, f"{done}{verb} the order configuration of topic {topic}")
+    admin = services.admin(is_dry_run=form.is_dry_run)
+    brokers = {data.broker_name for data in (await admin.fetch_route(topic)).broker_datas}
+    for entry in entries:
+        match = _ORDER_ENTRY.fullmatch(entry)
+        if match is None:
+            raise UsageError("configuration", entry, "expected BROKER:QUEUES, several separated by ';'")
+        if match[1] not in brokers:
+            fix = f"topic {topic} is not on this broker; expected one of: {', '.join(sorted(brokers))}"
+            raise UsageError("configuration", entry, fix)
+    if entries:
+        await admin.put_order_conf(topic, ";".join(entries))
+    else:
+        await admin.delete_order_conf(topic)
+    verb = "set" if entries else "delete" if form.is_dry_run else "deleted"
+    return result_of(admin, f"{'would ' if form.is_dry_run else ''}{verb} the order configuration of topic {topic}")

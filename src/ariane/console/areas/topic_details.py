@@ -12,12 +12,11 @@ from ariane.cluster.connection import BrokerServer, gather_bounded
 from ariane.cluster.group_lag import GroupLag
 from ariane.cluster.topic_queries import TopicBounds
 from ariane.console.areas.admin_results import texts_of
-from ariane.console.areas.topics import permission_words
 from ariane.console.live.live_snapshot import TopicKind
 from ariane.console.services import ConsoleServices
 from ariane.console.web.paging import ListQuery, Page, paginate
 from ariane.console.web.view_model import View
-from ariane.model.topic import TopicConfig
+from ariane.model.topic import TopicConfig, permission_words
 from ariane.protocol.requests.routing import TopicRoute
 
 GROUPS_AT_ONCE = 16  # groups in flight: each costs a request per server
@@ -69,6 +68,21 @@ class TopicStatusView(View):
     """Consumer groups that have read it or are connected."""
     is_complete: bool
     """Whether all brokers of the topic responded about its groups."""
+
+
+class TopicFormView(View):
+    """What the forms of a topic offer."""
+
+    unavailable: list[str]
+    """Brokers that did not respond: groups may be missing."""
+    topic: str
+    """Name of the topic."""
+    kind: TopicKind | None
+    """What the topic is for; null until the console has polled it."""
+    brokers: list[str]
+    """Names of its brokers."""
+    groups: list[str]
+    """Consumer groups that have read it or are connected."""
 
 
 class QueueRow(View):
@@ -191,8 +205,8 @@ async def topic_targets(services: ConsoleServices) -> TopicTargetsView:
     Raises:
         ServerUnavailable: no master is registered.
     """
-    async with services.admin() as admin:
-        masters = await admin.select_brokers()
+    admin = services.admin()
+    masters = await admin.select_brokers()
     return TopicTargetsView(
         clusters=sorted({server.cluster for server in masters}), brokers=sorted({server.broker for server in masters})
     )
@@ -205,16 +219,16 @@ async def topic_status(services: ConsoleServices, topic: str) -> TopicStatusView
         RouteNotFound: no name server has the topic.
     """
     as_of_ms = services.clock.now_ms()
-    async with services.admin() as admin:
-        route, servers = await asyncio.gather(admin.fetch_route(topic), admin.select_brokers(with_slaves=True))
-        masters = _masters_of(route, servers)
-        # Name servers add the order configuration to routes only if they are configured to.
-        bounds, (stored, silent), (groups, missing), order = await asyncio.gather(
-            admin.fetch_bounds(topic),
-            admin.stored_traffic(topic),
-            admin.list_groups_of(topic, masters),
-            admin.fetch_order_conf(topic),
-        )
+    admin = services.admin()
+    route, servers = await asyncio.gather(admin.fetch_route(topic), admin.select_brokers(with_slaves=True))
+    masters = _masters_of(route, servers)
+    # Name servers add the order configuration to routes only if they are configured to.
+    bounds, (stored, silent), (groups, missing), order = await asyncio.gather(
+        admin.fetch_bounds(topic),
+        admin.stored_traffic(topic),
+        admin.list_groups_of(topic, masters),
+        admin.fetch_order_conf(topic),
+    )
     bounds = _of_brokers(bounds, route)
     times = [queue.stored_ms for queue in bounds.queues if queue.stored_ms is not None]
     row = (await services.live.snapshot()).topic(topic)
@@ -235,6 +249,25 @@ async def topic_status(services: ConsoleServices, topic: str) -> TopicStatusView
     )
 
 
+async def topic_form(services: ConsoleServices, topic: str) -> TopicFormView:
+    """Return what the forms of a topic offer. Costs less than its status: brokers are only asked for the groups.
+
+    Raises:
+        RouteNotFound: no name server has the topic.
+    """
+    admin = services.admin()
+    route, servers = await asyncio.gather(admin.fetch_route(topic), admin.select_brokers(with_slaves=True))
+    groups, missing = await admin.list_groups_of(topic, _masters_of(route, servers))
+    row = (await services.live.snapshot()).topic(topic)
+    return TopicFormView(
+        unavailable=texts_of(missing),
+        topic=topic,
+        kind=row.kind if row else None,
+        brokers=[data.broker_name for data in route.broker_datas],
+        groups=list(groups),
+    )
+
+
 QUEUE_COLUMNS = {
     "queue": lambda row: (row.broker, row.queue_id),
     "broker": lambda row: row.broker,
@@ -252,8 +285,9 @@ async def topic_queues(services: ConsoleServices, topic: str, query: ListQuery) 
         RouteNotFound: no name server has the topic.
     """
     as_of_ms = services.clock.now_ms()
-    async with services.admin() as admin:
-        bounds = _of_brokers(await admin.fetch_bounds(topic), await admin.fetch_route(topic))
+    admin = services.admin()
+    bounds, route = await asyncio.gather(admin.fetch_bounds(topic), admin.fetch_route(topic))
+    bounds = _of_brokers(bounds, route)
     rows = [
         QueueRow(
             broker=queue.broker, queue_id=queue.queue_id, min_offset=queue.min_offset, max_offset=queue.max_offset,
@@ -278,8 +312,8 @@ async def topic_configuration(services: ConsoleServices, topic: str) -> TopicCon
         RouteNotFound: no broker has the topic.
     """
     as_of_ms = services.clock.now_ms()
-    async with services.admin() as admin:
-        answers, order = await asyncio.gather(admin.topic_configs(topic), admin.fetch_order_conf(topic))
+    admin = services.admin()
+    answers, order = await asyncio.gather(admin.topic_configs(topic), admin.fetch_order_conf(topic))
     rows = [config_row(server, config) for server, config in answers.values]
     return TopicConfigView(
         as_of_ms=as_of_ms,
@@ -299,17 +333,13 @@ async def topic_consumers(services: ConsoleServices, topic: str, query: ListQuer
         UsageError: the query names another column than `group`.
     """
     as_of_ms = services.clock.now_ms()
-    async with services.admin() as admin:
-        route, servers = await asyncio.gather(admin.fetch_route(topic), admin.select_brokers())
-        groups, missing = await admin.list_groups_of(topic, _masters_of(route, servers))
-        page = paginate(groups, query, name=str, columns={"group": str}, sort="group")
-        lags = await gather_bounded((admin.group_lag(group, topic) for group in page.items), GROUPS_AT_ONCE)
+    admin = services.admin()
+    groups, missing = await admin.list_groups_of(topic, await admin.masters_of(topic))
+    page = paginate(groups, query, name=str, columns={"group": str}, sort="group")
+    lags = await gather_bounded((admin.group_lag(group, topic) for group in page.items), GROUPS_AT_ONCE)
     unavailable = texts_of((*missing, *(broker for lag in lags for broker in lag.unavailable)))
-    rows = Page[TopicConsumerRow](
-        items=[_consumer_row(lag) for lag in lags], total=page.total, page=page.page, size=page.size,
-        sort=page.sort, order=page.order, q=page.q,
-    )  # fmt: skip
-    return TopicConsumersView(as_of_ms=as_of_ms, unavailable=unavailable, topic=topic, consumers=rows)
+    rows = [_consumer_row(lag) for lag in lags]
+    return TopicConsumersView(as_of_ms=as_of_ms, unavailable=unavailable, topic=topic, consumers=page.with_items(rows))
 
 
 # --- rows ---

@@ -9,9 +9,7 @@ from ariane.console.live.live_snapshot import TopicKind, TopicRow
 from ariane.console.services import ConsoleServices
 from ariane.console.web.paging import ListQuery, Page, SortKey, paginate
 from ariane.console.web.view_model import View
-from ariane.model.topic import PERM_READ, PERM_WRITE
-
-PERMISSIONS = {"read-write": PERM_READ | PERM_WRITE, "read": PERM_READ, "write": PERM_WRITE}
+from ariane.model.topic import permission_words
 
 KindFilter = Literal["normal", "retry", "dlq", "delay", "system", "all"]
 
@@ -127,17 +125,8 @@ async def topic_list(services: ConsoleServices, query: TopicListQuery) -> TopicL
             KindCount(kind=kind, topics=len(selected) if kind == "all" else counts[kind])
             for kind in KINDS
         ],
-        topics=Page[TopicListRow](
-            items=[_row(row) for row in page.items], total=page.total, page=page.page, size=page.size,
-            sort=page.sort, order=page.order, q=page.q,
-        ),
+        topics=page.with_items([_row(row) for row in page.items]),
     )  # fmt: skip
-
-
-def permission_words(perm: int) -> str:
-    """Return a permission as words: `read-write`, `read`, `write` or `none`."""
-    allowed = perm & (PERM_READ | PERM_WRITE)
-    return next((words for words, value in PERMISSIONS.items() if value == allowed), "none")
 
 
 def _row(row: TopicRow) -> TopicListRow:

@@ -137,7 +137,7 @@ async def topic_config(services: Services, parameters: Parameters) -> list[Json]
     """Return the configuration on all brokers, or on the broker `brokerName`, which Apache ignores."""
     topic, broker = parameters.text("topic"), parameters.optional("brokerName")
     async with services.admin() as admin:
-        masters = await _masters_of(admin, topic)
+        masters = await admin.masters_of(topic)
         if broker is not None and broker not in {server.broker for server in masters}:
             raise NotFound(f"broker with topic {topic}", broker, [server.broker for server in masters])
         selected = [server for server in masters if broker in (None, server.broker)]
@@ -246,15 +246,10 @@ async def _progress(admin: Admin, group: str, topic: str) -> Json:
 
 
 async def _groups_of(admin: Admin, topic: str) -> tuple[str, ...]:
-    groups, unavailable = await admin.list_groups_of(topic, await _masters_of(admin, topic))
+    groups, unavailable = await admin.list_groups_of(topic, await admin.masters_of(topic))
     if unavailable:
         raise ServerUnavailable(f"groups of {topic} are incomplete: {unavailable[0]}")
     return groups
-
-
-async def _masters_of(admin: Admin, topic: str) -> list[BrokerServer]:
-    names = {data.broker_name for data in (await admin.fetch_route(topic)).broker_datas}
-    return [server for server in await admin.select_brokers() if server.broker in names]
 
 
 async def _system_names(admin: Admin) -> frozenset[str]:

@@ -25,9 +25,7 @@ async def delayed_page(request: Request, services: Services, query: Annotated[De
 @router.get("/delayed/{message_id}/cancel")
 async def cancel_page(request: Request, services: Services, message_id: str) -> Response:
     """Return the form that cancels a pending message."""
-    as_of_ms = services.clock.now_ms()
-    row = await delayed.delayed_message(services, message_id)
-    return render(request, "delayed/cancel.html", row=row, as_of_ms=as_of_ms)
+    return render(request, "delayed/cancel.html", row=await delayed.delayed_message(services, message_id))
 
 
 @router.post("/delayed/{message_id}/cancel")

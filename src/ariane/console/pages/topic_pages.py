@@ -111,7 +111,7 @@ async def change_order(
 @router.get("/topics/{topic}/send")
 async def send_page(request: Request, services: Services, topic: str) -> Response:
     """Return the form of a test message."""
-    return render(request, "topics/send.html", view=await topic_details.topic_status(services, topic))
+    return render(request, "topics/send.html", view=await topic_details.topic_form(services, topic))
 
 
 @router.post("/topics/{topic}/send")
@@ -120,13 +120,13 @@ async def send_message(
 ) -> Response:
     """Send a test message and show where it is stored."""
     sent = await message_sends.send_message(services, topic, form)
-    return shown_below(request, "topics/sent.html", sent=sent, trace_topic=services.settings.trace_topic)
+    return shown_below(request, "topics/sent.html", sent=sent)
 
 
 @router.get("/topics/{topic}/reset")
 async def reset_page(request: Request, services: Services, topic: str, group: str = "", to: str = "time") -> Response:
     """Return the form of a reset; `group` and `to` preselect."""
-    view = await topic_details.topic_status(services, topic)
+    view = await topic_details.topic_form(services, topic)
     return render(request, "topics/reset.html", view=view, group=group, to=to)
 
 

@@ -15,6 +15,7 @@ from ariane.console.web.view_model import View
 from ariane.errors import UsageError
 
 Row = TypeVar("Row")
+OtherRow = TypeVar("OtherRow")
 SortKey = Callable[[Row], Any]
 """Value by which a column is sorted; None is unknown and sorted last in both directions."""
 
@@ -60,6 +61,12 @@ class Page(View, Generic[Row]):
     def pages(self) -> int:
         """Number of pages, at least 1."""
         return max(1, -(-self.total // self.size))
+
+    def with_items(self, items: list[OtherRow]) -> Page[OtherRow]:
+        """Return the same page with other rows, for example those with more columns."""
+        return Page(
+            items=items, total=self.total, page=self.page, size=self.size, sort=self.sort, order=self.order, q=self.q
+        )
 
 
 def paginate(
