@@ -13,6 +13,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from ariane.console.app import create_app
+from ariane.console.areas.alert_channels import alert_channels
 from ariane.console.live.live_snapshot import GroupRow, LiveSnapshot
 from ariane.console.services import ConsoleServices, open_services
 from ariane.console.settings import ConsoleSettings
@@ -166,6 +167,22 @@ def test_secrets_of_channels_are_kept_and_never_returned(client: TestClient, tmp
     assert "secret" not in shown
     assert "secret" not in json.dumps(audit(tmp_path))
     assert client.post(f"/alerts/channels/web-hooks/{mail_id}", data=hook).status_code == 422
+
+
+def test_mail_servers_and_errors_are_shown_to_admins_only(client: TestClient) -> None:
+    email = {
+        "name": "On call",
+        "recipients": "a@b.c",
+        "sender": "c@b.c",
+        "host": "mail.example",
+        "user": "u",
+        "password": "p",
+    }
+    client.post("/alerts/channels/email", data=email)
+    (shown,) = alert_channels(services_of(client), is_admin=True).channels
+    (hidden,) = alert_channels(services_of(client), is_admin=False).channels
+    assert (shown.host, shown.user, hidden.host, hidden.user) == ("mail.example", "u", "", "")
+    assert (hidden.name, hidden.address) == (shown.name, shown.address)
 
 
 def test_a_test_notification_that_fails_names_the_reason(client: TestClient) -> None:

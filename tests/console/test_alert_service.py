@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import smtplib
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -14,6 +16,7 @@ import msgspec
 import pytest
 
 from ariane.console.alerts import delivery as delivery_module
+from ariane.console.alerts.alert_files import AlertFiles
 from ariane.console.alerts.alert_rules import AlertCondition, AlertMetric, AlertRule, Severity
 from ariane.console.alerts.alert_service import AlertService
 from ariane.console.alerts.channels import (
@@ -162,6 +165,36 @@ def test_the_queue_of_a_channel_is_bounded(world: World, monkeypatch: pytest.Mon
     asyncio.run(run())
 
 
+def test_an_unexpected_error_does_not_end_a_channel(world: World) -> None:
+    world.notifier.failures = [UnicodeError("secret"), AttributeError("secret")]  # type: ignore[list-item]
+
+    async def run() -> None:
+        await world.step(billing=500)
+        await world.step(orders=500)
+        await world.step(search=500)
+
+    asyncio.run(run())
+    status = world.service.channel_status("hook")
+    assert (status.failed, status.sent, status.waiting) == (2, 1, 0)
+    assert "unexpected AttributeError" in status.error
+    assert "secret" not in status.error
+
+
+def test_alerts_are_notified_although_the_disk_is_full(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(AlertFiles, "write_state", fail)
+
+    async def run() -> None:
+        with pytest.raises(OSError, match="No space"):
+            await world.step(billing=500)
+        await world.step(billing=500)
+
+    asyncio.run(run())
+    assert world.notifier.log == [("billing", True)]
+
+
 def test_channels_receive_what_is_urgent_enough(world: World) -> None:
     world.service.save_rule(msgspec.structs.replace(RULE, severity=Severity.WARNING))
     world.service.save_channel(msgspec.structs.replace(HOOK, min_severity=Severity.CRITICAL))
@@ -252,12 +285,23 @@ def test_unknown_ids() -> None:
     [
         "", "ftp://host/x", "http://", "http://user:password@host/", "http://host/a b", "http://host/\r\nX: 1",
         "http://host:99999/", "http://[x/", "javascript:alert(1)", "http://höst/",
+        "https://hooks..example.com", f"https://{'x' * 64}.example.com",
     ],
 )  # fmt: skip
 def test_invalid_web_hooks(url: str) -> None:
     with pytest.raises(ConfigError) as raised:
         check_channel(msgspec.structs.replace(HOOK, target=WebHookTarget(url=url)))
     assert "password" not in str(raised.value).replace("user and password", "")
+
+
+def test_the_authorization_is_never_sent_in_clear_text_to_another_machine() -> None:
+    for host in ("hooks.example.com", "10.0.0.1"):
+        with pytest.raises(ConfigError, match="clear text"):
+            check_channel(
+                msgspec.structs.replace(HOOK, target=WebHookTarget(url=f"http://{host}/", authorization="Bearer t"))
+            )
+    for url in ("https://hooks.example.com/", "http://127.0.0.1:80/", "http://[::1]/"):
+        check_channel(msgspec.structs.replace(HOOK, target=WebHookTarget(url=url, authorization="Bearer t")))
 
 
 def mail(**values: Any) -> MailTarget:
@@ -277,11 +321,21 @@ def mail(**values: Any) -> MailTarget:
     [
         {"host": "a b"}, {"port": 0}, {"sender": "x"}, {"recipients": ()}, {"recipients": ("b@example.com\r\nBcc: c@d",)},
         {"recipients": ("b@example.com",) * 21}, {"user": "u", "security": MailSecurity.NONE},
+        {"host": "mail..example.com"}, {"user": "u", "password": "pässword"}, {"user": "ü"}, {"sender": "a@["},
+        {"recipients": ("ü@example.com",)}, {"recipients": ("a@ü.de",)}, {"sender": "a(@example.com"},
     ],
 )  # fmt: skip
 def test_invalid_mail_targets(values: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         check_channel(msgspec.structs.replace(HOOK, target=mail(**values)))
+
+
+def test_usual_mail_targets_are_valid() -> None:
+    check_channel(
+        msgspec.structs.replace(
+            HOOK, target=mail(host="10.0.0.1", sender="o'hara+alerts@[10.0.0.1]", user="u", password="p #")
+        )
+    )
 
 
 def test_secrets_are_masked() -> None:
@@ -403,6 +457,43 @@ def test_link_local_addresses_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
             send_web_hook(WebHookTarget(url="http://metadata.example/"), Notification(cluster="c", transitions=()))
         )
     assert sent == ["aborted"]
+
+
+@pytest.mark.parametrize("address", ["169.254.169.254", "fe80::1%eth0"])
+def test_link_local_mail_servers_are_refused(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    lines: list[str] = []
+
+    class Socket:
+        def getpeername(self) -> tuple[str, int]:
+            return (address, 25)
+
+    class Connection(smtplib.SMTP):
+        def __init__(self, *_: object, **__: object) -> None:
+            super().__init__()
+            self.sock = Socket()  # type: ignore[assignment]
+
+        def docmd(self, command: str, args: str = "") -> tuple[int, bytes]:
+            lines.append(command)
+            return 221, b""
+
+        def close(self) -> None:
+            lines.append("closed")
+
+    monkeypatch.setattr(smtplib, "SMTP", Connection)
+    with pytest.raises(DeliveryFailed, match="link-local") as raised:
+        asyncio.run(send_mail(mail(security=MailSecurity.NONE), Notification(cluster="c", transitions=())))
+    assert not raised.value.is_transient
+    assert lines == ["QUIT", "closed"]
+
+
+def test_names_that_cannot_be_looked_up_are_permanent_errors() -> None:
+    empty = Notification(cluster="c", transitions=())
+    for send in (
+        send_web_hook(WebHookTarget(url="https://hooks..example.com"), empty), send_mail(mail(host="mail..x"), empty),
+    ):  # fmt: skip
+        with pytest.raises(DeliveryFailed) as raised:
+            asyncio.run(send)
+        assert not raised.value.is_transient
 
 
 async def mail_to(replies: dict[str, str], **values: Any) -> list[str]:

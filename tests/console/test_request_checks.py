@@ -96,6 +96,8 @@ def test_pages_of_urls(url: str | None, path: str) -> None:
         ("GET", "/api/v1/groups/g.do", ConsoleRole.VIEWER),
         ("GET", "/topic/deleteTopic.do", ConsoleRole.OPERATOR),
         ("GET", "/acl/deleteUser.do", ConsoleRole.ADMIN),
+        ("GET", "/alerts/channels", ConsoleRole.VIEWER),
+        ("GET", "/alerts/channels/x", ConsoleRole.ADMIN),
         ("POST", "/alerts/rules", ConsoleRole.ADMIN),
         ("POST", "/api/v1/alerts/silences", ConsoleRole.OPERATOR),
         ("POST", "/alerts/silences/1/end", ConsoleRole.OPERATOR),

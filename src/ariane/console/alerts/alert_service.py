@@ -263,13 +263,16 @@ class AlertService:
         )  # fmt: skip
         self._states = self._states._replace(alerts=alerts)
         self._history.extend(transitions)
-        # Stored before it is sent: after a crash in between an alert is not notified twice.
-        if transitions or due or before is None or _differ(before, self._states):
-            self._files.write_state(self._states, self._history)
-        for delivery in self._deliveries.values():
-            wanted = [transition for transition in due if delivery.channel.wants(transition)]
-            if wanted:
-                delivery.enqueue(_notification(self._cluster, wanted))
+        try:
+            # Stored before it is sent: after a crash in between an alert is not notified twice.
+            if transitions or due or before is None or _differ(before, self._states):
+                self._files.write_state(self._states, self._history)
+        finally:
+            # Also if the disk is full: this may be the alert that reports it.
+            for delivery in self._deliveries.values():
+                wanted = [transition for transition in due if delivery.channel.wants(transition)]
+                if wanted:
+                    delivery.enqueue(_notification(self._cluster, wanted))
 
     async def _run(self) -> None:
         while True:

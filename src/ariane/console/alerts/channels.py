@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import ipaddress
 import re
 from collections.abc import Sequence
 from urllib.parse import urlsplit
@@ -11,6 +12,7 @@ import msgspec
 
 from ariane.console.alerts.alert_rules import NAME_CHARACTERS_MAX, Severity
 from ariane.console.alerts.evaluation import AlertTransition
+from ariane.console.security.request_checks import is_loopback_host
 from ariane.errors import ConfigError
 
 CHANNELS_MAX = 20
@@ -18,7 +20,9 @@ RECIPIENTS_MAX = 20
 URL_CHARACTERS_MAX = 2_000
 ALERTS_PER_MESSAGE_MAX = 100
 
-_ADDRESS = re.compile(r"[^\s@<>,;\"]{1,64}@[^\s@<>,;\"]{1,190}")
+# Other characters are allowed by RFC 5322 in quotes only, which no receiver of alerts needs.
+_ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@([A-Za-z0-9._-]{1,190}|\[[A-Za-z0-9.:]{1,45}\])")
+_PRINTABLE = re.compile(r"[ -~]*")  # ASCII: smtplib and HTTP headers encode nothing else
 
 
 class MailSecurity(enum.StrEnum):
@@ -127,6 +131,19 @@ def masked_url(url: str) -> str:
     )
 
 
+def check_peer(address: str) -> None:
+    """Check the address that a connection to a receiver leads to. Not the name: it may resolve to another one a moment later.
+
+    Raises:
+        DeliveryFailed: it is link-local, where clouds offer credentials of the machine, or no address of one machine.
+    """
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    mapped = getattr(ip, "ipv4_mapped", None) or ip
+    if mapped.is_link_local or mapped.is_multicast or mapped.is_unspecified:
+        reason = f"{address} is a link-local or multicast address, to which no notifications are sent"
+        raise DeliveryFailed(reason, is_transient=False)
+
+
 def check_channel(channel: AlertChannel) -> None:
     """Check the values of a channel.
 
@@ -146,18 +163,20 @@ def _check_web_hook(target: WebHookTarget) -> None:
     try:
         parts = urlsplit(target.url)
         is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.username is None
-        is_valid = is_valid and (parts.port is None or parts.port > 0)
+        is_valid = is_valid and (parts.port is None or parts.port > 0) and _is_host_name(parts.hostname or "")
     except ValueError:
         is_valid = False
     # A line feed would begin another header of the request.
     if not is_valid or len(target.url) > URL_CHARACTERS_MAX or not re.fullmatch(r"[!-~]+", target.url):
         raise ConfigError("url", None, expected)
-    if not re.fullmatch(r"[ -~]*", target.authorization) or len(target.authorization) > URL_CHARACTERS_MAX:
+    if not _PRINTABLE.fullmatch(target.authorization) or len(target.authorization) > URL_CHARACTERS_MAX:
         raise ConfigError("authorization", None, "expected printable ASCII characters, for example Bearer TOKEN")
+    if target.authorization and parts.scheme == "http" and not is_loopback_host(parts.hostname or ""):
+        raise ConfigError("authorization", None, "expected a URL with https://: http:// would send it in clear text")
 
 
 def _check_mail(target: MailTarget) -> None:
-    if not re.fullmatch(r"[A-Za-z0-9.:_\[\]-]{1,253}", target.host):
+    if not re.fullmatch(r"[A-Za-z0-9.:_\[\]-]{1,253}", target.host) or not _is_host_name(target.host):
         raise ConfigError("host", target.host[:253], "expected the name or address of a mail server")
     if not 1 <= target.port <= 65_535:
         raise ConfigError("port", target.port, "expected 1 to 65535; usual are 587 (STARTTLS), 465 (TLS) and 25")
@@ -168,7 +187,19 @@ def _check_mail(target: MailTarget) -> None:
     for key, address in (("sender", target.sender), *(("recipients", address) for address in target.recipients)):
         if not _ADDRESS.fullmatch(address):
             raise ConfigError(key, address[:254], "expected an address such as alerts@example.com")
+    for key, text in (("user", target.user), ("password", target.password)):
+        if not _PRINTABLE.fullmatch(text):
+            raise ConfigError(key, None, "expected printable ASCII characters, which are all that mail servers accept")
     if target.user and target.security is MailSecurity.NONE:
         raise ConfigError(
             "security", target.security.value, "expected starttls or tls: the password would be sent in clear text"
         )
+
+
+def _is_host_name(host: str) -> bool:
+    """Return whether a host can be looked up: without empty or too long labels."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return True

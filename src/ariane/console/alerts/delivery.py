@@ -105,17 +105,22 @@ class ChannelDelivery:
         for delay_s in (*RETRY_DELAYS_S, None):
             try:
                 await self._notifier.send(self.channel, notification)
-            except DeliveryFailed as error:
-                self._update(failed_ms=self._clock.now_ms(), error=str(error))
-                if delay_s is None or not error.is_transient:
-                    self._update(failed=self._status.failed + 1)
-                    log.error("Cannot notify %s: %s", self.channel.name, error)
-                    return
-                log.warning("Cannot notify %s, next attempt in %d s: %s", self.channel.name, delay_s, error)
-                await self._clock.sleep(delay_s)
-            else:
                 self._update(sent=self._status.sent + 1, sent_ms=self._clock.now_ms())
                 return
+            except DeliveryFailed as error:
+                failure = error
+            except Exception as error:
+                # The task must not end with it: the channel would never send anything again.
+                log.exception("Notifying %s failed", self.channel.name)
+                reason = f"unexpected {type(error).__name__}; the console's log has the details"
+                failure = DeliveryFailed(reason, is_transient=False)
+            self._update(failed_ms=self._clock.now_ms(), error=str(failure))
+            if delay_s is None or not failure.is_transient:
+                self._update(failed=self._status.failed + 1)
+                log.error("Cannot notify %s: %s", self.channel.name, failure)
+                return
+            log.warning("Cannot notify %s, next attempt in %d s: %s", self.channel.name, delay_s, failure)
+            await self._clock.sleep(delay_s)
 
     def _update(self, **changes: int | str) -> None:
         self._status = msgspec.structs.replace(self._status, **changes)

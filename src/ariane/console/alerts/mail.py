@@ -9,7 +9,7 @@ from email.message import EmailMessage
 from email.utils import formatdate, make_msgid
 
 from ariane.console.alerts import alert_texts
-from ariane.console.alerts.channels import DeliveryFailed, MailSecurity, MailTarget, Notification
+from ariane.console.alerts.channels import DeliveryFailed, MailSecurity, MailTarget, Notification, check_peer
 
 TIMEOUT_S = 15.0  # of connecting, and of each command
 
@@ -20,8 +20,8 @@ async def send_mail(target: MailTarget, notification: Notification, *, timeout_s
     Raises:
         DeliveryFailed: the mail server did not accept it. The message contains no password.
     """
-    message = mail_message(target, notification)
     try:
+        message = mail_message(target, notification)
         await asyncio.to_thread(_send, target, message, timeout_s)
     except smtplib.SMTPResponseException as error:
         text = error.smtp_error if isinstance(error.smtp_error, str) else error.smtp_error.decode(errors="replace")
@@ -30,6 +30,9 @@ async def send_mail(target: MailTarget, notification: Notification, *, timeout_s
         ) from None
     except smtplib.SMTPRecipientsRefused as error:
         raise DeliveryFailed(f"{target.host} refused {', '.join(error.recipients)}", is_transient=False) from None
+    except UnicodeError:
+        reason = "host, addresses, user and password may only contain ASCII characters"
+        raise DeliveryFailed(f"{target.host}: {reason}", is_transient=False) from None
     except ssl.SSLError as error:
         reason = getattr(error, "verify_message", "") or error.reason or "TLS failed"
         raise DeliveryFailed(f"{target.host}: {reason}", is_transient=False) from None
@@ -60,6 +63,8 @@ def _send(target: MailTarget, message: EmailMessage, timeout_s: float) -> None:
     else:
         connection = smtplib.SMTP(target.host, target.port, timeout=timeout_s)
     with connection as server:
+        assert server.sock is not None
+        check_peer(server.sock.getpeername()[0])
         if target.security is MailSecurity.STARTTLS:
             server.starttls(context=context)  # an error if the server does not offer it: never in clear text
         if target.user:

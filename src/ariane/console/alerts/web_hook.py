@@ -7,7 +7,6 @@ are refused: there, clouds offer credentials of the machine.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import ssl
 from http import HTTPStatus
 from urllib.parse import urlsplit
@@ -16,7 +15,7 @@ import msgspec
 
 import ariane
 from ariane.console.alerts import alert_texts
-from ariane.console.alerts.channels import DeliveryFailed, Notification, WebHookTarget, masked_url
+from ariane.console.alerts.channels import DeliveryFailed, Notification, WebHookTarget, check_peer, masked_url
 
 TIMEOUT_S = 10.0  # of the whole request
 STATUS_LINE_MAX = 4_096
@@ -38,6 +37,8 @@ async def send_web_hook(target: WebHookTarget, notification: Notification, *, ti
     except ssl.SSLError as error:
         reason = getattr(error, "verify_message", "") or error.reason or "TLS failed"
         raise DeliveryFailed(f"{masked_url(target.url)}: {reason}", is_transient=False) from None
+    except UnicodeError:
+        raise DeliveryFailed(f"{masked_url(target.url)}: invalid host name", is_transient=False) from None
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise DeliveryFailed(f"{masked_url(target.url)}: {reason}", is_transient=True) from None
@@ -58,7 +59,7 @@ async def _post(target: WebHookTarget, body: bytes) -> int:
         host, port, limit=STATUS_LINE_MAX, ssl=ssl.create_default_context() if is_tls else None
     )
     try:
-        _check_peer(writer.get_extra_info("peername")[0])
+        check_peer(writer.get_extra_info("peername")[0])
         writer.write(_request(target, body))
         await writer.drain()
         line = await reader.readline()
@@ -86,13 +87,3 @@ def _request(target: WebHookTarget, body: bytes) -> bytes:
     if target.authorization:
         lines.append(f"Authorization: {target.authorization}")
     return "\r\n".join([*lines, "", ""]).encode("ascii") + body
-
-
-def _check_peer(address: str) -> None:
-    # The connected address is checked, not the name: a name may resolve to something else a moment later.
-    ip = ipaddress.ip_address(address.partition("%")[0])
-    mapped = getattr(ip, "ipv4_mapped", None) or ip
-    if mapped.is_link_local or mapped.is_multicast or mapped.is_unspecified:
-        raise DeliveryFailed(
-            f"{address} is a link-local or multicast address, which web hooks may not use", is_transient=False
-        )

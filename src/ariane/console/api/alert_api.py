@@ -17,7 +17,8 @@ from ariane.console.areas.alerting import (
     SilenceForm,
 )
 from ariane.console.areas.confirmation import DeletionForm
-from ariane.console.security.identity import identity_of
+from ariane.console.security.identity import has_role, identity_of
+from ariane.console.security.roles import ConsoleRole
 from ariane.console.web.dependencies import ListParameters, Services
 from ariane.console.web.view_model import ChangeResult
 
@@ -80,9 +81,9 @@ async def delete_alert_rule(services: Services, rule_id: str, form: Annotated[De
 
 
 @router.get("/channels")
-async def list_alert_channels(services: Services) -> AlertChannelsView:
+async def list_alert_channels(request: Request, services: Services) -> AlertChannelsView:
     """Return the receivers of notifications, without their secrets."""
-    return alert_channels.alert_channels(services)
+    return alert_channels.alert_channels(services, is_admin=has_role(request, ConsoleRole.ADMIN))
 
 
 @router.post("/channels/web-hooks")

@@ -50,17 +50,17 @@ class AlertChannelRow(View):
     failed_ms: int | None
     """Time of the last failed attempt; null: none since the start."""
     error: str
-    """Its reason."""
+    """Its reason; empty for other roles than admin, as it may contain what a host answered."""
     has_authorization: bool
     """Whether a web hook sends the header Authorization."""
     host: str
-    """Mail server."""
+    """Mail server; empty for other roles than admin."""
     port: int | None
     """Port of the mail server."""
     security: MailSecurity
     """Encryption of the connection to the mail server."""
     user: str
-    """Account of the mail server."""
+    """Account of the mail server; empty for other roles than admin."""
     has_password: bool
     """Whether a password of the mail server is stored."""
     sender: str
@@ -114,9 +114,11 @@ class EmailForm(ChangeForm):
     """Whether alerts are sent to it."""
 
 
-def alert_channels(services: ConsoleServices) -> AlertChannelsView:
-    """Return all receivers."""
-    return AlertChannelsView(channels=[_row(services, channel) for channel in services.alerts.settings.channels])
+def alert_channels(services: ConsoleServices, *, is_admin: bool) -> AlertChannelsView:
+    """Return all receivers; mail servers and errors only for admins."""
+    rows = [_row(services, channel) for channel in services.alerts.settings.channels]
+    hidden = {"error": "", "host": "", "user": ""}
+    return AlertChannelsView(channels=rows if is_admin else [row.model_copy(update=hidden) for row in rows])
 
 
 def alert_channel(services: ConsoleServices, channel_id: str) -> AlertChannelRow:

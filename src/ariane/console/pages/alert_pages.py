@@ -11,7 +11,8 @@ from ariane.console.areas import alert_channels, alerting
 from ariane.console.areas.alert_channels import EmailForm, WebHookForm
 from ariane.console.areas.alerting import AlertRuleForm, CloseAlertForm, SilenceForm
 from ariane.console.areas.confirmation import DeletionForm
-from ariane.console.security.identity import identity_of
+from ariane.console.security.identity import has_role, identity_of
+from ariane.console.security.roles import ConsoleRole
 from ariane.console.web.dependencies import ListParameters, Services
 from ariane.console.web.rendering import changed, render
 
@@ -105,7 +106,8 @@ async def delete_rule(
 @router.get("/channels")
 async def channels_page(request: Request, services: Services) -> Response:
     """Return the receivers of notifications."""
-    return render(request, "alerts/channels.html", view=alert_channels.alert_channels(services))
+    view = alert_channels.alert_channels(services, is_admin=has_role(request, ConsoleRole.ADMIN))
+    return render(request, "alerts/channels.html", view=view)
 
 
 @router.get("/channels/new")

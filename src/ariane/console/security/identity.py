@@ -37,6 +37,12 @@ def identity_of(request: HTTPConnection) -> Identity | None:
     return cast("Identity | None", request.scope.get("state", {}).get(STATE_KEY))
 
 
+def has_role(request: HTTPConnection, role: ConsoleRole) -> bool:
+    """Return whether the sender of a request has a role, or one that includes it."""
+    identity = identity_of(request)
+    return identity is not None and identity.role.includes(role)
+
+
 def address_of(request: HTTPConnection) -> str:
     """Return the address that a request came from."""
     return request.client.host if request.client else ""

@@ -110,6 +110,7 @@ RULES: tuple[PathRule, ...] = (
     # The operator on duty silences an alert; rules and channels send data to other hosts.
     *_area("/alerts/silences", is_local=True),
     PathRule(CHANGE, "/alerts/close", ConsoleRole.OPERATOR, is_local=True),
+    PathRule(READ, "/alerts/channels/*", ConsoleRole.ADMIN),  # forms with mail servers and their users
     *_area("/alerts", change=ConsoleRole.ADMIN, is_local=True),
 )
 

@@ -18,7 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 import ariane
 from ariane.console.security.audit_notes import note
-from ariane.console.security.identity import identity_of
+from ariane.console.security.identity import has_role, identity_of
 from ariane.console.security.request_checks import page_path
 from ariane.console.security.roles import ConsoleRole
 from ariane.console.web import preferences, static_assets, text_format, translation
@@ -134,7 +134,7 @@ def _page_context(request: Request) -> dict[str, Any]:
         "cluster_name": services.settings.namesrv if services else "",
         "csrf_token": identity.csrf_token if identity else "",
         "identity": identity,
-        "can": lambda role: identity is not None and identity.role.includes(ConsoleRole(role)),
+        "can": lambda role: has_role(request, ConsoleRole(role)),
     }
 
 
