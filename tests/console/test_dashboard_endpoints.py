@@ -79,6 +79,18 @@ def test_failed_changes_are_audited_as_failed_although_their_answers_have_status
     assert texts[4] == ""
 
 
+def test_texts_that_cannot_be_encoded_are_refused(tmp_path: Path) -> None:
+    bodies = {
+        "/consumer/resetOffset.do": '{"consumerGroupList": ["\\ud800"], "topic": "T", "resetTime": -1}',
+        "/topic/sendTopicMessage.do": '{"topic": "T", "messageBody": "\\ud800", "key": "", "tag": ""}',
+        "/dlqMessage/batchResendDlqMessage.do": '[{"consumerGroup": "g", "msgId": "\\udfff"}]',
+    }
+    with console(tmp_path) as client:
+        for path, body in bodies.items():
+            answer = client.post(path, content=body, headers={"Content-Type": "application/json"}).json()
+            assert "surrogates" in answer["errMsg"], path
+
+
 def test_a_parameter_may_be_in_the_query_string_or_in_the_form(tmp_path: Path) -> None:
     with console(tmp_path) as client:
         in_query = client.post("/ops/updateUseTLS.do", params={"useTLS": "false"})

@@ -7,7 +7,9 @@ from datetime import timedelta, timezone
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
+from ariane.console.areas.login import LoginForm
 from ariane.console.areas.message_sends import parse_delay, parse_properties
 from ariane.console.web.form_fields import TIME_END_MS, parse_duration_ms, parse_time_ms, parse_time_range
 from ariane.errors import UsageError
@@ -90,3 +92,10 @@ def test_properties_are_lines() -> None:
 def test_other_properties_are_refused(line: str) -> None:
     with pytest.raises(UsageError, match="properties"):
         parse_properties(["a=0", line])
+
+
+def test_texts_that_cannot_be_encoded_are_refused() -> None:
+    LoginForm(name="中", password="😀")
+    with pytest.raises(ValidationError, match="surrogates") as raised:
+        LoginForm(name="ann", password="\ud83d")
+    assert "input_value" not in str(raised.value)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, Request
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic.alias_generators import to_camel
 
+from ariane.console.web.view_model import check_encodable
 from ariane.errors import UsageError
 
 FORM_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data")
@@ -67,6 +68,11 @@ class RequestBody(BaseModel):
     """The JSON body of a request. Members that are not listed are ignored, as Apache does."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_texts(cls, data: Any) -> Any:
+        return check_encodable(data)
 
 
 async def read_parameters(request: Request) -> RequestParameters:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic.alias_generators import to_camel
 
 
@@ -28,6 +31,36 @@ class ChangeForm(BaseModel):
         extra="forbid",
         str_strip_whitespace=True,
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_texts(cls, data: Any) -> Any:
+        return check_encodable(data)
+
+
+def check_encodable(data: Any) -> Any:
+    """Return the values of a request, if UTF-8 can encode all of their texts: JSON can contain half a surrogate pair.
+
+    Raises:
+        ValueError: a text cannot be encoded, so that no broker, file or answer could contain it.
+    """
+    remaining = [data]  # no recursion: JSON may be nested deeper than Python's calls
+    while remaining:
+        value = remaining.pop()
+        if isinstance(value, str) and not value.isascii():
+            _check_text(value)
+        elif isinstance(value, Mapping):
+            remaining += [*value, *value.values()]
+        elif isinstance(value, list | tuple):
+            remaining += value
+    return data
+
+
+def _check_text(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("expected text without single surrogates such as \\ud800") from None
 
 
 class ChangeResult(View):
