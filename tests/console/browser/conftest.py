@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,11 +15,10 @@ from ariane.testing import java
 
 if TYPE_CHECKING:
     from console_program import ConsoleProgram, TrafficProgram
-    from page_faults import PageFaults
+    from page_faults import OpenContext, PageFaults
     from playwright.sync_api import Browser, BrowserContext, Page
 
 HERE = Path(__file__).parent
-WIDE, NARROW = {"width": 1440, "height": 900}, {"width": 380, "height": 800}
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 # The tests run as root in containers, where Chromium's sandbox is not available.
 CHROMIUM_ARGUMENTS = ["--no-sandbox", "--disable-dev-shm-usage", "--force-color-profile=srgb"]
@@ -91,16 +90,16 @@ def browser() -> Browser:
 
 
 @pytest.fixture
-def open_context(browser: Browser) -> Iterator[Callable[..., tuple[BrowserContext, PageFaults]]]:
+def open_context(browser: Browser) -> Iterator[OpenContext]:
     """A function that opens a browser context for a console and records faults; they fail the test at its end."""
-    from page_faults import PageFaults
+    from page_faults import WIDE, PageFaults
 
     opened: list[tuple[BrowserContext, PageFaults]] = []
 
     def open_for(url: str, **options: object) -> tuple[BrowserContext, PageFaults]:
         settings = {"base_url": url, "viewport": WIDE, "timezone_id": "Europe/Berlin", "locale": "en-GB"} | options
         context = browser.new_context(**settings)  # type: ignore[arg-type]
-        context.set_default_timeout(15_000)
+        context.set_default_timeout(60_000)  # on a machine that other tests load
         opened.append((context, PageFaults(context, url)))
         return opened[-1]
 
@@ -112,7 +111,7 @@ def open_context(browser: Browser) -> Iterator[Callable[..., tuple[BrowserContex
 
 
 @pytest.fixture
-def page(console: ConsoleProgram, open_context: Callable[..., tuple[BrowserContext, PageFaults]]) -> Page:
+def page(console: ConsoleProgram, open_context: OpenContext) -> Page:
     """A page of the console. Errors, outside requests, failed responses and dialogs fail the test."""
     context, _ = open_context(console.url)
     return context.new_page()

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any, Self
 
@@ -60,12 +59,6 @@ class Program:
             self._process.wait()
         self._process.stdout.close()
 
-    def kill(self) -> None:
-        """End the process as a crash would."""
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
-
 
 class TrafficProgram(Program):
     """The cluster. `info` has its addresses and the ids of messages."""
@@ -101,16 +94,3 @@ class ConsoleProgram(Program):
 
     def __exit__(self, *_error: object) -> None:
         self.stop()
-
-    def restart(self) -> None:
-        """Start the console again on the same port."""
-        self._arguments = [*self._options, "--port", self.url.rpartition(":")[2]]
-        deadline = time.monotonic() + START_S
-        while True:
-            try:
-                assert self.start() == READY + self.url
-            except AssertionError:
-                # The port may be taken for a moment by connections that the killed console left open.
-                assert time.monotonic() < deadline
-                continue
-            return

@@ -14,13 +14,12 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import hostile_texts
-from page_faults import PageFaults, axe_findings, overflow
+from page_faults import NARROW, WIDE, PageFaults, axe_findings, overflow
 from playwright.sync_api import BrowserContext, Page
 
 from ariane.console.app import PAGES
 
 PER_ROUTE = 2
-WIDE, NARROW = {"width": 1440, "height": 900}, {"width": 380, "height": 800}
 # Parameters that change the order or extent of a list, not what the page is.
 LIST_PARAMETERS = {"sort", "order", "page", "size"}
 VARIANTS = {"kind", "state", "tab", "view"}  # parameters whose values are different pages

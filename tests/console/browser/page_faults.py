@@ -5,12 +5,14 @@ responses, dialogs (a script of a payload ran), a document wider than its window
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from playwright.sync_api import BrowserContext, ConsoleMessage, Dialog, Page, Request, Response
 
+WIDE, NARROW = {"width": 1440, "height": 900}, {"width": 380, "height": 800}  # windows of a desk and of a telephone
 AXE = Path(__file__).resolve().parents[1] / "vendor" / "axe-core" / "axe.min.js"
 # Rules of WCAG 2.2 A and AA, and of good practice.
 AXE_TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
@@ -46,11 +48,10 @@ class PageFaults:
         self._host = urlsplit(url).netloc
         self._faults: list[str] = []
         self._expected: list[str] = []  # texts of faults that a test causes
-        self.is_lost = False  # while the console is stopped, failed requests are expected
         # Axe is installed before the page's own scripts; the content policy does not apply to it.
         context.add_init_script(path=AXE)
         # An exception that no handler catches is not in the browser's log.
-        context.on("weberror", lambda error: self._add(f"script error: {error.error}"))
+        context.on("weberror", lambda error: self._faults.append(f"script error: {error.error}"))
         context.on("console", self._on_console)
         context.on("dialog", self._on_dialog)
         context.on("request", self._on_request)
@@ -65,26 +66,26 @@ class PageFaults:
         faults, self._faults = self._faults, []
         return [fault for fault in faults if not any(text in fault for text in self._expected)]
 
-    def _add(self, fault: str) -> None:
-        if not self.is_lost:
-            self._faults.append(fault)
-
     def _on_console(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):
-            self._add(f"browser log: {message.type}: {message.text}")
+            self._faults.append(f"browser log: {message.type}: {message.text}")
 
     def _on_dialog(self, dialog: Dialog) -> None:
-        self._add(f"dialog: {dialog.message}")
+        self._faults.append(f"dialog: {dialog.message}")
         dialog.dismiss()
 
     def _on_request(self, request: Request) -> None:
         parts = urlsplit(request.url)
         if parts.scheme not in ("data", "blob") and parts.netloc != self._host:
-            self._add(f"request to another host: {request.url}")
+            self._faults.append(f"request to another host: {request.url}")
 
     def _on_response(self, response: Response) -> None:
         if response.status >= 400:
-            self._add(f"status {response.status}: {response.request.method} {response.url}")
+            self._faults.append(f"status {response.status}: {response.request.method} {response.url}")
+
+
+# A function that opens a context for a URL; the fixture `open_context`.
+OpenContext = Callable[..., tuple[BrowserContext, PageFaults]]
 
 
 def overflow(page: Page) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from console_program import ConsoleProgram
@@ -12,14 +12,12 @@ pytest.importorskip("fastapi", reason="needs fastapi: pip install 'ariane[consol
 
 from crawler import RouteTable
 from form_use import DRY_RUN, FormUse, use_form
-from page_faults import PageFaults
+from page_faults import OpenContext
 from playwright.sync_api import BrowserContext, Page, expect
 
 from ariane.console.security.accounts import ConsoleAccounts
 from ariane.console.security.roles import ConsoleRole
 from ariane.testing.cluster import cluster_in_thread
-
-Open = Callable[..., tuple[BrowserContext, PageFaults]]
 
 PASSWORD, NEW_PASSWORD = "a long enough password", "another long enough password"
 ACL_FILE = (
@@ -78,7 +76,7 @@ def log_in(context: BrowserContext) -> Page:
     return page
 
 
-def test_the_forms_of_accounts_are_used(secured: ConsoleProgram, open_context: Open) -> None:
+def test_the_forms_of_accounts_are_used(secured: ConsoleProgram, open_context: OpenContext) -> None:
     context, _ = open_context(secured.url)
     page, table = log_in(context), RouteTable()
     for use in USES:

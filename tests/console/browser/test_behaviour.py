@@ -1,9 +1,8 @@
-"""What a reader notices while working: keyboard, live updates that do not disturb, a lost server, log-in, language and theme."""
+"""What a reader notices on pages of a real cluster: keyboard, many tabs, log-in, language and theme."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,15 +11,12 @@ from console_program import ConsoleProgram, TrafficProgram
 pytest.importorskip("playwright", reason="needs playwright: pip install playwright")
 pytest.importorskip("fastapi", reason="needs fastapi: pip install 'ariane[console]'")
 
-from page_faults import PageFaults, axe_findings, overflow
-from playwright.sync_api import BrowserContext, Page, Route, expect
+from page_faults import OpenContext, axe_findings, overflow
+from playwright.sync_api import Page, expect
 
 from ariane.console.security.accounts import ConsoleAccounts
 from ariane.console.security.roles import ConsoleRole
 
-Open = Callable[..., tuple[BrowserContext, PageFaults]]
-
-NARROW = {"width": 380, "height": 500}
 PASSWORD = "a long enough password"
 REFRESH_MS = 15_000  # longer than the interval of every live part
 TABS = 7  # browsers allow six connections to one HTTP/1.1 server: pages must not hold one each
@@ -67,101 +63,10 @@ def test_the_first_key_skips_the_navigation_and_the_focus_is_visible(page: Page)
     assert "q" in seen, "the search is not reached"
 
 
-def test_a_dialog_takes_the_focus_and_gives_it_back(page: Page) -> None:
-    page.goto("/alerts")
-    button = page.locator("[data-open='silence']")
-    button.focus()
-    page.keyboard.press("Enter")
-    expect(page.locator("dialog#silence")).to_be_visible()
-    assert page.evaluate("() => document.querySelector('dialog#silence').contains(document.activeElement)")
-    page.keyboard.press("Escape")
-    expect(page.locator("dialog#silence")).to_be_hidden()
-    expect(button).to_be_focused()
-
-
 # --- live updates ---
 
 
-def test_a_refresh_keeps_scroll_position_and_focus(page: Page) -> None:
-    page.set_viewport_size(NARROW)  # type: ignore[arg-type]
-    page.clock.install()
-    page.goto("/topics/orders")
-    link = page.locator("#content nav.tabs a").first
-    link.focus()
-    page.evaluate("scrollTo(0, 150)")
-    position = page.evaluate("scrollY")
-    assert position > 0
-    for _ in range(2):
-        refresh(page, "/topics/orders")
-    expect(link).to_be_focused()
-    assert page.evaluate("scrollY") == position
-
-
-def test_a_refresh_keeps_selected_text(page: Page) -> None:
-    page.clock.install()
-    page.goto("/topics/orders")
-    selected = page.evaluate(
-        "() => { const cell = document.querySelector('[data-live] td, [data-live] dd');"
-        " getSelection().selectAllChildren(cell); return String(getSelection()); }"
-    )
-    assert selected
-    page.clock.fast_forward(REFRESH_MS)
-    page.clock.fast_forward(REFRESH_MS)
-    assert page.evaluate("() => String(getSelection())") == selected
-
-
-def test_a_stale_refresh_does_not_overwrite_a_search(page: Page) -> None:
-    page.clock.install()
-    page.goto("/topics")
-    held: list[Route] = []
-
-    def hold(route: Route) -> None:
-        # The refresh is answered only after the search.
-        if "q=pay" in route.request.url or held:
-            route.continue_()
-        else:
-            held.append(route)
-
-    page.route(re.compile(r"/topics(\?|$)"), hold)
-    with page.expect_request(re.compile(r"/topics$")):
-        page.clock.fast_forward(REFRESH_MS)
-    search = page.locator("[data-search]")
-    search.press_sequentially("pay")
-    page.clock.fast_forward(1_000)
-    expect(page).to_have_url(re.compile("q=pay"))
-    rows = page.locator("#content tbody tr")
-    expect(rows).to_have_count(1)
-    assert len(held) == 1
-    held[0].continue_()
-    page.clock.fast_forward(1_000)
-    expect(rows).to_have_count(1)
-    expect(search).to_have_value("pay")
-    expect(search).to_be_focused()
-    page.unroute_all(behavior="ignoreErrors")
-
-
-def test_a_lost_server_shows_a_banner_until_it_is_back(
-    cluster: TrafficProgram, open_context: Open, tmp_path: Path
-) -> None:
-    with ConsoleProgram(cluster.info["namesrv"], tmp_path) as console:
-        context, faults = open_context(console.url)
-        page = context.new_page()
-        page.clock.install()
-        page.goto("/topics")
-        faults.is_lost = True
-        console.kill()
-        banner = page.locator("#lost")
-        expect(banner).to_be_hidden()
-        page.clock.fast_forward(REFRESH_MS)
-        expect(banner).to_be_visible()
-        expect(page.locator("#content tbody tr").first).to_be_visible()
-        console.restart()
-        page.clock.fast_forward(REFRESH_MS)
-        expect(banner).to_be_hidden()
-        faults.is_lost = False
-
-
-def test_seven_tabs_load_and_refresh(console: ConsoleProgram, open_context: Open) -> None:
+def test_seven_tabs_load_and_refresh(console: ConsoleProgram, open_context: OpenContext) -> None:
     context, _ = open_context(console.url)
     pages = [context.new_page() for _ in range(TABS)]
     for page in pages:
@@ -176,7 +81,7 @@ def test_seven_tabs_load_and_refresh(console: ConsoleProgram, open_context: Open
 
 
 def test_a_session_that_is_revoked_leads_to_the_log_in_and_back(
-    cluster: TrafficProgram, open_context: Open, tmp_path: Path
+    cluster: TrafficProgram, open_context: OpenContext, tmp_path: Path
 ) -> None:
     accounts = ConsoleAccounts(tmp_path / "data")
     accounts.add("alice", ConsoleRole.ADMIN, PASSWORD)
@@ -204,7 +109,7 @@ def test_a_session_that_is_revoked_leads_to_the_log_in_and_back(
 
 
 def test_a_viewer_sees_no_changes_and_cannot_make_any(
-    cluster: TrafficProgram, open_context: Open, tmp_path: Path
+    cluster: TrafficProgram, open_context: OpenContext, tmp_path: Path
 ) -> None:
     accounts = ConsoleAccounts(tmp_path / "data")
     accounts.add("alice", ConsoleRole.ADMIN, PASSWORD)
@@ -226,12 +131,16 @@ def test_a_viewer_sees_no_changes_and_cannot_make_any(
 
 def test_language_and_theme_are_remembered(page: Page) -> None:
     page.goto("/topics")
-    page.locator(".user-button").click()
+    light = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.get_by_role("button", name="Settings").click()
+    page.get_by_role("link", name="Dark").click()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    expect(page).to_have_url(re.compile("/topics$"))
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != light
+    page.get_by_role("button", name="Settings").click()
     page.get_by_role("link", name="中文").click()
     expect(page.locator("html")).to_have_attribute("lang", "zh-CN")
-    page.locator(".user-button").click()
-    page.locator("#user-menu a[href*='theme=dark']").click()
-    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    expect(page.locator("#navigation").get_by_role("link", name="消费组")).to_be_visible()
     page.goto("/producers")
     expect(page.locator("html")).to_have_attribute("lang", "zh-CN")
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")

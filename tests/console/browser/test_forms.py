@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -14,10 +14,7 @@ pytest.importorskip("fastapi", reason="needs fastapi: pip install 'ariane[consol
 
 from crawler import RouteTable
 from form_use import DRY_RUN, FormUse, use_form
-from page_faults import PageFaults
-from playwright.sync_api import BrowserContext
-
-Open = Callable[..., tuple[BrowserContext, PageFaults]]
+from page_faults import OpenContext
 
 # test_behaviour.py uses them: they need a console with accounts.
 LOGIN_FORMS = {"/login", "/logout"}
@@ -145,13 +142,12 @@ def table() -> RouteTable:
 
 
 def test_every_form_is_used(
-    console: ConsoleProgram, open_context: Open, table: RouteTable, ids: dict[str, str]
+    console: ConsoleProgram, open_context: OpenContext, table: RouteTable, ids: dict[str, str]
 ) -> None:
     """One test: a form needs what those before it created."""
+    page = open_context(console.url)[0].new_page()
     for use in USES:
-        context, _ = open_context(console.url)
-        use_form(context.new_page(), table, use.with_ids(ids))
-        context.close()
+        use_form(page, table, use.with_ids(ids))
 
 
 def test_no_form_is_missing(table: RouteTable) -> None:

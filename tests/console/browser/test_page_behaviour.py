@@ -2,85 +2,46 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import shutil
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser, BrowserContext, Page
-    from sample_site import SampleSite
+pytest.importorskip("playwright", reason="needs playwright: pip install playwright")
+pytest.importorskip("fastapi", reason="needs fastapi: pip install 'ariane[console]'")
+
+from page_faults import NARROW, OpenContext, PageFaults
+from playwright.sync_api import Page, expect
+from sample_site import SampleSite
 
 PATH = "/topics/sample"
-WIDE, NARROW = {"width": 1440, "height": 900}, {"width": 380, "height": 800}
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-HAS_CONSOLE = all(importlib.util.find_spec(name) for name in ("playwright", "fastapi", "uvicorn"))
 
-pytestmark = pytest.mark.skipif(not (CHROMIUM and HAS_CONSOLE), reason="needs Chromium, playwright and ariane[console]")
-
-
-class BrowserErrors:
-    """Errors that the browser reports for a context.
-
-    Args:
-        context: Context without pages.
-    """
-
-    def __init__(self, context: BrowserContext) -> None:
-        self._errors: list[str] = []
-        context.on("console", lambda message: self._errors.append(message.text) if message.type == "error" else None)
-        context.on("weberror", lambda error: self._errors.append(str(error.error)))
-
-    def take(self) -> list[str]:
-        """Return the errors so far, and forget them."""
-        errors, self._errors = self._errors, []
-        return errors
-
-
-Opened = tuple["Page", BrowserErrors]
+Opened = tuple[Page, PageFaults]
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SampleSite]:
-    from sample_site import SampleSite
-
+def running_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SampleSite]:
     with SampleSite(tmp_path_factory.mktemp("sample")) as site:
         yield site
 
 
 @pytest.fixture
-def open_sample(site: SampleSite, browser: Browser) -> Iterator[Callable[..., Opened]]:
-    """A function that opens the sample page in a new context. Errors of the browser fail the test at its end."""
-    site.reset()
-    contexts: list[tuple[BrowserContext, BrowserErrors]] = []
-
-    def open_page(**options: object) -> Opened:
-        settings = {"base_url": site.url, "viewport": WIDE, "timezone_id": "Europe/Berlin", "locale": "en-GB"} | options
-        context = browser.new_context(**settings)  # type: ignore[arg-type]
-        context.set_default_timeout(60_000)
-        contexts.append((context, BrowserErrors(context)))
-        if settings["timezone_id"] == "Europe/Berlin":
-            # As on a later visit: the first page is not loaded again for the zone.
-            context.add_cookies([{"name": "ariane_zone", "value": "Europe%2FBerlin", "url": site.url}])
-        page = context.new_page()
-        page.goto(PATH)
-        return page, contexts[-1][1]
-
-    yield open_page
-    errors = [error for _, recorder in contexts for error in recorder.take()]
-    for context, _ in contexts:
-        context.close()
-    site.reset()
-    assert errors == []
+def site(running_site: SampleSite, open_context: OpenContext) -> Iterator[SampleSite]:
+    """The site as after its start. `open_context` is named so that the contexts are closed after the site is reset."""
+    running_site.reset()
+    yield running_site
+    running_site.reset()
 
 
 @pytest.fixture
-def opened(open_sample: Callable[..., Opened]) -> Opened:
-    """The sample page, and the errors that the browser reports."""
-    return open_sample(permissions=["clipboard-read", "clipboard-write"])
+def opened(site: SampleSite, open_context: OpenContext) -> Opened:
+    """The sample page, and the faults that the browser reports."""
+    context, faults = open_context(site.url, permissions=["clipboard-read", "clipboard-write"])
+    # As on a later visit: the first page is not loaded again for the zone.
+    context.add_cookies([{"name": "ariane_zone", "value": "Europe%2FBerlin", "url": site.url}])
+    page = context.new_page()
+    page.goto(PATH)
+    return page, faults
 
 
 @pytest.fixture
@@ -143,6 +104,8 @@ def test_a_slow_refresh_does_not_overwrite_a_search(site: SampleSite, sample: Pa
     for _ in range(30):
         assert sample.locator("tbody tr").count() == 10
         sample.wait_for_timeout(100)
+    expect(sample.locator("[data-search]")).to_have_value("name-01")
+    expect(sample.locator("[data-search]")).to_be_focused()
 
 
 def test_a_hidden_tab_sends_nothing(site: SampleSite, sample: Page) -> None:
@@ -189,7 +152,8 @@ def test_a_deletion_needs_the_typed_name(site: SampleSite, sample: Page) -> None
 
 
 def test_an_error_is_shown_in_the_open_dialog(site: SampleSite, opened: Opened) -> None:
-    page, errors = opened
+    page, faults = opened
+    faults.expect("422")
     site.deleted.append("before")
     page.get_by_role("button", name="Delete").click()
     dialog = page.get_by_role("dialog")
@@ -197,29 +161,33 @@ def test_an_error_is_shown_in_the_open_dialog(site: SampleSite, opened: Opened) 
     dialog.get_by_role("button", name="Delete").click()
     dialog.get_by_text("the topic is deleted already").wait_for()
     assert dialog.get_by_label("Type orders to confirm").input_value() == "orders", "the input is still there"
-    errors.take()  # the browser reports the status 422
 
 
-def test_escape_closes_a_dialog(sample: Page) -> None:
-    sample.get_by_role("button", name="Delete").click()
+def test_a_dialog_takes_the_focus_and_escape_gives_it_back(sample: Page) -> None:
+    sample.get_by_role("button", name="Delete").focus()
+    sample.keyboard.press("Enter")
+    expect(sample.get_by_role("dialog")).to_be_visible()
+    assert sample.get_by_role("dialog").evaluate("dialog => dialog.contains(document.activeElement)")
     sample.keyboard.press("Escape")
     assert sample.get_by_role("dialog").count() == 0
     assert sample.evaluate("document.activeElement.dataset.open") == "delete", "the focus returns to the button"
 
 
 def test_a_lost_server_shows_a_banner_until_it_is_back(site: SampleSite, opened: Opened) -> None:
-    page, errors = opened
+    page, faults = opened
+    for text in ("net::ERR_", "Failed to fetch"):
+        faults.expect(text)
     site.stop()
     expect_lost(page, True)
     assert page.locator("tbody tr").count() == 50, "the last values stay"
     site.start()
     expect_lost(page, False)
     wait_refresh(page)
-    errors.take()
 
 
 def test_a_failing_refresh_shows_its_error_once(site: SampleSite, opened: Opened) -> None:
-    page, errors = opened
+    page, faults = opened
+    faults.expect("502")
     site.is_broken = True
     expect_lost(page, True)
     wait_polls(site, page, 2)
@@ -228,14 +196,14 @@ def test_a_failing_refresh_shows_its_error_once(site: SampleSite, opened: Opened
     assert page.locator("tbody tr").count() == 50
     site.is_broken = False
     expect_lost(page, False)
-    errors.take()
 
 
 def test_a_logged_out_tab_leaves_the_page(site: SampleSite, opened: Opened) -> None:
-    page, errors = opened
+    page, faults = opened
+    faults.expect("401")
+    faults.expect("404")  # of the page to which the site leads
     site.is_logged_out = True
     page.wait_for_url(re.compile("logged-out"))
-    errors.take()
 
 
 def test_keyboard_shortcuts(sample: Page) -> None:
@@ -285,26 +253,17 @@ def test_charts_show_names_as_text_and_have_a_table(sample: Page) -> None:
     assert sample.locator("#rates canvas").count() == canvas.count(), "the chart is updated, not drawn again"
 
 
-def test_the_theme_is_chosen_by_the_reader(sample: Page) -> None:
-    light = sample.evaluate("getComputedStyle(document.body).backgroundColor")
-    sample.get_by_role("button", name="Settings").click()
-    sample.get_by_role("link", name="Dark").click()
-    sample.wait_for_url(re.compile(PATH))
-    assert sample.evaluate("getComputedStyle(document.body).backgroundColor") != light
-    sample.get_by_role("button", name="Settings").click()
-    sample.get_by_role("link", name="中文").click()
-    sample.get_by_role("link", name="消费组").wait_for()
-
-
-def test_times_are_in_the_zone_of_the_browser_from_the_first_page(open_sample: Callable[..., Opened]) -> None:
-    page, _ = open_sample(timezone_id="Asia/Shanghai")
+def test_times_are_in_the_zone_of_the_browser_from_the_first_page(site: SampleSite, open_context: OpenContext) -> None:
+    page = open_context(site.url, timezone_id="Asia/Shanghai")[0].new_page()
+    page.goto(PATH)
     page.wait_for_function("() => document.cookie.includes('Asia%2FShanghai')")
     page.reload()
     assert page.locator("html").get_attribute("data-zone") == "Asia/Shanghai"
 
 
-def test_narrow_screens_have_a_menu(open_sample: Callable[..., Opened]) -> None:
-    page, _ = open_sample(viewport=NARROW, has_touch=True)
+def test_narrow_screens_have_a_menu(site: SampleSite, open_context: OpenContext) -> None:
+    page = open_context(site.url, viewport=NARROW, has_touch=True)[0].new_page()
+    page.goto(PATH)
     assert page.evaluate("document.documentElement.scrollWidth") == NARROW["width"], "nothing is wider than the screen"
     assert not page.locator("#navigation").is_visible()
     page.get_by_role("button", name="Menu").click()
