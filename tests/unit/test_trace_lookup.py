@@ -126,6 +126,19 @@ def test_a_groups_messages_with_a_key_are_found_despite_newer_ones_of_others(
     assert trace_lookup.find_journeys(tmp_path, key="all", group="none") == ([], 0)
 
 
+def test_a_topics_messages_with_a_key_are_found_despite_newer_ones_of_others(tmp_path: Path) -> None:
+    first, unknown = unique_id(0), unique_id(1)
+    others = [journey(unique_id(number), topic="U") for number in range(2, 2 + trace_lookup.LIMIT)]
+    # Consumption alone does not name the topic.
+    publish(tmp_path, journey(first), journey(unknown, topic=None), *others)
+    result = trace_lookup.find_journeys(tmp_path, key="all", topic="T")
+    assert (ids(result), result.omitted) == ([first, unknown], 0)
+    newest = trace_lookup.find_journeys(tmp_path, key="all", topic="U", limit=1)
+    # The omitted ones are those of U, and that of an unknown topic.
+    assert (ids(newest), newest.omitted) == ([unique_id(1 + trace_lookup.LIMIT)], trace_lookup.LIMIT - 1 + 1)
+    assert trace_lookup.find_journeys(tmp_path, message_id=first, topic="U") == ([], 0)
+
+
 def test_messages_of_a_client_with_a_wrong_clock_are_found_by_topic(tmp_path: Path) -> None:
     """Files are selected by the broker's clock, as rows are."""
     publish(tmp_path, journey(unique_id(1), sent_at=at(-8 * 3_600_000), stored_at=at(0), stored_exact=True))

@@ -10,16 +10,20 @@ by bucket or by time from the list (`files_between`), and inside of a file by it
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar, copy_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ariane.tables import TableSchema
 from ariane.tables.table_format import DataFile, data_paths
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
+
+Result = TypeVar("Result")
 
 
 class TablePart(NamedTuple):
@@ -49,12 +53,56 @@ def files_of_buckets(table: TableSchema, buckets: set[str]) -> TablePart:
     return TablePart(table, lambda file: file.bucket in buckets)
 
 
+class QueryInterruption:
+    """Ends the queries of a function from another thread.
+
+    The function runs as `interruption.run(function)`; `interrupt()` lets its query, or its next one, raise duckdb.Error.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards the two attributes below
+        self._sql: DuckDBPyConnection | None = None
+        self._is_interrupted = False
+
+    def run(self, function: Callable[[], Result]) -> Result:
+        """Return the result of a function that opens views."""
+        context = copy_context()
+        context.run(_interruption.set, self)
+        return context.run(function)
+
+    def interrupt(self) -> None:
+        """End the running query, and all later ones."""
+        with self._lock:
+            self._is_interrupted = True
+            if self._sql is not None:
+                self._sql.interrupt()
+
+    @contextmanager
+    def watch(self, sql: DuckDBPyConnection) -> Iterator[None]:
+        """Interrupt a connection together with the function that opened it."""
+        import duckdb
+
+        with self._lock:
+            if self._is_interrupted:
+                raise duckdb.InterruptException("the query was interrupted before it began")
+            outer, self._sql = self._sql, sql
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._sql = outer
+
+
+_interruption: ContextVar[QueryInterruption | None] = ContextVar("interruption", default=None)
+
+
 @contextmanager
 def open_views(home: Path, *parts: TablePart) -> Iterator[DuckDBPyConnection]:
     """Provide a connection with one view per part, named like its table. An unpublished table has no rows."""
     import duckdb
 
-    with duckdb.connect() as sql:
+    interruption = _interruption.get()
+    with duckdb.connect() as sql, interruption.watch(sql) if interruption else nullcontext():
         sql.execute("SET TimeZone = 'UTC'")
         for table, is_needed in parts:
             files = [str(path) for path in data_paths(home, table, is_needed)]

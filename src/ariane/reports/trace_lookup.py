@@ -65,11 +65,13 @@ def find_journeys(
     key: str | None = None,
     message_id: str | None = None,
     group: str | None = None,
+    topic: str | None = None,
     limit: int = LIMIT,
 ) -> LookupResult:
     """Return the journeys of messages with a business key (newest first), or with an id (unique or offset id).
 
-    At most `limit` messages; with `group` only those that the group consumed.
+    At most `limit` messages; with `group` only those that the group consumed, with `topic` only those of the topic, or of an
+    unknown one: the trace of a send names it.
 
     Raises:
         StoreError: no journeys are published yet.
@@ -77,16 +79,28 @@ def find_journeys(
     if (key is None) == (message_id is None):
         raise ValueError("expected exactly one of key and message_id")
     version = _published(home)
+    wanted = _Narrowing(group, topic)
     # A unique id contains its time, which leads to the few buckets that may have it; other terms need the table of
     # keys.
     if message_id is not None:
-        rows = _journeys(home, {message_id}, _candidate_buckets(home, message_id, version), group)
+        rows = _journeys(home, {message_id}, _candidate_buckets(home, message_id, version), wanted)
         if rows:
             return LookupResult(rows)
     term = key if key is not None else message_id or ""
-    # Only the journeys show which of these messages a group consumed.
-    candidates, count = _resolve_term(home, term, limit if group is None else None)
-    return _newest_journeys(home, candidates, count, group, limit)
+    # Only the journeys show which of these messages a group consumed, and their topics.
+    candidates, count = _resolve_term(home, term, limit if wanted.is_all else None)
+    return _newest_journeys(home, candidates, count, wanted, limit)
+
+
+class _Narrowing(NamedTuple):
+    """Selection of journeys; None selects all."""
+
+    group: str | None
+    topic: str | None
+
+    @property
+    def is_all(self) -> bool:
+        return self == (None, None)
 
 
 class TopicSelection(NamedTuple):
@@ -179,11 +193,11 @@ def _resolve_term(home: Path, term: str, limit: int | None) -> tuple[list[tuple[
 
 
 def _newest_journeys(
-    home: Path, candidates: list[tuple[str, list[str]]], count: int, group: str | None, limit: int
+    home: Path, candidates: list[tuple[str, list[str]]], count: int, wanted: _Narrowing, limit: int
 ) -> LookupResult:
-    """Return the journeys of the first `limit` messages of `count`; with `group`, of those that the group consumed."""
-    # With a group most candidates may not match, and a query of a few ids costs almost as much as one of many.
-    page = limit if group is None else max(limit, GROUP_PAGE_MESSAGES)
+    """Return the journeys of the first `limit` messages of `count`, of those that are wanted."""
+    # Most candidates may not match, and a query of a few ids costs almost as much as one of many.
+    page = limit if wanted.is_all else max(limit, GROUP_PAGE_MESSAGES)
     rows: list[dict[str, Any]] = []
     ids: list[str] = []
     examined = 0
@@ -191,9 +205,9 @@ def _newest_journeys(
         page_buckets = dict(candidates[examined : examined + page])
         examined += len(page_buckets)
         page_rows = _journeys(
-            home, set(page_buckets), {bucket for buckets in page_buckets.values() for bucket in buckets}, group
+            home, set(page_buckets), {bucket for buckets in page_buckets.values() for bucket in buckets}, wanted
         )
-        matching = {row["message_id"] for row in page_rows} if group is not None else set(page_buckets)
+        matching = {row["message_id"] for row in page_rows} if not wanted.is_all else set(page_buckets)
         ids += [message_id for message_id in page_buckets if message_id in matching]
         rows += page_rows
     selected_ids = set(ids[:limit])
@@ -201,11 +215,17 @@ def _newest_journeys(
     return LookupResult(rows, len(ids) - len(selected_ids) + count - examined)
 
 
-def _journeys(home: Path, ids: set[str], buckets: set[str], group: str | None) -> list[dict[str, Any]]:
+def _journeys(home: Path, ids: set[str], buckets: set[str], wanted: _Narrowing) -> list[dict[str, Any]]:
     """Return the journeys of messages from the given buckets."""
     parameters = ", ".join(f"${number}" for number in range(1, len(ids) + 1))
-    condition = f"message_id IN ({parameters})" + ("" if group is None else f" AND consumer_group = ${len(ids) + 1}")
-    values = [*sorted(ids), *(() if group is None else (group,))]
+    condition = f"message_id IN ({parameters})"
+    values = sorted(ids)
+    if wanted.group is not None:
+        values.append(wanted.group)
+        condition += f" AND consumer_group = ${len(values)}"
+    if wanted.topic is not None:
+        values.append(wanted.topic)
+        condition += f" AND (topic IS NULL OR topic = ${len(values)})"
     with table_views.open_views(home, table_views.files_of_buckets(JOURNEYS, buckets)) as sql:
         return table_views.query(
             sql, f"SELECT * FROM journeys WHERE {condition} ORDER BY message_id, consumer_group NULLS FIRST", values

@@ -2,33 +2,28 @@
 
     ReportQuery ─→ ariane.reports.REPORTS[name] (DuckDB, in a thread) ─→ Report ─→ ReportView: tables and charts
 
-At most REPORTS_AT_ONCE reports run at a time, each for at most REPORT_S seconds.
+Few reports run at a time, each for a limited time (`table_queries`).
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from ariane.clock import ms_of
+from ariane.console.areas.table_queries import run_query
 from ariane.console.services import ConsoleServices
 from ariane.console.web import preferences
 from ariane.console.web.form_fields import parse_time_range
 from ariane.console.web.view_model import View
-from ariane.errors import NotFound, ServerUnavailable, UsageError
+from ariane.errors import NotFound, UsageError
 from ariane.reports import REPORTS
 from ariane.reports.report import Plot, Report, Table, Value
 
-REPORTS_AT_ONCE = 2  # DuckDB uses several cores for one query
-REPORT_S = 30.0
 CHART_UNITS = {"/s": "rate", "ms": "ms", "B": "bytes", "B/s": "bytes", "%": "percent"}
-
-_threads = ThreadPoolExecutor(REPORTS_AT_ONCE, thread_name_prefix="console-report")
 
 Cell = str | int | float | bool | None
 
@@ -160,7 +155,7 @@ async def run_report(services: ConsoleServices, name: str, query: ReportQuery) -
     Raises:
         NotFound: no such report, or the pipeline has written no tables.
         UsageError: a time is invalid, the range is empty, or the report does not support a filter.
-        ServerUnavailable: it took too long.
+        ServerUnavailable: other reports are running, or it took too long.
     """
     kind = REPORTS.get(name)
     if kind is None:
@@ -179,13 +174,7 @@ async def run_report(services: ConsoleServices, name: str, query: ReportQuery) -
     def create_report() -> Report:
         return kind.function(tables_dir, since_ms=since_ms, until_ms=until_ms, now_ms=now_ms, **filters)
 
-    loop = asyncio.get_running_loop()
-    try:
-        report = await asyncio.wait_for(loop.run_in_executor(_threads, create_report), REPORT_S)
-    except TimeoutError:
-        raise ServerUnavailable(
-            f"report {name} took longer than {REPORT_S:.0f} s; choose a shorter time range"
-        ) from None
+    report = await run_query(create_report, f"report {name}")
     return report_view(name, report, kind.filters)
 
 

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from ariane.clock import ms_of
 from ariane.console.areas.message_body import visible
+from ariane.console.areas.table_queries import run_query
 from ariane.console.areas.trace_sources import decode_carriers
 from ariane.console.areas.trace_views import TracedListView, TracedMessageRow, TraceForm
 from ariane.console.areas.traces import trace_topic_of
 from ariane.console.services import ConsoleServices
 from ariane.console.trace_timeline.trace_steps import StepSource
-from ariane.errors import RouteNotFound, StoreError, UsageError
+from ariane.errors import RouteNotFound, ServerUnavailable, StoreError, UsageError
 from ariane.model.ids import recalled_key
 from ariane.model.message import ReceivedMessage
 from ariane.model.topic import topic_name_fault
 from ariane.model.trace_event import PublishEvent
+
+if TYPE_CHECKING:
+    from ariane.reports.trace_lookup import LookupResult
 
 LISTED_MAX = 50  # messages of a key
 CARRIERS_MAX = 500  # trace messages of a key that are read
@@ -105,33 +109,22 @@ async def _table_candidates(
     if tables_dir is None:
         return [], [], 0
     try:
-        rows, omitted = await asyncio.to_thread(_find_in_tables, tables_dir, text)
-    except StoreError as error:
+        found = await run_query(lambda: _find_in_tables(tables_dir, text, topic), "the pipeline's tables")
+    except (StoreError, ServerUnavailable) as error:
         return [], [str(error)], 0
     candidates = []
-    for row in rows:
+    for row in found.rows:
         at = row["stored_at"] or row["sent_corrected_at"] or row["sent_at"] or row["delivered_at"]
-        at_ms = None if at is None else round(at.timestamp() * 1000)
-        if not topic or row["topic"] in (None, topic):
-            candidates.append(
-                _Candidate(
-                    row["message_id"],
-                    row["topic"] or "",
-                    row["keys"] or "",
-                    row["tags"] or "",
-                    at_ms,
-                    StepSource.TABLES,
-                )
-            )
-    return candidates, [], omitted
+        at_ms = None if at is None else ms_of(at)
+        names = (row["topic"] or "", row["keys"] or "", row["tags"] or "")
+        candidates.append(_Candidate(row["message_id"], *names, at_ms, StepSource.TABLES))
+    return candidates, [], found.omitted
 
 
-def _find_in_tables(tables_dir: Path, text: str) -> tuple[list[Mapping[str, Any]], int]:
+def _find_in_tables(tables_dir: Path, text: str, topic: str) -> LookupResult:
     from ariane.reports import trace_lookup
 
-    by_id = trace_lookup.find_journeys(tables_dir, message_id=text, limit=LISTED_MAX)
-    by_key = trace_lookup.find_journeys(tables_dir, key=text, limit=LISTED_MAX)
-    return [*by_id.rows, *by_key.rows], by_key.omitted
+    return trace_lookup.find_journeys(tables_dir, message_id=text, topic=topic or None, limit=LISTED_MAX)
 
 
 def _merge_candidates(candidates: Iterable[_Candidate]) -> list[TracedMessageRow]:
