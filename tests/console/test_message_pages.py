@@ -221,6 +221,12 @@ def test_consumers_are_shown_with_times_and_copies_with_links(console: Console) 
     assert "/topics/%25DLQ%25audit" in fragment
 
 
+def test_a_unique_key_is_found_in_its_topic_in_either_spelling(console: Console) -> None:
+    message_id = console.traffic.retried
+    for text in (message_id, message_id.lower()):
+        assert console.get(f"/messages/{text}", topic="orders")["row"]["messageId"] == message_id
+
+
 def test_a_message_that_does_not_exist_is_an_error(console: Console) -> None:
     for path in (f"/messages/{UNKNOWN_ID}", f"/messages/{UNKNOWN_ID}/consumers", "/messages/%3Cscript%3E"):
         response = console.client.get(path)
@@ -394,6 +400,10 @@ def test_a_custom_trace_topic_is_read_only_if_it_is_chosen(console: Console) -> 
     assert sorted(kinds(custom)) == ["send", "store"]
     (row,) = console.get("/trace", q="CUSTOM-1", traceTopic="my_traces")["items"]
     assert row["sources"] == ["trace topic"]
+    (field,) = re.findall(
+        '<input[^>]*name="trace_topic"[^>]*>', console.page(f"/trace/{message_id}", traceTopic="my_traces")
+    )
+    assert 'value="my_traces"' in field, "a repeated search reads the same topic"
 
 
 def test_an_unknown_message_and_trace_topic_are_said_so(console: Console) -> None:

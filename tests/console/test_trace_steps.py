@@ -237,6 +237,16 @@ def test_a_merge_takes_an_end_that_only_the_tables_have() -> None:
     assert (merged[1].note, merged[1].cost_ms) == ("", 5)
 
 
+def test_each_step_of_the_tables_is_merged_with_one_live_step() -> None:
+    """A client that reports no request id may deliver several times in one ms: these share their identity."""
+    twins = [ended(None, "") for _ in range(2)]
+    call = live_trace(ID, twins[:1], []).steps[0]
+    live = [msgspec.structs.replace(call, host=host, client_ms=5) for host in ("a:1", "b:1")]
+    tables = [msgspec.structs.replace(step, sources=frozenset({StepSource.TABLES})) for step in [*live, live[0]]]
+    merged = merge_steps(live, tables)
+    assert sorted((step.host, len(step.sources)) for step in merged) == [("a:1", 1), ("a:1", 2), ("b:1", 2)]
+
+
 # --- drawing -----------------------------------------------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]'")
@@ -14,12 +15,14 @@ pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]
 from test_trace_steps import AHEAD_MS, ID, T0, T0_MS, attempt, copy, ended, journey, sent, started
 
 from ariane.clock import SYSTEM_CLOCK
-from ariane.console.areas.trace_sources import FetchedTrace, TracedMessage, read_table_trace
-from ariane.console.areas.traces import build_view
+from ariane.console.areas.trace_sources import FetchedTrace, TracedMessage, decode_carriers, read_table_trace
+from ariane.console.areas.traces import STEPS_MAX, build_view, draw_trace
 from ariane.console.services import ConsoleServices
 from ariane.console.settings import ConsoleSettings
-from ariane.console.trace_timeline.live_steps import live_trace
+from ariane.console.trace_timeline.live_steps import CarriedEvent, live_trace
 from ariane.console.trace_timeline.trace_steps import StepSource
+from ariane.model.message import MessageQueue, ReceivedMessage
+from ariane.protocol import trace_codec
 from ariane.tables import CLOCKS, JOURNEYS
 from ariane.tables.time_buckets import bucket_of_id
 from tables_on_disk import put
@@ -72,9 +75,10 @@ def test_missing_messages_and_tables_are_told_apart(tables: Path, tmp_path: Path
 
 def test_the_view_merges_both_sources_and_reports_each(tables: Path, tmp_path: Path) -> None:
     live = live_trace(ID, [sent(), started(10, "R1"), ended(15, "R1"), started(10_030, "R2", 1)], [copy("orders", 2)])
-    fetched = FetchedTrace("RMQ_SYS_TRACE_TOPIC", live, TracedMessage("orders"), 3, "", [])
+    fetched = FetchedTrace("RMQ_SYS_TRACE_TOPIC", live, TracedMessage("orders"), "", [])
     table_trace = read_table_trace(tables, ID, T0_MS + 90_000)
-    view, drawing = build_view(services(tmp_path, tables), ID, fetched, table_trace)
+    view, steps = build_view(services(tmp_path, tables), ID, fetched, table_trace)
+    drawing = draw_trace(steps)
     assert [(step.kind.value, step.group, len(step.sources)) for step in view.steps] == [
         ("send", "shop", 2), ("store", None, 2), ("delivery", "billing", 2), ("delivery", "mail", 1), ("delivery", "billing", 1),
     ]  # fmt: skip
@@ -95,9 +99,43 @@ def test_the_view_merges_both_sources_and_reports_each(tables: Path, tmp_path: P
     assert len(drawing.axis.breaks) == 1
 
 
+def test_steps_beyond_the_maximum_are_counted_and_not_listed(tables: Path, tmp_path: Path) -> None:
+    """A client can report any number of deliveries."""
+    carried = [
+        CarriedEvent(
+            msgspec.structs.replace(started(number, f"R{number}").event, group=f"G{number}"), "10.0.1.1:1", T0_MS
+        )
+        for number in range(20, 20 + 2 * STEPS_MAX)
+    ]
+    live = live_trace(ID, [sent(), *carried], [copy("orders", 2)])
+    fetched = FetchedTrace("RMQ_SYS_TRACE_TOPIC", live, TracedMessage("orders"), "", [])
+    view, steps = build_view(services(tmp_path, tables), ID, fetched, read_table_trace(tables, ID, T0_MS))
+    # The send, the record, and the deliveries of two groups from the tables come before.
+    assert (len(view.steps), view.omitted_steps, len(view.groups)) == (STEPS_MAX, STEPS_MAX + 4, STEPS_MAX - 2)
+    assert view.steps[-1].elapsed_ms < (view.duration_ms or 0)
+    assert sum(source.steps for source in view.sources) == 2 * STEPS_MAX + 1 + 1 + 4
+    assert draw_trace(steps) is None
+
+
+def test_trace_records_with_impossible_numbers_are_skipped() -> None:
+    usual = trace_codec.encode(started(10, "R1").event)
+    events = decode_carriers([trace_message(usual), trace_message(usual.replace(str(T0_MS + 10), "9" * 400) + usual)])
+    assert [one.event for one in events] == [started(10, "R1").event] * 2
+
+
+def trace_message(body: str) -> ReceivedMessage:
+    values: dict[str, Any] = dict.fromkeys(
+        ("queue_offset", "commit_log_offset", "born_ms", "store_ms", "flag", "sys_flag"), 0
+    )
+    return ReceivedMessage(
+        topic="T", body=body.encode(), properties={}, queue=MessageQueue("T", "b", 0), message_id="m", offset_message_id="o",
+        born_host="", store_host="", reconsume_times=0, stored_size=0, **values,
+    )  # fmt: skip
+
+
 def test_without_a_pipeline_the_tables_are_not_mentioned(tmp_path: Path) -> None:
-    fetched = FetchedTrace("RMQ_SYS_TRACE_TOPIC", live_trace(ID, [], []), TracedMessage(), 0, "", [])
-    view, drawing = build_view(services(tmp_path, None), ID, fetched, None)
+    fetched = FetchedTrace("RMQ_SYS_TRACE_TOPIC", live_trace(ID, [], []), TracedMessage(), "", [])
+    view, steps = build_view(services(tmp_path, None), ID, fetched, None)
     assert [source.source for source in view.sources] == [StepSource.TRACE_TOPIC, StepSource.BROKER]
     assert "unknown" in view.sources[1].warnings[0]
-    assert (view.steps, view.duration_ms, drawing) == ([], None, None)
+    assert (view.steps, view.duration_ms, draw_trace(steps)) == ([], None, None)

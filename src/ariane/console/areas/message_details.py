@@ -15,11 +15,18 @@ from pydantic import Field
 
 from ariane.cluster.admin import Admin
 from ariane.cluster.message_query import PENDING_TOPICS, QueryResult
+from ariane.cluster.message_search import MessageFilter
 from ariane.cluster.message_tracking import MessageTrack, TrackState
 from ariane.console.areas.message_body import BodyFormat, BodyView, MessagePropertyRow, body_view, property_rows
-from ariane.console.areas.message_lookup import query_all_topics, view_record
+from ariane.console.areas.message_lookup import query_all_topics, query_index, view_record
 from ariane.console.areas.message_rows import MessageRow, message_row
-from ariane.console.areas.trace_sources import fetch_live_trace
+from ariane.console.areas.trace_sources import (
+    GROUPS_MAX,
+    build_live_trace,
+    find_copies,
+    groups_of,
+    read_trace_topic,
+)
 from ariane.console.services import ConsoleServices
 from ariane.console.trace_timeline.trace_steps import SUCCESS, StepKind, TraceStep
 from ariane.console.web.view_model import ChangeForm, ChangeResult, View
@@ -31,10 +38,8 @@ from ariane.model.message import (
     TRANSACTION_PREPARED,
     ReceivedMessage,
 )
-from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX, dlq_topic, group_name_fault, retry_topic, topic_name_fault
+from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX, group_name_fault, topic_name_fault
 
-COPIES_MAX = 100  # of one topic and broker
-GROUPS_MAX = 200  # whose retries and dead letters are looked up
 CONSUME_TIMEOUT_MS = 5_000.0  # a third of the time that a listener may take
 
 
@@ -147,7 +152,8 @@ async def find_message(services: ConsoleServices, admin: Admin, message_id: str,
     if record is not None:
         return QueryResult([record])
     if topic:
-        found = await admin.query_by_unique_key(topic, message_id)
+        found = await query_index(admin, topic, message_id, MessageFilter())
+        found = found._replace(messages=[one for one in found.messages if _is_id(one, message_id)])
     else:
         result = await query_all_topics(services, admin, message_id)
         found = result.found._replace(messages=[one for one in result.found.messages if _is_id(one, message_id)])
@@ -218,21 +224,22 @@ async def message_consumers(
     Raises:
         NotFound, ServerUnavailable, RouteNotFound: as `find_message`.
     """
+    trace_topic = trace_topic or services.settings.trace_topic
     async with services.admin() as admin:
         message = (await find_message(services, admin, message_id, topic)).messages[0]
-        tracks, traced = await asyncio.gather(
-            _tracks(admin, message),
-            fetch_live_trace(admin, message.message_id, trace_topic or services.settings.trace_topic),
-        )
-        deliveries = [step for step in traced.trace.steps if step.kind is StepKind.DELIVERY]
-        groups = sorted({track.group for track in tracks[0]} | {step.group for step in deliveries if step.group})
-        copies = await _copies(admin, message, groups[:GROUPS_MAX])
+        unique_key = message.message_id
+        tracks, traced = await asyncio.gather(_tracks(admin, message), read_trace_topic(admin, unique_key, trace_topic))
+        groups = sorted({track.group for track in tracks[0]} | set(groups_of(traced.carried, unique_key)))
+        topics = {message.queue.topic, message.topic, message.properties.get(RETRY_TOPIC, message.topic)}
+        copies = await find_copies(admin, unique_key, topics, groups)
+    trace = await build_live_trace(unique_key, traced.carried, copies.messages)
+    deliveries = [step for step in trace.steps if step.kind is StepKind.DELIVERY]
     unavailable = dict.fromkeys([*tracks[1], *traced.unavailable, *(str(broker) for broker in copies.unavailable)])
     return MessageConsumersView(
         as_of_ms=services.clock.now_ms(),
         unavailable=list(unavailable),
-        message_id=message.message_id,
-        trace_topic=traced.trace_topic,
+        message_id=unique_key,
+        trace_topic=trace_topic,
         trace_fault=traced.fault,
         consumers=consumer_rows(tracks[0], deliveries),
         copies=[message_row(one) for one in copies.messages if one.offset_message_id != message.offset_message_id],
@@ -330,15 +337,6 @@ async def _tracks(admin: Admin, message: ReceivedMessage) -> tuple[list[MessageT
     except ArianeError as error:
         return [], [f"Consumer groups are unknown: {error}"]
     return result.tracks, [str(broker) for broker in result.unavailable]
-
-
-async def _copies(admin: Admin, message: ReceivedMessage, groups: Sequence[str]) -> QueryResult:
-    """Return all records of a message in its topic, in those of pending messages, and in those of groups."""
-    topics = {message.queue.topic, message.topic, *PENDING_TOPICS}
-    topics.update(name for group in groups for name in (retry_topic(group), dlq_topic(group)))
-    if (first := message.properties.get(RETRY_TOPIC)) is not None:
-        topics.add(first)
-    return await admin.query_topics(sorted(topics), message.message_id, messages_max=COPIES_MAX)
 
 
 def _is_id(message: ReceivedMessage, message_id: str) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ariane.cluster.admin import Admin
-from ariane.cluster.message_query import PENDING_TOPICS
+from ariane.cluster.message_query import PENDING_TOPICS, QueryResult
 from ariane.console.trace_timeline.host_clocks import HostClock, ip_of
 from ariane.console.trace_timeline.journey_steps import journey_steps
 from ariane.console.trace_timeline.live_steps import CarriedEvent, LiveTrace, StoredCopy, live_trace
@@ -15,7 +16,7 @@ from ariane.console.trace_timeline.trace_steps import TraceStep
 from ariane.errors import ArianeError, RouteNotFound, StoreError
 from ariane.model.message import ReceivedMessage
 from ariane.model.topic import dlq_topic, retry_topic
-from ariane.model.trace_event import ConsumeEndEvent, ConsumeStartEvent, EndTransactionEvent, PublishEvent
+from ariane.model.trace_event import ConsumeEndEvent, ConsumeStartEvent, EndTransactionEvent, PublishEvent, TraceEvent
 from ariane.protocol import trace_codec
 
 TRACES_MAX = 2_000  # trace messages of one message id and broker
@@ -32,6 +33,20 @@ class TracedMessage(NamedTuple):
     keys: str = ""
 
 
+class CarriedEvents(NamedTuple):
+    """Events from a trace topic.
+
+    Attributes:
+        carried: The events.
+        fault: Why nothing was read, or what is missing; empty otherwise.
+        unavailable: Servers that did not respond, with the reason.
+    """
+
+    carried: list[CarriedEvent]
+    fault: str
+    unavailable: list[str]
+
+
 class FetchedTrace(NamedTuple):
     """Steps from a trace topic.
 
@@ -39,7 +54,6 @@ class FetchedTrace(NamedTuple):
         trace_topic: The topic.
         trace: Steps and clocks.
         facts: Facts of the message.
-        trace_messages: Number of trace messages that were read.
         fault: Why nothing was read, or what is missing; empty otherwise.
         unavailable: Servers that did not respond, with the reason.
     """
@@ -47,7 +61,6 @@ class FetchedTrace(NamedTuple):
     trace_topic: str
     trace: LiveTrace
     facts: TracedMessage
-    trace_messages: int
     fault: str
     unavailable: list[str]
 
@@ -79,46 +92,81 @@ async def fetch_live_trace(admin: Admin, message_id: str, trace_topic: str, *, t
         trace_topic: Topic with the traces.
         topic: Topic of the message, in case no send was traced; empty: only the traces name it.
     """
-    try:
-        found = await admin.query_by_key(trace_topic, message_id, messages_max=TRACES_MAX)
-    except RouteNotFound:
-        fault = f"trace topic {trace_topic} does not exist"
-        return FetchedTrace(trace_topic, LiveTrace([], {}), TracedMessage(), 0, fault, [])
-    except ArianeError as error:
-        return FetchedTrace(trace_topic, LiveTrace([], {}), TracedMessage(), 0, str(error), [])
-    carried = decode_carriers(found.messages)
-    facts = _facts_of(carried, message_id)
-    unavailable = [str(broker) for broker in found.unavailable]
-    copies: list[StoredCopy] = []
+    events = await read_trace_topic(admin, message_id, trace_topic)
+    facts = _facts_of(events.carried, message_id)
+    unavailable = list(events.unavailable)
+    records: list[ReceivedMessage] = []
     own_topic = facts.topic or topic
     if own_topic:
-        groups = _groups_of(carried, message_id)[:GROUPS_MAX]
-        topics = {own_topic, *PENDING_TOPICS, *map(retry_topic, groups), *map(dlq_topic, groups)}
         try:
-            records = await admin.query_topics(sorted(topics), message_id, messages_max=COPIES_MAX)
+            found = await find_copies(admin, message_id, [own_topic], groups_of(events.carried, message_id))
         except ArianeError as error:
             unavailable.append(f"Stored records are unknown: {error}")
         else:
-            copies = [stored_copy(record) for record in records.messages if record.message_id == message_id]
-            unavailable += [str(broker) for broker in records.unavailable]
-    truncated = [f"{broker}: {reason}" for broker, reason in found.truncated.items()]
+            records = found.messages
+            unavailable += [str(broker) for broker in found.unavailable]
+    trace = await build_live_trace(message_id, events.carried, records)
     return FetchedTrace(
-        trace_topic,
-        live_trace(message_id, carried, copies),
-        facts._replace(topic=own_topic),
-        len(found.messages),
-        "; ".join(truncated),
-        list(dict.fromkeys(unavailable)),
+        trace_topic, trace, facts._replace(topic=own_topic), events.fault, list(dict.fromkeys(unavailable))
     )
 
 
+async def read_trace_topic(admin: Admin, message_id: str, trace_topic: str) -> CarriedEvents:
+    """Return the events of a message from a trace topic, and of others that were in the same trace messages."""
+    try:
+        found = await admin.query_by_key(trace_topic, message_id, messages_max=TRACES_MAX)
+    except RouteNotFound:
+        return CarriedEvents([], f"trace topic {trace_topic} does not exist", [])
+    except ArianeError as error:
+        return CarriedEvents([], str(error), [])
+    # Clients choose the number and size of trace messages: to decode them may take a second.
+    carried = await asyncio.to_thread(decode_carriers, found.messages)
+    truncated = [f"{broker}: {reason}" for broker, reason in found.truncated.items()]
+    return CarriedEvents(carried, "; ".join(truncated), [str(broker) for broker in found.unavailable])
+
+
+async def find_copies(admin: Admin, message_id: str, topics: Iterable[str], groups: Sequence[str]) -> QueryResult:
+    """Return the records with a unique key in topics, among pending messages, and among retries and dead letters of groups.
+
+    Only the first GROUPS_MAX groups are looked up.
+    """
+    some = groups[:GROUPS_MAX]
+    names = {*topics, *PENDING_TOPICS, *map(retry_topic, some), *map(dlq_topic, some)}
+    return await admin.query_topics(sorted(names), message_id, messages_max=COPIES_MAX)
+
+
+async def build_live_trace(
+    message_id: str, carried: Sequence[CarriedEvent], records: Iterable[ReceivedMessage]
+) -> LiveTrace:
+    """Return the steps of a message; records of other messages are ignored."""
+    copies = [stored_copy(record) for record in records if record.message_id == message_id]
+    return await asyncio.to_thread(live_trace, message_id, carried, copies)
+
+
+def groups_of(carried: Iterable[CarriedEvent], message_id: str) -> list[str]:
+    """Return the consumer groups of a message's events."""
+    groups = {
+        one.event.group
+        for one in carried
+        if isinstance(one.event, ConsumeStartEvent | ConsumeEndEvent) and message_id in one.event.message_id.split(",")
+    }
+    return sorted(groups - {""})
+
+
 def decode_carriers(messages: Iterable[ReceivedMessage]) -> list[CarriedEvent]:
-    """Return the events of trace messages; records that cannot be decoded are skipped."""
+    """Return the events of trace messages; records that cannot be decoded, or have impossible numbers, are skipped."""
     return [
         CarriedEvent(event, message.born_host, message.store_ms)
         for message in messages
         for event in trace_codec.decode(message.body)[0]
+        if _has_possible_numbers(event)
     ]
+
+
+def _has_possible_numbers(event: TraceEvent) -> bool:
+    """Return whether times and durations fit into 64 bits, as those of every client do; the codec accepts any digits."""
+    numbers = (event.timestamp_ms, getattr(event, "cost_ms", None), getattr(event, "retry_times", None))
+    return all(number is None or -(2**63) <= number < 2**63 for number in numbers)
 
 
 def stored_copy(record: ReceivedMessage) -> StoredCopy:
@@ -137,18 +185,6 @@ def _facts_of(carried: Sequence[CarriedEvent], message_id: str) -> TracedMessage
             return TracedMessage(event.topic, event.tags, event.keys)
     keys = (event.keys for event in events if isinstance(event, ConsumeStartEvent | ConsumeEndEvent))
     return TracedMessage(keys=next(keys, ""))
-
-
-def _groups_of(carried: Sequence[CarriedEvent], message_id: str) -> list[str]:
-    groups = {
-        one.event.group
-        for one in carried
-        if isinstance(one.event, ConsumeStartEvent | ConsumeEndEvent) and one.event.message_id == message_id
-    }
-    return sorted(groups - {""})
-
-
-# --- tables ------------------------------------------------------------------------------------------------------------
 
 
 def read_table_trace(tables_dir: Path, message_id: str, now_ms: int) -> TableTrace:

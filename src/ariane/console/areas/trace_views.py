@@ -130,11 +130,13 @@ class TraceView(View):
     sources: list[TraceSourceView]
     """Where the steps come from."""
     groups: list[TracedGroupRow]
-    """Consumer groups, by name."""
+    """Consumer groups of the listed steps, by name."""
     steps: list[TraceStepView]
-    """Steps in the order of time."""
+    """Steps in the order of time, at most the first 2,000."""
+    omitted_steps: int
+    """Number of later steps that are not listed."""
     clocks: list[ClockView]
-    """Clocks of the clients."""
+    """Clocks of the clients of the listed steps."""
 
 
 class TracedMessageRow(View):

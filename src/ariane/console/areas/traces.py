@@ -1,7 +1,7 @@
-"""The trace of a message: its steps from the trace topic, the brokers and the pipeline's tables, and the drawing of them.
+"""The trace of a message: its steps from the trace topic, the brokers and the pipeline's tables.
 
 fetch_live_trace ─┐
-read_table_trace ─┴→ merge_steps ─→ TraceView, Drawing
+read_table_trace ─┴→ merge_steps ─→ the first STEPS_MAX ─→ TraceView; the page also draws them
 """
 
 from __future__ import annotations
@@ -14,25 +14,38 @@ from ariane.cluster.admin import Admin
 from ariane.cluster.message_query import PENDING_TOPICS, is_offset_id
 from ariane.console.areas.message_body import visible
 from ariane.console.areas.message_lookup import view_record
-from ariane.console.areas.trace_sources import FetchedTrace, TableTrace, fetch_live_trace, read_table_trace
+from ariane.console.areas.table_queries import run_query
+from ariane.console.areas.trace_sources import (
+    FetchedTrace,
+    TableTrace,
+    TracedMessage,
+    fetch_live_trace,
+    read_table_trace,
+)
 from ariane.console.areas.trace_views import ClockView, TracedGroupRow, TraceSourceView, TraceStepView, TraceView
 from ariane.console.services import ConsoleServices
-from ariane.console.trace_timeline.host_clocks import HostClock
+from ariane.console.trace_timeline.host_clocks import HostClock, ip_of
 from ariane.console.trace_timeline.step_merge import merge_steps
 from ariane.console.trace_timeline.timeline_drawing import Drawing, draw
 from ariane.console.trace_timeline.trace_steps import StepKind, StepSource, TraceStep
-from ariane.errors import ConnectionLost, RequestTimeout, UsageError
+from ariane.errors import ConnectionLost, RequestTimeout, ServerUnavailable, UsageError
 from ariane.model.ids import recalled_key
 from ariane.model.topic import topic_name_fault
 
+STEPS_MAX = 2_000  # clients choose the number of steps: each trace message may have thousands
 STEPS_DRAWN_MAX = 500  # a drawing of more is not readable, and megabytes large
 
 
-class DrawnTrace(NamedTuple):
-    """A trace, and its drawing: None without steps, or with more than STEPS_DRAWN_MAX."""
+class BuiltTrace(NamedTuple):
+    """A trace, and the steps that it lists, for a drawing."""
 
     view: TraceView
-    drawing: Drawing | None
+    steps: list[TraceStep]
+
+
+def draw_trace(steps: Sequence[TraceStep]) -> Drawing | None:
+    """Return the drawing of a trace: None without steps, or with more than STEPS_DRAWN_MAX."""
+    return draw(steps) if len(steps) <= STEPS_DRAWN_MAX else None
 
 
 def trace_topic_of(services: ConsoleServices, name: str) -> str:
@@ -46,7 +59,7 @@ def trace_topic_of(services: ConsoleServices, name: str) -> str:
     return name or services.settings.trace_topic
 
 
-async def trace(services: ConsoleServices, message_id: str, trace_topic: str = "", topic: str = "") -> DrawnTrace:
+async def trace(services: ConsoleServices, message_id: str, trace_topic: str = "", topic: str = "") -> BuiltTrace:
     """Return the trace of a message.
 
     Args:
@@ -67,14 +80,18 @@ async def trace(services: ConsoleServices, message_id: str, trace_topic: str = "
             message_id, topic = record
         tables = await _table_trace(services, message_id)
         live = await fetch_live_trace(admin, message_id, name, topic=topic or (tables.facts.topic if tables else ""))
-    return build_view(services, message_id, live, tables)
+    return await asyncio.to_thread(build_view, services, message_id, live, tables)
 
 
-def build_view(services: ConsoleServices, message_id: str, live: FetchedTrace, tables: TableTrace | None) -> DrawnTrace:
+def build_view(services: ConsoleServices, message_id: str, live: FetchedTrace, tables: TableTrace | None) -> BuiltTrace:
     """Return the view of a trace. `tables` is None without a pipeline."""
-    steps = merge_steps(live.trace.steps, tables.steps if tables is not None else ())
+    all_steps = merge_steps(live.trace.steps, tables.steps if tables is not None else ())
+    steps = all_steps[:STEPS_MAX]
+    hosts = {ip_of(step.host) for step in steps if step.host}
     facts = [live.facts, tables.facts] if tables is not None else [live.facts]
-    clocks = [_clock_view(host, clock, StepSource.TRACE_TOPIC) for host, clock in live.trace.clocks.items()]
+    clocks = [
+        _clock_view(host, clock, StepSource.TRACE_TOPIC) for host, clock in live.trace.clocks.items() if host in hosts
+    ]
     if tables is not None:
         better = [_clock_view(host, clock, StepSource.TABLES) for host, clock in tables.clocks.items()]
         clocks = sorted([*better, *clocks], key=lambda clock: (clock.host, clock.source is not StepSource.TABLES))
@@ -87,13 +104,14 @@ def build_view(services: ConsoleServices, message_id: str, live: FetchedTrace, t
         tag=visible(next((fact.tags for fact in facts if fact.tags), "")),
         keys=[visible(key) for key in next((fact.keys for fact in facts if fact.keys), "").split()],
         trace_topic=live.trace_topic,
-        duration_ms=max(step.last_ms for step in steps) - first_ms if steps else None,
-        sources=_sources(services, live, tables, steps),
+        duration_ms=max(step.last_ms for step in all_steps) - first_ms if steps else None,
+        sources=_sources(services, live, tables, all_steps),
         groups=group_summaries(steps),
         steps=[_step_view(number, step, first_ms) for number, step in enumerate(steps, 1)],
+        omitted_steps=len(all_steps) - len(steps),
         clocks=clocks,
     )
-    return DrawnTrace(view, draw(steps) if len(steps) <= STEPS_DRAWN_MAX else None)
+    return BuiltTrace(view, steps)
 
 
 def group_summaries(steps: Sequence[TraceStep]) -> list[TracedGroupRow]:
@@ -146,7 +164,12 @@ async def _table_trace(services: ConsoleServices, message_id: str) -> TableTrace
     tables_dir = services.settings.tables_dir
     if tables_dir is None:
         return None
-    return await asyncio.to_thread(read_table_trace, tables_dir, message_id, services.clock.now_ms())
+    now_ms = services.clock.now_ms()
+    try:
+        return await run_query(lambda: read_table_trace(tables_dir, message_id, now_ms), "the pipeline's tables")
+    except ServerUnavailable as error:
+        # The trace topic and the brokers have steps, too.
+        return TableTrace([], TracedMessage(), {}, None, [str(error)])
 
 
 def _sources(

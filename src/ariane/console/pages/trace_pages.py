@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 from urllib.parse import quote, urlencode
 
@@ -43,10 +44,18 @@ async def trace_page(
     topic: Annotated[str, Query(max_length=127)] = "",
 ) -> Response:
     """Return the timeline of a message."""
-    view, drawing = await traces.trace(services, message_id, trace_topic, topic)
+    view, steps = await traces.trace(services, message_id, trace_topic, topic)
+    drawing = await asyncio.to_thread(traces.draw_trace, steps)
     names = await _names(services)
     return render(
-        request, "trace/trace.html", view=view, drawing=drawing, message_id=message_id, topic=topic, names=names
+        request,
+        "trace/trace.html",
+        view=view,
+        drawing=drawing,
+        message_id=message_id,
+        topic=topic,
+        trace_topic=trace_topic,
+        names=names,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 
 import msgspec
@@ -15,9 +16,15 @@ def merge_steps(live: Iterable[TraceStep], tables: Iterable[TraceStep]) -> list[
     Every step of either source is in the result: steps of one source are never merged with each other.
     """
     merged = list(live)
+    # Steps of kinds that are never the same have no identity in common.
+    by_identity: dict[tuple[object, ...], deque[int]] = {}
+    for index, step in enumerate(merged):
+        for identity in step.identities:
+            by_identity.setdefault(identity, deque()).append(index)
     unmatched = set(range(len(merged)))
     for step in tables:
-        twin = next((index for index in sorted(unmatched) if _is_same(merged[index], step)), None)
+        twins = [_first(by_identity[identity], unmatched) for identity in step.identities if identity in by_identity]
+        twin = min((index for index in twins if index is not None), default=None)
         if twin is None:
             merged.append(step)
         else:
@@ -26,10 +33,11 @@ def merge_steps(live: Iterable[TraceStep], tables: Iterable[TraceStep]) -> list[
     return in_order(merged)
 
 
-def _is_same(live: TraceStep, other: TraceStep) -> bool:
-    stored = (StepKind.STORE, StepKind.AVAILABLE, StepKind.DEAD_LETTER)
-    is_comparable = live.kind is other.kind or (live.kind in stored and other.kind in stored)
-    return is_comparable and not live.identities.isdisjoint(other.identities)
+def _first(indices: deque[int], unmatched: set[int]) -> int | None:
+    """Return the first index that is unmatched, and drop those before it."""
+    while indices and indices[0] not in unmatched:
+        indices.popleft()
+    return indices[0] if indices else None
 
 
 def _combine(live: TraceStep, other: TraceStep) -> TraceStep:
