@@ -10,14 +10,20 @@ class DeletionForm(ChangeForm):
     """A deletion."""
 
     confirm: str = ""
-    """The name of what is deleted, again."""
+    """Name of the deleted object, typed again."""
 
 
-def check_confirmed(form: DeletionForm, name: str) -> None:
+def check_confirmed(form: DeletionForm, name: str, *, label: str = "", done: str = "deleted") -> None:
     """Check that the reader typed the name.
+
+    Args:
+        form: The deletion.
+        name: Name that the reader must type.
+        label: Words before the name in the error: `the name of the topic, `.
+        done: Participle of the change, for the error.
 
     Raises:
         UsageError: another text was typed.
     """
     if form.confirm != name:
-        raise UsageError("confirm", form.confirm, f"expected {name}; nothing was deleted")
+        raise UsageError("confirm", form.confirm, f"expected {label}{name}; nothing was {done}")

@@ -14,11 +14,11 @@ from pydantic import Field
 
 from ariane.cluster.delayed_messages import DelayedFilter, DelayedMessage
 from ariane.console.areas.admin_results import result_of, texts_of
+from ariane.console.areas.confirmation import DeletionForm, check_confirmed
 from ariane.console.services import ConsoleServices
 from ariane.console.web.form_fields import parse_duration_ms
 from ariane.console.web.paging import ListQuery, Page, paginate
-from ariane.console.web.view_model import ChangeForm, ChangeResult, View
-from ariane.errors import UsageError
+from ariane.console.web.view_model import ChangeResult, View
 
 READ_DEFAULT = 500
 READ_MAX = 10_000
@@ -105,11 +105,9 @@ class DelayedView(View):
     """Number of messages by due time, for all messages that were read; without gaps."""
 
 
-class CancelDelayedForm(ChangeForm):
-    """Cancellation of a pending delayed message."""
+class CancelDelayedForm(DeletionForm):
+    """Cancellation of a pending delayed message; `confirm` is the id of the message."""
 
-    confirm: str = ""
-    """The id of the message again."""
     is_dry_run: bool = False
     """Return the changes without executing them."""
 
@@ -173,10 +171,8 @@ async def cancel_delayed(services: ConsoleServices, message_id: str, form: Cance
         ArianeError: it has a delay level, or its broker does not support cancelling.
         ReplyError: the broker rejected the request, for example because the message was delivered meanwhile.
     """
-    if form.confirm != message_id and not form.is_dry_run:
-        raise UsageError(
-            "confirm", form.confirm, f"expected the id of the message, {message_id}; nothing was cancelled"
-        )
+    if not form.is_dry_run:
+        check_confirmed(form, message_id, label="the id of the message, ", done="cancelled")
     admin = services.admin(is_dry_run=form.is_dry_run)
     delayed = await admin.cancel_delayed(message_id)
     verb = "would cancel" if form.is_dry_run else "cancelled"

@@ -3,7 +3,7 @@
     lag, delivered per second, rates at which the lag shrinks  ─→  drained | keeping up | draining | uncertain | never | unknown
 
 `shrink_rates` measures the rate at which the lag shrinks over several time windows. Each gives one estimate, and the earliest and
-the latest of them are the range: it is wide if the traffic changed, and honest about it.
+the latest of them are the range: it is wide if the traffic changed.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def shrink_rates(lags: Sequence[HistoryPoint], windows_ms: Iterable[int] = WINDO
     for window_ms in windows_ms:
         first = next(point for point in known if point.ms >= last.ms - window_ms)
         covered_ms = last.ms - first.ms
-        # The part that has no points may have been different: the forecast would pretend to know it.
+        # The part that has no points may have been different: a rate of the window needs all of it.
         if covered_ms >= window_ms * COVERED:
             assert first.value is not None and last.value is not None
             rates.append((first.value - last.value) * 1000 / covered_ms)

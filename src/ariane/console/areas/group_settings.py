@@ -14,6 +14,7 @@ from pydantic import Field
 from ariane.cluster.admin import Admin
 from ariane.cluster.connection import BrokerServer
 from ariane.console.areas.admin_results import result_of, texts_of
+from ariane.console.areas.confirmation import DeletionForm, check_confirmed
 from ariane.console.services import ConsoleServices
 from ariane.console.web.form_fields import OptionalBool, OptionalInt
 from ariane.console.web.view_model import ChangeForm, ChangeResult, View
@@ -62,7 +63,7 @@ class GroupTargetsView(View):
 
 
 class GroupSettingsForm(ChangeForm):
-    """New values of settings. What is empty stays as it is on each broker."""
+    """New values of settings. Settings without a value stay unchanged on each broker."""
 
     retry_max_times: OptionalInt = Field(None, ge=-1, le=RETRIES_MAX)
     """Retries before a message becomes a dead letter; -1: 16, the clients' default. Clients since 3.4.9 send their own limit."""
@@ -102,11 +103,9 @@ class SuspendForm(ChangeForm):
     """Return what would be changed."""
 
 
-class DeleteGroupForm(ChangeForm):
+class DeleteGroupForm(DeletionForm):
     """Deletion of a consumer group."""
 
-    confirm: str = ""
-    """The name of the group again."""
     with_offsets: bool = False
     """Delete its offsets, too: clients that connect again start as a new group."""
     with_topics: bool = False
@@ -219,8 +218,8 @@ async def delete_group(services: ConsoleServices, group: str, form: DeleteGroupF
         NotFound: no broker has the group; the message lists similar names.
         PartialFailure: some brokers rejected the request or did not respond.
     """
-    if not form.is_dry_run and form.confirm != group:
-        raise UsageError("confirm", form.confirm, f"expected the name of the group, {group}")
+    if not form.is_dry_run:
+        check_confirmed(form, group, label="the name of the group, ")
     admin = services.admin(is_dry_run=form.is_dry_run)
     await admin.check_group(group)
     await admin.delete_group(group, with_offsets=form.with_offsets, with_topics=form.with_topics)

@@ -1,4 +1,4 @@
-"""Moves of consumer groups within a topic: reset to a time or an offset, and skip of what is pending. Dry run first.
+"""Moves of consumer groups within a topic: reset to a time or an offset, or to the end. Dry run first.
 
 Several groups are moved one after another; one that fails does not stop the others.
 """

@@ -13,6 +13,7 @@ from ariane.cluster.admin import Admin
 from ariane.cluster.connection import BrokerServer
 from ariane.cluster.topic_admin import QUEUES
 from ariane.console.areas.admin_results import result_of
+from ariane.console.areas.confirmation import DeletionForm, check_confirmed
 from ariane.console.areas.topic_details import TopicConfigRow, config_row
 from ariane.console.services import ConsoleServices
 from ariane.console.web.form_fields import OptionalInt, OptionalText
@@ -60,11 +61,9 @@ class ChangeTopicForm(ChangeForm):
     """Return the changes without executing them."""
 
 
-class DeleteTopicForm(ChangeForm):
+class DeleteTopicForm(DeletionForm):
     """Deletion of a topic with its messages."""
 
-    confirm: str = ""
-    """The name of the topic, typed again."""
     cluster: OptionalText = None
     """Only from brokers of this cluster; null: from all."""
     is_dry_run: bool = False
@@ -221,8 +220,8 @@ async def delete_topic(services: ConsoleServices, topic: str, form: DeleteTopicF
         NotFound: no such cluster is registered.
         PartialFailure: some servers rejected the request or did not respond.
     """
-    if form.confirm != topic and not form.is_dry_run:
-        raise UsageError("confirm", form.confirm, f"expected the name of the topic, {topic}; nothing was deleted")
+    if not form.is_dry_run:
+        check_confirmed(form, topic, label="the name of the topic, ")
     admin = services.admin(is_dry_run=form.is_dry_run)
     await admin.fetch_route(topic)
     await admin.delete_topic(topic, cluster=form.cluster)
