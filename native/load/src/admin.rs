@@ -21,7 +21,7 @@ impl AdminConnection {
     pub fn open(broker: &str, timeout: Duration) -> Result<AdminConnection, String> {
         let stream = connect(broker)?;
         stream.set_read_timeout(Some(timeout)).map_err(|error| error.to_string())?;
-        Ok(AdminConnection { stream, input: Input::new(), opaque: 0 })
+        Ok(AdminConnection { stream, input: Input::default(), opaque: 0 })
     }
 
     /// Create a topic with so many queues, or change the number of its queues.

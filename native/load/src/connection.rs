@@ -45,7 +45,7 @@ impl Connection {
     pub fn open(broker: &str) -> Result<Connection, String> {
         let stream = connect(broker)?;
         stream.set_nonblocking(true).map_err(|error| error.to_string())?;
-        Ok(Connection { stream, input: Input::new(), output: Vec::with_capacity(INPUT_SIZE), written: 0 })
+        Ok(Connection { stream, input: Input::default(), output: Vec::with_capacity(INPUT_SIZE), written: 0 })
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
@@ -86,11 +86,13 @@ impl Connection {
     }
 }
 
-impl Input {
-    pub fn new() -> Input {
+impl Default for Input {
+    fn default() -> Self {
         Input { buffer: vec![0; INPUT_SIZE], begin: 0, end: 0 }
     }
+}
 
+impl Input {
     /// Return free space at the end; the rest of an incomplete frame moves to the front, and a large one gets a larger buffer.
     fn room(&mut self) -> &mut [u8] {
         if self.begin > 0 {
@@ -138,7 +140,7 @@ mod tests {
     #[test]
     fn frames_are_returned_when_they_are_whole() {
         let bytes = Form::Binary.encode(10, 1, &[], b"body").bytes;
-        let mut input = Input::new();
+        let mut input = Input::default();
         for part in [&bytes[..3], &bytes[3..10], &bytes[10..bytes.len() - 1]] {
             receive(&mut input, part);
             assert!(input.next_frame().unwrap().is_none());
@@ -153,7 +155,7 @@ mod tests {
     fn frames_larger_than_the_buffer() {
         let body = vec![7; 3 * INPUT_SIZE];
         let bytes = Form::Json.encode(10, 1, &[], &body).bytes;
-        let mut input = Input::new();
+        let mut input = Input::default();
         let mut rest = &bytes[..];
         while !rest.is_empty() {
             assert!(input.next_frame().unwrap().is_none());

@@ -51,7 +51,7 @@ pub fn send(options: &SendOptions) -> Result<Report, String> {
         warm_ns,
         end_ns: common.duration.map(|duration| warm_ns + duration.as_nanos() as u64),
         timeout_ns: common.timeout.as_nanos() as u64,
-        rate: options.rate.map(|rate| rate / options.shape.batch as f64 / common.threads as f64),
+        rate: options.rate.map(|rate| rate / options.shape.batch as f64),
     };
     let stop = AtomicBool::new(false);
     let batch = options.shape.batch as u64;

@@ -26,7 +26,7 @@ pub fn serve(listener: &TcpListener) -> std::io::Result<()> {
 fn answer(mut stream: TcpStream) -> Result<(), String> {
     stream.set_nodelay(true).map_err(|error| error.to_string())?;
     let templates = [Form::Json, Form::Binary].map(Answer::new);
-    let (mut input, mut output, mut hint) = (Input::new(), Vec::new(), 0);
+    let (mut input, mut output, mut hint) = (Input::default(), Vec::new(), 0);
     loop {
         match input.read_from(&mut stream) {
             Ok(0) | Err(_) => return Ok(()),
