@@ -17,6 +17,7 @@ from ariane.console.app import create_app
 from ariane.console.services import ConsoleServices, open_services
 from ariane.console.settings import ConsoleSettings
 from ariane.console.web import preferences, rendering, text_format
+from ariane.console.web.downloads import download
 from ariane.console.web.form_fields import parse_time_ms
 from ariane.console.web.paging import ListQuery, paginate
 from ariane.console.web.static_assets import STATIC_DIR, asset_url
@@ -336,3 +337,13 @@ def test_preferences_outside_of_requests_are_the_defaults() -> None:
 )
 def test_backticks_mark_code_and_everything_is_escaped(text: str, html: str) -> None:
     assert text_format.code_spans(text) == html
+
+
+# --- Downloads
+
+
+def test_names_of_files_are_short_enough_for_every_file_system() -> None:
+    header = download("", "text/csv", f"dead-letters-{'g' * 255}.csv").headers["content-disposition"]
+    name = f"dead-letters-{'g' * 83}.csv"
+    assert len(name) == 100
+    assert header == f"attachment; filename=\"{name}\"; filename*=UTF-8''{name}"

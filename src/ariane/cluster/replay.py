@@ -204,11 +204,13 @@ def original_topic(original: OriginalMessage) -> str:
     """
     if not original.record_id.topic.startswith((DLQ_PREFIX, RETRY_PREFIX)):
         raise MessageRefused(
-            f"cannot determine the original topic of this message (stored in {original.record_id.topic}); specify --topic"
+            f"cannot determine the original topic of this message (stored in {original.record_id.topic}); specify a target topic"
         )
     first = original.properties.get(names.RETRY_TOPIC) or original.properties.get("DLQ_ORIGIN_TOPIC")
     if not first:
-        raise MessageRefused("cannot determine the original topic of this message (no RETRY_TOPIC); specify --topic")
+        raise MessageRefused(
+            "cannot determine the original topic of this message (no RETRY_TOPIC); specify a target topic"
+        )
     return first
 
 

@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 from fastapi import Response
 
+NAME_CHARS_MAX = 100  # names of groups and ids of messages can be longer than names of files may be
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 
 
@@ -16,8 +17,11 @@ def download(content: str | bytes, media_type: str, filename: str) -> Response:
     Args:
         content: Content of the file; a text is encoded as UTF-8.
         media_type: MIME type.
-        filename: Proposed name. Other characters than letters, digits and . _ - are only in the encoded form of the name.
+        filename: Proposed name, with a suffix; it is cut to NAME_CHARS_MAX characters.
+            Other characters than letters, digits and . _ - are only in the encoded form of the name.
     """
+    stem, dot, suffix = filename.rpartition(".")
+    filename = f"{stem[: NAME_CHARS_MAX - len(suffix) - 1]}{dot}{suffix}"
     plain = _UNSAFE.sub("_", filename)
     disposition = f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(filename, safe='')}"
     return Response(
