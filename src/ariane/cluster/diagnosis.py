@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from ariane.cluster.connection import BrokerServer
+from ariane.model.host import ip_of
 from ariane.model.topic import PERM_READ, PERM_WRITE
 
 ERROR, WARNING = "error", "warning"
@@ -139,7 +140,7 @@ def check_addresses(snapshot: ClusterSnapshot) -> Iterator[Finding]:
 
 
 def _address_fix(addr: str) -> str:
-    host = addr.rpartition(":")[0].strip("[]")
+    host = ip_of(addr)
     try:
         ip = ipaddress.ip_address(host)
     except ValueError:
@@ -153,7 +154,7 @@ def _address_fix(addr: str) -> str:
 
 
 def _is_loopback(addr: str) -> bool:
-    host = addr.rpartition(":")[0].strip("[]")
+    host = ip_of(addr)
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -16,6 +16,7 @@ from ariane.cluster.connection import BrokerServer, BrokerUnavailable, Change
 from ariane.cluster.message_query import MessageOperations
 from ariane.cluster.queue_reading import readable_servers
 from ariane.errors import ArianeError, NotFound, ProtocolError, ReplyError
+from ariane.model.host import ip_of
 from ariane.model.message import ReceivedMessage
 from ariane.model.topic import TRACE_TOPIC
 from ariane.model.trace_event import ConsumeEndEvent, PublishEvent
@@ -215,7 +216,7 @@ def _accepts(subscription: SubscriptionData, tag: str) -> bool:
 
 def _trace_rows(carrier: ReceivedMessage, unique_key: str) -> list[TraceRow]:
     """Return the rows of one trace message; the client's host is the address that sent it."""
-    host = carrier.born_host.rpartition(":")[0].strip("[]")
+    host = ip_of(carrier.born_host)
     rows = []
     for event in trace_codec.decode(carrier.body)[0]:
         if not isinstance(event, PublishEvent | ConsumeEndEvent) or event.message_id != unique_key:

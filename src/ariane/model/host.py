@@ -41,6 +41,12 @@ def text(packed: bytes) -> str:
     return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
 
 
+def ip_of(addr: str) -> str:
+    """Return the IP address of `ip:port` or `[v6]:port`."""
+    address, colon, port = addr.rpartition(":")
+    return (address if colon and port.isdigit() else addr).strip("[]")
+
+
 def parse(addr: str) -> tuple[str, int]:
     """Split `host:port` (also `[v6]:port`), the form used in routes and options."""
     host, colon, port = addr.strip().rpartition(":")

@@ -82,6 +82,13 @@ def dlq_topic(group: str) -> str:
     return DLQ_PREFIX + group
 
 
+def group_of_topic(topic: str) -> str:
+    """Return the consumer group of a retry or dead-letter topic; empty for other topics."""
+    if not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        return ""
+    return topic.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX)
+
+
 def reply_topic(cluster: str) -> str:
     return f"{cluster}_REPLY_TOPIC"
 

@@ -38,7 +38,7 @@ from ariane.model.message import (
     TRANSACTION_PREPARED,
     ReceivedMessage,
 )
-from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX, group_name_fault, topic_name_fault
+from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX, group_name_fault, group_of_topic, topic_name_fault
 
 CONSUME_TIMEOUT_MS = 5_000.0  # a third of the time that a listener may take
 
@@ -193,7 +193,7 @@ async def message_details(
         flag=message.flag,
         sys_flag=message.sys_flag,
         transaction=_transaction(message),
-        group=_group_of(message.queue.topic),
+        group=group_of_topic(message.queue.topic),
         properties=property_rows(message),
         body=body_view(message, body_format),
         records=[message_row(one) for one in found.messages] if len(found.messages) > 1 else [],
@@ -348,11 +348,6 @@ def _is_copy(message: ReceivedMessage) -> bool:
     """Return whether a record is a retry, a dead letter, or pending."""
     stored_in = message.queue.topic
     return stored_in in PENDING_TOPICS or stored_in.startswith((RETRY_PREFIX, DLQ_PREFIX))
-
-
-def _group_of(topic: str) -> str:
-    is_of_group = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
-    return topic.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX) if is_of_group else ""
 
 
 def _transaction(message: ReceivedMessage) -> str:

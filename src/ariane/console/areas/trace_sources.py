@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 from ariane.cluster.admin import Admin
 from ariane.cluster.message_query import PENDING_TOPICS, QueryResult
-from ariane.console.trace_timeline.host_clocks import HostClock, ip_of
+from ariane.console.trace_timeline.host_clocks import HostClock
 from ariane.console.trace_timeline.journey_steps import journey_steps
 from ariane.console.trace_timeline.live_steps import CarriedEvent, LiveTrace, StoredCopy, live_trace
 from ariane.console.trace_timeline.trace_steps import TraceStep
 from ariane.errors import ArianeError, RouteNotFound, StoreError
+from ariane.model.host import ip_of
 from ariane.model.message import ReceivedMessage
 from ariane.model.topic import dlq_topic, retry_topic
 from ariane.model.trace_event import ConsumeEndEvent, ConsumeStartEvent, EndTransactionEvent, PublishEvent, TraceEvent

@@ -24,11 +24,12 @@ from ariane.console.areas.trace_sources import (
 )
 from ariane.console.areas.trace_views import ClockView, TracedGroupRow, TraceSourceView, TraceStepView, TraceView
 from ariane.console.services import ConsoleServices
-from ariane.console.trace_timeline.host_clocks import HostClock, ip_of
+from ariane.console.trace_timeline.host_clocks import HostClock
 from ariane.console.trace_timeline.step_merge import merge_steps
 from ariane.console.trace_timeline.timeline_drawing import Drawing, draw
 from ariane.console.trace_timeline.trace_steps import StepKind, StepSource, TraceStep
 from ariane.errors import ConnectionLost, RequestTimeout, ServerUnavailable, UsageError
+from ariane.model.host import ip_of
 from ariane.model.ids import recalled_key
 from ariane.model.topic import topic_name_fault
 

@@ -17,6 +17,7 @@ from ariane.console.dashboard.spreadsheet import CONTENT_TYPE, Cell, spreadsheet
 from ariane.console.security.audit_notes import note_failure
 from ariane.console.web.dependencies import Services
 from ariane.errors import ArianeError, RouteNotFound
+from ariane.model.host import ip_of
 from ariane.model.message import ReceivedMessage
 from ariane.model.topic import DLQ_PREFIX, dlq_topic
 
@@ -93,7 +94,7 @@ async def _resend(admin: Admin, letter: DeadLetter) -> Json:
 def _cells(message: ReceivedMessage) -> tuple[Cell, ...]:
     properties = ", ".join(f"{name}={value}" for name, value in message.properties.items())
     return (
-        message.queue.topic, message.message_id, message.born_host.rpartition(":")[0].strip("[]"),
+        message.queue.topic, message.message_id, ip_of(message.born_host),
         _local_time(message.born_ms), _local_time(message.store_ms), message.reconsume_times,
         f"{{{properties}}}", message.body.decode("utf-8", "replace"), message.body_crc, None,
     )  # fmt: skip

@@ -13,6 +13,7 @@ from ariane.console.dashboard.json_shapes import Json
 from ariane.console.dashboard.request_parameters import Parameters
 from ariane.console.services import ConsoleServices
 from ariane.console.web.dependencies import Services
+from ariane.model.host import ip_of
 from ariane.model.message import ReceivedMessage
 from ariane.model.trace_event import (
     ConsumeEndEvent,
@@ -78,7 +79,7 @@ def trace_view(event: TraceEvent, carrier: ReceivedMessage) -> Json:
     """Return an event. Its client is the sender of the trace message that contains it."""
     view = {
         "requestId": None, "msgId": event.message_id, "tags": "", "keys": "", "storeHost": None,
-        "clientHost": carrier.born_host.rpartition(":")[0].strip("[]"), "costTime": MISSING, "msgType": None,
+        "clientHost": ip_of(carrier.born_host), "costTime": MISSING, "msgType": None,
         "offSetMsgId": "", "timeStamp": event.timestamp_ms, "topic": "", "groupName": event.group, "retryTimes": 0,
         "status": "success", "transactionState": None, "transactionId": None, "fromTransactionCheck": False,
         "traceType": trace_codec.RECORD_TYPES[type(event)],

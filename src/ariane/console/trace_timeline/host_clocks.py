@@ -73,9 +73,3 @@ class ClockEvidence:
     def all_clocks(self) -> dict[str, HostClock]:
         """Return the bounds by host, sorted."""
         return dict(sorted(self._clocks.items()))
-
-
-def ip_of(host: str) -> str:
-    """Return the IP address of HOST:PORT or [IPV6]:PORT: clients with the same address share a clock."""
-    address, colon, port = host.rpartition(":")
-    return (address if colon and port.isdigit() else host).strip("[]")

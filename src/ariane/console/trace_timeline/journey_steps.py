@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
+from ariane.clock import ms_of
 from ariane.console.trace_timeline.trace_steps import (
     FAILED,
     SUCCESS,
@@ -36,7 +37,7 @@ def _producer_steps(row: Mapping[str, Any]) -> Iterable[TraceStep]:
     error_ms = None if shift_ms is None else error_ms
     group, host = row["producer_group"], row["producer_host"]
     if row["sent_at"] is not None:
-        sent_ms = _ms(row["sent_at"])
+        sent_ms = ms_of(row["sent_at"])
         cost_ms = row["send_cost_ms"]
         yield TraceStep(
             kind=StepKind.SEND,
@@ -59,10 +60,10 @@ def _producer_steps(row: Mapping[str, Any]) -> Iterable[TraceStep]:
     for kind, moment, result, facts in moments:
         yield TraceStep(
             kind=kind,
-            start_ms=_ms(moment) + (shift_ms or 0),
-            end_ms=_ms(moment) + (shift_ms or 0),
+            start_ms=ms_of(moment) + (shift_ms or 0),
+            end_ms=ms_of(moment) + (shift_ms or 0),
             error_ms=error_ms,
-            client_ms=_ms(moment),
+            client_ms=ms_of(moment),
             result=result or UNKNOWN,
             group=group,
             host=facts["host"],
@@ -99,7 +100,7 @@ def _broker_steps(row: Mapping[str, Any]) -> Iterable[TraceStep]:
 
 
 def _record_step(kind: StepKind, at: datetime, *, error_ms: int | None = 0, **facts: Any) -> TraceStep:
-    return TraceStep(kind=kind, start_ms=_ms(at), end_ms=_ms(at), error_ms=error_ms, sources=TABLES_SOURCE, **facts)
+    return TraceStep(kind=kind, start_ms=ms_of(at), end_ms=ms_of(at), error_ms=error_ms, sources=TABLES_SOURCE, **facts)
 
 
 def _deliveries(row: Mapping[str, Any]) -> Iterable[TraceStep]:
@@ -109,7 +110,7 @@ def _deliveries(row: Mapping[str, Any]) -> Iterable[TraceStep]:
         if began is None and ended is None:
             continue
         shift_ms = attempt["clock_ms"] or 0
-        client_ms = _ms(began) if began is not None else _ms(ended) - max(0, cost_ms or 0)
+        client_ms = ms_of(began) if began is not None else ms_of(ended) - max(0, cost_ms or 0)
         notes = ["its begin was not reported"] if began is None else []
         if number == 0 and row["clock_skew"]:
             notes.append("contradictory clocks")
@@ -118,7 +119,7 @@ def _deliveries(row: Mapping[str, Any]) -> Iterable[TraceStep]:
         yield TraceStep(
             kind=StepKind.DELIVERY,
             start_ms=client_ms + shift_ms,
-            end_ms=None if ended is None else max(client_ms, _ms(ended)) + shift_ms,
+            end_ms=None if ended is None else max(client_ms, ms_of(ended)) + shift_ms,
             error_ms=None if attempt["clock_ms"] is None else attempt["clock_error_ms"],
             client_ms=client_ms,
             result=attempt["result"] or UNKNOWN,
@@ -130,7 +131,3 @@ def _deliveries(row: Mapping[str, Any]) -> Iterable[TraceStep]:
             note=", ".join(notes),
             sources=TABLES_SOURCE,
         )
-
-
-def _ms(at: datetime) -> int:
-    return round(at.timestamp() * 1000)

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from ariane.console.trace_timeline.host_clocks import ClockEvidence, HostClock, ip_of
+from ariane.cluster.message_query import PENDING_TOPICS
+from ariane.console.trace_timeline.host_clocks import ClockEvidence, HostClock
 from ariane.console.trace_timeline.trace_steps import (
     CALL_RESULTS,
     FAILED,
@@ -22,7 +23,8 @@ from ariane.console.trace_timeline.trace_steps import (
     TraceStep,
     in_order,
 )
-from ariane.model.topic import DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
+from ariane.model.host import ip_of
+from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX, group_of_topic
 from ariane.model.trace_event import (
     ConsumeEndEvent,
     ConsumeStartEvent,
@@ -32,7 +34,6 @@ from ariane.model.trace_event import (
 )
 
 TRACE_TOPIC_SOURCE = frozenset({StepSource.TRACE_TOPIC})
-PENDING_TOPICS = (HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC)  # a record in one of them is not visible to consumers yet
 
 
 class CarriedEvent(NamedTuple):
@@ -154,15 +155,12 @@ def _is_delivered(copy: StoredCopy, start: ConsumeStartEvent) -> bool:
 
 def _copy_step(copy: StoredCopy) -> TraceStep:
     is_dead = copy.topic.startswith(DLQ_PREFIX)
-    group = None
-    if copy.topic.startswith((DLQ_PREFIX, RETRY_PREFIX)):
-        group = copy.topic.removeprefix(DLQ_PREFIX).removeprefix(RETRY_PREFIX)
     return TraceStep(
         kind=StepKind.DEAD_LETTER if is_dead else StepKind.STORE,
         start_ms=copy.stored_ms,
         end_ms=copy.stored_ms,
         error_ms=0,
-        group=group,
+        group=group_of_topic(copy.topic) or None,
         host=copy.host,
         topic=copy.topic,
         position=copy.position,
