@@ -144,9 +144,9 @@ class ClusterWatch:
     def _publish(self, snapshot: LiveSnapshot, is_base: bool, started_s: float) -> None:
         sums = totals(snapshot.brokers, snapshot.groups)
         self._latest = msgspec.structs.replace(snapshot, totals=sums)
-        if self._latest.is_loaded:
-            values = history_values(self._latest.brokers, self._latest.groups, sums)
-            self._latest.history.record(self._clock.now_ms(), values)
+        now_ms, history = self._clock.now_ms(), self._latest.history
+        if self._latest.is_loaded and history.is_due(now_ms):
+            history.record(now_ms, history_values(self._latest.brokers, self._latest.groups, sums))
         round_s = self._clock.monotonic() - started_s
         self._subscriber.publish(self._latest, is_base=is_base, round_s=round_s)
 

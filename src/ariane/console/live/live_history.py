@@ -62,25 +62,33 @@ class LiveHistory:
         self._next = 0  # slot that is written next, and so the oldest one
         self._last_ms: int | None = None  # time of the newest slot; None if there is none
         self._series: dict[SeriesKey, tuple[array[float], ...]] = {}  # one array per column
+        self._unknown = array("f", [math.nan] * slots)  # copied for each new column
         self._lock = threading.Lock()  # a reader would see half of a slot otherwise
+
+    def is_due(self, ms: int) -> bool:
+        """Return whether `record` would add a slot: whether the newest one is old enough."""
+        return self._last_ms is None or ms - self._last_ms >= self._slot_ms
 
     def record(self, ms: int, values: Mapping[SeriesKey, Rates]) -> bool:
         """Add a slot with the values of all keys, and drop keys that have none. Return False if it is too early for one."""
-        if self._last_ms is not None and ms - self._last_ms < self._slot_ms:
+        if not self.is_due(ms):
             return False
+        # Before the lock is taken: the first record creates all series, and pages would wait for it.
+        created = {key: self._unknown_columns() for key in values.keys() - self._series.keys()}
         with self._lock:
+            self._series |= created
             slot = self._next
             self._next = (slot + 1) % self._slots
             self._times[slot] = self._last_ms = ms
             for key in self._series.keys() - values.keys():
                 del self._series[key]
             for key, rates in values.items():
-                columns = self._series.get(key)
-                if columns is None:
-                    columns = self._series[key] = tuple(array("f", [math.nan] * self._slots) for _ in COLUMNS)
-                for column, value in zip(columns, rates, strict=True):
+                for column, value in zip(self._series[key], rates, strict=True):
                     column[slot] = math.nan if value is None else value
         return True
+
+    def _unknown_columns(self) -> tuple[array[float], ...]:
+        return tuple(self._unknown[:] for _ in COLUMNS)
 
     def series(self, key: SeriesKey, column: str) -> list[HistoryPoint]:
         """Return the values of a key from the oldest to the newest; empty for a key without any.
