@@ -17,6 +17,7 @@ from fastapi.testclient import TestClient
 
 from ariane.console.app import create_app
 from ariane.console.areas.broker_changes import CleaningForm, SettingForm, change_setting, clean
+from ariane.console.areas.broker_details import ServerQuery, broker_servers
 from ariane.console.areas.runtime_figures import runtime_figures
 from ariane.console.live.live_snapshot import BrokerRow, LiveSnapshot
 from ariane.console.services import ConsoleServices, open_services
@@ -182,6 +183,14 @@ def test_a_change_of_a_master_never_reaches_its_slave(tmp_path: Path) -> None:
                 await change_setting(services, "a", form)
 
     asyncio.run(run())
+
+
+def test_the_page_of_operations_sends_no_request(tmp_path: Path) -> None:
+    services = ConsoleServices(
+        settings=ConsoleSettings(namesrv="ns:1", data_dir=tmp_path), peers=NoServers(), live=MasterIsGone()
+    )
+    view = asyncio.run(broker_servers(services, "a", ServerQuery()))
+    assert (view.server.addr, len(view.servers), view.as_of_ms, view.unavailable) == ("a:2", 1, 1, [])
 
 
 class NoServers(ConnectionPool):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from ariane.cluster.connection import BrokerServer
+from ariane.cluster.connection import BrokerServer, BrokerUnavailable
 from ariane.console.areas.admin_results import texts_of
 from ariane.console.areas.runtime_figures import RuntimeFigure, runtime_figures
 from ariane.console.areas.server_views import BrokerView, broker_view, tps_chart
@@ -94,6 +94,18 @@ class BrokerSettingsView(BrokerServersView):
     """Whether settings that are equal everywhere are omitted."""
 
 
+async def broker_servers(services: ConsoleServices, broker: str, query: ServerQuery) -> BrokerServersView:
+    """Return a server of a broker and the others of the same name, without requests to them.
+
+    Raises:
+        NotFound: no such broker is registered.
+    """
+    snapshot, row, base = await _servers(services, broker, query.id)
+    silent = [] if row.is_up else [BrokerUnavailable(row.broker, row.addr, row.reason)]
+    # Nothing is requested, so the values are as old as the snapshot.
+    return BrokerServersView(**base | {"as_of_ms": snapshot.as_of_ms}, unavailable=texts_of(silent))
+
+
 async def broker_detail(services: ConsoleServices, broker: str, query: ServerQuery) -> BrokerDetailView:
     """Return every runtime figure of a server.
 
@@ -167,12 +179,12 @@ async def _servers(
     """Return the snapshot, the row of the selected server, and the values of `BrokerServersView`."""
     snapshot = await services.live.snapshot()
     row = select_row(snapshot, broker, broker_id)
-    rows = [other for other in snapshot.brokers if other.broker == broker]
+    views = {_key(other): broker_view(other, snapshot) for other in snapshot.brokers if other.broker == broker}
     base = {
         "as_of_ms": services.clock.now_ms(),
         "broker": broker,
-        "server": broker_view(row, snapshot),
-        "servers": [broker_view(other, snapshot) for other in rows],
+        "server": views[_key(row)],
+        "servers": list(views.values()),
     }
     return snapshot, row, base
 

@@ -65,7 +65,7 @@ async def broker_operations_page(
     request: Request, services: Services, broker: str, query: Annotated[ServerQuery, Query()]
 ) -> Response:
     """Return the forms of operations on a broker."""
-    return render(request, "cluster/operations.html", view=await broker_details.broker_detail(services, broker, query))
+    return render(request, "cluster/operations.html", view=await broker_details.broker_servers(services, broker, query))
 
 
 @router.post("/brokers/{broker}/clean")
