@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ariane.console.app import create_app
+from ariane.console.areas.dead_letter_resend import IDS_MAX
 from ariane.console.dashboard.dashboard_groups import _row_shape
 from ariane.console.dashboard.message_pages import shares
 from ariane.console.dashboard.spreadsheet import CELL_MAX, spreadsheet
@@ -89,6 +90,26 @@ def test_texts_that_cannot_be_encoded_are_refused(tmp_path: Path) -> None:
         for path, body in bodies.items():
             answer = client.post(path, content=body, headers={"Content-Type": "application/json"}).json()
             assert "surrogates" in answer["errMsg"], path
+
+
+def test_batches_of_dead_letters_are_bounded(tmp_path: Path) -> None:
+    letters = [{"consumerGroup": "g", "msgId": str(number)} for number in range(IDS_MAX + 1)]
+    with console(tmp_path) as client:
+        for path in ("/dlqMessage/batchResendDlqMessage.do", "/dlqMessage/batchExportDlqMessage.do"):
+            assert str(IDS_MAX) in client.post(path, json=letters).json()["errMsg"]
+        results = client.post("/dlqMessage/batchResendDlqMessage.do", json=letters[:20]).json()["data"]
+    assert [result["msgId"] for result in results] == [str(number) for number in range(20)], (
+        "in the order of the request"
+    )
+
+
+def test_an_unknown_cluster_is_no_empty_cluster(tmp_path: Path) -> None:
+    paths = ("/consumer/groupList.query", "/ops/rocketMqStatus.query", "/dashboard/broker.query?date=2026-11-22")
+    with console(tmp_path) as client:
+        for path in paths:
+            answer = client.get(path).json()
+            assert (answer["status"], answer["data"]) == (-1, None), path
+            assert "unknown" in answer["errMsg"]
 
 
 def test_a_parameter_may_be_in_the_query_string_or_in_the_form(tmp_path: Path) -> None:

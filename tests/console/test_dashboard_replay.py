@@ -268,7 +268,7 @@ def wait_until_polled(client: TestClient) -> None:
 
 def wait_until(client: TestClient, path: str, params: Mapping[str, str], is_reached: Callable[[Any], bool]) -> None:
     deadline = time.monotonic() + START_S
-    while not is_reached(client.get(path, params=params).json()["data"]):
+    while not is_reached(client.get(path, params=params).json()["data"] or []):
         assert time.monotonic() < deadline, f"{path} is not complete after {START_S:.0f} s"
         time.sleep(0.1)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from datetime import date, datetime
 
 from ariane.cluster.topic_traffic import TopicTraffic
+from ariane.console.dashboard.dashboard_topics import loaded_snapshot
 from ariane.console.dashboard.envelope import DashboardRouter
 from ariane.console.dashboard.json_shapes import Json
 from ariane.console.dashboard.request_parameters import Parameters
@@ -25,7 +26,7 @@ routes = DashboardRouter("/dashboard")
 async def broker_rates(services: Services, parameters: Parameters) -> Json:
     """Return the messages per second that each server delivered on a day, as `time,rate`."""
     day = _day(parameters.text("date"))
-    snapshot = await services.live.snapshot()
+    snapshot = await loaded_snapshot(services)
     points: Json = {}
     for broker in snapshot.brokers:
         series = snapshot.history.series(broker_key(broker.broker, broker.broker_id), "tps_out")

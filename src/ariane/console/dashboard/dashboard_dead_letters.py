@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import datetime
+from typing import Annotated
 
+from fastapi import Body
 from fastapi.responses import Response
 from pydantic import AliasChoices, Field
 
 from ariane.cluster.admin import Admin
+from ariane.cluster.connection import gather_bounded
+from ariane.console.areas.dead_letter_resend import IDS_MAX
 from ariane.console.dashboard.dashboard_messages import PageQuery, consume, find_message, page_of, page_shape
 from ariane.console.dashboard.envelope import DashboardRouter
 from ariane.console.dashboard.json_shapes import Json
@@ -23,6 +28,8 @@ from ariane.model.topic import DLQ_PREFIX, dlq_topic
 
 routes = DashboardRouter("/dlqMessage")
 
+CONCURRENT_LETTERS = 8  # of one request
+
 COLUMNS = (
     "topic", "msgId", "bornHost", "bornTimestamp", "storeTimestamp", "reconsumeTimes", "properties", "messageBody",
     "bodyCRC", "exception",
@@ -36,6 +43,9 @@ class DeadLetter(RequestBody):
     consumer_group: str
     msg_id: str
     client_id: str | None = None
+
+
+DeadLetters = Annotated[list[DeadLetter], Body(max_length=IDS_MAX)]
 
 
 @routes.post("/queryDlqMessageByConsumerGroup.query")
@@ -56,27 +66,29 @@ async def export_dead_letter(services: Services, parameters: Parameters) -> Resp
     group, message_id = parameters.text("consumerGroup"), parameters.text("msgId")
     async with services.admin() as admin:
         message = await find_message(admin, dlq_topic(group), message_id)
-    return _file("dlq", [_cells(message)])
+    return await _file("dlq", [_cells(message)])
 
 
 @routes.post("/batchExportDlqMessage.do")
-async def export_dead_letters(services: Services, body: list[DeadLetter]) -> Response:
+async def export_dead_letters(services: Services, body: DeadLetters) -> Response:
     """Return an Excel file with dead letters. One that cannot be read has the reason in the last column."""
-    rows: list[tuple[Cell, ...]] = []
     async with services.admin() as admin:
-        for letter in body:
-            try:
-                rows.append(_cells(await find_message(admin, dlq_topic(letter.consumer_group), letter.msg_id)))
-            except ArianeError as error:
-                rows.append((None, letter.msg_id, *[None] * (len(COLUMNS) - 3), str(error)))
-    return _file("dlqs", rows)
+        rows = await gather_bounded((_row(admin, letter) for letter in body), CONCURRENT_LETTERS)
+    return await _file("dlqs", rows)
 
 
 @routes.post("/batchResendDlqMessage.do")
-async def resend_dead_letters(services: Services, body: list[DeadLetter]) -> list[Json]:
+async def resend_dead_letters(services: Services, body: DeadLetters) -> list[Json]:
     """Let clients of the groups consume dead letters again. Each has its own result."""
     async with services.admin() as admin:
-        return [await _resend(admin, letter) for letter in body]
+        return await gather_bounded((_resend(admin, letter) for letter in body), CONCURRENT_LETTERS)
+
+
+async def _row(admin: Admin, letter: DeadLetter) -> tuple[Cell, ...]:
+    try:
+        return _cells(await find_message(admin, dlq_topic(letter.consumer_group), letter.msg_id))
+    except ArianeError as error:
+        return (None, letter.msg_id, *[None] * (len(COLUMNS) - 3), str(error))
 
 
 async def _resend(admin: Admin, letter: DeadLetter) -> Json:
@@ -105,6 +117,8 @@ def _local_time(ms: int) -> str:
     return f"{datetime.fromtimestamp(ms / 1000):%Y-%m-%d %H:%M:%S}"
 
 
-def _file(name: str, rows: list[tuple[Cell, ...]]) -> Response:
+async def _file(name: str, rows: list[tuple[Cell, ...]]) -> Response:
     headers = {"Content-Disposition": f"attachment;filename={name}.xlsx"}
-    return Response(spreadsheet(name, COLUMNS, rows), media_type=CONTENT_TYPE, headers=headers)
+    # In a thread: bodies of a thousand messages take seconds to compress.
+    content = await asyncio.to_thread(spreadsheet, name, COLUMNS, rows)
+    return Response(content, media_type=CONTENT_TYPE, headers=headers)

@@ -9,7 +9,7 @@ import msgspec
 
 from ariane.cluster.group_admin import is_system_group
 from ariane.cluster.offset_admin import OffsetTarget, ResetResult
-from ariane.console.dashboard.dashboard_topics import SYSTEM_MARK, client_queues, select_targets
+from ariane.console.dashboard.dashboard_topics import SYSTEM_MARK, client_queues, loaded_snapshot, select_targets
 from ariane.console.dashboard.envelope import DashboardRouter
 from ariane.console.dashboard.json_shapes import (
     Json,
@@ -64,17 +64,13 @@ class OffsetReset(RequestBody):
 @routes.read("/groupList.query", "/group.refresh.all")
 async def list_groups(services: Services, parameters: Parameters) -> list[Json]:
     """Return all groups, those with most clients first. Apache caches this list until it is refreshed by hand."""
-    snapshot = await services.live.snapshot()
-    async with services.admin() as admin:
-        tables = await admin.group_tables()
-    addrs: dict[str, list[str]] = {}
-    for server, table in tables.values:
-        for name in table:
-            addrs.setdefault(name, []).append(server.addr)
-    skips_system = parameters.flag("skipSysGroup")
-    shapes = [_row_shape(row, addrs.get(row.group, []), snapshot.as_of_ms) for row in snapshot.groups]
-    if not skips_system:
-        shapes = [shape | {"group": _marked(shape["group"])} for shape in shapes]
+    snapshot = await loaded_snapshot(services)
+    addrs = {row.broker: row.addr for row in snapshot.brokers if row.is_master}
+    is_marked = not parameters.flag("skipSysGroup")
+    shapes = []
+    for row in snapshot.groups:
+        masters = [addrs[share.broker] for share in row.shares if share.broker_id == 0 and share.broker in addrs]
+        shapes.append(_row_shape(row, masters, snapshot.as_of_ms, is_marked=is_marked))
     return sorted(shapes, key=_order)
 
 
@@ -230,9 +226,9 @@ async def _group_shape(services: Services, name: str) -> Json:
     }
 
 
-def _row_shape(row: GroupRow, addrs: list[str], as_of_ms: int) -> Json:
+def _row_shape(row: GroupRow, addrs: list[str], as_of_ms: int, *, is_marked: bool = False) -> Json:
     return {
-        "group": row.group,
+        "group": _marked(row.group) if is_marked else row.group,
         "version": row.versions[0] if row.versions else None,
         "count": row.clients,
         "consumeType": CONSUME_TYPES[row.consume_type],

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from fastapi.responses import PlainTextResponse
 
+from ariane.console.dashboard.dashboard_topics import loaded_snapshot
 from ariane.console.dashboard.envelope import DashboardRouter
 from ariane.console.dashboard.json_shapes import Json
 from ariane.console.dashboard.request_parameters import Parameters
@@ -64,7 +65,7 @@ async def set_tls(parameters: Parameters) -> bool:
 @routes.get("/rocketMqStatus.query")
 async def status(services: Services) -> Json:
     """Return the servers that do not respond, and the ordinary topics that only one of several brokers has."""
-    snapshot = await services.live.snapshot()
+    snapshot = await loaded_snapshot(services)
     brokers: dict[str, set[str]] = {}
     for server in snapshot.brokers:
         brokers.setdefault(server.cluster, set()).add(server.broker)
@@ -73,7 +74,9 @@ async def status(services: Services) -> Json:
         "TOPIC_ONLY_ONE_BROKER_CHECK": [
             row.topic
             for row in snapshot.topics
-            if row.kind == "normal" and len(row.brokers) == 1 and any(len(brokers[name]) > 1 for name in row.clusters)
+            if row.kind == "normal"
+            and len(row.brokers) == 1
+            and any(len(brokers.get(name, ())) > 1 for name in row.clusters)
         ],
     }
 

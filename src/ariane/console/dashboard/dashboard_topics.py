@@ -17,6 +17,8 @@ from ariane.console.dashboard.json_shapes import (
     topic_progress_shape,
 )
 from ariane.console.dashboard.request_parameters import Parameters, RequestBody
+from ariane.console.live.live_snapshot import LiveSnapshot
+from ariane.console.services import ConsoleServices
 from ariane.console.web.dependencies import Services
 from ariane.errors import NotFound, ServerUnavailable, UsageError
 from ariane.model.message import Message, MessageQueue
@@ -269,3 +271,16 @@ def _message_type(topic: str, system: frozenset[str]) -> str:
     if topic.startswith(DLQ_PREFIX):
         return "DLQ"
     return "SYSTEM" if topic in system or is_system_topic(topic) else UNSPECIFIED
+
+
+async def loaded_snapshot(services: ConsoleServices) -> LiveSnapshot:
+    """Return the state of the cluster.
+
+    Raises:
+        ServerUnavailable: it was not polled yet. An empty answer would mean that nothing exists.
+    """
+    snapshot = await services.live.snapshot()
+    if not snapshot.is_loaded:
+        reasons = "; ".join(snapshot.unavailable) or "it was not polled yet"
+        raise ServerUnavailable(f"the state of the cluster is unknown: {reasons}; retry in some seconds")
+    return snapshot

@@ -23,7 +23,6 @@ Json = dict[str, Any]
 
 UNKNOWN_LAG = -1
 UNSPECIFIED = "UNSPECIFIED"  # type of messages of a topic without the attribute; brokers of 4.x have no attributes
-BLANK_TARGETS = "clusterName or brokerName can not be all blank"
 
 
 def queue_text(queue: MessageQueue) -> str:
@@ -107,7 +106,7 @@ def topic_progress_shape(topic: str, queues: Sequence[QueueLag], owners: Mapping
     """Return the progress of a group in one topic."""
     return {
         "topic": topic,
-        "diffTotal": 0 if not queues else _or_unknown(total_of(queues)),
+        "diffTotal": 0 if not queues else lag_shape(total_of(queues)),
         "lastTimestamp": max((queue.consumed_ms or 0 for queue in queues), default=0),
         "queueStatInfoList": [
             {
@@ -125,7 +124,7 @@ def topic_progress_shape(topic: str, queues: Sequence[QueueLag], owners: Mapping
 
 def lag_shape(lag: int | None) -> int:
     """Return a lag, -1 if it is unknown."""
-    return _or_unknown(lag)
+    return UNKNOWN_LAG if lag is None else lag
 
 
 def connection_shape(client: ClientConnection) -> Json:
@@ -211,7 +210,3 @@ def message_shape(message: ReceivedMessage, *, with_body: bool = True) -> Json:
 def track_shape(track: MessageTrack) -> Json:
     """Return the state of a message in a consumer group."""
     return {"consumerGroup": track.group, "trackType": track.state.name, "exceptionDesc": track.reason}
-
-
-def _or_unknown(value: int | None) -> int:
-    return UNKNOWN_LAG if value is None else value
