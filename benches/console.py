@@ -66,7 +66,7 @@ def main() -> None:
         print(json.dumps(result))
 
 
-def measure(home: Path, args: argparse.Namespace) -> dict[str, float]:
+def measure(home: Path, args: argparse.Namespace) -> dict[str, float | str]:
     port = java.free_port()
     conf = home / "namesrv.conf"
     conf.write_text(f"listenPort={port}\nbindAddress=127.0.0.1\nkvConfigPath={home}/kv.json\n")
@@ -122,10 +122,10 @@ def console(namesrv: str, data: Path) -> Iterator[tuple[str, int]]:
         process.wait(60)
 
 
-async def measure_console(url: str, pid: int, second: int, args: argparse.Namespace) -> dict[str, float]:
+async def measure_console(url: str, pid: int, second: int, args: argparse.Namespace) -> dict[str, float | str]:
     limits = httpx.Limits(max_connections=args.tabs, max_keepalive_connections=args.tabs)
     async with httpx.AsyncClient(base_url=url, timeout=60, limits=limits) as client:
-        result = await first_data(client)
+        result: dict[str, float | str] = {**await first_data(client)}
         result["peak_rss_mib"] = servers.memory_mib(pid)["VmHWM"]
         for name, path in LISTS.items():
             for kind, prefix in (("api", "/api/v1"), ("page", "")):
@@ -137,14 +137,14 @@ async def measure_console(url: str, pid: int, second: int, args: argparse.Namesp
         await seconds(client, "/cluster")
         os.kill(second, signal.SIGSTOP)
         try:
-            result["hanging_slowest_page_s"] = await slowest_page(client)
-            result["hanging_later_slowest_page_s"] = await slowest_page(client)
+            result |= await slowest_page(client, "hanging")
+            result |= await slowest_page(client, "hanging_later")
         finally:
             os.kill(second, signal.SIGCONT)
         await asyncio.sleep(2 * REFRESH_S)
         await seconds(client, "/cluster")
         os.kill(second, signal.SIGKILL)
-        result["dead_slowest_page_s"] = await slowest_page(client)
+        result |= await slowest_page(client, "dead")
         result["peak_rss_at_end_mib"] = servers.memory_mib(pid)["VmHWM"]
         return result
 
@@ -184,8 +184,10 @@ async def seconds(client: httpx.AsyncClient, path: str) -> float:
     return time.perf_counter() - began
 
 
-async def slowest_page(client: httpx.AsyncClient) -> float:
-    return max([await seconds(client, path) for path in PAGES])
+async def slowest_page(client: httpx.AsyncClient, name: str) -> dict[str, float | str]:
+    """Return the duration of the slowest page, and its path, which explains the figure."""
+    duration_s, path = max([(await seconds(client, path), path) for path in PAGES])
+    return {f"{name}_slowest_page_s": duration_s, f"{name}_slowest_page": path}
 
 
 async def cpu_percent(client: httpx.AsyncClient, pid: int, tabs: int, duration_s: float) -> float:

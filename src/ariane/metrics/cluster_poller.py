@@ -209,7 +209,7 @@ class ClusterPoller:
             self._silent.discard(f"Broker {target.name} ({target.addr})")
             return result
         except (ArianeError, TimeoutError) as error:
-            reason = str(error) or f"not finished within {timeout_s} s"
+            reason = str(error) or f"not finished within {timeout_s or 0:g} s"
             self._report_silence(f"Broker {target.name} ({target.addr})", reason)
             topics, groups = self._known_names.get(target.name, (None, None))
             return ScrapedBroker(

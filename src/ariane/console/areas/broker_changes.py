@@ -133,7 +133,7 @@ async def change_write_permission(services: ConsoleServices, broker: str, form: 
         else "removed"
     )
     topics = ", ".join(
-        f"{permission.topics} topics at {permission.name_server}"
+        f"{permission.topics} {'topic' if permission.topics == 1 else 'topics'} at {permission.name_server}"
         for permission in permissions
         if permission.topics is not None
     )
