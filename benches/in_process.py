@@ -1,6 +1,7 @@
 """What a message costs inside the broker: the send and the pull path on a real broker's handlers, no socket anywhere.
 
-    python benches/in_process.py [--path send|pull|both] [--size 1024] [--queues 4] [--count 50000] [--rounds 5] [--profile]
+    python benches/in_process.py [--path send|pull|both] [--size 1024] [--queues 4]
+        [--depth 128] [--count 50000] [--rounds 5] [--sync] [--profile]
 
 The frames of benches/pipelined.py (or pulling.py) are fed to a Connection of ariane.net.connection as a socket would, `depth` in
 each read, with a transport that throws away what is written; the loop runs between reads, so that queue entries are derived and
@@ -46,6 +47,8 @@ class Nowhere(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
         self.reading = True
+        self._responses = 0  # number of responses written
+        self._written = asyncio.Event()  # set by each write
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return ("127.0.0.1", 50000) if name == "peername" else default
@@ -54,8 +57,18 @@ class Nowhere(asyncio.Transport):
         pass
 
     def write(self, data: bytes) -> None:
-        if not data.count(b'"code":0,') == data.count(b'"language":"PYTHON"'):
+        responses = data.count(b'"code":0,')
+        if responses != data.count(b'"language":"PYTHON"'):
             raise SystemExit(f"refused: {data[:500]!r}")
+        self._responses += responses
+        self._written.set()
+
+    async def wait_responses(self, count: int) -> None:
+        """Wait until `count` more responses have been written than at the last call."""
+        self._responses -= count
+        while self._responses < 0:
+            self._written.clear()
+            await self._written.wait()
 
     def get_write_buffer_size(self) -> int:
         return 0
@@ -83,6 +96,9 @@ def main() -> None:
     parser.add_argument(
         "--rounds", type=int, default=5, help="of each path; the cheapest counts: others were disturbed"
     )
+    parser.add_argument(
+        "--sync", action="store_true", help="flush synchronously: the next `depth` sends follow the responses"
+    )
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--json", action="store_true", help="print the result as the last line")
     args = parser.parse_args()
@@ -103,11 +119,11 @@ async def measure(place: Path, args: argparse.Namespace) -> dict[str, float]:
         namesrv_addr="",
         store_path_root_dir=str(place / "store"),
         broker_fast_failure_enable=False,
+        flush_disk_type="SYNC_FLUSH" if args.sync else "ASYNC_FLUSH",
     )
     async with Broker(settings) as broker:
         connection, transport = connected(broker)
         await feed(connection, transport, [topic(args.queues)])
-        await asyncio.sleep(0.1)  # the response follows the registration with all name servers (none here)
         await feed(connection, transport, sends(max(2_000, 2 * args.queues), args))
         result: dict[str, float] = {}
         rounds = [await timed(connection, transport, list(sends(args.count, args)), args) for _ in range(args.rounds)]
@@ -162,6 +178,7 @@ async def feed(connection: Connection, transport: Nowhere, reads: Iterator[bytes
             await asyncio.sleep(0)
             while not transport.reading:
                 await asyncio.sleep(0)
+        await transport.wait_responses(data.count(b'"opaque":'))
 
 
 def topic(queues: int) -> bytes:

@@ -11,13 +11,11 @@ everything that the master still has; from a Java master it gets only the newest
 from __future__ import annotations
 
 import asyncio
-import heapq
-import itertools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple
 
 from ariane.broker.config import BrokerConfig
+from ariane.broker.offset_waiters import OffsetWaiter, OffsetWaiters
 from ariane.errors import ArianeError, ConnectionLost, ProtocolError
 from ariane.net.streams import Stream, open_stream
 from ariane.protocol.codes import ResponseCode
@@ -33,15 +31,6 @@ RETRY_S = 5.0
 FIRST_REPORT_S = 10.0
 
 
-class _Waiter(NamedTuple):
-    """A send that waits for a slave. Waiters are ordered by `end`, then by `number`."""
-
-    end: int
-    """Offset of the log that a slave has to acknowledge."""
-    number: int
-    answer: asyncio.Future[ResponseCode]
-
-
 class ReplicationFeed:
     """The master's side. `notify_appended` is called whenever the log may have grown."""
 
@@ -49,8 +38,8 @@ class ReplicationFeed:
         self._config = config  # intervals and limits of replication
         self._store = store  # the log to send
         self._slaves: dict[Stream, int] = {}  # acknowledged offset of each connected slave
-        self._waiting: list[_Waiter] = []  # a heap, lowest offset first
-        self._numbers = itertools.count()  # keep waiters with equal offsets in order
+        # Sends that wait for a slave.
+        self._waiters = OffsetWaiters(reached=ResponseCode.SUCCESS, timed_out=ResponseCode.FLUSH_SLAVE_TIMEOUT)
         self._more = asyncio.Event()  # the log has grown; wakes the senders
 
     @property
@@ -67,22 +56,14 @@ class ReplicationFeed:
         self._more.set()
         self._more = asyncio.Event()
 
-    async def wait_replicated(self, end: int) -> ResponseCode:
-        """Return SUCCESS once a slave has the log up to `end`; otherwise the reason why that is unknown (SYNC_MASTER)."""
-        if self.acknowledged_offset >= end:
-            return ResponseCode.SUCCESS
-        if not self._slaves or end - self.acknowledged_offset >= self._config.ha_slave_fallbehind_max:
-            return ResponseCode.SLAVE_NOT_AVAILABLE
-        loop = asyncio.get_running_loop()
-        waiter = _Waiter(end, next(self._numbers), loop.create_future())
-        heapq.heappush(self._waiting, waiter)
-        timer = loop.call_later(
-            self._config.slave_timeout / 1000, _resolve, waiter.answer, ResponseCode.FLUSH_SLAVE_TIMEOUT
-        )
-        try:
-            return await waiter.answer
-        finally:
-            timer.cancel()
+    def wait_replicated(self, end: int) -> OffsetWaiter[ResponseCode]:
+        """Return a waiter (SYNC_MASTER): its result is SUCCESS once a slave has the log up to `end`, or why that is unknown."""
+        acknowledged = self.acknowledged_offset
+        if acknowledged >= end:
+            return self._waiters.finished(ResponseCode.SUCCESS)
+        if not self._slaves or end - acknowledged >= self._config.ha_slave_fallbehind_max:
+            return self._waiters.finished(ResponseCode.SLAVE_NOT_AVAILABLE)
+        return self._waiters.wait(end, self._config.slave_timeout / 1000)
 
     async def serve(self, stream: Stream) -> None:
         """Feed one slave until it disconnects."""
@@ -122,16 +103,13 @@ class ReplicationFeed:
             if offset > self._store.commit_log_max:
                 raise ProtocolError(f"slave {stream.addr} reports offset {offset}, beyond the end of this master's log")
             self._slaves[stream] = offset
-            while self._waiting and self._waiting[0].end <= offset:
-                _resolve(heapq.heappop(self._waiting).answer, ResponseCode.SUCCESS)
+            self._waiters.advance(offset)
 
     async def _send(self, stream: Stream, offset: int) -> None:
         batch, store = self._config.ha_transfer_batch_size, self._store
         heartbeat_s = self._config.ha_send_heartbeat_interval / 1000
         while True:
             more = self._more
-            while self._waiting and self._waiting[0].answer.done():
-                heapq.heappop(self._waiting)  # timed out
             if offset < store.commit_log_min:
                 raise ProtocolError(
                     f"slave {stream.addr} is at offset {offset}, which this master has removed; restart it with an empty store"
@@ -161,11 +139,6 @@ async def _first_report(stream: Stream, reports: AckReader, within_s: float) -> 
     except TimeoutError:
         raise ConnectionLost(stream.addr, f"did not report as a slave within {within_s:g} s") from None
     return first
-
-
-def _resolve(response: asyncio.Future[ResponseCode], code: ResponseCode) -> None:
-    if not response.done():
-        response.set_result(code)
 
 
 async def follow_master(

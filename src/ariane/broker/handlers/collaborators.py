@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping
 from typing import Protocol
 
+from ariane.broker.offset_waiters import OffsetWaiter
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import Command
 from ariane.store.message_store import AppendResult, RecordDraft
@@ -17,10 +18,10 @@ from ariane.store.message_store import AppendResult, RecordDraft
 class Durability(Protocol):
     """Waits until appended records are as safe as the flush mode promises. [Flusher]"""
 
-    def wait_flushed(self, end_offset: int) -> Awaitable[bool] | None:
-        """Return None in asynchronous mode; otherwise an awaitable that is False if the flush timed out.
+    def wait_flushed(self, end_offset: int) -> OffsetWaiter[bool] | None:
+        """Return None in asynchronous mode; otherwise a waiter whose result is False if the flush timed out.
 
-        Awaiting it raises FlushFailed if the log cannot reach the disk any more.
+        Its result raises FlushFailed if the log cannot reach the disk any more. Requests of one tick share it.
         """
         ...
 
@@ -28,8 +29,8 @@ class Durability(Protocol):
 class SlaveAcknowledgement(Protocol):
     """Waits until a slave has appended records too. [ReplicationFeed]"""
 
-    def wait_replicated(self, end: int) -> Awaitable[ResponseCode]:
-        """Return SUCCESS, or why no slave is known to have the log up to `end`."""
+    def wait_replicated(self, end: int) -> OffsetWaiter[ResponseCode]:
+        """Return a waiter: its result is SUCCESS, or why no slave is known to have the log up to `end`."""
         ...
 
 

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable
 
 from ariane.broker.handlers.collaborators import Durability
+from ariane.broker.offset_waiters import OffsetWaiter
 from ariane.broker.transaction_service import TransactionService
 from ariane.errors import FlushFailed, MessageRefused, ProtocolError, ReplyError, StoreError
 from ariane.model import ids
@@ -76,7 +77,7 @@ class TransactionHandler:
         if end_offset is None:
             return Reply()  # completed before: nothing was appended that would have to be flushed
         flushed = self._durability.wait_flushed(end_offset)
-        return Reply() if flushed is None else _reply_when_flushed(flushed)
+        return Reply() if flushed is None else flushed.then(_flushed_reply)
 
     async def _resume(self, request: ResumeCheckHalfMessage) -> Reply:
         try:
@@ -90,10 +91,10 @@ class TransactionHandler:
         return Reply()
 
 
-async def _reply_when_flushed(flushed: Awaitable[bool]) -> Reply:
+def _flushed_reply(flushed: OffsetWaiter[bool]) -> Reply:
     # A flush timeout counts as success, as in 4.9.4: the message is stored.
     try:
-        await flushed
+        flushed.result()
     except FlushFailed as error:
         return Reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark=str(error))
     return Reply()

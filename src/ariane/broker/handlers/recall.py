@@ -7,10 +7,9 @@ same topic with the name in its property TIMER_DEL_UNIQKEY (see `send`).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-
 from ariane.broker import delayed_delivery
 from ariane.broker.handlers.collaborators import Durability
+from ariane.broker.offset_waiters import OffsetWaiter
 from ariane.errors import FlushFailed, ProtocolError, ReplyError, StoreError
 from ariane.model import ids
 from ariane.model.topic import TIMER_TOPIC
@@ -44,7 +43,7 @@ class RecallHandler:
             return Reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark=str(error))
         reply = Reply(fields=encode_header(RecallMessageResponse(timer.unique_key or request.recall_handle)))
         flushed = self._durability.wait_flushed(result.offset + result.size)
-        return reply if flushed is None else _reply_when_flushed(flushed, reply)
+        return reply if flushed is None else flushed.then(lambda waiter: _flushed_reply(waiter, reply))
 
     def cancel(self, name: str, born_host: bytes) -> tuple[delayed_delivery.DeliveryTimer, AppendResult]:
         """Cancel a timer.
@@ -80,9 +79,9 @@ class RecallHandler:
         return max(timers)  # a timer that was moved to a newer part of the log has the higher number
 
 
-async def _reply_when_flushed(flushed: Awaitable[bool], reply: Reply) -> Reply:
+def _flushed_reply(flushed: OffsetWaiter[bool], reply: Reply) -> Reply:
     try:
-        is_flushed = await flushed
+        is_flushed = flushed.result()
     except FlushFailed as error:
         return Reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark=str(error))
     return reply if is_flushed else Reply(ResponseCode.FLUSH_DISK_TIMEOUT, reply.fields)

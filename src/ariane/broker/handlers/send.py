@@ -9,7 +9,6 @@ A delayed message is redirected to a delay topic (`delayed_delivery`), a transac
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable
 from typing import Protocol
 
@@ -19,6 +18,7 @@ from ariane.broker import delayed_delivery
 from ariane.broker.dynamic_config import DynamicConfig
 from ariane.broker.handlers.collaborators import DelayScheduler, Durability, SlaveAcknowledgement
 from ariane.broker.handlers.send_target import SendTargets
+from ariane.broker.offset_waiters import OffsetWaiter
 from ariane.broker.stats.broker_stats import BrokerStats
 from ariane.broker.transaction_service import TransactionService
 from ariane.errors import FlushFailed, MessageRefused, ProtocolError, ReplyError, StoreError
@@ -155,7 +155,7 @@ class SendHandler:
             self._count(stored)
             reply: Reply | Awaitable[Reply] = Reply(0, context)
         else:
-            reply = self._reply_when_flushed(flushed, stored, context)
+            reply = flushed.then(lambda waiter: self._flushed_reply(waiter, stored, context))
         if self._slaves is None or not waits:
             return reply
         return _reply_when_replicated(self._slaves.wait_replicated(stored.end_offset), reply, context)
@@ -271,11 +271,9 @@ class SendHandler:
 
     # --- replying ---
 
-    async def _reply_when_flushed(
-        self, flushed: Awaitable[bool], stored: StoredMessages, context: dict[str, str]
-    ) -> Reply:
+    def _flushed_reply(self, flushed: OffsetWaiter[bool], stored: StoredMessages, context: dict[str, str]) -> Reply:
         try:
-            is_flushed = await flushed
+            is_flushed = flushed.result()
         except FlushFailed as error:
             # The record may be lost with the disk: the response must not carry the id of a message that may not exist.
             self._stats.record_put_failure()
@@ -297,17 +295,13 @@ class SendHandler:
 
 
 async def _reply_when_replicated(
-    replicated: Awaitable[ResponseCode], reply: Reply | Awaitable[Reply], context: dict[str, str]
+    replicated: OffsetWaiter[ResponseCode], reply: Reply | Awaitable[Reply], context: dict[str, str]
 ) -> Reply:
     """Wait for disk and slave in parallel. A slave's failure wins over a flush timeout, as in Java."""
-    acknowledged = asyncio.ensure_future(replicated)
-    try:
-        flushed = reply if isinstance(reply, Reply) else await reply
-        if flushed.code == ResponseCode.SERVICE_NOT_AVAILABLE:
-            return flushed
-        code = await acknowledged
-    finally:
-        acknowledged.cancel()
+    flushed = reply if isinstance(reply, Reply) else await reply
+    if flushed.code == ResponseCode.SERVICE_NOT_AVAILABLE:
+        return flushed
+    code = await replicated
     return flushed if code == ResponseCode.SUCCESS else Reply(code, context)
 
 

@@ -11,10 +11,10 @@ topic) and ORIGIN_MESSAGE_ID (the offset id of the first record) name its origin
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable
 
 from ariane.broker.dynamic_config import DynamicConfig
 from ariane.broker.handlers.collaborators import Durability, ReturnedMessageStore
+from ariane.broker.offset_waiters import OffsetWaiter
 from ariane.broker.state.group_registry import GroupRegistry
 from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.errors import FlushFailed, ReplyError
@@ -79,7 +79,7 @@ class SendBackHandler:
         result = self._returned.store_returned(self._draft(group, request, record.decode(data), max_times))
         self._returned.on_stored()
         flushed = self._durability.wait_flushed(result.offset + result.size)
-        return Reply() if flushed is None else _reply_when_flushed(flushed)
+        return Reply() if flushed is None else flushed.then(_flushed_reply)
 
     def _group(self, name: str) -> SubscriptionGroupConfig:
         if fault := group_name_fault(name):
@@ -122,11 +122,11 @@ class SendBackHandler:
         )
 
 
-async def _reply_when_flushed(flushed: Awaitable[bool]) -> Reply:
+def _flushed_reply(flushed: OffsetWaiter[bool]) -> Reply:
     # The client forgets the message with this reply. A flush timeout counts as success: the record is stored, and after an
     # error the client would send it back a second time.
     try:
-        await flushed
+        flushed.result()
     except FlushFailed as error:
         return Reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
     return Reply()
