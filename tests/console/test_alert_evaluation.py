@@ -182,6 +182,31 @@ def test_the_number_of_alerts_is_bounded_and_counted(monkeypatch: pytest.MonkeyP
     assert (len(second.states.alerts), second.transitions, second.omitted) == (3, [], 2)
 
 
+def test_the_bound_is_that_of_all_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STATES_MAX", 3)
+    rules = [changed(LAG, hold_s=0, id=name) for name in ("first", "second")]
+    values = {AlertMetric.GROUP_LAG: {f"g{number}": MetricReading(500) for number in range(2)}}
+    first = evaluate(rules, SnapshotReadings(0, True, values), AlertStates(), 0)
+    assert (len(first.states.alerts), first.omitted) == (3, 1)
+    values = {AlertMetric.GROUP_LAG: {"g0": MetricReading(0), "g1": MetricReading(500)}}
+    second = evaluate(rules, SnapshotReadings(1, True, values), first.states, 1)
+    assert (sorted(second.states.alerts), second.omitted) == ([("first", "g1"), ("second", "g1")], 0)
+    gone = evaluate(rules, SnapshotReadings(2, True, {}), second.states, 2)
+    assert (gone.states.alerts, len(gone.transitions)) == ({}, 2)
+
+
+def test_the_values_of_growing_rules_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STATES_MAX", 3)
+    rules = [changed(LAG, metric=AlertMetric.DEAD_LETTERS, condition=AlertCondition.GROWS, threshold=0)]
+    states = AlertStates()
+    for ms, names in ((0, "cde"), (1, "abcde")):
+        values = {AlertMetric.DEAD_LETTERS: {name: MetricReading(1 + ms) for name in names}}
+        result = evaluate(rules, SnapshotReadings(ms, True, values), states, ms)
+        states = result.states
+    assert sorted(subject for _, subject in states.growth) == ["c", "d", "e"], "those that are watched already"
+    assert (len(states.alerts), result.omitted) == (3, 2)
+
+
 # --- silences ---
 
 

@@ -79,7 +79,7 @@ class AlertStates(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """Result of an evaluation. `omitted` counts alerts that were not begun because there are STATES_MAX."""
+    """Result of an evaluation. `omitted` counts subjects that were not evaluated because there are STATES_MAX states."""
 
     states: AlertStates
     transitions: list[AlertTransition]
@@ -92,31 +92,50 @@ def evaluate(rules: Iterable[AlertRule], readings: SnapshotReadings, states: Ale
     alerts: dict[AlertKey, AlertState] = {}
     growth: dict[AlertKey, tuple[ValueChange, ...]] = {}
     transitions = _ended_rules(enabled, states, now_ms)
+    by_rule = _by_rule(enabled, states)
+    count, growth_count = sum(map(len, by_rule.values())), len(states.growth)  # over all rules
     omitted = 0
     for rule in enabled.values():
         values = readings.values.get(rule.metric, {})
-        earlier = {key: state for key, state in states.alerts.items() if key[0] == rule.id and state.rule == rule}
+        earlier = by_rule[rule.id]
         for subject, reading in values.items():
             if not rule.matches(subject):
                 continue
             key = (rule.id, subject)
             holds, changes = _holds(rule, reading, states.growth.get(key, ()), now_ms)
-            if changes:
-                growth[key] = changes
             previous = earlier.pop(key, None)
-            state = _next_state(rule, subject, reading, holds, previous, now_ms)
-            if state is not None and previous is None and len(alerts) + len(earlier) >= STATES_MAX:
+            next_state = _next_state(rule, subject, reading, holds, previous, now_ms)
+            is_new_growth = bool(changes) and key not in states.growth
+            fits = not is_new_growth or growth_count < STATES_MAX
+            if changes and fits:
+                growth[key] = changes
+                growth_count += is_new_growth
+            if not fits or (next_state is not None and previous is None and count >= STATES_MAX):
                 omitted += 1
+                if previous is not None:
+                    alerts[key] = previous
                 continue
-            transitions += _transition(previous, state, now_ms)
-            if state is not None:
-                alerts[key] = state
+            count += (next_state is not None) - (previous is not None)
+            transitions += _transition(previous, next_state, now_ms)
+            if next_state is not None:
+                alerts[key] = next_state
         for key, state in earlier.items():  # no reading: unknown, or it does not exist any more
             if not readings.is_complete or rule.metric in (AlertMetric.BROKER, AlertMetric.REPLICATION_DELAY):
                 alerts[key] = state
-            elif state.fired_ms is not None:
+                continue
+            count -= 1
+            if state.fired_ms is not None:
                 transitions.append(_resolved(state, now_ms, "it does not exist any more"))
     return Evaluation(AlertStates(alerts, growth), transitions, omitted)
+
+
+def _by_rule(rules: Mapping[str, AlertRule], states: AlertStates) -> dict[str, dict[AlertKey, AlertState]]:
+    """Return the states of each rule, without those of an earlier form of it."""
+    by_rule: dict[str, dict[AlertKey, AlertState]] = {rule_id: {} for rule_id in rules}
+    for key, state in states.alerts.items():
+        if rules.get(key[0]) == state.rule:
+            by_rule[key[0]][key] = state
+    return by_rule
 
 
 def _ended_rules(rules: Mapping[str, AlertRule], states: AlertStates, now_ms: int) -> list[AlertTransition]:
