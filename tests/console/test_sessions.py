@@ -37,6 +37,21 @@ def sessions(tmp_path: Path, accounts: ConsoleAccounts, clock: FakeClock) -> Ses
     return SessionStore(tmp_path, accounts=accounts, clock=clock)
 
 
+def test_a_full_disk_does_not_prevent_reading(
+    sessions: SessionStore, accounts: ConsoleAccounts, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = sessions.create(account(accounts), address="a", user_agent="b")
+
+    def fail(*_: object) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(module, "write_document", fail)
+    clock.advance(61)
+    assert sessions.authenticate(token, "a") is not None
+    accounts.set_password("ann", "another long password")
+    assert sessions.authenticate(token, "a") is None
+
+
 def account(accounts: ConsoleAccounts, name: str = "ann") -> ConsoleAccount:
     found = accounts.find(name)
     assert found is not None

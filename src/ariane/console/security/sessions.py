@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import secrets
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.console.security.accounts import ConsoleAccount, ConsoleAccounts
 from ariane.console.security.private_files import read_document, write_document
 from ariane.errors import NotFound
+
+log = logging.getLogger("ariane.console")
 
 IDLE_MAX_MS = 8 * 3_600_000  # a working day: open tabs poll, which counts as use
 AGE_MAX_MS = 7 * 86_400_000
@@ -103,11 +106,11 @@ class SessionStore:
         account = self._valid_account(session)
         if account is None:
             del self._sessions[session.token_hash]
-            self._save()
+            self._save_uses()
             return None
         session.used_ms, session.address = self._clock.now_ms(), address
         if abs(session.used_ms - self._saved_ms) >= SAVE_INTERVAL_MS:
-            self._save()
+            self._save_uses()
         return session, account
 
     def list(self, account: str | None = None) -> list[ConsoleSession]:
@@ -166,6 +169,13 @@ class SessionStore:
         surplus += by_use[: max(0, len(by_use) - SESSIONS_MAX + 1)]
         for session in surplus:
             self._sessions.pop(session.token_hash, None)
+
+    def _save_uses(self) -> None:
+        try:
+            self._save()
+        except OSError:
+            # A full disk must not prevent reading: the times are written again a minute later.
+            log.exception("Cannot write the sessions to %s", self.path)
 
     def _save(self) -> None:
         self._saved_ms = self._clock.now_ms()
