@@ -59,7 +59,9 @@ def message_text(notification: Notification) -> str:
         return f"This is a test of the console of {notification.cluster}. No alert is firing because of it."
     lines = [f"{_time(transition.time_ms)}  {alert_text(transition)}" for transition in notification.transitions]
     if notification.omitted:
-        lines.append(f"{notification.omitted} more alerts; the console lists all of them.")
+        lines.append(
+            f"{notification.omitted} more {'alert' if notification.omitted == 1 else 'alerts'}; the console lists all of them."
+        )
     return "\n".join(lines)
 
 

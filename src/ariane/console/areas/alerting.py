@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from ariane.console.alerts.alert_rules import METRICS, AlertCondition, AlertMetric, AlertRule, Severity
 from ariane.console.alerts.alert_service import find, new_id
 from ariane.console.alerts.alert_texts import condition_text
@@ -245,8 +247,8 @@ def alert_list(services: ConsoleServices, query: ListQuery) -> AlertsView:
 
 def alert_rules(services: ConsoleServices) -> AlertRulesView:
     """Return all rules."""
-    firing = [state.rule.id for state in services.alerts.firing()]
-    rows = [_rule_row(rule, firing.count(rule.id)) for rule in services.alerts.settings.rules]
+    firing = Counter(state.rule.id for state in services.alerts.firing())
+    rows = [_rule_row(rule, firing[rule.id]) for rule in services.alerts.settings.rules]
     return AlertRulesView(rules=rows)
 
 

@@ -308,13 +308,13 @@ def _find(config: AclConfig, access_key: str) -> AccountBody | None:
 
 
 def _server_rows(state: _AclState) -> list[AclServerRow]:
-    first = state.configs[0][1] if state.configs else None
+    first = _comparable(state.configs[0][1]) if state.configs else None
     rows = [
         AclServerRow(
             server=_name(server), addr=server.addr, is_enabled=True, global_addresses=list(config.global_white_addrs),
             version=state.versions[server][0] if server in state.versions else None,
             changed_ms=state.versions[server][1] if server in state.versions else None,
-            is_different=_comparable(config) != _comparable(first) if first is not None else False,
+            is_different=_comparable(config) != first,
         )
         for server, config in state.configs
     ]  # fmt: skip

@@ -140,9 +140,12 @@ def access(services: ConsoleServices, query: ListQuery, *, identity: Identity | 
         query = query.model_copy(update={"sort": "used", "order": "desc"})
     sessions = services.sessions.list()
     rows = [_session_row(session, identity) for session in sessions]
+    used: dict[str, list[int]] = {}  # times of last use by account
+    for session in sessions:
+        used.setdefault(session.account, []).append(session.used_ms)
     users = []
     for account in services.accounts.list():
-        own = [session.used_ms for session in sessions if session.account == account.name]
+        own = used.get(account.name, [])
         users.append(
             ConsoleUserRow(
                 name=account.name, role=account.role, changed_ms=account.changed_ms, sessions=len(own),
@@ -251,7 +254,7 @@ def revoke_other_sessions(services: ConsoleServices, *, identity: Identity) -> C
     """End all sessions of the sender except the current one."""
     check_is_account(identity)
     count = services.sessions.revoke_all(identity.name, keep=identity.session_id)
-    return ChangeResult(notice=f"ended {count} other sessions of {identity.name}")
+    return ChangeResult(notice=f"ended {count} other {'session' if count == 1 else 'sessions'} of {identity.name}")
 
 
 def check_is_account(identity: Identity) -> None:

@@ -43,7 +43,7 @@ class AuditNotes:
         """Return all notes and changes."""
         summaries = [f"{change.summary} on {change.addr}" for changes in self._changes for change in changes]
         omitted = len(summaries) - SUMMARIES_MAX
-        more = [f"{omitted} more changes"] if omitted > 0 else []
+        more = [f"{omitted} more {'change' if omitted == 1 else 'changes'}"] if omitted > 0 else []
         return "; ".join([*self._texts, *summaries[:SUMMARIES_MAX], *more])
 
 
