@@ -7,6 +7,7 @@ use crate::connection::{connect, Input};
 use crate::frame::{Form, Frame};
 
 const UPDATE_AND_CREATE_TOPIC: i16 = 17;
+const GET_MAX_OFFSET: i16 = 30;
 const GET_MIN_OFFSET: i16 = 31;
 const READ_AND_WRITE: &str = "6";
 
@@ -43,11 +44,20 @@ impl AdminConnection {
 
     /// Return the first offset of a queue.
     pub fn min_offset(&mut self, topic: &str, queue: u32) -> Result<i64, String> {
+        self.offset(GET_MIN_OFFSET, topic, queue).map_err(|fault| format!("cannot get the first offset {fault}"))
+    }
+
+    /// Return the offset after the last message of a queue that consumers can read.
+    pub fn max_offset(&mut self, topic: &str, queue: u32) -> Result<i64, String> {
+        self.offset(GET_MAX_OFFSET, topic, queue).map_err(|fault| format!("cannot get the end {fault}"))
+    }
+
+    fn offset(&mut self, code: i16, topic: &str, queue: u32) -> Result<i64, String> {
         let number = queue.to_string();
         let offset =
             |frame: &Frame<'_>| frame.number("offset").ok_or_else(|| "the answer has no number offset".to_owned());
-        self.request(GET_MIN_OFFSET, &[("topic", topic), ("queueId", &number)], offset)
-            .map_err(|fault| format!("cannot get the first offset of queue {queue} of {topic}: {fault}"))
+        self.request(code, &[("topic", topic), ("queueId", &number)], offset)
+            .map_err(|fault| format!("of queue {queue} of {topic}: {fault}"))
     }
 
     fn request<T>(

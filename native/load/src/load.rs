@@ -4,7 +4,7 @@ use std::io::Write;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::admin::AdminConnection;
 use crate::connection::Connection;
@@ -17,6 +17,8 @@ use crate::ready::LoadClock;
 use crate::report::{Report, Setting};
 use crate::send::{Schedule, SendLane, SendWorker};
 use crate::tally::Tally;
+
+const READABLE_POLL: Duration = Duration::from_millis(5);
 
 /// CPU times of this program and of the broker, in seconds.
 #[derive(Clone, Copy)]
@@ -38,6 +40,7 @@ pub fn send(options: &SendOptions) -> Result<Report, String> {
         AdminConnection::open(&common.broker, common.timeout)?.create_topic(&common.topic, common.queues)?;
     }
     CpuTimes::read(common.pid)?; // a wrong --pid fails before the load
+    let ends = options.readable.map(|_| queue_ends(common)).transpose()?;
     let requests = options.messages.map(|messages| messages / options.shape.batch as u64);
     let mut lanes = Vec::new();
     for number in 0..common.connections {
@@ -62,7 +65,14 @@ pub fn send(options: &SendOptions) -> Result<Report, String> {
         stop: &stop,
     });
     let jobs: Vec<_> = workers.map(|worker| move || worker.run()).collect();
-    let measured = run(jobs, common, options.warm_up)?;
+    let mut measured = run(jobs, common, options.warm_up)?;
+    if let Some((ends, timeout)) = ends.zip(options.readable).filter(|_| measured.tally.failures.is_empty()) {
+        match wait_readable(common, &ends, &measured.tally.by_queue, timeout) {
+            Ok(()) => measured.readable_seconds = Some(schedule.clock.now_ns().saturating_sub(warm_ns) as f64 / 1e9),
+            Err(fault) => measured.tally.failures.push(fault),
+        }
+        measured.end = CpuTimes::read(common.pid)?;
+    }
     let seconds = match common.duration {
         Some(duration) => duration.as_secs_f64(),
         None => measured.tally.last_ns.saturating_sub(warm_ns) as f64 / 1e9,
@@ -133,6 +143,35 @@ fn first_offsets(options: &PullOptions) -> Result<Vec<i64>, String> {
     (0..common.queues).map(|queue| admin.min_offset(&common.topic, queue)).collect()
 }
 
+/// Return the end of each queue.
+fn queue_ends(common: &CommonOptions) -> Result<Vec<i64>, String> {
+    let mut admin = AdminConnection::open(&common.broker, common.timeout)?;
+    (0..common.queues).map(|queue| admin.max_offset(&common.topic, queue)).collect()
+}
+
+/// Wait until each queue has as many messages more as were accepted. A queue that does not grow for the time-out is an error.
+fn wait_readable(common: &CommonOptions, ends: &[i64], accepted: &[u64], timeout: Duration) -> Result<(), String> {
+    let mut admin = AdminConnection::open(&common.broker, common.timeout)?;
+    for (queue, (end, accepted)) in ends.iter().zip(accepted).enumerate() {
+        let expected = end + *accepted as i64;
+        let (mut last, mut since) = (-1, Instant::now());
+        loop {
+            let found = admin.max_offset(&common.topic, queue as u32)?;
+            if found >= expected {
+                break;
+            }
+            if found > last {
+                (last, since) = (found, Instant::now());
+            } else if since.elapsed() > timeout {
+                let seconds = timeout.as_secs_f64();
+                return Err(format!("queue {queue} ends at {found}, expected {expected}; not longer for {seconds} s"));
+            }
+            thread::sleep(READABLE_POLL);
+        }
+    }
+    Ok(())
+}
+
 /// Return the part of a number that belongs to one of `count` connections.
 fn share(number: u64, index: usize, count: usize) -> u64 {
     let (index, count) = (index as u64, count as u64);
@@ -152,13 +191,15 @@ struct Measured {
     tally: Tally,
     begin: CpuTimes,
     end: CpuTimes,
+    readable_seconds: Option<f64>,
 }
 
 impl Measured {
     fn report(self, mode: &'static str, settings: Vec<(&'static str, Setting)>, seconds: f64) -> Report {
         let cpu_seconds = self.end.own - self.begin.own;
         let broker_cpu_seconds = self.end.broker.zip(self.begin.broker).map(|(end, begin)| end - begin);
-        Report { mode, settings, tally: self.tally, seconds, cpu_seconds, broker_cpu_seconds }
+        let readable_seconds = self.readable_seconds;
+        Report { mode, settings, tally: self.tally, seconds, readable_seconds, cpu_seconds, broker_cpu_seconds }
     }
 }
 
@@ -186,17 +227,17 @@ fn run<F: FnOnce() -> Tally + Send>(
         let mut tally = Tally::default();
         tallies.into_iter().for_each(|other| tally.merge(other));
         if tally.failures.is_empty() && count > 0 {
-            return Ok(Measured { tally, begin: begin?, end: end? });
+            return Ok(Measured { tally, begin: begin?, end: end?, readable_seconds: None });
         }
         // A broker that has ended has no CPU time any more; the failure says more.
         let own = CpuTimes { own: own_seconds(), broker: None };
-        Ok(Measured { tally, begin: begin.unwrap_or(own), end: end.unwrap_or(own) })
+        Ok(Measured { tally, begin: begin.unwrap_or(own), end: end.unwrap_or(own), readable_seconds: None })
     })
 }
 
 /// Receive results until all are there or the time has passed; None waits for all.
 fn collect(receiver: &Receiver<Tally>, tallies: &mut Vec<Tally>, count: usize, time: Option<Duration>) {
-    let clock = std::time::Instant::now();
+    let clock = Instant::now();
     while tallies.len() < count {
         let received = match time {
             Some(time) => receiver.recv_timeout(time.saturating_sub(clock.elapsed())),

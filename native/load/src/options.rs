@@ -27,7 +27,8 @@ Options of send and pull:
   --header FORM         Form of headers: json, binary [json]
   --group GROUP         Producer or consumer group [ariane-load]
   --duration SECONDS    End of sending; send without --messages: [10]
-  --timeout SECONDS     Longest time without an answer [30]
+  --timeout SECONDS     Longest time without an answer [30]; for --readable,
+                        without a new message in a queue [600]
   --pid PID             Report the CPU time of this process (the broker's), too
   --latency-file FILE   Write the histogram: microseconds and count of a bucket
   --json                Print one line of JSON
@@ -44,6 +45,8 @@ Options of send:
   --keys                Give each message a key of its own
   --tag TAG             Tag of the messages
   --create-topic        Create the topic with --queues queues before
+  --readable            With --messages: wait until consumers can read all
+                        messages, report that time and count CPU until then
 
 Options of pull:
   --from OFFSET         First offset of each queue, or first [first]
@@ -61,6 +64,9 @@ Examples:
   ariane-load send --broker 127.0.0.1:10911 --rate 50000 --connections 4
   ariane-load pull --broker 127.0.0.1:10911 --connections 2 --crc
 ";
+
+/// A Java broker creates the files of 10,000 queues for minutes before the second message of the first one is readable.
+const READABLE_TIMEOUT: Duration = Duration::from_secs(600);
 
 pub enum Command {
     Help,
@@ -95,6 +101,8 @@ pub struct SendOptions {
     pub rate: Option<f64>,
     pub warm_up: Duration,
     pub create_topic: bool,
+    /// Wait until consumers can read all messages, at most for this time for the next one of a queue.
+    pub readable: Option<Duration>,
 }
 
 pub struct PullOptions {
@@ -134,6 +142,7 @@ struct Typed {
     keys: bool,
     tag: Option<String>,
     create_topic: bool,
+    readable: bool,
     from: Option<String>,
     repeat: bool,
     expect: Option<u64>,
@@ -155,7 +164,7 @@ const COMMON: &[&str] = &[
     "json",
 ];
 const SEND: &[&str] =
-    &["messages", "size", "in-flight", "code", "batch", "rate", "warm-up", "keys", "tag", "create-topic"];
+    &["messages", "size", "in-flight", "code", "batch", "rate", "warm-up", "keys", "tag", "create-topic", "readable"];
 const PULL: &[&str] = &["from", "batch", "tag", "repeat", "expect", "crc"];
 
 /// Parse the arguments after the name of the program.
@@ -203,6 +212,7 @@ impl Typed {
             "json" => self.json = true,
             "keys" => self.keys = true,
             "create-topic" => self.create_topic = true,
+            "readable" => self.readable = true,
             "repeat" => self.repeat = true,
             "crc" => self.crc = true,
             _ => {
@@ -278,6 +288,9 @@ impl Typed {
         if self.messages.is_some() && self.duration.is_some() {
             return Err("Options --messages and --duration exclude each other.".to_owned());
         }
+        if self.readable && self.messages.is_none() {
+            return Err("Option --readable needs --messages.".to_owned());
+        }
         if let Some(messages) = self.messages.filter(|messages| messages % batch as u64 != 0) {
             return Err(invalid("messages", messages, &format!("a multiple of --batch {batch}")));
         }
@@ -302,6 +315,7 @@ impl Typed {
             rate: self.rate,
             warm_up: self.warm_up.unwrap_or_default(),
             create_topic: self.create_topic,
+            readable: self.readable.then(|| self.timeout.unwrap_or(READABLE_TIMEOUT)),
         })
     }
 
@@ -397,6 +411,7 @@ mod tests {
             ("send --broker", "Option --broker needs a value."),
             ("pull --broker h:1 --connections 5", "Invalid --connections '5'"),
             ("pull --broker h:1 --from last", "Invalid --from 'last'"),
+            ("send --broker h:1 --readable", "--readable needs --messages"),
             ("pull --broker h:1 --repeat", "--repeat needs --duration"),
         ] {
             assert!(fault(line).contains(expected), "{line}: {}", fault(line));

@@ -15,7 +15,9 @@ pub struct Report {
     pub tally: Tally,
     /// Measured time.
     pub seconds: f64,
-    /// CPU time of this program in the measured time.
+    /// Time until consumers could read all messages; None without --readable.
+    pub readable_seconds: Option<f64>,
+    /// CPU time of this program in the measured time, or until the messages are readable.
     pub cpu_seconds: f64,
     /// The same of the broker's process; None without --pid.
     pub broker_cpu_seconds: Option<f64>,
@@ -84,6 +86,10 @@ impl Report {
         }
         write!(line, "\"max\":{:.1}}},\"cpu_seconds\":{:.3}", tally.latencies.max() as f64 / 1e3, self.cpu_seconds)
             .expect("a String");
+        if let Some(seconds) = self.readable_seconds {
+            let rate = tally.messages as f64 / seconds;
+            write!(line, ",\"readable_seconds\":{seconds:.3},\"readable_rate\":{rate:.0}").expect("a String");
+        }
         if let Some(seconds) = self.broker_cpu_seconds {
             write!(line, ",\"broker_cpu_seconds\":{seconds:.2},\"broker_cpu_us\":{:.3}", self.each_us(seconds))
                 .expect("a String");
@@ -112,6 +118,10 @@ impl Report {
             let us = self.each_us(seconds);
             write!(text, "; of the broker: {seconds:.2} s, {us:.2} us per message").expect("a String");
         }
+        if let Some(seconds) = self.readable_seconds {
+            let rate = thousands(tally.messages as f64 / seconds);
+            write!(text, "\nreadable after {seconds:.2} s: {rate} per second").expect("a String");
+        }
         if tally.total != tally.messages {
             write!(text, "\n{} messages in all, with those outside of the measured time", tally.total)
                 .expect("a String");
@@ -121,7 +131,12 @@ impl Report {
                 .expect("a String");
         }
         if tally.moved > 0 {
-            write!(text, "\n{} pulls were answered with another offset to go on at", tally.moved).expect("a String");
+            write!(
+                text,
+                "\n{} pulls began at an offset that is not one of their queue (PULL_OFFSET_MOVED)",
+                tally.moved
+            )
+            .expect("a String");
         }
         for (code, remark) in &tally.remarks {
             write!(text, "\ncode {code}: {} {requests}; the first remark: {remark}", tally.codes[code])
@@ -170,7 +185,15 @@ mod tests {
         tally.remarks.insert(2, "[\"BUSY\"]\n".to_owned());
         tally.latencies.record(1_500_000);
         let settings = vec![("topic", Setting::Text("T".to_owned())), ("queues", Setting::Number(4.0))];
-        Report { mode: "send", settings, tally, seconds: 0.5, cpu_seconds: 0.001, broker_cpu_seconds: Some(0.02) }
+        Report {
+            mode: "send",
+            settings,
+            tally,
+            seconds: 0.5,
+            readable_seconds: Some(0.8),
+            cpu_seconds: 0.001,
+            broker_cpu_seconds: Some(0.02),
+        }
     }
 
     #[test]
@@ -179,6 +202,7 @@ mod tests {
             r#"{"mode":"send","topic":"T","queues":4,"messages":1000,"total":1200,"errors":2,"codes":{"0":1200,"2":2},"#,
             r#""remarks":{"2":"[\"BUSY\"]\u000a"},"unexpected":0,"failures":[],"unsent":0,"seconds":0.500,"rate":2000,"#,
             r#""latency_us":{"p50":1500.0,"p90":1500.0,"p99":1500.0,"p99.9":1500.0,"max":1500.0},"cpu_seconds":0.001,"#,
+            r#""readable_seconds":0.800,"readable_rate":1250,"#,
             r#""broker_cpu_seconds":0.02,"broker_cpu_us":20.000}"#
         );
         assert_eq!(report().json(), expected);

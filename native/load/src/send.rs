@@ -115,6 +115,7 @@ impl SendLane {
                 continue;
             }
             tally.total += batch;
+            tally.by_queue[request.queue as usize] += batch;
             let is_measured = match schedule.end_ns {
                 Some(end) => now >= schedule.warm_ns && now < end,
                 None => request.since_ns >= schedule.warm_ns,
@@ -140,7 +141,8 @@ impl SendLane {
 impl SendWorker<'_> {
     /// Send until the schedule ends and all answers are there. A failure is noted in the result.
     pub fn run(mut self) -> Tally {
-        let mut tally = Tally::default();
+        let queues = self.lanes.iter().map(|lane| lane.queues as usize).max().unwrap_or(0);
+        let mut tally = Tally { by_queue: vec![0; queues], ..Tally::default() };
         if let Err(failure) = self.drive(&mut tally) {
             self.stop.store(true, Ordering::Relaxed);
             tally.failures.push(failure);

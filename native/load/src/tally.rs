@@ -14,6 +14,8 @@ pub struct Tally {
     pub messages: u64,
     /// Messages of the whole run: warm-up and what came after the measured time included.
     pub total: u64,
+    /// Accepted messages of the whole run by queue; sends only.
+    pub by_queue: Vec<u64>,
     /// Bytes of bodies of pull answers.
     pub bytes: u64,
     /// Durations of the requests of the measured time.
@@ -48,6 +50,8 @@ impl Tally {
     pub fn merge(&mut self, other: Tally) {
         self.messages += other.messages;
         self.total += other.total;
+        self.by_queue.resize(self.by_queue.len().max(other.by_queue.len()), 0);
+        self.by_queue.iter_mut().zip(&other.by_queue).for_each(|(mine, theirs)| *mine += theirs);
         self.bytes += other.bytes;
         self.latencies.merge(&other.latencies);
         for (code, count) in other.codes {

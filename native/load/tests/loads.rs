@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use ariane_load::frame::{Form, Frame};
@@ -141,6 +142,24 @@ fn errors_are_counted_by_code() {
     assert_eq!((report.tally.codes[&17], report.tally.queues_at_end), (3, 0));
     let error = run("send --create-topic", &addr).err().unwrap();
     assert!(error.contains("cannot create topic ArianeLoad: code 17"), "{error}");
+}
+
+#[test]
+fn readable_messages_are_waited_for() {
+    // Sends are accepted; the queue has one message more at each look at its end.
+    let addr = start_script(|request| {
+        static END: AtomicU64 = AtomicU64::new(10);
+        let end = match request.head(&mut 0).unwrap().code {
+            30 => END.fetch_add(1, Ordering::Relaxed).to_string(),
+            _ => "0".to_owned(),
+        };
+        Some(answer(request, 0, &[("offset", &end)], b""))
+    });
+    let report = run("send --messages 20 --queues 1 --readable", &addr).unwrap();
+    assert!(!report.has_failed() && report.readable_seconds.unwrap() >= report.seconds, "{}", report.text());
+    let addr = start_script(|request| Some(answer(request, 0, &[("offset", "7")], b"")));
+    let report = run("send --messages 20 --queues 1 --readable --timeout 0.2", &addr).unwrap();
+    assert!(report.tally.failures[0].contains("queue 0 ends at 7, expected 27"), "{}", report.text());
 }
 
 #[test]
