@@ -27,7 +27,7 @@ from ariane.errors import ServerUnavailable, UsageError
 HOSTILE = "<img src=x onerror=alert(1)>"
 PAGE = """
 {% extends layout %}{% import "macros.html" as ui with context %}{% block title %}Sample{% endblock %}{% block content %}
-{% call ui.header("Sample") %}{{ ui.open_button("delete", "Delete", "danger", "trash") }}{% endcall %}
+{% call ui.header("Sample") %}{{ ui.open_button("delete", "Delete", "danger", "alert") }}{% endcall %}
 {{ ui.search(rows, "rows") }}
 {% call ui.live("rows", 1) %}
   <p id="count">{{ count }}</p>

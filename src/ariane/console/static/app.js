@@ -38,7 +38,7 @@
 
   function refresh(section) {
     section.dataset.refreshedAt = Date.now();
-    const url = section.dataset.liveUrl || location.pathname + location.search;
+    const url = location.pathname + location.search;
     // `shownUrl`, `isRefresh`: read again when the answer arrives.
     return htmx.ajax("GET", url, { source: section, target: section, select: `#${CSS.escape(section.id)}`, swap: "outerMorph",
       push: "false", replace: "false", isRefresh: true, shownUrl: location.href });

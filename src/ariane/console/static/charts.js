@@ -60,7 +60,6 @@ const ArianeCharts = (() => {
   // The first points of a history would fill an axis of two days.
   const SHORTEST_MS = 60000;
   function start(ours) {
-    if (ours.from !== undefined) return ours.from;
     const times = ours.series.flatMap((series) => series.points.map((point) => point[0]));
     const last = Math.max(...times);
     return times.length && last - Math.min(...times) < SHORTEST_MS ? last - SHORTEST_MS : undefined;
@@ -69,7 +68,6 @@ const ArianeCharts = (() => {
   // --- Options of ECharts from ours
   function convert(ours) {
     const muted = colour("muted"), line = colour("line");
-    const isTime = !ours.categories;
     const axis = { axisLine: { lineStyle: { color: line } }, axisTick: { show: false }, splitLine: { show: false },
       axisLabel: { color: muted, fontSize: 11.5, hideOverlap: true } };
     const many = ours.series.length > 1;
@@ -85,32 +83,25 @@ const ArianeCharts = (() => {
       tooltip: { trigger: "axis", appendTo: "body", confine: true, transitionDuration: 0, backgroundColor: colour("raised"), borderColor: line,
         textStyle: { color: colour("text") }, axisPointer: { lineStyle: { color: muted }, shadowStyle: { color: line, opacity: 0.4 } },
         formatter: (points) => tooltip(points, ours) },
-      xAxis: isTime ? { type: "time", ...axis, min: start(ours), max: ours.to } : { type: "category", data: ours.categories, ...axis },
+      xAxis: { type: "time", ...axis, min: start(ours) },
       yAxis: { type: "value", ...axis, axisLine: { show: false }, splitLine: { lineStyle: { color: line } }, min: ours.min ?? (ours.unit === "percent" ? 0 : undefined),
-        max: ours.max, splitNumber: 4, minInterval: ours.unit === "number" ? 1 : undefined,
+        splitNumber: 4, minInterval: ours.unit === "number" ? 1 : undefined,
         axisLabel: { color: muted, fontSize: 11.5, formatter: (value) => axisValue(value, ours.unit) } },
-      dataZoom: ours.zoom === false ? [] : [{ type: "inside", filterMode: "none", zoomOnMouseWheel: "ctrl", moveOnMouseMove: "shift" }],
-      series: ours.series.map((series, index) => ({
+      dataZoom: [{ type: "inside", filterMode: "none", zoomOnMouseWheel: "ctrl", moveOnMouseMove: "shift" }],
+      series: ours.series.map((series) => ({
         name: series.name, type: series.type ?? "line", data: series.points, stack: series.stack, showSymbol: series.points.length < 3, symbolSize: 5,
         connectNulls: false, lineStyle: { width: 1.8 }, areaStyle: series.area ? { opacity: 0.16 } : undefined, barMaxWidth: 22, emphasis: { disabled: true },
-        markLine: index === 0 && ours.lines ? { silent: true, symbol: "none", label: { formatter: "{b}", color: muted, position: "insideEndTop" },
-          lineStyle: { color: colour("danger"), type: "dashed" }, data: ours.lines.map(({ name, value }) => ({ name, yAxis: value })) } : undefined,
       })),
     };
   }
 
-  function pointValue(point) {
-    return Array.isArray(point.value) ? point.value[1] : point.value;
-  }
-
   function tooltip(points, ours) {
     const box = element("div", "chart-tip");
-    const first = points[0];
-    box.append(element("strong", "", ours.categories ? first.name : timeText(first.axisValue)));
+    box.append(element("strong", "", timeText(points[0].axisValue)));
     for (const point of points) {
       const row = element("div");
       row.append(element("span", `swatch series-${point.seriesIndex % SERIES_COLOURS + 1}`, "■"), element("span", "", point.seriesName),
-        element("strong", "", shown(pointValue(point), ours.series[point.seriesIndex]?.unit ?? ours.unit)));
+        element("strong", "", shown(point.value[1], ours.unit)));
       box.append(row);
     }
     return box;
@@ -120,23 +111,22 @@ const ArianeCharts = (() => {
   function fillTable(id) {
     const { options, figure } = drawn.get(id);
     const rows = new Map();
-    options.series.forEach((series, column) => series.points.forEach((point, index) => {
-      const key = options.categories ? options.categories[index] : point[0];
-      if (!rows.has(key)) rows.set(key, Array(options.series.length).fill(undefined));
-      rows.get(key)[column] = options.categories && !Array.isArray(point) ? point : point[1];
+    options.series.forEach((series, column) => series.points.forEach(([time, value]) => {
+      if (!rows.has(time)) rows.set(time, Array(options.series.length).fill(undefined));
+      rows.get(time)[column] = value;
     }));
     const head = element("tr");
-    head.append(...[text(options.categories ? "name" : "time"), ...options.series.map(({ name }) => name)].map((name, index) => {
+    head.append(...[text("time"), ...options.series.map(({ name }) => name)].map((name, index) => {
       const cell = element("th", index ? "num" : "", name);
       cell.scope = "col";
       return cell;
     }));
     const table = element("table", "dense"), thead = element("thead"), tbody = element("tbody");
     thead.append(head);
-    for (const key of options.categories ? rows.keys() : [...rows.keys()].sort((a, b) => b - a)) {
+    for (const time of [...rows.keys()].sort((a, b) => b - a)) {
       const row = element("tr");
-      row.append(element("td", "", options.categories ? key : timeText(key)),
-        ...rows.get(key).map((value, column) => element("td", "num", value === undefined ? "" : shown(value, options.series[column].unit ?? options.unit))));
+      row.append(element("td", "", timeText(time)),
+        ...rows.get(time).map((value) => element("td", "num", value === undefined ? "" : shown(value, options.unit))));
       tbody.append(row);
     }
     table.append(thead, tbody);
@@ -146,8 +136,7 @@ const ArianeCharts = (() => {
   function describe(figure, options) {
     const parts = options.series.map((series) => {
       const last = series.points.at(-1);
-      const value = Array.isArray(last) ? last[1] : last;
-      return `${series.name}: ${last === undefined ? text("unknown") : shown(value, series.unit ?? options.unit)}`;
+      return `${series.name}: ${last === undefined ? text("unknown") : shown(last[1], options.unit)}`;
     });
     figure.querySelector(".chart-canvas").setAttribute("aria-description", parts.slice(0, SERIES_COLOURS).join(", "));
   }
