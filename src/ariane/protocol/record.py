@@ -282,11 +282,11 @@ def store_ms_at(sys_flag: int) -> int:
     return STORE_MS_AT + V6_EXTRA if sys_flag & BORN_HOST_V6 else STORE_MS_AT
 
 
-def store_ms(data: bytes) -> int:
-    """Decode only the store timestamp of a record."""
+def store_ms(data: bytes, position: int = 0) -> int:
+    """Decode only the store timestamp of the record at `position`."""
     try:
-        (sys_flag,) = I32.unpack_from(data, SYS_FLAG_AT)
-        value: int = I64.unpack_from(data, store_ms_at(sys_flag))[0]
+        (sys_flag,) = I32.unpack_from(data, position + SYS_FLAG_AT)
+        value: int = I64.unpack_from(data, position + store_ms_at(sys_flag))[0]
     except StructError as error:
         raise ProtocolError(f"Cannot read the store timestamp of a record of {len(data)} bytes: {error}") from None
     return value

@@ -1,8 +1,8 @@
 """The disk interface. All file access of the store goes through a `Disk`, so that tests can fail it at any point.
 
 `SystemDisk` is the machine's disk (POSIX: pread, pwrite, fcntl locks). `ariane.testing.disk.FakeDisk` stores all in memory and can
-lose power, fail an fsync or run full. Files are written with pwrite and never mapped: a full disk is then an OSError at the
-write that met it, not a later SIGBUS. [MappedFile, MappedFileQueue, MixAll.string2File]
+lose power, fail an fsync or run full. Files are written with pwrite, never through a map: a full disk is then an OSError at the
+write that met it, not a later SIGBUS. Maps are for reading (`file_maps`). [MappedFile, MappedFileQueue, MixAll.string2File]
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from pathlib import PurePath
 from typing import ClassVar, NamedTuple, Protocol
 
 from ariane.errors import StoreError, StoreFull
+from ariane.store.file_maps import FileMap, map_file
 
 OPEN_FILES_MAX = 512  # open descriptors of the store; a usual process limit is 1024
+FILES_PER_MAP = 16  # a map takes a descriptor as well: so many open files allow one map
 PARALLEL = 16  # threads that fsync many files
 PARALLEL_MIN = 4
 _OPEN_FIXES = {
@@ -58,6 +60,10 @@ class Disk(Protocol):
     def close(self, handle: int) -> None: ...
     def pread(self, handle: int, size: int, offset: int) -> bytes:
         """Return up to `size` bytes; fewer only at the end of the file."""
+        ...
+
+    def map(self, handle: int, size: int) -> FileMap | None:
+        """Map a file of `size` bytes for reading; None if it cannot be mapped safely: then use `pread`."""
         ...
 
     def next_data(self, handle: int, offset: int) -> int | None:
@@ -143,6 +149,9 @@ class SystemDisk:
                 break
             data += more
         return data
+
+    def map(self, handle: int, size: int) -> FileMap | None:
+        return map_file(handle, size)
 
     def next_data(self, handle: int, offset: int) -> int | None:
         try:
@@ -270,12 +279,17 @@ class ReadOnlyDisk(SystemDisk):
 
 
 class OpenFiles:
-    """Handles by path; the least recently used one is closed first. One thread only."""
+    """Handles and maps by path; the least recently used ones are closed first. One thread only."""
 
     def __init__(self, disk: Disk, files_max: int = OPEN_FILES_MAX) -> None:
-        self.disk = disk
-        self._files_max = files_max
+        self.disk = disk  # opens, maps and closes
+        self._files_max = files_max  # most handles
+        self._maps_max = max(1, files_max // FILES_PER_MAP)  # a small limit of open files still allows one map
+        # By path, the least recently used first.
         self._handles: dict[str, int] = {}
+        self._maps: dict[str, FileMap] = {}  # of log files that pulls read
+        # Paths that are not mapped again: an attempt costs as much as several reads.
+        self._unmappable: set[str] = set()
 
     def get(self, path: str) -> int:
         handle = self._handles.pop(path, None)
@@ -286,13 +300,34 @@ class OpenFiles:
         self._handles[path] = handle
         return handle
 
+    def map(self, path: str, size: int) -> FileMap | None:
+        """Return the map of a file of `size` bytes; None if it cannot be mapped safely."""
+        file_map = self._maps.pop(path, None)
+        if file_map is None:
+            if path in self._unmappable:
+                return None
+            file_map = self.disk.map(self.get(path), size)
+            if file_map is None:
+                self._unmappable.add(path)
+                return None
+            if len(self._maps) >= self._maps_max:
+                self._maps.pop(next(iter(self._maps))).close()
+        self._maps[path] = file_map
+        return file_map
+
     def drop(self, path: str) -> None:
         """Close `path`, which is about to be removed."""
         handle = self._handles.pop(path, None)
         if handle is not None:
             self.disk.close(handle)
+        file_map = self._maps.pop(path, None)
+        if file_map is not None:
+            file_map.close()
+        self._unmappable.discard(path)
 
     def close(self) -> None:
+        while self._maps:
+            self._maps.popitem()[1].close()
         while self._handles:
             self.disk.close(self._handles.popitem()[1])
 

@@ -310,7 +310,7 @@ class MessageStore:
         """
         queue = self._queues.get_opened(topic, queue_id)
         if queue is None:
-            return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, [], 0, 0, 0, False)
+            return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, b"", (), 0, 0, 0, False)
         try:
             return queue_reader.read_messages(queue, self._log, self.config, offset, max_count, record_filter)
         except FileNotFoundError as error:

@@ -1,6 +1,7 @@
 """Reads a queue: the records that a consumer gets, and the offset where it continues.
 
-    entries -> filter by tags code -> limits of one response -> records, one pread per span of neighbours
+    entries ─► pull_selection.select_messages ─► body, from a map of the log
+                       └ None ─► select_entries ─► records, one pread per span of neighbours
 
 Entries are read first, from memory at the tail. Offsets and statuses are Java's. A filter that needs the record (SQL92) gets each
 one before it counts; records are read ahead for it in spans, and one read examines a bounded number of bytes.
@@ -9,7 +10,8 @@ one before it counts; records are read ahead for it in spans, and one read exami
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 
 from ariane.protocol.record import (
     FIXED_SIZE,
@@ -24,6 +26,16 @@ from ariane.protocol.record import (
 )
 from ariane.store.commit_log import CommitLog
 from ariane.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, LOST_CODE, ConsumeQueue
+from ariane.store.pull_selection import (
+    EXT_ADDRESS_MAX,
+    PullLimits,
+    SelectedMessages,
+    gather_records,
+    low_32,
+    select_candidates,
+    select_entries,
+    select_messages,
+)
 from ariane.store.types import GetResult, GetStatus, RecordFilter, StoreConfig
 
 SCAN_BYTES = 16_000  # of entries examined by one read of few records: a rare tag must not need a pull per entry
@@ -32,7 +44,6 @@ SPAN_GAP = 4096  # unwanted bytes between two records that are still cheaper to 
 SPAN_MAX = 1 << 20
 SCAN_RECORD_BYTES = 4 << 20  # of records that a filter examines in one read, which blocks the event loop
 AHEAD_COUNT, AHEAD_BYTES = 32, 256 * 1024  # records per read for a filter
-EXT_ADDRESS_MAX = -(2**31) - 1  # a tags code up to here is an address in a file of Java's: the tag is unknown
 _MATCHED, _REJECTED = 1, 0
 _ACCEPTED = frozenset((_MATCHED,))
 _STORE_MS_END = STORE_MS_AT + V6_EXTRA + I64.size  # bytes to read for the store time, whatever the born host
@@ -47,7 +58,6 @@ def read_messages(
     record_filter: RecordFilter,
 ) -> GetResult:
     """Return records of `queue` from entry `offset` on. The first match is always returned, whatever its size."""
-    codes, accept = record_filter
     low, high = queue.min_offset(log.start), queue.max
     if high == 0:
         return _nothing(GetStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
@@ -56,50 +66,52 @@ def read_messages(
     if offset >= high:
         status = GetStatus.OFFSET_OVERFLOW_ONE if offset == high else GetStatus.OFFSET_OVERFLOW_BADLY
         return _nothing(status, high, low, high)
-    entries = queue.entries(offset, _entry_count(max_count, codes, accept))
+    entries = queue.entries(offset, _entry_count(max_count, record_filter))
     if not entries:
         per_file = queue.segments.size // ENTRY_SIZE
         return _nothing(GetStatus.OFFSET_FOUND_NULL, offset - offset % per_file + per_file, low, high)
 
-    log_start, recent_from = log.start, log.end - config.memory_bytes
-    bytes_max, count_max = config.transfer_bytes_in_memory, min(max_count, config.transfer_count_in_memory)
-    selected: list[tuple[int, int]] = []
-    total = scanned = last = 0
-    status = GetStatus.NO_MATCHED_MESSAGE
-    candidates = ENTRY.iter_unpack(entries)
-    if accept is not None:
-        candidates, codes = _filter_records(log, entries, codes, accept), _ACCEPTED
-    for record_offset, size, code in candidates:
-        if record_offset < log_start or size == BLANK_SIZE or code == LOST_CODE:
-            status = GetStatus.MESSAGE_WAS_REMOVING
-            scanned += 1
-            continue
-        if selected:
-            if len(selected) >= count_max or total + size > bytes_max:
-                break
-            if record_offset < recent_from and (
-                len(selected) >= config.transfer_count_on_disk or total + size > config.transfer_bytes_on_disk
-            ):
-                break
-        last = record_offset
-        scanned += 1
-        if codes is not None and code not in codes and code > EXT_ADDRESS_MAX and _low_32(code) not in codes:
-            status = GetStatus.NO_MATCHED_MESSAGE
-            continue
-        selected.append((record_offset, size))
-        total += size
-    records = _records(log, selected)
-    if records:
-        status = GetStatus.FOUND
-    elif selected:
-        status = GetStatus.MESSAGE_WAS_REMOVING  # all were corrupt: the consumer continues after them
-    suggest_slave = log.end - last > config.memory_bytes
-    bytes_behind = log.end - last if last or selected else None
-    return GetResult(status, records, offset + scanned, low, high, suggest_slave, bytes_behind)
+    limits = PullLimits(
+        log.start,
+        log.end - config.memory_bytes,
+        min(max_count, config.transfer_count_in_memory),
+        config.transfer_bytes_in_memory,
+        config.transfer_count_on_disk,
+        config.transfer_bytes_on_disk,
+    )
+    body, sizes, scanned, last, is_removed = _select(log, entries, limits, record_filter)
+    status = GetStatus.FOUND
+    if not sizes:
+        status = GetStatus.MESSAGE_WAS_REMOVING if is_removed else GetStatus.NO_MATCHED_MESSAGE
+    bytes_behind = log.end - last
+    is_old, behind = bytes_behind > config.memory_bytes, bytes_behind if last or sizes else None
+    return GetResult(status, body, sizes, offset + scanned, low, high, is_old, behind)
 
 
-def _entry_count(max_count: int, codes: frozenset[int] | None, accept: Callable[[bytes], bool] | None) -> int:
+def _select(log: CommitLog, entries: bytes, limits: PullLimits, record_filter: RecordFilter) -> SelectedMessages:
+    """Return the messages of one response, from a map of the log where possible."""
+    codes, accept = record_filter
+    if accept is None:
+        (offset,) = I64.unpack_from(entries)
+        log_map = log.segments.map(offset)
+        if log_map is not None:
+            selected = select_messages(entries, log_map, offset - offset % log.size, log.size, codes, limits)
+            if selected is not None:
+                return selected
+        selection = select_entries(entries, codes, limits)
+    else:
+        selection = select_candidates(_filter_records(log, entries, codes, accept), _ACCEPTED, limits)
+    records = _read(log, selection.offsets, selection.sizes)
+    body = b"".join(record for record in records if record is not None)
+    sizes = tuple(len(record) for record in records if record is not None)
+    # Consumers continue after corrupt records.
+    is_removed = selection.is_removed or len(sizes) < len(selection.sizes)
+    return SelectedMessages(body, sizes, selection.scanned, selection.last, is_removed)
+
+
+def _entry_count(max_count: int, record_filter: RecordFilter) -> int:
     """Return how many entries a read examines: it blocks the event loop, and the client chooses `max_count`."""
+    codes, accept = record_filter
     scanned = SCAN_BYTES // ENTRY_SIZE
     if accept is not None:
         return scanned  # records are read and filtered, which costs far more than an entry
@@ -107,11 +119,7 @@ def _entry_count(max_count: int, codes: frozenset[int] | None, accept: Callable[
 
 
 def _nothing(status: GetStatus, next_offset: int, low: int, high: int) -> GetResult:
-    return GetResult(status, [], next_offset, low, high, False)
-
-
-def _low_32(code: int) -> int:
-    return ((code + 0x8000_0000) & 0xFFFF_FFFF) - 0x8000_0000
+    return GetResult(status, b"", (), next_offset, low, high, False)
 
 
 def _filter_records(
@@ -125,34 +133,42 @@ def _filter_records(
     all_entries = list(ENTRY.iter_unpack(entries))
     first = 0
     while first < len(all_entries) and looked_at < SCAN_RECORD_BYTES:
-        chunk: list[tuple[int, int]] = []
+        offsets: list[int] = []
+        sizes: list[int] = []
         total, after = 0, first
-        while after < len(all_entries) and len(chunk) < AHEAD_COUNT:
+        while after < len(all_entries) and len(sizes) < AHEAD_COUNT:
             record_offset, size, code = all_entries[after]
             if record_offset >= log_start and size != BLANK_SIZE and code != LOST_CODE:
-                if chunk and total + size > AHEAD_BYTES:
+                if sizes and total + size > AHEAD_BYTES:
                     break
-                chunk.append((record_offset, size))
+                offsets.append(record_offset)
+                sizes.append(size)
                 total += size
             after += 1
-        records = iter(_read(log, chunk))
+        records = iter(_read(log, offsets, sizes))
         for record_offset, size, code in all_entries[first:after]:
             verdict = _REJECTED
             if record_offset >= log_start and size != BLANK_SIZE and code != LOST_CODE:
                 record = next(records)
                 looked_at += size
-                tag_fits = codes is None or code <= EXT_ADDRESS_MAX or _low_32(code) in codes
+                tag_fits = codes is None or code <= EXT_ADDRESS_MAX or low_32(code) in codes
                 verdict = _MATCHED if tag_fits and record is not None and accept(record) else _REJECTED
             yield record_offset, size, verdict
         first = after
 
 
-def _records(log: CommitLog, positions: list[tuple[int, int]]) -> list[bytes]:
-    """Return the records at these offsets; corrupt ones are reported and skipped."""
-    return [record for record in _read(log, positions) if record is not None]
+def _read(log: CommitLog, offsets: Sequence[int], sizes: Sequence[int]) -> list[bytes | None]:
+    """Return the records at these offsets; None, and a report, for each corrupt one."""
+    if not sizes:
+        return []
+    log_map, base = log.segments.map(offsets[0]), offsets[0] - offsets[0] % log.size
+    data = None if log_map is None else gather_records(log_map, base, log.size, offsets, sizes)
+    if data is None:
+        return _read_spans(log, list(zip(offsets, sizes, strict=True)))
+    return [data[stop - size : stop] for stop, size in zip(accumulate(sizes), sizes, strict=True)]
 
 
-def _read(log: CommitLog, positions: list[tuple[int, int]]) -> list[bytes | None]:
+def _read_spans(log: CommitLog, positions: list[tuple[int, int]]) -> list[bytes | None]:
     """Read records in as few spans as is worthwhile; None, and a report, for each corrupt one."""
     records: list[bytes | None] = []
     first, count, file_size = 0, len(positions), log.size

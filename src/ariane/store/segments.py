@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ariane.store.file_maps import FileMap
 from ariane.store.files import OpenFiles
 
 NAME_DIGITS = 20
@@ -73,6 +74,11 @@ class Segments:
         if path is None:
             return b""
         return self._disk.pread(self._files.get(path), min(length, self.size - position), position)
+
+    def map(self, offset: int) -> FileMap | None:
+        """Return the map of the file that contains `offset`; None if there is no such file, or it cannot be mapped safely."""
+        path = self._paths.get(offset - offset % self.size)
+        return None if path is None else self._files.map(path, self.size)
 
     def find_data(self, offset: int) -> int | None:
         """Return the first offset from `offset` on at which its file was ever written; None if there is none."""

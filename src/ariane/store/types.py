@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import os
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -159,13 +160,20 @@ class GetStatus(enum.Enum):
     NO_MESSAGE_IN_QUEUE = enum.auto()
 
 
-class GetResult(NamedTuple):
-    """Result of a read: `records` as stored, and the offset to continue at."""
+class GetResult(msgspec.Struct, frozen=True):
+    """Result of a read: records as stored, one after another, and the offset to continue at."""
 
     status: GetStatus  # found, or the reason why not
-    records: list[bytes]
+    body: bytes  # the records
+    sizes: tuple[int, ...]  # bytes of each record
     next_offset: int  # where to continue; may skip filtered or removed entries
     min_offset: int  # first offset of the queue
     max_offset: int  # end of the queue
     suggest_slave: bool  # the reader is so far behind that its messages are probably on the disk only
     bytes_behind: int | None = None  # bytes of log after the last record examined; None: no record was examined
+
+    @property
+    def records(self) -> list[bytes]:
+        """The records, apart."""
+        body = self.body
+        return [body[stop - size : stop] for stop, size in zip(accumulate(self.sizes), self.sizes, strict=True)]

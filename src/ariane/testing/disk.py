@@ -19,6 +19,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from ariane.store.file_maps import FileMap
 from ariane.store.files import Usage
 
 Change = tuple[int, bytes] | int  # a write at an offset, or a truncation to a size
@@ -130,6 +131,10 @@ class FakeDisk:
 
     def pread(self, handle: int, size: int, offset: int) -> bytes:
         return bytes(self._handles[handle][1].data[offset : offset + size])
+
+    def map(self, handle: int, size: int) -> FileMap | None:
+        file = self._handles[handle][1]
+        return _FakeMap(self, file) if len(file.data) >= size else None
 
     def next_data(self, handle: int, offset: int) -> int | None:
         remainder = self._handles[handle][1].data[offset:]
@@ -352,6 +357,34 @@ class FakeDisk:
     def _unlink(self, path: str) -> None:
         del self._files[path]
         self._names_pending.append((path, None))
+
+
+class _FakeMap:
+    """A map of a file in memory. A slice that the machine would answer with SIGBUS, or could, is a failed test."""
+
+    def __init__(self, disk: FakeDisk, file: _FakeFile) -> None:
+        self._disk = disk
+        self._file: _FakeFile | None = file  # None once the map is closed
+        # The range that may be read, and the number of changes of the disk after which it may not.
+        self._loaded = range(0)
+        self._changes = -1
+
+    def load(self, start: int, stop: int) -> bool:
+        assert self._file is not None, "the map is closed"
+        self._loaded, self._changes = range(0), -1
+        if stop > len(self._file.data):
+            return False
+        self._loaded, self._changes = range(start, stop + 1), self._disk.changes
+        return True
+
+    def __getitem__(self, part: slice) -> bytes:
+        assert self._file is not None, "the map is closed"
+        is_loaded = part.start in self._loaded and part.stop in self._loaded and self._changes == self._disk.changes
+        assert is_loaded, f"bytes {part.start} to {part.stop} of a map are read without a load right before"
+        return bytes(self._file.data[part])
+
+    def close(self) -> None:
+        self._file = None
 
 
 def _parent(path: str) -> str:

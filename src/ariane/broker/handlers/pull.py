@@ -161,14 +161,14 @@ class PullHandler:
 
     def _count(self, request: PullMessage, result: GetResult, seconds: float) -> None:
         stats, topic, group, queue_id = self._stats, request.topic, request.consumer_group, request.queue_id
-        records = result.records
         if result.status is GetStatus.FOUND:
+            size, last = len(result.body), result.sizes[-1]
             pulled = PulledMessages(
-                messages=len(records),
-                size=sum(map(len, records)),
+                messages=len(result.sizes),
+                size=size,
                 seconds=seconds,
                 behind=result.bytes_behind or 0,
-                late_ms=max(0, self._clock.now_ms() - record.store_ms(records[-1])),
+                late_ms=max(0, self._clock.now_ms() - record.store_ms(result.body, size - last)),
             )
             stats.record_pull(topic, group, queue_id, pulled)
         else:
@@ -196,7 +196,7 @@ class PullHandler:
             "nextBeginOffset": str(next_offset),
             "suggestWhichBrokerId": self._suggested_broker(request, result),
         }
-        return Reply(code, fields, result.status.name, result.records)
+        return Reply(code, fields, result.status.name, result.body)
 
     def _suggested_broker(self, request: PullMessage, result: GetResult) -> str:
         """Return the id of the broker (master or slave) that the group should pull from next."""

@@ -1,0 +1,170 @@
+"""Selects the messages of one pull and gathers their bytes: pure functions over queue entries and a map of the log.
+
+    entries ─ filter by tags code ─ limits of one response ─► Selection: offsets and sizes
+                                                                │  one file, near each other, readable, each the record it should be
+                                                                ├─ yes ─► body: the records one after another
+                                                                └─ no ──► None: `queue_reader` reads record by record
+
+`select_messages` is the whole work of a usual pull in one call. It decides nothing that its arguments do not say, so another
+implementation can replace it: same arguments, same result, None wherever it prefers not to decide.
+[DefaultMessageStore.getMessage, isTheBatchFull]
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import accumulate, repeat
+from operator import add
+from struct import Struct
+from typing import NamedTuple
+
+from ariane.protocol.record import FIXED_SIZE, IDENTITY, MAGIC
+from ariane.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, LOST_CODE
+from ariane.store.file_maps import FileMap
+
+EXT_ADDRESS_MAX = -(2**31) - 1  # a tags code up to here is an address in a file of Java's: the tag is unknown
+# A map loads all bytes between the first record and the last. Beyond so many in all and for each record, single reads cost less;
+# and the size in a damaged entry must not cause the load of a gigabyte.
+SPAN_MIN, SPAN_PER_RECORD = 256 * 1024, 32 * 1024
+COLUMNS_MAX = 256  # entries that are unpacked in one step
+
+_identity = IDENTITY.unpack_from
+
+
+class PullLimits(NamedTuple):
+    """What one response may contain. The first record is always allowed, whatever its size."""
+
+    log_start: int  # records below this log offset are removed
+    recent_from: int  # records from this log offset on are assumed to be in memory; the others have limits of their own
+    count_max: int  # records
+    bytes_max: int  # of all records
+    disk_count_max: int  # records before one below `recent_from`
+    disk_bytes_max: int  # of all records, with one below `recent_from`
+
+
+class Selection(NamedTuple):
+    """Records that a response contains. `offsets` and `sizes` have one item for each."""
+
+    offsets: tuple[int, ...]  # in the log
+    sizes: tuple[int, ...]  # in bytes
+    scanned: int  # entries that are done with: the next read continues after them
+    last: int  # log offset of the last record that was examined, selected or not; 0 if none was
+    is_removed: bool  # the last entry examined names a record that is removed or lost
+
+
+class SelectedMessages(NamedTuple):
+    """The bytes of a response."""
+
+    body: bytes  # the records, one after another
+    sizes: tuple[int, ...]  # of each record
+    scanned: int  # as in Selection
+    last: int  # as in Selection
+    is_removed: bool  # as in Selection
+
+
+def select_messages(
+    entries: bytes, log_map: FileMap, base: int, size: int, codes: frozenset[int] | None, limits: PullLimits
+) -> SelectedMessages | None:
+    """Return the messages of one pull.
+
+    Args:
+        entries: Consume-queue entries from the requested offset on; at least one.
+        log_map: Map of one file of the log.
+        base: Log offset of its first byte.
+        size: Length of that file in bytes.
+        codes: Tags codes to return; None: all messages.
+        limits: Limits of the response.
+
+    Returns:
+        The messages, possibly none; None if a record is not in this file, too far from the others, unreadable or corrupt.
+    """
+    offsets, sizes, scanned, last, is_removed = select_entries(entries, codes, limits)
+    if not sizes:
+        return SelectedMessages(b"", sizes, scanned, last, is_removed)
+    body = gather_records(log_map, base, size, offsets, sizes)
+    return None if body is None else SelectedMessages(body, sizes, scanned, last, is_removed)
+
+
+def select_entries(entries: bytes, codes: frozenset[int] | None, limits: PullLimits) -> Selection:
+    """Return which of `entries` a response contains."""
+    return _select_first(entries, codes, limits) or select_candidates(ENTRY.iter_unpack(entries), codes, limits)
+
+
+def _select_first(entries: bytes, codes: frozenset[int] | None, limits: PullLimits) -> Selection | None:
+    """Return the selection if it is a run of the first entries, found by column; None if single entries have to be examined."""
+    log_start, recent_from, count_max, bytes_max, _, _ = limits
+    count = max(1, min(count_max, len(entries) // ENTRY_SIZE, COLUMNS_MAX))
+    columns = _columns(count).unpack_from(entries)
+    offsets, sizes, tags_codes = columns[0::3], columns[1::3], columns[2::3]
+    first = min(offsets)
+    if first < log_start or first < recent_from or min(sizes) < FIXED_SIZE or max(sizes) == BLANK_SIZE:
+        return None
+    if LOST_CODE in tags_codes if codes is None else not codes.issuperset(tags_codes):
+        return None
+    if sum(sizes) > bytes_max:
+        count = max(1, bisect_right(list(accumulate(sizes)), bytes_max))
+        offsets, sizes = offsets[:count], sizes[:count]
+    elif count == COLUMNS_MAX:
+        return None  # there may be more
+    return Selection(offsets, sizes, count, offsets[-1], False)
+
+
+@lru_cache(COLUMNS_MAX)
+def _columns(count: int) -> Struct:
+    return Struct(">" + ENTRY.format.lstrip(">") * count)
+
+
+def select_candidates(
+    candidates: Iterable[tuple[int, int, int]], codes: frozenset[int] | None, limits: PullLimits
+) -> Selection:
+    """Return which of `candidates` (log offset, size, tags code) a response contains; any entry is possible."""
+    log_start, recent_from, count_max, bytes_max, disk_count_max, disk_bytes_max = limits
+    offsets: list[int] = []
+    sizes: list[int] = []
+    total = scanned = last = 0
+    is_removed = False
+    for offset, size, code in candidates:
+        if offset < log_start or size == BLANK_SIZE or code == LOST_CODE:
+            is_removed = True
+            scanned += 1
+            continue
+        if sizes:
+            if len(sizes) >= count_max or total + size > bytes_max:
+                break
+            if offset < recent_from and (len(sizes) >= disk_count_max or total + size > disk_bytes_max):
+                break
+        last = offset
+        scanned += 1
+        if codes is not None and code not in codes and code > EXT_ADDRESS_MAX and low_32(code) not in codes:
+            is_removed = False
+            continue
+        offsets.append(offset)
+        sizes.append(size)
+        total += size
+    return Selection(tuple(offsets), tuple(sizes), scanned, last, is_removed)
+
+
+def low_32(code: int) -> int:
+    """Return the hash of a tag: the low half of its code, as a signed number."""
+    return ((code + 0x8000_0000) & 0xFFFF_FFFF) - 0x8000_0000
+
+
+def gather_records(
+    log_map: FileMap, base: int, size: int, offsets: Sequence[int], sizes: Sequence[int]
+) -> bytes | None:
+    """Return the records at `offsets`, one after another; None unless all of them are near each other in this file and valid."""
+    first = min(offsets) - base
+    stop = max(offsets) - base + max(sizes)
+    if stop > size:
+        stop = max(map(add, offsets, sizes)) - base
+    if first < 0 or stop > size or stop - first > SPAN_MIN + SPAN_PER_RECORD * len(sizes):
+        return None
+    if min(sizes) < FIXED_SIZE or not log_map.load(first, stop):
+        return None
+    # Nothing between `load` and these slices may wait, write or call back.
+    records = [log_map[offset : offset + size] for offset, size in zip([o - base for o in offsets], sizes, strict=True)]
+    if list(map(_identity, records)) != list(zip(sizes, repeat(MAGIC), offsets)):
+        return None
+    return b"".join(records)
