@@ -146,7 +146,8 @@ def cheapest(name: str, rounds: list[tuple[float, float]], count: int) -> dict[s
 
 def connected(broker: Broker) -> tuple[Connection, Nowhere]:
     """A connection of the broker's server that no socket belongs to."""
-    connection = Connection(1 << 40, broker._server._handlers, is_server=True, limits=broker._server.limits)
+    server = broker._server
+    connection = Connection(1 << 40, server._handlers, is_server=True, limits=server.limits, turns=server.turns)
     transport = Nowhere()
     connection.connection_made(transport)
     return connection, transport

@@ -1,9 +1,9 @@
-"""Native core of Ariane. `ariane.core.implementation` decides whether it is used."""
+"""Native core of Ariane. `ariane.kernels.implementation` decides whether it is used."""
 
 from collections.abc import Callable, Set
 
 INTERFACE_VERSION: int
-"""Of the classes below; `ariane.core.implementation` expects one."""
+"""Of the classes below; `ariane.kernels.implementation` expects one."""
 
 VERSION: str
 """Of the distribution."""
@@ -13,7 +13,7 @@ _QueueEntries = tuple[str, int, bytes, int, int]  # topic, queue id, entries, se
 _SendRun = tuple[int, int, bytes, list[_QueueEntries], bytes, bytes]
 
 class SendEncoder:
-    """`ariane.core.send_turn.SendEncoder`. Raises ValueError or TypeError for invalid arguments, whatever `data` contains."""
+    """`ariane.kernels.send_turn.SendEncoder`. Raises ValueError or TypeError for invalid arguments, whatever `data` contains."""
 
     frames_max: int
 

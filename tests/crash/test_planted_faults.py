@@ -369,11 +369,11 @@ def queue_entries_visible_before_they_are_written(patch: pytest.MonkeyPatch) -> 
             notes.popleft()
         for note in taken:
             if note.queue is not None:
-                note.queue.commit_written(note.entry, note.end)
+                note.queue.commit_written(note.entries)
         for note in taken:
             if note.queue is not None:
                 note.queue.max -= 1
-                dispatch._write(note.queue, note.entry)
+                dispatch._write(note.queue, note.entries)
                 note.queue.max += 1
         return [], taken[-1] if taken else None
 

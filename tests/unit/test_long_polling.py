@@ -24,7 +24,7 @@ def test_subscriptions_of_waiting_pulls_are_bounded(monkeypatch: pytest.MonkeyPa
             waiters.wait("T", 0, 0, None, 60_000, 5)
         assert refused.value.code == ResponseCode.SYSTEM_BUSY
         second = waiters.wait("T", 1, 0, None, 60_000, 4)
-        waiters.notify([Arrival("T", 0, 1, 0, 0)])
+        waiters.notify([Arrival("T", 0, 1, b"")])
         await first
         await asyncio.sleep(0)  # its place is free when its callbacks have run
         third = waiters.wait("T", 0, 1, None, 60_000, 6)

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from ariane.errors import ConfigError, ProtocolError, StoreError, StoreFull
+from ariane.kernels.key_hashes import KeyHashes, key_hash, parse_keys
 from ariane.model import host
 from ariane.model.hashes import java_hash, string_hash
 from ariane.model.message import TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from ariane.protocol import record
 from ariane.store import index_builder, key_query
-from ariane.store.key_hashes import KeyHashes, key_hash, parse_keys
 from ariane.store.key_query import KeyQuery, QueryPosition
 from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
 from ariane.testing.clock import FakeClock

@@ -52,7 +52,7 @@ mod ariane_native {
         })
     }
 
-    /// Encodes runs of plain sends. The interface is that of `ariane.core.send_turn.SendEncoder`.
+    /// Encodes runs of plain sends. The interface is that of `ariane.kernels.send_turn.SendEncoder`.
     #[pyclass]
     struct SendEncoder(turn::SendEncoder);
 

@@ -27,6 +27,7 @@ from ariane.broker.config_file import BrokerConfigFile
 from ariane.broker.dynamic_config import DynamicConfig
 from ariane.broker.file_cleaner import CHECK_INTERVAL_S, FIRST_CHECK_S, FIRST_RUN_S, FileCleaner
 from ariane.broker.flusher import Flusher
+from ariane.broker.handlers.send_turns import SendTurns
 from ariane.broker.persistent_state import PersistentState, load_delay_offsets
 from ariane.broker.ports import VIP_EXCLUDED_CODES, bind_ports
 from ariane.broker.post_store import PostStoreDispatcher
@@ -165,6 +166,7 @@ class Broker:
             filter_servers=lambda: self._clients.filter_servers.addresses(self._monotonic_ms()),
         )
         handlers.update(self._handlers(store_host, peers))
+        self._server.turns = self._send_turns(store_host)
         vip_handlers.update({code: handler for code, handler in handlers.items() if code not in VIP_EXCLUDED_CODES})
         await self._server.__aenter__()
         await self._ha_server.__aenter__()
@@ -315,6 +317,26 @@ class Broker:
                 self._registration, self._copier(peers)
             )
         return self._access.with_checks(table) if self._access else table
+
+    def _send_turns(self, store_host: bytes) -> SendTurns | None:
+        """Return the fast path of sends; None where each request is checked by itself, or refused."""
+        config = self.config
+        if self._access or config.is_slave:
+            return None
+        return SendTurns(
+            settings=self._settings,
+            topics=self._state.topics,
+            store=self._store,
+            store_host=store_host,
+            listener=self._dispatcher,
+            durability=self._flusher,
+            stats=self._stats,
+            limits=self._server.limits,
+            protection=self._protection,
+            changes=self._state.change_log,
+            clock=self._clock,
+            slaves=self._feed if config.broker_role == "SYNC_MASTER" else None,
+        )
 
     def _start_tasks(self) -> None:
         config, every, tables = self.config, self._tasks.repeat, self._state

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from ariane.errors import ReplyError
 from ariane.protocol.codes import ResponseCode
+from ariane.protocol.queue_entry import ENTRY
 from ariane.store.message_store import Arrival
 
 Waiter = asyncio.Future[None]
@@ -77,8 +78,13 @@ class PullWaiters:
             queue = self._waiting.get((arrival.topic, arrival.queue_id))
             if not queue:
                 continue
+            arrived: set[int] | None = None  # tag hashes of the new messages
             for waiter, (offset, codes) in list(queue.items()):
-                if arrival.max_offset > offset and (codes is None or _low32(arrival.tags_code) in codes):
+                if arrival.max_offset <= offset:
+                    continue
+                if codes is not None and arrived is None:
+                    arrived = {_low32(code) for _, _, code in ENTRY.iter_unpack(arrival.entries)}
+                if codes is None or (arrived is not None and not codes.isdisjoint(arrived)):
                     _resolve(waiter)
 
 

@@ -86,9 +86,9 @@ class WriteProtection:
             )
         return None
 
-    def on_slow_send(self, started: float, ended: float) -> None:
+    def on_slow_send(self, took_s: float, ended: float) -> None:
         """Reject further sends if this one took longer than allowed."""
-        self._took_s = ended - started
+        self._took_s = took_s
         if self._took_s * 1000 > self._settings.current.os_page_cache_busy_time_out_mills:
             self._reject_until = ended + min(self._took_s, REJECT_MAX_S)
 
@@ -105,7 +105,7 @@ class WriteProtection:
             handled = serve(command, peer)
             ended_at = monotonic()
             if ended_at - started > 0.001:  # far below any limit: keeps the settings out of the hot path
-                self.on_slow_send(started, ended_at)
+                self.on_slow_send(ended_at - started, ended_at)
             return handled
 
         return checked

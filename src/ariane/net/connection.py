@@ -1,11 +1,12 @@
 """One connection of a server or a client: bytes in, commands to handlers, replies out. [NettyRemotingAbstract]
 
-    data_received → FrameReader → command.decode ─ request  → handler → Reply ─┐
-                                                 └ response → pending future   ├→ one write per batch of frames
+    data_received → FrameReader ─ plain sends  → TurnHandler → responses ──────┐
+                                ├ request      → handler → Reply ──────────────┤
+                                └ response     → pending future                ├→ one write per batch of frames
     request() / one_way() ─────────────────────────────────────────────────────┘
 
 All replies of one tick of the event loop leave in one write, and so do all requests made in it: system calls cost more than the
-Python code. A tick serves at most FRAMES_PER_TICK requests of a connection.
+Python code. A tick serves at most FRAMES_PER_TICK requests of a connection, or as many sends as a turn may have.
 
 Bounds: an unfinished frame (16 MiB), requests in flight here (`flow_limits.ServerLimits`) and at the peer (`session.PENDING_MAX`),
 unread responses: a server serves no requests of a peer that does not read its responses, and closes the connection in time.
@@ -15,23 +16,25 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import itertools
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple, cast
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar, cast
 
 from ariane.errors import ConnectionLost, ProtocolError, RequestTimeout
 from ariane.net import replies
+from ariane.net.awaited_responses import AwaitedResponses
 from ariane.net.flow_limits import ServerLimits
-from ariane.net.replies import Handler, HandlerResult, LateReply, Peer, Reply, Sign, make_peer
+from ariane.net.replies import Handler, HandlerResult, LateReply, Peer, Reply, Sign, TurnHandler
 from ariane.net.unread_responses import NOTE_MIN_BYTES
 from ariane.protocol import command as commands
 from ariane.protocol.codes import ResponseCode, code_name
 from ariane.protocol.command import ONE_WAY, RESPONSE, Command
 from ariane.protocol.frame import FRAME_MAX, Frame, FrameReader
-from ariane.protocol.session import Session
 
 __all__ = ["Connection", "Handler", "HandlerResult", "LateReply", "Peer", "Reply", "Sign"]
+
+T = TypeVar("T")
 
 log = logging.getLogger("ariane.net")
 
@@ -45,12 +48,6 @@ PIECES_PER_TICK = 2 * FRAMES_PER_TICK
 BYTES_PER_TICK = 1024 * 1024
 WRITE_HIGH_WATER = 4 * 1024 * 1024  # bytes of a client's requests that may be buffered before `request` waits
 CLOSE_S = 10.0  # time limit for writing buffered data when a connection is closed
-UNSUPPORTED_CODES_MAX = 64  # codes per connection that are remembered as logged
-
-
-class _AwaitedResponse(NamedTuple):
-    answer: asyncio.Future[Command]
-    timeout_ms: float
 
 
 class Connection(asyncio.Protocol):
@@ -59,6 +56,7 @@ class Connection(asyncio.Protocol):
     Args:
         number: Identifies the peer as long as the connection lives (`Peer.id`).
         handlers: Request code -> handler for requests of the peer.
+        turns: Serves runs of plain requests before they are decoded one by one.
         is_server: Whether requests and unread responses are bounded by `limits`.
         limits: Bounds shared by all connections of a server.
         sign: Signs outgoing requests.
@@ -74,23 +72,25 @@ class Connection(asyncio.Protocol):
         *,
         is_server: bool,
         limits: ServerLimits | None = None,
+        turns: TurnHandler | None = None,
         sign: Sign | None = None,
         language: str = commands.OUR_LANGUAGE,
         on_made: Callable[[Connection], None] | None = None,
         on_lost: Callable[[Connection], None] | None = None,
     ) -> None:
-        self.peer = make_peer(number, ("0.0.0.0", 0))  # noqa: S104 - not an address to listen on: unknown until connected
+        self.peer = replies.make_peer(number, ("0.0.0.0", 0))  # noqa: S104 - not an address to listen on: unknown until connected
         self.last_active = 0.0  # loop time of the last read or write, for idle time-outs
         self._handlers = handlers
         self._is_server = is_server
         self._limits = limits or ServerLimits()
+        self._turns = turns
         self._sign = sign
         self._language = language
         self._on_made = on_made
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()  # read once: every frame needs its clock
         self._reader = FrameReader()  # splits received bytes into frames
-        self._session: Session[_AwaitedResponse] = Session()  # requests that we sent, until their response or deadline
+        self._awaited = AwaitedResponses(self._loop)  # of requests that we sent
         self._transport: asyncio.Transport | None = None  # None before the connection is established
         self._out: list[bytes] = []  # frames for the next write; one write per batch costs less than one per response
         self._out_bytes = 0  # bytes of responses in _out
@@ -100,15 +100,15 @@ class Connection(asyncio.Protocol):
         self._is_write_scheduled = False  # `_out` is written later in this tick
         self._writable = asyncio.Event()  # cleared while the transport's buffer is above its limit
         self._writable.set()
-        self._in_flight: set[asyncio.Future[Reply | LateReply | None]] = set()  # unfinished handlers
+        self._unfinished: set[asyncio.Future[Any]] = set()  # handlers and turns without a reply
+        self._in_flight = 0  # requests that they serve
         self._late_replies: collections.deque[tuple[Command, LateReply]] = collections.deque()  # waiting for room
-        self._timer: asyncio.TimerHandle | None = None  # for the earliest deadline of a request that we sent
         self._unread_timer: asyncio.TimerHandle | None = None  # runs while the peer does not read
         self._is_batch_scheduled = False  # the rest of the frames is served in a later tick, after other connections
         self._has_unfinished = False  # part of a large frame has arrived and is counted in the limits
-        self._unsupported_codes: set[int] = set()  # unsupported codes that were logged
-        self._frames_per_tick = FRAMES_PER_TICK if is_server else None  # so that other connections get their turn
-        self._pending_frames: Iterator[Frame] | None = None  # frames that were read but not served yet
+        self._unsupported = replies.UnsupportedCodes()  # each is logged once
+        self._frames_per_tick = FRAMES_PER_TICK if is_server else sys.maxsize  # so that others get their turn
+        self._has_pending_frames = False  # frames were read but not served yet
         self._read_at = 0.0  # when they were read, on the loop's clock
         self._waited_s = 0.0  # how long the requests of this batch have been queued since
         self._overload: str | None = None  # why no further request is accepted in this batch, if so
@@ -144,17 +144,13 @@ class Connection(asyncio.Protocol):
             raise ConnectionLost(self.peer.addr, "is closed")
         if self._sign is not None:
             fields = self._sign(fields, body)
-        response: asyncio.Future[Command] = self._loop.create_future()
-        deadline = self._loop.time() + timeout_ms / 1000
-        opaque = self._session.register(_AwaitedResponse(response, timeout_ms), deadline)
+        opaque, response = self._awaited.add(self.peer.addr, timeout_ms)
         try:
             pieces = commands.encode(code, opaque=opaque, flag=0, fields=fields, body=body, language=self._language)
         except ProtocolError as error:
-            self._session.resolve(opaque)
+            self._awaited.remove(opaque)
             raise ProtocolError(f"Cannot send request {code_name(code)} to {self.peer.addr}: {error}") from None
         self._write(pieces)
-        if self._timer is None or self._timer.when() > deadline:
-            self._schedule_expiry(deadline)
         return response
 
     def one_way(
@@ -165,7 +161,7 @@ class Connection(asyncio.Protocol):
             raise ConnectionLost(self.peer.addr, "is closed")
         if self._sign is not None:
             fields = self._sign(fields, body)
-        opaque = self._session.next_opaque()
+        opaque = self._awaited.next_opaque()
         self._write(commands.encode(code, opaque=opaque, flag=ONE_WAY, fields=fields, remark=remark, body=body))
 
     @property
@@ -194,53 +190,38 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._set_high_water()
         name = transport.get_extra_info("peername") or ("0.0.0.0", 0)  # noqa: S104 - the peer left already
-        self.peer = make_peer(self.peer.id, name)
+        self.peer = replies.make_peer(self.peer.id, name)
         self.last_active = self._loop.time()
         if self._on_made:
             self._on_made(self)
 
     def data_received(self, data: bytes) -> None:
         self.last_active = self._loop.time()
-        frames = self._reader.feed(data)
-        if self._pending_frames is not None:
-            self._pending_frames = itertools.chain(self._pending_frames, frames)
+        self._reader.append(data)
+        if self._has_pending_frames:
             return
         self._read_at = self.last_active
         if self._is_server and not self._writable.is_set():
-            self._pending_frames = frames  # served once the peer has read its responses
+            self._has_pending_frames = True  # served once the peer has read its responses
         else:
-            self._process_batch(frames)
+            self._process_batch()
 
-    def _process_batch(self, frames: Iterator[Frame], waited_s: float = 0.0) -> None:
+    def _process_batch(self, waited_s: float = 0.0) -> None:
         """Serve the next frames and write their responses. Remaining frames are served in the next tick of the event loop;
         nothing is read until then."""
         self._is_write_scheduled = True  # responses of this batch leave in one write, below
         self._waited_s = waited_s
-        self._overload = self._limits.overload_reason(len(self._in_flight))
-        count, is_over = 0, False
-        header_max = self._limits.header_max if self._is_server else FRAME_MAX
+        self._overload = self._limits.overload_reason(self._in_flight)
         try:
-            for frame in itertools.islice(frames, self._frames_per_tick):
-                count += 1
-                if len(frame.header) > header_max:
-                    self._refuse_header(frame, header_max)
-                    continue
-                command = commands.decode(frame)
-                if command.flag & RESPONSE:
-                    self._on_response(command)
-                else:
-                    self._serve(command)
-                    if len(self._out) >= PIECES_PER_TICK or self._out_bytes >= BYTES_PER_TICK:
-                        is_over = True
-                        break
+            is_over = self._serve_frames()
         except ProtocolError as error:
             self._log_closing(error)
-            self._pending_frames = None
+            self._has_pending_frames = False
             self.close()
             return
         self._write_out()
-        if is_over or count == self._frames_per_tick:
-            self._pending_frames = frames
+        if is_over:
+            self._has_pending_frames = True
             self._update_reading()
             self._schedule_batch()
             return
@@ -248,9 +229,56 @@ class Connection(asyncio.Protocol):
         if self._is_server and (self._has_unfinished or waiting >= NOTE_MIN_BYTES):
             self._has_unfinished = waiting >= NOTE_MIN_BYTES
             self._limits.unfinished.note(self, waiting if self._has_unfinished else 0)
-        if self._pending_frames is not None:
-            self._pending_frames = None
+        if self._has_pending_frames:
+            self._has_pending_frames = False
             self._update_reading()
+
+    def _serve_frames(self) -> bool:
+        """Serve frames of this batch; return whether it ended before they did."""
+        reader, header_max = self._reader, self._limits.header_max if self._is_server else FRAME_MAX
+        for _ in range(self._frames_per_tick):
+            if self._turns is not None and self._serve_turn(self._turns):
+                return True
+            frame = reader.next_frame()
+            if frame is None:
+                return False
+            if len(frame.header) > header_max:
+                self._refuse_header(frame, header_max)
+                continue
+            command = commands.decode(frame)
+            if command.flag & RESPONSE:
+                self._awaited.resolve(command, self.peer.addr)
+                continue
+            self._serve(command)
+            if len(self._out) >= PIECES_PER_TICK or self._out_bytes >= BYTES_PER_TICK:
+                return True
+        return True
+
+    def _serve_turn(self, turns: TurnHandler) -> bool:
+        """Serve the plain requests that come next; return whether they end the batch."""
+        reader = self._reader
+        if reader.position == len(reader.data) or self._overload is not None:
+            return False
+        turn = turns.serve(reader.data, reader.position, self.peer, self._waited_s)
+        if turn is None:
+            return False
+        reader.position = turn.position
+        if isinstance(turn.responses, bytes):
+            self._write_responses([turn.responses])
+        else:
+            self._track(turn.responses, turn.requests, self._on_turn_done)
+        return turn.is_last or self._out_bytes >= BYTES_PER_TICK
+
+    def _on_turn_done(self, done: asyncio.Future[bytes]) -> None:
+        if error := done.exception():
+            self.drop(f"its requests cannot be answered: {type(error).__name__}: {error}")
+        else:
+            self._write_responses([done.result()])
+
+    def _write_responses(self, pieces: list[bytes]) -> None:
+        if self._transport is not None:
+            self._out_bytes += sum(map(len, pieces))
+            self._write(pieces)
 
     def _schedule_batch(self) -> None:
         """Serve the remaining frames in the next tick of the event loop, or when the peer has read its responses."""
@@ -261,14 +289,14 @@ class Connection(asyncio.Protocol):
     def _process_next_batch(self) -> None:
         self._is_batch_scheduled = False
         self._send_late_replies()
-        if self._pending_frames is not None:
-            self._process_batch(self._pending_frames, self._loop.time() - self._read_at)
+        if self._has_pending_frames:
+            self._process_batch(self._loop.time() - self._read_at)
 
     def _update_reading(self) -> None:
         """Resume reading, or pause it while frames are pending or (as a server) responses are unread."""
         if self._transport is None:
             return
-        if self._pending_frames is not None or (self._is_server and not self._writable.is_set()):
+        if self._has_pending_frames or (self._is_server and not self._writable.is_set()):
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
@@ -288,7 +316,7 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._set_high_water()
         self._update_reading()
-        if self._pending_frames is not None or self._late_replies:
+        if self._has_pending_frames or self._late_replies:
             self._schedule_batch()
 
     def _set_high_water(self) -> None:
@@ -331,16 +359,12 @@ class Connection(asyncio.Protocol):
         self._writable.set()
         self._limits.unread.forget(self)
         self._limits.unfinished.note(self, 0)
-        for timer in (self._timer, self._unread_timer):
-            if timer is not None:
-                timer.cancel()
-        if self._pending_frames is not None:  # one-way requests are served although the peer is gone
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+        if self._has_pending_frames:  # one-way requests are served although the peer is gone
             self._schedule_batch()
-        reason = str(error) if error else "was closed by the peer"
-        for response, _ in self._session.close():
-            if not response.done():
-                response.set_exception(ConnectionLost(self.peer.addr, reason))
-        for task in list(self._in_flight):
+        self._awaited.close(self.peer.addr, str(error) if error else "was closed by the peer")
+        for task in list(self._unfinished):
             task.cancel()
         if self._on_lost:
             self._on_lost(self)
@@ -350,7 +374,7 @@ class Connection(asyncio.Protocol):
     def _serve(self, command: Command) -> None:
         handler = self._handlers.get(command.code)
         if handler is None:
-            self._log_unsupported(command.code)
+            self._unsupported.log(command.code, self.peer, self._limits.log, self._loop.time())
             self._reply(command, replies.not_supported(command.code))
             return
         if (self._overload is not None or self._waited_s) and (remark := self._busy(command.code)) is not None:
@@ -363,27 +387,31 @@ class Connection(asyncio.Protocol):
         if handled is None or isinstance(handled, Reply):
             self._reply(command, handled)
             return
-        future = asyncio.ensure_future(handled)
-        self._in_flight.add(future)
-        self._limits.in_flight += 1
         # Enough for the response: the body of a request is not retained while it is in flight.
         header = Command(command.code, command.opaque, command.flag, form=command.form)
-        future.add_done_callback(lambda done: self._on_handler_done(header, done))
+        self._track(handled, 1, lambda done: self._on_handler_done(header, done))
+
+    def _track(self, unfinished: Awaitable[T], requests: int, on_done: Callable[[asyncio.Future[T]], None]) -> None:
+        """Count requests as in flight until `unfinished` ends, and call `on_done` with it unless it was cancelled."""
+        future = asyncio.ensure_future(unfinished)
+        self._unfinished.add(future)
+        self._in_flight += requests
+        self._limits.in_flight += requests
+
+        def end(done: asyncio.Future[T]) -> None:
+            self._limits.in_flight -= requests
+            self._in_flight -= requests
+            self._unfinished.discard(done)
+            if not done.cancelled():
+                on_done(done)
+
+        future.add_done_callback(end)
 
     def _refuse_header(self, frame: Frame, header_max: int) -> None:
         """Reject a request whose header is too large, without decoding its fields."""
         command = commands.outline(frame)
         if not command.flag & RESPONSE:
             self._reply(command, replies.header_too_large(command.code, len(frame.header), header_max))
-
-    def _log_unsupported(self, code: int) -> None:
-        """Log an unsupported code, once per connection: clients of later versions send it repeatedly."""
-        if code in self._unsupported_codes or len(self._unsupported_codes) >= UNSUPPORTED_CODES_MAX:
-            return
-        self._unsupported_codes.add(code)
-        peer, name = self.peer, code_name(code)
-        text = "Rejecting requests of %s with code %s: not supported here"
-        self._limits.log.warning(peer.ip, self._loop.time(), text, peer.addr, name)
 
     def _busy(self, code: int) -> str | None:
         """Return the rejection of a request if the server is overloaded, else None."""
@@ -392,10 +420,6 @@ class Connection(asyncio.Protocol):
         return self._limits.exceeds_queue_time(code, self._waited_s)
 
     def _on_handler_done(self, command: Command, done: asyncio.Future[Reply | LateReply | None]) -> None:
-        self._limits.in_flight -= 1
-        self._in_flight.discard(done)
-        if done.cancelled():
-            return
         error = done.exception()
         reply = self._error_reply(command, error) if error else done.result()
         if isinstance(reply, LateReply):
@@ -428,35 +452,10 @@ class Connection(asyncio.Protocol):
             self._limits.log.warning(self.peer.ip, self._loop.time(), "%s: %s", self.peer.addr, refusal.remark)
             self._reply(command, refusal)
             return
-        self._out_bytes += len(pieces[0]) if len(pieces) == 1 else sum(map(len, pieces))
-        self._write(pieces)
+        self._write_responses(pieces)
 
     def _error_reply(self, command: Command, error: BaseException) -> Reply:
         return replies.error_reply(command.code, error, self.peer, self._limits.log, self._loop.time())
-
-    # --- responses to our requests ---
-
-    def _on_response(self, command: Command) -> None:
-        waiting = self._session.resolve(command.opaque)
-        if waiting is None:
-            # It timed out, or the peer responded twice.
-            log.debug("Dropping response %d of %s: no pending request", command.opaque, self.peer.addr)
-        elif not waiting.answer.done():
-            waiting.answer.set_result(command)
-
-    def _schedule_expiry(self, deadline: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_at(deadline, self._expire)
-
-    def _expire(self) -> None:
-        self._timer = None
-        for response, timeout_ms in self._session.pop_expired(self._loop.time()):
-            if not response.done():
-                response.set_exception(RequestTimeout(self.peer.addr, timeout_ms))
-        deadline = self._session.next_deadline()
-        if deadline is not None:
-            self._schedule_expiry(deadline)
 
     # --- writing ---
 

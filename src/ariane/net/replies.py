@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -13,6 +13,8 @@ from ariane.net.peer_log import PeerLog
 from ariane.protocol import command as commands
 from ariane.protocol.codes import ResponseCode, code_name
 from ariane.protocol.command import RESPONSE, Command
+
+UNSUPPORTED_CODES_MAX = 64  # codes per connection that are remembered as logged
 
 
 class Peer(NamedTuple):
@@ -47,8 +49,45 @@ class LateReply(NamedTuple):
     build: Callable[[], Reply | None]
 
 
+class ServedTurn(NamedTuple):
+    """Plain requests of one read that were served together."""
+
+    position: int  # of the next frame in the data
+    requests: int
+    responses: bytes | Awaitable[bytes]  # their frames
+    is_last: bool  # whether other connections are served before the rest of the data
+
+
+class TurnHandler(Protocol):
+    """Serves runs of plain requests without decoding each into a command."""
+
+    def serve(self, data: bytes, position: int, peer: Peer, waited_s: float) -> ServedTurn | None:
+        """Serve the plain requests in `data` from `position` on, the start of a frame.
+
+        Args:
+            waited_s: How long they have been queued since they were read.
+
+        Returns:
+            None if the next frame has to be decoded for its handler, or is not complete.
+        """
+        ...
+
+
 HandlerResult = Reply | None | Awaitable[Reply | LateReply | None]
 Handler = Callable[[Command, Peer], HandlerResult]
+
+
+class UnsupportedCodes:
+    """Unsupported codes of one connection: each is logged once, because clients of later versions send it repeatedly."""
+
+    def __init__(self) -> None:
+        self._logged: set[int] = set()
+
+    def log(self, code: int, peer: Peer, log: PeerLog, now: float) -> None:
+        if code not in self._logged and len(self._logged) < UNSUPPORTED_CODES_MAX:
+            self._logged.add(code)
+            text = "Rejecting requests of %s with code %s: not supported here"
+            log.warning(peer.ip, now, text, peer.addr, code_name(code))
 
 
 def make_peer(number: int, name: Sequence[Any]) -> Peer:

@@ -13,6 +13,7 @@ from typing import Self
 from ariane.errors import ConfigError, ConnectionLost
 from ariane.net.connection import Connection, Handler, Peer
 from ariane.net.flow_limits import ServerLimits
+from ariane.net.replies import TurnHandler
 from ariane.net.tasks import BackgroundTasks
 from ariane.protocol.command import Command
 
@@ -58,6 +59,7 @@ class RemotingServer:
         self._on_lost = on_lost
         self._idle_s = idle_s
         self.limits = limits or ServerLimits()
+        self.turns: TurnHandler | None = None  # serves plain requests before they are decoded one by one
         self._connections: dict[int, Connection] = {}  # by number
         # Of connections of all ports: never reused, so that state of a lost peer cannot be mistaken for a new one's.
         self._numbers = itertools.count(1)
@@ -156,6 +158,7 @@ class RemotingServer:
             handlers,
             is_server=True,
             limits=self.limits,
+            turns=self.turns,
             on_made=self._on_connection_made,
             on_lost=self._on_connection_lost,
         )

@@ -18,8 +18,8 @@ FRAME_MAX = 16 * 1024 * 1024
 JSON_FORM = 0
 BINARY_FORM = 1
 
-_PREFIX = Struct(">iI")
-PREFIX_SIZE = _PREFIX.size
+PREFIX = Struct(">iI")  # length; form and header length
+PREFIX_SIZE = PREFIX.size
 
 
 class Frame(NamedTuple):
@@ -31,31 +31,41 @@ class Frame(NamedTuple):
 
 
 class FrameReader:
-    """Splits a byte stream into frames: `feed` takes received data and yields the frames that are complete.
+    """Splits a byte stream into frames: `append` takes received data, `next_frame` returns the frames that are complete.
 
+    A caller that decodes frames itself reads `data` from `position` on and moves `position`.
     A ProtocolError means that the rest of the stream cannot be interpreted: close the connection.
     """
 
     def __init__(self, frame_max: int = FRAME_MAX) -> None:
+        self.data = b""  # received data with complete frames, and perhaps the start of another
+        self.position = 0  # of the next frame in `data`
         self._frame_max = frame_max
-        self._buffer = bytearray()
-        self._need = PREFIX_SIZE
+        self._unfinished = bytearray()  # start of a frame that is not complete
+        self._need = PREFIX_SIZE  # bytes until it may be
 
     @property
     def waiting(self) -> int:
         """Number of buffered bytes of an unfinished frame."""
-        return len(self._buffer)
+        return len(self._unfinished)
 
-    def feed(self, data: bytes) -> Iterator[Frame]:
-        if self._buffer:
-            self._buffer += data
-            if len(self._buffer) < self._need:
-                return
-            data = bytes(self._buffer)
-            self._buffer.clear()
-        position, end = 0, len(data)
-        while end - position >= PREFIX_SIZE:
-            length, form_and_header = _PREFIX.unpack_from(data, position)
+    def append(self, data: bytes) -> None:
+        """Add received data."""
+        if self._unfinished:
+            self._unfinished += data
+            if len(self._unfinished) >= self._need:
+                self.data, self.position = bytes(self._unfinished), 0
+                self._unfinished.clear()
+        else:
+            self.data = self.data[self.position :] + data if self.position < len(self.data) else data
+            self.position = 0
+
+    def next_frame(self) -> Frame | None:
+        """Return the next frame, or None if it is not complete."""
+        data, position = self.data, self.position
+        self._need = PREFIX_SIZE
+        if len(data) - position >= PREFIX_SIZE:
+            length, form_and_header = PREFIX.unpack_from(data, position)
             header_size = form_and_header & 0xFFFFFF
             form = form_and_header >> 24
             if not 4 <= length <= self._frame_max - 4:
@@ -65,16 +75,21 @@ class FrameReader:
             if form > BINARY_FORM:
                 raise ProtocolError(f"Unknown header form {form}: expected 0 (JSON) or 1 (ROCKETMQ)")
             stop = position + 4 + length
-            if stop > end:
-                self._need = stop - position
-                break
-            header_end = position + PREFIX_SIZE + header_size
-            yield Frame(form, data[position + PREFIX_SIZE : header_end], data[header_end:stop])
-            position = stop
-        else:
-            self._need = PREFIX_SIZE
-        if position < end:
-            self._buffer += data[position:] if position else data
+            if stop <= len(data):
+                self.position = stop
+                header_end = position + PREFIX_SIZE + header_size
+                return Frame(form, data[position + PREFIX_SIZE : header_end], data[header_end:stop])
+            self._need = stop - position
+        if position < len(data):
+            self._unfinished += data[position:]
+        self.data, self.position = b"", 0
+        return None
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Add received data and yield the frames that are complete."""
+        self.append(data)
+        while (frame := self.next_frame()) is not None:
+            yield frame
 
 
 def prefix(form: int, header_size: int, body_size: int) -> bytes:
@@ -82,4 +97,4 @@ def prefix(form: int, header_size: int, body_size: int) -> bytes:
     length = 4 + header_size + body_size
     if length > FRAME_MAX - 4:
         raise ProtocolError(f"Frame of {length + 4} bytes is too large: peers accept at most {FRAME_MAX}")
-    return _PREFIX.pack(length, form << 24 | header_size)
+    return PREFIX.pack(length, form << 24 | header_size)

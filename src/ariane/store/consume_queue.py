@@ -14,17 +14,15 @@ from the commit log. [ConsumeQueue]
 from __future__ import annotations
 
 from collections.abc import Callable
-from struct import Struct
 from typing import NamedTuple
 
 from ariane.model.topic import SCHEDULE_TOPIC
+from ariane.protocol.queue_entry import ENTRY, ENTRY_SIZE
 from ariane.protocol.record import FILLER_MAGIC, FILLER_SIZE, MAGIC, SIZE_AND_MAGIC
 from ariane.store.files import OpenFiles
 from ariane.store.record_scanner import NotARecord, parse_record
 from ariane.store.segments import Segments
 
-ENTRY = Struct(">qiq")
-ENTRY_SIZE = 20
 BLANK_SIZE = 2147483647
 BLANK = ENTRY.pack(0, BLANK_SIZE, 0)
 LOST_CODE = (
@@ -222,10 +220,11 @@ class ConsumeQueue:
             segments.write(offset, piece)
             self.changed.files.add(segments.path(offset - offset % segments.size))
 
-    def commit_written(self, data: bytes, last_end: int) -> None:
-        """Count the written entries `data`; the last one's record ends at `last_end`."""
+    def commit_written(self, data: bytes) -> None:
+        """Count the written entries `data`."""
         self.max += len(data) // ENTRY_SIZE
-        self.last_end = last_end
+        offset, size, _ = ENTRY.unpack_from(data, len(data) - ENTRY_SIZE)
+        self.last_end = offset + size
         self.tail += data
         if len(self.tail) > 2 * TAIL_ENTRIES * ENTRY_SIZE:
             del self.tail[: len(self.tail) - TAIL_ENTRIES * ENTRY_SIZE]

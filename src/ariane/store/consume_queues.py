@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from ariane.errors import ConfigError, MessageRefused, StoreCorrupt
 from ariane.model.topic import topic_name_fault
+from ariane.protocol.queue_entry import ENTRY, ENTRY_SIZE
 from ariane.protocol.record import FILLER_SIZE
-from ariane.store.consume_queue import ENTRY, ENTRY_SIZE, LMQ_PREFIX, ConsumeQueue, QueueFilesChanged, Read
+from ariane.store.consume_queue import LMQ_PREFIX, ConsumeQueue, QueueFilesChanged, Read
 from ariane.store.file_loading import LoadedFiles, find_common_length, load
 from ariane.store.files import OpenFiles
 from ariane.store.record_scanner import NotARecord, ScannedRecord, parse_record

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from ariane.model.topic import SCHEDULE_TOPIC
-from ariane.store.consume_queue import ENTRY
+from ariane.protocol.queue_entry import ENTRY
 from ariane.store.delay_queues import DelayEntry, DelayQueues
 
 logger = logging.getLogger("ariane.store")

@@ -14,9 +14,10 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ariane.model.message import TRANSACTION_COMMIT, TRANSACTION_MASK
+from ariane.protocol.queue_entry import ENTRY, ENTRY_SIZE
 from ariane.protocol.record import FIXED_SIZE
 from ariane.store import queue_numbering
-from ariane.store.consume_queue import ENTRY, ConsumeQueue
+from ariane.store.consume_queue import ConsumeQueue
 from ariane.store.consume_queues import ConsumeQueues
 from ariane.store.deletions import Deletions
 from ariane.store.files import write_error
@@ -28,13 +29,12 @@ BATCH_RECORDS = 20_000  # records per write while the log is read again
 
 
 class Arrival(NamedTuple):
-    """New messages of a queue: consumers can read up to `max_offset`; the newest message has these tags and this store time."""
+    """New messages of a queue: consumers can read up to `max_offset`."""
 
     topic: str
     queue_id: int
     max_offset: int
-    tags_code: int
-    store_ms: int
+    entries: bytes  # of these messages; held pulls are filtered by their tags codes before a record is read
 
 
 class RejectedRecord(NamedTuple):
@@ -55,14 +55,21 @@ class DispatchResult(NamedTuple):
 
 
 class PendingEntry(NamedTuple):
-    """Dispatch work of one record that ends at `end`: `entry` for `queue`, or None if it gets no entry."""
+    """Dispatch work of records that were appended together and end at or before `end`.
 
-    queue: ConsumeQueue | None
-    entry: bytes
-    queue_offset: int  # number that the entry will have
-    tags_code: int  # held pulls are filtered by it before the record is read
+    Only `end` decides when they are dispatched, so records of one append may be spread over several of these.
+    """
+
+    queue: ConsumeQueue | None  # None: the record gets no entry
+    entries: bytes  # for `queue`
+    next_offset: int  # number after the last of them
     store_ms: int  # for the checkpoint
     end: int
+
+    @property
+    def records(self) -> int:
+        """Number of records."""
+        return len(self.entries) // ENTRY_SIZE or 1
 
 
 def has_entry(sys_flag: int) -> bool:
@@ -82,12 +89,11 @@ def dispatch_pending(
         The arrivals, and the last pending entry that was dispatched.
     """
     groups: dict[ConsumeQueue, list[bytes]] = {}
-    ends: dict[ConsumeQueue, int] = {}
     arrivals: list[Arrival] = []
     count = 0
     last: PendingEntry | None = None
     for pending_entry in pending:
-        queue, entry, queue_offset, tags, store_ms, end = pending_entry
+        queue, entries, next_offset, _, end = pending_entry
         if end > up_to:
             break
         count += 1
@@ -95,16 +101,15 @@ def dispatch_pending(
         if queue is not None:
             group = groups.get(queue)
             if group is None:
-                groups[queue] = [entry]
+                groups[queue] = [entries]
             else:
-                group.append(entry)
-            ends[queue] = end
-            arrivals.append(Arrival(queue.topic, queue.queue_id, queue_offset + 1, tags, store_ms))
+                group.append(entries)
+            arrivals.append(Arrival(queue.topic, queue.queue_id, next_offset, entries))
     joined = [(queue, b"".join(group)) for queue, group in groups.items()]
     for queue, data in joined:
         _write(queue, data)
     for queue, data in joined:
-        queue.commit_written(data, ends[queue])
+        queue.commit_written(data)
         queues.remember_tail(queue)
     if count == len(pending):
         pending.clear()
@@ -253,7 +258,7 @@ class _Dispatcher:
         data = b"".join(self._gathered.pop(queue, ()))
         if data:
             _write(queue, data)
-            queue.commit_written(data, queue.last_end)
+            queue.commit_written(data)
             queue.clear_tail()
 
 

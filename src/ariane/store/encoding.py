@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from ariane.errors import MessageRefused
 from ariane.model.hashes import java_hash
@@ -11,6 +12,15 @@ from ariane.protocol import properties as properties_text
 from ariane.protocol.record import encode, encode_v4
 from ariane.store.record_scanner import compute_delivery_ms
 from ariane.store.types import RecordDraft
+
+
+class EncodedDraft(NamedTuple):
+    """A draft with the number and the texts of its record in bytes."""
+
+    draft: RecordDraft
+    topic: bytes
+    properties: bytes
+    queue_offset: int
 
 
 def encode_properties(draft: RecordDraft, body_max: int) -> bytes:
@@ -75,12 +85,10 @@ class RecordEncoder:
             prepared_offset=draft.prepared_offset,
         )
 
-    def encode_batch(
-        self, parts: Sequence[tuple[RecordDraft, object, bool, bytes, bytes, int]], offset: int, store_ms: int
-    ) -> list[bytes]:
+    def encode_batch(self, parts: Sequence[EncodedDraft], offset: int, store_ms: int) -> list[bytes]:
         """Return the records of a batch, stored one after another from `offset` on."""
         records = []
-        for draft, _, _, topic, properties, queue_offset in parts:
+        for draft, topic, properties, queue_offset in parts:
             data = self.encode(draft, topic, properties, queue_offset, offset, store_ms)
             records.append(data)
             offset += len(data)

@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from ariane.kernels.key_hashes import Hashed
 from ariane.store.consume_queue import QueueFilesChanged
 from ariane.store.files import OpenFiles
 from ariane.store.index_file import IndexCorrupt, IndexedLog, IndexFile, IndexSizes
-from ariane.store.key_hashes import Hashed
 
 NAME_DIGITS = 17
 

@@ -12,9 +12,11 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from ariane.errors import StoreCorrupt, StoreError
+from ariane.kernels.key_hashes import Hashed, Keyed, KeyHashes, is_indexed
+from ariane.protocol.queue_entry import INDEX_KEY
 from ariane.store import key_query
 from ariane.store.checkpoint import Checkpoint
 from ariane.store.commit_log import CommitLog
@@ -23,7 +25,6 @@ from ariane.store.deletions import Deletions
 from ariane.store.files import write_error
 from ariane.store.index import IndexProgress, KeyIndex
 from ariane.store.index_file import IndexCorrupt, IndexSizes
-from ariane.store.key_hashes import Keyed, KeyHashes, is_indexed
 from ariane.store.key_query import KeyQuery, KeyQueryResult
 from ariane.store.queue_reader import read_store_ms
 from ariane.store.record_scanner import NotARecord, ScannedRecord, iter_readable_records, read_record
@@ -51,6 +52,14 @@ class _RecordedKeys:
 
     def key_hashes(self, offset: int) -> list[int]:
         return _hashes_at(self._log.segments, offset)
+
+
+class PendingKeys(NamedTuple):
+    """Hashed keys of records that were appended together."""
+
+    offset: int  # of the first record
+    store_ms: int
+    keys: bytes  # `INDEX_KEY` by `INDEX_KEY`, in log order
 
 
 def open_index(
@@ -88,7 +97,7 @@ def open_index(
 
 
 class IndexBuilder:
-    """The index of a store and its pending records. Call `add_pending` with each record that `is_indexed`."""
+    """The index of a store and its pending keys. Call `add_pending` with each record that `is_indexed`, or `add_pending_keys`."""
 
     def __init__(self, index: KeyIndex | None, log: Segments, deletions: Deletions | None = None) -> None:
         """Without an `index` nothing is indexed and queries are refused. Records in `deletions` are omitted from answers."""
@@ -97,11 +106,29 @@ class IndexBuilder:
         self._index = index
         self._log = log  # read when the list of pending records is incomplete
         self._hashes = KeyHashes()  # hashes many records in one call
-        # Records to index, in log order.
-        self._pending: deque[Keyed] = deque()
+        # Keys of records to index, in log order.
+        self._pending: deque[PendingKeys] = deque()
+        self._pending_count = 0  # keys in them; so many are indexed together
         self._is_reading_log = False  # pending records are incomplete: read the log instead
         self._dispatched = 0  # records below this offset have their queue entries and may be indexed
-        self.add_pending: Callable[[Keyed], None] = self._pending.append if index is not None else _discard
+
+    @property
+    def is_enabled(self) -> bool:
+        """Return whether the store has an index."""
+        return self._index is not None
+
+    def add_pending(self, record: Keyed) -> None:
+        """Hash the keys of a record, to index them once it is dispatched."""
+        if self._index is not None:
+            _, _, offset, store_ms = record
+            hashed = self._hashes.hash_keys((record,))
+            self.add_pending_keys(offset, store_ms, b"".join([INDEX_KEY.pack(value, offset) for value, _, _ in hashed]))
+
+    def add_pending_keys(self, offset: int, store_ms: int, keys: bytes) -> None:
+        """Add the hashed keys (`INDEX_KEY`) of records that were appended together, the first at `offset`."""
+        if self._index is not None:
+            self._pending.append(PendingKeys(offset, store_ms, keys))
+            self._pending_count += len(keys) // INDEX_KEY.size or 1
 
     @property
     def notes(self) -> list[str]:
@@ -116,7 +143,7 @@ class IndexBuilder:
     def on_dispatched(self, derived: int) -> None:
         """Index the records below `derived` if they are many. A failure is left to the next query."""
         self._dispatched = derived
-        if len(self._pending) >= BATCH_RECORDS:
+        if self._pending_count >= BATCH_RECORDS:
             self._try_catch_up()
 
     def _try_catch_up(self) -> None:
@@ -187,20 +214,20 @@ class IndexBuilder:
 
     def _catch_up(self, index: KeyIndex, derived: int) -> None:
         waiting = self._pending
-        if waiting and waiting[-1][2] < derived:
-            batch_keys = list(waiting)
-            waiting.clear()
-        else:
-            batch_keys = []
-            while waiting and waiting[0][2] < derived:
-                batch_keys.append(waiting.popleft())
+        hashed: list[Hashed] = []
+        is_pending = False
+        while waiting and waiting[0].offset < derived:
+            _, store_ms, keys = waiting.popleft()
+            is_pending = True
+            self._pending_count -= len(keys) // INDEX_KEY.size or 1
+            hashed += [(value, offset, store_ms) for value, offset in INDEX_KEY.iter_unpack(keys)]
         if self._is_reading_log:
             position = max(index.position, self._log.start)
             for batch in _batches(iter_readable_records(self._log, position, derived)):
                 index.add(self._hashes.hash_keys([to_keyed(record) for record in batch]), batch[-1].end)
-        elif batch_keys:
+        elif is_pending:
             self._is_reading_log = True  # until it has succeeded
-            index.add(self._hashes.hash_keys(batch_keys), derived)
+            index.add(hashed, derived)
         self._is_reading_log = False
         index.position = max(index.position, derived)
 
@@ -230,10 +257,6 @@ class IndexBuilder:
         They are removed after the next flush of the derived files, once the checkpoint has the new count.
         """
         return 0 if self._index is None else self._index.drop_before(min_offset)
-
-
-def _discard(_: Keyed) -> None:
-    """Ignore a record: this store has no index."""
 
 
 def to_keyed(record: ScannedRecord) -> Keyed:

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from struct import Struct
 from typing import NamedTuple, Protocol
 
+from ariane.kernels.key_hashes import Hashed
 from ariane.store.files import OpenFiles
-from ariane.store.key_hashes import Hashed
 
 HEADER = Struct(">qqqqii")
 SLOT = Struct(">i")

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ariane.errors import ProtocolError
+from ariane.kernels.key_hashes import key_hash, parse_keys
 from ariane.store.deletions import Deletions
 from ariane.store.index import KeyIndex
 from ariane.store.index_file import IndexEntry, IndexFile
-from ariane.store.key_hashes import key_hash, parse_keys
 from ariane.store.record_scanner import NotARecord, read_record
 from ariane.store.segments import Segments
 

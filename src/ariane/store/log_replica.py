@@ -12,19 +12,19 @@ A partly received record does not exist: a start cuts it off like a torn write, 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 
 from ariane.errors import ConfigError, StoreCorrupt, StoreError, StoreFull
+from ariane.kernels.key_hashes import is_indexed
+from ariane.protocol.queue_entry import ENTRY
 from ariane.store import dispatch
 from ariane.store.commit_log import CommitLog
-from ariane.store.consume_queue import ENTRY, ConsumeQueue
+from ariane.store.consume_queue import ConsumeQueue
 from ariane.store.consume_queues import ConsumeQueues
 from ariane.store.deletions import Deletions
 from ariane.store.delivery_log import is_delivery
 from ariane.store.dispatch import Arrival, PendingEntry
 from ariane.store.files import write_error
-from ariane.store.index_builder import to_keyed
-from ariane.store.key_hashes import Keyed, is_indexed
+from ariane.store.index_builder import IndexBuilder, to_keyed
 from ariane.store.record_scanner import RecordScanner, ScannedRecord, compute_tags_code
 
 BATCH_RECORDS = 20_000  # records per write of queue entries
@@ -58,13 +58,12 @@ class Replica:
         queues: ConsumeQueues,
         pending: deque[PendingEntry],
         delays_ms: tuple[int, ...],
-        add_keys: Callable[[Keyed], None],
+        index: IndexBuilder,
         deletions: Deletions,
     ) -> None:
         self._log = log  # appended as received, byte by byte the master's
         self._deletions = deletions  # records of deleted topics get no queue entries
-        # The dispatch of a master does the same for its own puts.
-        self._add_keys = add_keys
+        self._index = index  # of the keys of all received records
         self._queues = queues  # dispatched from the received records
         self._pending = pending  # shared with the store, which writes the entries
         self._delays_ms = delays_ms  # tags code of a delayed record is its due time
@@ -166,17 +165,17 @@ class Replica:
             if is_delivery(record):
                 self.delivered.append(~record.prepared_offset)
             if is_indexed(record.sys_flag):
-                self._add_keys(to_keyed(record))
+                self._index.add_pending(to_keyed(record))
             self._add_pending(record, queue)
 
     def _add_pending(self, record: ScannedRecord, queue: ConsumeQueue | None) -> None:
         if queue is None:
-            self._pending.append(PendingEntry(None, b"", 0, 0, record.store_ms, record.end))
+            self._pending.append(PendingEntry(None, b"", 0, record.store_ms, record.end))
         else:
             code = compute_tags_code(record, self._delays_ms)
             entry = ENTRY.pack(record.offset, record.size, code)
-            self._pending.append(PendingEntry(queue, entry, record.queue_offset, code, record.store_ms, record.end))
             queue.next_offset += 1
+            self._pending.append(PendingEntry(queue, entry, queue.next_offset, record.store_ms, record.end))
 
     def _align_queue(self, record: ScannedRecord) -> None:
         """Move the end of a record's queue to its number: the master deleted and created its topic, or removed older entries."""

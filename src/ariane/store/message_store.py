@@ -5,7 +5,7 @@
     root/index/<17 digits>                     offsets of records by key (`StoreConfig.index`)
     root/checkpoint  abort  lock               what is durable; exists while running; one process at a time
 
-    put, put, put ... -> `dispatch_pending`: consumers see the messages -> `begin_flush`, run, `end_flush`: they are durable
+    put, put_run, put ... -> `dispatch_pending`: consumers see the messages -> `begin_flush`, run, `end_flush`: they are durable
 
 Synchronous and used by one thread, except `FlushRound.run`, which a worker thread may run between `begin_flush` and `end_flush`.
 [DefaultMessageStore]
@@ -13,24 +13,22 @@ Synchronous and used by one thread, except `FlushRound.run`, which a worker thre
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 
 from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import StoreError, StoreFull
-from ariane.model.hashes import java_hash
-from ariane.model.topic import SCHEDULE_TOPIC, TopicDeletion
+from ariane.kernels.send_turn import LogEnd, SendRun
+from ariane.model.topic import TopicDeletion
+from ariane.protocol.queue_entry import ENTRY
 from ariane.store import dispatch, queue_reader
 from ariane.store.checkpoint_writer import CheckpointWriter
-from ariane.store.consume_queue import ENTRY, ConsumeQueue
 from ariane.store.deletions import Deletions
-from ariane.store.dispatch import Arrival, PendingEntry
-from ariane.store.encoding import RecordEncoder, delay_tags_code, encode_properties
+from ariane.store.dispatch import Arrival
 from ariane.store.files import Disk, OpenFiles, SystemDisk, open_error
 from ariane.store.flush import FlushPostponed, FlushRound
-from ariane.store.key_hashes import is_indexed
 from ariane.store.log_replica import Replica, ReplicationSource
+from ariane.store.record_appender import RecordAppender
 from ariane.store.record_scanner import NotARecord, RecordScanner, ScannedRecord, read_record
 from ariane.store.recovered_state import RecoveredState, recover_store
 from ariane.store.recovery import RecoveryReport
@@ -115,7 +113,6 @@ class MessageStore:
         # What the start found and repaired, for logs and tests.
         self.recovery_report = state.report
         self._now_ms = now_ms  # store times
-        self._encoder = RecordEncoder(store_host)  # of records to append
 
         # The disk: all handles are in `_files`, except those of the log, which a flush may be using.
         self._files = state.files
@@ -129,21 +126,17 @@ class MessageStore:
         self.index = state.index  # without an index it refuses queries
         self.delayed = state.delayed  # a broker's delivery loop asks it for the next one
         self.deletions = state.deletions  # hides records of deleted topics
+        self._appender = RecordAppender(
+            state, store_host=store_host, now_ms=now_ms
+        )  # writes the log, lists what to dispatch
 
-        # Records that were put but not dispatched, oldest first.
-        self._pending: deque[PendingEntry] = deque()
         # Arrivals that a topic removal dispatched; the next caller of `dispatch_pending` notifies consumers of them.
         self._deferred_arrivals: list[Arrival] = []
         # All records that end at or before `_dispatched` have their queue entries; the store time of the last of them.
         self._dispatched, self._dispatched_ms = state.log.end, state.log.last_ms
-        # A delayed message was put and not dispatched yet: spares all other dispatches the look into the delay queues.
-        self._has_delayed_puts = False
-
         # Why puts are refused although the log could take them: a nearly full disk, a removed file, the role of a slave.
         self.refusal: StoreError | None = None
         self._removed_files = RemovedFiles(self._disk, state.log, state.queues, self)  # reports files that vanished
-        # Messages and bytes that were put since the start, for statistics.
-        self.puts = self.put_bytes = 0
 
         # Parts that act on the store for the broker.
         self.replica: Replica | None = None  # set by `follow_master`
@@ -168,86 +161,54 @@ class MessageStore:
             MessageRefused: the format cannot hold the message.
             StoreFull, StoreError: the disk failed, or `refusal` is set.
         """
-        log = self._log
-        if log.failure is not None or self.refusal is not None or len(self._pending) >= PENDING_MAX:
-            self._raise_refusal()
-        queue = self._queues.get((draft.topic, draft.queue_id))
-        if queue is None or not queue.opened:
-            queue = self._queues.get_or_create(draft.topic, draft.queue_id)
-        topic, properties = queue.topic_bytes, encode_properties(draft, self.config.max_message_size)
-        now_ms = self._now_ms()
-        # Store times never go back, or a search by time would miss records.
-        store_ms = now_ms if now_ms > log.last_ms else log.last_ms
-        listed = dispatch.has_entry(draft.sys_flag)
-        queue_offset = queue.next_offset if listed else 0
-        data = self._encoder.encode(draft, topic, properties, queue_offset, log.end, store_ms)
-        if len(data) > log.room:
-            # The record contains its own offset, so it is encoded again for the next file.
-            rolled = log.roll(len(data))
-            data = self._encoder.encode(draft, topic, properties, queue_offset, rolled, store_ms)
-        appended = AppendResult(log.end, len(data), queue_offset, store_ms)
-        log.append(data, store_ms)
-        if listed:
-            queue.next_offset += 1
-        self._add_pending(draft, queue, listed, appended)
-        return appended
+        return self.put_batch([draft])[0]
 
     def put_batch(self, drafts: list[RecordDraft]) -> list[AppendResult]:
         """Append messages next to each other in one file with one write: all of them or none."""
-        log = self._log
-        if log.failure is not None or self.refusal is not None or len(self._pending) >= PENDING_MAX:
-            self._raise_refusal()
-        now_ms = self._now_ms()
-        store_ms = now_ms if now_ms > log.last_ms else log.last_ms
-        next_offsets: dict[ConsumeQueue, int] = {}
-        parts: list[tuple[RecordDraft, ConsumeQueue, bool, bytes, bytes, int]] = []
-        for draft in drafts:
-            queue = self._queues.get_or_create(draft.topic, draft.queue_id)
-            topic, properties = queue.topic_bytes, encode_properties(draft, self.config.max_message_size)
-            listed = dispatch.has_entry(draft.sys_flag)
-            queue_offset = next_offsets.get(queue, queue.next_offset) if listed else 0
-            if listed:
-                next_offsets[queue] = queue_offset + 1
-            parts.append((draft, queue, listed, topic, properties, queue_offset))
-        records = self._encoder.encode_batch(parts, log.end, store_ms)
-        total = sum(map(len, records))
-        if total > log.room:
-            records = self._encoder.encode_batch(parts, log.roll(total), store_ms)
-        if not records:
-            return []
-        offset = log.end
-        log.append(b"".join(records), store_ms)
-        results = []
-        for (draft, queue, listed, _, _, queue_offset), data in zip(parts, records, strict=True):
-            appended = AppendResult(offset, len(data), queue_offset, store_ms)
-            self._add_pending(draft, queue, listed, appended)
-            results.append(appended)
-            offset += len(data)
-        for queue, number in next_offsets.items():
-            queue.next_offset = number
-        return results
+        self._check_writable()
+        return self._appender.append(drafts, self.config)
 
-    def _raise_refusal(self) -> None:
+    def log_end(self) -> LogEnd | None:
+        """Return where `put_run` appends records that are encoded now; None if they have to be put one by one.
+
+        While writes fail, single puts find out whether they work again: they report what failed.
+        """
+        if self._log.write_failure is not None or self._write_refusal() is not None:
+            return None
+        return self._appender.log_end()
+
+    def next_offset(self, topic: str, queue_id: int) -> int:
+        """Return the number of the next record that is put into a queue.
+
+        Raises:
+            MessageRefused: the topic cannot have this queue.
+        """
+        return self._queues.get_or_create(topic, queue_id).next_offset
+
+    def put_run(self, run: SendRun, store_ms: int) -> None:
+        """Append the records of a run with one write: all of them or none.
+
+        Args:
+            run: Encoded for the `log_end` and the `next_offset` of its queues, since when nothing was put.
+            store_ms: That of the `log_end`.
+
+        Raises:
+            StoreFull, StoreError: the disk failed.
+        """
+        self._appender.append_run(run, store_ms)
+
+    def _write_refusal(self) -> StoreError | None:
+        """Return why nothing can be put; None if it can."""
         if (reason := self._log.failure or self.refusal) is not None:
-            raise reason.with_traceback(None)
-        raise StoreFull(f"{PENDING_MAX} records are pending: queue entries cannot be written below {self.config.root}")
+            return reason
+        if self._appender.pending_records < PENDING_MAX:
+            return None
+        root = self.config.root
+        return StoreFull(f"{PENDING_MAX} records are pending: queue entries cannot be written below {root}")
 
-    def _add_pending(self, draft: RecordDraft, queue: ConsumeQueue, listed: bool, appended: AppendResult) -> None:
-        offset, size, queue_offset, store_ms = appended
-        if listed or is_indexed(draft.sys_flag):
-            self.index.add_pending((queue.topic, draft.properties, offset, store_ms))
-        self.puts += 1
-        self.put_bytes += size
-        if not listed:
-            self._pending.append(PendingEntry(None, b"", 0, 0, store_ms, offset + size))
-            return
-        if draft.tags_code is None and queue.topic != SCHEDULE_TOPIC:
-            code = java_hash(draft.tags) if draft.tags else 0
-        else:
-            code = delay_tags_code(draft, store_ms, self.config.delays_ms)
-            self._has_delayed_puts = True
-        entry = ENTRY.pack(offset, size, code)
-        self._pending.append(PendingEntry(queue, entry, queue_offset, code, store_ms, offset + size))
+    def _check_writable(self) -> None:
+        if (reason := self._write_refusal()) is not None:
+            raise reason.with_traceback(None)
 
     def dispatch_and_defer_arrivals(self) -> None:
         """Dispatch like `dispatch_pending`, whose next call returns the arrivals of this one."""
@@ -260,14 +221,16 @@ class MessageStore:
             StoreFull, StoreError: the entries cannot be written. Nothing is lost; the next call tries again.
         """
         deferred, self._deferred_arrivals = self._deferred_arrivals, []
-        if not self._pending and self.replica is None:
+        pending = self._appender.pending
+        if not pending and self.replica is None:
             return deferred
         try:
             up_to, replica = self.replication_source.end, self.replica
             if replica is not None:
                 arrivals, last = replica.dispatch_pending(up_to)
             else:
-                arrivals, last = dispatch.dispatch_pending(self._pending, up_to, self._queues)
+                arrivals, last = dispatch.dispatch_pending(pending, up_to, self._queues)
+                self._appender.pending_records = sum([entries.records for entries in pending])
         except StoreError as error:
             self._deferred_arrivals = deferred
             if isinstance(error.__cause__, FileNotFoundError):
@@ -279,15 +242,15 @@ class MessageStore:
             if self.replica is not None:
                 self.delayed.apply_master_deliveries(self.replica.delivered, self._log.end)
                 self.replica.delivered.clear()
-            elif self._has_delayed_puts:
-                self._has_delayed_puts = bool(self._pending)
+            elif self._appender.has_delayed:
+                self._appender.has_delayed = bool(pending)
                 self.delayed.read_arrivals(self._log.end)
         return deferred + arrivals if deferred else arrivals
 
     @property
     def dispatched(self) -> int:
         """All records that end at or before this offset have their queue entries."""
-        return self._dispatched if self._pending else self._log.end
+        return self._dispatched if self._appender.pending else self._log.end
 
     # --- reading ---
 
@@ -397,9 +360,19 @@ class MessageStore:
         assert self.config.follower
         self.refusal = StoreError(f"{self.config.root} is the store of a slave: send messages to its master")
         self.replica = Replica(
-            self._log, self._queues, self._pending, self.config.delays_ms, self.index.add_pending, self.deletions
+            self._log, self._queues, self._appender.pending, self.config.delays_ms, self.index, self.deletions
         )
         return self.replica
+
+    @property
+    def puts(self) -> int:
+        """Messages that were put since the start."""
+        return self._appender.puts
+
+    @property
+    def put_bytes(self) -> int:
+        """Bytes of their records."""
+        return self._appender.put_bytes
 
     @property
     def failure(self) -> StoreError | None:
@@ -465,7 +438,7 @@ class MessageStore:
             raise StoreFull(str(reason)) from reason
         except OSError as error:
             self.end_flush(flush, error)
-            self._raise_refusal()
+            self._check_writable()
         self.end_flush(flush, None)
 
     def close(self) -> None:

@@ -20,8 +20,9 @@ from operator import add
 from struct import Struct
 from typing import NamedTuple
 
+from ariane.protocol.queue_entry import ENTRY, ENTRY_SIZE
 from ariane.protocol.record import FIXED_SIZE, IDENTITY, MAGIC
-from ariane.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, LOST_CODE
+from ariane.store.consume_queue import BLANK_SIZE, LOST_CODE
 from ariane.store.file_maps import FileMap
 
 EXT_ADDRESS_MAX = -(2**31) - 1  # a tags code up to here is an address in a file of Java's: the tag is unknown

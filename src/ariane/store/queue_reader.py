@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 
+from ariane.protocol.queue_entry import ENTRY, ENTRY_SIZE
 from ariane.protocol.record import (
     FIXED_SIZE,
     I32,
@@ -25,7 +26,7 @@ from ariane.protocol.record import (
     store_ms_at,
 )
 from ariane.store.commit_log import CommitLog
-from ariane.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, LOST_CODE, ConsumeQueue
+from ariane.store.consume_queue import BLANK_SIZE, LOST_CODE, ConsumeQueue
 from ariane.store.pull_selection import (
     EXT_ADDRESS_MAX,
     PullLimits,

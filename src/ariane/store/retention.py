@@ -19,9 +19,10 @@ import enum
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ariane.protocol.queue_entry import ENTRY, ENTRY_SIZE
 from ariane.store.checkpoint import CheckpointFile
 from ariane.store.commit_log import CommitLog
-from ariane.store.consume_queue import ENTRY, ENTRY_SIZE, ConsumeQueue
+from ariane.store.consume_queue import ConsumeQueue
 from ariane.store.consume_queues import ConsumeQueues
 from ariane.store.files import Disk, Usage
 

@@ -34,6 +34,15 @@ class SlaveAcknowledgement(Protocol):
         ...
 
 
+class ChangeDurability(Protocol):
+    """Changes of topics and groups that responses of a synchronous broker wait for. [ChangeLog]"""
+
+    @property
+    def has_pending(self) -> bool:
+        """Return whether a change is not on the disk, or cannot reach it."""
+        ...
+
+
 class StoreListener(Protocol):
     """Continues with stored records: consume queues, held pulls, slaves. [PostStoreDispatcher]"""
 

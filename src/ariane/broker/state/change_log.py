@@ -267,6 +267,11 @@ class ChangeLog:
 
     # --- the disk ---
 
+    @property
+    def has_pending(self) -> bool:
+        """Return whether `wait_durable` would return an awaitable."""
+        return self._is_sync and self._shared_n > self._flushed_n
+
     def wait_durable(self, n: int | None = None) -> Awaitable[None] | None:
         """Wait until changes are as safe as the flush mode promises: up to number `n`, or all that responses depend on.
 

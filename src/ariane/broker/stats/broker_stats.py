@@ -2,6 +2,7 @@
 
     method                                          counts                              statistics
     record_send(topic, count, size)                 a stored send                       TOPIC_PUT_*, BROKER_PUT_NUMS
+    record_sends(topic, sends, count, size)         stored sends of a turn              the same
     record_delayed_send(queue_id, count, size)      a send in the delay topic           … and QUEUE_PUT_*
     record_send_back(topic, group, …)               a message returned for a retry      SNDBCK_PUT_NUMS
     record_delayed_delivery(topic, queue_id, …)     a delivered delayed message         QUEUE_GET_*, GROUP_GET_*, TOPIC_PUT_*
@@ -9,6 +10,7 @@
     record_miss(group)                              a pull without messages             rates of the store
     record_transaction_read(topic, count, size)     half messages read by the broker    GROUP_GET_*, BROKER_GET_NUMS
     record_put_time(seconds), record_put_failure()  each put                            StoreStats
+    record_put_times(puts, seconds)                 each put of a turn                  StoreStats
     drop_topic(topic), drop_group(group)            removes, with autoDeleteUnusedStats
 
 Reads of tools (`is_tool_group`) do not count, since they are not consumption.
@@ -131,8 +133,12 @@ class BrokerStats:
 
     def record_send(self, topic: str, count: int, size: int) -> None:
         """Count a send of `count` messages that was stored in `topic` with `size` bytes."""
+        self.record_sends(topic, 1, count, size)
+
+    def record_sends(self, topic: str, sends: int, count: int, size: int) -> None:
+        """Count sends of `count` messages together that were stored in `topic` with `size` bytes."""
         item = self._topic_put.get(topic) or self._topic_put.create(topic)
-        item.times += 1
+        item.times += sends
         item.count += count
         item.size += size
         self._broker_put.count += count
@@ -165,6 +171,15 @@ class BrokerStats:
             self.store_stats.fast_puts += 1
         else:
             self.store_stats.record_slow_put(seconds * 1000)
+
+    def record_put_times(self, puts: int, seconds: float) -> None:
+        """Count puts that were answered together, each after `seconds`."""
+        if seconds < 0.001:
+            self.store_stats.put_s += seconds * puts
+            self.store_stats.fast_puts += puts
+        else:
+            for _ in range(puts):
+                self.record_put_time(seconds)
 
     def record_put_failure(self) -> None:
         """Count a put that failed."""
