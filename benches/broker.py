@@ -43,6 +43,7 @@ class Sizes(NamedTuple):
     sends_queues: int = 200_000  # to 1 and 64 queues
     sends_many_queues: int = 60_000  # to 1,000 and 10,000 queues: consumers of the Java broker wait minutes for more
     sends_sync: int = 50_000
+    sends_sync_single: int = 5_000  # one in flight: each waits for its own flush
     backlog_128: int = 1_000_000  # to be consumed
     backlog_1024: int = 300_000
     keys: int = 10_000_000  # messages under the queries
@@ -193,8 +194,10 @@ LOADS = (
     Load("java-consumer-128", java_consumer),
     Load("send-with-reader", send_with_reader),
     Load("keys", queried),
+    Load("sync-1-128", pipelined(1, 128, "sends_sync_single"), sync=True),
     Load("sync-64-128", pipelined(64, 128, "sends_sync"), sync=True),
     Load("sync-64-1024", pipelined(64, 1024, "sends_sync"), sync=True),
+    Load("sync-1024-128", pipelined(1024, 128, "sends_sync"), sync=True),
 )
 
 # What the ratio ours / Java of a figure should be: the beginning and the end of its name, at least or at most, how much.

@@ -38,7 +38,8 @@ class OffsetWaiter(Generic[Result]):
         self._is_done = False  # the offset was reached, the deadline has passed, or the wait has failed
         self._result: Result | None = None  # set unless it failed
         self._error: Exception | None = None  # set if it failed
-        self._callbacks: list[Callable[[OffsetWaiter[Result]], object]] = []  # in the order of the requests
+        # In the order of the requests, each with the future of its value if it has one.
+        self._callbacks: list[tuple[Callable[[OffsetWaiter[Result]], Any], asyncio.Future[Any] | None]] = []
 
     def done(self) -> bool:
         """Return whether the wait has ended."""
@@ -60,23 +61,17 @@ class OffsetWaiter(Generic[Result]):
     def add_done_callback(self, callback: Callable[[OffsetWaiter[Result]], object]) -> None:
         """Call `callback` with this waiter once it is done: directly, not in a later tick, and at once if it is done already."""
         if self._is_done:
-            _call(callback, self)
+            self._call(callback, None)
         else:
-            self._callbacks.append(callback)
+            self._callbacks.append((callback, None))
 
     def then(self, function: Callable[[OffsetWaiter[Result]], Value]) -> asyncio.Future[Value]:
         """Return a future of `function(waiter)`, called once the waiter is done; not if the future was cancelled before."""
         future: asyncio.Future[Value] = asyncio.get_running_loop().create_future()
-
-        def settle(waiter: OffsetWaiter[Result]) -> None:
-            if future.done():
-                return
-            try:
-                future.set_result(function(waiter))
-            except Exception as error:  # noqa: BLE001 - passed on through the future
-                future.set_exception(error)
-
-        self.add_done_callback(settle)
+        if self._is_done:
+            self._call(function, future)
+        else:
+            self._callbacks.append((function, future))
         return future
 
     def __await__(self) -> Generator[Any, None, Result]:
@@ -88,8 +83,22 @@ class OffsetWaiter(Generic[Result]):
         """End the wait with a result or an error, and call back."""
         self._is_done, self._result, self._error = True, result, error
         callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            _call(callback, self)
+        for callback, future in callbacks:
+            self._call(callback, future)
+
+    def _call(self, callback: Callable[[OffsetWaiter[Result]], Any], future: asyncio.Future[Any] | None) -> None:
+        if future is not None and future.done():  # its request was cancelled
+            return
+        try:
+            value = callback(self)
+        except Exception as error:  # the other requests of the tick must get their responses
+            if future is not None:
+                future.set_exception(error)
+            else:
+                log.exception("A request could not be completed after its wait for offset %d", self.end_offset)
+            return
+        if future is not None and not future.done():  # the callback may have cancelled it
+            future.set_result(value)
 
 
 class OffsetWaiters(Generic[Result]):
@@ -173,13 +182,6 @@ class OffsetWaiters(Generic[Result]):
             self._schedule(min([waiter.deadline for waiter in self._pending]))
         for waiter in expired:
             self._end(waiter, self._timed_out)
-
-
-def _call(callback: Callable[[OffsetWaiter[Result]], object], waiter: OffsetWaiter[Result]) -> None:
-    try:
-        callback(waiter)
-    except Exception:  # the other requests of the tick must get their responses
-        log.exception("A request could not be completed after its wait for offset %d", waiter.end_offset)
 
 
 def _end_offset(waiter: OffsetWaiter[Any]) -> int:

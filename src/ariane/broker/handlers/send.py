@@ -10,6 +10,7 @@ A delayed message is redirected to a delay topic (`delayed_delivery`), a transac
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -155,7 +156,7 @@ class SendHandler:
             self._count(stored)
             reply: Reply | Awaitable[Reply] = Reply(0, context)
         else:
-            reply = flushed.then(lambda waiter: self._flushed_reply(waiter, stored, context))
+            reply = flushed.then(partial(self._flushed_reply, stored, context))
         if self._slaves is None or not waits:
             return reply
         return _reply_when_replicated(self._slaves.wait_replicated(stored.end_offset), reply, context)
@@ -271,7 +272,7 @@ class SendHandler:
 
     # --- replying ---
 
-    def _flushed_reply(self, flushed: OffsetWaiter[bool], stored: StoredMessages, context: dict[str, str]) -> Reply:
+    def _flushed_reply(self, stored: StoredMessages, context: dict[str, str], flushed: OffsetWaiter[bool]) -> Reply:
         try:
             is_flushed = flushed.result()
         except FlushFailed as error:
