@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ariane.net.connection import FRAMES_PER_TICK, Connection, Reply
+from ariane.net.connection import BATCH_BYTES_MAX, FRAMES_PER_TICK, Connection, Reply
 from ariane.protocol import command as commands
 
 
@@ -30,14 +30,26 @@ class Collected:
         self.written.append(data)
 
 
-@pytest.mark.parametrize(("pieces", "in_first_turn"), [(1, FRAMES_PER_TICK), (32, 2), (100, 1)])
-def test_large_responses_reduce_the_requests_per_tick_and_all_are_served(pieces: int, in_first_turn: int) -> None:
+@pytest.mark.parametrize(
+    ("body", "in_first_turn"),
+    [
+        ([b"x"], FRAMES_PER_TICK),
+        ([b"x"] * 32, 2),
+        ([b"x"] * 100, 1),
+        (bytes(BATCH_BYTES_MAX // 2), 2),
+        (bytes(BATCH_BYTES_MAX), 1),
+    ],
+    ids=["small", "32 pieces", "100 pieces", "half of the bytes", "all bytes"],
+)
+def test_large_responses_reduce_the_requests_per_tick_and_all_are_served(
+    body: bytes | list[bytes], in_first_turn: int
+) -> None:
     async def run() -> None:
         served = []
 
         def handler(command: Any, peer: Any) -> Reply:
             served.append(command.opaque)
-            return Reply(body=[b"x"] * pieces)
+            return Reply(body=body)
 
         connection = Connection(1, {7: handler}, is_server=True)
         transport = Collected()
