@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -108,6 +109,8 @@ def serve(reads: list[bytes], *, together: bool, flushed: bool | None = None, ro
         flushed: Outcome of each flush in synchronous mode; None: asynchronous mode.
         room: Bytes of log that the disk takes.
     """
+
+    random.seed(0)  # a broker chooses the queue of some sends at random
 
     async def scenario() -> Outcome:
         clock, disk, stats = FakeClock(), FakeDisk(), BrokerStats("C", timer=lambda: 0.0, now_ms=lambda: 0.0)

@@ -3,7 +3,8 @@
     send_turn        what a run of sends takes and returns: the interface of its encoders
     send_encoder     received frames → records, queue entries, index keys, responses
     key_hashes       properties      → hashes of keys
-    implementation   ARIANE_IMPL     → the modules above, or their twins in `ariane_native`
+    native           the same in `ariane_native`
+    implementation   ARIANE_IMPL     → one of both
 
 A turn is what one read of a socket brought. Each module has one interface and two implementations that return the same bytes: the
 Python one here, and a native one (`native/` in the repository, distribution `ariane-native`), which is optional.

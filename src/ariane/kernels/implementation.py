@@ -1,11 +1,77 @@
-"""The implementation of each interface of this package."""
+"""The implementation of the interfaces of this package that a process uses.
+
+ARIANE_IMPL=auto     native if `ariane_native` is installed and fits, otherwise Python (the default)
+ARIANE_IMPL=native   native; without it programs do not start
+ARIANE_IMPL=python   Python
+"""
 
 from __future__ import annotations
 
+import logging
+import os
+from functools import cache
+from typing import Protocol
+
+from ariane.errors import ConfigError
+from ariane.kernels.native import NativeCore, NativeUnavailable, NativeUnfit, load_native
 from ariane.kernels.send_encoder import PythonSendEncoder
 from ariane.kernels.send_turn import SendEncoder, SendSettings
 
+log = logging.getLogger("ariane.kernels")
+
+VARIABLE = "ARIANE_IMPL"
+CHOICES = ("auto", "native", "python")
+INSTALL = "pip install ariane[native]"
+
+
+class Implementation(Protocol):
+    """Makes the objects of one implementation."""
+
+    @property
+    def description(self) -> str:
+        """Name, and version if it is native: for logs and reports."""
+        ...
+
+    def send_encoder(self, settings: SendSettings) -> SendEncoder:
+        """Return an encoder of plain sends."""
+        ...
+
+
+class PythonCore:
+    """The Python implementation. [Implementation]"""
+
+    description = "python"
+
+    def send_encoder(self, settings: SendSettings) -> SendEncoder:
+        return PythonSendEncoder(settings)
+
+
+@cache
+def selected() -> Implementation:
+    """Return the implementation that ARIANE_IMPL selects.
+
+    Raises:
+        ConfigError: the value is invalid, or the native implementation is demanded and cannot be loaded.
+    """
+    return select(os.environ.get(VARIABLE) or CHOICES[0])
+
+
+def select(choice: str) -> Implementation:
+    """Return the implementation for a value of ARIANE_IMPL. [selected]"""
+    if choice not in CHOICES:
+        raise ConfigError(VARIABLE, choice, f"expected one of {', '.join(CHOICES)}")
+    if choice == "python":
+        return PythonCore()
+    try:
+        return NativeCore(load_native())
+    except NativeUnavailable as error:
+        if choice == "native":
+            raise ConfigError(VARIABLE, choice, f"{error}; install it with `{INSTALL}`, or choose auto") from None
+        if isinstance(error, NativeUnfit):
+            log.warning("Using the Python implementation: %s; update it with `%s`", error, INSTALL)
+    return PythonCore()
+
 
 def send_encoder(settings: SendSettings) -> SendEncoder:
-    """Return an encoder of plain sends."""
-    return PythonSendEncoder(settings)
+    """Return an encoder of plain sends of the selected implementation."""
+    return selected().send_encoder(settings)

@@ -1,0 +1,116 @@
+"""The native implementation: `ariane_native`, behind the same interfaces as Python's.
+
+If it fails, which only a bug of it can cause, the Python implementation continues in its place.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from ariane.kernels.send_encoder import PythonSendEncoder
+from ariane.kernels.send_turn import LogEnd, QueueRun, SendEncoder, SendRun, SendSettings
+
+log = logging.getLogger("ariane.kernels")
+
+MODULE = "ariane_native"
+INTERFACE_VERSION = 1  # of the classes in `native/core/ariane_native.pyi` that this module uses
+
+
+class NativeUnavailable(Exception):
+    """`ariane_native` is not installed."""
+
+
+class NativeUnfit(NativeUnavailable):
+    """`ariane_native` is installed but cannot be used."""
+
+
+def load_native() -> Any:
+    """Return the module `ariane_native`.
+
+    Raises:
+        NativeUnavailable: it is not installed, does not load, or has another interface.
+    """
+    try:
+        module = importlib.import_module(MODULE)
+    except ModuleNotFoundError:
+        raise NativeUnavailable(f"the package {MODULE} is not installed") from None
+    except ImportError as error:
+        raise NativeUnfit(f"the package {MODULE} cannot be loaded ({error})") from None
+    version = getattr(module, "INTERFACE_VERSION", None)
+    if version != INTERFACE_VERSION:
+        found = f"{MODULE} {getattr(module, 'VERSION', 'of an unknown version')} has interface {version}"
+        raise NativeUnfit(f"{found}, expected {INTERFACE_VERSION}")
+    return module
+
+
+class NativeCore:
+    """The native implementation. [Implementation]
+
+    Args:
+        module: What `load_native` returned.
+    """
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+        self._failure = ""  # of the native code, since when Python is used
+
+    @property
+    def description(self) -> str:
+        if self._failure:
+            return f"python (native failed: {self._failure})"
+        return f"native {self._module.VERSION}"
+
+    def send_encoder(self, settings: SendSettings) -> SendEncoder:
+        fallback = PythonSendEncoder(settings)
+        return fallback if self._failure else NativeSendEncoder(self._module, settings, fallback, self._on_failure)
+
+    def _on_failure(self, error: RuntimeError) -> None:
+        if not self._failure:
+            self._failure = str(error)
+            log.error("The native core failed, continuing with the Python implementation: %s", error)
+
+
+class NativeSendEncoder:
+    """Encodes runs of plain sends in native code. [SendEncoder]"""
+
+    def __init__(
+        self,
+        module: Any,
+        settings: SendSettings,
+        fallback: SendEncoder,
+        on_failure: Callable[[RuntimeError], None],
+    ) -> None:
+        self._encode = module.SendEncoder(
+            store_host=settings.store_host,
+            cluster=settings.cluster,
+            region=settings.region,
+            trace_on=settings.trace_on,
+            header_max=settings.header_max,
+            body_max=settings.body_max,
+            is_indexed=settings.is_indexed,
+            exceptional=settings.exceptional,
+        ).encode
+        self.frames_max: int = module.SendEncoder.frames_max
+        self._fallback = fallback  # encodes if the native code fails
+        self._on_failure = on_failure
+        self._has_failed = False
+
+    def encode(
+        self, data: bytes, position: int, born_host: bytes, log_end: LogEnd, next_offset: Callable[[str, int], int]
+    ) -> SendRun:
+        """Encode the plain sends in `data` from `position` on. [SendEncoder.encode]"""
+        if self._has_failed:
+            return self._fallback.encode(data, position, born_host, log_end, next_offset)
+        try:
+            end, sends, records, queues, keys, responses = self._encode(data, position, born_host, log_end, next_offset)
+        except RuntimeError as error:
+            # An error of `next_offset` is raised once more here. Otherwise it was a panic of the native code.
+            run = self._fallback.encode(data, position, born_host, log_end, next_offset)
+            self._has_failed = True
+            self.frames_max = self._fallback.frames_max
+            self._on_failure(error)
+            return run
+        return SendRun(end, sends, records, list(map(QueueRun._make, queues)), keys, responses)
