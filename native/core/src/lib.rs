@@ -1,4 +1,4 @@
-//! Native core of Ariane: the same results as `ariane.core`, from the same values.
+//! Native core of Ariane: the same results as `ariane.kernels`, from the same values.
 //!
 //! The modules know nothing of Python; this file holds all of the binding. Bytes are borrowed from the caller for one call,
 //! and the results are new objects. `None` and a stop mean "the slow path decides"; ValueError and TypeError mean that the
@@ -30,7 +30,7 @@ mod ariane_native {
     use crate::run::Run;
     use crate::turn;
 
-    /// Version of the interface to `ariane.core`, which must expect this one.
+    /// Version of the interface to `ariane.kernels`, which must expect this one.
     #[pymodule_export]
     const INTERFACE_VERSION: u32 = 1;
 
