@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ariane.cluster.connection import BrokerServer
-from ariane.cluster.queue_reading import ALL_TAGS, FOUND, NO_NEW_MSG, QueuePage, QueueServer
+from ariane.cluster.queue_reading import ALL_TAGS, FOUND, NO_NEW_MSG, QueuePage, QueueReadOperations, QueueServer
 from ariane.errors import RequestTimeout
 from ariane.model.message import TAGS, MessageQueue
 from ariane.protocol import properties
@@ -43,6 +43,9 @@ class Queues:
         if at.server.broker == self.broken:
             raise RequestTimeout(at.server.addr, 1000)
         return self.records[at.queue.queue_id]
+
+    exact_time_bounds = QueueReadOperations.exact_time_bounds
+    _first_since = QueueReadOperations._first_since
 
     async def queue_bounds(self, at: QueueServer) -> tuple[int, int]:
         return 0, len(self._queue(at))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 
 import pytest
 
-from ariane.console.live.guarded_pool import FORGET_S, PROBE_EVERY_S, GuardedPool
+from ariane.console.live.guarded_pool import FORGET_S, PROBE_EVERY_S, GuardedPool, NotRegistered
 from ariane.console.live.server_health import ServerHealth
 from ariane.errors import ArianeError, ConnectionLost, RequestTimeout
 from ariane.net.connection import Peer, Reply
@@ -43,14 +44,32 @@ class HangingServer:
         return f"127.0.0.1:{self.server.port}"
 
 
+class ListingServer:
+    """A name server that lists one broker, and counts the requests."""
+
+    def __init__(self, broker: HangingServer) -> None:
+        self._broker = broker
+        self.requests = 0
+        self.server = RemotingServer({RequestCode.GET_BROKER_CLUSTER_INFO: self._handle}, "127.0.0.1", 0)
+
+    async def _handle(self, request: Command, peer: Peer) -> Reply:
+        self.requests += 1
+        brokers = {"b": {"cluster": "c", "brokerName": "b", "brokerAddrs": {"0": self._broker.addr}}}
+        return Reply(body=json.dumps({"brokerAddrTable": brokers, "clusterAddrTable": {"c": ["b"]}}).encode())
+
+
 class Scene:
     """A server, its state, and two pools that share it."""
 
-    def __init__(self, server: HangingServer) -> None:
+    def __init__(self, server: HangingServer, name_server: ListingServer) -> None:
         self.server = server
+        self.name_server = name_server
+        name_servers = [f"127.0.0.1:{name_server.server.port}"]
         self.clock = FakeClock()
         self.health = ServerHealth(self.clock)
-        self.pools = [GuardedPool(health=self.health, limit_ms=LIMIT_MS, clock=self.clock) for _ in range(2)]
+        self.pools = [
+            GuardedPool(name_servers, health=self.health, limit_ms=LIMIT_MS, clock=self.clock) for _ in range(2)
+        ]
 
     async def request(self, code: int = READ, *, timeout_ms: float = LIMIT_MS, pool: int = 0) -> Command:
         # Clocks of programs never stand still between two events.
@@ -66,8 +85,9 @@ class Scene:
 def play(story: Callable[[Scene], Awaitable[None]]) -> None:
     async def run() -> None:
         server = HangingServer()
-        async with server.server:
-            scene = Scene(server)
+        name_server = ListingServer(server)
+        async with server.server, name_server.server:
+            scene = Scene(server, name_server)
             async with scene.pools[0], scene.pools[1]:
                 await story(scene)
 
@@ -159,5 +179,49 @@ def test_a_refused_connection_is_no_silence() -> None:
         error = await scene.fails()
         assert isinstance(error, ConnectionLost)
         assert scene.health.silence(free) is None
+
+    play(story)
+
+
+def test_a_connection_that_was_dropped_for_a_silent_server_is_no_response() -> None:
+    """The probe of the second pool ends with the connection, because the first pool found out earlier."""
+
+    async def story(scene: Scene) -> None:
+        await scene.request()
+        await scene.request(pool=1)
+        scene.server.is_hanging = True
+        first = asyncio.create_task(scene.fails())
+        await asyncio.sleep(LIMIT_MS / 4000)
+        assert isinstance(await scene.fails(timeout_ms=LONG_MS, pool=1), ConnectionLost)
+        await first
+        await asyncio.sleep(0)
+        assert scene.health.silence(scene.server.addr) is not None
+
+    play(story)
+
+
+def test_only_servers_of_the_cluster_are_asked() -> None:
+    async def story(scene: Scene) -> None:
+        other = HangingServer()
+        async with other.server:
+            for _ in range(2):
+                with pytest.raises(NotRegistered, match="not asked: no name server lists it"):
+                    await scene.pools[0].request(other.addr, READ, timeout_ms=LIMIT_MS)
+        assert other.counts == {}
+        asked = scene.name_server.requests
+        await scene.request()
+        await scene.request()
+        assert scene.name_server.requests == asked  # the address is known
+
+    play(story)
+
+
+def test_without_a_name_server_unknown_servers_are_not_asked() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.name_server.server.__aexit__(None, None, None)
+        error = await scene.fails()
+        assert isinstance(error, ConnectionLost)
+        assert "no name server responded" in str(error)
+        assert scene.server.counts == {}
 
     play(story)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ariane.console.areas import message_body
 from ariane.console.areas.message_body import (
     HEX_BYTES,
     TEXT_BYTES,
@@ -95,11 +98,37 @@ json_values = st.recursive(
 
 @given(st.dictionaries(st.text(), json_values, max_size=5))
 def test_indenting_does_not_change_a_document(document: dict[str, Any]) -> None:
-    from ariane.console.areas.message_body import _indented
+    from ariane.console.areas.message_body import _indented, _parsed
 
-    indented = _indented(json.dumps(document).encode())
-    assert indented is not None
+    parsed = _parsed(json.dumps(document).encode())
+    assert parsed is not None
+    indented, written = _indented(parsed)
+    assert written is None
     assert json.loads(indented) == document
+
+
+def test_a_deep_document_with_many_members_is_written_only_as_far_as_it_is_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Indented as a whole, these 40 KB are 8 MB, and a body of 1 MiB takes minutes."""
+    pieces = 0
+
+    def count(value: object, depth: int) -> Iterator[tuple[str, str]]:
+        nonlocal pieces
+        for piece in write(value, depth):
+            pieces += depth == 0
+            yield piece
+
+    write = message_body._pieces
+    monkeypatch.setattr(message_body, "_pieces", count)
+    view = body_view(message(b"[" * 150 + b"1," * 20_000 + b"1" + b"]" * 150))
+    assert (view.format, view.is_truncated, len(view.content)) == ("json", True, message_body.TEXT_BYTES)
+    assert 0 < pieces < 2_000
+
+
+def test_a_document_that_is_nested_too_deeply_is_text() -> None:
+    depth = message_body.JSON_DEPTH + 2
+    assert body_view(message(b"[" * depth + b"1" + b"]" * depth)).formats == ["text", "hex"]
 
 
 @given(st.binary(max_size=3_000))

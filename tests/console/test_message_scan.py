@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import bisect
 import itertools
 
 import msgspec
@@ -34,6 +35,18 @@ def all_pages(queues: Queues, selection: MessageFilter, **budget: float) -> list
             return pages
         assert until_ms is None or page.complete_since_ms < until_ms, "a page covered no time"
         until_ms = page.complete_since_ms
+
+
+@given(st.lists(st.integers(0, 12), max_size=40).map(sorted), st.integers(-1, 14), st.integers(-1, 14))
+def test_the_bounds_of_a_time_range_are_exact(times: list[int], begin_ms: int, end_ms: int) -> None:
+    queues = Queues([(time_ms, b"", "") for time_ms in times])
+
+    async def bounds() -> tuple[int, int]:
+        (at,) = await queues.locate_queues("orders")
+        return await queues.exact_time_bounds(at, begin_ms, end_ms)
+
+    begin, end = bisect.bisect_left(times, begin_ms), bisect.bisect_left(times, end_ms)
+    assert asyncio.run(bounds()) == (begin, max(begin, end))
 
 
 messages = st.tuples(st.integers(0, 3), st.sampled_from([b"red", b"blue"]), st.sampled_from(["", "new"]))

@@ -1,7 +1,7 @@
 """Delivery rates of a consumer group, server by server: masters and slaves, over the last minute and the last hour.
 
-    TOPIC_PUT_NUMS topic        masters                  messages stored for the group
-    GROUP_GET_NUMS topic@group  masters and slaves       messages delivered to the group
+    STORED     masters               messages stored for the group
+    DELIVERED  masters and slaves    messages delivered to the group
 
 A slave counts the messages that it delivers. While slaves serve the reads, the masters' counters are 0: only the sum is the
 group's rate. [StatsAllSubCommand, ConsumerProgressSubCommand]
@@ -12,13 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from ariane.cluster.connection import BrokerServer, BrokerUnavailable, ClusterConnection
-from ariane.errors import ReplyError
-from ariane.protocol import fastjson
-from ariane.protocol.codes import RequestCode, ResponseCode
-from ariane.protocol.requests.stats import BrokerStatsData, BrokerStatsItem, ViewBrokerStats
-
-STORED, DELIVERED = "TOPIC_PUT_NUMS", "GROUP_GET_NUMS"  # statistics of a topic, and of topic@group
+from ariane.cluster.broker_statistics import DELIVERED, STORED, BrokerStatisticOperations
+from ariane.cluster.connection import BrokerServer, BrokerUnavailable
+from ariane.protocol.requests.stats import BrokerStatsData
 
 
 class WindowRates(NamedTuple):
@@ -66,7 +62,7 @@ class GroupRates(NamedTuple):
         return None if any(not missing.addr for missing in self.unavailable) else add_rates(parts)
 
 
-class GroupRateOperations(ClusterConnection):
+class GroupRateOperations(BrokerStatisticOperations):
     """Delivery rates of consumer groups."""
 
     async def group_rates(self, group: str, topics: Sequence[str]) -> GroupRates:
@@ -85,8 +81,9 @@ class GroupRateOperations(ClusterConnection):
             stored, delivered = WindowRates(0.0, 0.0), WindowRates(0.0, 0.0)
             for topic in topics:
                 if server.is_master:
-                    stored = _plus(stored, await self._statistic_of(server, STORED, topic))
-                delivered = _plus(delivered, await self._statistic_of(server, DELIVERED, f"{topic}@{group}"))
+                    stored = _plus(stored, _window_rates(await self.broker_statistic(server, STORED, topic)))
+                part = await self.broker_statistic(server, DELIVERED, f"{topic}@{group}")
+                delivered = _plus(delivered, _window_rates(part))
             return stored, delivered
 
         answers = await self.ask_all(servers, ask)
@@ -100,17 +97,6 @@ class GroupRateOperations(ClusterConnection):
             tuple(ServerRates(server, *rates.get(server, (None, None))) for server in servers),
             (*(BrokerUnavailable(name, "", "no master is registered") for name in masterless), *answers.unavailable),
         )
-
-    async def _statistic_of(self, server: BrokerServer, name: str, key: str) -> WindowRates:
-        try:
-            answer = await self.request(server.addr, RequestCode.VIEW_BROKER_STATS_DATA, ViewBrokerStats(name, key))
-        except ReplyError as error:
-            # Brokers create a statistic with its first event.
-            if error.code == ResponseCode.SYSTEM_ERROR and "not exist" in (error.remark or ""):
-                return WindowRates(0.0, 0.0)
-            raise
-        data = fastjson.decode(answer.body, BrokerStatsData)
-        return WindowRates(data.stats_minute.tps, _hour_tps(data.stats_minute, data.stats_hour))
 
 
 def add_rates(parts: Iterable[WindowRates | None]) -> WindowRates | None:
@@ -128,6 +114,7 @@ def _plus(first: WindowRates, second: WindowRates) -> WindowRates:
     return WindowRates(first.minute + second.minute, hour)
 
 
-def _hour_tps(minute: BrokerStatsItem, hour: BrokerStatsItem) -> float | None:
+def _window_rates(data: BrokerStatsData) -> WindowRates:
+    minute, hour = data.stats_minute, data.stats_hour
     # The hour is sampled every ten minutes. Before the second sample it lacks what the last minute already has.
-    return None if hour.sum < minute.sum else hour.tps
+    return WindowRates(minute.tps, None if hour.sum < minute.sum else hour.tps)

@@ -124,7 +124,8 @@ class QueueReadOperations(ClusterConnection):
     async def exact_time_bounds(self, at: QueueServer, begin_ms: int | None, end_ms: int | None) -> tuple[int, int]:
         """Return the offset of the first message stored at `begin_ms` or later, and that of the first stored at `end_ms` or later.
 
-        `time_bounds` returns the last message for a time after it, as Java does: a range that ends in the future lacks it.
+        `time_bounds` returns what brokers respond: the last message for a time after it, and in 4.9.4 the nearest message on
+        either side, of several messages of one ms any.
         """
         first, stop = await self.queue_bounds(at)
         begin = first if begin_ms is None else await self._first_since(at, begin_ms, (first, stop))
@@ -132,13 +133,22 @@ class QueueReadOperations(ClusterConnection):
         return begin, max(begin, end)
 
     async def _first_since(self, at: QueueServer, time_ms: int, bounds: tuple[int, int]) -> int:
-        first, stop = bounds
-        if first >= stop:
-            return stop
-        offset = min(max(await self.offset_at(at, time_ms), first), stop - 1)
-        page = await self.pull(at, offset, count=1)
-        is_before = bool(page.records) and page.records[0].store_ms < time_ms
-        return offset + 1 if is_before else offset
+        low, high = bounds  # the offset is one of these, or between them
+        if low >= high:
+            return high
+        # Usually two messages decide: the one that the broker found, and its neighbour. The steps grow for many of one ms.
+        probe, step = await self.offset_at(at, time_ms), 1
+        while low < high:
+            probe = min(max(probe, low), high - 1)
+            page = await self.pull(at, probe, count=1)
+            if page.records and page.records[0].store_ms < time_ms:
+                low = probe + 1
+                probe += step
+            else:
+                high = probe
+                probe -= step
+            step *= 2
+        return low
 
     async def pull(
         self,

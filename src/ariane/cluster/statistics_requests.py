@@ -20,6 +20,7 @@ from typing import TypeVar
 
 import msgspec
 
+from ariane.cluster.broker_statistics import is_uncounted
 from ariane.errors import ProtocolError, ReplyError
 from ariane.model.topic import TopicConfig
 from ariane.net.name_servers import Requester
@@ -140,7 +141,7 @@ class StatisticsRequests:
     async def minute_statistic(self, name: str, key: str) -> BrokerStatsItem | None:
         """Return the last minute of a statistic; NOT_COUNTED if the broker does not have it."""
         answer = await self.request(RequestCode.VIEW_BROKER_STATS_DATA, ViewBrokerStats(name, key))
-        if answer.code == ResponseCode.SYSTEM_ERROR and "not exist" in (answer.remark or ""):
+        if is_uncounted(answer.code, answer.remark):
             return NOT_COUNTED
         data = self._decode(answer, BrokerStatsData, f"{name} of {key}")
         return None if data is None else data.stats_minute

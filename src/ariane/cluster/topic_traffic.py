@@ -10,17 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from ariane.cluster.broker_statistics import DELIVERED, STORED, BrokerStatisticOperations
 from ariane.cluster.connection import BrokerServer, BrokerUnavailable, gather_bounded
 from ariane.cluster.group_lag import GroupLagOperations
 from ariane.cluster.topic_queries import TopicQueries, is_of_group
-from ariane.errors import ReplyError, RouteNotFound
-from ariane.protocol import fastjson
-from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.errors import RouteNotFound
 from ariane.protocol.requests.routing import MASTER_ID
-from ariane.protocol.requests.stats import BrokerStatsData, ViewBrokerStats
+from ariane.protocol.requests.stats import BrokerStatsData
 
 CONCURRENT_TOPICS = 16  # each asks all of its brokers about all of its groups at once
-PUTS, GETS = "TOPIC_PUT_NUMS", "GROUP_GET_NUMS"  # statistics of a topic, and of topic@group
 
 
 class Traffic(NamedTuple):
@@ -53,7 +51,7 @@ class TrafficReport(NamedTuple):
     unavailable: tuple[BrokerUnavailable, ...]
 
 
-class TrafficOperations(TopicQueries, GroupLagOperations):
+class TrafficOperations(TopicQueries, GroupLagOperations, BrokerStatisticOperations):
     """Traffic of topics."""
 
     async def fetch_traffic(self, topic: str | None = None) -> TrafficReport:
@@ -78,7 +76,7 @@ class TrafficOperations(TopicQueries, GroupLagOperations):
         """
         names = {data.broker_name for data in (await self.fetch_route(topic)).broker_datas}
         masters = [server for server in await self.select_brokers() if server.broker in names]
-        stored, unavailable = await self._statistic(PUTS, topic, masters)
+        stored, unavailable = await self._statistic(STORED, topic, masters)
         return stored, tuple(unavailable)
 
     async def _topic_traffic(self, topic: str) -> tuple[TopicTraffic | None, list[BrokerUnavailable]]:
@@ -92,12 +90,12 @@ class TrafficOperations(TopicQueries, GroupLagOperations):
             for number, addr in data.broker_addrs.items()
         ]
         masters = [server for server in servers if server.broker_id == MASTER_ID]
-        stored, unavailable = await self._statistic(PUTS, topic, masters)
+        stored, unavailable = await self._statistic(STORED, topic, masters)
         names, missing = await self.list_groups_of(topic, masters)
         unavailable += missing
         groups = []
         for group in names:
-            received, silent = await self._statistic(GETS, f"{topic}@{group}", servers)
+            received, silent = await self._statistic(DELIVERED, f"{topic}@{group}", servers)
             lag = await self.group_lag(group, topic)
             unavailable += [*silent, *lag.unavailable]
             groups.append(GroupTraffic(group, lag.total, received))
@@ -109,14 +107,7 @@ class TrafficOperations(TopicQueries, GroupLagOperations):
         """Return the sum of a statistic over these servers, and those that did not respond."""
 
         async def ask(server: BrokerServer) -> Traffic:
-            header = ViewBrokerStats(name, key)
-            try:
-                answer = await self.request(server.addr, RequestCode.VIEW_BROKER_STATS_DATA, header)
-            except ReplyError as error:
-                if error.code == ResponseCode.SYSTEM_ERROR and "not exist" in (error.remark or ""):
-                    return Traffic(0.0, 0)
-                raise
-            return _traffic(fastjson.decode(answer.body, BrokerStatsData))
+            return _traffic(await self.broker_statistic(server, name, key))
 
         answers = await self.ask_all(servers, ask)
         total = None if answers.unavailable or not servers else _sum(traffic for _, traffic in answers.values)

@@ -80,10 +80,10 @@ class ConsoleServices:
 async def open_services(settings: ConsoleSettings, *, clock: Clock = SYSTEM_CLOCK) -> AsyncIterator[ConsoleServices]:
     """Yield the services of a console; close connections and background tasks at the end."""
     sign = functools.partial(signing.sign, settings.credentials) if settings.credentials else None
-    health = ServerHealth(clock)
+    health, addresses = ServerHealth(clock), name_servers(settings.namesrv)
     async with (
-        GuardedPool(health=health, sign=sign, clock=clock) as peers,
-        LiveCluster(name_servers(settings.namesrv), health=health, sign=sign, clock=clock) as live,
+        GuardedPool(addresses, health=health, sign=sign, clock=clock) as peers,
+        LiveCluster(addresses, health=health, sign=sign, clock=clock) as live,
     ):
         services = ConsoleServices(settings=settings, peers=peers, live=live, clock=clock)
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
+from collections.abc import Iterator
 from typing import Literal
 
 from ariane.console.web.translation import gettext_noop
@@ -117,14 +118,13 @@ def body_view(message: ReceivedMessage, wanted: BodyFormat | None = None) -> Bod
     document = None
     if text is not None:
         formats.insert(0, "text")
-        document = _indented(body)
+        document = _parsed(body)
         if document is not None:
             formats.insert(0, "json")
     chosen = wanted if wanted in formats else formats[0]
     if chosen == "json" and document is not None:
-        # The whole document was parsed, but a long one is cut after indenting.
-        content = document[:TEXT_BYTES]
-        shown = len(body) if len(content) == len(document) else len(body) * len(content) // len(document)
+        content, written = _indented(document)
+        shown = len(body) if written is None else min(written, len(body) - 1)
     elif chosen == "text" and text is not None:
         content, shown = text, min(len(body), TEXT_BYTES)
     else:
@@ -190,17 +190,25 @@ def _is_visible(char: str) -> bool:
     return char not in BIDI_CONTROLS and unicodedata.category(char) not in ("Cc", "Cs", "Co", "Cn")
 
 
-def _indented(body: bytes) -> str | None:
-    """Return a JSON document with indentation; None if the body is not an object or array, or too large."""
+def _parsed(body: bytes) -> dict[str, object] | list[object] | None:
+    """Return a JSON document, numbers as `_Literal`; None if the body is not an object or array, too large or nested too deeply."""
     head = body[:64].lstrip()[:1]
     if head not in (b"{", b"[") or len(body) > JSON_BYTES:
         return None
     try:
         # Numbers are texts here: a float would lose the digits of a long one.
         document = json.loads(body, parse_float=_Literal, parse_int=_Literal, parse_constant=_Literal)
-        return _write(document, 0)
     except (ValueError, RecursionError):
         return None
+    return document if isinstance(document, dict | list) and not _is_deeper(document, JSON_DEPTH) else None
+
+
+def _is_deeper(document: object, limit: int) -> bool:
+    level = [document]
+    for _ in range(limit + 1):
+        items = (item for value in level for item in (value.values() if isinstance(value, dict) else value))  # type: ignore[attr-defined]
+        level = [item for item in items if isinstance(item, dict | list) and item]
+    return bool(level)
 
 
 class _Literal(str):
@@ -209,18 +217,36 @@ class _Literal(str):
     __slots__ = ()
 
 
-def _write(value: object, depth: int) -> str:
-    if depth > JSON_DEPTH:
-        raise ValueError("the document is nested too deeply")
-    inner, outer = "  " * (depth + 1), "  " * depth
+def _indented(document: object) -> tuple[str, int | None]:
+    """Return a document with indentation, at most TEXT_BYTES characters, and the bytes of what was written; None: all of it."""
+    pieces: list[str] = []
+    length = written = 0
+    for space, piece in _pieces(document, 0):
+        pieces += (space, piece)
+        length += len(space) + len(piece)
+        written += len(piece.encode(errors="surrogatepass"))
+        if length > TEXT_BYTES:
+            return "".join(pieces)[:TEXT_BYTES], written
+    return "".join(pieces), None
+
+
+def _pieces(value: object, depth: int) -> Iterator[tuple[str, str]]:
+    """Yield a document as pairs of white space and what follows it. A document of any size is written piece by piece."""
+    inner, outer = "\n" + "  " * (depth + 1), "\n" + "  " * depth
     if isinstance(value, dict) and value:
-        members = (f"{inner}{_quoted(name)}: {_write(item, depth + 1)}" for name, item in value.items())
-        return "{\n" + ",\n".join(members) + f"\n{outer}}}"
-    if isinstance(value, list) and value:
-        return "[\n" + ",\n".join(f"{inner}{_write(item, depth + 1)}" for item in value) + f"\n{outer}]"
-    if isinstance(value, _Literal):
-        return str(value)
-    return _quoted(value)
+        for number, (name, item) in enumerate(value.items()):
+            yield "", "," if number else "{"
+            yield inner, _quoted(name) + ": "
+            yield from _pieces(item, depth + 1)
+        yield outer, "}"
+    elif isinstance(value, list) and value:
+        for number, item in enumerate(value):
+            yield "", "," if number else "["
+            yield inner, ""
+            yield from _pieces(item, depth + 1)
+        yield outer, "]"
+    else:
+        yield "", str(value) if isinstance(value, _Literal) else _quoted(value)
 
 
 def _quoted(value: object) -> str:

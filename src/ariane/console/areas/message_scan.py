@@ -35,9 +35,7 @@ class QueueReader(Protocol):
 
     async def locate_queues(self, topic: str) -> list[QueueServer]: ...
 
-    async def queue_bounds(self, at: QueueServer) -> tuple[int, int]: ...
-
-    async def offset_at(self, at: QueueServer, time_ms: int) -> int: ...
+    async def exact_time_bounds(self, at: QueueServer, begin_ms: int | None, end_ms: int | None) -> tuple[int, int]: ...
 
     async def pull(self, at: QueueServer, offset: int, *, count: int, tags: str = ALL_TAGS) -> QueuePage: ...
 
@@ -162,15 +160,9 @@ class TopicScan:
 
     async def _open(self, at: QueueServer) -> _Cursor | None:
         """Return the range of a queue; None if its broker does not respond."""
-        since_ms, until_ms = self._selection.since_ms, self._selection.until_ms
+        selection = self._selection
         try:
-            first, stop = await self._reader.queue_bounds(at)
-            # Brokers return an offset near the instant: with equal times any of them, otherwise the nearest on either side.
-            # One ms earlier, and one offset later, the range contains all that match; others are dropped when they are read.
-            if since_ms is not None:
-                first = max(first, await self._reader.offset_at(at, since_ms - 1))
-            if until_ms is not None:
-                stop = min(stop, await self._reader.offset_at(at, until_ms) + 1)
+            first, stop = await self._reader.exact_time_bounds(at, selection.since_ms, selection.until_ms)
             cursor = _Cursor(at, first, stop)
             if cursor.unread:
                 # Queues without recent messages are then not read at all.

@@ -153,7 +153,7 @@ class LiveCluster:
     async def _poll(self) -> None:
         self._poll_loop = asyncio.get_running_loop()
         self._watching = asyncio.current_task()
-        async with GuardedPool(health=self._health, sign=self._sign, clock=self._clock) as peers:
+        async with GuardedPool(self._name_servers, health=self._health, sign=self._sign, clock=self._clock) as peers:
             self._watch = ClusterWatch(
                 peers=peers,
                 paced=PacedRequests(peers, CpuBudget(clock=self._clock)),
