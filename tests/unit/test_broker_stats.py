@@ -282,7 +282,7 @@ def test_a_rate_is_unknown_until_its_window_is_complete() -> None:
 )  # fmt: skip
 def test_a_put_is_counted_in_its_time_bucket(ms: float, label: str) -> None:
     puts = StoreStats()
-    puts.record_slow_put(ms)
+    puts.record_slow_puts(1, ms)
     minute = puts.roll_minute()
     assert dict(zip(LABELS, minute.coarse, strict=True)) == {item: int(item == label) for item in LABELS}
     assert f"{label}:1 " in minute.format_java()
@@ -293,13 +293,13 @@ def test_percentiles_are_interpolated_linearly_within_a_bucket() -> None:
     puts = StoreStats()
     puts.fast_puts = 900
     for _ in range(100):
-        puts.record_slow_put(105)  # the bucket from 100 to 110
+        puts.record_slow_puts(1, 105)  # the bucket from 100 to 110
     minute = puts.roll_minute()
     assert minute.percentile_ms(0.45) == 0.5
     assert minute.percentile_ms(0.99) == pytest.approx(109)
     assert minute.percentile_ms(0.999) == pytest.approx(109.9)
     assert StoreStats().roll_minute().percentile_ms(0.99) == 0.0
-    puts.record_slow_put(60_000)
+    puts.record_slow_puts(1, 60_000)
     assert puts.roll_minute().percentile_ms(1.0) == FINE_BOUNDS_MS[-1] == 10_000
     assert puts.put_max_ms == 60_000
 

@@ -8,7 +8,6 @@ The handler of single sends is the reference: each function here decides like on
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import msgspec
 
@@ -25,7 +24,7 @@ from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import ONE_WAY, RESPONSE, Int32
 from ariane.protocol.frame import BINARY_FORM, FRAME_MAX, JSON_FORM, PREFIX, PREFIX_SIZE, Frame
 from ariane.protocol.queue_entry import ENTRY, INDEX_KEY
-from ariane.protocol.record import FIXED_SIZE, encode_v4
+from ariane.protocol.record import encode_v4
 from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.messaging import LONG_NAMES, SendMessage
 
@@ -55,7 +54,7 @@ class _SendCommand(
 _decode_json = msgspec.json.Decoder(_SendCommand, strict=False).decode
 
 
-class _Send(NamedTuple):
+class _Send(msgspec.Struct, frozen=True, gc=False):
     """A frame that is a send, plain or not."""
 
     request: SendMessage  # decoded header fields
@@ -66,7 +65,7 @@ class _Send(NamedTuple):
     end: int  # of the frame, in the data
 
 
-class _Message(NamedTuple):
+class _Message(msgspec.Struct, frozen=True, gc=False):
     """A message of a plain send: a batch has several."""
 
     flag: int
@@ -84,7 +83,7 @@ class PythonSendEncoder:
     def __init__(self, settings: SendSettings) -> None:
         self._settings = settings
         self._fields = {"MSG_REGION": settings.region, "TRACE_ON": "true" if settings.trace_on else "false"}
-        self._json = _json_response(self._fields)
+        self._json = _json_response(self._fields, settings.store_host)
 
     def encode(
         self, data: bytes, position: int, born_host: bytes, log_end: LogEnd, next_offset: Callable[[str, int], int]
@@ -99,28 +98,22 @@ class PythonSendEncoder:
             if send is None:
                 break
             messages = _plain_messages(send, settings)
-            if not messages or (first := run.add(send.request, messages)) is None:
+            if not messages or (placed := run.add(send.request, messages)) is None:
                 break
             position = send.end
             sends += 1
             if not send.is_one_way:
-                responses.append(self._response(send, messages, *first))
+                responses.append(self._response(send, *placed))
         return SendRun(position, sends, b"".join(run.records), run.queue_entries(), run.keys(), b"".join(responses))
 
-    def _response(self, send: _Send, messages: list[_Message], offset: int, number: int) -> bytes:
-        """Return the response to messages that are stored from `offset` on, with numbers from `number` on."""
-        host, queue_id = self._settings.store_host, send.request.queue_id
-        message_id = ids.offset_message_id(host, offset)
-        if len(messages) > 1:
-            message_ids = [message_id]
-            for message in messages[:-1]:
-                offset += _record_size(send.request.topic.encode(), message)
-                message_ids.append(ids.offset_message_id(host, offset))
-            message_id = ",".join(message_ids)
-        if send.form == JSON_FORM:
-            header = self._json % (message_id.encode(), queue_id, number, send.opaque)
+    def _response(self, send: _Send, offsets: list[int], number: int) -> bytes:
+        """Return the response to messages that are stored at `offsets`, the first of them with `number`."""
+        queue_id = send.request.queue_id
+        if len(offsets) == 1 and send.form == JSON_FORM:
+            header = self._json % (offsets[0], queue_id, number, send.opaque)
             return PREFIX.pack(4 + len(header), len(header)) + header
-        fields = self._fields | {"msgId": message_id, "queueId": str(queue_id), "queueOffset": str(number)}
+        message_ids = ",".join([ids.offset_message_id(self._settings.store_host, offset) for offset in offsets])
+        fields = self._fields | {"msgId": message_ids, "queueId": str(queue_id), "queueOffset": str(number)}
         return commands.encode(0, opaque=send.opaque, flag=RESPONSE, fields=fields, form=send.form)[0]
 
 
@@ -131,15 +124,17 @@ class _RunBuilder:
         self, settings: SendSettings, born_host: bytes, log_end: LogEnd, next_offset: Callable[[str, int], int]
     ) -> None:
         self.records: list[bytes] = []  # next to each other in the log
-        self._settings = settings  # host and cluster in each record
+        self._store_host = settings.store_host  # of the broker, in each record
+        self._is_indexed = settings.is_indexed  # whether keys are wanted
         self._born_host = born_host  # of the client, in each record
-        self._offset, self._room, self._store_ms = log_end  # of the next record
+        self._offset, room, self._store_ms = log_end  # of the next record
+        self._end = self._offset + room  # no record may exceed this offset
         self._next_offset = next_offset  # called for the first record of each queue
         self._queues: dict[tuple[str, int], _OpenQueue] = {}  # by topic and queue id
         self._keyed: list[tuple[str, str, int, int]] = []  # what `KeyHashes` hashes
 
-    def add(self, request: SendMessage, messages: list[_Message]) -> tuple[int, int] | None:
-        """Add the messages of a send; return offset and number of the first, or None if they cannot be added."""
+    def add(self, request: SendMessage, messages: list[_Message]) -> tuple[list[int], int] | None:
+        """Add the messages of a send; return their offsets and the number of the first, or None if they cannot be added."""
         key = (request.topic, request.queue_id)
         queue = self._queues.get(key)
         if queue is None:
@@ -147,31 +142,28 @@ class _RunBuilder:
             if number < 0:
                 return None
             queue = self._queues[key] = _OpenQueue(request.topic, number)
-        topic = queue.topic_bytes
-        size = sum([_record_size(topic, message) for message in messages])
-        if size > self._room:
-            return None
-        first = self._offset, queue.next_offset
-        store_host, is_indexed = self._settings.store_host, self._settings.is_indexed
         reconsume_times = 0 if request.batch else request.reconsume_times or 0
-        offset, number = first
-        for message in messages:
+        first, offset, offsets, records = queue.next_offset, self._offset, [], []
+        for number, message in enumerate(messages, first):
             record = encode_v4(
-                topic, message.body, message.encoded, request.queue_id, number, offset, request.born_ms,
-                self._born_host, self._store_ms, store_host, message.flag, request.sys_flag, reconsume_times, 0,
+                queue.topic, message.body, message.encoded, request.queue_id, number, offset, request.born_ms,
+                self._born_host, self._store_ms, self._store_host, message.flag, request.sys_flag, reconsume_times, 0,
             )  # fmt: skip
-            self.records.append(record)
-            queue.entries.append(ENTRY.pack(offset, len(record), message.tags_code))
-            if is_indexed:
-                self._keyed.append((request.topic, message.properties, offset, self._store_ms))
+            offsets.append(offset)
+            records.append(record)
             offset += len(record)
-            number += 1
-        queue.next_offset = number
+        if offset > self._end:
+            return None
+        self.records += records
+        for message, record, start in zip(messages, records, offsets, strict=True):
+            queue.entries.append(ENTRY.pack(start, len(record), message.tags_code))
+            if self._is_indexed:
+                self._keyed.append((request.topic, message.properties, start, self._store_ms))
+        queue.next_offset += len(messages)
         queue.sends += 1
-        queue.size += size
+        queue.size += offset - self._offset
         self._offset = offset
-        self._room -= size
-        return first
+        return offsets, first
 
     def queue_entries(self) -> list[QueueRun]:
         return [
@@ -187,20 +179,16 @@ class _RunBuilder:
 class _OpenQueue:
     """What a run has appended to one queue so far."""
 
-    __slots__ = ("entries", "next_offset", "sends", "size", "topic_bytes")
+    __slots__ = ("entries", "next_offset", "sends", "size", "topic")
 
     def __init__(self, topic: str, next_offset: int) -> None:
-        self.topic_bytes = topic.encode()
+        self.topic = topic.encode()
         self.next_offset = next_offset
         self.entries: list[bytes] = []
         self.sends = self.size = 0
 
 
 _hash_keys = KeyHashes().hash_keys
-
-
-def _record_size(topic: bytes, message: _Message) -> int:
-    return FIXED_SIZE + len(topic) + len(message.body) + len(message.encoded)
 
 
 # --- frames ---
@@ -299,10 +287,11 @@ def _message(flag: int, body: bytes, property_map: dict[str, str], settings: Sen
 # --- responses ---
 
 
-def _json_response(fields: dict[str, str]) -> bytes:
-    """Return the header of a response as a format for message id, queue id, number and opaque."""
+def _json_response(fields: dict[str, str], store_host: bytes) -> bytes:
+    """Return the header of a response as a format for offset, queue id, number and opaque."""
     (frame,) = commands.encode(0, opaque=0, flag=RESPONSE, fields=fields)
     header = frame[PREFIX_SIZE:].replace(b"%", b"%%")
     end = header.rindex(b'},"flag":')
     rest = header[end:].replace(b'"opaque":0', b'"opaque":%d')
-    return header[:end] + b',"msgId":"%b","queueId":"%d","queueOffset":"%d"' + rest
+    message_id = store_host.hex().upper().encode() + b"%016X"
+    return header[:end] + b',"msgId":"' + message_id + b'","queueId":"%d","queueOffset":"%d"' + rest

@@ -166,20 +166,15 @@ class BrokerStats:
 
     def record_put_time(self, seconds: float) -> None:
         """Count a put that was answered after `seconds`, including waits."""
-        self.store_stats.put_s += seconds
-        if seconds < 0.001:
-            self.store_stats.fast_puts += 1
-        else:
-            self.store_stats.record_slow_put(seconds * 1000)
+        self.record_put_times(1, seconds)
 
     def record_put_times(self, puts: int, seconds: float) -> None:
         """Count puts that were answered together, each after `seconds`."""
+        self.store_stats.put_s += seconds * puts
         if seconds < 0.001:
-            self.store_stats.put_s += seconds * puts
             self.store_stats.fast_puts += puts
         else:
-            for _ in range(puts):
-                self.record_put_time(seconds)
+            self.store_stats.record_slow_puts(puts, seconds * 1000)
 
     def record_put_failure(self) -> None:
         """Count a put that failed."""

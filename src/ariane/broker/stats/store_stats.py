@@ -103,10 +103,10 @@ class StoreStats:
         # One per second; rates of the last 10 s, minute and ten minutes.
         self._samples: deque[StoreSample] = deque(maxlen=SAMPLES_MAX)
 
-    def record_slow_put(self, ms: float) -> None:
-        """Count a put that took a millisecond or longer."""
-        self._coarse[bisect_right(_LABEL_BOUNDS_MS, ms)] += 1
-        self._fine[bisect_left(FINE_BOUNDS_MS, ms)] += 1
+    def record_slow_puts(self, puts: int, ms: float) -> None:
+        """Count puts that each took a millisecond or longer."""
+        self._coarse[bisect_right(_LABEL_BOUNDS_MS, ms)] += puts
+        self._fine[bisect_left(FINE_BOUNDS_MS, ms)] += puts
         self.put_max_ms = max(self.put_max_ms, ms)
 
     def record_get_time(self, ms: float) -> None:
