@@ -8,20 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ariane.model import host
-from ariane.protocol.record import FIXED_SIZE, IDENTITY, MAGIC
-from ariane.store import queue_reader
-from ariane.store.consume_queue import BLANK, BLANK_SIZE, ENTRY, LOST_CODE
-from ariane.store.file_maps import FileMap
-from ariane.store.message_store import GetStatus, MessageStore, RecordDraft, RecordFilter, StoreConfig, open_store
-from ariane.store.pull_selection import (
+from ariane.kernels.pull_selection import (
     COLUMNS_MAX,
+    FileMap,
     PullLimits,
     gather_records,
     select_candidates,
     select_entries,
     select_messages,
 )
+from ariane.model import host
+from ariane.protocol.queue_entry import BLANK, BLANK_SIZE, ENTRY, LOST_CODE
+from ariane.protocol.record import FIXED_SIZE, IDENTITY, MAGIC
+from ariane.store import queue_reader
+from ariane.store.message_store import GetStatus, MessageStore, RecordDraft, RecordFilter, StoreConfig, open_store
 from ariane.testing.disk import FakeDisk
 
 HOST = host.pack("127.0.0.1", 10911)

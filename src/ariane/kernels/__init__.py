@@ -4,6 +4,7 @@
     send_encoder     received frames → records, queue entries, index keys, responses
     key_hashes       properties      → hashes of keys
     native           the same in `ariane_native`
+    pull_selection   queue entries, a map of the log → the body of a pull response
     implementation   ARIANE_IMPL     → one of both
 
 A turn is what one read of a socket brought. Each module has one interface and two implementations that return the same bytes: the

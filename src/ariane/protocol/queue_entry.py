@@ -12,4 +12,9 @@ from struct import Struct
 
 ENTRY = Struct(">qiq")
 ENTRY_SIZE = ENTRY.size
+# An entry without a record has this size; offset and code are 0.
+BLANK_SIZE = 2147483647
+BLANK = ENTRY.pack(0, BLANK_SIZE, 0)
+# The tags code of a lost record's entry: not the hash of a tag or an extended address, and neither is its low half.
+LOST_CODE = int.from_bytes(b"LOST", "big") << 32
 INDEX_KEY = Struct(">Iq")

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ariane.model.topic import SCHEDULE_TOPIC
-from ariane.protocol.queue_entry import ENTRY, ENTRY_SIZE
+from ariane.protocol.queue_entry import BLANK_SIZE, ENTRY, ENTRY_SIZE, LOST_CODE
 from ariane.store.check_report import ERROR, NOTE, WARNING, CheckFinding, inspect_files
-from ariane.store.consume_queue import BLANK_SIZE, LMQ_PREFIX, LOST_CODE
+from ariane.store.consume_queue import LMQ_PREFIX
 from ariane.store.dispatch import has_entry
 from ariane.store.files import OpenFiles
 from ariane.store.record_scanner import ScannedRecord, compute_tags_code

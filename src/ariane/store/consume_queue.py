@@ -17,17 +17,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ariane.model.topic import SCHEDULE_TOPIC
-from ariane.protocol.queue_entry import ENTRY, ENTRY_SIZE
+from ariane.protocol.queue_entry import BLANK, ENTRY, ENTRY_SIZE, LOST_CODE
 from ariane.protocol.record import FILLER_MAGIC, FILLER_SIZE, MAGIC, SIZE_AND_MAGIC
 from ariane.store.files import OpenFiles
 from ariane.store.record_scanner import NotARecord, parse_record
 from ariane.store.segments import Segments
 
-BLANK_SIZE = 2147483647
-BLANK = ENTRY.pack(0, BLANK_SIZE, 0)
-LOST_CODE = (
-    int.from_bytes(b"LOST", "big") << 32
-)  # not the hash of a tag or an extended address, and neither is its low half
 TAIL_ENTRIES = 256  # entries in memory per queue after trimming; up to twice as many before
 LMQ_PREFIX = "%LMQ%"  # Java's light queues contain entries of records of other topics
 

@@ -14,29 +14,11 @@ from __future__ import annotations
 import mmap
 import os
 import sys
-from typing import Protocol
 
 PAGE = mmap.PAGESIZE
 # Bytes that a map loads before it releases all its pages, which count as memory of the process.
 RESIDENT_MAX = 32 << 20
 _POPULATE_READ = 22  # MADV_POPULATE_READ of Linux 5.14, which the mmap module does not define
-
-
-class FileMap(Protocol):
-    """The bytes of one file in memory. Used by one thread."""
-
-    def load(self, start: int, stop: int) -> bool:
-        """Return whether the bytes from `start` to `stop` are in memory.
-
-        Slices within that range are safe until the thread does anything else: nothing else may happen between this call and them.
-        """
-        ...
-
-    def __getitem__(self, part: slice, /) -> bytes:
-        """Return bytes of the range that the last `load` returned True for."""
-        ...
-
-    def close(self) -> None: ...
 
 
 class MappedFile(mmap.mmap):

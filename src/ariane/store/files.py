@@ -16,7 +16,8 @@ from pathlib import PurePath
 from typing import ClassVar, NamedTuple, Protocol
 
 from ariane.errors import StoreError, StoreFull
-from ariane.store.file_maps import FileMap, map_file
+from ariane.kernels.pull_selection import FileMap
+from ariane.store.file_maps import map_file
 
 OPEN_FILES_MAX = 512  # open descriptors of the store; a usual process limit is 1024
 FILES_PER_MAP = 16  # a map takes a descriptor as well: so many open files allow one map

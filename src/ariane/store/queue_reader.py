@@ -13,7 +13,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 
-from ariane.protocol.queue_entry import ENTRY, ENTRY_SIZE
+from ariane.kernels.pull_selection import (
+    EXT_ADDRESS_MAX,
+    PullLimits,
+    SelectedMessages,
+    gather_records,
+    low_32,
+    select_candidates,
+    select_entries,
+    select_messages,
+)
+from ariane.protocol.queue_entry import BLANK_SIZE, ENTRY, ENTRY_SIZE, LOST_CODE
 from ariane.protocol.record import (
     FIXED_SIZE,
     I32,
@@ -26,17 +36,7 @@ from ariane.protocol.record import (
     store_ms_at,
 )
 from ariane.store.commit_log import CommitLog
-from ariane.store.consume_queue import BLANK_SIZE, LOST_CODE, ConsumeQueue
-from ariane.store.pull_selection import (
-    EXT_ADDRESS_MAX,
-    PullLimits,
-    SelectedMessages,
-    gather_records,
-    low_32,
-    select_candidates,
-    select_entries,
-    select_messages,
-)
+from ariane.store.consume_queue import ConsumeQueue
 from ariane.store.types import GetResult, GetStatus, RecordFilter, StoreConfig
 
 SCAN_BYTES = 16_000  # of entries examined by one read of few records: a rare tag must not need a pull per entry

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ariane.errors import ProtocolError, StoreError
-from ariane.protocol.queue_entry import ENTRY, ENTRY_SIZE
+from ariane.protocol.queue_entry import BLANK_SIZE, ENTRY, ENTRY_SIZE, LOST_CODE
 from ariane.protocol.record import Record, decode
 from ariane.store import corrupt_ranges
 from ariane.store.check_report import inspect_files
-from ariane.store.consume_queue import BLANK_SIZE, LOST_CODE
 from ariane.store.files import Disk, OpenFiles, ReadOnlyDisk
 from ariane.store.record_scanner import NotARecord, RecordScanner, read_record
 from ariane.store.segments import Segments

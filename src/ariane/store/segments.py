@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ariane.store.file_maps import FileMap
+from ariane.kernels.pull_selection import FileMap
 from ariane.store.files import OpenFiles
 
 NAME_DIGITS = 20

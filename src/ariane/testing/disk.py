@@ -19,7 +19,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from ariane.store.file_maps import FileMap
+from ariane.kernels.pull_selection import FileMap
 from ariane.store.files import Usage
 
 Change = tuple[int, bytes] | int  # a write at an offset, or a truncation to a size

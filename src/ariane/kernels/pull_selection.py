@@ -18,12 +18,10 @@ from functools import lru_cache
 from itertools import accumulate, repeat
 from operator import add
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from ariane.protocol.queue_entry import ENTRY, ENTRY_SIZE
+from ariane.protocol.queue_entry import BLANK_SIZE, ENTRY, ENTRY_SIZE, LOST_CODE
 from ariane.protocol.record import FIXED_SIZE, IDENTITY, MAGIC
-from ariane.store.consume_queue import BLANK_SIZE, LOST_CODE
-from ariane.store.file_maps import FileMap
 
 EXT_ADDRESS_MAX = -(2**31) - 1  # a tags code up to here is an address in a file of Java's: the tag is unknown
 # A map loads all bytes between the first record and the last. Beyond so many in all and for each record, single reads cost less;
@@ -32,6 +30,23 @@ SPAN_MIN, SPAN_PER_RECORD = 256 * 1024, 32 * 1024
 COLUMNS_MAX = 256  # entries that are unpacked in one step
 
 _identity = IDENTITY.unpack_from
+
+
+class FileMap(Protocol):
+    """The bytes of one file in memory. Used by one thread."""
+
+    def load(self, start: int, stop: int) -> bool:
+        """Return whether the bytes from `start` to `stop` are in memory.
+
+        Slices within that range are safe until the thread does anything else: nothing else may happen between this call and them.
+        """
+        ...
+
+    def __getitem__(self, part: slice, /) -> bytes:
+        """Return bytes of the range that the last `load` returned True for."""
+        ...
+
+    def close(self) -> None: ...
 
 
 class PullLimits(NamedTuple):
