@@ -183,7 +183,10 @@ class MessageStore:
         Raises:
             MessageRefused: the topic cannot have this queue.
         """
-        return self._queues.get_or_create(topic, queue_id).next_offset
+        queue = self._queues.get((topic, queue_id))
+        if queue is None or not queue.opened:
+            queue = self._queues.get_or_create(topic, queue_id)
+        return queue.next_offset
 
     def put_run(self, run: SendRun, store_ms: int) -> None:
         """Append the records of a run with one write: all of them or none.

@@ -84,7 +84,7 @@ class RecordAppender:
         offset = log.end
         log.append(run.records, store_ms)
         for topic, queue_id, entries, _, _ in run.queues:
-            queue = self._queues.get_or_create(topic, queue_id)
+            queue = self._queues.get((topic, queue_id)) or self._queues.get_or_create(topic, queue_id)
             count = len(entries) // ENTRY_SIZE
             queue.next_offset += count
             self.puts += count

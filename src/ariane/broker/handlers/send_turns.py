@@ -23,7 +23,7 @@ from ariane.kernels.implementation import send_encoder
 from ariane.kernels.send_turn import SendEncoder, SendRun, SendSettings, is_send
 from ariane.model.host import PACKED_V4
 from ariane.model.message import TIMER_DEL_UNIQKEY, TRAN_MSG
-from ariane.model.topic import PERM_WRITE, RETRY_PREFIX, SEND_FORBIDDEN
+from ariane.model.topic import PERM_WRITE, RETRY_PREFIX, SEND_FORBIDDEN, TopicConfig
 from ariane.net.flow_limits import ServerLimits
 from ariane.net.replies import Peer, ServedTurn
 from ariane.protocol import command as commands
@@ -36,6 +36,7 @@ from ariane.store.message_store import MessageStore
 # Messages with these properties need a decision: they are delayed, transactional, or cancel a timer.
 EXCEPTIONAL_PROPERTIES = frozenset({*DELAY_PROPERTIES, TRAN_MSG, TIMER_DEL_UNIQKEY})
 MULTI_TAG = "MULTI_TAG"
+PLAIN_TOPICS_MAX = 100_000  # remembered; beyond, all are decided about again
 SLOW_S = 0.001  # a run that took longer is judged by the limits for slow disks
 
 
@@ -72,6 +73,7 @@ class SendTurns:
         self._slaves = slaves  # None unless this is a SYNC_MASTER
         self._encoder: SendEncoder | None = None  # created for `_config` with the first send
         self._config: BrokerConfig | None = None  # a changed configuration needs another encoder
+        self._plain_topics: dict[str, TopicConfig] = {}  # as they were when they were found to be plain
 
     def serve(self, data: bytes, position: int, peer: Peer, waited_s: float) -> ServedTurn | None:
         """Serve the plain sends in `data` from `position` on. [TurnHandler.serve]"""
@@ -105,12 +107,16 @@ class SendTurns:
             return True
         if self._protection.refusal(self._clock.monotonic()) is not None:
             return True
-        return self._settings.current.sync_flush and self._changes.has_pending
+        config = self._settings.current
+        if config.start_accept_send_request_time_stamp > self._clock.now_ms():
+            return True
+        return config.sync_flush and self._changes.has_pending
 
     def _current_encoder(self) -> SendEncoder:
         config = self._settings.current
         if self._encoder is None or self._config is not config:
             self._config = config
+            self._plain_topics.clear()  # the broker's permission decides about ordered topics
             self._encoder = send_encoder(
                 SendSettings(
                     store_host=self._store_host,
@@ -127,14 +133,14 @@ class SendTurns:
 
     def _next_offset(self, name: str, queue_id: int) -> int:
         """Return the number of the next message of a queue, or -1 if `SendTargets` has to decide about a send to it."""
-        topic, config = self._topics.get(name), self._settings.current
-        if topic is None or queue_id >= max(topic.read_queue_nums, topic.write_queue_nums):
-            return -1
-        if topic.topic_filter_type == MULTI_TAG or (topic.order and not config.broker_permission & PERM_WRITE):
-            return -1
-        if name in SEND_FORBIDDEN or name.startswith(RETRY_PREFIX):
-            return -1
-        if config.start_accept_send_request_time_stamp > self._clock.now_ms():
+        topic = self._topics.get(name)
+        if topic is None or topic is not self._plain_topics.get(name):
+            if topic is None or not _is_plain(topic, self._settings.current.broker_permission):
+                return -1
+            if len(self._plain_topics) >= PLAIN_TOPICS_MAX:
+                self._plain_topics.clear()
+            self._plain_topics[name] = topic
+        if queue_id >= topic.write_queue_nums and queue_id >= topic.read_queue_nums:
             return -1
         try:
             return self._store.next_offset(name, queue_id)
@@ -175,6 +181,13 @@ class SendTurns:
         for topic, _, entries, sends, size in run.queues:
             stats.record_sends(topic, sends, len(entries) // ENTRY_SIZE, size)
         stats.record_put_times(run.sends, stats.timer() - started)
+
+
+def _is_plain(topic: TopicConfig, broker_permission: int) -> bool:
+    """Return whether sends to a topic need no decision of `SendTargets`."""
+    if topic.topic_filter_type == MULTI_TAG or (topic.order and not broker_permission & PERM_WRITE):
+        return False
+    return topic.topic_name not in SEND_FORBIDDEN and not topic.topic_name.startswith(RETRY_PREFIX)
 
 
 def _with_code(responses: bytes, code: ResponseCode, refusal: str | None = None) -> bytes:
