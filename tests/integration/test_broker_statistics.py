@@ -17,6 +17,7 @@ from ariane.cluster.admin import Admin
 from ariane.cluster.broker_runtime import BrokerRates
 from ariane.cluster.group_lag import GroupLagOperations
 from ariane.errors import ReplyError, RouteNotFound
+from ariane.kernels import implementation
 from ariane.model.message import MessageQueue
 from ariane.net.connection import Reply
 from ariane.net.connection_pool import ConnectionPool
@@ -309,7 +310,7 @@ def test_times_of_a_group_in_each_queue(tmp_path: Path) -> None:
 def test_a_broker_returns_its_runtime_info(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         early = await client.runtime()
-        assert early.keys() == RUNTIME_KEYS | {f"commitLogDiskRatio_{tmp_path}/commitlog"}
+        assert early.keys() == RUNTIME_KEYS | {f"commitLogDiskRatio_{tmp_path}/commitlog", "kernels"}
         assert (early["putMessageDistributeTime"], early["putTps"], early["getTotalTps"]) == (
             "null",
             "  ",
@@ -331,6 +332,7 @@ def test_a_broker_returns_its_runtime_info(tmp_path: Path) -> None:
         assert float(late["putMessageAverageSize"]) == int(late["commitLogMaxOffset"]) / 4
         assert late["runtime"].startswith("[ 0 days, 0 hours, 1 minutes, ")
         assert (late["dispatchBehindBytes"], late["brokerVersionDesc"]) == ("0", "V4_9_4")
+        assert late["kernels"] == implementation.selected().description
         known = await Admin(client.addr, peers=client.peers).fetch_runtime(client.addr)
         assert known.put_times is not None and sum(known.put_times.values()) == 2
         assert known.put_latency_99_ms is not None

@@ -43,6 +43,7 @@ from ariane.broker.transaction_check import TransactionChecker
 from ariane.broker.transaction_service import TransactionService
 from ariane.broker.write_protection import EXEMPT_CODES, WriteProtection, set_limits
 from ariane.clock import SYSTEM_CLOCK, Clock
+from ariane.kernels import implementation
 from ariane.model import host
 from ariane.net.connection import Handler
 from ariane.net.connection_pool import ConnectionPool
@@ -179,7 +180,14 @@ class Broker:
             slave_sync.start(
                 config, self._registration, self._tasks, self._copier(peers), self._replica, self._dispatcher.on_stored
             )
-        log.info("Broker %s listens on %s, store %s", config.broker_name, self.addr, config.store_path_root_dir)
+        kernels = implementation.selected().description
+        log.info(
+            "Broker %s listens on %s, store %s, kernels: %s",
+            config.broker_name,
+            self.addr,
+            config.store_path_root_dir,
+            kernels,
+        )
         if not is_loopback(config.bind_address):
             self._warn_of_open_ports(config)
 

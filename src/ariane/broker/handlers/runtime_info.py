@@ -13,6 +13,7 @@ from ariane.broker.stats.broker_stats import BrokerStats
 from ariane.broker.stats.stats_recorder import StatsRecorder
 from ariane.broker.stats.store_stats import RATE_S
 from ariane.clock import Clock
+from ariane.kernels import implementation
 from ariane.net.connection import Peer, Reply
 from ariane.protocol import fastjson, record
 from ariane.protocol.codes import VERSION
@@ -70,6 +71,7 @@ class RuntimeInfoHandler:
         return {
             "brokerVersion": str(VERSION),
             "brokerVersionDesc": VERSION_NAME,
+            "kernels": implementation.selected().description,
             "bootTimestamp": str(self._boot_ms),
             "runtime": _runtime(self._clock.now_ms() - self._boot_ms),
             "startAcceptSendRequestTimeStamp": str(self._settings.current.start_accept_send_request_time_stamp),
