@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ariane.kernels.pull_selection import (
@@ -66,6 +66,8 @@ class Bytes:
 
 
 @settings(max_examples=300, deadline=None)
+@example([(0, 200, 1), (1, 0, LOST_CODE), (2, BLANK_SIZE, 0), (3, 200, 1)], None, ALL._replace(count_max=1))
+@example([(0, 200, 1), (300, 200, 1), (600, 200, LOST_CODE)], None, ALL._replace(bytes_max=400))
 @given(
     st.lists(usual_entries, min_size=1, max_size=60) | st.lists(entries_of_any_kind, min_size=1, max_size=60),
     st.none() | st.frozensets(codes, min_size=1) | st.just(frozenset({1, 2})),
@@ -219,3 +221,30 @@ def test_usual_pulls_need_no_single_reads(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(queue_reader, "_read_spans", refuse)
     assert store.get("T", 0, 0, 5).status is GetStatus.FOUND
     assert store.get("T", 0, 0, 5, RecordFilter(accept=lambda record: True)).status is GetStatus.FOUND
+
+
+@pytest.mark.parametrize("disk_class", [FakeDisk, Unmapped])
+def test_records_far_from_each_other_are_read_one_by_one(
+    disk_class: type[FakeDisk], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = disk_class()
+    config = StoreConfig(root="/store", commit_log_size=4 << 20, consume_queue_size=2000)
+    store = open_store(config, disk, now_ms=lambda: 1, store_host=HOST)
+    for number in range(40):
+        body = bytes([number]) * (100_000 if number % 2 else 10)
+        store.put(RecordDraft(topic="T", queue_id=number % 2, body=body, born_ms=1, born_host=HOST))
+    store.flush()
+    store.dispatch_pending()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(queue_reader, "_read_spans", None)  # calling it would fail
+        result = store.get("T", 0, 0, 32)
+    assert (result.status, result.next_offset) == (GetStatus.FOUND, 20)
+    assert [record[88:98] for record in result.records] == [bytes([number]) * 10 for number in range(0, 40, 2)]
+
+    offset, _, _ = store.entries("T", 0, 3, 1)[0]
+    disk.contents(f"/store/commitlog/{0:020}")[offset + 5] ^= 1
+    result = store.get("T", 0, 0, 32)
+    assert (len(result.sizes), result.next_offset) == (19, 20)
+    assert [offset] == list(store._log.corrupt_records)
+    assert len([line for line in caplog.messages if "corrupt record" in line]) == 1

@@ -117,14 +117,20 @@ def _select_first(entries: bytes, codes: frozenset[int] | None, limits: PullLimi
     first = min(offsets)
     if first < log_start or first < recent_from or min(sizes) < FIXED_SIZE or max(sizes) == BLANK_SIZE:
         return None
-    if LOST_CODE in tags_codes if codes is None else not codes.issuperset(tags_codes):
+    if LOST_CODE in tags_codes or (codes is not None and not codes.issuperset(tags_codes)):
         return None
     if sum(sizes) > bytes_max:
         count = max(1, bisect_right(list(accumulate(sizes)), bytes_max))
         offsets, sizes = offsets[:count], sizes[:count]
     elif count == COLUMNS_MAX:
         return None  # there may be more
+    if count * ENTRY_SIZE < len(entries) and _is_removed(log_start, *ENTRY.unpack_from(entries, count * ENTRY_SIZE)):
+        return None  # removed entries are passed over although the response is full
     return Selection(offsets, sizes, count, offsets[-1], False)
+
+
+def _is_removed(log_start: int, offset: int, size: int, code: int) -> bool:
+    return offset < log_start or size == BLANK_SIZE or code == LOST_CODE
 
 
 @lru_cache(COLUMNS_MAX)
@@ -181,6 +187,9 @@ def gather_records(
         return None
     # Nothing between `load` and these slices may wait, write or call back.
     records = [log_map[offset : offset + size] for offset, size in zip([o - base for o in offsets], sizes, strict=True)]
-    if list(map(_identity, records)) != list(zip(sizes, repeat(MAGIC), offsets)):
-        return None
-    return b"".join(records)
+    return b"".join(records) if are_records(records, offsets, sizes) else None
+
+
+def are_records(data: Sequence[bytes], offsets: Sequence[int], sizes: Sequence[int]) -> bool:
+    """Return whether `data`, each of the length in `sizes`, are the records at `offsets`."""
+    return list(map(_identity, data)) == list(zip(sizes, repeat(MAGIC), offsets, strict=False))

@@ -1,7 +1,7 @@
 """Reads a queue: the records that a consumer gets, and the offset where it continues.
 
     entries ─► pull_selection.select_messages ─► body, from a map of the log
-                       └ None ─► select_entries ─► records, one pread per span of neighbours
+                       └ None ─► select_entries ─► records, one pread for each, or per span of neighbours
 
 Entries are read first, from memory at the tail. Offsets and statuses are Java's. A filter that needs the record (SQL92) gets each
 one before it counts; records are read ahead for it in spans, and one read examines a bounded number of bytes.
@@ -17,6 +17,7 @@ from ariane.kernels.pull_selection import (
     EXT_ADDRESS_MAX,
     PullLimits,
     SelectedMessages,
+    are_records,
     gather_records,
     low_32,
     select_candidates,
@@ -165,8 +166,25 @@ def _read(log: CommitLog, offsets: Sequence[int], sizes: Sequence[int]) -> list[
     log_map, base = log.segments.map(offsets[0]), offsets[0] - offsets[0] % log.size
     data = None if log_map is None else gather_records(log_map, base, log.size, offsets, sizes)
     if data is None:
-        return _read_spans(log, list(zip(offsets, sizes, strict=True)))
+        return _read_each(log, base, offsets, sizes) or _read_spans(log, list(zip(offsets, sizes, strict=True)))
     return [data[stop - size : stop] for stop, size in zip(accumulate(sizes), sizes, strict=True)]
+
+
+def _read_each(log: CommitLog, base: int, offsets: Sequence[int], sizes: Sequence[int]) -> list[bytes | None] | None:
+    """Return records far from each other, read one by one; None unless all are in the file at `base`, and valid."""
+    first, last = min(offsets), max(offsets)
+    if (
+        not base <= first <= last < base + log.size
+        or last - first < SPAN_GAP * len(offsets)
+        or not log.segments.has(base)
+    ):
+        return None
+    if min(sizes) < FIXED_SIZE or max(sizes) > SPAN_MAX:
+        return None
+    records = log.segments.read_each(base, offsets, sizes)
+    if sum(map(len, records)) < sum(sizes) or not are_records(records, offsets, sizes):
+        return None
+    return [*records]
 
 
 def _read_spans(log: CommitLog, positions: list[tuple[int, int]]) -> list[bytes | None]:

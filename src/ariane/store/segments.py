@@ -9,7 +9,7 @@ never shorter, except after a crash between two system calls (see `file_loading`
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ariane.kernels.pull_selection import FileMap
 from ariane.store.files import OpenFiles
@@ -74,6 +74,11 @@ class Segments:
         if path is None:
             return b""
         return self._disk.pread(self._files.get(path), min(length, self.size - position), position)
+
+    def read_each(self, base: int, offsets: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+        """Return so many bytes at each of `offsets`, all of them in the file that begins at `base`, which must exist."""
+        pread, handle = self._disk.pread, self._files.get(self._paths[base])
+        return [pread(handle, size, offset - base) for offset, size in zip(offsets, sizes, strict=True)]
 
     def map(self, offset: int) -> FileMap | None:
         """Return the map of the file that contains `offset`; None if there is no such file, or it cannot be mapped safely."""
