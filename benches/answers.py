@@ -9,11 +9,6 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 
-from ariane.protocol import command
-from ariane.protocol.codes import RequestCode
-from ariane.protocol.requests import encode_header
-from ariane.protocol.requests.messaging import QueueRef
-
 OPAQUE = 1_000_000_000  # ten digits, so that it can be replaced in place
 READ_MAX = 1 << 20
 
@@ -55,17 +50,6 @@ class Answers:
             at = end
         self._rest = [data[at:]] if at < size else []
         self._size = size - at
-
-
-def max_offset(connection: socket.socket, topic: str, queue: int) -> int:
-    """Return the offset of the next message of a queue; no other request may be in flight on the connection."""
-    asked = encode_header(QueueRef(topic, queue))
-    connection.sendall(b"".join(command.encode(RequestCode.GET_MAX_OFFSET, opaque=OPAQUE, flag=0, fields=asked)))
-    answers = Answers(connection)
-    while True:
-        for header, _ in answers.read():
-            accepted(header)
-            return number(header, b'"offset":"')
 
 
 def accepted(header: bytes) -> int:

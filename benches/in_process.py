@@ -1,12 +1,13 @@
-"""What a message costs inside the broker: the send and the pull path on a real broker's handlers, no socket anywhere.
+"""CPU time of a message inside the broker: the send and the pull path on a real broker's handlers, without sockets.
 
-    python benches/in_process.py [--path send|pull|both] [--size 1024] [--queues 4]
-        [--depth 128] [--count 50000] [--rounds 5] [--sync] [--profile]
+    [ARIANE_IMPL=native|python] python benches/in_process.py [--path send|pull|both] [--size 1024] [--queues 4]
+        [--depth 128] [--count 50000] [--rounds 5] [--sync] [--steps | --profile]
 
-The frames of benches/pipelined.py (or pulling.py) are fed to a Connection of ariane.net.connection as a socket would, `depth` in
-each read, with a transport that throws away what is written; the loop runs between reads, so that queue entries are derived and
-flushes happen. CPU time per message of the whole process is printed, of the cheapest round; with --profile also where it goes
-(cProfile makes small functions look dearer than they are). The last line is JSON with --json.
+Frames as the Java client sends them are fed to a Connection of ariane.net.connection as a socket would, `depth` in each read. The
+transport discards what is written; the loop runs between reads, so that queue entries are written and flushes happen. Printed is
+the CPU time per message of the whole process, of the cheapest round; with `--steps` also that of each step of a send, in rounds
+of their own; with `--profile` that of each function (cProfile makes small functions look dearer than they are). `--json` prints
+the result as the last line.
 """
 
 from __future__ import annotations
@@ -18,15 +19,17 @@ import io
 import json
 import pstats
 import resource
+import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from struct import Struct
 from typing import Any
 
 import uvloop
 
-import pipelined
-import pulling
 from answers import OPAQUE
 from ariane.broker.broker import Broker
 from ariane.broker.config import BrokerConfig
@@ -36,13 +39,24 @@ from ariane.protocol import command
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests import encode_header
 from ariane.protocol.requests.admin import CreateTopic
+from ariane.protocol.requests.messaging import SUBSCRIPTION, PullMessage, SendMessage
+from servers import environment
+from steps import StepTimes
 
+TOPIC = "InProcess"
 READ_MAX = 65536  # maximum size of a read from a socket
-PATH_SHOWN = 45
+FUNCTIONS_SHOWN = 45
+STEPS_COUNT, STEPS_ROUNDS = 100_000, 7
+SHORT_COUNT, SHORT_ROUNDS = 10_000, 2
+OFFSET = 100_000_000_000_000_000  # placeholder with the number of digits of the real offset
+PULLED = 32  # messages of a pull
+PREFIX = Struct(">iI")  # length, form 0 and header size
+# The properties that a Java producer sends.
+PROPERTIES = "KEYS\x01bench\x02UNIQ_KEY\x017F0000010A9F18B4AAC2000000000000\x02WAIT\x01true\x02TAGS\x01TagA"
 
 
 class Nowhere(asyncio.Transport):
-    """A transport that throws away what is written, once it has seen that it says SUCCESS."""
+    """A transport that checks the codes of what is written and discards it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +113,8 @@ def main() -> None:
     parser.add_argument(
         "--sync", action="store_true", help="flush synchronously: the next `depth` sends follow the responses"
     )
-    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--steps", action="store_true", help="measure the steps of a send, too")
+    parser.add_argument("--profile", action="store_true", help="print the functions that take most time")
     parser.add_argument("--json", action="store_true", help="print the result as the last line")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ariane-bench-") as place:
@@ -129,11 +144,37 @@ async def measure(place: Path, args: argparse.Namespace) -> dict[str, float]:
         rounds = [await timed(connection, transport, list(sends(args.count, args)), args) for _ in range(args.rounds)]
         if args.path != "pull":
             result |= cheapest(f"send {args.size} B", rounds, args.count)
+        if args.steps:
+            result |= await stepped(connection, transport, args)
         if args.path != "send":
             reads = list(pulls(args.count, args))
             rounds = [await timed(connection, transport, reads, args) for _ in range(args.rounds)]
             result |= cheapest(f"pull {args.size} B", rounds, args.count)
         return result
+
+
+async def stepped(connection: Connection, transport: Nowhere, args: argparse.Namespace) -> dict[str, float]:
+    """Return the CPU time of each step of a send in µs, of the cheapest round."""
+    cheapest_round: dict[str, float] = {}
+    for _ in range(args.rounds):
+        with StepTimes() as times:
+            user, system = await timed(connection, transport, list(sends(args.count, args)), args)
+        us = times.per_message_us(user + system, args.count)
+        if not cheapest_round or sum(us.values()) < sum(cheapest_round.values()):
+            cheapest_round = us
+    return {f"step: {name}": value for name, value in cheapest_round.items()}
+
+
+def measure_steps(implementation: str, *, is_short: bool) -> dict[str, float]:
+    """Return the steps of a send of 128 B in an implementation, measured in a process of its own."""
+    count, rounds = (SHORT_COUNT, SHORT_ROUNDS) if is_short else (STEPS_COUNT, STEPS_ROUNDS)
+    options = ["--path", "send", "--size", "128", "--count", str(count), "--rounds", str(rounds), "--steps", "--json"]
+    command = [sys.executable, __file__, *options]
+    done = subprocess.run(command, env=environment(implementation), stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"in_process.py with the {implementation} implementation ended with {done.returncode}")
+    result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return {name.removeprefix("step: "): value for name, value in result.items() if name.startswith("step: ")}
 
 
 def cheapest(name: str, rounds: list[tuple[float, float]], count: int) -> dict[str, float]:
@@ -145,7 +186,7 @@ def cheapest(name: str, rounds: list[tuple[float, float]], count: int) -> dict[s
 
 
 def connected(broker: Broker) -> tuple[Connection, Nowhere]:
-    """A connection of the broker's server that no socket belongs to."""
+    """Return a connection of the broker's server without a socket."""
     server = broker._server
     connection = Connection(1 << 40, server._handlers, is_server=True, limits=server.limits, turns=server.turns)
     transport = Nowhere()
@@ -156,7 +197,7 @@ def connected(broker: Broker) -> tuple[Connection, Nowhere]:
 async def timed(
     connection: Connection, transport: Nowhere, reads: list[bytes], args: argparse.Namespace
 ) -> tuple[float, float]:
-    """CPU seconds of serving `reads`, of the user and in the kernel."""
+    """Return the CPU seconds of serving `reads`, in user mode and in the kernel."""
     profile = cProfile.Profile() if args.profile else None
     began = resource.getrusage(resource.RUSAGE_SELF)
     if profile:
@@ -167,7 +208,7 @@ async def timed(
     ended = resource.getrusage(resource.RUSAGE_SELF)
     if profile:
         text = io.StringIO()
-        pstats.Stats(profile, stream=text).sort_stats("tottime").print_stats(PATH_SHOWN)
+        pstats.Stats(profile, stream=text).sort_stats("tottime").print_stats(FUNCTIONS_SHOWN)
         print(text.getvalue())
     return ended.ru_utime - began.ru_utime, ended.ru_stime - began.ru_stime
 
@@ -183,12 +224,12 @@ async def feed(connection: Connection, transport: Nowhere, reads: Iterator[bytes
 
 
 def topic(queues: int) -> bytes:
-    header = CreateTopic("InProcess", AUTO_CREATE_TOPIC, queues, queues, PERM_READ | PERM_WRITE)
+    header = CreateTopic(TOPIC, AUTO_CREATE_TOPIC, queues, queues, PERM_READ | PERM_WRITE)
     return b"".join(command.encode(RequestCode.UPDATE_AND_CREATE_TOPIC, opaque=1, flag=0, fields=encode_header(header)))
 
 
 def sends(count: int, args: argparse.Namespace) -> Iterator[bytes]:
-    frames = [pipelined.template("InProcess", queue, args.queues, args.size) for queue in range(args.queues)]
+    frames = [send_template(queue, args.queues, args.size) for queue in range(args.queues)]
     for first in range(0, count, args.depth):
         numbers = range(first, min(count, first + args.depth))
         yield b"".join(
@@ -196,10 +237,34 @@ def sends(count: int, args: argparse.Namespace) -> Iterator[bytes]:
         )
 
 
+def send_template(queue: int, queues: int, size: int) -> tuple[bytes, bytes]:
+    """Return the frame of a send, cut at its opaque."""
+    born_ms = int(time.time() * 1000)
+    header = SendMessage("in-process", TOPIC, AUTO_CREATE_TOPIC, queues, queue, 0, born_ms, 0, PROPERTIES, 0)
+    code, body = RequestCode.SEND_MESSAGE_V2, b"x" * size
+    frame = b"".join(command.encode(code, opaque=OPAQUE, flag=0, fields=encode_header(header), body=body))
+    before, _, after = frame.partition(str(OPAQUE).encode())
+    return before, after
+
+
 def pulls(count: int, args: argparse.Namespace) -> Iterator[bytes]:
-    headers = [pulling.template("InProcess", "in-process", queue) for queue in range(args.queues)]
-    for offset in range(0, count // args.queues, pulling.AT_ONCE):
-        yield b"".join(pulling.pull(header, offset, OPAQUE + queue) for queue, header in enumerate(headers))
+    headers = [pull_template(queue) for queue in range(args.queues)]
+    for offset in range(0, count // args.queues, PULLED):
+        yield b"".join(pull(header, offset, OPAQUE + queue) for queue, header in enumerate(headers))
+
+
+def pull_template(queue: int) -> bytes:
+    """Return the header of a pull as a format for offset and opaque."""
+    header = PullMessage("in-process", TOPIC, queue, OFFSET, PULLED, SUBSCRIPTION, 0, 0, "*", 0, None)
+    frame = b"".join(command.encode(RequestCode.PULL_MESSAGE, opaque=OPAQUE, flag=0, fields=encode_header(header)))
+    text = frame[PREFIX.size :].replace(b"%", b"%%")
+    return text.replace(b"%d" % OFFSET, b"%d").replace(b"%d" % OPAQUE, b"%d")
+
+
+def pull(header: bytes, offset: int, opaque: int) -> bytes:
+    """Return the frame of a pull at an offset."""
+    text = header % (offset, opaque)
+    return PREFIX.pack(4 + len(text), len(text)) + text
 
 
 if __name__ == "__main__":

@@ -1,87 +1,125 @@
 """Load by Java's own clients: the benchmark programs of rocketmq-example on the 4.9.4 client, through a name server.
 
-The newest example jar on Maven Central is 4.7.0; the programs are the same, the client they run on is 4.9.4's. The producer
-prints its rate every 10 s. The consumer's rate is read off the offsets that its pulls commit: a backlog is over long
-before it has printed twice.
+The newest example jar on Maven Central is 4.7.0; the programs are the same, the client they run on is 4.9.4's. They print every
+10 s only, so progress is read from the broker: the ends of queues for the producer, committed offsets for the consumer.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
-import statistics
 import time
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 from ariane.errors import ReplyError
 from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests import decode_header
-from ariane.protocol.requests.messaging import OffsetResponse, QueryConsumerOffset
+from ariane.protocol.requests.messaging import OffsetResponse, QueryConsumerOffset, QueueRef
 from ariane.testing import java
 from servers import Running, cpu_s
 
-LINE = re.compile(r"Send TPS: (\d+)")
-PRINT_EVERY_S = 10  # of the Java producer
 CONSUMER = "org.apache.rocketmq.example.benchmark.Consumer"
+CLIENT_JVM = ("-Xms1g", "-Xmx1g", "-Xmn256m")  # as in the runclass.sh of the benchmark programs
 POLL_S = 0.1
-COUNTED_FROM, COUNTED_TO = (
-    0.2,
-    0.9,
-)  # of the backlog: the first part warms up, the last has queues that are empty already
+START_S = 60  # until the producer's first message
+# Of the backlog: a consumer warms up with the first part of it, and reads the last part when some queues are already empty.
+COUNTED_FROM, COUNTED_TO = 0.2, 0.9
 
 
-def produced(running: Running, threads: int, size: int, seconds: int) -> tuple[float, float]:
-    """The median of the rates that the producer prints after its first, and the broker's CPU time per message in µs."""
-    args = ["-n", running.namesrv, "-w", str(threads), "-s", str(size)]
-    with java.start(java.BENCHMARK_PRODUCER, args) as producer:
-        deadline = time.monotonic() + max(seconds, 2 * PRINT_EVERY_S) + 5
-        rates: list[float] = []
-        used: list[float] = []
-        for line in producer.lines(deadline):
-            if match := LINE.search(line):
-                rates.append(float(match.group(1)))
-                used.append(cpu_s(running.pid))
-    if len(rates) < 2:
-        raise SystemExit(f"the Java producer printed {len(rates)} rates, at least 2 are needed")
-    sent = sum(rates[1:]) * PRINT_EVERY_S
-    return statistics.median(rates[1:]), (used[-1] - used[0]) / sent * 1e6
+class Progress(NamedTuple):
+    at: float  # time.perf_counter()
+    messages: int
+    cpu_s: float  # of the broker
 
 
-def consumed(running: Running, topic: str, queues: int, count: int, patience_s: float) -> tuple[float, float]:
-    """Messages a second that the benchmark consumer took of a backlog of `count`, and the broker's CPU per message in µs."""
+class Topic(NamedTuple):
+    name: str
+    queues: int
+
+
+def produced(
+    running: Running, topic: Topic, options: list[str], warm_s: float, measured_s: float
+) -> tuple[float, float]:
+    """Return the rate of the benchmark Producer after `warm_s`, and the broker's CPU time per message in µs."""
+    args = ["-n", running.namesrv, "-t", topic.name, *options]
+    with java.start(java.BENCHMARK_PRODUCER, args, jvm_args=CLIENT_JVM) as producer:
+        points = asyncio.run(production(running, topic, warm_s, measured_s))
+        if producer.process.poll() is not None:
+            raise SystemExit(f"the Java producer ended with {producer.process.returncode}")
+    return between(*points)
+
+
+def consumed(running: Running, topic: Topic, count: int, limit_s: float) -> tuple[float, float]:
+    """Return the rate of the benchmark Consumer in a backlog of `count`, and the broker's CPU time per message in µs."""
     group = (
         f"bench-{time.time_ns()}"  # an unknown group starts at the oldest message of a topic without deleted messages
     )
-    with java.start(CONSUMER, ["-n", running.namesrv, "-t", topic, "-g", group, "-p", "false"]) as consumer:
-        points = asyncio.run(progress(running, topic, group, queues, count, patience_s))
+    args = ["-n", running.namesrv, "-t", topic.name, "-g", group, "-p", "false"]
+    with java.start(CONSUMER, args, jvm_args=CLIENT_JVM) as consumer:
+        points = asyncio.run(consumption(running, topic, group, count, limit_s))
         if consumer.process.poll() is not None:
             raise SystemExit(f"the Java consumer ended with {consumer.process.returncode}")
-    (began, first, cpu_first), (ended, last, cpu_last) = points
-    return (last - first) / (ended - began), (cpu_last - cpu_first) / (last - first) * 1e6
+    return between(*points)
 
 
-async def progress(
-    running: Running, topic: str, group: str, queues: int, count: int, patience_s: float
-) -> tuple[tuple[float, int, float], tuple[float, int, float]]:
-    """Time, messages consumed and CPU time of the broker, at the two points of the backlog between which is counted."""
-    first: tuple[float, int, float] | None = None
-    deadline = time.monotonic() + patience_s
+def between(first: Progress, last: Progress) -> tuple[float, float]:
+    """Return messages per second and the broker's CPU time per message in µs between two points."""
+    messages = last.messages - first.messages
+    if messages <= 0:
+        raise SystemExit(f"no progress of the Java client in {last.at - first.at:.1f} s")
+    return messages / (last.at - first.at), (last.cpu_s - first.cpu_s) / messages * 1e6
+
+
+async def production(running: Running, topic: Topic, warm_s: float, measured_s: float) -> tuple[Progress, Progress]:
+    """Return the points between which the producer is measured."""
+    async with ConnectionPool() as peers:
+
+        async def messages() -> int:
+            return await total(topic, lambda queue: end_of(peers, running.addr, topic.name, queue))
+
+        before, deadline = await messages(), time.monotonic() + START_S
+        while await messages() == before:
+            if time.monotonic() > deadline:
+                raise SystemExit(f"the Java producer sent nothing to {topic.name} within {START_S} s")
+            await asyncio.sleep(POLL_S)
+        await asyncio.sleep(warm_s)
+        first = Progress(time.perf_counter(), await messages(), cpu_s(running.pid))
+        await asyncio.sleep(measured_s)
+        return first, Progress(time.perf_counter(), await messages(), cpu_s(running.pid))
+
+
+async def consumption(
+    running: Running, topic: Topic, group: str, count: int, limit_s: float
+) -> tuple[Progress, Progress]:
+    """Return the points of the backlog between which the consumer is measured."""
+    first: Progress | None = None
+    deadline = time.monotonic() + limit_s
     async with ConnectionPool() as peers:
         while time.monotonic() < deadline:
-            done = sum(
-                await asyncio.gather(*(committed(peers, running.addr, topic, group, queue) for queue in range(queues)))
+            done = await total(
+                topic, lambda queue: committed(peers, running.addr, QueryConsumerOffset(group, topic.name, queue))
             )
-            now = (time.perf_counter(), done, cpu_s(running.pid))
+            point = Progress(time.perf_counter(), done, cpu_s(running.pid))
             if first is None and done >= count * COUNTED_FROM:
-                first = now
+                first = point
             elif first is not None and done >= count * COUNTED_TO:
-                return first, now
+                return first, point
             await asyncio.sleep(POLL_S)
-    raise SystemExit(f"the Java consumer took {done} of {count} messages of {topic} within {patience_s:.0f} s")
+    raise SystemExit(f"the Java consumer read {done} of {count} messages of {topic.name} within {limit_s:.0f} s")
 
 
-async def committed(peers: ConnectionPool, addr: str, topic: str, group: str, queue: int) -> int:
-    header = QueryConsumerOffset(group, topic, queue)
+async def total(topic: Topic, offset: Callable[[int], Awaitable[int]]) -> int:
+    """Return the sum of an offset over all queues."""
+    return sum(await asyncio.gather(*(offset(queue) for queue in range(topic.queues))))
+
+
+async def end_of(peers: ConnectionPool, addr: str, topic: str, queue: int) -> int:
+    answer = await peers.request_ok(addr, RequestCode.GET_MAX_OFFSET, QueueRef(topic, queue), timeout_ms=10_000)
+    return decode_header(answer, OffsetResponse).offset
+
+
+async def committed(peers: ConnectionPool, addr: str, header: QueryConsumerOffset) -> int:
     try:
         answer = await peers.request_ok(addr, RequestCode.QUERY_CONSUMER_OFFSET, header, timeout_ms=10_000)
     except ReplyError as error:

@@ -1,4 +1,4 @@
-"""A broker to be measured, Java's or ours: started on a fresh store, and what its process has used of the machine.
+"""Start a broker on a fresh store, Java's or ours in one of its implementations; read the CPU time and memory of its process.
 
 CPU time is utime + stime of the whole process (every thread of it, the Java collector's and compiler's too). On a machine that
 does other work at the same time it is more reliable than rates, but it does not show that a second core was idle.
@@ -35,8 +35,13 @@ START_S = 60
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
+IMPLEMENTATIONS = ("native", "python")
+VARIABLE = "ARIANE_IMPL"
+SELECTED = "from ariane.kernels.implementation import selected; print(selected().description)"
+
+
 class Running(NamedTuple):
-    server: str  # java or ariane
+    server: str  # java, native, python; ariane: ours in the implementation that it selects
     addr: str
     pid: int
     start_s: float
@@ -45,7 +50,14 @@ class Running(NamedTuple):
 
 @contextlib.contextmanager
 def started(server: str, namesrv: str, place: Path, properties: Mapping[str, str] | None = None) -> Iterator[Running]:
-    """A broker with a fresh store, from its spawn to its first accepted message. Without `namesrv` ours registers nowhere."""
+    """Run a broker on a fresh store; measure the time from its spawn to its first accepted message.
+
+    Args:
+        server: `java`, an implementation of ours, or `ariane` for the one that it selects.
+        namesrv: Address of its name server; ours registers nowhere if it is empty.
+        place: Directory for its files.
+        properties: Settings in addition to those of all benches.
+    """
     port = java.free_port()
     properties = {**PATIENT, **(properties or {})}
     began = time.perf_counter()
@@ -63,13 +75,31 @@ def started(server: str, namesrv: str, place: Path, properties: Mapping[str, str
     }
     conf = place / "broker.conf"
     conf.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-    process = subprocess.Popen([sys.executable, "-m", "ariane.cli", "broker", "-c", str(conf)])
+    command = [sys.executable, "-m", "ariane.cli", "broker", "-c", str(conf)]
+    process = subprocess.Popen(command, env=environment(server))
     try:
         addr = f"127.0.0.1:{port}"
         yield Running(server, addr, process.pid, first_message(addr, began), namesrv)
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(60)
+
+
+def environment(server: str) -> dict[str, str]:
+    """Return the environment of a process of ours that runs in this implementation."""
+    return {**os.environ, VARIABLE: server} if server in IMPLEMENTATIONS else dict(os.environ)
+
+
+def describe_implementation(server: str) -> tuple[str, str]:
+    """Return the description of an implementation, and why it cannot run; one of them is empty."""
+    command = [sys.executable, "-c", SELECTED]
+    done = subprocess.run(command, env=environment(server), capture_output=True, text=True, check=False)
+    description = done.stdout.strip()
+    if done.returncode:
+        return "", (done.stderr.strip() or "no error message").splitlines()[-1]
+    if not description.startswith(server):
+        return "", f"{VARIABLE}={server} selects {description}"
+    return description, ""
 
 
 def first_message(addr: str, began: float) -> float:
@@ -103,6 +133,24 @@ def cpu_s(pid: int) -> float:
     """CPU time that a process has used so far; ticks of 10 ms."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) * TICK_S  # utime and stime, the 14th and 15th of the line
+
+
+def thread_cpu_s(pid: int) -> dict[str, float]:
+    """Return the CPU time of each thread of a process, by name and id: `main 17`."""
+    threads = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):  # the thread has ended
+            begin, _, rest = (task / "stat").read_text().rpartition(")")
+            fields = rest.split()
+            threads[f"{begin.partition('(')[2]} {task.name}"] = (int(fields[11]) + int(fields[12])) * TICK_S
+    return threads
+
+
+def machine_cpu_s() -> tuple[float, float]:
+    """Return the CPU time of all cores since the boot: all of it, and the idle part."""
+    fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
+    times = [int(field) * TICK_S for field in fields]
+    return sum(times), times[3] + times[4]  # idle and iowait
 
 
 def descendants(pid: int) -> list[int]:
