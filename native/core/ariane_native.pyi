@@ -1,6 +1,7 @@
 """Native core of Ariane. `ariane.kernels.implementation` decides whether it is used."""
 
 from collections.abc import Callable, Set
+from typing import Any
 
 INTERFACE_VERSION: int
 """Of the classes below; `ariane.kernels.implementation` expects one."""
@@ -37,3 +38,22 @@ class SendEncoder:
         log_end: tuple[int, int, int],
         next_offset: Callable[[str, int], int],
     ) -> _SendRun: ...
+
+class FileMap:
+    """`ariane.kernels.pull_selection.FileMap`: a file of the machine's disk. Linux only.
+
+    Raises OSError if the file cannot be mapped, ValueError for bytes that are not loaded and for a closed map.
+    """
+
+    def __init__(self, handle: int, size: int, resident_max: int) -> None: ...
+    def load(self, start: int, stop: int) -> bool: ...
+    def __getitem__(self, part: slice, /) -> bytes: ...
+    def close(self) -> None: ...
+
+_Limits = tuple[int, int, int, int, int, int]  # `ariane.kernels.pull_selection.PullLimits`
+_SelectedMessages = tuple[bytes, tuple[int, ...], int, int, bool]  # body, sizes, scanned, last, is_removed
+
+def select_messages(
+    entries: bytes, log_map: Any, base: int, size: int, codes: Set[int] | None, limits: _Limits
+) -> _SelectedMessages | None:
+    """`ariane.kernels.pull_selection.select_messages`. Reads a `FileMap` of this module without Python."""

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from ariane.kernels.implementation import select
+from ariane.kernels.pull_selection import FileMap
 from ariane.model import host
-from ariane.store import file_maps
+from ariane.store import file_maps, queue_reader
 from ariane.store.files import Disk, OpenFiles, SystemDisk
 from ariane.store.message_store import GetStatus, MessageStore, RecordDraft, StoreConfig, open_store
 from ariane.testing.disk import FakeDisk
@@ -32,7 +34,19 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "file")
 
 
-def mapped(path: str, size: int = SIZE) -> tuple[int, file_maps.MappedFile]:
+@pytest.fixture(autouse=True, params=["python", "native"])
+def core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run each test with the maps of both implementations."""
+    if request.param == "native":
+        pytest.importorskip(
+            "ariane_native", reason="ariane_native is not installed; ./ariane install builds it with cargo"
+        )
+    core = select(request.param)
+    for module in (file_maps, queue_reader):
+        monkeypatch.setattr(module, "selected", lambda: core)
+
+
+def mapped(path: str, size: int = SIZE) -> tuple[int, FileMap]:
     """Return a new file and its map; skip the test if this kernel can load no map."""
     handle = SystemDisk().create(path, size)
     file_map = file_maps.map_file(handle, size)
@@ -46,7 +60,7 @@ def test_a_map_has_what_pwrite_wrote_after_it(path: str) -> None:
 
     SystemDisk().pwrite(handle, b"written", 5000)
 
-    assert file_map.load(5000, 5007)
+    assert file_map.load(5000, 5010)
     assert file_map[5000:5007] == b"written"
     assert file_map[5007:5010] == bytes(3)
 
@@ -64,6 +78,18 @@ def test_a_map_has_what_follows_a_truncation_and_a_new_write(path: str) -> None:
     assert file_map.load(0, 6000)
     assert file_map[0:12] == b"formerform\0\0"
     assert file_map[4999:5006] == b"\0later\0"
+
+
+def test_a_closed_map_is_an_error(path: str) -> None:
+    handle, file_map = mapped(path)
+    os.close(handle)
+    assert file_map.load(0, 10)
+    file_map.close()
+    file_map.close()
+    with pytest.raises(ValueError, match="closed"):
+        file_map[0:10]
+    with pytest.raises(ValueError, match="closed"):
+        file_map.load(0, 10)
 
 
 def test_a_shorter_file_does_not_load(path: str) -> None:
@@ -86,7 +112,8 @@ def test_a_map_releases_its_pages_and_still_reads(path: str, monkeypatch: pytest
     for start in range(0, SIZE - 512, file_maps.PAGE):
         assert file_map.load(start, start + 512)
         assert file_map[start : start + 256] == bytes(range(256))
-        assert file_map._loaded <= file_maps.RESIDENT_MAX
+        if isinstance(file_map, file_maps.MappedFile):  # that of the native map is tested with it
+            assert file_map._loaded <= file_maps.RESIDENT_MAX
 
 
 def test_the_number_of_maps_is_bounded(tmp_path: Path) -> None:

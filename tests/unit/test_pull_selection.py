@@ -73,6 +73,8 @@ class Bytes:
     st.none() | st.frozensets(codes, min_size=1) | st.just(frozenset({1, 2})),
     limits,
 )
+@example([(0, 100, 1), (100, BLANK_SIZE, 0)], None, ALL._replace(count_max=1))
+@example([(0, 100, 1), (100, 100, LOST_CODE)], frozenset({1, LOST_CODE}), ALL)
 def test_entries_are_selected_as_one_by_one(
     entries: list[tuple[int, int, int]], wanted: frozenset[int] | None, limits: PullLimits
 ) -> None:

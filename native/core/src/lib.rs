@@ -4,13 +4,16 @@
 //! and the results are new objects. `None` and a stop mean "the slow path decides"; ValueError and TypeError mean that the
 //! caller is wrong; a panic becomes a RuntimeError, which never happens unless this crate has a bug.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)] // `file_map` allows it: its two lines have their proofs beside them
 
 pub mod batch;
+#[cfg(target_os = "linux")]
+pub mod file_map;
 pub mod header;
 pub mod index;
 pub mod json;
 pub mod properties;
+pub mod pull;
 pub mod record;
 pub mod response;
 pub mod run;
@@ -20,12 +23,16 @@ pub mod turn;
 #[pyo3::pymodule]
 mod ariane_native {
     use std::collections::HashSet;
+    use std::ops::Range;
     use std::panic::{catch_unwind, AssertUnwindSafe};
 
-    use pyo3::exceptions::{PyRuntimeError, PyValueError};
+    use pyo3::exceptions::{PyOverflowError, PyRuntimeError, PyValueError};
     use pyo3::prelude::*;
-    use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
+    use pyo3::types::{PyBytes, PyList, PySlice, PyString, PyTuple};
 
+    #[cfg(target_os = "linux")]
+    use crate::file_map;
+    use crate::pull::{self, LoadedBytes};
     use crate::record::Host;
     use crate::run::Run;
     use crate::turn;
@@ -110,6 +117,124 @@ mod ariane_native {
                 to_python(py, run)
             })
         }
+    }
+
+    /// A file in memory. The interface is that of `ariane.kernels.pull_selection.FileMap`.
+    #[cfg(target_os = "linux")]
+    #[pyclass]
+    struct FileMap(Option<file_map::FileMap>); // None once it is closed
+
+    #[cfg(target_os = "linux")]
+    #[pymethods]
+    impl FileMap {
+        #[new]
+        fn new(handle: i32, size: usize, resident_max: usize) -> PyResult<Self> {
+            Ok(Self(Some(file_map::FileMap::open(handle, size, resident_max)?)))
+        }
+
+        fn load(&mut self, start: usize, stop: usize) -> PyResult<bool> {
+            Ok(self.0.as_mut().ok_or_else(closed)?.load(start..stop))
+        }
+
+        fn __getitem__<'py>(&self, part: &Bound<'py, PySlice>) -> PyResult<Bound<'py, PyBytes>> {
+            let map = self.0.as_ref().ok_or_else(closed)?;
+            let (start, stop): (usize, usize) = (part.getattr("start")?.extract()?, part.getattr("stop")?.extract()?);
+            let size = stop.checked_sub(start).filter(|_| map.is_loaded(start, stop));
+            let size = size.ok_or_else(|| PyValueError::new_err(format!("Bytes {start} to {stop} are not loaded")))?;
+            PyBytes::new_with(part.py(), size, |bytes| {
+                map.copy(start, bytes);
+                Ok(())
+            })
+        }
+
+        fn close(&mut self) {
+            self.0 = None;
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    fn closed() -> PyErr {
+        PyValueError::new_err("The map is closed")
+    }
+
+    type Limits = (i64, i64, i64, i64, i64, i64);
+
+    /// Return `(body, sizes, scanned, last, is_removed)`, or None. The interface is that of
+    /// `ariane.kernels.pull_selection.select_messages`.
+    #[pyfunction]
+    fn select_messages<'py>(
+        entries: &[u8],
+        log_map: &Bound<'py, PyAny>,
+        base: i64,
+        size: usize,
+        codes: Option<&Bound<'py, PyAny>>,
+        limits: Limits,
+    ) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        let codes = codes.map(tags_codes).transpose()?;
+        let (log_start, recent_from, count_max, bytes_max, disk_count_max, disk_bytes_max) = limits;
+        let limits = pull::Limits { log_start, recent_from, count_max, bytes_max, disk_count_max, disk_bytes_max };
+        guarded(|| {
+            let py = log_map.py();
+            let Some(selection) = pull::select(entries, codes.as_ref(), &limits) else { return Ok(None) };
+            let places = &selection.places[..];
+            let body = if places.is_empty() {
+                PyBytes::new(py, b"")
+            } else {
+                let Some(span) = pull::span(places, base, size) else { return Ok(None) };
+                let Some(body) = gather(log_map, places, base, span)? else { return Ok(None) };
+                body
+            };
+            let sizes = PyTuple::new(py, places.iter().map(|place| place.size))?;
+            Ok(Some((body, sizes, selection.scanned, selection.last, selection.is_removed).into_pyobject(py)?))
+        })
+    }
+
+    fn tags_codes(codes: &Bound<'_, PyAny>) -> PyResult<pull::Codes> {
+        let mut numbers = Vec::new();
+        for code in codes.try_iter()? {
+            match code?.extract::<i64>() {
+                Ok(number) => numbers.push(number),
+                Err(error) if error.is_instance_of::<PyOverflowError>(codes.py()) => (), // no entry has this code
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(pull::Codes::new(numbers))
+    }
+
+    /// Return the body with the records at `places`; None unless all of them are in memory and valid.
+    fn gather<'py>(
+        log_map: &Bound<'py, PyAny>,
+        places: &[pull::Place],
+        base: i64,
+        span: Range<usize>,
+    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        #[cfg(target_os = "linux")]
+        if let Ok(map) = log_map.cast_exact::<FileMap>() {
+            let mut map = map.try_borrow_mut()?;
+            let map = map.0.as_mut().ok_or_else(closed)?;
+            return if map.load(span) { join(log_map.py(), places, base, map) } else { Ok(None) };
+        }
+        if !log_map.call_method1("load", (span.start, span.end))?.is_truthy()? {
+            return Ok(None);
+        }
+        let data = log_map.get_item(PySlice::new(log_map.py(), span.start as isize, span.end as isize, 1))?;
+        let data = data.cast::<PyBytes>()?;
+        join(log_map.py(), places, base, &pull::Copied { start: span.start, data: data.as_bytes() })
+    }
+
+    fn join<'py>(
+        py: Python<'py>,
+        places: &[pull::Place],
+        base: i64,
+        bytes: &impl LoadedBytes,
+    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let Some(size) = pull::verified_size(places, base, bytes) else { return Ok(None) };
+        let mut is_whole = false;
+        let body = PyBytes::new_with(py, size, |body| {
+            is_whole = pull::gather(places, base, bytes, body).is_some();
+            Ok(())
+        })?;
+        Ok(is_whole.then_some(body))
     }
 
     fn to_python<'py>(py: Python<'py>, run: &Run) -> PyResult<Bound<'py, PyTuple>> {

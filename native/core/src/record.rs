@@ -8,7 +8,7 @@
 //! queue entry: offset i64 | size i32 | tags code i64              key: hash u32 | offset i64
 //! ```
 
-const MAGIC: u32 = 0xDAA3_20A7;
+pub const MAGIC: u32 = 0xDAA3_20A7;
 const BODY_AT: usize = 88;
 pub const FIXED_SIZE: usize = 91; // everything except body, topic and properties
 pub const TOPIC_MAX: usize = 127; // bytes

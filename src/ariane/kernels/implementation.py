@@ -14,6 +14,7 @@ from typing import Protocol
 
 from ariane.errors import ConfigError
 from ariane.kernels.native import NativeCore, NativeUnavailable, NativeUnfit, load_native
+from ariane.kernels.pull_selection import FileMap, PullLimits, SelectedMessages, select_messages
 from ariane.kernels.send_encoder import PythonSendEncoder
 from ariane.kernels.send_turn import SendEncoder, SendSettings
 
@@ -36,6 +37,25 @@ class Implementation(Protocol):
         """Return an encoder of plain sends."""
         ...
 
+    def map_file(self, handle: int, size: int, resident_max: int) -> FileMap | None:
+        """Map a file that has at least `size` bytes; None if this implementation has no maps of its own.
+
+        Args:
+            handle: The open file; it may be closed afterwards.
+            size: Bytes to map.
+            resident_max: Bytes that are loaded before all pages are released.
+
+        Raises:
+            OSError: the file cannot be mapped.
+        """
+        ...
+
+    def select_messages(
+        self, entries: bytes, log_map: FileMap, base: int, size: int, codes: frozenset[int] | None, limits: PullLimits
+    ) -> SelectedMessages | None:
+        """Return the messages of one pull. [pull_selection.select_messages]"""
+        ...
+
 
 class PythonCore:
     """The Python implementation. [Implementation]"""
@@ -44,6 +64,14 @@ class PythonCore:
 
     def send_encoder(self, settings: SendSettings) -> SendEncoder:
         return PythonSendEncoder(settings)
+
+    def map_file(self, handle: int, size: int, resident_max: int) -> None:
+        return None
+
+    def select_messages(
+        self, entries: bytes, log_map: FileMap, base: int, size: int, codes: frozenset[int] | None, limits: PullLimits
+    ) -> SelectedMessages | None:
+        return select_messages(entries, log_map, base, size, codes, limits)
 
 
 @cache

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from ariane.kernels.pull_selection import FileMap, PullLimits, SelectedMessages, select_messages
 from ariane.kernels.send_encoder import PythonSendEncoder
 from ariane.kernels.send_turn import LogEnd, QueueRun, SendEncoder, SendRun, SendSettings
 
@@ -66,6 +67,28 @@ class NativeCore:
     def send_encoder(self, settings: SendSettings) -> SendEncoder:
         fallback = PythonSendEncoder(settings)
         return fallback if self._failure else NativeSendEncoder(self._module, settings, fallback, self._on_failure)
+
+    def map_file(self, handle: int, size: int, resident_max: int) -> FileMap | None:
+        """Map a file in native code, which copies records out of its own maps without Python. [Implementation.map_file]"""
+        if self._failure:
+            return None
+        file_map: FileMap = self._module.FileMap(handle, size, resident_max)
+        return file_map
+
+    def select_messages(
+        self, entries: bytes, log_map: FileMap, base: int, size: int, codes: frozenset[int] | None, limits: PullLimits
+    ) -> SelectedMessages | None:
+        """Return the messages of one pull, from a map of either implementation. [pull_selection.select_messages]"""
+        if self._failure:
+            return select_messages(entries, log_map, base, size, codes, limits)
+        try:
+            selected = self._module.select_messages(entries, log_map, base, size, codes, limits)
+        except RuntimeError as error:
+            # An error of `log_map` is raised once more here. Otherwise it was a panic of the native code.
+            messages = select_messages(entries, log_map, base, size, codes, limits)
+            self._on_failure(error)
+            return messages
+        return None if selected is None else SelectedMessages._make(selected)
 
     def _on_failure(self, error: RuntimeError) -> None:
         if not self._failure:

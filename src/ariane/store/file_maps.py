@@ -15,6 +15,9 @@ import mmap
 import os
 import sys
 
+from ariane.kernels.implementation import selected
+from ariane.kernels.pull_selection import FileMap
+
 PAGE = mmap.PAGESIZE
 # Bytes that a map loads before it releases all its pages, which count as memory of the process.
 RESIDENT_MAX = 32 << 20
@@ -40,12 +43,15 @@ class MappedFile(mmap.mmap):
         return True
 
 
-def map_file(handle: int, size: int) -> MappedFile | None:
+def map_file(handle: int, size: int) -> FileMap | None:
     """Map a file of `size` bytes; None if it is shorter, or if this system cannot load a map without the risk of a SIGBUS."""
     if sys.platform != "linux" or os.fstat(handle).st_size < size:
         return None
+    mapped: FileMap | None
     try:
-        mapped = MappedFile(handle, size, access=mmap.ACCESS_READ)
+        mapped = selected().map_file(handle, size, RESIDENT_MAX)
+        if mapped is None:
+            mapped = MappedFile(handle, size, access=mmap.ACCESS_READ)
     except OSError:  # no free descriptor or address space, or a file system without maps
         return None
     if not mapped.load(0, 1):

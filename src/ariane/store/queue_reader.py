@@ -1,6 +1,6 @@
 """Reads a queue: the records that a consumer gets, and the offset where it continues.
 
-    entries ─► pull_selection.select_messages ─► body, from a map of the log
+    entries ─► kernels: select_messages ─► body, from a map of the log
                        └ None ─► select_entries ─► records, one pread for each, or per span of neighbours
 
 Entries are read first, from memory at the tail. Offsets and statuses are Java's. A filter that needs the record (SQL92) gets each
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 
+from ariane.kernels.implementation import selected
 from ariane.kernels.pull_selection import (
     EXT_ADDRESS_MAX,
     PullLimits,
@@ -22,7 +23,6 @@ from ariane.kernels.pull_selection import (
     low_32,
     select_candidates,
     select_entries,
-    select_messages,
 )
 from ariane.protocol.queue_entry import BLANK_SIZE, ENTRY, ENTRY_SIZE, LOST_CODE
 from ariane.protocol.record import (
@@ -97,9 +97,10 @@ def _select(log: CommitLog, entries: bytes, limits: PullLimits, record_filter: R
         (offset,) = I64.unpack_from(entries)
         log_map = log.segments.map(offset)
         if log_map is not None:
-            selected = select_messages(entries, log_map, offset - offset % log.size, log.size, codes, limits)
-            if selected is not None:
-                return selected
+            base = offset - offset % log.size
+            messages = selected().select_messages(entries, log_map, base, log.size, codes, limits)
+            if messages is not None:
+                return messages
         selection = select_entries(entries, codes, limits)
     else:
         selection = select_candidates(_filter_records(log, entries, codes, accept), _ACCEPTED, limits)
