@@ -226,8 +226,8 @@ def test_entries_with_an_extended_tag_address_are_not_filtered_out(tmp_path, mon
 
     async def work(client: Client) -> None:
         await client.send(body=b"ours", TAGS="b")
-        monkeypatch.setattr("ariane.store.message_store.java_hash", lambda text: -(2**63) + 20)
-        await client.send(body=b"javas", TAGS="a")
+        monkeypatch.setattr("ariane.store.record_appender.java_hash", lambda text: -(2**63) + 20)
+        await client.send(body=b"javas", TAGS="a", WAIT="false")  # not a plain send, so the appender computes its code
         answer = await client.pull(expression="a")
         assert bodies(answer) == [b"javas"]
 
