@@ -344,6 +344,17 @@ def test_synchronous_sends_wait_together(flushed: bool) -> None:
     assert assert_same([b"".join(frames)], flushed=flushed) == 21
 
 
+def test_a_batch_that_repeats_long_properties_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "STORED_MAX", 20_000)
+    body = batch.encode([batch.BatchEntry(0, b"", "")] * 10)
+    fits, exceeds = (
+        send_frame(code=320, batch=True, body=body, property_text=f"x\x01{'v' * size}") for size in (1_900, 2_000)
+    )
+    outcome = serve([fits, exceeds], together=False)
+    assert outcome.responses.count(b'"code":0,') == outcome.responses.count(b'"code":13,') == 1
+    assert b"more than 20000 bytes" in outcome.responses
+
+
 def test_a_full_disk_refuses_each_send() -> None:
     frames = [send_frame(opaque) for opaque in range(5)]
     together, alone = outcomes([b"".join(frames)], room=600)

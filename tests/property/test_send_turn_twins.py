@@ -29,6 +29,7 @@ from ariane.broker.handlers.send_turns import EXCEPTIONAL_PROPERTIES
 from ariane.kernels.implementation import select
 from ariane.kernels.send_encoder import FRAMES_MAX
 from ariane.kernels.send_turn import LogEnd, SendEncoder, SendRun, SendSettings
+from ariane.protocol import batch
 
 pytest.importorskip("ariane_native", reason="ariane_native is not installed; ./ariane install builds it with cargo")
 
@@ -192,6 +193,17 @@ def test_a_wrong_caller_gets_an_error(
     with pytest.raises(error):
         compiled.encode(*change(values).values())
     assert compiled.encode(*values.values()).sends == 1  # type: ignore[arg-type]
+
+
+def test_a_batch_that_repeats_long_properties_is_refused() -> None:
+    body = batch.encode(
+        [batch.BatchEntry(0, b"", "")] * 2_200
+    )  # 48 kB, with properties of 30 kB that each message gets
+    frame = send_frame(batch=True, body=body, property_text=f"x\x01{'v' * 31_000}")
+    for name in ("python", "native"):
+        assert (
+            encode(encoder(name, header_max=2**18, body_max=2**22), frame, 0, LOG_END._replace(room=2**30)).sends == 0
+        )
 
 
 def test_a_position_beyond_the_data_is_an_empty_run() -> None:

@@ -17,7 +17,7 @@ use crate::response::{Response, ResponseWriter};
 use crate::run::{Run, Stop};
 
 pub const FRAMES_MAX: usize = 512; // of a run: about a millisecond
-const RECORDS_MAX: usize = 64 * 1024 * 1024; // bytes of a run; a batch repeats the properties of its request in each record
+const RECORDS_MAX: usize = 64 * 1024 * 1024; // bytes of a run; not more than `protocol.batch.STORED_MAX`
 const BATCH_PROPERTIES_MAX: usize = 16; // of the request of a batch: each is compared with each of every message
 const TRANSACTION_MASK: i32 = 0xC;
 

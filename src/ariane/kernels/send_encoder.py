@@ -253,6 +253,7 @@ def _plain_messages(send: _Send, settings: SendSettings) -> list[_Message] | Non
 
 def _batch_messages(body: bytes, common: dict[str, str], settings: SendSettings) -> list[_Message] | None:
     messages: list[_Message] = []
+    size = 0
     try:
         entries = batch.decode(body)
     except ProtocolError:
@@ -263,6 +264,9 @@ def _batch_messages(body: bytes, common: dict[str, str], settings: SendSettings)
         property_map.update(common)
         message = _message(entry.flag, entry.body, property_map, settings)
         if message is None:
+            return None
+        size += len(message.body) + len(message.properties)
+        if size > batch.STORED_MAX:
             return None
         messages.append(message)
     return messages

@@ -17,6 +17,10 @@ _START = Struct(">iiiii")
 _I16 = Struct(">h")
 OVERHEAD = _START.size + _I16.size
 
+# Bytes of bodies and properties that the messages of a batch are stored with. Each repeats the properties of the request, so a
+# frame of megabytes could otherwise fill the memory.
+STORED_MAX = 64 * 1024 * 1024
+
 
 class BatchEntry(NamedTuple):
     flag: int

@@ -227,6 +227,7 @@ class SendHandler:
             raise ProtocolError(f"a batch of {len(message.body)} bytes, at most {max_bytes} are allowed")
         _check_batch_entry(message.properties, request.sys_flag)
         cluster, sys_flag, drafts = self._settings.current.broker_cluster_name, _stored_sys_flag(message), []
+        size = 0
         for entry in batch.decode(message.body):
             # The properties of the request hold for each message of the batch and win over its own.
             property_map = properties.decode(entry.properties)
@@ -236,12 +237,18 @@ class SendHandler:
                 names = ", ".join(sorted(delays))
                 raise ProtocolError(f"{names}: the messages of a batch cannot be delayed; send them one by one")
             property_map[CLUSTER] = cluster
+            text = properties.join(property_map)
+            size += len(entry.body) + len(text)
+            if size > batch.STORED_MAX:
+                raise ProtocolError(
+                    f"a batch whose messages have more than {batch.STORED_MAX} bytes with the properties of the request"
+                )
             drafts.append(
                 RecordDraft(
                     topic=topic.topic_name,
                     queue_id=message.queue_id,
                     body=entry.body,
-                    properties=properties.join(property_map),
+                    properties=text,
                     tags=property_map.get(TAGS, ""),
                     flag=entry.flag,
                     sys_flag=sys_flag,
