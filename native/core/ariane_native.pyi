@@ -1,6 +1,6 @@
 """Native core of Ariane. `ariane.kernels.implementation` decides whether it is used."""
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 INTERFACE_VERSION: int
@@ -57,3 +57,15 @@ def select_messages(
     entries: bytes, log_map: Any, base: int, size: int, codes: Set[int] | None, limits: _Limits
 ) -> _SelectedMessages | None:
     """`ariane.kernels.pull_selection.select_messages`. Reads a `FileMap` of this module without Python."""
+
+class IndexSlots:
+    """`ariane.kernels.index_slots.IndexSlots`. Raises ValueError, TypeError, or MemoryError for too many slots."""
+
+    def __init__(self, count: int) -> None: ...
+    def newest(self, slot: int) -> int: ...
+    # entries, slots used
+    def link(self, keys: bytes, seconds: Sequence[tuple[int, int]], number: int) -> tuple[bytes, int]: ...
+    # length, slots used, last offset
+    def continue_chains(self, entries: bytes, number: int, bounds: tuple[int, int, bool]) -> tuple[int, int, int]: ...
+    def load(self, position: int, data: bytes) -> None: ...
+    def dump(self, position: int, size: int) -> bytes: ...

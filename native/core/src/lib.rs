@@ -17,6 +17,7 @@ pub mod pull;
 pub mod record;
 pub mod response;
 pub mod run;
+pub mod slots;
 pub mod turn;
 
 #[cfg(feature = "python")]
@@ -26,7 +27,7 @@ mod ariane_native {
     use std::ops::Range;
     use std::panic::{catch_unwind, AssertUnwindSafe};
 
-    use pyo3::exceptions::{PyOverflowError, PyRuntimeError, PyValueError};
+    use pyo3::exceptions::{PyIndexError, PyMemoryError, PyOverflowError, PyRuntimeError, PyValueError};
     use pyo3::prelude::*;
     use pyo3::types::{PyBytes, PyList, PySlice, PyString, PyTuple};
 
@@ -35,6 +36,7 @@ mod ariane_native {
     use crate::pull::{self, LoadedBytes};
     use crate::record::Host;
     use crate::run::Run;
+    use crate::slots;
     use crate::turn;
 
     /// Version of the interface to `ariane.kernels`, which must expect this one.
@@ -235,6 +237,82 @@ mod ariane_native {
             Ok(())
         })?;
         Ok(is_whole.then_some(body))
+    }
+
+    /// Return the number of items of `item_size` bytes whose first has this number.
+    fn whole(name: &str, size: usize, item_size: usize, number: i32) -> PyResult<usize> {
+        let count = size / item_size;
+        let has_numbers = i32::try_from(count).is_ok_and(|count| number >= 1 && number.checked_add(count).is_some());
+        if size % item_size == 0 && has_numbers {
+            return Ok(count);
+        }
+        let text = format!("Invalid {name} of {size} bytes from number {number}: expected {item_size} bytes each");
+        Err(PyValueError::new_err(text))
+    }
+
+    /// Slots of an index file. The interface is that of `ariane.kernels.index_slots.IndexSlots`.
+    #[pyclass]
+    struct IndexSlots(slots::IndexSlots);
+
+    #[pymethods]
+    impl IndexSlots {
+        #[new]
+        fn new(count: usize) -> PyResult<Self> {
+            let table =
+                slots::IndexSlots::new(count).map_err(|_| format!("No memory for {count} slots of an index file"));
+            Ok(Self(table.map_err(PyMemoryError::new_err)?))
+        }
+
+        fn newest(&self, slot: usize) -> PyResult<i32> {
+            self.0.newest(slot).ok_or_else(|| PyIndexError::new_err(format!("Invalid slot {slot} of an index file")))
+        }
+
+        /// Return `(entries, slots_used)`.
+        fn link<'py>(
+            &mut self,
+            py: Python<'py>,
+            keys: &[u8],
+            seconds: Vec<(usize, i32)>,
+            number: i32,
+        ) -> PyResult<(Bound<'py, PyBytes>, usize)> {
+            let timed = seconds.iter().fold(0, |sum: usize, (keys, _)| sum.saturating_add(*keys));
+            if timed != whole("keys", keys.len(), slots::KEY_SIZE, number)? {
+                let text = format!("Invalid seconds of {timed} keys: expected those of {} bytes of keys", keys.len());
+                return Err(PyValueError::new_err(text));
+            }
+            guarded(|| {
+                let (entries, slots_used) = self.0.link(keys, &seconds, number);
+                Ok((PyBytes::new(py, &entries), slots_used))
+            })
+        }
+
+        /// Return `(length, slots_used, last_offset)`.
+        fn continue_chains(
+            &mut self,
+            entries: &[u8],
+            number: i32,
+            bounds: (i64, i64, bool),
+        ) -> PyResult<(usize, usize, i64)> {
+            let (last_offset, offset_end, allows_zeros) = bounds;
+            whole("entries", entries.len(), slots::ENTRY_SIZE, number)?;
+            guarded(|| {
+                let bounds = slots::EntryBounds { last_offset, offset_end, allows_zeros };
+                let continued = self.0.continue_chains(entries, number, bounds);
+                Ok((continued.length, continued.slots_used, continued.last_offset))
+            })
+        }
+
+        fn load(&mut self, position: usize, data: &[u8]) -> PyResult<()> {
+            if self.0.load(position, data) {
+                return Ok(());
+            }
+            let text = format!("Invalid {} bytes at {position}: expected whole slots inside the table", data.len());
+            Err(PyValueError::new_err(text))
+        }
+
+        fn dump<'py>(&self, py: Python<'py>, position: usize, size: usize) -> Bound<'py, PyBytes> {
+            PyBytes::new(py, &self.0.dump(position, size))
+        }
     }
 
     fn to_python<'py>(py: Python<'py>, run: &Run) -> PyResult<Bound<'py, PyTuple>> {

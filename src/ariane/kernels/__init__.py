@@ -3,6 +3,7 @@
     send_turn        what a run of sends takes and returns: the interface of its encoders
     send_encoder     received frames → records, queue entries, index keys, responses
     key_hashes       properties      → hashes of keys
+    index_slots      hashes of keys  → entries of index files
     native           the same in `ariane_native`
     pull_selection   queue entries, a map of the log → the body of a pull response
     implementation   ARIANE_IMPL     → one of both

@@ -13,6 +13,7 @@ from functools import cache
 from typing import Protocol
 
 from ariane.errors import ConfigError
+from ariane.kernels.index_slots import IndexSlots, PythonIndexSlots
 from ariane.kernels.native import NativeCore, NativeUnavailable, NativeUnfit, load_native
 from ariane.kernels.pull_selection import FileMap, PullLimits, SelectedMessages, select_messages
 from ariane.kernels.send_encoder import PythonSendEncoder
@@ -56,6 +57,10 @@ class Implementation(Protocol):
         """Return the messages of one pull. [pull_selection.select_messages]"""
         ...
 
+    def index_slots(self, count: int) -> IndexSlots:
+        """Return `count` empty slots of an index file."""
+        ...
+
 
 class PythonCore:
     """The Python implementation. [Implementation]"""
@@ -72,6 +77,9 @@ class PythonCore:
         self, entries: bytes, log_map: FileMap, base: int, size: int, codes: frozenset[int] | None, limits: PullLimits
     ) -> SelectedMessages | None:
         return select_messages(entries, log_map, base, size, codes, limits)
+
+    def index_slots(self, count: int) -> IndexSlots:
+        return PythonIndexSlots(count)
 
 
 @cache
@@ -103,3 +111,8 @@ def select(choice: str) -> Implementation:
 def send_encoder(settings: SendSettings) -> SendEncoder:
     """Return an encoder of plain sends of the selected implementation."""
     return selected().send_encoder(settings)
+
+
+def index_slots(count: int) -> IndexSlots:
+    """Return empty slots of an index file of the selected implementation."""
+    return selected().index_slots(count)

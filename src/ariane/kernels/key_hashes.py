@@ -14,9 +14,9 @@ from collections.abc import Iterable, Sequence
 from ariane.model.hashes import string_hash
 from ariane.model.message import KEYS, TRANSACTION_MASK, TRANSACTION_ROLLBACK, UNIQ_KEY
 from ariane.protocol import properties as properties_text
+from ariane.protocol.queue_entry import INDEX_KEY
 
 Keyed = tuple[str, str, int, int]  # topic, properties, commit log offset, store time of a record that may have keys
-Hashed = tuple[int, int, int]  # hash of a key, commit log offset, store time
 
 KEY_SEPARATOR = " "
 PREFIXES_MAX = 4096  # cached prefixes per topic, and topics with cached prefixes
@@ -55,17 +55,18 @@ class KeyHashes:
     def __init__(self) -> None:
         self._topics: dict[str, dict[str, int]] = {}
 
-    def hash_keys(self, records: Sequence[Keyed]) -> list[Hashed]:
-        """Return `key_hash` of all `parse_keys` of all records, in their order."""
+    def hash_keys(self, records: Sequence[Keyed]) -> bytes:
+        """Return `key_hash` of all `parse_keys` of all records with the offset of the record (`INDEX_KEY`), in their order."""
         topics = self._topics
         if len(topics) > PREFIXES_MAX:
             topics.clear()
-        hashed: list[Hashed] = []
-        for topic, properties, offset, store_ms in records:
+        hashed: list[bytes] = []
+        pack = INDEX_KEY.pack
+        for topic, properties, offset, _ in records:
             position = properties.rfind(_UNIQUE)
             if position < 0:
                 if _KEYS in properties:
-                    hashed += [(key_hash(topic, key), offset, store_ms) for key in parse_keys(properties)]
+                    hashed += [pack(key_hash(topic, key), offset) for key in parse_keys(properties)]
                 continue
             end = properties.find(_PAIR_END, position)
             key = properties[position + _UNIQUE_SIZE : end] if end > 0 else properties[position + _UNIQUE_SIZE :]
@@ -78,17 +79,17 @@ class KeyHashes:
             try:
                 value = head + _HIGH[key[-4:-2]] + _LOW[key[-2:]] & 0xFFFFFFFF
             except KeyError:  # not a unique id of a known client
-                hashed += [(key_hash(topic, key), offset, store_ms) for key in parse_keys(properties)]
+                hashed += [pack(key_hash(topic, key), offset) for key in parse_keys(properties)]
                 continue
             if position and properties[position - 1] != _PAIR_END:  # the end of another property name
-                hashed += [(key_hash(topic, key), offset, store_ms) for key in parse_keys(properties)]
+                hashed += [pack(key_hash(topic, key), offset) for key in parse_keys(properties)]
                 continue
             if value >= 0x8000_0000:
                 value = 0x1_0000_0000 - value if value > 0x8000_0000 else 0
-            hashed.append((value, offset, store_ms))
+            hashed.append(pack(value, offset))
             if _KEYS in properties:
-                hashed += [(key_hash(topic, word), offset, store_ms) for word in _words(properties) if word != key]
-        return hashed
+                hashed += [pack(key_hash(topic, word), offset) for word in _words(properties) if word != key]
+        return b"".join(hashed)
 
     @staticmethod
     def _prefix_hash(heads: dict[str, int], topic: str, key: str) -> int:

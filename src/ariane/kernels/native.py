@@ -10,6 +10,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from ariane.kernels.index_slots import IndexSlots, PythonIndexSlots
+from ariane.kernels.native_slots import NativeIndexSlots
 from ariane.kernels.pull_selection import FileMap, PullLimits, SelectedMessages, select_messages
 from ariane.kernels.send_encoder import PythonSendEncoder
 from ariane.kernels.send_turn import LogEnd, QueueRun, SendEncoder, SendRun, SendSettings
@@ -89,6 +91,11 @@ class NativeCore:
             self._on_failure(error)
             return messages
         return None if selected is None else SelectedMessages._make(selected)
+
+    def index_slots(self, count: int) -> IndexSlots:
+        if self._failure or not hasattr(self._module, "IndexSlots"):  # a build of interface 1 before it had this class
+            return PythonIndexSlots(count)
+        return NativeIndexSlots(self._module, count, self._on_failure)
 
     def _on_failure(self, error: RuntimeError) -> None:
         if not self._failure:

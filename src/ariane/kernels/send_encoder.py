@@ -23,7 +23,7 @@ from ariane.protocol import properties as properties_text
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import ONE_WAY, RESPONSE, Int32
 from ariane.protocol.frame import BINARY_FORM, FRAME_MAX, JSON_FORM, PREFIX, PREFIX_SIZE, Frame
-from ariane.protocol.queue_entry import ENTRY, INDEX_KEY
+from ariane.protocol.queue_entry import ENTRY
 from ariane.protocol.record import encode_v4
 from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.messaging import LONG_NAMES, SendMessage
@@ -173,7 +173,7 @@ class _RunBuilder:
         ]
 
     def keys(self) -> bytes:
-        return b"".join([INDEX_KEY.pack(value, offset) for value, offset, _ in _hash_keys(self._keyed)])
+        return _hash_keys(self._keyed)
 
 
 class _OpenQueue:

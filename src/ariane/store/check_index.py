@@ -6,9 +6,10 @@ enough. Records are read for a sample of the entries only. [no counterpart in Ja
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator
 
+from ariane.kernels.implementation import index_slots
+from ariane.kernels.index_slots import ENTRY, ENTRY_SIZE, SLOT_SIZE, EntryBounds
 from ariane.store.check_report import NOTE, WARNING, CheckFinding
 from ariane.store.corrupt_ranges import is_replacement
 from ariane.store.files import Disk, OpenFiles
@@ -16,20 +17,17 @@ from ariane.store.index import NAME_DIGITS
 from ariane.store.index_builder import hash_record_keys
 from ariane.store.index_file import (
     CHUNK_ENTRIES,
-    ENTRY,
-    ENTRY_SIZE,
     HEADER,
     HEADER_SIZE,
-    SLOT_SIZE,
+    SLOT,
     IndexHeader,
     IndexSizes,
-    swap_byte_order,
 )
 from ariane.store.record_scanner import NotARecord, read_record
 from ariane.store.segments import Segments
 
 SAMPLE = 1000  # entries of a file whose records are read
-SLOTS_AT_ONCE = 1 << 18
+SLOTS_AT_ONCE = 1 << 20  # bytes of slots that are compared at once
 _FIX = "remove the file while no broker runs: it is rebuilt from the log"
 
 
@@ -115,7 +113,7 @@ class _FileCheck:
         # A growing log has more records than `log_end` says by the time an entry is checked.
         self._log, self._log_end, self._is_running = log, log_end, is_running
         # Newest entry of each slot, as far as the entries were read.
-        self._slots = array("i", bytes(SLOT_SIZE * sizes.slots))
+        self._slots = index_slots(sizes.slots)
 
     def fault(self, *, with_slots: bool) -> tuple[int, str] | None:
         """Return the byte and the description of the first fault; None if there is none."""
@@ -128,24 +126,35 @@ class _FileCheck:
 
     def _entry_fault(self) -> tuple[int, str] | None:
         _, _, begin, end, _, count = self._header
-        slots, slot_count = self._slots, self._sizes.slots
-        last, step = begin, max(count // SAMPLE, 1)
+        bounds, step = EntryBounds(begin, end + 1), max(count // SAMPLE, 1)
         for first in range(1, count, CHUNK_ENTRIES):
-            position = self._sizes.entries_at + ENTRY_SIZE * first
-            data = self._disk.pread(self._handle, ENTRY_SIZE * min(CHUNK_ENTRIES, count - first), position)
-            for number, (value, offset, _, older) in enumerate(ENTRY.iter_unpack(data), first):
-                slot = value % slot_count
-                problem = ""
-                if not last <= offset <= end:
-                    problem = f"is for a record at {offset}, the previous one for {last}, the last one for {end}"
-                elif value < 0 or older != slots[slot]:
-                    problem = f"names {older} as the next older entry of slot {slot}, expected {slots[slot]}"
-                elif number % step == 0 or number == count - 1:
-                    problem = self._record_fault(value, offset)
+            size = min(CHUNK_ENTRIES, count - first)
+            data = self._disk.pread(self._handle, ENTRY_SIZE * size, self._sizes.entries_at + ENTRY_SIZE * first)
+            continued = self._slots.continue_chains(data, first, bounds)
+            bounds = bounds._replace(last_offset=continued.last_offset)
+            stop = first + continued.length
+            sample = sorted({*range(-(-first // step) * step, stop, step), *range(max(first, count - 1), stop)})
+            for number in sample:
+                value, offset, _, _ = ENTRY.unpack_from(data, ENTRY_SIZE * (number - first))
+                problem = self._record_fault(value, offset)
                 if problem:
-                    return self._sizes.entries_at + ENTRY_SIZE * number, f"entry {number} {problem}"
-                slots[slot], last = number, offset
+                    return self._position(number), f"entry {number} {problem}"
+            if continued.length < size:
+                entry = ENTRY.unpack_from(data, ENTRY_SIZE * continued.length)
+                return self._position(stop), f"entry {stop} {self._chain_fault(entry, bounds.last_offset)}"
+        last = bounds.last_offset
         return None if last == end else (0, f"its header ends at offset {end}, its last entry is for {last}")
+
+    def _position(self, number: int) -> int:
+        return self._sizes.entries_at + ENTRY_SIZE * number
+
+    def _chain_fault(self, entry: tuple[int, int, int, int], last: int) -> str:
+        """Return why an entry cannot follow one for the record at `last`."""
+        value, offset, _, older = entry
+        end, slot = self._header.end_offset, value % self._sizes.slots
+        if not last <= offset <= end:
+            return f"is for a record at {offset}, the previous one for {last}, the last one for {end}"
+        return f"names {older} as the next older entry of slot {slot}, expected {self._slots.newest(slot)}"
 
     def _record_fault(self, value: int, offset: int) -> str:
         if offset < self._log.start:
@@ -161,12 +170,15 @@ class _FileCheck:
         return f"is for a key with the hash {value}, which the record at {offset} does not have"
 
     def _slot_fault(self) -> tuple[int, str] | None:
-        for first in range(0, self._sizes.slots, SLOTS_AT_ONCE):
-            expected = self._slots[first : first + SLOTS_AT_ONCE]
-            position = HEADER_SIZE + SLOT_SIZE * first
-            stored = array("i", swap_byte_order(self._disk.pread(self._handle, SLOT_SIZE * len(expected), position)))
+        size = SLOT_SIZE * self._sizes.slots
+        for first in range(0, size, SLOTS_AT_ONCE):
+            expected = self._slots.dump(first, SLOTS_AT_ONCE)
+            stored = self._disk.pread(self._handle, len(expected), HEADER_SIZE + first)
             if stored != expected:
-                number = next(number for number, newest in enumerate(expected) if stored[number] != newest)
-                problem = f"slot {first + number} names entry {stored[number]}, the newest is {expected[number]}"
-                return position + SLOT_SIZE * number, problem
+                pairs = zip(SLOT.iter_unpack(expected), SLOT.iter_unpack(stored), strict=True)
+                number, newest, found = next(
+                    (number, newest, found) for number, ((newest,), (found,)) in enumerate(pairs) if newest != found
+                )
+                position = HEADER_SIZE + first + SLOT_SIZE * number
+                return position, f"slot {first // SLOT_SIZE + number} names entry {found}, the newest is {newest}"
         return None

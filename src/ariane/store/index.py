@@ -9,14 +9,13 @@ the end of the one before it, and all later files with it. The log is indexed up
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 from typing import NamedTuple
 
-from ariane.kernels.key_hashes import Hashed
 from ariane.store.consume_queue import QueueFilesChanged
 from ariane.store.files import OpenFiles
-from ariane.store.index_file import IndexCorrupt, IndexedLog, IndexFile, IndexSizes
+from ariane.store.index_file import HashedKeys, IndexCorrupt, IndexedLog, IndexFile, IndexSizes
 
 NAME_DIGITS = 17
 
@@ -183,17 +182,17 @@ class KeyIndex:
 
     # --- writing ---
 
-    def add(self, hashed: Sequence[Hashed], position: int) -> None:
+    def add(self, hashed: HashedKeys, position: int) -> None:
         """Index these keys; then everything below `position` is indexed.
 
         After an OSError the call can be repeated: entries that were already written appear twice, which no query shows.
         """
-        start = 0
-        while start < len(hashed):
+        start, end = 0, hashed.key_count
+        while start < end:
             file = self._files[-1] if self._files else self._create_next()
-            stop = min(len(hashed), start + file.room)
-            if stop < len(hashed):
-                while stop > start and hashed[stop][1] == hashed[stop - 1][1]:
+            stop = min(end, start + file.room)
+            if stop < end:
+                while stop > start and hashed.offset(stop) == hashed.offset(stop - 1):
                     stop -= 1
                 if stop == start:
                     if file.header.next_entry > 1:
@@ -202,7 +201,7 @@ class KeyIndex:
                     stop = (
                         start + file.room
                     )  # one message has more keys than a file: the only case in which they are split
-            file.append(hashed[start:stop])
+            file.append(hashed if stop - start == end else hashed.part(start, stop))
             self._changed.add(file.path)
             start = stop
         self.position = position

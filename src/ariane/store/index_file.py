@@ -12,19 +12,18 @@ are written when it is full or the store is closed; after a crash they are rebui
 
 from __future__ import annotations
 
-import sys
-from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import NamedTuple, Protocol
 
-from ariane.kernels.key_hashes import Hashed
+from ariane.kernels.implementation import index_slots
+from ariane.kernels.index_slots import ENTRY, ENTRY_SIZE, SLOT_SIZE, EntryBounds, IndexSlots
+from ariane.protocol.queue_entry import INDEX_KEY
 from ariane.store.files import OpenFiles
 
 HEADER = Struct(">qqqqii")
 SLOT = Struct(">i")
-ENTRY = Struct(">iqii")
-HEADER_SIZE, SLOT_SIZE, ENTRY_SIZE = 40, 4, 20
+HEADER_SIZE = HEADER.size
 PAGE = 4096  # slots are written by pages, except pages of zeros
 _READ_AT_ONCE = 1 << 20
 CHUNK_ENTRIES = 50_000  # entries per read while slots are rebuilt
@@ -53,6 +52,32 @@ class IndexHeader(NamedTuple):
     end_offset: int  # log offset of the last entry's record
     slots_used: int  # slots with at least one entry
     next_entry: int  # number of the next entry; entries count from 1, because a slot of 0 is empty
+
+
+class HashedKeys(NamedTuple):
+    """Hashed keys of records, in log order."""
+
+    keys: bytes  # `INDEX_KEY` by `INDEX_KEY`
+    store_times: list[tuple[int, int]]  # of their records, as runs `(keys, store time)`; none is empty
+
+    @property
+    def key_count(self) -> int:
+        return len(self.keys) // INDEX_KEY.size
+
+    def offset(self, number: int) -> int:
+        """Return the log offset of the record of a key."""
+        return int(INDEX_KEY.unpack_from(self.keys, INDEX_KEY.size * number)[1])
+
+    def part(self, start: int, stop: int) -> HashedKeys:
+        """Return the keys from number `start` to `stop`."""
+        store_times: list[tuple[int, int]] = []
+        first = 0
+        for count, store_ms in self.store_times:
+            taken = min(stop, first + count) - max(start, first)
+            if taken > 0:
+                store_times.append((taken, store_ms))
+            first += count
+        return HashedKeys(self.keys[INDEX_KEY.size * start : INDEX_KEY.size * stop], store_times)
 
 
 class IndexEntry(NamedTuple):
@@ -105,7 +130,7 @@ class IndexFile:
         self.sizes = sizes  # slots and entries of the file
         # Valid part of the file; on the disk after each `append`.
         self.header = IndexHeader(0, 0, 0, 0, 0, 1)
-        self._slots: memoryview | None = None  # native i32; None: on the disk, or to be rebuilt from the entries
+        self._slots: IndexSlots | None = None  # None: on the disk, or to be rebuilt from the entries
         # The slots of the disk match the entries.
         self.slots_on_disk = True
         # The disk has slots from before a crash, which pages of zeros must overwrite.
@@ -117,36 +142,26 @@ class IndexFile:
 
     # --- writing ---
 
-    def append(self, hashed: Sequence[Hashed]) -> None:
-        """Add entries, at most `room`. After an OSError none of them counts, and the call can be repeated."""
-        begin_ms, end_ms, begin_offset, _, used_slots, count = self.header
-        if count <= 1:
-            _, begin_offset, begin_ms = hashed[0]
-        slots = self.slots()
-        slot_count = self.sizes.slots
-        pack = ENTRY.pack
-        first, seconds, seconds_for = count, 0, -1
-        entries: list[bytes] = []
-        for value, offset, store_ms in hashed:
-            if store_ms != seconds_for:
-                seconds_for = store_ms
-                seconds = min(max((store_ms - begin_ms) // 1000, 0), SECONDS_MAX)
-            slot = value % slot_count
-            older = slots[slot]
-            if not older:
-                used_slots += 1
-            elif not 0 < older < count:
-                self._slots = None
-                raise IndexCorrupt(self.path, f"slot {slot} names entry {older} of {count}")
-            entries.append(pack(value, offset, seconds, older))
-            slots[slot] = count
-            count += 1
-        _, end_offset, last_ms = hashed[-1]
-        header = IndexHeader(begin_ms, max(end_ms, last_ms), begin_offset, end_offset, used_slots, count)
+    def append(self, hashed: HashedKeys) -> None:
+        """Add entries, at least one and at most `room`. After an OSError none of them counts, and the call can be repeated."""
+        begin_ms, end_ms, begin_offset, _, used_slots, first = self.header
+        if first <= 1:
+            begin_offset, begin_ms = hashed.offset(0), hashed.store_times[0][1]
+        count, slots = hashed.key_count, self.slots()
+        entries, newly_used = slots.link(hashed.keys, _seconds(hashed.store_times, begin_ms), first)
+        if len(entries) < ENTRY_SIZE * count:
+            linked = len(entries) // ENTRY_SIZE
+            slot = INDEX_KEY.unpack_from(hashed.keys, INDEX_KEY.size * linked)[0] % self.sizes.slots
+            self._slots = None  # they name entries that are not written
+            raise IndexCorrupt(self.path, f"slot {slot} names entry {slots.newest(slot)} of {first + linked}")
+        end_offset, last_ms = hashed.offset(count - 1), hashed.store_times[-1][1]
+        header = IndexHeader(
+            begin_ms, max(end_ms, last_ms), begin_offset, end_offset, used_slots + newly_used, first + count
+        )
         self.slots_on_disk = False
         try:
             handle = self._files.get(self.path)
-            self._disk.pwrite(handle, b"".join(entries), self.sizes.entries_at + ENTRY_SIZE * first)
+            self._disk.pwrite(handle, entries, self.sizes.entries_at + ENTRY_SIZE * first)
             self._disk.pwrite(handle, HEADER.pack(*header), 0)
         except OSError:
             self._slots = None  # they name entries that do not count
@@ -157,12 +172,12 @@ class IndexFile:
         """Write the slots, unless they are on the disk."""
         if self.slots_on_disk:
             return
-        data = self.slots().cast("B")
+        slots, size = self.slots(), SLOT_SIZE * self.sizes.slots
         handle = self._files.get(self.path)
-        for position in range(0, len(data), PAGE):
-            page = bytes(data[position : position + PAGE])
+        for position in range(0, size, PAGE):
+            page = slots.dump(position, PAGE)
             if page.strip(b"\0") or self._has_slots(handle, position, len(page)):
-                self._disk.pwrite(handle, swap_byte_order(page), HEADER_SIZE + position)
+                self._disk.pwrite(handle, page, HEADER_SIZE + position)
         self.slots_on_disk, self._slots_are_stale = True, False
 
     def _has_slots(self, handle: int, position: int, size: int) -> bool:
@@ -173,11 +188,10 @@ class IndexFile:
         """Free the memory of the slots, which must be on the disk."""
         self._slots = None
 
-    def slots(self) -> memoryview:
+    def slots(self) -> IndexSlots:
         """Return the slots in memory: read from the disk, or rebuilt from the entries if the disk does not have them."""
         if self._slots is None:
-            # Zeros from the operating system, so that untouched pages take no memory.
-            slots = memoryview(bytearray(SLOT_SIZE * self.sizes.slots)).cast("i")
+            slots = index_slots(self.sizes.slots)
             if not self.slots_on_disk:
                 self._fill_from_entries(slots)
             elif self.header.next_entry > 1:
@@ -185,31 +199,32 @@ class IndexFile:
             self._slots = slots
         return self._slots
 
-    def _fill_from_disk(self, slots: memoryview) -> None:
-        size, target, position = SLOT_SIZE * self.sizes.slots, slots.cast("B"), 0
+    def _fill_from_disk(self, slots: IndexSlots) -> None:
+        size, position = SLOT_SIZE * self.sizes.slots, 0
         handle = self._files.get(self.path)
         while position < size:
             data = self._disk.pread(handle, min(_READ_AT_ONCE, size - position), HEADER_SIZE + position)
-            if data.strip(b"\0"):
-                target[position : position + len(data)] = swap_byte_order(data)
-            position += max(len(data), 1)
+            if len(data) % SLOT_SIZE or not data:
+                raise IndexCorrupt(self.path, f"it ends before slot {(position + len(data)) // SLOT_SIZE}")
+            slots.load(position, data)
+            position += len(data)
 
-    def _fill_from_entries(self, slots: memoryview) -> None:
+    def _fill_from_entries(self, slots: IndexSlots) -> None:
         used_slots = 0
-        number, slot_count = 1, self.sizes.slots
+        number = 1
         handle = self._files.get(self.path)
         while number < self.header.next_entry:
             count = min(CHUNK_ENTRIES, self.header.next_entry - number)
             data = self._disk.pread(handle, ENTRY_SIZE * count, self.sizes.entries_at + ENTRY_SIZE * number)
             if len(data) < ENTRY_SIZE * count:
                 raise IndexCorrupt(self.path, f"it ends before entry {number + count}")
-            for value, _, _, older in ENTRY.iter_unpack(data):
-                if value < 0 or slots[value % slot_count] != older:
-                    raise IndexCorrupt(self.path, f"entry {number} does not continue the chain of its slot")
-                slots[value % slot_count] = number
-                number += 1
-                if not older:
-                    used_slots += 1
+            continued = slots.continue_chains(data, number, EntryBounds())
+            if continued.length < count:
+                raise IndexCorrupt(
+                    self.path, f"entry {number + continued.length} does not continue the chain of its slot"
+                )
+            number += count
+            used_slots += continued.slots_used
         self.header = self.header._replace(slots_used=used_slots)
 
     # --- reading ---
@@ -232,7 +247,7 @@ class IndexFile:
         """Return the number of the newest entry in the chain of a hash, 0 for none."""
         slot = value % self.sizes.slots
         if self._slots is not None or not self.slots_on_disk:
-            number = int(self.slots()[slot])
+            number = self.slots().newest(slot)
         else:
             data = self._disk.pread(self._files.get(self.path), SLOT_SIZE, HEADER_SIZE + SLOT_SIZE * slot)
             if len(data) < SLOT_SIZE:
@@ -285,7 +300,7 @@ class IndexFile:
         header only the beginning is used. Nothing is written before `write_recovered`.
         """
         self._read_header()
-        self._slots = memoryview(bytearray(SLOT_SIZE * self.sizes.slots)).cast("i")
+        self._slots = index_slots(self.sizes.slots)
         low, is_broken = self._scan_valid_entries(self._slots, limit, log)
         valid = low
         while low > 1:
@@ -314,30 +329,27 @@ class IndexFile:
         self._disk.pwrite(handle, HEADER.pack(*self.header), 0)
         self._disk.fsync(handle)
 
-    def _scan_valid_entries(self, slots: memoryview, limit: int, log: IndexedLog) -> tuple[int, bool]:
+    def _scan_valid_entries(self, slots: IndexSlots, limit: int, log: IndexedLog) -> tuple[int, bool]:
         """Find the first entry that cannot belong to a record below `limit`; fill `slots` with the entries before it.
 
         Returns:
             Its number, and whether it, or an entry after it in the same chunk, claims to be flushed.
         """
-        slot_count, number, last, used_slots = self.sizes.slots, 1, 0, 0
+        number = 1
+        bounds = EntryBounds(offset_end=limit, allows_zeros=log_confirms(log, 0, [0]))
         handle = self._files.get(self.path)
+        self.header = self.header._replace(slots_used=0)
         while number < self.sizes.entries:
             count = min(CHUNK_ENTRIES, self.sizes.entries - number)
             data = self._disk.pread(handle, ENTRY_SIZE * count, self.sizes.entries_at + ENTRY_SIZE * number)
             if len(data) < ENTRY_SIZE * count:
                 raise IndexCorrupt(self.path, f"it ends before entry {number + count}")
-            for entry_number, (value, offset, seconds, older) in enumerate(ENTRY.iter_unpack(data)):
-                slot = value % slot_count
-                is_blank = not (value or offset or seconds or older) and not log_confirms(log, 0, [0])
-                if value < 0 or not last <= offset < limit or slots[slot] != older or is_blank:
-                    self.header = self.header._replace(slots_used=used_slots)
-                    return number, _has_flushed_entry(data[ENTRY_SIZE * entry_number :], limit)
-                slots[slot] = number
-                last = offset
-                used_slots += not older
-                number += 1
-        self.header = self.header._replace(slots_used=used_slots)
+            continued = slots.continue_chains(data, number, bounds)
+            number += continued.length
+            self.header = self.header._replace(slots_used=self.header.slots_used + continued.slots_used)
+            if continued.length < count:
+                return number, _has_flushed_entry(data[ENTRY_SIZE * continued.length :], limit)
+            bounds = bounds._replace(last_offset=continued.last_offset)
         return number, False
 
     def _first_of_record(self, stop: int) -> int:
@@ -399,10 +411,13 @@ def _has_flushed_entry(data: bytes, limit: int) -> bool:
     return any(entry[1] < limit and any(entry) for entry in ENTRY.iter_unpack(data))
 
 
-def swap_byte_order(data: bytes) -> bytes:
-    """Convert slots between the byte order of the machine and that of the file."""
-    numbers = array("i")
-    numbers.frombytes(data)
-    if sys.byteorder == "little":
-        numbers.byteswap()
-    return numbers.tobytes()
+def _seconds(store_times: list[tuple[int, int]], begin_ms: int) -> list[tuple[int, int]]:
+    """Return runs of store times as runs of seconds since the begin of a file."""
+    runs: list[tuple[int, int]] = []
+    for count, store_ms in store_times:
+        seconds = min(max((store_ms - begin_ms) // 1000, 0), SECONDS_MAX)
+        if runs and runs[-1][1] == seconds:
+            runs[-1] = (runs[-1][0] + count, seconds)
+        else:
+            runs.append((count, seconds))
+    return runs
