@@ -69,3 +69,32 @@ class IndexSlots:
     def continue_chains(self, entries: bytes, number: int, bounds: tuple[int, int, bool]) -> tuple[int, int, int]: ...
     def load(self, position: int, data: bytes) -> None: ...
     def dump(self, position: int, size: int) -> bytes: ...
+
+def find_chain(data: bytes, offset: int, limit: int) -> tuple[bytes, int, bool]:
+    """Find the adjacent records at the start of `data`, which is stored at `offset` of a log; none ends after `limit`.
+
+    Returns:
+        Their starts (i64 each, in native byte order), their size in bytes, and whether one may replace a corrupt range.
+    """
+
+def find_all(data: bytes) -> bytes | None:
+    """Return the starts of the records that `data` consists of; None if it contains anything else."""
+
+# Buffers of a column: validity (None without nulls), offsets if the values differ in size, values.
+# Those of a map: offsets of its rows, offsets and bytes of the names, offsets and bytes of the values.
+_Column = tuple[int, list[bytes | None]]  # number of nulls, buffers
+
+class ColumnDecoder:
+    """Decodes records to Arrow columns. Raises ValueError for a column that records do not have."""
+
+    def __init__(self, columns: list[str]) -> None: ...
+    def decode(
+        self, data: bytes, starts: bytes, checks_bodies: bool
+    ) -> tuple[list[_Column], bool, list[tuple[int, bool]]] | None:
+        """Decode the records at `starts`.
+
+        Returns:
+            The columns, whether a body is compressed (it is returned as stored), and the rows whose body or properties are
+            damaged, with whether the properties end in zeros; None if a record is unusual: IPv6 hosts, inconsistent lengths,
+            text that is not UTF-8.
+        """

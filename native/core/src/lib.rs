@@ -6,12 +6,15 @@
 
 #![deny(unsafe_code)] // `file_map` allows it: its two lines have their proofs beside them
 
+pub mod arrow;
 pub mod batch;
+pub mod columns;
 #[cfg(target_os = "linux")]
 pub mod file_map;
 pub mod header;
 pub mod index;
 pub mod json;
+pub mod layout;
 pub mod properties;
 pub mod pull;
 pub mod record;
@@ -31,8 +34,11 @@ mod ariane_native {
     use pyo3::prelude::*;
     use pyo3::types::{PyBytes, PyList, PySlice, PyString, PyTuple};
 
+    use crate::arrow::Column;
+    use crate::columns::{self, Fault};
     #[cfg(target_os = "linux")]
     use crate::file_map;
+    use crate::layout;
     use crate::pull::{self, LoadedBytes};
     use crate::record::Host;
     use crate::run::Run;
@@ -324,5 +330,91 @@ mod ariane_native {
         }
         let (records, keys) = (PyBytes::new(py, &run.records), PyBytes::new(py, &run.keys));
         (run.position, run.sends, records, queues, keys, PyBytes::new(py, &run.responses)).into_pyobject(py)
+    }
+
+    /// Return `(starts, size, may_have_replacement)` of the adjacent records at the start of `data`.
+    #[pyfunction]
+    fn find_chain<'py>(
+        py: Python<'py>,
+        data: &[u8],
+        offset: i64,
+        limit: usize,
+    ) -> PyResult<(Bound<'py, PyBytes>, usize, bool)> {
+        guarded(|| {
+            let chain = layout::find_chain(data, offset, limit);
+            Ok((pack_starts(py, &chain.starts), chain.size, chain.may_have_replacement))
+        })
+    }
+
+    /// Return the starts of the records that `data` consists of, or None.
+    #[pyfunction]
+    fn find_all<'py>(py: Python<'py>, data: &[u8]) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        guarded(|| Ok(layout::find_all(data).map(|starts| pack_starts(py, &starts))))
+    }
+
+    fn pack_starts<'py>(py: Python<'py>, starts: &[usize]) -> Bound<'py, PyBytes> {
+        let packed: Vec<u8> = starts.iter().flat_map(|start| (*start as i64).to_ne_bytes()).collect();
+        PyBytes::new(py, &packed)
+    }
+
+    fn unpack_starts(starts: &[u8]) -> PyResult<Vec<usize>> {
+        let invalid = || PyValueError::new_err("Invalid starts: expected 8 bytes for each, a non-negative integer");
+        if starts.len() % 8 > 0 {
+            return Err(invalid());
+        }
+        let numbers = starts.chunks_exact(8).map(|chunk| i64::from_ne_bytes(chunk.try_into().unwrap_or_default()));
+        numbers.map(|number| usize::try_from(number).map_err(|_| invalid())).collect()
+    }
+
+    /// Decodes records to columns. The interface is that of `ariane.kernels.native_records.NativeRecords`.
+    #[pyclass]
+    struct ColumnDecoder(columns::ColumnDecoder);
+
+    #[pymethods]
+    impl ColumnDecoder {
+        #[new]
+        fn new(columns: Vec<String>) -> PyResult<Self> {
+            let decoder = columns::ColumnDecoder::new(&columns).map_err(|column| {
+                PyValueError::new_err(format!("Invalid column {column:?}: expected one of a record"))
+            })?;
+            Ok(Self(decoder))
+        }
+
+        /// Return `([(nulls, [buffer])], has_compressed, [(row, is_torn)])`, or None.
+        fn decode<'py>(
+            &mut self,
+            py: Python<'py>,
+            data: &[u8],
+            starts: &[u8],
+            checks_bodies: bool,
+        ) -> PyResult<Option<Bound<'py, PyTuple>>> {
+            let starts = unpack_starts(starts)?;
+            guarded(|| {
+                let Some(findings) = self.0.decode(data, &starts, checks_bodies) else { return Ok(None) };
+                let decoded = PyList::empty(py);
+                for (column, is_map) in self.0.columns() {
+                    decoded.append((column.nulls, buffers(py, column, is_map)?))?;
+                }
+                let faults: Vec<_> = findings.faults.iter().map(|(row, fault)| (*row, *fault == Fault::Torn)).collect();
+                (decoded, findings.has_compressed, faults).into_pyobject(py).map(Some)
+            })
+        }
+    }
+
+    fn buffers<'py>(py: Python<'py>, column: &Column, is_map: bool) -> PyResult<Bound<'py, PyList>> {
+        let bytes = |buffer: &Vec<u8>| PyBytes::new(py, buffer);
+        if is_map {
+            let (names, values) = (&column.names, &column.values);
+            let buffers = [&column.texts.offsets, &names.offsets, &names.data, &values.offsets, &values.data];
+            return PyList::new(py, buffers.map(bytes));
+        }
+        let validity = (column.nulls > 0).then(|| bytes(&column.validity));
+        let offsets = (column.texts.offsets.len() > 4).then(|| bytes(&column.texts.offsets));
+        let buffers = PyList::new(py, [validity])?;
+        if let Some(offsets) = offsets {
+            buffers.append(offsets)?;
+        }
+        buffers.append(bytes(&column.texts.data))?;
+        Ok(buffers)
     }
 }

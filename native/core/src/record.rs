@@ -9,7 +9,7 @@
 //! ```
 
 pub const MAGIC: u32 = 0xDAA3_20A7;
-const BODY_AT: usize = 88;
+pub const BODY_AT: usize = 88;
 pub const FIXED_SIZE: usize = 91; // everything except body, topic and properties
 pub const TOPIC_MAX: usize = 127; // bytes
 pub const HOST_BITS: i32 = 0x30; // of SYSFLAG: IPv6 hosts

@@ -5,6 +5,7 @@
     key_hashes       properties      → hashes of keys
     index_slots      hashes of keys  → entries of index files
     native           the same in `ariane_native`
+    native_records   stored records  → buffers of Arrow columns (its twin is `ariane.spark.records`)
     pull_selection   queue entries, a map of the log → the body of a pull response
     implementation   ARIANE_IMPL     → one of both
 

@@ -15,6 +15,7 @@ from typing import Protocol
 from ariane.errors import ConfigError
 from ariane.kernels.index_slots import IndexSlots, PythonIndexSlots
 from ariane.kernels.native import NativeCore, NativeUnavailable, NativeUnfit, load_native
+from ariane.kernels.native_records import NativeRecords
 from ariane.kernels.pull_selection import FileMap, PullLimits, SelectedMessages, select_messages
 from ariane.kernels.send_encoder import PythonSendEncoder
 from ariane.kernels.send_turn import SendEncoder, SendSettings
@@ -32,6 +33,11 @@ class Implementation(Protocol):
     @property
     def description(self) -> str:
         """Name, and version if it is native: for logs and reports."""
+        ...
+
+    @property
+    def native_records(self) -> NativeRecords | None:
+        """Decodes records to columns; None: `ariane.spark.records` does, which needs packages of the extra spark."""
         ...
 
     def send_encoder(self, settings: SendSettings) -> SendEncoder:
@@ -66,6 +72,7 @@ class PythonCore:
     """The Python implementation. [Implementation]"""
 
     description = "python"
+    native_records = None
 
     def send_encoder(self, settings: SendSettings) -> SendEncoder:
         return PythonSendEncoder(settings)
@@ -116,3 +123,8 @@ def send_encoder(settings: SendSettings) -> SendEncoder:
 def index_slots(count: int) -> IndexSlots:
     """Return empty slots of an index file of the selected implementation."""
     return selected().index_slots(count)
+
+
+def native_records() -> NativeRecords | None:
+    """Return the decoder of records of the selected implementation, None if that is Python's."""
+    return selected().native_records

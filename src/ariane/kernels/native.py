@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ariane.kernels.index_slots import IndexSlots, PythonIndexSlots
+from ariane.kernels.native_records import NativeRecords
 from ariane.kernels.native_slots import NativeIndexSlots
 from ariane.kernels.pull_selection import FileMap, PullLimits, SelectedMessages, select_messages
 from ariane.kernels.send_encoder import PythonSendEncoder
@@ -59,12 +60,18 @@ class NativeCore:
     def __init__(self, module: Any) -> None:
         self._module = module
         self._failure = ""  # of the native code, since when Python is used
+        # Added to version 1 of the interface: a module may lack it.
+        self._records = NativeRecords(module, self._on_failure) if hasattr(module, "ColumnDecoder") else None
 
     @property
     def description(self) -> str:
         if self._failure:
             return f"python (native failed: {self._failure})"
         return f"native {self._module.VERSION}"
+
+    @property
+    def native_records(self) -> NativeRecords | None:
+        return None if self._failure else self._records
 
     def send_encoder(self, settings: SendSettings) -> SendEncoder:
         fallback = PythonSendEncoder(settings)

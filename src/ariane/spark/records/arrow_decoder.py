@@ -35,7 +35,7 @@ from ariane.model.message import (
 from ariane.model.topic import HALF_TOPIC
 from ariane.protocol import record
 from ariane.protocol.record import Record
-from ariane.spark.records import bodies, layout, row_decoder
+from ariane.spark.records import bodies, layout, native_columns, row_decoder
 from ariane.spark.records.layout import RecordHeader
 from ariane.spark.records.property_texts import PropertyTexts
 
@@ -81,6 +81,7 @@ COLUMNS: dict[str, tuple[pa.DataType, str]] = {
 DDL = ", ".join(f"{name} {ddl}" for name, (_, ddl) in COLUMNS.items() if name != bodies.ERROR_COLUMN)
 
 _HEX = np.frombuffer("".join(f"{octet:02X}" for octet in range(256)).encode(), np.uint16)
+_NOT_STORED = ("broker", bodies.ERROR_COLUMN)  # columns that records do not contain
 HEAP_RETAINED_BYTES = 60 * 1024 * 1024  # glibc's threshold is 64 MiB at most
 _STATES = pa.array(row_decoder.TRANSACTION_STATES, pa.string())
 
@@ -138,6 +139,8 @@ def decode_scan(
     if end is not None:
         starts = starts[scanned.queue_offsets < end]
     if len(starts):
+        if (decoded := decode_native(data, starts, broker, columns)) is not None:
+            return decoded[0]
         header = RecordHeader(data, starts)
         bounds, fits = layout.find_parts(data, starts, header)
         if not fits.all():
@@ -150,8 +153,40 @@ def decode_scan(
     return _decode_rows([record.decode(data, int(position)) for position in starts], broker, columns)
 
 
+def decode_native(
+    data: bytes, starts: Any, broker: str | None, columns: Sequence[str], *, check_crc: bool = False
+) -> tuple[pa.RecordBatch, list[tuple[int, bool]]] | None:
+    """Decode located records with the native core.
+
+    Returns:
+        The batch; the damaged rows and whether their properties end in zeros. None if a record is unusual, or if the Python
+        implementation is used: then the caller decodes them.
+
+    Raises:
+        ProtocolError: a compressed body is corrupt, and `body_error` is not among the columns.
+        BatchTooLarge: the expanded bodies exceed the limit of a batch.
+    """
+    has_errors = bodies.ERROR_COLUMN in columns
+    stored = dict.fromkeys([*columns, "body"] if has_errors else columns)
+    types = {name: COLUMNS[name][0] for name in stored if name not in _NOT_STORED}
+    decoded = native_columns.decode(data, starts, types, checks_bodies=check_crc)
+    if decoded is None:
+        return None
+    arrays = decoded.arrays
+    if "broker" in columns:
+        arrays["broker"] = pa.repeat(pa.scalar(broker, pa.string()), len(starts))
+    if "body" in arrays and decoded.has_compressed:
+        header = RecordHeader(data, starts)
+        arrays["body"], arrays[bodies.ERROR_COLUMN] = bodies.expand_bodies(arrays["body"], header, tolerant=has_errors)
+    elif has_errors:
+        arrays[bodies.ERROR_COLUMN] = pa.nulls(len(starts), pa.string())
+    return pa.record_batch([arrays[name] for name in columns], schema=_schema(columns)), decoded.faults
+
+
 def find_records(data: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Return the positions of the records in `data`."""
+    if (starts := native_columns.find_all(data)) is not None:
+        return starts
     candidates = layout.find_candidates(data)
     if len(candidates) and not candidates[0]:
         ends = candidates + layout.gather(data, ">i4", record.SIZE_AT, candidates)

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ariane.errors import StoreError
+from ariane.kernels import implementation
 from ariane.protocol import record
 from ariane.spark.records import layout
 from ariane.spark.records.layout import RecordHeader
@@ -71,17 +72,52 @@ class LogDamage(NamedTuple):
     reason: str
 
 
-class RecordRun(NamedTuple):
-    """Adjacent records in `data`, whose first byte is at log offset `offset`."""
+class RecordRun:
+    """Adjacent records in `data`, whose first byte is at log offset `offset`.
 
-    data: bytes
-    offset: int
-    starts: Any
-    header: RecordHeader
-    bounds: Any
+    Args:
+        data: Bytes of the log.
+        offset: Of the first of them.
+        starts: Positions of the records in `data`.
+        header: Fixed fields of the records; default: read from `data` when they are needed.
+        bounds: Bounds of their parts (`layout.find_parts`); default: as for `header`.
+        may_have_replacement: Whether a record may replace a corrupt range.
+    """
+
+    def __init__(
+        self,
+        data: bytes,
+        offset: int,
+        starts: Any,
+        header: RecordHeader | None = None,
+        bounds: Any = None,
+        *,
+        may_have_replacement: bool = True,
+    ) -> None:
+        self.data = data
+        self.offset = offset
+        self.starts = starts
+        self.header = header or RecordHeader(data, starts)
+        self.may_have_replacement = may_have_replacement
+        self._bounds = bounds
+
+    @property
+    def bounds(self) -> Any:
+        if self._bounds is None:
+            self._bounds, _ = layout.find_parts(self.data, self.starts, self.header)
+        return self._bounds
 
     def select(self, which: Any) -> RecordRun:
-        return RecordRun(self.data, self.offset, self.starts[which], self.header.select(which), self.bounds[which])
+        bounds = None if self._bounds is None else self._bounds[which]
+        header = self.header.select(which)
+        return RecordRun(
+            self.data,
+            self.offset,
+            self.starts[which],
+            header,
+            bounds,
+            may_have_replacement=self.may_have_replacement,
+        )
 
 
 def find_log(path: str, previous: StoredLog | None = None, chunk: int = CHUNK_BYTES) -> StoredLog:
@@ -169,13 +205,17 @@ def next_boundary(segments: Segments, offset: int, limit: int, chunk: int = CHUN
 
 def read_chain(data: bytes, offset: int, file_size: int) -> tuple[RecordRun, int]:
     """Return the chain of adjacent records at the start of `data`, and its length in bytes."""
+    room = file_size - offset % file_size - record.FILLER_SIZE
+    records = implementation.native_records()
+    if records is not None and (chain := records.find_chain(data, offset, room)) is not None:
+        starts = np.frombuffer(chain.starts, np.int64)
+        return RecordRun(data, offset, starts, may_have_replacement=chain.may_have_replacement), chain.size
     starts = layout.find_candidates(data)
     starts = starts[starts + record.FIXED_SIZE <= len(data)]
     if not len(starts) or starts[0]:
         none = np.zeros(0, np.int64)
         return RecordRun(data, offset, none, RecordHeader(data, none), np.zeros((0, 6), np.int32)), 0
     header = RecordHeader(data, starts)
-    room = file_size - offset % file_size - record.FILLER_SIZE
     sizes = header["size"]
     stops = starts + sizes
     right = (header["offset"] == starts + offset) & (sizes >= record.FIXED_SIZE) & (stops <= min(len(data), room))

@@ -34,6 +34,10 @@ from ariane.store.segments import NAME_DIGITS, Segments
 BATCH_ROWS = 8192
 CRC_ROWS = 512  # bodies converted to objects in one step: they stay in the cache, and their memory is reused
 
+# Why a record has no body.
+WRONG_CRC = "the CRC of the body is wrong"
+TORN = "the properties end in zeros"
+
 # columns in addition to those of a record → Arrow type, Spark DDL
 STORE_COLUMNS: dict[str, tuple[pa.DataType, str]] = {
     "segment": (pa.string(), "STRING"),
@@ -133,6 +137,9 @@ class _RowBuilder:
 
     def _batches(self, run: RecordRun) -> Iterator[pa.RecordBatch]:
         """Yield records as batches; replacements of corrupt ranges become damage rows."""
+        if not run.may_have_replacement:
+            yield from self._intact_rows(run)
+            return
         header = run.header
         closing = (header["sys_flag"] == TRANSACTION_ROLLBACK) & (header["flag"] == corrupt_ranges.FLAG)
         first = 0
@@ -173,16 +180,9 @@ class _RowBuilder:
         yield from self._intact_rows(run.select(slice(count // 2, None)))
 
     def _batch(self, run: RecordRun) -> pa.RecordBatch:
-        broker = self._options.broker
-        records = arrow_decoder.RecordColumns(run.data, run.header, run.bounds, broker, tolerant=True)
-        if run.header.has_ipv6:
-            scanned = arrow_decoder.RecordScan(run.data, run.starts, run.header["queue_offset"])
-            decoded = arrow_decoder.decode_scan(scanned, broker, self._decoded)
-        else:
-            decoded = records.batch(self._decoded)
+        decoded, wrong = self._decode_native(run) or self._decode(run)
         arrays = dict(zip(self._decoded, decoded.columns, strict=True))
         damage = arrays.pop(bodies.ERROR_COLUMN, None)
-        wrong = _find_damaged(run, records) if self._options.check_crc else {}
         if wrong:
             texts: list[str | None] = [None] * len(run.starts) if damage is None else damage.to_pylist()
             for index, reason in wrong.items():
@@ -193,6 +193,28 @@ class _RowBuilder:
                 is_wrong[list(wrong)] = True
                 arrays["body"] = pc.if_else(pa.array(is_wrong), pa.scalar(None, pa.binary()), arrays["body"])
         return self._assemble(arrays, run.offset + run.starts, damage)
+
+    def _decode_native(self, run: RecordRun) -> tuple[pa.RecordBatch, dict[int, str]] | None:
+        """Decode a run with the native core, like `_decode`; return None if a record is unusual."""
+        check_crc = self._options.check_crc
+        decoded = arrow_decoder.decode_native(
+            run.data, run.starts, self._options.broker, self._decoded, check_crc=check_crc
+        )
+        if decoded is None:
+            return None
+        batch, faults = decoded
+        return batch, {index: TORN if is_torn else WRONG_CRC for index, is_torn in faults}
+
+    def _decode(self, run: RecordRun) -> tuple[pa.RecordBatch, dict[int, str]]:
+        """Return the columns of a run, and its damaged records by index, with the reason."""
+        broker = self._options.broker
+        records = arrow_decoder.RecordColumns(run.data, run.header, run.bounds, broker, tolerant=True)
+        if run.header.has_ipv6:
+            scanned = arrow_decoder.RecordScan(run.data, run.starts, run.header["queue_offset"])
+            decoded = arrow_decoder.decode_scan(scanned, broker, self._decoded)
+        else:
+            decoded = records.batch(self._decoded)
+        return decoded, _find_damaged(run, records) if self._options.check_crc else {}
 
     def _assemble(self, arrays: dict[str, pa.Array], positions: Any, damage: pa.Array | None) -> pa.RecordBatch:
         count = len(positions)
@@ -230,11 +252,11 @@ def _find_damaged(run: RecordRun, records: arrow_decoder.RecordColumns) -> dict[
         some = stored.slice(index, CRC_ROWS)
         crcs[index : index + len(some)] = np.fromiter(map(zlib.crc32, some.to_pylist()), np.int64, len(some))
     differ = ((crcs & 0x7FFFFFFF) != run.header["crc"]) & (run.bounds[:, 1] > run.bounds[:, 0])
-    damaged = dict.fromkeys(np.flatnonzero(differ).tolist(), "the CRC of the body is wrong")
+    damaged = dict.fromkeys(np.flatnonzero(differ).tolist(), WRONG_CRC)
     # No checksum covers the properties, but no valid text ends in zeros: the write was interrupted, and the file contained zeros.
     text_start, text_end = run.bounds[:, 4], run.bounds[:, 5]
     torn = (np.frombuffer(run.data, np.uint8)[text_end - 1] == 0) & (text_end > text_start)
-    return damaged | dict.fromkeys(np.flatnonzero(torn).tolist(), "the properties end in zeros")
+    return damaged | dict.fromkeys(np.flatnonzero(torn).tolist(), TORN)
 
 
 def _topic_mask(run: RecordRun, topics: list[bytes]) -> Any:
