@@ -105,6 +105,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         "servers": servers,
         "skipped": skipped,
         "warm_up": session.warm_ups,
+        "warm_up_window_s": session.window_s,
         "figures": summarize(with_costs(session.rounds)),
         "steps": {server: measure_steps(server, is_short=args.short) for server in servers if server != JAVA},
     }
@@ -139,7 +140,7 @@ class Session:
         self._sizes = sizes
         self._home = home
         self._program = program  # path of the load program
-        self._window_s, self._warm_up_s = (1.0, 5.0) if is_short else (WINDOW_S, WARM_UP_S)
+        self.window_s, self._warm_up_s = (1.0, 5.0) if is_short else (WINDOW_S, WARM_UP_S)
 
     def measure(self, loads: list[Load], rounds: int, *, is_sync: bool) -> None:
         """Measure the loads of one way of flushing."""
@@ -185,10 +186,10 @@ class Session:
             yield benches
 
     def _warm_up(self, server: str, bench: Bench, *, is_sync: bool) -> None:
-        windows = warm_up(bench.running, bench.program, self._window_s, self._warm_up_s)
+        windows = warm_up(bench.running, bench.program, self.window_s, self._warm_up_s)
         self.warm_ups[server]["sync" if is_sync else "async"] = [list(window) for window in windows]
         for number, window in enumerate(windows):
-            seconds = (number + 1) * self._window_s
+            seconds = (number + 1) * self.window_s
             print(
                 f"{server:6} warm-up {seconds:3.0f} s {window.rate:12,.0f}/s, compiler {window.compiler:4.0%}",
                 file=sys.stderr,
@@ -198,7 +199,7 @@ class Session:
         figures: dict[str, Figures] = {server: {} for server in benches}
         for load in loads:
             for server in rotated(list(benches), turn):
-                quiet(benches[server].running.pid)
+                quiet([bench.running.pid for bench in benches.values()])
                 values = load.measure(benches[server])
                 figures[server] |= values
                 for name, value in values.items():

@@ -35,7 +35,7 @@ GOALS = (
     Goal("sync-64-", " msg/s", ">=", 2, 1.3),
     Goal("", " p99 ms", "<=", 0.5, 1),
     Goal("cost at ", " / at 64", "±", 0.15, 0.25),
-    Goal("peak RSS", " MiB", "<=", 1 / 20, 1 / 20),
+    Goal("peak RSS MiB", "", "<=", 1 / 20, 1 / 20),
     Goal("start", " s", "<=", 0.3, 0.3),
 )
 COSTS = ((1_000, 64), (10_000, 64))  # numbers of queues whose CPU times per message are compared

@@ -27,6 +27,7 @@ BATCH = 32
 WRITES_PER_S = 10_000  # next to a consumer
 AHEAD_S = 0.5  # how long a load runs before another one next to it is measured
 CONSUMER_LIMIT_S = 300
+QUIET_STEP_S, QUIET_SHARE, QUIET_LIMIT_S = 0.2, 0.15, 10.0  # CPU time of idle brokers, share of one core
 
 Figures = dict[str, float]
 
@@ -120,7 +121,7 @@ class PipelinedSends(AsyncLoad):
     def measure(self, bench: Bench) -> Figures:
         most = LOG_BYTES_MAX // (self._size + RECORD_OVERHEAD)
         messages = min(int(bench.rates[self.name] * bench.sizes.seconds), most)
-        return load_figures(self.name, self._run(bench, max(2 * self._queues, 100, messages)))
+        return load_figures(self.name, self._run(bench, max(self._queues, 100, messages)))
 
     def _run(self, bench: Bench, messages: int, *options: str) -> dict[str, Any]:
         to = ("--topic", f"T-{self.name}", "--queues", self._queues, "--size", self._size)
@@ -325,12 +326,15 @@ def choose(names: list[str] | None) -> list[Load]:
     return [load for load in LOADS if load.name in chosen]
 
 
-def quiet(pid: int, limit_s: float = 10.0) -> None:
-    """Wait until a broker has nothing left to do and all dirty pages are written: no load pays for the one before."""
-    deadline = time.monotonic() + limit_s
+def quiet(pids: list[int]) -> None:
+    """Wait until all brokers have nothing left to do, and write all dirty pages: no load pays for the one before.
+
+    A Java broker with the files of many queues is never idle, so the wait has a limit.
+    """
+    deadline = time.monotonic() + QUIET_LIMIT_S
     while time.monotonic() < deadline:
-        used = cpu_s(pid)
-        time.sleep(0.2)
-        if cpu_s(pid) - used <= 0.03:
+        used = sum(map(cpu_s, pids))
+        time.sleep(QUIET_STEP_S)
+        if sum(map(cpu_s, pids)) - used <= QUIET_SHARE * QUIET_STEP_S:
             break
     os.sync()

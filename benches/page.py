@@ -107,8 +107,8 @@ def warm_up_lines(result: Result) -> Iterable[str]:
             rates = ", ".join(f"{rate:,.0f}" for rate, _ in windows)
             flush = {"async": "asynchronous", "sync": "synchronous"}[kind]
             yield (
-                f"Warm-up of Java, {flush} flush, messages/s in windows of 5 s: {rates}; in the last one its compiler"
-                f" used {windows[-1][1]:.0%} of a core."
+                f"Warm-up of Java, {flush} flush, messages/s in windows of {result['warm_up_window_s']:g} s: {rates};"
+                f" in the last one its compiler used {windows[-1][1]:.0%} of a core."
             )
 
 
@@ -163,7 +163,7 @@ def other_rows(result: Result) -> Table:
         for server in ours:
             values = figure.get(server, {})
             if name.startswith("cost"):  # a ratio by itself
-                text = values.get("expected", "")
+                text = expected(values)
                 verdicts.append(text if values.get("reached", True) else f"**missed**: {text}")
             else:
                 verdicts.append(", ".join(text for text in verdict(values) if text))
@@ -200,7 +200,12 @@ def with_spread(values: dict[str, Any] | None) -> str:
 
 def verdict(values: dict[str, Any]) -> list[str]:
     """Return the ratio to Java, bold if it misses what is expected, and the expectation."""
-    return [marked_ratio(values), values.get("expected", "")]
+    return [marked_ratio(values), expected(values)]
+
+
+def expected(values: dict[str, Any]) -> str:
+    text: str = values.get("expected", "")
+    return text.replace(">=", "≥").replace("<=", "≤")
 
 
 def marked_ratio(values: dict[str, Any]) -> str:

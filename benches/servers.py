@@ -68,6 +68,7 @@ def started(server: str, namesrv: str, place: Path, properties: Mapping[str, str
     settings = {
         "brokerName": "broker-a",
         "brokerIP1": "127.0.0.1",
+        "bindAddress": "127.0.0.1",
         "listenPort": str(port),
         "namesrvAddr": namesrv,
         "storePathRootDir": str(place / "store"),

@@ -53,6 +53,7 @@ def result_of(benches: Any, rounds: dict[str, dict[str, list[float]]]) -> dict[s
         "servers": {server: server for server in rounds},
         "skipped": {} if "native" in rounds else {"native": "not installed"},
         "warm_up": {"java": {"async": [[1000.0, 0.5], [2000.0, 0.04]]}},
+        "warm_up_window_s": 5.0,
         "figures": benches.figures.summarize(benches.figures.with_costs(rounds)),
         "steps": {"python": {"encoding": 10.0, "rest": 2.5}},
     }
@@ -168,13 +169,11 @@ def test_tables_of_a_page(benches: Any) -> None:
         "java": {"pipelined-128 msg/s": [10000.0], "pipelined-128 p99 ms": [4.0], "peak RSS MiB": [4000.0]},
     }
     text = benches.page.tables(result_of(benches, rounds))
-    assert (
-        "| pipelined, 128 B, 4 queues | 12,000 (12,000–12,000) | 10,000 (10,000–10,000) | **1.20** | >= 1.5 |" in text
-    )
+    assert "| pipelined, 128 B, 4 queues | 12,000 (12,000–12,000) | 10,000 (10,000–10,000) | **1.20** | ≥ 1.5 |" in text
     assert "| pipelined, 128 B, 4 queues |  | 2.00 / 4.00 | 0.50 |  |" in text
-    assert "| peak resident memory, MiB | 50 | 4,000 | 1/80, <= 1/20 |" in text
+    assert "| peak resident memory, MiB | 50 | 4,000 | 1/80, ≤ 1/20 |" in text
     assert "native is missing: not installed." in text
-    assert "1,000, 2,000; in the last one its compiler used 4% of a core." in text
+    assert "in windows of 5 s: 1,000, 2,000; in the last one its compiler used 4% of a core." in text
     assert "| all | 12.50 |" in text
     assert "What one process leaves idle" not in text, "a section without figures is omitted"
 
