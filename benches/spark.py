@@ -40,7 +40,7 @@ from ariane.spark import RocketMQSource, StoreSource
 from ariane.spark.store.log_task import COLUMNS
 from ariane.store import checkpoint as checkpoints
 from ariane.testing import java
-from broker import program
+from loads import program
 from servers import TICK_S, Running, cpu_s, descendants, make_topic, memory_mib, started, tree_cpu_s
 
 HOST = host.pack("127.0.0.1", 10911)
