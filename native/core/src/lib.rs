@@ -188,8 +188,11 @@ mod ariane_native {
             let body = if places.is_empty() {
                 PyBytes::new(py, b"")
             } else {
-                let Some(span) = pull::span(places, base, size) else { return Ok(None) };
-                let Some(body) = gather(log_map, places, base, span)? else { return Ok(None) };
+                let body = match pull::span(places, base, size) {
+                    Some(span) => gather(log_map, places, base, span)?,
+                    None => gather_far(log_map, places, base, size)?,
+                };
+                let Some(body) = body else { return Ok(None) };
                 body
             };
             let sizes = PyTuple::new(py, places.iter().map(|place| place.size))?;
@@ -228,6 +231,28 @@ mod ariane_native {
         let data = log_map.get_item(PySlice::new(log_map.py(), span.start as isize, span.end as isize, 1))?;
         let data = data.cast::<PyBytes>()?;
         join(log_map.py(), places, base, &pull::Copied { start: span.start, data: data.as_bytes() })
+    }
+
+    /// Return the body with records that are far from each other; None if the map is one of Python, where preads cost less.
+    #[allow(unused_variables)] // other systems have no maps
+    fn gather_far<'py>(
+        log_map: &Bound<'py, PyAny>,
+        places: &[pull::Place],
+        base: i64,
+        size: usize,
+    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        #[cfg(target_os = "linux")]
+        if let Ok(map) = log_map.cast_exact::<FileMap>() {
+            let mut map = map.try_borrow_mut()?;
+            let map = map.0.as_mut().ok_or_else(closed)?;
+            let body = pull::gather_far(places, base, size, |range, body| {
+                let (start, stop) = (range.start, body.len());
+                body.resize(stop + range.len(), 0);
+                map.load(range) && map.copy(start, &mut body[stop..])
+            });
+            return Ok(body.map(|body| PyBytes::new(log_map.py(), &body)));
+        }
+        Ok(None)
     }
 
     fn join<'py>(

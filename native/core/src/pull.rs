@@ -1,8 +1,8 @@
 //! The messages of one pull: entries of its queue and the log in, the records of the response out.
 //!
 //! ```text
-//! entries → tags codes, limits of one response → Selection → span of one file → identity of each record → body
-//!                                                                └──────── otherwise None ────────┘
+//! entries → tags codes, limits of one response → Selection ┬→ span of one file ─┬→ identity of each record → body
+//!                                                           └→ far records ──────┘    └ otherwise None
 //! ```
 //! [DefaultMessageStore.getMessage, isTheBatchFull]
 
@@ -129,6 +129,33 @@ pub fn span(places: &[Place], base: i64, size: usize) -> Option<Range<usize>> {
     (first < stop && stop <= size && stop - first <= span_max).then_some(first..stop)
 }
 
+/// Return the records at `places` if they are far from each other in a file, and none of them is large.
+///
+/// `load` brings a range of the file into memory and copies it to the end of a buffer; false if it cannot be read.
+pub fn gather_far(
+    places: &[Place],
+    base: i64,
+    size: usize,
+    mut load: impl FnMut(Range<usize>, &mut Vec<u8>) -> bool,
+) -> Option<Vec<u8>> {
+    let mut body = Vec::new();
+    for place in places {
+        let range = span(std::slice::from_ref(place), base, size)?;
+        let start = body.len();
+        body.try_reserve(range.len()).ok()?;
+        if !load(range, &mut body) || !is_record(place, body.get(start..)?)? {
+            return None;
+        }
+    }
+    Some(body)
+}
+
+/// Return whether the record that begins with `head` is the one at `place`.
+fn is_record(place: &Place, head: &[u8]) -> Option<bool> {
+    let (size, magic, offset) = (int(head, SIZE)?, int(head, MAGIC_CODE)?, long(head, OFFSET)?);
+    Some((size, magic, offset) == (place.size, MAGIC as i32, place.offset))
+}
+
 /// Bytes of a file that are in memory.
 pub trait LoadedBytes {
     /// Copy the bytes at `start` of the file to `to`; false if they are not among those in memory.
@@ -143,10 +170,7 @@ pub fn verified_size(places: &[Place], base: i64, bytes: &impl LoadedBytes) -> O
         if !bytes.copy(position(place, base)?, &mut head) {
             return None;
         }
-        let is_record = int(&head, SIZE)? == place.size
-            && int(&head, MAGIC_CODE)? == MAGIC as i32
-            && long(&head, OFFSET)? == place.offset;
-        if !is_record {
+        if !is_record(place, &head)? {
             return None;
         }
         total = total.checked_add(place.size as usize)?;
@@ -264,6 +288,27 @@ mod tests {
         let far = SPAN_MIN + 2 * SPAN_PER_RECORD;
         assert_eq!(span(&[place(0, 100), place(far as i64 - 100, 100)], 0, far), Some(0..far));
         assert_eq!(span(&[place(0, 100), place(far as i64 - 99, 100)], 0, far + 1), None);
+    }
+
+    #[test]
+    fn far_records_are_read_one_by_one() {
+        let record = |offset: i64| {
+            let mut record = [7; 100];
+            record[..8].copy_from_slice(&[0, 0, 0, 100, 0xda, 0xa3, 0x20, 0xa7]);
+            record[OFFSET].copy_from_slice(&offset.to_be_bytes());
+            record
+        };
+        let load = |range: Range<usize>, body: &mut Vec<u8>| {
+            body.extend_from_slice(&record(range.start as i64 + 5000)[..range.len()]);
+            range.start != 300
+        };
+        let place = |offset, size| Place { offset, size };
+        let both = gather_far(&[place(9_000_000, 100), place(5000, 100)], 5000, 1 << 30, load);
+        assert_eq!(both.unwrap(), [record(9_000_000), record(5000)].concat());
+        for wrong in [place(5300, 100), place(5000, 99), place(5000, 90), place(4999, 100), place(i64::MAX, 100)] {
+            assert_eq!(gather_far(&[place(5000, 100), wrong], 5000, 1 << 30, load), None);
+        }
+        assert_eq!(gather_far(&[place(5000, 1 << 20)], 5000, 1 << 30, |_, _| panic!("too large")), None);
     }
 
     #[test]
