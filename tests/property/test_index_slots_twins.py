@@ -8,6 +8,8 @@ keys, entries, bytes of slots ─┬→ PythonIndexSlots ──┐
 from __future__ import annotations
 
 from collections.abc import Callable
+from mmap import PAGESIZE
+from pathlib import Path
 from struct import Struct
 from typing import Any
 
@@ -163,6 +165,20 @@ def test_invalid_arguments_are_rejected(create: Create) -> None:
             slots.load(position, data)
     with pytest.raises(IndexError):
         slots.newest(3)
+
+
+@both
+def test_slots_that_are_never_used_take_no_memory(create: Create) -> None:
+    statm = Path("/proc/self/statm")
+    if not statm.exists():
+        pytest.skip("needs /proc")
+    before = int(statm.read_text().split()[1])
+    slots = create(100_000_000)
+    slots.load(0, bytes(1 << 20))
+    slots.link(INDEX_KEY.pack(99_999_999, 5), [(1, 0)], 1)
+    grown = (int(statm.read_text().split()[1]) - before) * PAGESIZE
+    assert slots.newest(99_999_999) == 1
+    assert grown < 100 << 20, "of 400 MB"
 
 
 class _Failing:

@@ -342,7 +342,7 @@ mod ariane_native {
         }
 
         fn dump<'py>(&self, py: Python<'py>, position: usize, size: usize) -> Bound<'py, PyBytes> {
-            PyBytes::new(py, &self.0.dump(position, size))
+            PyBytes::new(py, self.0.dump(position, size))
         }
     }
 

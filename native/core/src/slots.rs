@@ -5,15 +5,22 @@
 //! entry    hash i32 | offset i64 | seconds i32 | number of the older entry i32
 //! ```
 
-use std::collections::TryReserveError;
+#![forbid(unsafe_code)]
+
+use std::io;
+
+use memmap2::MmapMut;
 
 pub const KEY_SIZE: usize = 12;
 pub const ENTRY_SIZE: usize = 20;
 const SLOT_SIZE: usize = 4;
+const PAGE: usize = 4096;
 
 /// Slots of one index file. Entries are numbered from 1; a slot of 0 is empty.
 pub struct IndexSlots {
-    slots: Vec<i32>,
+    // In the byte order of the file. Zeros from the operating system: pages that are never written take no memory.
+    table: MmapMut,
+    count: usize,
 }
 
 /// Entries of a file that continue the chains of their slots.
@@ -33,15 +40,15 @@ pub struct EntryBounds {
 
 impl IndexSlots {
     /// Return `count` empty slots. There is at least one.
-    pub fn new(count: usize) -> Result<Self, TryReserveError> {
-        // `vec!` takes zeros from the operating system, so that untouched pages take no memory, but ends the process if it fails.
-        Vec::<i32>::new().try_reserve_exact(count)?;
-        Ok(Self { slots: vec![0; count.max(1)] })
+    pub fn new(count: usize) -> io::Result<Self> {
+        let count = count.max(1);
+        let size = count.checked_mul(SLOT_SIZE).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { table: MmapMut::map_anon(size)?, count })
     }
 
     /// Return the number of the newest entry of a slot.
     pub fn newest(&self, slot: usize) -> Option<i32> {
-        self.slots.get(slot).copied()
+        (slot < self.count).then(|| i32_at(&self.table, SLOT_SIZE * slot))
     }
 
     /// Link new entries, one per key, and make each the newest of its slot.
@@ -51,16 +58,15 @@ impl IndexSlots {
     pub fn link(&mut self, keys: &[u8], seconds: &[(usize, i32)], number: i32) -> (Vec<u8>, usize) {
         let mut entries = Vec::with_capacity(keys.len() / KEY_SIZE * ENTRY_SIZE);
         let (mut slots_used, mut next) = (0, number);
-        let count = self.slots.len();
         let times = seconds.iter().flat_map(|(count, seconds)| std::iter::repeat_n(*seconds, *count));
         for (key, seconds) in keys.chunks_exact(KEY_SIZE).zip(times) {
             let hash = u32::from_be_bytes([key[0], key[1], key[2], key[3]]);
-            let slot = &mut self.slots[hash as usize % count];
-            let older = *slot;
+            let slot = SLOT_SIZE * (hash as usize % self.count);
+            let older = i32_at(&self.table, slot);
             if !(0..next).contains(&older) {
                 break;
             }
-            *slot = next;
+            self.table[slot..slot + SLOT_SIZE].copy_from_slice(&next.to_be_bytes());
             slots_used += usize::from(older == 0);
             next += 1;
             let mut entry = [0; ENTRY_SIZE];
@@ -77,19 +83,18 @@ impl IndexSlots {
     /// Stops before the first that is out of bounds, has a negative hash, or does not name the newest entry of its slot.
     pub fn continue_chains(&mut self, entries: &[u8], number: i32, bounds: EntryBounds) -> ContinuedChains {
         let (mut length, mut slots_used, mut last_offset) = (0, 0, bounds.last_offset);
-        let count = self.slots.len();
         for entry in entries.chunks_exact(ENTRY_SIZE) {
             let (hash, older) = (i32_at(entry, 0), i32_at(entry, 16));
             let offset = i64::from(i32_at(entry, 4)) << 32 | i64::from(i32_at(entry, 8) as u32);
             let Ok(value) = usize::try_from(hash) else { break };
-            let slot = &mut self.slots[value % count];
-            if *slot != older || !(last_offset..bounds.offset_end).contains(&offset) {
+            let slot = SLOT_SIZE * (value % self.count);
+            if i32_at(&self.table, slot) != older || !(last_offset..bounds.offset_end).contains(&offset) {
                 break;
             }
             if !bounds.allows_zeros && entry.iter().all(|byte| *byte == 0) {
                 break;
             }
-            *slot = number + length;
+            self.table[slot..slot + SLOT_SIZE].copy_from_slice(&i32::to_be_bytes(number + length));
             slots_used += usize::from(older == 0);
             last_offset = offset;
             length += 1;
@@ -99,22 +104,19 @@ impl IndexSlots {
 
     /// Set the slots of a new table from byte `position` on. Returns whether `data` is part of the table.
     pub fn load(&mut self, position: usize, data: &[u8]) -> bool {
-        let (first, count) = (position / SLOT_SIZE, data.len() / SLOT_SIZE);
-        let Some(slots) = self.slots.get_mut(first..first.saturating_add(count)) else { return false };
-        for (slot, bytes) in slots.iter_mut().zip(data.chunks_exact(SLOT_SIZE)) {
-            let number = i32_at(bytes, 0);
-            if number != 0 {
-                *slot = number; // zeros are not written, they would take memory
+        let Some(part) = self.table.get_mut(position..position.saturating_add(data.len())) else { return false };
+        for (slots, stored) in part.chunks_mut(PAGE).zip(data.chunks(PAGE)) {
+            if stored.iter().any(|byte| *byte != 0) {
+                slots.copy_from_slice(stored); // zeros are not written, they would take memory
             }
         }
         position % SLOT_SIZE == 0 && data.len() % SLOT_SIZE == 0
     }
 
     /// Return up to `size` bytes of the table from byte `position` on.
-    pub fn dump(&self, position: usize, size: usize) -> Vec<u8> {
-        let first = self.slots.len().min(position / SLOT_SIZE);
-        let end = self.slots.len().min(first.saturating_add(size / SLOT_SIZE));
-        self.slots[first..end].iter().flat_map(|slot| slot.to_be_bytes()).collect()
+    pub fn dump(&self, position: usize, size: usize) -> &[u8] {
+        let start = self.table.len().min(position);
+        &self.table[start..self.table.len().min(start.saturating_add(size))]
     }
 }
 
@@ -155,6 +157,7 @@ mod tests {
         for older in [-1, i32::MIN, 4, i32::MAX] {
             let mut slots = IndexSlots::new(2).unwrap();
             assert!(slots.load(4, &i32::to_be_bytes(older)));
+            assert!(!slots.load(8, &[0; 4]) && !slots.load(usize::MAX, &[0; 4]));
             let keys = [key(2, 1), key(3, 2), key(4, 3)].concat();
             assert_eq!(slots.link(&keys, &[(3, 0)], 3), (entry(2, 1, 0, 0), 1));
             assert_eq!((slots.newest(0), slots.newest(1), slots.newest(2)), (Some(3), Some(older), None));

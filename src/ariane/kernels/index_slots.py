@@ -13,6 +13,7 @@ import sys
 from array import array
 from collections.abc import Sequence
 from itertools import repeat
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from operator import ge
 from struct import Struct
 from typing import NamedTuple, Protocol
@@ -86,8 +87,9 @@ class PythonIndexSlots:
     """Slots in a block of memory. [IndexSlots]"""
 
     def __init__(self, count: int) -> None:
-        # Not an `array`: it would write its zeros, and so occupy all of its memory.
-        self._slots = memoryview(bytearray(SLOT_SIZE * count)).cast("i")
+        # Neither a bytearray nor an `array`: they write their zeros, and so occupy all of their memory.
+        table = mmap(-1, SLOT_SIZE * count, flags=MAP_PRIVATE | MAP_ANONYMOUS)
+        self._slots = memoryview(table).cast("i")
         self._count = count
 
     def newest(self, slot: int) -> int:
