@@ -33,6 +33,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import load_program
 from ariane.model import host
 from ariane.pipeline.spark_session import SETTINGS
 from ariane.protocol import record
@@ -40,6 +41,7 @@ from ariane.spark import RocketMQSource, StoreSource
 from ariane.spark.store.log_task import COLUMNS
 from ariane.store import checkpoint as checkpoints
 from ariane.testing import java
+from load_program import LoadProgram
 from loads import program
 from servers import TICK_S, Running, cpu_s, descendants, make_topic, memory_mib, started, tree_cpu_s
 
@@ -148,7 +150,7 @@ def batch_broker(bench: Bench) -> dict[str, list[float]]:
     with served(bench.place / "broker") as running:
         make_topic(running.addr, TOPIC, QUEUES)
         fill = ["--topic", TOPIC, "--queues", QUEUES, "--count", rows, "--size", 100, "--keys"]
-        program("filling.py", running, fill, "")
+        program("filling.py", running, fill, has_pid=False)
         ddl = ", ".join(f"{name} {COLUMNS[name][1]}" for name in ELEVEN)
         reading = bench.spark.read.format("rocketmq").option("namesrv", running.namesrv).option("topic", TOPIC)
         frame = reading.schema(ddl).load()
@@ -176,8 +178,9 @@ def planning(bench: Bench) -> dict[str, list[float]]:
     with served(bench.place / "planned") as running:
         make_topic(running.addr, TOPIC, bench.args.queues)
         # A queue without messages has nothing to plan.
-        send = ["--topic", TOPIC, "--queues", bench.args.queues, "--count", bench.args.queues, "--size", 16]
-        program("pipelined.py", running, send, "")
+        queues = ["--queues", bench.args.queues, "--messages", bench.args.queues]
+        loader = LoadProgram(load_program.build(), running)
+        loader.run("send", "--topic", TOPIC, *queues, "--size", 16, "--readable", has_pid=False)
         source = RocketMQSource({"namesrv": running.namesrv, "topic": TOPIC, "failOnDataLoss": "false"})
         reader = source.reader(bench.spark.createDataFrame([], "body BINARY").schema)
         seconds = []
