@@ -355,7 +355,7 @@ def test_a_request_larger_than_a_frame_is_rejected_and_not_pending() -> None:
         connection, transport = connect({})
         with pytest.raises(ProtocolError, match=f"SEND_MESSAGE.*{FRAME_MAX}"):
             connection.request_nowait(10, body=bytes(FRAME_MAX), timeout_ms=1000)
-        assert len(connection._session) == 0
+        assert len(connection._awaited) == 0
         assert transport.total == 0
 
     in_loop(work)

@@ -30,6 +30,10 @@ class AwaitedResponses:
         self._session: Session[_AwaitedResponse] = Session()
         self._timer: asyncio.TimerHandle | None = None  # for the earliest deadline
 
+    def __len__(self) -> int:
+        """Return the number of requests in flight."""
+        return len(self._session)
+
     def next_opaque(self) -> int:
         """Return the number of a request without a response."""
         return self._session.next_opaque()
