@@ -54,6 +54,7 @@ class RuntimeFigure(View):
 
 FIGURES: tuple[FigureKind, ...] = (
     FigureKind(IDENTITY, "brokerVersionDesc", "text", _("Version of RocketMQ.")),
+    FigureKind(IDENTITY, "kernels", "text", _("Implementation of the work on each message: native or Python.")),
     FigureKind(IDENTITY, "brokerVersion", "count", _("Number of the version.")),
     FigureKind(IDENTITY, "bootTimestamp", "time", _("Start of the broker.")),
     FigureKind(IDENTITY, "runtime", "text", _("Time since the start.")),
