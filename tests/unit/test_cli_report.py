@@ -188,7 +188,7 @@ def test_the_terminal_shows_the_as_of_time_and_completeness(home: Path, name: st
     lines = done.output.splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[1].startswith(f"as of {at(150):%Y-%m-%d %H:%M:%S} UTC, INCOMPLETE")
-    assert lines[2].split() == ["tables:", *str(home).split()]
+    assert f"tables: {home}" in " ".join(done.output.split())  # a long path has a line of its own
     assert "! source traces has not been read for" in done.output
 
 
