@@ -28,10 +28,9 @@ SLOT = Struct(">i")
 
 def native_module() -> Any:
     try:
-        module = load_native()
+        return load_native()
     except NativeUnavailable:
         return None
-    return module if hasattr(module, "IndexSlots") else None
 
 
 def native_slots(count: int) -> IndexSlots:

@@ -82,8 +82,8 @@ def test_without_the_package_auto_means_python(
 @pytest.mark.parametrize(
     ("result", "reason"),
     [
-        (SimpleNamespace(INTERFACE_VERSION=0, VERSION="0.0.1"), "ariane_native 0.0.1 has interface 0, expected 1"),
-        (SimpleNamespace(), "ariane_native of an unknown version has interface None, expected 1"),
+        (SimpleNamespace(INTERFACE_VERSION=0, VERSION="0.0.1"), "ariane_native 0.0.1 has interface 0, expected 2"),
+        (SimpleNamespace(), "ariane_native of an unknown version has interface None, expected 2"),
         (ImportError("GLIBC_2.99 not found"), "the package ariane_native cannot be loaded (GLIBC_2.99 not found)"),
     ],
 )

@@ -20,7 +20,7 @@ from ariane.kernels.send_turn import LogEnd, QueueRun, SendEncoder, SendRun, Sen
 log = logging.getLogger("ariane.kernels")
 
 MODULE = "ariane_native"
-INTERFACE_VERSION = 1  # of the classes in `native/core/ariane_native.pyi` that this module uses
+INTERFACE_VERSION = 2  # of the classes in `native/core/ariane_native.pyi` that this module uses
 
 
 class NativeUnavailable(Exception):
@@ -60,8 +60,7 @@ class NativeCore:
     def __init__(self, module: Any) -> None:
         self._module = module
         self._failure = ""  # of the native code, since when Python is used
-        # Added to version 1 of the interface: a module may lack it.
-        self._records = NativeRecords(module, self._on_failure) if hasattr(module, "ColumnDecoder") else None
+        self._records = NativeRecords(module, self._on_failure)
 
     @property
     def description(self) -> str:
@@ -100,7 +99,7 @@ class NativeCore:
         return None if selected is None else SelectedMessages._make(selected)
 
     def index_slots(self, count: int) -> IndexSlots:
-        if self._failure or not hasattr(self._module, "IndexSlots"):  # a build of interface 1 before it had this class
+        if self._failure:
             return PythonIndexSlots(count)
         return NativeIndexSlots(self._module, count, self._on_failure)
 

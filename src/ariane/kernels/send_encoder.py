@@ -104,7 +104,7 @@ class PythonSendEncoder:
             sends += 1
             if not send.is_one_way:
                 responses.append(self._response(send, *placed))
-        return SendRun(position, sends, b"".join(run.records), run.queue_entries(), run.keys(), b"".join(responses))
+        return SendRun(position, sends, b"".join(run.records), run.queue_runs(), run.keys(), b"".join(responses))
 
     def _response(self, send: _Send, offsets: list[int], number: int) -> bytes:
         """Return the response to messages that are stored at `offsets`, the first of them with `number`."""
@@ -165,7 +165,7 @@ class _RunBuilder:
         self._offset = offset
         return offsets, first
 
-    def queue_entries(self) -> list[QueueRun]:
+    def queue_runs(self) -> list[QueueRun]:
         return [
             QueueRun(topic, queue_id, b"".join(queue.entries), queue.sends, queue.size)
             for (topic, queue_id), queue in self._queues.items()
