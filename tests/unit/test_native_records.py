@@ -37,10 +37,6 @@ def test_a_failure_switches_to_python_and_is_logged(caplog: pytest.LogCaptureFix
     assert native.description.startswith("python")
 
 
-def test_a_module_without_columns_leaves_them_to_python() -> None:
-    assert core().native_records is None
-
-
 def test_a_limit_below_zero_leaves_no_room() -> None:
     limits = []
 
