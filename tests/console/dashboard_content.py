@@ -98,26 +98,26 @@ async def _fill(namesrv: str, clients: contextlib.AsyncExitStack) -> Names:
         return LocalState.COMMIT
 
     received: set[str] = set()
-    shop = await clients.enter_async_context(Producer("shop", namesrv, client=client("shop"), trace=True))
+    shop = await clients.enter_async_context(Producer(namesrv, "shop", client=client("shop"), trace=True))
     queues = await shop.queues("orders")
     results = [await _send_order(shop, number, queues) for number in range(BEFORE_AUDIT_LEFT)]
-    async with PushConsumer("audit", namesrv, {"orders": "*"}, accept, start="first", client=client("audit")):
+    async with PushConsumer(namesrv, "audit", {"orders": "*"}, accept, start="first", client=client("audit")):
         await wait_for("the first messages at audit", lambda: len(received) == BEFORE_AUDIT_LEFT)
     results += [await _send_order(shop, number, queues) for number in range(BEFORE_AUDIT_LEFT, MESSAGES)]
     received.clear()
-    stock = PushConsumer("stock", namesrv, {"orders": "*"}, accept, start="first", client=client("stock"), trace=True)
+    stock = PushConsumer(namesrv, "stock", {"orders": "*"}, accept, start="first", client=client("stock"), trace=True)
     await clients.enter_async_context(stock)
     await wait_for("all messages at stock", lambda: len(received) == MESSAGES)
 
     # Without redeliveries a rejected message becomes a dead letter at once.
     no_retries = ConsumerSettings(max_reconsume_times=0)
     billing = PushConsumer(
-        "billing", namesrv, {"bills": "*"}, reject, start="first", client=client("billing"), settings=no_retries
+        namesrv, "billing", {"bills": "*"}, reject, start="first", client=client("billing"), settings=no_retries
     )
     await clients.enter_async_context(billing)
     bills = [await shop.send(Message(topic="bills", body=b"=1+1", keys=[f"BILL-{number}"])) for number in range(2)]
 
-    payer = TransactionProducer("payer", namesrv, client=client("payer"), check=is_committed, trace=True)
+    payer = TransactionProducer(namesrv, "payer", client=client("payer"), check=is_committed, trace=True)
     await clients.enter_async_context(payer)
     paid = await payer.send_in_transaction(Message(topic="paid", body=b"paid", keys=["PAID-17"]), pay)
 

@@ -63,7 +63,7 @@ async def make_letters(servers: LocalCluster) -> list[str]:
     ]
     async with Admin(servers.namesrv) as admin, ConnectionPool() as peers:
         await admin.create_topic("orders", queues=1)
-        async with Producer("shop", servers.namesrv) as producer:
+        async with Producer(servers.namesrv, "shop") as producer:
             results = [await producer.send(message) for message in messages]
         for result in results:
             _, offset = ids.parse_offset_message_id(result.offset_message_id)

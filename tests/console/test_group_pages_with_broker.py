@@ -82,7 +82,7 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GroupConsole]:
 async def prepare(servers: ReplicatedCluster) -> None:
     async with Admin(servers.namesrv) as admin, ConnectionPool() as peers:
         await admin.create_topic("orders", queues=1)
-        async with Producer("shop", servers.namesrv) as producer:
+        async with Producer(servers.namesrv, "shop") as producer:
             results = [
                 await producer.send(Message(topic="orders", body=XSS.encode(), keys=(XSS.replace(" ", "/"),), tags="a"))
                 for _ in range(4)
@@ -107,7 +107,7 @@ def consumers(console: GroupConsole, group: str, *expressions: str) -> Iterator[
     async def connect() -> contextlib.AsyncExitStack:
         stack = contextlib.AsyncExitStack()
         for expression in expressions:
-            consumer = PushConsumer(group, console.servers.namesrv, {"orders": expression}, consume)
+            consumer = PushConsumer(console.servers.namesrv, group, {"orders": expression}, consume)
             await stack.enter_async_context(consumer)
         return stack
 

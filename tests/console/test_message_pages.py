@@ -296,7 +296,7 @@ def test_a_message_is_delivered_to_one_client(console: Console) -> None:
 
         settings = ConsumerSettings(**QUICK)
         # Its tag expression matches nothing: it receives only what is sent to it directly.
-        async with PushConsumer("direct", console.servers.namesrv, {"orders": "none"}, listen, settings=settings):
+        async with PushConsumer(console.servers.namesrv, "direct", {"orders": "none"}, listen, settings=settings):
             path = f"/messages/{console.traffic.binary}/consume"
             dry = await asyncio.to_thread(console.post_form, path, group="direct", dryRun="true")
             assert received == []
@@ -388,7 +388,7 @@ def test_a_custom_trace_topic_is_read_only_if_it_is_chosen(console: Console) -> 
         from ariane.client.settings import TraceSettings
 
         traces = TraceSettings(flush_ms=20, topic="my_traces")
-        async with Producer("custom", console.servers.namesrv, trace=traces) as producer:
+        async with Producer(console.servers.namesrv, "custom", trace=traces) as producer:
             sent = await producer.send(Message(topic="orders", body=b"x", keys=["CUSTOM-1"]))
             await until(lambda: producer.trace is not None and producer.trace.sent >= 1)
         return sent.message_id

@@ -81,7 +81,7 @@ def send(console: Console, *messages: Message) -> list[str]:
     """Send messages and return their ids."""
 
     async def run() -> list[str]:
-        async with Producer("shop", console.servers.namesrv) as producer:
+        async with Producer(console.servers.namesrv, "shop") as producer:
             return [(await producer.send(message)).message_id for message in messages]
 
     return asyncio.run(run())
@@ -189,7 +189,7 @@ def test_the_tabs_of_a_topic_show_its_queues_and_groups(console: Console) -> Non
             for message in messages:
                 received.put_nowait(message.body)
 
-        async with PushConsumer("ledger", console.servers.namesrv, {"payments": "*"}, listener, start="first"):
+        async with PushConsumer(console.servers.namesrv, "ledger", {"payments": "*"}, listener, start="first"):
             for _ in range(4):
                 await received.get()
 
@@ -255,7 +255,7 @@ def test_the_list_has_topics_and_kinds(console: Console) -> None:
 
 def test_connected_producers_are_listed_by_group_and_by_broker_of_a_topic(console: Console) -> None:
     async def run() -> None:
-        async with Producer("checkout", console.servers.namesrv) as producer:
+        async with Producer(console.servers.namesrv, "checkout") as producer:
             await producer.send(Message(topic="orders", body=b"x"))
             loop = asyncio.get_running_loop()
             for query in ({"group": "checkout"}, {"topic": "orders", "q": "CHECKOUT"}):
@@ -351,7 +351,7 @@ def test_open_transactions_are_listed_and_their_checks_resumed(console: Console)
         async def check(_: object) -> LocalState:
             return LocalState.UNKNOWN
 
-        async with TransactionProducer("billing", console.servers.namesrv, check=check) as producer:
+        async with TransactionProducer(console.servers.namesrv, "billing", check=check) as producer:
             message = Message(topic="payments", body=b"<b>paid</b>", keys=["ORDER-17", SCRIPT])
             return (await producer.send_in_transaction(message, undecided)).sent.message_id
 

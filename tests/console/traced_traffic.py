@@ -70,7 +70,7 @@ async def traced_traffic(servers: LocalCluster) -> Traffic:
 
     def consumer(group: str, topic: str, fails: Callable[[str, int], bool], **settings: int) -> PushConsumer:
         return PushConsumer(
-            group, servers.namesrv, {topic: "*"}, listener(group, fails), start="first", trace=TRACES,
+            servers.namesrv, group, {topic: "*"}, listener(group, fails), start="first", trace=TRACES,
             settings=ConsumerSettings(**{**QUICK, **settings}),
         )  # fmt: skip
 
@@ -80,8 +80,8 @@ async def traced_traffic(servers: LocalCluster) -> Traffic:
         ) as billing,
         consumer("mail", "orders", lambda *_: False) as mail,
         consumer("audit", "failing", lambda *_: True, max_reconsume_times=1) as audit,
-        Producer("shop", servers.namesrv, trace=TRACES) as producer,
-        TransactionProducer("bank", servers.namesrv, check=lambda _: LocalState.COMMIT, trace=TRACES) as bank,
+        Producer(servers.namesrv, "shop", trace=TRACES) as producer,
+        TransactionProducer(servers.namesrv, "bank", check=lambda _: LocalState.COMMIT, trace=TRACES) as bank,
     ):
         traffic.retried = ids.unique_ids(_now_ms, ip="10.0.0.9")()
         await _send(producer, traffic)

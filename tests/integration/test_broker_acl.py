@@ -65,18 +65,16 @@ def test_unsigned_requests_are_rejected(tmp_path: Path) -> None:
                 await result.put(message.body)
 
         async with ClientInstance(servers.namesrv, ClientSettings(credentials=USER)) as instance:
-            async with Producer("shop", instance=instance) as producer:
+            async with Producer(instance, "shop") as producer:
                 await producer.send(Message(topic="orders", body=b"one"))
                 await producer.send_batch(
                     [Message(topic="orders", body=b"two"), Message(topic="orders", body=b"three")]
                 )
                 with pytest.raises(ArianeError, match="No default permission for topic:bills"):
                     await producer.send(Message(topic="bills", body=b"x"))
-            async with PushConsumer(
-                "stock", subscriptions={"orders": "*"}, listener=listen, start="first", instance=instance
-            ):
+            async with PushConsumer(instance, "stock", subscriptions={"orders": "*"}, listener=listen, start="first"):
                 assert {await asyncio.wait_for(result.get(), 20) for _ in range(3)} == {b"one", b"two", b"three"}
-        async with Producer("shop", servers.namesrv) as unsigned:
+        async with Producer(servers.namesrv, "shop") as unsigned:
             with pytest.raises(ArianeError, match="No accessKey is configured"):
                 await unsigned.send(Message(topic="orders", body=b"x"))
 

@@ -22,14 +22,14 @@ def member(servers: LocalCluster, home: Path, name: str, inbox: Inbox, *, orderl
     settings = ConsumerSettings(**QUICK, message_model="broadcasting", offsets_dir=str(home / "offsets"))
     client = ClientSettings(instance_name=name, client_ip="127.0.0.1")
     return PushConsumer(
-        "g", servers.namesrv, {"t": "*"}, inbox, start="first", orderly=orderly, settings=settings, client=client
+        servers.namesrv, "g", {"t": "*"}, inbox, start="first", orderly=orderly, settings=settings, client=client
     )
 
 
 @pytest.mark.parametrize("orderly", [False, True])
 def test_each_member_receives_everything_and_continues_at_its_own_offsets(tmp_path: Path, orderly: bool) -> None:
     async def work() -> None:
-        async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer:
+        async with cluster(tmp_path) as servers, Producer(servers.namesrv, "p") as producer:
             item, two = Inbox(), Inbox()
             async with member(servers, tmp_path, "one", item, orderly=orderly) as first:
                 async with member(servers, tmp_path, "two", two, orderly=orderly):
@@ -58,7 +58,7 @@ def test_failed_messages_are_dropped(tmp_path: Path) -> None:
         raise ReconsumeLater("no")
 
     async def work() -> None:
-        async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer:
+        async with cluster(tmp_path) as servers, Producer(servers.namesrv, "p") as producer:
             inbox = Inbox(fail)
             async with member(servers, tmp_path, "one", inbox):
                 for number in range(4):
@@ -73,7 +73,7 @@ def test_failed_messages_are_dropped(tmp_path: Path) -> None:
 
 def test_a_reset_changes_the_offsets_file(tmp_path: Path) -> None:
     async def work() -> None:
-        async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer, ConnectionPool() as peers:
+        async with cluster(tmp_path) as servers, Producer(servers.namesrv, "p") as producer, ConnectionPool() as peers:
             for number in range(4):
                 await producer.send(Message(topic="t", body=b"%d" % number))
             inbox = Inbox()

@@ -21,7 +21,7 @@ SETTINGS = ConsumerSettings(**QUICK)
 
 
 def member(servers: LocalCluster, topics: dict[str, str] | None = None, **more: object) -> LitePullConsumer:
-    return LitePullConsumer("g", servers.namesrv, topics, start="first", settings=SETTINGS, **more)  # type: ignore[arg-type]
+    return LitePullConsumer(servers.namesrv, "g", topics, start="first", settings=SETTINGS, **more)  # type: ignore[arg-type]
 
 
 async def polled(consumer: LitePullConsumer, count: int) -> list[ReceivedMessage]:
@@ -41,7 +41,7 @@ def numbers(messages: list[ReceivedMessage]) -> list[int]:
 
 def test_members_share_the_queues_and_continue_at_the_committed_offsets(tmp_path: Path) -> None:
     async def work() -> None:
-        async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer:
+        async with cluster(tmp_path) as servers, Producer(servers.namesrv, "p") as producer:
             await fill(producer, 8)
             async with member(servers, {"t": "*"}) as item, member(servers, {"t": "*"}) as two:
                 while len(item.queues) != 2 or len(two.queues) != 2:
@@ -63,7 +63,7 @@ def test_members_share_the_queues_and_continue_at_the_committed_offsets(tmp_path
 
 def test_polled_messages_count_as_consumed_with_the_next_poll_or_commit(tmp_path: Path) -> None:
     async def work() -> None:
-        async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer:
+        async with cluster(tmp_path) as servers, Producer(servers.namesrv, "p") as producer:
             await producer.send(Message(topic="t", body=b"0"))
             for auto_commit in (True, False):
                 async with member(servers, {"t": "*"}, auto_commit=auto_commit) as consumer:
@@ -89,7 +89,7 @@ def test_polled_messages_count_as_consumed_with_the_next_poll_or_commit(tmp_path
 
 def test_assigned_queues_seek_and_pause(tmp_path: Path) -> None:
     async def work() -> None:
-        async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer:
+        async with cluster(tmp_path) as servers, Producer(servers.namesrv, "p") as producer:
             queues = await fill(producer, 12)
             async with member(servers) as consumer:
                 assert await consumer.queues_of("t") == sorted(set(queues))
@@ -129,7 +129,7 @@ def test_assigned_queues_seek_and_pause(tmp_path: Path) -> None:
 
 def test_tags_and_admin_requests(tmp_path: Path) -> None:
     async def work() -> None:
-        async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer, ConnectionPool() as peers:
+        async with cluster(tmp_path) as servers, Producer(servers.namesrv, "p") as producer, ConnectionPool() as peers:
             await fill(producer, 4, tags="a")
             queues = await fill(producer, 4, tags="b")
             async with member(servers, {"t": "b || c"}) as consumer:
@@ -177,4 +177,4 @@ def test_polling_before_assign_is_an_error() -> None:
 )
 def test_invalid_poll_arguments_are_rejected(more: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
-        LitePullConsumer("g", **{"namesrv": "127.0.0.1:1", **more})  # type: ignore[arg-type]
+        LitePullConsumer(**{"namesrv": "127.0.0.1:1", "group": "g", **more})  # type: ignore[arg-type]

@@ -64,8 +64,8 @@ async def consumer(servers: LocalCluster, listener: Inbox, **settings: object) -
     known = {name: settings.pop(name) for name in list(settings) if name in ("orderly", "client")}
     values = ConsumerSettings(**{**QUICK, **settings})  # type: ignore[arg-type]
     async with PushConsumer(
-        "g",
         servers.namesrv,
+        "g",
         {"t": "*"},
         listener,
         start="first",
@@ -83,7 +83,7 @@ def test_failed_messages_are_redelivered_and_become_dead_letters(tmp_path: Path)
         raise ReconsumeLater("not today", delay_level=1)
 
     async def work() -> None:
-        async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer:
+        async with cluster(tmp_path) as servers, Producer(servers.namesrv, "p") as producer:
             sent = await producer.send(Message(topic="t", body=b"bad", tags="a", properties={"mine": "1"}))
             inbox = Inbox(fail)
             async with consumer(servers, inbox, max_reconsume_times=2):
@@ -117,7 +117,7 @@ def test_a_timed_out_listener_counts_as_failed(tmp_path: Path, orderly: bool) ->
             await asyncio.Event().wait()
 
     async def work() -> None:
-        async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer:
+        async with cluster(tmp_path) as servers, Producer(servers.namesrv, "p") as producer:
             await producer.send(Message(topic="t", body=b"slow"))
             async with consumer(
                 servers, Slow(), orderly=orderly, consume_timeout_ms=50, max_reconsume_times=0, suspend_queue_ms=10
@@ -135,8 +135,8 @@ def test_a_timed_out_listener_counts_as_failed(tmp_path: Path, orderly: bool) ->
 
 def test_a_consumer_replies_to_a_request(tmp_path: Path) -> None:
     async def work() -> None:
-        async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as asker:
-            async with Producer("q", servers.namesrv) as replier:
+        async with cluster(tmp_path) as servers, Producer(servers.namesrv, "p") as asker:
+            async with Producer(servers.namesrv, "q") as replier:
                 replied = []
 
                 async def listener(messages: list[ReceivedMessage]) -> None:
@@ -145,7 +145,7 @@ def test_a_consumer_replies_to_a_request(tmp_path: Path) -> None:
                         replied.append(await replier.reply(message, body, properties={"mine": "1"}))
 
                 settings = ConsumerSettings(**QUICK)
-                async with PushConsumer("g", servers.namesrv, {"t": "*"}, listener, start="first", settings=settings):
+                async with PushConsumer(servers.namesrv, "g", {"t": "*"}, listener, start="first", settings=settings):
                     bodies = [b"%d a" % number for number in range(20)]
                     answers = await asyncio.gather(
                         *(asker.request(Message(topic="t", body=body), timeout_s=20) for body in bodies)
@@ -164,7 +164,7 @@ def test_a_consumer_replies_to_a_request(tmp_path: Path) -> None:
 
 def test_a_request_times_out_and_its_late_reply_is_rejected(tmp_path: Path) -> None:
     async def work() -> None:
-        async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer:
+        async with cluster(tmp_path) as servers, Producer(servers.namesrv, "p") as producer:
             with pytest.raises(RequestTimeout):
                 await producer.request(Message(topic="t", body=b"anybody?"), timeout_s=0.3)
             await producer.send(Message(topic="t", body=b"no request"))
@@ -185,7 +185,7 @@ def test_a_request_times_out_and_its_late_reply_is_rejected(tmp_path: Path) -> N
 @pytest.mark.parametrize("orderly", [False, True])
 def test_offsets_are_reset_while_consuming(tmp_path: Path, orderly: bool) -> None:
     async def work() -> None:
-        async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer, ConnectionPool() as peers:
+        async with cluster(tmp_path) as servers, Producer(servers.namesrv, "p") as producer, ConnectionPool() as peers:
             for number in range(12):
                 await producer.send(Message(topic="t", body=b"%d" % number))
             inbox = Inbox()
@@ -207,7 +207,7 @@ def test_offsets_are_reset_while_consuming(tmp_path: Path, orderly: bool) -> Non
 
 def test_running_info_and_status(tmp_path: Path) -> None:
     async def work() -> None:
-        async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer, ConnectionPool() as peers:
+        async with cluster(tmp_path) as servers, Producer(servers.namesrv, "p") as producer, ConnectionPool() as peers:
             for number in range(8):
                 await producer.send(Message(topic="t", body=b"%d" % number))
             inbox = Inbox()
@@ -251,7 +251,7 @@ def test_a_message_is_consumed_directly(tmp_path: Path, error: Exception | None,
     async def work() -> None:
         nonlocal inbox
         inbox = Inbox(then)
-        async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer, ConnectionPool() as peers:
+        async with cluster(tmp_path) as servers, Producer(servers.namesrv, "p") as producer, ConnectionPool() as peers:
             sent = await producer.send(Message(topic="t", body=b"again", tags="a"))
             async with consumer(servers, inbox) as member:
                 await inbox.count(1)

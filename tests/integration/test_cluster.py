@@ -29,10 +29,10 @@ async def there_and_back(namesrv: str, bodies: list[bytes]) -> list[bytes]:
         if len(received) >= len(bodies):
             everything.set()
 
-    async with Producer("p", namesrv) as producer:
+    async with Producer(namesrv, "p") as producer:
         for body in bodies:
             await producer.send(Message(topic="t", body=body), order_key="one queue")
-        async with PushConsumer("g", namesrv, {"t": "*"}, listener, start="first", orderly=True), asyncio.timeout(30):
+        async with PushConsumer(namesrv, "g", {"t": "*"}, listener, start="first", orderly=True), asyncio.timeout(30):
             await everything.wait()
     return received
 

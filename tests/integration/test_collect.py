@@ -36,7 +36,7 @@ def collected(*options: str, limit_s: float = 60) -> subprocess.CompletedProcess
 
 async def stored(namesrv: str, topic: str, count: int) -> list[Sample]:
     results: list[Sample] = []
-    async with LitePullConsumer("R", namesrv, {topic: "*"}, start="first") as consumer:
+    async with LitePullConsumer(namesrv, "R", {topic: "*"}, start="first") as consumer:
         while len(results) < count:
             results += [msgspec.json.decode(message.body, type=Sample) for message in await consumer.poll(timeout_s=5)]
     return results
@@ -48,7 +48,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 def test_with_once_each_run_publishes_one_round(tmp_path: Path) -> None:
     async def send(namesrv: str) -> None:
-        async with Producer("P", namesrv) as producer:
+        async with Producer(namesrv, "P") as producer:
             await producer.send(Message(topic="T", body=b"x"))
 
     async def queues(namesrv: str) -> int:

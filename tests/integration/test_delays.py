@@ -150,7 +150,7 @@ def test_a_pending_message_is_cancelled_by_any_of_its_identifiers(tmp_path: Path
 
 def test_a_producer_recalls_a_message(tmp_path: Path) -> None:
     async def run() -> None:
-        async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer:
+        async with cluster(tmp_path) as servers, Producer(servers.namesrv, "p") as producer:
             soon_ms = time.time_ns() // 1_000_000 + 600
             first = await producer.send(Message(topic="T", body=b"no", deliver_at_ms=soon_ms))
             second = await producer.send(Message(topic="T", body=b"yes", deliver_at_ms=soon_ms), queue=first.queue)

@@ -42,8 +42,8 @@ def test_members_with_different_tags_are_an_error(tmp_path: Path) -> None:
         async with Admin(namesrv) as admin:
             await admin.create_topic("orders")
             async with (
-                PushConsumer("billing", namesrv, {"orders": "A"}, consume),
-                PushConsumer("billing", namesrv, {"orders": "B"}, consume),
+                PushConsumer(namesrv, "billing", {"orders": "A"}, consume),
+                PushConsumer(namesrv, "billing", {"orders": "B"}, consume),
             ):
                 for _ in range(300):
                     findings = [finding for finding in await admin.diagnose() if finding.check == "subscriptions"]

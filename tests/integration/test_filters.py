@@ -252,7 +252,7 @@ def test_our_consumer_gets_matching_messages_and_can_change_its_expression(tmp_p
         async def listener(messages):
             received.extend(int(message.properties["price"]) for message in messages)
 
-        async with cluster(tmp_path, **SQL) as servers, Producer("P", servers.namesrv) as producer:
+        async with cluster(tmp_path, **SQL) as servers, Producer(servers.namesrv, "P") as producer:
 
             async def send(first: int, last: int) -> None:
                 for price in range(first, last):
@@ -261,7 +261,7 @@ def test_our_consumer_gets_matching_messages_and_can_change_its_expression(tmp_p
             await send(0, 20)
             subscriptions = {"T": Sql("price >= 18 AND TAGS = 't'")}
             async with PushConsumer(
-                "G", servers.namesrv, subscriptions, listener, start="first", settings=FAST
+                servers.namesrv, "G", subscriptions, listener, start="first", settings=FAST
             ) as item:
                 await until(lambda: sorted(received) == [18, 19])
                 await item.subscribe("T", Sql("price = 25"))
@@ -280,10 +280,10 @@ def test_our_consumer_gets_matching_messages_and_can_change_its_expression(tmp_p
 @pytest.mark.parametrize(("settings", "expression", "code"), [(SQL, "a >", 23), ({}, "a > 5", 1)])
 def test_a_consumer_with_an_unsupported_filter_does_not_start(tmp_path, settings, expression, code):
     async def play() -> None:
-        async with cluster(tmp_path, **settings) as servers, Producer("P", servers.namesrv) as producer:
+        async with cluster(tmp_path, **settings) as servers, Producer(servers.namesrv, "P") as producer:
             await producer.send(Message(topic="T", body=b"x"))
             with pytest.raises(ReplyError) as refused:
-                async with PushConsumer("G", servers.namesrv, {"T": Sql(expression)}, print):
+                async with PushConsumer(servers.namesrv, "G", {"T": Sql(expression)}, print):
                     pass
             assert refused.value.code == code
 
@@ -305,12 +305,12 @@ def test_a_restarted_broker_receives_the_filter_with_the_next_heartbeat(tmp_path
             settings = msgspec.structs.replace(
                 config(tmp_path / "store", **SQL), namesrv_addr=namesrv, bind_address="127.0.0.1"
             )
-            async with Producer("P", namesrv) as producer:
+            async with Producer(namesrv, "P") as producer:
                 broker = Broker(settings)
                 await broker.__aenter__()
                 await producer.send(Message(topic="T", body=b"x", properties={"price": "6"}))
                 subscriptions = {"T": Sql("price > 5")}
-                async with PushConsumer("G", namesrv, subscriptions, listener, start="first", settings=FAST):
+                async with PushConsumer(namesrv, "G", subscriptions, listener, start="first", settings=FAST):
                     await until(lambda: received == ["6"])
                     port = int(broker.addr.rpartition(":")[2])
                     await broker.__aexit__(None, None, None)

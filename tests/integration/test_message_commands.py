@@ -112,7 +112,7 @@ def test_a_message_is_tracked_to_its_consumers(servers: LocalCluster) -> None:
             if any(message.body == b"tracked" for message in messages):
                 consumed.set()
 
-        async with PushConsumer("trackers", servers.namesrv, {"orders": "*"}, handle, start="first"):
+        async with PushConsumer(servers.namesrv, "trackers", {"orders": "*"}, handle, start="first"):
             await asyncio.wait_for(consumed.wait(), 30)
             while True:  # offsets are committed at intervals
                 tracks = await asyncio.to_thread(run_json, servers, "message", "track", sent["messageId"])
@@ -185,7 +185,7 @@ def test_open_transactions_are_listed_and_resumed(servers: LocalCluster) -> None
         async def local(message: Message, sent: Any) -> LocalState:
             return LocalState.UNKNOWN
 
-        async with TransactionProducer("P", servers.namesrv, check=lambda message: LocalState.UNKNOWN) as producer:
+        async with TransactionProducer(servers.namesrv, "P", check=lambda message: LocalState.UNKNOWN) as producer:
             message = Message(topic="orders", body=b"half", keys=["T-1"])
             done = await producer.send_in_transaction(message, local, immunity_s=3600)
             return done.sent.message_id

@@ -128,10 +128,10 @@ async def ignore(message: ReceivedMessage) -> None:
 def test_a_cluster_with_traffic(tmp_path: Path) -> None:
     async def run() -> None:
         async with started(tmp_path) as servers:
-            async with Producer("P", servers.namesrv) as producer:
+            async with Producer(servers.namesrv, "P") as producer:
                 for number in range(20):
                     await producer.send(Message(topic="T", body=b"%d" % number))
-                async with PushConsumer("G", servers.namesrv, {"T": "*"}, ignore, start="first"):
+                async with PushConsumer(servers.namesrv, "G", {"T": "*"}, ignore, start="first"):
                     await until(lambda one: one.get(consumer_offset("G")) == 20, servers.broker_port)
                     await check_equal(servers)
             await check_ages(servers)

@@ -25,8 +25,8 @@ def test_rounds_show_groups_and_new_events(tmp_path: Path, monkeypatch) -> None:
 
         async with (
             Admin(namesrv) as admin,
-            Producer("shop", namesrv) as producer,
-            PushConsumer("billing", namesrv, {"orders": "*"}, listener, start="first"),
+            Producer(namesrv, "shop") as producer,
+            PushConsumer(namesrv, "billing", {"orders": "*"}, listener, start="first"),
         ):
             await producer.send(Message(topic="orders", body=b"1"))
             await asyncio.wait_for(consumed.wait(), 60)

@@ -18,10 +18,10 @@ def test_a_connected_group_with_empty_queues_consumes_again(tmp_path: Path) -> N
             for message in messages:
                 received.put_nowait(message.body)
 
-        async with Admin(namesrv) as admin, Producer("shop", namesrv) as producer:
+        async with Admin(namesrv) as admin, Producer(namesrv, "shop") as producer:
             await admin.create_topic("orders", queues=4)
             await producer.send(Message(topic="orders", body=b"created"))
-            async with PushConsumer("billing", namesrv, {"orders": "*"}, listener, start="first"):
+            async with PushConsumer(namesrv, "billing", {"orders": "*"}, listener, start="first"):
                 assert await received.get() == b"created"
                 while (await admin.group_lag("billing", "orders")).total != 0:  # the client commits every five seconds
                     await asyncio.sleep(0.1)

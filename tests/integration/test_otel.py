@@ -84,10 +84,10 @@ def test_sends_and_deliveries_are_one_trace(tmp_path: Path, collector: Collector
 
     async def run(namesrv: str) -> None:
         listener = on_order if listener_kind == "thread" else on_order_in_loop
-        async with Producer("shop", namesrv, telemetry=telemetry) as producer:
+        async with Producer(namesrv, "shop", telemetry=telemetry) as producer:
             with tracer.start_as_current_span("order"):
                 await producer.send(Message(topic="orders", body=b"created", keys=["ORDER-17"]))
-            async with PushConsumer("billing", namesrv, {"orders": "*"}, listener, start="first", telemetry=telemetry):
+            async with PushConsumer(namesrv, "billing", {"orders": "*"}, listener, start="first", telemetry=telemetry):
                 async with asyncio.timeout(60):
                     while not done.is_set():
                         await asyncio.sleep(0.05)
@@ -110,7 +110,7 @@ def test_half_messages_batches_and_one_way_sends_have_spans(tmp_path: Path, coll
         async def commit(_: object) -> LocalState:
             return LocalState.COMMIT
 
-        async with TransactionProducer("pay", namesrv, check=commit, telemetry=telemetry) as producer:
+        async with TransactionProducer(namesrv, "pay", check=commit, telemetry=telemetry) as producer:
             await producer.send_in_transaction(Message(topic="paid", body=b"1"), commit)
             await producer.send_batch([Message(topic="many", body=b"1"), Message(topic="many", body=b"2")])
             await producer.send_one_way(Message(topic="gone", body=b"1"))

@@ -35,7 +35,7 @@ def servers(tmp_path: Path) -> Iterator[LocalCluster]:
 
 async def dead_letters(servers: LocalCluster, count: int) -> None:
     """Create `count` dead letters of topic orders in group G."""
-    async with ClientInstance(servers.namesrv) as instance, Producer("P", instance=instance) as producer:
+    async with ClientInstance(servers.namesrv) as instance, Producer(instance, "P") as producer:
         for number in range(count):
             message = Message(
                 topic="orders", body=f"{number}".encode(), keys=(f"order-{number}",), tags="new",

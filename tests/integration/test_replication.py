@@ -279,7 +279,7 @@ def test_a_consumer_continues_at_the_slave_after_the_master_stops(tmp_path: Path
             async def listener(messages: Sequence[ReceivedMessage]) -> None:
                 received.extend(message.body for message in messages)
 
-            async with PushConsumer("G2", servers.namesrv, {"T": "*"}, listener, start="first"):
+            async with PushConsumer(servers.namesrv, "G2", {"T": "*"}, listener, start="first"):
                 await until(lambda: len(received) >= 20)
             assert sorted(received, key=int) == [b"%d" % number for number in range(20)]
 

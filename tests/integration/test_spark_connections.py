@@ -288,7 +288,7 @@ def test_requests_are_signed_and_a_denial_fails_the_task_without_retries(tmp_pat
             settings = ClientSettings(credentials=Credentials("writer-account", "a-writer-secret"))
             async with (
                 ClientInstance(servers.namesrv, settings) as instance,
-                Producer("shop", instance=instance) as producer,
+                Producer(instance, "shop") as producer,
             ):
                 await producer.send(Message(topic="T", body=b"first"))
 

@@ -34,7 +34,7 @@ def test_signed_pulls_succeed_and_others_fail_without_retries(tmp_path: Path) ->
             settings = ClientSettings(credentials=Credentials("writer-account", "a-writer-secret"))
             async with (
                 ClientInstance(servers.namesrv, settings) as instance,
-                Producer("shop", instance=instance) as producer,
+                Producer(instance, "shop") as producer,
             ):
                 sent = await producer.send(Message(topic="orders", body=b"one"))
 

@@ -44,7 +44,7 @@ def measured(cluster: pull_client.BlockingCluster) -> queue_bounds.QueueBounds:
 
 
 async def send(namesrv: str, count: int) -> None:
-    async with Producer("P", namesrv) as producer:
+    async with Producer(namesrv, "P") as producer:
         for number in range(count):
             await producer.send(Message(topic="T", body=b"%d" % number))
 

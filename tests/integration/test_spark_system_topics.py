@@ -23,7 +23,7 @@ def send_halves(namesrv: str, count: int) -> None:
     """Send half messages whose transactions stay open."""
 
     async def work() -> None:
-        async with TransactionProducer("shop", namesrv, check=lambda _: LocalState.UNKNOWN) as producer:
+        async with TransactionProducer(namesrv, "shop", check=lambda _: LocalState.UNKNOWN) as producer:
             for number in range(count):
                 await producer.send_in_transaction(
                     Message(topic="T", body=b"%d" % number), lambda _: LocalState.UNKNOWN

@@ -105,9 +105,9 @@ def test_a_commit_is_delivered_once_and_a_rollback_never(tmp_path: Path) -> None
         async with (
             cluster(tmp_path) as servers,
             TransactionProducer(
-                "P", servers.namesrv, check=always(LocalState.UNKNOWN), end_hooks=[reported.append]
+                servers.namesrv, "P", check=always(LocalState.UNKNOWN), end_hooks=[reported.append]
             ) as item,
-            PushConsumer("C", servers.namesrv, {"T": "*"}, inbox, start="first", settings=FAST),
+            PushConsumer(servers.namesrv, "C", {"T": "*"}, inbox, start="first", settings=FAST),
         ):
             results = [await item.send_in_transaction(text(b"%d" % number), execute) for number in range(10)]
             await until(lambda: len(inbox.messages) >= 5)
@@ -144,8 +144,8 @@ def test_undecided_transactions_are_checked_until_they_are_decided(tmp_path: Pat
         inbox = Inbox()
         async with (
             cluster(tmp_path, **EAGER) as servers,
-            TransactionProducer("P", servers.namesrv, check=check) as producer,
-            PushConsumer("C", servers.namesrv, {"T": "*"}, inbox, start="first", settings=FAST),
+            TransactionProducer(servers.namesrv, "P", check=check) as producer,
+            PushConsumer(servers.namesrv, "C", {"T": "*"}, inbox, start="first", settings=FAST),
         ):
             for body in (b"commit", b"rollback"):
                 await producer.send_in_transaction(text(body), always(LocalState.UNKNOWN))
@@ -422,8 +422,8 @@ def test_checks_rotate_among_the_producers_of_the_group(tmp_path: Path) -> None:
 
         async with (
             cluster(tmp_path, **EAGER) as servers,
-            TransactionProducer("P", servers.namesrv, check=checker(0)) as item,
-            TransactionProducer("P", servers.namesrv, check=checker(1)),
+            TransactionProducer(servers.namesrv, "P", check=checker(0)) as item,
+            TransactionProducer(servers.namesrv, "P", check=checker(1)),
         ):
             await item.send_in_transaction(text(b"x"), always(LocalState.UNKNOWN))
             await until(lambda: all(sum(counter.values()) >= 2 for counter in checks))
@@ -436,12 +436,12 @@ def test_traces_contain_the_half_message_and_its_end(tmp_path: Path) -> None:
         traces, inbox = TraceSettings(flush_ms=50), Inbox()
         async with cluster(tmp_path, trace_topic_enable=True, **EAGER) as servers:
             async with TransactionProducer(
-                "P", servers.namesrv, check=always(LocalState.COMMIT), trace=traces
+                servers.namesrv, "P", check=always(LocalState.COMMIT), trace=traces
             ) as producer:
                 done = await producer.send_in_transaction(text(b"x"), always(LocalState.UNKNOWN))
                 await until(lambda: producer.trace is not None and producer.trace.sent >= 3)
             async with PushConsumer(
-                "C", servers.namesrv, {"RMQ_SYS_TRACE_TOPIC": "*"}, inbox, start="first", settings=FAST
+                servers.namesrv, "C", {"RMQ_SYS_TRACE_TOPIC": "*"}, inbox, start="first", settings=FAST
             ):
                 await until(lambda: sum(body.count(b"\x02") for body in inbox.bodies) >= 3)
         records = [one.split("\x01") for one in b"".join(inbox.bodies).decode().split("\x02") if one]
@@ -460,7 +460,7 @@ def test_the_client_rejects_messages_unsupported_in_transactions(tmp_path: Path)
     async def work() -> None:
         async with (
             cluster(tmp_path, reject_transaction_message=True) as servers,
-            TransactionProducer("P", servers.namesrv, check=always(LocalState.COMMIT)) as producer,
+            TransactionProducer(servers.namesrv, "P", check=always(LocalState.COMMIT)) as producer,
         ):
             for message, immunity_s in ((text(b"x", delay_level=1), None), (text(b"x"), -1), (text(b""), None)):
                 with pytest.raises(MessageRefused):
@@ -482,7 +482,7 @@ def test_open_and_discarded_half_messages_are_listed(tmp_path: Path) -> None:
         async with (
             cluster(tmp_path, **settings) as servers,
             TransactionProducer(
-                "P", servers.namesrv, check=lambda message: states.get(message.message_id, LocalState.UNKNOWN)
+                servers.namesrv, "P", check=lambda message: states.get(message.message_id, LocalState.UNKNOWN)
             ) as producer,
             Admin(servers.namesrv) as admin,
         ):
@@ -508,7 +508,7 @@ def test_open_and_discarded_half_messages_are_listed(tmp_path: Path) -> None:
             states[lost.sent.message_id] = LocalState.COMMIT
             await admin.resume_checks(lost.sent.message_id)
             inbox = Inbox()
-            async with PushConsumer("C", servers.namesrv, {"T": "*"}, inbox, start="first", settings=FAST):
+            async with PushConsumer(servers.namesrv, "C", {"T": "*"}, inbox, start="first", settings=FAST):
                 await until(lambda: len(inbox.messages) >= 2)
             assert inbox.bodies == [b"done", b"lost"]
 
@@ -526,7 +526,7 @@ def test_the_age_of_a_checked_half_message_is_that_of_its_first_copy(tmp_path: P
     async def work() -> None:
         async with (
             cluster(tmp_path, **EAGER, transaction_check_max=1000) as servers,
-            TransactionProducer("P", servers.namesrv, check=always(LocalState.UNKNOWN)) as producer,
+            TransactionProducer(servers.namesrv, "P", check=always(LocalState.UNKNOWN)) as producer,
             Admin(servers.namesrv) as admin,
         ):
             await producer.send_in_transaction(text(b"x"), always(LocalState.UNKNOWN))

@@ -69,11 +69,11 @@ def test_access_control_matches_java(tmp_path: Path) -> None:
                 await result.put(message.body)
 
         async with ClientInstance(namesrv, ClientSettings(credentials=USER)) as instance:
-            async with Producer("P", instance=instance) as producer:
+            async with Producer(instance, "P") as producer:
                 await producer.send(Message(topic="T", body=b"one", tags="ä"))
                 with pytest.raises(ArianeError, match="topic:Other"):
                     await producer.send(Message(topic="Other", body=b"x"))
-            async with PushConsumer("G", subscriptions={"T": "*"}, listener=listen, start="first", instance=instance):
+            async with PushConsumer(instance, "G", subscriptions={"T": "*"}, listener=listen, start="first"):
                 assert await asyncio.wait_for(result.get(), 40) == b"one"
 
         async with cluster(ours, acl_enable=True, rocketmq_home=str(ours)) as servers:

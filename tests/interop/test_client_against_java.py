@@ -84,7 +84,7 @@ def test_our_500_messages_are_consumed_by_our_and_by_java_clients(peers, topic, 
 
     async def play():
         inbox = Inbox()
-        async with Producer("producers", peers.name_server) as producer:
+        async with Producer(peers.name_server, "producers") as producer:
             first = await producer.send(Message(topic=topic, body=b"first", tags="first"))
             results = await asyncio.gather(
                 *(
@@ -100,7 +100,7 @@ def test_our_500_messages_are_consumed_by_our_and_by_java_clients(peers, topic, 
             assert {send_result.status for send_result in [first, *results]} == {SendStatus.SEND_OK}
             assert len({send_result.queue for send_result in results}) == 4
             subscriptions = {topic: "A || B"}
-            async with PushConsumer(group, peers.name_server, subscriptions, inbox, start="first", settings=FAST):
+            async with PushConsumer(peers.name_server, group, subscriptions, inbox, start="first", settings=FAST):
                 await until(lambda: len(inbox.messages) >= 500)
         return results, inbox
 
@@ -131,7 +131,7 @@ def test_our_consumer_reads_java_messages(peers, topic, group):
 
     async def play():
         inbox = Inbox()
-        async with PushConsumer(group, peers.name_server, {topic: "A||B"}, inbox, start="first", settings=FAST):
+        async with PushConsumer(peers.name_server, group, {topic: "A||B"}, inbox, start="first", settings=FAST):
             await until(lambda: len(inbox.messages) >= 27 + 6 + 30)
             await asyncio.sleep(0.5)
         return inbox
@@ -150,12 +150,12 @@ def test_batches_and_one_way_sends_arrive_while_one_name_server_is_down(peers, t
     async def play():
         inbox = Inbox()
         name_servers = f"127.0.0.1:1;{peers.name_server};127.0.0.1:2"
-        async with Producer("producers", name_servers) as producer:
+        async with Producer(name_servers, "producers") as producer:
             batch = [Message(topic=topic, body=b"%d" % number, keys=[f"b{number}"]) for number in range(20)]
             result = await producer.send_batch(batch)
             assert len(result.message_id.split(",")) == len(result.offset_message_id.split(",")) == 20
             await producer.send_one_way(Message(topic=topic, body=b"one way"))
-            async with PushConsumer(group, name_servers, {topic: "*"}, inbox, start="first", settings=FAST):
+            async with PushConsumer(name_servers, group, {topic: "*"}, inbox, start="first", settings=FAST):
                 await until(lambda: len(inbox.messages) >= 21)
         return result, inbox
 
@@ -177,11 +177,11 @@ def test_orderly_delivery_is_preserved_while_members_join_and_leave(peers, topic
 
     def member():
         return PushConsumer(
-            group, peers.name_server, {topic: "*"}, listener, start="first", orderly=True, settings=FAST
+            peers.name_server, group, {topic: "*"}, listener, start="first", orderly=True, settings=FAST
         )
 
     async def play():
-        async with Producer("producers", peers.name_server) as producer:
+        async with Producer(peers.name_server, "producers") as producer:
 
             async def order(name: str, first: int, count: int) -> None:
                 for step in range(first, first + count):
@@ -209,9 +209,9 @@ def test_two_members_share_the_queues_and_each_message_is_consumed_once(peers, t
     async def play():
         first, second = Inbox(), Inbox()
         async with (
-            Producer("producers", peers.name_server) as producer,
-            PushConsumer(group, peers.name_server, {topic: "*"}, first, start="first", settings=FAST) as item,
-            PushConsumer(group, peers.name_server, {topic: "*"}, second, start="first", settings=FAST) as two,
+            Producer(peers.name_server, "producers") as producer,
+            PushConsumer(peers.name_server, group, {topic: "*"}, first, start="first", settings=FAST) as item,
+            PushConsumer(peers.name_server, group, {topic: "*"}, second, start="first", settings=FAST) as two,
         ):
             await producer.send(Message(topic=topic, body=b"creates the topic"))
             python_members = [item, two]
@@ -235,13 +235,13 @@ def test_a_java_member_and_ours_share_one_group(peers, topic, group):
 
     async def play():
         inbox = Inbox()
-        async with PushConsumer(group, peers.name_server, {topic: "*"}, inbox, start="first", settings=FAST) as ours:
+        async with PushConsumer(peers.name_server, group, {topic: "*"}, inbox, start="first", settings=FAST) as ours:
             await until(lambda: len([q for q in ours.queues if q.topic == topic]) == 4)
             with java.start("ariane.peers.Consume", [peers.name_server, topic, group, "*", "0", "60"]) as theirs:
                 await until(lambda: len([q for q in ours.queues if q.topic == topic]) == 2)
                 await asyncio.to_thread(time.sleep, 1)  # Java begins its queues
                 inbox.messages.clear()
-                async with Producer("producers", peers.name_server) as producer:
+                async with Producer(peers.name_server, "producers") as producer:
                     sent = [await producer.send(Message(topic=topic, body=b"%d" % n)) for n in range(40)]
                 await until(lambda: len(inbox.messages) >= 20)
                 ids = {message.message_id for message in inbox.messages}
@@ -260,12 +260,12 @@ def test_a_java_member_and_ours_share_one_group(peers, topic, group):
 def test_offsets_survive_a_restart_of_the_consumer(peers, topic, group):
     async def play():
         before, after = Inbox(), Inbox()
-        async with Producer("producers", peers.name_server) as producer:
+        async with Producer(peers.name_server, "producers") as producer:
             await asyncio.gather(*(producer.send(Message(topic=topic, body=b"a%d" % n)) for n in range(60)))
-            async with PushConsumer(group, peers.name_server, {topic: "*"}, before, start="first"):
+            async with PushConsumer(peers.name_server, group, {topic: "*"}, before, start="first"):
                 await until(lambda: len(before.messages) >= 60)
             await asyncio.gather(*(producer.send(Message(topic=topic, body=b"b%d" % n)) for n in range(60)))
-            async with PushConsumer(group, peers.name_server, {topic: "*"}, after, start="first"):
+            async with PushConsumer(peers.name_server, group, {topic: "*"}, after, start="first"):
                 await until(lambda: len(after.messages) >= 60)
                 await asyncio.sleep(0.5)
         return before, after
@@ -287,8 +287,8 @@ def test_failed_messages_are_redelivered_with_their_original_topic(peers, topic,
     async def play():
         async with (
             ClientInstance(peers.name_server) as shared,
-            Producer("producers", instance=shared) as producer,
-            PushConsumer(group, None, {topic: "*"}, listener, start="first", settings=FAST, instance=shared),
+            Producer(shared, "producers") as producer,
+            PushConsumer(shared, group, {topic: "*"}, listener, start="first", settings=FAST),
         ):
             for body in (b"good", b"bad", b"worse"):
                 await producer.send(Message(topic=topic, body=body))
@@ -309,9 +309,9 @@ def test_messages_without_remaining_attempts_become_dead_letters(peers, topic, g
     async def play():
         dead = Inbox()
         async with (
-            Producer("producers", peers.name_server) as producer,
-            PushConsumer(group, peers.name_server, {topic: "*"}, listener, start="first", settings=FAST),
-            PushConsumer(f"{group}-dead", peers.name_server, {f"%DLQ%{group}": "*"}, dead, start="first"),
+            Producer(peers.name_server, "producers") as producer,
+            PushConsumer(peers.name_server, group, {topic: "*"}, listener, start="first", settings=FAST),
+            PushConsumer(peers.name_server, f"{group}-dead", {f"%DLQ%{group}": "*"}, dead, start="first"),
         ):
             sent = await producer.send(Message(topic=topic, body=b"hopeless", keys=["k"]))
             await until(lambda: len(dead.messages) == 1)
@@ -325,7 +325,7 @@ def test_messages_without_remaining_attempts_become_dead_letters(peers, topic, g
 
 def test_an_error_response_is_raised_with_the_remark_of_the_broker(peers):
     async def play():
-        async with Producer("producers", peers.name_server) as producer:
+        async with Producer(peers.name_server, "producers") as producer:
             queue = (await producer.queues("TBW102"))[0]
             beyond = type(queue)(topic="TBW102", broker=queue.broker, queue_id=99)
             with pytest.raises(ReplyError) as caught:
@@ -343,8 +343,8 @@ def test_clients_survive_a_restart_of_their_broker(tmp_path, topic, group):
     async def play(ns: str):
         inbox = Inbox()
         async with (
-            Producer("producers", ns) as producer,
-            PushConsumer(group, ns, {topic: "*"}, inbox, start="first", settings=FAST),
+            Producer(ns, "producers") as producer,
+            PushConsumer(ns, group, {topic: "*"}, inbox, start="first", settings=FAST),
         ):
             with java.broker(tmp_path / "first", ns, port=port, properties=files):
                 await producer.send(Message(topic=topic, body=b"before"))
@@ -364,9 +364,9 @@ def test_mqadmin_reads_our_traces(peers, topic, group):
     async def play():
         inbox = Inbox()
         async with (
-            Producer("traced-producers", peers.name_server, trace=True) as producer,
+            Producer(peers.name_server, "traced-producers", trace=True) as producer,
             PushConsumer(
-                group, peers.name_server, {topic: "*"}, inbox, start="first", settings=FAST, trace=True
+                peers.name_server, group, {topic: "*"}, inbox, start="first", settings=FAST, trace=True
             ) as consumer,
         ):
             single = await producer.send(Message(topic=topic, body=b"single", tags="A", keys=["ORDER-17"]))

@@ -43,7 +43,7 @@ def test_a_java_master_and_slave_are_sampled(tmp_path: Path) -> None:
     rounds: list[dict[int, Sample]] = []
 
     async def run(namesrv: str) -> None:
-        async with Producer("P", namesrv) as producer:
+        async with Producer(namesrv, "P") as producer:
             for _ in range(COUNT // 100):
                 await asyncio.gather(*(producer.send(Message(topic="T", body=b"x" * 50)) for _ in range(100)))
         began_ms = SYSTEM_CLOCK.now_ms()
@@ -57,7 +57,7 @@ def test_a_java_master_and_slave_are_sampled(tmp_path: Path) -> None:
                 stop.set()
 
         settings = ConsumerSettings(concurrency=2, cached_max=32)
-        async with PushConsumer("G", namesrv, {"T": "*"}, slow, start="first", settings=settings):
+        async with PushConsumer(namesrv, "G", {"T": "*"}, slow, start="first", settings=settings):
             await asyncio.wait_for(
                 publisher.run_collector(namesrv, publisher.CollectorOptions(interval_s=2), on_round=look, stop=stop), 90
             )
@@ -102,7 +102,7 @@ def test_a_java_master_and_slave_are_sampled(tmp_path: Path) -> None:
 async def samples_of(namesrv: str, count: int) -> list[Sample]:
     """Return the contents of the sample topic."""
     results: list[Sample] = []
-    async with LitePullConsumer("R", namesrv, {SAMPLES_TOPIC: "*"}, start="first") as consumer, asyncio.timeout(30):
+    async with LitePullConsumer(namesrv, "R", {SAMPLES_TOPIC: "*"}, start="first") as consumer, asyncio.timeout(30):
         while len(results) < count:
             results += [
                 msgspec.json.decode(message.body, type=Sample) for message in await consumer.poll(timeout_s=1.0)

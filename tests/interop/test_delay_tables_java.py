@@ -38,7 +38,7 @@ def pipeline(namesrv: str, home: Path, *names: str) -> None:
 
 
 async def send_half(namesrv: str) -> None:
-    async with TransactionProducer("Q", namesrv, check=lambda _: LocalState.UNKNOWN) as producer:
+    async with TransactionProducer(namesrv, "Q", check=lambda _: LocalState.UNKNOWN) as producer:
         await producer.send_in_transaction(Message(topic="T", body=b"half", keys=["ours"]), lambda _: LocalState.COMMIT)
 
 

@@ -78,8 +78,8 @@ def test_our_client_uses_delay_levels_of_a_java_broker(tmp_path: Path) -> None:
 
     async def play(namesrv: str) -> None:
         async with (
-            Producer("P", namesrv) as producer,
-            PushConsumer("G", namesrv, {"T": "*"}, listener, start="first", settings=ConsumerSettings(commit_ms=200)),
+            Producer(namesrv, "P") as producer,
+            PushConsumer(namesrv, "G", {"T": "*"}, listener, start="first", settings=ConsumerSettings(commit_ms=200)),
             asyncio.timeout(PATIENCE_S),
         ):
             await producer.send(Message(topic="T", body=b"0"))
@@ -147,7 +147,7 @@ def test_one_store_for_both_brokers_delivers_each_message_once(tmp_path: Path) -
 
 
 async def send(namesrv: str, body: str, count: int, **delay: int) -> None:
-    async with Producer("P", namesrv) as producer:
+    async with Producer(namesrv, "P") as producer:
         for _ in range(count):
             await producer.send(Message(topic="T", body=body.encode(), **delay))  # type: ignore[arg-type]
 
@@ -156,7 +156,7 @@ async def there(namesrv: str, count: int) -> dict[str, int]:
     """Return the number of messages in T by body, once there are at least `count` and no further ones arrive."""
     result: Counter[str] = Counter()
     group = f"G{time.time_ns()}"
-    async with asyncio.timeout(PATIENCE_S), LitePullConsumer(group, namesrv, {"T": "*"}, start="first") as consumer:
+    async with asyncio.timeout(PATIENCE_S), LitePullConsumer(namesrv, group, {"T": "*"}, start="first") as consumer:
         while True:
             more = await consumer.poll(timeout_s=0.5)
             result.update(message.body.decode() for message in more)

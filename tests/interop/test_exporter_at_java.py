@@ -63,15 +63,15 @@ async def exporter(namesrv: str) -> AsyncIterator[str]:
 @asynccontextmanager
 async def traffic(namesrv: str) -> AsyncIterator[None]:
     """Send to T, consume it in the group G, and leave messages to the group H, which has left."""
-    async with Producer("P", namesrv) as producer:
+    async with Producer(namesrv, "P") as producer:
 
         async def send(count: int) -> None:
             for _ in range(count):
                 await producer.send(Message(topic="T", body=b"x" * 100))
 
         await send(20)
-        async with PushConsumer("G", namesrv, {"T": "*"}, ignore, start="first"):
-            async with PushConsumer("H", namesrv, {"T": "*"}, ignore, start="first"):
+        async with PushConsumer(namesrv, "G", {"T": "*"}, ignore, start="first"):
+            async with PushConsumer(namesrv, "H", {"T": "*"}, ignore, start="first"):
                 await wait(namesrv, "H", 20)
             await send(30)
             await wait(namesrv, "G", 50)

@@ -92,7 +92,7 @@ def test_order_is_preserved_when_a_java_or_our_member_is_killed(tmp_path: Path) 
 
 async def play(namesrv: str) -> tuple[list[list[Got]], int]:
     """Return the steps received by the members of each group, and the last step that all must receive."""
-    async with Producer("P", namesrv) as producer, contextlib.AsyncExitStack() as stack:
+    async with Producer(namesrv, "P") as producer, contextlib.AsyncExitStack() as stack:
         steps = itertools.count()
 
         async def step() -> int:

@@ -87,13 +87,13 @@ def test_java_request_and_reply_through_our_broker(tmp_path: Path) -> None:
 
 def test_our_consumer_replies_to_a_java_request(tmp_path: Path) -> None:
     async def work() -> None:
-        async with cluster(tmp_path) as servers, Producer("ours", servers.namesrv) as producer:
+        async with cluster(tmp_path) as servers, Producer(servers.namesrv, "ours") as producer:
 
             async def listener(messages: list[ReceivedMessage]) -> None:
                 for message in messages:
                     await producer.reply(message, message.body.upper())
 
-            async with PushConsumer("G", servers.namesrv, {"T": "*"}, listener, start="first"):
+            async with PushConsumer(servers.namesrv, "G", {"T": "*"}, listener, start="first"):
                 lines = await asyncio.to_thread(java.run, "ariane.peers.Request", [servers.namesrv, "T", "P", "2"])
         assert [body(event) for event in java.events(lines)] == [b"REQUEST 0", b"REQUEST 1"]
 
@@ -102,7 +102,7 @@ def test_our_consumer_replies_to_a_java_request(tmp_path: Path) -> None:
 
 def test_a_java_consumer_replies_to_our_request(tmp_path: Path) -> None:
     async def work() -> None:
-        async with cluster(tmp_path) as servers, Producer("ours", servers.namesrv) as producer:
+        async with cluster(tmp_path) as servers, Producer(servers.namesrv, "ours") as producer:
             await asyncio.to_thread(produce, servers.namesrv, 1)
             with java.start("ariane.peers.Reply", [servers.namesrv, "T", "G"]) as replier:
                 await asyncio.to_thread(next, replier.events(time.monotonic() + START_S))
@@ -165,10 +165,10 @@ def test_mqadmin_sends_requests_to_our_consumer(tmp_path: Path) -> None:
                 await asyncio.sleep(0.05)
 
         settings = ConsumerSettings(commit_ms=100)
-        async with cluster(tmp_path) as servers, Producer("ours", servers.namesrv) as producer:
+        async with cluster(tmp_path) as servers, Producer(servers.namesrv, "ours") as producer:
             namesrv = servers.namesrv
             sent = [await producer.send(Message(topic="T", body=b"%d" % number)) for number in range(8)]
-            async with PushConsumer("G", namesrv, {"T": "*"}, listener, start="first", settings=settings) as consumer:
+            async with PushConsumer(namesrv, "G", {"T": "*"}, listener, start="first", settings=settings) as consumer:
                 await until(8)
                 client_id = consumer._instance.client_id
                 shown = await admin_soon(namesrv, "consumerStatus", "-g", "G", "-s")
@@ -214,7 +214,7 @@ def test_java_and_our_broadcasting_consumers_share_an_offsets_file(tmp_path: Pat
         async def listener(messages: list[ReceivedMessage]) -> None:
             received.extend(message.body for message in messages)
 
-        async with cluster(tmp_path) as servers, Producer("ours", servers.namesrv) as producer:
+        async with cluster(tmp_path) as servers, Producer(servers.namesrv, "ours") as producer:
             for number in range(8):
                 await producer.send(Message(topic="T", body=b"%d" % number))
             assert len(await asyncio.to_thread(by_java, servers.namesrv, 8)) == 8
@@ -225,7 +225,7 @@ def test_java_and_our_broadcasting_consumers_share_an_offsets_file(tmp_path: Pat
             settings = ConsumerSettings(message_model="broadcasting", offsets_dir=str(home / ".rocketmq_offsets"))
             client = ClientSettings(client_ip=ip, instance_name=name)
             async with PushConsumer(
-                "G", servers.namesrv, {"T": "*"}, listener, start="first", settings=settings, client=client
+                servers.namesrv, "G", {"T": "*"}, listener, start="first", settings=settings, client=client
             ):
                 while len(received) < 4:
                     await asyncio.sleep(0.05)
@@ -254,9 +254,9 @@ def test_a_java_broker_forwards_requests_to_our_clients(tmp_path: Path) -> None:
                 await asyncio.sleep(0.05)
 
         settings = ConsumerSettings(commit_ms=100, rebalance_ms=1000)
-        async with Producer("ours", namesrv) as producer:
+        async with Producer(namesrv, "ours") as producer:
             sent = [await producer.send(Message(topic="T", body=b"%d" % number)) for number in range(8)]
-            async with PushConsumer("G", namesrv, {"T": "*"}, listener, start="first", settings=settings) as consumer:
+            async with PushConsumer(namesrv, "G", {"T": "*"}, listener, start="first", settings=settings) as consumer:
                 await until(8)
                 reply = await producer.request(Message(topic="T", body=b"ask"), timeout_s=30)
                 assert reply.body == b"ASK"
@@ -276,7 +276,7 @@ def test_a_java_broker_forwards_requests_to_our_clients(tmp_path: Path) -> None:
                     [*(b"%d" % n for n in range(8)), b"ask"]
                 )
 
-            async with LitePullConsumer("L", namesrv, {"T": "*"}, start="first", settings=settings) as lite:
+            async with LitePullConsumer(namesrv, "L", {"T": "*"}, start="first", settings=settings) as lite:
                 polled: list[ReceivedMessage] = []
                 while len(polled) < 9:
                     polled += await lite.poll()

@@ -113,7 +113,7 @@ def _copies_are_left_out(namesrv: str) -> None:
 
     async def work() -> None:
         once = Idempotent(listener)
-        async with PushConsumer("G", namesrv, {"Rows": "*"}, once, start="first"), asyncio.timeout(PATIENCE_S):
+        async with PushConsumer(namesrv, "G", {"Rows": "*"}, once, start="first"), asyncio.timeout(PATIENCE_S):
             while len(given) + once.skipped < 400:
                 await asyncio.sleep(0.05)
 

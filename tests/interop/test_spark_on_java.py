@@ -115,7 +115,7 @@ def test_system_topics_are_readable_by_name(peers: Peers) -> None:
 
 def test_half_messages_of_open_transactions_are_readable(peers: Peers) -> None:
     async def work() -> None:
-        async with TransactionProducer("shop", peers.namesrv, check=lambda _: LocalState.UNKNOWN) as producer:
+        async with TransactionProducer(peers.namesrv, "shop", check=lambda _: LocalState.UNKNOWN) as producer:
             await producer.send_in_transaction(Message(topic="T", body=b"half"), lambda _: LocalState.UNKNOWN)
 
     asyncio.run(asyncio.wait_for(work(), 60))

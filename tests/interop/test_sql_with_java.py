@@ -211,15 +211,15 @@ def test_our_consumer_receives_matching_messages_from_a_java_broker(tmp_path):
         async def listener(messages):
             received.extend(message.properties["price"] for message in messages)
 
-        async with Producer("P", namesrv) as producer:
+        async with Producer(namesrv, "P") as producer:
             for price in range(20):
                 await producer.send(Message(topic="T", body=b"x", properties={"price": str(price)}))
-            async with PushConsumer("G", namesrv, {"T": Sql("price > 15")}, listener, start="first", settings=FAST):
+            async with PushConsumer(namesrv, "G", {"T": Sql("price > 15")}, listener, start="first", settings=FAST):
                 async with asyncio.timeout(60):
                     while len(received) < 4:
                         await asyncio.sleep(0.02)
             with pytest.raises(ReplyError) as refused:
-                async with PushConsumer("H", namesrv, {"T": Sql("price >")}, listener, start="first"):
+                async with PushConsumer(namesrv, "H", {"T": Sql("price >")}, listener, start="first"):
                     pass
             assert refused.value.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
         return received

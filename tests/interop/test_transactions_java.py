@@ -90,7 +90,7 @@ def test_transactions_of_our_producer_at_a_java_broker(tmp_path: Path) -> None:
 
     async def play(namesrv: str) -> list[SendResult]:
         sent = []
-        async with TransactionProducer("P", namesrv, check=check) as producer:
+        async with TransactionProducer(namesrv, "P", check=check) as producer:
             for number in range(6):
                 message = Message(topic="T", body=b"%d" % number, keys=[f"K-{number}"])
                 sent.append((await producer.send_in_transaction(message, execute(number))).sent)

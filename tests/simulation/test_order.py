@@ -140,13 +140,13 @@ class Member:
             while not self._told.is_set():
                 try:
                     async with PushConsumer(
+                        instance,
                         GROUP,
                         subscriptions={TOPIC: "*"},
                         listener=self._listen,
                         start="first",
                         orderly=True,
                         settings=settings,
-                        instance=instance,
                     ):
                         await self._told.wait()
                 except ArianeError:  # no broker to be seen: a program would be started again
@@ -332,7 +332,7 @@ class Scenario:
         settings = ProducerSettings(default_topic_queue_nums=QUEUES)
         async with (
             self.world.instance(shop) as instance,
-            Producer("shop", settings=settings, instance=instance) as producer,
+            Producer(instance, "shop", settings=settings) as producer,
         ):
             while not self._is_over:
                 key = f"k{self.chance.randrange(KEYS)}"

@@ -25,9 +25,9 @@ async def traffic(namesrv: str, prefix: str, plain: int, delayed: int, transacti
     def message(kind: str, number: int, delay_level: int = 0) -> Message:
         return Message(topic=TOPIC, body=b"x", keys=[f"{prefix}-{kind}-{number}"], delay_level=delay_level)
 
-    consumer = PushConsumer(GROUP, namesrv, {TOPIC: "*"}, listener, start="first", trace=True)
-    producer = Producer("P", namesrv, trace=True)
-    shop = TransactionProducer("TP", namesrv, check=lambda _: LocalState.COMMIT, trace=True)
+    consumer = PushConsumer(namesrv, GROUP, {TOPIC: "*"}, listener, start="first", trace=True)
+    producer = Producer(namesrv, "P", trace=True)
+    shop = TransactionProducer(namesrv, "TP", check=lambda _: LocalState.COMMIT, trace=True)
     async with producer, shop, consumer:
         for number in range(plain):
             await producer.send(message("plain", number))

@@ -113,11 +113,11 @@ def backlog_served_by_the_slave(home: Path) -> Iterator[ServedBacklog]:
             "broker_fast_failure_enable": False,
         }
         async with replicated_cluster(home, **settings) as servers:
-            async with Producer("P", servers.namesrv) as producer:
+            async with Producer(servers.namesrv, "P") as producer:
                 for _ in range(BACKLOG // 200):
                     await asyncio.gather(*(producer.send(Message(topic="T", body=b"x" * 50)) for _ in range(200)))
             one_by_one = ConsumerSettings(concurrency=3, cached_max=32)
-            async with PushConsumer("G", servers.namesrv, {"T": "*"}, slow, start="first", settings=one_by_one):
+            async with PushConsumer(servers.namesrv, "G", {"T": "*"}, slow, start="first", settings=one_by_one):
                 ended = asyncio.Event()
                 watched = Watched(is_ready, servers.namesrv)
                 options = publisher.CollectorOptions(interval_s=2.0)

@@ -106,7 +106,7 @@ def test_topic_options_are_validated() -> None:
 
 def test_messages_of_a_broker_are_archived_and_replayed(spark: SparkSession, tmp_path: Path) -> None:
     async def produce(namesrv: str, first: int) -> None:
-        async with Producer("P", namesrv) as producer:
+        async with Producer(namesrv, "P") as producer:
             for number in range(first, first + 3):
                 own = {"color": "red"}
                 await producer.send(Message(topic="T", body=b"x" * 5000, keys=(f"order-{number}",), properties=own))
@@ -129,7 +129,7 @@ def test_messages_of_a_broker_are_archived_and_replayed(spark: SparkSession, tmp
 
 def test_a_dataframe_is_replayed_and_the_result_is_a_dataframe(spark: SparkSession, tmp_path: Path) -> None:
     async def topic_again(namesrv: str) -> None:
-        async with Producer("P", namesrv) as producer:
+        async with Producer(namesrv, "P") as producer:
             await producer.send(Message(topic="again", body=b"first"))
 
     frame = messages(spark, ("orders", 0, 0), ("orders", 1, 1), ("orders", 2, 2))

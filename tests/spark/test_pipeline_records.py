@@ -154,7 +154,7 @@ class Sent:
     async def all_of_it(self, namesrv: str) -> None:
         now_ms = SYSTEM_CLOCK.now_ms()
         trace = TraceSettings(flush_ms=100)
-        async with TransactionProducer("P", namesrv, check=self._check, trace=trace) as producer:
+        async with TransactionProducer(namesrv, "P", check=self._check, trace=trace) as producer:
             for name, asked in {
                 "level": {"delay_level": 2}, "soon": {"deliver_at_ms": now_ms + 1500},
                 "far": {"deliver_at_ms": now_ms + HOUR_MS}, "recalled": {"deliver_at_ms": now_ms + HOUR_MS},
@@ -240,7 +240,7 @@ def test_from_a_broker_to_the_reports(spark: SparkSession, tmp_path: Path) -> No
 
 def test_headers_of_every_record_are_stored(spark: SparkSession, tmp_path: Path) -> None:
     async def produce(namesrv: str) -> list[SendResult]:
-        async with Producer("P", namesrv) as producer:
+        async with Producer(namesrv, "P") as producer:
             return [await producer.send(Message(topic="T", body=b"x" * 5000, keys=["a", "b"], tags="t"))]
 
     home = tmp_path / "tables"

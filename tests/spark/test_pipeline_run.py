@@ -435,7 +435,7 @@ def test_a_permanent_error_stops_the_job(spark: SparkSession, tmp_path: Path) ->
 
 def test_from_a_broker_to_the_timeline(spark: SparkSession, tmp_path: Path) -> None:
     async def produce(namesrv: str) -> None:
-        async with Producer("orders", namesrv, trace=True) as producer:
+        async with Producer(namesrv, "orders", trace=True) as producer:
             for number in range(3):
                 await producer.send(Message(topic="T", body=b"order", keys=(f"order-{number}",), tags="new"))
 

@@ -260,7 +260,7 @@ def test_the_job_aggregates_late_events_of_two_buckets_as_duckdb_does(spark: Spa
 
 def test_from_a_broker_to_the_report(spark: SparkSession, tmp_path: Path) -> None:
     async def produce(namesrv: str) -> None:
-        async with Producer("orders", namesrv, trace=True) as producer:
+        async with Producer(namesrv, "orders", trace=True) as producer:
             for number in range(5):
                 await producer.send(Message(topic="T", body=b"order", keys=(f"order-{number}",)))
 

@@ -49,7 +49,7 @@ def send(servers: LocalCluster, first: int, count: int, topic: str) -> None:
     """Send messages whose bodies are numbers and whose keys are derived from them."""
 
     async def work() -> None:
-        async with Producer("P", servers.namesrv) as producer:
+        async with Producer(servers.namesrv, "P") as producer:
             for number in range(first, first + count):
                 tag = "even" if number % 2 == 0 else "odd"
                 await producer.send(Message(topic=topic, body=b"%d" % number, keys=[f"K{number}"], tags=tag))

@@ -38,7 +38,7 @@ def send(servers: LocalCluster, first: int, count: int, topic: str = "T") -> Non
     """Send messages whose bodies are numbers and whose keys are derived from them."""
 
     async def work() -> None:
-        async with Producer("P", servers.namesrv) as producer:
+        async with Producer(servers.namesrv, "P") as producer:
             for number in range(first, first + count):
                 tag = "even" if number % 2 == 0 else "odd"
                 await producer.send(Message(topic=topic, body=b"%d" % number, keys=[f"K{number}"], tags=tag))
@@ -227,7 +227,7 @@ def test_json_offsets_accept_earliest_latest_and_existing_queues_only(
 
 def test_tags_are_compared_not_only_their_hash_codes(spark: SparkSession, servers: LocalCluster) -> None:
     async def work() -> None:
-        async with Producer("P", servers.namesrv) as producer:
+        async with Producer(servers.namesrv, "P") as producer:
             for number, tag in enumerate(["Aa", "BB", "Aa", "BB"]):  # the broker holds equal hashes
                 await producer.send(Message(topic="T", body=b"%d" % number, tags=tag))
 
@@ -241,7 +241,7 @@ def test_large_bodies_are_read_as_sent(spark: SparkSession, servers: LocalCluste
     body = b"large and repeated " * 1000
 
     async def work() -> None:
-        async with Producer("P", servers.namesrv) as producer:
+        async with Producer(servers.namesrv, "P") as producer:
             await producer.send(Message(topic="T", body=body))
 
     asyncio.run(work())

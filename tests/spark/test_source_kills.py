@@ -46,7 +46,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300 + 20 * KILLS)]
 
 def send(servers: LocalCluster) -> None:
     async def work() -> None:
-        async with Producer("P", servers.namesrv) as producer:
+        async with Producer(servers.namesrv, "P") as producer:
             for first in range(0, ROWS, 50):
                 numbers = range(first, min(first + 50, ROWS))
                 await asyncio.gather(*(producer.send(Message(topic="T", body=b"%d" % number)) for number in numbers))

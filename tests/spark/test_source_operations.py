@@ -42,7 +42,7 @@ def _registered(spark: SparkSession) -> None:
 def send(servers: LocalCluster, count: int, settings: ClientSettings | None = None) -> None:
     async def work() -> None:
         instance = ClientInstance(servers.namesrv, settings or ClientSettings())
-        async with instance, Producer("P", instance=instance) as producer:
+        async with instance, Producer(instance, "P") as producer:
             for number in range(count):
                 await producer.send(Message(topic="T", body=b"%d" % number))
 

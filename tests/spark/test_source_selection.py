@@ -47,7 +47,7 @@ def make(servers: LocalCluster, queues: int, *names: str) -> None:
 
 def send(servers: LocalCluster, topic: str, *numbers: int, delay_level: int = 0, pause_s: float = 0.0) -> None:
     async def work() -> None:
-        async with Producer("P", servers.namesrv) as producer:
+        async with Producer(servers.namesrv, "P") as producer:
             for number in numbers:
                 keys = [f"K{number}", "last"] if number % 2 else [f"K{number}"]
                 message = Message(topic=topic, body=b"%d" % number, keys=keys, delay_level=delay_level)

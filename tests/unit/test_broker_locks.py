@@ -29,7 +29,7 @@ class Clients:
         await self._process.start(self._with_locks(name, lambda locks: locks.unlock([QUEUE])))
 
     async def _with_locks(self, name, act):
-        async with self._world.instance(self._process, name) as instance, Producer(name, instance=instance) as producer:
+        async with self._world.instance(self._process, name) as instance, Producer(instance, name) as producer:
             await producer.queues("TBW102")
             locked = await act(QueueLockClient(instance.peers, instance.routes, "g", name))
             return locked and locked.held

@@ -33,7 +33,7 @@ def pulling(*answers: object, use=None, version=VERSION, **arguments: object):
     )
 
     async def work():
-        async with PullConsumer(instance=instance(script)) as consumer:
+        async with PullConsumer(instance(script)) as consumer:
             if use is not None:
                 return await use(consumer)
             return [await consumer.pull(QUEUE, 5, **arguments) for _ in answers]
@@ -105,7 +105,7 @@ def test_a_lost_connection_refreshes_the_route() -> None:
     )
 
     async def work() -> None:
-        async with PullConsumer(instance=instance(script)) as consumer:
+        async with PullConsumer(instance(script)) as consumer:
             for _ in range(2):
                 with pytest.raises(ConnectionLost):
                     await consumer.pull(QUEUE, 0)
@@ -133,7 +133,7 @@ def test_a_closed_consumer_and_invalid_arguments_are_errors() -> None:
     with pytest.raises(ConfigError, match="max_messages"):
         pulling(answer(19, 5), max_messages=0)
     with pytest.raises(ConfigError, match="namesrv"):
-        PullConsumer()
+        PullConsumer("")
 
 
 def test_the_position_of_a_polled_queue_is_after_the_taken_messages() -> None:

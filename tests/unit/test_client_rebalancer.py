@@ -87,7 +87,7 @@ class Cluster:
         self.give_way()
 
         async def run():
-            consumer = PushConsumer("g", None, {"T": "*"}, print, instance=self.instance, start="first", **more)
+            consumer = PushConsumer(self.instance, "g", {"T": "*"}, print, start="first", **more)
             async with asyncio.timeout(5), consumer:
                 await act(consumer)
 
@@ -256,7 +256,7 @@ def test_two_consumers_of_one_group_need_two_instances():
 
     async def act(consumer):
         with pytest.raises(ConfigError, match="already"):
-            async with PushConsumer("g", None, {"T": "*"}, print, instance=cluster.instance):
+            async with PushConsumer(cluster.instance, "g", {"T": "*"}, print):
                 pass
 
     cluster.play(act, settings=ConsumerSettings())
@@ -351,7 +351,7 @@ def test_queues_of_a_lite_pull_consumer_remain_assigned_when_it_is_reopened():
     cluster.give_way()
 
     async def run():
-        consumer = LitePullConsumer("g", None, instance=cluster.instance, start="first")
+        consumer = LitePullConsumer(cluster.instance, "g", start="first")
         async with asyncio.timeout(5):
             async with consumer:
                 await consumer.assign([MessageQueue("T", "a", 1)])

@@ -209,7 +209,7 @@ def producer_play(peers: Script, play):
     async def run():
         client = instance(peers)
         peers.answers.setdefault(RequestCode.UNREGISTER_CLIENT, lambda asked: Command(0))
-        async with Producer("g", instance=client) as producer:
+        async with Producer(client, "g") as producer:
             return await play(producer)
 
     return asyncio.run(run())
@@ -301,7 +301,7 @@ def test_a_producer_group_registers_once_and_unregisters():
 
     async def play(producer):
         with pytest.raises(ConfigError, match="already"):
-            async with Producer("g", instance=producer._instance):
+            async with Producer(producer._instance, "g"):
                 pass
 
     producer_play(peers, play)

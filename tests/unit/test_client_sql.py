@@ -57,7 +57,7 @@ def script(**answers) -> Script:
 def started(peers: Script, subscriptions, act=None) -> None:
     async def play() -> None:
         client = instance(peers, FakeClock(is_auto=True))
-        async with asyncio.timeout(5), PushConsumer("g", None, subscriptions, print, instance=client) as consumer:
+        async with asyncio.timeout(5), PushConsumer(client, "g", subscriptions, print) as consumer:
             if act is not None:
                 await act(consumer)
 
@@ -109,7 +109,7 @@ def test_a_rejected_subscription_leaves_the_others_unchanged():
 
 def test_an_empty_expression_is_rejected():
     with pytest.raises(ConfigError):
-        PushConsumer("g", "a:1", {"T": Sql("  ")}, print)
+        PushConsumer("a:1", "g", {"T": Sql("  ")}, print)
 
 
 def test_a_broker_too_old_for_sql92_is_not_pulled():

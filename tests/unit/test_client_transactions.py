@@ -67,12 +67,12 @@ def test_checks_beyond_the_limit_are_dropped_and_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "PENDING_CHECKS_MAX", 2)
-    producer = TransactionProducer("P", "127.0.0.1:1", check=lambda message: LocalState.COMMIT)
+    producer = TransactionProducer("127.0.0.1:1", "P", check=lambda message: LocalState.COMMIT)
     for _ in range(3):
         producer._on_check_request(Command(39), PEER)
     assert "dropping one from 127.0.0.1:10911" in caplog.text
     with pytest.raises(ConfigError, match="checks_at_once"):
-        TransactionProducer("P", "127.0.0.1:1", check=lambda message: LocalState.COMMIT, checks_at_once=0)
+        TransactionProducer("127.0.0.1:1", "P", check=lambda message: LocalState.COMMIT, checks_at_once=0)
 
 
 @pytest.mark.parametrize(

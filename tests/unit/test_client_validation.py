@@ -76,10 +76,10 @@ def test_name_servers_are_split_and_checked():
 )
 def test_invalid_name_servers_are_reported_with_the_fix(wrong, fix):
     for construct in (
-        lambda: Producer("g", wrong),
-        lambda: TransactionProducer("g", wrong, check=print),
-        lambda: PushConsumer("g", wrong, {"T": "*"}, print),
-        lambda: LitePullConsumer("g", wrong),
+        lambda: Producer(wrong, "g"),
+        lambda: TransactionProducer(wrong, "g", check=print),
+        lambda: PushConsumer(wrong, "g", {"T": "*"}, print),
+        lambda: LitePullConsumer(wrong, "g"),
         lambda: ClientInstance(wrong),
     ):
         with pytest.raises(ConfigError, match=re.escape(fix)) as caught:
@@ -90,7 +90,7 @@ def test_invalid_name_servers_are_reported_with_the_fix(wrong, fix):
 @pytest.mark.parametrize("group", ["", "DEFAULT_PRODUCER", "DEFAULT_CONSUMER", "a b", "x" * 256])
 def test_reserved_and_invalid_group_names_are_rejected(group):
     with pytest.raises(ConfigError):
-        Producer(group, "a:1")
+        Producer("a:1", group)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,6 @@ def test_reserved_and_invalid_group_names_are_rejected(group):
         {"hooks": print},
         {"hooks": [lambda: None]},
         {"trace": "on"},
-        {"instance": ClientInstance("a:1")},
     ],
 )
 def test_invalid_consumer_arguments_are_rejected_by_the_constructor(wrong):
@@ -210,13 +209,13 @@ WRONG_LISTENERS = [
 
 @pytest.mark.parametrize("listener", GOOD_LISTENERS)
 def test_any_callable_of_one_argument_is_a_listener(listener):
-    PushConsumer("g", "a:1", {"T": "*"}, listener)
+    PushConsumer("a:1", "g", {"T": "*"}, listener)
 
 
 @pytest.mark.parametrize("listener", WRONG_LISTENERS)
 def test_a_listener_with_a_wrong_signature_is_rejected(listener):
     with pytest.raises(ConfigError) as caught:
-        PushConsumer("g", "a:1", {"T": "*"}, listener)
+        PushConsumer("a:1", "g", {"T": "*"}, listener)
     assert (caught.value.key, caught.value.value) == ("listener", listener)
     with pytest.raises(ConfigError, match="listener"):
         Idempotent(listener)
@@ -227,7 +226,7 @@ def test_the_error_about_a_listener_shows_the_expected_and_the_actual_signature(
         r"expected a function of 1 argument: \(messages\); it is called with 1, and takes several\(messages, context\)"
     )
     with pytest.raises(ConfigError, match=text):
-        PushConsumer("g", "a:1", {"T": "*"}, several)
+        PushConsumer("a:1", "g", {"T": "*"}, several)
 
 
 @pytest.mark.parametrize(
@@ -247,19 +246,17 @@ def test_invalid_producer_arguments_are_rejected_by_the_constructor(wrong):
 
 def test_connection_settings_are_rejected_together_with_a_shared_instance():
     with pytest.raises(ConfigError, match="client"):
-        Producer("g", instance=ClientInstance("a:1"), client=settings.ClientSettings())
-    with pytest.raises(ConfigError, match="instance"):
-        Producer("g", instance="a:1")
+        Producer(ClientInstance("a:1"), "g", client=settings.ClientSettings())
 
 
 def test_a_lite_pull_consumer_rejects_empty_subscriptions():
     with pytest.raises(ConfigError, match="no topic, so no message would ever arrive"):
-        LitePullConsumer("g", "a:1", {})
-    LitePullConsumer("g", "a:1")  # queues will be assigned
+        LitePullConsumer("a:1", "g", {})
+    LitePullConsumer("a:1", "g")  # queues will be assigned
 
 
 def test_a_client_raises_outside_of_async_with():
     with pytest.raises(ClientClosed):
-        Producer("g", "a:1").send(Message(topic="T", body=b"x")).send(None)
+        Producer("a:1", "g").send(Message(topic="T", body=b"x")).send(None)
     with pytest.raises(ClientClosed):
-        _ = PushConsumer("g", "a:1", {"T": "*"}, print).queues
+        _ = PushConsumer("a:1", "g", {"T": "*"}, print).queues

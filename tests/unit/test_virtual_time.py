@@ -258,7 +258,7 @@ async def consumed_over_a_broker_restart(world, how):
         seen.extend(message.body for message in messages)
 
     async def sell():
-        async with world.instance(shop) as instance, Producer("shop", instance=instance) as producer:
+        async with world.instance(shop) as instance, Producer(instance, "shop") as producer:
             for number in range(4):
                 await producer.send(Message(topic="T", body=b"%d" % number), order_key="one")
 
@@ -266,9 +266,7 @@ async def consumed_over_a_broker_restart(world, how):
         settings = ConsumerSettings(suspend_ms=1_000, pull_timeout_ms=6_000)
         async with (
             world.instance(buyer) as instance,
-            PushConsumer(
-                "g", subscriptions={"T": "*"}, listener=listener, start="first", settings=settings, instance=instance
-            ),
+            PushConsumer(instance, "g", subscriptions={"T": "*"}, listener=listener, start="first", settings=settings),
         ):
             await asyncio.sleep(1e6)
 

@@ -144,7 +144,7 @@ class BenchRun:
         async with (
             ClientInstance(plan.namesrv, ClientSettings(credentials=credentials)) as instance,
             TopicOperations(plan.namesrv, peers=instance.peers) as cluster,
-            PullConsumer(instance=instance) as reader,
+            PullConsumer(instance) as reader,
         ):
             topic = await self._prepare_topic(cluster, reader)
             names = {queue.broker for queue in topic.bounds}

@@ -147,7 +147,7 @@ async def _open_load(work: WorkerPlan, started: asyncio.Event) -> AsyncIterator[
         instance = await clients.enter_async_context(ClientInstance(plan.namesrv, ClientSettings(credentials=account)))
 
         async def open_producer() -> Producer:
-            producer = Producer("ariane-bench", settings=settings, instance=instance)
+            producer = Producer(instance, "ariane-bench", settings=settings)
             return await clients.enter_async_context(producer)
 
         load: Load
@@ -156,16 +156,17 @@ async def _open_load(work: WorkerPlan, started: asyncio.Event) -> AsyncIterator[
         elif work.role is Role.CONSUME:
             load = consuming = _ConsumingLoad(work, report, started)
             load.consumer = PushConsumer(
+                instance,
                 plan.group,
                 subscriptions={plan.topic: "*"},
                 listener=consuming.listener,
                 start="first",
                 settings=ConsumerSettings(consume_batch_max=CONSUME_BATCH, commit_ms=1_000),
-                instance=instance,
             )
         else:
             load = Load(report)
             load.consumer = PushConsumer(
+                instance,
                 plan.group,
                 subscriptions={plan.topic: "*"},
                 listener=ReplyLoad(await open_producer(), report),
@@ -173,7 +174,6 @@ async def _open_load(work: WorkerPlan, started: asyncio.Event) -> AsyncIterator[
                 settings=ConsumerSettings(
                     consume_batch_max=CONSUME_BATCH, concurrency=REPLIES_IN_FLIGHT, commit_ms=1_000
                 ),
-                instance=instance,
             )
         if load.consumer is not None:
             await clients.enter_async_context(load.consumer)

@@ -325,7 +325,7 @@ def _produce(
     async def work() -> None:
         nonlocal status
         with signals.loop_stop_signal() as stop:
-            async with Producer(PRODUCER_GROUP, namesrv, settings=settings, client=client) as producer:
+            async with Producer(namesrv, PRODUCER_GROUP, settings=settings, client=client) as producer:
                 target = None
                 if queues:
                     names = queue_selection.select_queues(await producer.queues(template.topic), queues)

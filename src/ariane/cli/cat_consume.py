@@ -125,7 +125,7 @@ async def consume(instance: ClientInstance, plan: ConsumePlan, output: MessageOu
         ArianeError: the topic does not exist, or a server rejected a request.
     """
     if plan.group is None:
-        async with PullConsumer(instance=instance) as consumer:
+        async with PullConsumer(instance) as consumer:
             ranges = await _offset_ranges(consumer, plan)
             if isinstance(plan.expression, Sql):
                 # A broker that does not filter by SQL92 would otherwise look like one that is unavailable for a moment.
@@ -138,7 +138,7 @@ async def consume(instance: ClientInstance, plan: ConsumePlan, output: MessageOu
         subscriptions = {plan.topic: plan.expression}
         settings = ConsumerSettings(commit_ms=COMMIT_MS)
         async with LitePullConsumer(
-            plan.group, subscriptions=subscriptions, start=start, settings=settings, instance=instance
+            instance, plan.group, subscriptions=subscriptions, start=start, settings=settings
         ) as member:
             # Each poll commits the messages of the previous one. The last ones remain, unless they could not be written.
             if await _write_batches(_poll_batches(member, plan, output), output, stop):

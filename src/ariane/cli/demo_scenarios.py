@@ -45,9 +45,9 @@ async def run_scenarios(namesrv: str) -> None:
         async with Admin(namesrv) as admin:
             for topic in (NOTIFICATIONS, REMINDERS, PAYMENTS):
                 await admin.create_topic(topic, queues=QUEUES)
-        producer = await clients.enter_async_context(Producer("shop-services", namesrv, trace=True))
+        producer = await clients.enter_async_context(Producer(namesrv, "shop-services", trace=True))
         payments = await clients.enter_async_context(
-            TransactionProducer("cashier", namesrv, check=_decide_payment, trace=True)
+            TransactionProducer(namesrv, "cashier", check=_decide_payment, trace=True)
         )
         for consumer in _consumers(namesrv):
             await clients.enter_async_context(consumer)
@@ -105,8 +105,8 @@ def _consumers(namesrv: str) -> list[PushConsumer]:
     few_retries = ConsumerSettings(max_reconsume_times=2)
     one_by_one = ConsumerSettings(concurrency=1)
     return [
-        PushConsumer("mailer", namesrv, {NOTIFICATIONS: "*"}, mail, start="first", settings=few_retries, trace=True),
-        PushConsumer("reminder-sender", namesrv, {REMINDERS: "*"}, accept, start="first", trace=True),
-        PushConsumer("ledger", namesrv, {PAYMENTS: "*"}, accept, start="first", trace=True),
-        PushConsumer("archive", namesrv, {ORDERS: "*"}, archive, start="first", settings=one_by_one),
+        PushConsumer(namesrv, "mailer", {NOTIFICATIONS: "*"}, mail, start="first", settings=few_retries, trace=True),
+        PushConsumer(namesrv, "reminder-sender", {REMINDERS: "*"}, accept, start="first", trace=True),
+        PushConsumer(namesrv, "ledger", {PAYMENTS: "*"}, accept, start="first", trace=True),
+        PushConsumer(namesrv, "archive", {ORDERS: "*"}, archive, start="first", settings=one_by_one),
     ]

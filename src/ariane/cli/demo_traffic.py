@@ -102,7 +102,7 @@ async def _open_clients(clients: AsyncExitStack, namesrv: str, tracker: DemoTrac
     """Open a producer and a consumer per group. The topic is created first: clients would wait for its route."""
     async with Admin(namesrv) as admin:
         await admin.create_topic(TOPIC, queues=QUEUES)
-    producer = await clients.enter_async_context(Producer("shop", namesrv, trace=TRACED))
+    producer = await clients.enter_async_context(Producer(namesrv, "shop", trace=TRACED))
     for group in GROUPS:
         await clients.enter_async_context(_consumer(group, namesrv, tracker))
     return producer
@@ -115,7 +115,7 @@ def _consumer(group: str, namesrv: str, tracker: DemoTracker) -> PushConsumer:
             tracker.on_consumed(group, int(order), message.body.decode(), time.monotonic())
 
     # From the first message: sends may begin before the group has its queues.
-    return PushConsumer(group, namesrv, {TOPIC: "*"}, listener, start="first", orderly=True, trace=TRACED)
+    return PushConsumer(namesrv, group, {TOPIC: "*"}, listener, start="first", orderly=True, trace=TRACED)
 
 
 async def _send_orders(producer: Producer, tracker: DemoTracker, orders: range) -> None:

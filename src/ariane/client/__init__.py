@@ -1,10 +1,10 @@
 """Asyncio clients: `Producer` and `TransactionProducer` send, `PushConsumer` calls a listener, `LitePullConsumer` is polled,
 `PullConsumer` reads queues without a group.
 
-    async with Producer("shop", "127.0.0.1:9876") as producer:
+    async with Producer("127.0.0.1:9876", "shop") as producer:
         await producer.send(Message(topic="orders", body=b"created", keys=["ORDER-17"]))
 
-    async with PushConsumer("stock", "127.0.0.1:9876", {"orders": "*"}, listener, start="first"):
+    async with PushConsumer("127.0.0.1:9876", "stock", {"orders": "*"}, listener, start="first"):
         await stopped.wait()
 
 Incoming messages: fetcher (one pull loop per queue) → offset tracker (pending messages) → delivery → listener → offsets.

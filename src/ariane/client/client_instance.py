@@ -3,7 +3,7 @@
 A producer or consumer creates its own instance unless it is given one:
 
     async with ClientInstance("127.0.0.1:9876") as instance:
-        async with Producer("a", instance=instance) as producer, PushConsumer("b", instance=instance, …): …
+        async with Producer(instance, "a") as producer, PushConsumer(instance, "b", …): …
 
 Each consumer group registers as a `GroupRegistration`, which describes itself for heartbeats and is notified of changes.
 """
@@ -103,7 +103,7 @@ class ClientInstance:
 
     Example:
         async with ClientInstance("127.0.0.1:9876") as instance:
-            async with Producer("shop", instance=instance) as producer:
+            async with Producer(instance, "shop") as producer:
                 await producer.send(Message(topic="orders", body=b"created"))
     """
 
@@ -143,23 +143,18 @@ class ClientInstance:
 
     @classmethod
     def shared_or_new(
-        cls, namesrv: str | Sequence[str] | None, client: ClientSettings | None, instance: ClientInstance | None
+        cls, namesrv: str | Sequence[str] | ClientInstance, client: ClientSettings | None
     ) -> ClientInstance:
-        """Return `instance`, or a new instance for the name servers.
+        """Return `namesrv` if it is an instance, otherwise a new instance for these name servers.
 
         Raises:
-            ConfigError: both or neither were given.
+            ConfigError: the addresses or the settings cannot be used.
         """
-        if instance is None:
-            if namesrv is None:
-                fix = "give the name servers' addresses or an instance to share"
-                raise ConfigError("namesrv", namesrv, fix)
+        if not isinstance(namesrv, ClientInstance):
             return cls(namesrv, client)
-        if namesrv is not None:
-            raise ConfigError("namesrv", namesrv, "omit it: the shared instance has name servers of its own")
         if client is not None:
             raise ConfigError("client", client, "omit it: the shared instance has settings of its own")
-        return validation.of_kind("instance", instance, cls)
+        return namesrv
 
     async def __aenter__(self) -> Self:
         credentials = self.settings.credentials

@@ -34,7 +34,7 @@ class SendEvent(msgspec.Struct, frozen=True, kw_only=True):
         def on_send(event: SendEvent) -> None:
             print(event.queue, event.cost_ms, event.refusal or "stored")
 
-        Producer("shop", namesrv, hooks=[on_send])
+        Producer(namesrv, "shop", hooks=[on_send])
     """
 
     group: str

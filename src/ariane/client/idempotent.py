@@ -1,7 +1,7 @@
 """Idempotent listener: skips rows that were consumed before, when their writer ran again. The consumer's side of `spark.write`.
 
     async with Idempotent(listener, Path("orders.seen")) as idempotent:
-        async with PushConsumer("stock", namesrv, {"orders": "*"}, idempotent): ...
+        async with PushConsumer(namesrv, "stock", {"orders": "*"}, idempotent): ...
 
     messages ─→ skip consumed rows ─→ wait for rows that are being consumed ─→ listener ─ success ─→ memory and journal file
 
@@ -108,7 +108,7 @@ class Idempotent(ListenerMiddleware):
 
     Example:
         async with Idempotent(listener, Path("orders.seen")) as idempotent:
-            async with PushConsumer("stock", namesrv, {"orders": "*"}, idempotent):
+            async with PushConsumer(namesrv, "stock", {"orders": "*"}, idempotent):
                 await stopped.wait()
     """
 

@@ -1,6 +1,6 @@
 """Lite-pull consumer: the application polls when it is ready for more messages. [DefaultLitePullConsumer]
 
-    async with LitePullConsumer("stock", "127.0.0.1:9876", {"orders": "*"}, start="first") as consumer:
+    async with LitePullConsumer("127.0.0.1:9876", "stock", {"orders": "*"}, start="first") as consumer:
         while True:
             for message in await consumer.poll():
                 …
@@ -43,8 +43,8 @@ class LitePullConsumer:
     """A member of a consumer group that polls for messages.
 
     Args:
+        namesrv: Name server addresses, `"host:port;host:port"` or a list; or an open `ClientInstance` to share.
         group: Name of the consumer group.
-        namesrv: Name server addresses, `"host:port;host:port"` or a list. Omit it if `instance` is given.
         subscriptions: Tag expression of each topic (`"*"`, or tags joined by `||`), or `Sql(…)`. Omit it to choose queues
             with `assign`.
         start: Where to start while the group has no stored offset of a queue: `"first"`, `"last"`, or milliseconds since the
@@ -52,22 +52,21 @@ class LitePullConsumer:
         auto_commit: Whether each poll acknowledges the messages of the previous one.
         strategy: Rule by which the members share queues; all members must use the same.
         settings: Limits and intervals of the consumer.
-        client: Settings of the client instance. Omit it if `instance` is given.
-        instance: An open client instance to share with other producers and consumers.
+        client: Settings of the client instance; a shared one has its own.
 
     Raises:
         ConfigError: an argument cannot be used; raised before anything is connected.
 
     Example:
-        async with LitePullConsumer("reports", "127.0.0.1:9876", {"orders": "*"}, auto_commit=False) as consumer:
+        async with LitePullConsumer("127.0.0.1:9876", "reports", {"orders": "*"}, auto_commit=False) as consumer:
             messages = await consumer.poll(max_messages=32, timeout_s=10)
             await consumer.commit()
     """
 
     def __init__(
         self,
+        namesrv: str | Sequence[str] | ClientInstance,
         group: str,
-        namesrv: str | Sequence[str] | None = None,
         subscriptions: Mapping[str, str | Sql] | None = None,
         *,
         start: StartPosition = "last",
@@ -75,7 +74,6 @@ class LitePullConsumer:
         strategy: AssignmentStrategy = average,
         settings: ConsumerSettings | None = None,
         client: ClientSettings | None = None,
-        instance: ClientInstance | None = None,
     ) -> None:
         self.group = validation.group_name(group)
         self.settings = validation.optional("settings", settings, ConsumerSettings) or ConsumerSettings()
@@ -84,8 +82,8 @@ class LitePullConsumer:
             raise ConfigError("message_model", self.settings.message_model, fix)
         # None means that queues are assigned. An empty mapping is a mistake, not a choice.
         topics = {} if subscriptions is None else validation.subscriptions(subscriptions)
-        self._instance = ClientInstance.shared_or_new(namesrv, client, instance)
-        self._owns_instance = instance is None  # whether to open and close the instance with this consumer
+        self._instance = ClientInstance.shared_or_new(namesrv, client)
+        self._owns_instance = self._instance is not namesrv  # whether to open and close the instance with this consumer
         self._auto_commit = validation.of_kind("auto_commit", auto_commit, bool)
         self._options = GroupOptions(
             group=self.group,

@@ -1,6 +1,6 @@
 """Producer: sends messages, batches and requests. [DefaultMQProducer]
 
-    async with Producer("shop", "127.0.0.1:9876", trace=True) as producer:
+    async with Producer("127.0.0.1:9876", "shop", trace=True) as producer:
         result = await producer.send(Message(topic="orders", body=b"created", keys=["ORDER-17"]), order_key="ORDER-17")
 
 Any number of sends can be in flight (`asyncio.gather`, a task each): their requests are pipelined on one connection.
@@ -40,40 +40,38 @@ class Producer:
     """A member of a producer group.
 
     Args:
+        namesrv: Name server addresses, `"host:port;host:port"` or a list; or an open `ClientInstance` to share.
         group: Name of the producer group.
-        namesrv: Name server addresses, `"host:port;host:port"` or a list. Omit it if `instance` is given.
         settings: Timeouts, retries and limits of the producer.
-        client: Settings of the client instance. Omit it if `instance` is given.
+        client: Settings of the client instance; a shared one has its own.
         trace: True or `TraceSettings` to record when and with what result each message was sent.
         hooks: Functions that receive a `SendEvent` after each attempt that got a response.
         telemetry: Opens a span around each send: `ariane.otel.OpenTelemetry`.
-        instance: An open client instance to share with other producers and consumers.
 
     Raises:
         ConfigError: an argument cannot be used; raised before anything is connected.
 
     Example:
-        async with Producer("shop", "127.0.0.1:9876") as producer:
+        async with Producer("127.0.0.1:9876", "shop") as producer:
             result = await producer.send(Message(topic="orders", body=b"created", keys=["ORDER-17"]))
             print(result.status.name, result.message_id)
     """
 
     def __init__(
         self,
+        namesrv: str | Sequence[str] | ClientInstance,
         group: str,
-        namesrv: str | Sequence[str] | None = None,
         *,
         settings: ProducerSettings | None = None,
         client: ClientSettings | None = None,
         trace: TraceSettings | bool = False,
         hooks: Sequence[SendHook] = (),
         telemetry: ClientTelemetry = NO_TELEMETRY,
-        instance: ClientInstance | None = None,
     ) -> None:
         self.group = validation.group_name(group)
         self._settings = validation.optional("settings", settings, ProducerSettings) or ProducerSettings()
-        self._instance = ClientInstance.shared_or_new(namesrv, client, instance)
-        self._owns_instance = instance is None  # whether to open and close the instance with this producer
+        self._instance = ClientInstance.shared_or_new(namesrv, client)
+        self._owns_instance = self._instance is not namesrv  # whether to open and close the instance with this producer
         self._trace_settings = trace_settings(trace)  # None: messages are not traced
         self._hooks = validation.callbacks("hooks", hooks, "event")
         self._telemetry = telemetry  # opens a span around each send

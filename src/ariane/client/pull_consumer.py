@@ -35,11 +35,10 @@ class PullConsumer:
     """Reads queues without a consumer group.
 
     Args:
-        namesrv: Name server addresses, `"host:port;host:port"` or a list. Omit it if `instance` is given.
+        namesrv: Name server addresses, `"host:port;host:port"` or a list; or an open `ClientInstance` to share.
         group: Group that the pull requests name; brokers must have it, but it is not joined.
         settings: `pull_batch`, `suspend_ms` and `pull_timeout_ms` count; the other fields have no effect.
-        client: Settings of the client instance. Omit it if `instance` is given.
-        instance: An open client instance to share with other producers and consumers.
+        client: Settings of the client instance; a shared one has its own.
 
     Raises:
         ConfigError: an argument cannot be used; raised before anything is connected.
@@ -52,18 +51,17 @@ class PullConsumer:
 
     def __init__(
         self,
-        namesrv: str | Sequence[str] | None = None,
-        *,
+        namesrv: str | Sequence[str] | ClientInstance,
         group: str = TOOLS_GROUP,
+        *,
         settings: ConsumerSettings | None = None,
         client: ClientSettings | None = None,
-        instance: ClientInstance | None = None,
     ) -> None:
         self.group = validation.group_name(group)
         self._settings = validation.optional("settings", settings, ConsumerSettings) or ConsumerSettings()
-        self._instance = ClientInstance.shared_or_new(namesrv, client, instance)
+        self._instance = ClientInstance.shared_or_new(namesrv, client)
         # Whether closing this consumer also closes the instance.
-        self._owns_instance = instance is None
+        self._owns_instance = self._instance is not namesrv
         # Requests the bounds of queues; None while the consumer is closed.
         self._offsets: OffsetStore | None = None
         # Which server of a broker to pull each queue from, as its last response suggested.

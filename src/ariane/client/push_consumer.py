@@ -3,7 +3,7 @@
     async def listener(messages):
         for message in messages: …            # returning acknowledges; raising delivers the messages again later
 
-    async with PushConsumer("stock", "127.0.0.1:9876", {"orders": "paid || shipped"}, listener, start="first"):
+    async with PushConsumer("127.0.0.1:9876", "stock", {"orders": "paid || shipped"}, listener, start="first"):
         await stopped.wait()
 
 Delivery is at least once: only consumed offsets are committed, so messages may repeat after a crash or a rebalance, and none is
@@ -54,8 +54,8 @@ class PushConsumer:
     `ConsumerSettings(message_model="broadcasting")` each member reads all of them.
 
     Args:
+        namesrv: Name server addresses, `"host:port;host:port"` or a list; or an open `ClientInstance` to share.
         group: Name of the consumer group. All members must use the same subscriptions.
-        namesrv: Name server addresses, `"host:port;host:port"` or a list. Omit it if `instance` is given.
         subscriptions: Tag expression of each topic (`"*"`, or tags joined by `||`), or `Sql(…)`.
         listener: Called with a list of messages, at most `consume_batch_max`. A coroutine function runs in the event loop,
             any other function in a pool of threads. Returning acknowledges the messages; raising delivers them again later
@@ -65,26 +65,25 @@ class PushConsumer:
         orderly: Consume each queue in order, one call at a time, under the broker's lock.
         strategy: Rule by which the members share queues; all members must use the same.
         settings: Limits and intervals of the consumer.
-        client: Settings of the client instance. Omit it if `instance` is given.
+        client: Settings of the client instance; a shared one has its own.
         trace: True or `TraceSettings` to record when and with what result each message was consumed.
         hooks: Functions that receive `ConsumeStarted` and `ConsumeFinished` events.
         telemetry: Opens a span around each call of the listener: `ariane.otel.OpenTelemetry`.
-        instance: An open client instance to share with other producers and consumers.
 
     Raises:
         ConfigError: an argument cannot be used; raised before anything is connected.
 
     Example:
-        async with PushConsumer("stock", "127.0.0.1:9876", {"orders": "*"}, listener, start="first"):
+        async with PushConsumer("127.0.0.1:9876", "stock", {"orders": "*"}, listener, start="first"):
             await stopped.wait()
     """
 
     def __init__(
         self,
+        namesrv: str | Sequence[str] | ClientInstance,
         group: str,
-        namesrv: str | Sequence[str] | None = None,
-        subscriptions: Mapping[str, str | Sql] | None = None,
-        listener: Listener | None = None,
+        subscriptions: Mapping[str, str | Sql],
+        listener: Listener,
         *,
         start: StartPosition = "last",
         orderly: bool = False,
@@ -94,15 +93,14 @@ class PushConsumer:
         trace: TraceSettings | bool = False,
         hooks: Sequence[ConsumeHook] = (),
         telemetry: ClientTelemetry = NO_TELEMETRY,
-        instance: ClientInstance | None = None,
     ) -> None:
         self.group = validation.group_name(group)
         self.settings = validation.optional("settings", settings, ConsumerSettings) or ConsumerSettings()
         self._listener: Listener = validation.callback("listener", listener, "messages")
         topics = validation.subscriptions(subscriptions)
         validation.of_kind("orderly", orderly, bool)
-        self._instance = ClientInstance.shared_or_new(namesrv, client, instance)
-        self._owns_instance = instance is None  # whether to open and close the instance with this consumer
+        self._instance = ClientInstance.shared_or_new(namesrv, client)
+        self._owns_instance = self._instance is not namesrv  # whether to open and close the instance with this consumer
         # Group, settings, and how queues are assigned.
         self._options = GroupOptions(
             group=self.group,

@@ -25,7 +25,7 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
         ConfigError: a value has the wrong type or is out of range.
 
     Example:
-        Producer("shop", namesrv, client=ClientSettings(credentials=Credentials("access-key", "secret-key")))
+        Producer(namesrv, "shop", client=ClientSettings(credentials=Credentials("access-key", "secret-key")))
     """
 
     route_refresh_ms: int = 30_000
@@ -64,7 +64,7 @@ class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
         ConfigError: a value has the wrong type or is out of range.
 
     Example:
-        Producer("shop", namesrv, settings=ProducerSettings(send_timeout_ms=1_000, retries=1))
+        Producer(namesrv, "shop", settings=ProducerSettings(send_timeout_ms=1_000, retries=1))
     """
 
     create_topic_key: str = AUTO_CREATE_TOPIC
@@ -104,7 +104,7 @@ class ConsumerSettings(msgspec.Struct, frozen=True, kw_only=True):
         ConfigError: a value has the wrong type or is out of range.
 
     Example:
-        PushConsumer("stock", namesrv, {"orders": "*"}, listener, settings=ConsumerSettings(consume_batch_max=16))
+        PushConsumer(namesrv, "stock", {"orders": "*"}, listener, settings=ConsumerSettings(consume_batch_max=16))
     """
 
     message_model: Literal["clustering", "broadcasting"] = "clustering"
@@ -177,7 +177,7 @@ class TraceSettings(msgspec.Struct, frozen=True, kw_only=True):
         ConfigError: a value has the wrong type or is out of range.
 
     Example:
-        Producer("shop", namesrv, trace=TraceSettings(when_full="block"))
+        Producer(namesrv, "shop", trace=TraceSettings(when_full="block"))
     """
 
     topic: str = TRACE_TOPIC

@@ -19,7 +19,7 @@ class Sql(NamedTuple):
     the consumer is opened or at `subscribe`.
 
     Example:
-        PushConsumer("g", namesrv, {"orders": Sql("price > 100 AND region IN ('north', 'south')")}, listener)
+        PushConsumer(namesrv, "g", {"orders": Sql("price > 100 AND region IN ('north', 'south')")}, listener)
     """
 
     expression: str

@@ -2,7 +2,7 @@
 
     async def check(message): return LocalState.COMMIT if await is_paid(message.message_id) else LocalState.ROLLBACK
 
-    async with TransactionProducer("shop", "127.0.0.1:9876", check=check) as producer:
+    async with TransactionProducer("127.0.0.1:9876", "shop", check=check) as producer:
         async def pay(sent):                            # sent.message_id identifies the transaction, also in `check`
             await database.pay(order, sent.message_id)
             return LocalState.COMMIT
@@ -75,30 +75,29 @@ class TransactionProducer(Producer):
     """A producer whose group answers the brokers' transaction checks. Messages sent with `send` are not transactional.
 
     Args:
+        namesrv: Name server addresses, `"host:port;host:port"` or a list; or an open `ClientInstance` to share.
         group: Name of the producer group.
-        namesrv: Name server addresses, `"host:port;host:port"` or a list. Omit it if `instance` is given.
         check: Function of the half message that returns the state of its transaction; a coroutine function or a plain one.
         checks_at_once: Maximum number of concurrent calls of `check`.
         settings: Timeouts, retries and limits of the producer.
-        client: Settings of the client instance. Omit it if `instance` is given.
+        client: Settings of the client instance; a shared one has its own.
         trace: True or `TraceSettings` to record sends and ends of transactions.
         hooks: Functions that receive a `SendEvent` after each attempt that got a response.
         end_hooks: Functions that receive a `TransactionEnd` before a state is sent to the broker.
         telemetry: Opens a span around each send: `ariane.otel.OpenTelemetry`.
-        instance: An open client instance to share with other producers and consumers.
 
     Raises:
         ConfigError: an argument cannot be used; raised before anything is connected.
 
     Example:
-        async with TransactionProducer("payments", "127.0.0.1:9876", check=check) as producer:
+        async with TransactionProducer("127.0.0.1:9876", "payments", check=check) as producer:
             result = await producer.send_in_transaction(Message(topic="paid", body=b"ORDER-17"), pay)
     """
 
     def __init__(
         self,
+        namesrv: str | Sequence[str] | ClientInstance,
         group: str,
-        namesrv: str | Sequence[str] | None = None,
         *,
         check: Check,
         checks_at_once: int = 4,
@@ -108,17 +107,15 @@ class TransactionProducer(Producer):
         hooks: Sequence[SendHook] = (),
         end_hooks: Sequence[TransactionEndHook] = (),
         telemetry: ClientTelemetry = NO_TELEMETRY,
-        instance: ClientInstance | None = None,
     ) -> None:
         super().__init__(
-            group,
             namesrv,
+            group,
             settings=settings,
             client=client,
             trace=trace,
             hooks=hooks,
             telemetry=telemetry,
-            instance=instance,
         )
         self._check: Check = validation.callback("check", check, "message")
         self._checks_at_once = validation.whole("checks_at_once", checks_at_once, 1, 1_000)

@@ -185,7 +185,7 @@ class MessageSearchOperations(MessageOperations, MessageSendOperations):
         settings = ClientSettings(credentials=self.credentials)
         async with (
             ClientInstance(self.name_servers, settings) as instance,
-            Producer(RESEND_GROUP, instance=instance) as producer,
+            Producer(instance, RESEND_GROUP) as producer,
         ):
             target = ProducerTarget(instance, producer)
             await replay(stream(), target, recorder, topic=topic, pace=ReplayPace(RESEND_RATE))

@@ -50,7 +50,7 @@ class MessageSendOperations(ClusterConnection):
         from ariane.client.settings import ClientSettings
 
         settings = ClientSettings(credentials=self.credentials)
-        async with Producer(group, self.name_servers, client=settings, trace=trace) as producer:
+        async with Producer(self.name_servers, group, client=settings, trace=trace) as producer:
             yield producer
 
     async def send_message(

@@ -1,6 +1,6 @@
 """Metrics of consumers in an application's own registry of prometheus-client.
 
-    async with PushConsumer("billing", namesrv, {"orders": "*"}, handle) as consumer:
+    async with PushConsumer(namesrv, "billing", {"orders": "*"}, handle) as consumer:
         REGISTRY.register(ClientCollector(consumer))
 
 The values are the rates that the consumer reports to tools anyway; they are read at each scrape. Names are those of Apache's

@@ -108,7 +108,7 @@ async def run_collector(
             limits=options.limits,
             clock=clock,
         )
-        async with Producer(GROUP, namesrv, client=settings) as producer:
+        async with Producer(namesrv, GROUP, client=settings) as producer:
             rounds = CollectorRounds(poller=poller, producer=producer, options=options, clock=clock)
             await rounds.run(on_round, stop or asyncio.Event())
 

@@ -4,7 +4,7 @@ client_spans.py    OpenTelemetry, the `telemetry` of producers and consumers
 journey_spans.py   journeys of the pipeline ─→ spans of messages whose clients know no OpenTelemetry
 
 from ariane.otel import OpenTelemetry
-async with Producer("shop", NAMESRV, telemetry=OpenTelemetry()) as producer: ...
+async with Producer(NAMESRV, "shop", telemetry=OpenTelemetry()) as producer: ...
 """
 
 from __future__ import annotations

@@ -33,9 +33,9 @@ class OpenTelemetry:
 
     Example:
         telemetry = OpenTelemetry()
-        async with Producer("shop", NAMESRV, telemetry=telemetry) as producer:
+        async with Producer(NAMESRV, "shop", telemetry=telemetry) as producer:
             await producer.send(Message(topic="orders", body=b"created"))
-        PushConsumer("billing", NAMESRV, {"orders": "*"}, listener, telemetry=telemetry)
+        PushConsumer(NAMESRV, "billing", {"orders": "*"}, listener, telemetry=telemetry)
     """
 
     def __init__(self, tracer_provider: TracerProvider | None = None) -> None:

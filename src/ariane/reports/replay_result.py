@@ -72,7 +72,7 @@ async def replay_into(
     """Replay messages to the cluster of `instance`, at `rate` messages per second, with the result in a file."""
     pace = ReplayPace(rate)
     with ResultFile(result) as journal:
-        async with Producer(GROUP, instance=instance) as producer:
+        async with Producer(instance, GROUP) as producer:
             target = ProducerTarget(instance, producer)
             return await replay(originals, target, journal, topic=topic, pace=pace, stop=stop, on_progress=on_progress)
 

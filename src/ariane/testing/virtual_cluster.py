@@ -5,7 +5,7 @@
         shop = world.process("shop")
 
         async def sell() -> None:
-            async with world.instance(shop) as instance, Producer("shop", instance=instance) as producer:
+            async with world.instance(shop) as instance, Producer(instance, "shop") as producer:
                 await producer.send(Message(topic="Orders", body=b"one"))
 
         await shop.start(sell())                                 # its result; raises ProcessKilled if it is killed

@@ -56,8 +56,8 @@ async def main(home: Path, with_java: bool) -> None:
             for topic in TOPICS:
                 await admin.create_topic(topic, queues=4)
         java_client = clients.enter_context(_java_consumer(servers.namesrv)) if with_java else None
-        producer = await clients.enter_async_context(Producer("shop", servers.namesrv, trace=True))
-        payments = TransactionProducer("cashier", servers.namesrv, check=lambda message: LocalState.UNKNOWN, trace=True)
+        producer = await clients.enter_async_context(Producer(servers.namesrv, "shop", trace=True))
+        payments = TransactionProducer(servers.namesrv, "cashier", check=lambda message: LocalState.UNKNOWN, trace=True)
         await clients.enter_async_context(payments)
         for consumer in _consumers(servers.namesrv):
             await clients.enter_async_context(consumer)
@@ -95,15 +95,15 @@ def _consumers(namesrv: str) -> list[PushConsumer]:
     few_retries = ConsumerSettings(max_reconsume_times=1)
     hostile_client = ClientSettings(instance_name=hostile_texts.IMAGE_WITHOUT_SPACES)
     return [
-        PushConsumer("stock", namesrv, {"orders": "*"}, accept, start="first", trace=True),
-        PushConsumer("billing", namesrv, {"orders": "*"}, fail_some, start="first", settings=few_retries, trace=True),
+        PushConsumer(namesrv, "stock", {"orders": "*"}, accept, start="first", trace=True),
+        PushConsumer(namesrv, "billing", {"orders": "*"}, fail_some, start="first", settings=few_retries, trace=True),
         # Two members whose subscriptions differ, one with markup in its client id.
-        PushConsumer("mixed", namesrv, {"orders": "created"}, accept, start="first"),
-        PushConsumer("mixed", namesrv, {"orders": "paid || shipped"}, accept, start="first", client=hostile_client),
-        PushConsumer("reminder-sender", namesrv, {"reminders": "*"}, accept, start="first", trace=True),
+        PushConsumer(namesrv, "mixed", {"orders": "created"}, accept, start="first"),
+        PushConsumer(namesrv, "mixed", {"orders": "paid || shipped"}, accept, start="first", client=hostile_client),
+        PushConsumer(namesrv, "reminder-sender", {"reminders": "*"}, accept, start="first", trace=True),
         # The retry topic %RETRY%accounts looks like an escaped byte in an address: %ac.
-        PushConsumer("accounts", namesrv, {"payments": "*"}, accept, start="first", trace=True),
-        PushConsumer("curious", namesrv, {"hostile": "*"}, fail_some, start="first", settings=few_retries, trace=True),
+        PushConsumer(namesrv, "accounts", {"payments": "*"}, accept, start="first", trace=True),
+        PushConsumer(namesrv, "curious", {"hostile": "*"}, fail_some, start="first", settings=few_retries, trace=True),
     ]
 
 
@@ -145,7 +145,7 @@ async def _leave_an_offline_group(namesrv: str) -> None:
     async def listener(messages: Sequence[ReceivedMessage]) -> None:
         consumed.set()
 
-    async with PushConsumer("archive", namesrv, {"orders": "*"}, listener, start="first"):
+    async with PushConsumer(namesrv, "archive", {"orders": "*"}, listener, start="first"):
         await asyncio.wait_for(consumed.wait(), 30)
 
 
