@@ -387,7 +387,7 @@ def test_a_custom_trace_topic_is_read_only_if_it_is_chosen(console: Console) -> 
     async def send() -> str:
         from ariane.client.settings import TraceSettings
 
-        traces = TraceSettings(flush_ms=20, topic="my_traces")
+        traces = TraceSettings(flush_interval=0.02, topic="my_traces")
         async with Producer(console.servers.namesrv, "custom", trace=traces) as producer:
             sent = await producer.send(Message(topic="orders", body=b"x", keys=["CUSTOM-1"]))
             await until(lambda: producer.trace is not None and producer.trace.sent >= 1)

@@ -16,8 +16,8 @@ from ariane.model import ids
 from ariane.model.message import Message, ReceivedMessage
 from ariane.testing.cluster import LocalCluster
 
-TRACES = TraceSettings(flush_ms=50)
-QUICK: dict[str, Any] = {"commit_ms": 50, "rebalance_ms": 200, "suspend_ms": 200, "close_wait_ms": 1000}
+TRACES = TraceSettings(flush_interval=0.05)
+QUICK: dict[str, Any] = {"commit_interval": 0.05, "rebalance_interval": 0.2, "suspend_time": 0.2, "close_timeout": 1}
 # Settings of the broker: short delays and early transaction checks.
 BROKER: dict[str, Any] = {
     "trace_topic_enable": True,

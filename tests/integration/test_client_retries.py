@@ -19,7 +19,7 @@ from ariane.protocol.requests.callbacks import ConsumeDirectly, ConsumerStatus, 
 from ariane.protocol.requests.messaging import SUBSCRIPTION, PullMessage
 from ariane.testing.cluster import LocalCluster, cluster
 
-QUICK = {"commit_ms": 50, "rebalance_ms": 200, "suspend_ms": 200, "close_wait_ms": 1000}
+QUICK = {"commit_interval": 0.05, "rebalance_interval": 0.2, "suspend_time": 0.2, "close_timeout": 1}
 
 
 def run(work: Awaitable[None]) -> None:
@@ -120,7 +120,7 @@ def test_a_timed_out_listener_counts_as_failed(tmp_path: Path, orderly: bool) ->
         async with cluster(tmp_path) as servers, Producer(servers.namesrv, "p") as producer:
             await producer.send(Message(topic="t", body=b"slow"))
             async with consumer(
-                servers, Slow(), orderly=orderly, consume_timeout_ms=50, max_reconsume_times=0, suspend_queue_ms=10
+                servers, Slow(), orderly=orderly, consume_timeout=0.05, max_reconsume_times=0, suspend_queue_time=0.01
             ):
                 while not (dead := await stored(servers, "%DLQ%g")):
                     await asyncio.sleep(0.05)
@@ -148,12 +148,12 @@ def test_a_consumer_replies_to_a_request(tmp_path: Path) -> None:
                 async with PushConsumer(servers.namesrv, "g", {"t": "*"}, listener, start="first", settings=settings):
                     bodies = [b"%d a" % number for number in range(20)]
                     answers = await asyncio.gather(
-                        *(asker.request(Message(topic="t", body=body), timeout_s=20) for body in bodies)
+                        *(asker.request(Message(topic="t", body=body), timeout=20) for body in bodies)
                     )
                     assert [stored_record.body for stored_record in answers] == [body.upper() for body in bodies]
                     assert {stored_record.properties["mine"] for stored_record in answers} == {"1"}
                     large = bytes(range(256)) * 40
-                    assert (await asker.request(Message(topic="t", body=large), timeout_s=20)).body == large
+                    assert (await asker.request(Message(topic="t", body=large), timeout=20)).body == large
                     assert all(stored_record.offset_message_id != "0" for stored_record in replied)
                     assert len(asker._instance.replies) == 0
             stored_replies = await stored(servers, "DefaultCluster_REPLY_TOPIC")
@@ -166,7 +166,7 @@ def test_a_request_times_out_and_its_late_reply_is_rejected(tmp_path: Path) -> N
     async def work() -> None:
         async with cluster(tmp_path) as servers, Producer(servers.namesrv, "p") as producer:
             with pytest.raises(RequestTimeout):
-                await producer.request(Message(topic="t", body=b"anybody?"), timeout_s=0.3)
+                await producer.request(Message(topic="t", body=b"anybody?"), timeout=0.3)
             await producer.send(Message(topic="t", body=b"no request"))
             inbox = Inbox()
             async with consumer(servers, inbox):

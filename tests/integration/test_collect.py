@@ -38,7 +38,7 @@ async def stored(namesrv: str, topic: str, count: int) -> list[Sample]:
     results: list[Sample] = []
     async with LitePullConsumer(namesrv, "R", {topic: "*"}, start="first") as consumer:
         while len(results) < count:
-            results += [msgspec.json.decode(message.body, type=Sample) for message in await consumer.poll(timeout_s=5)]
+            results += [msgspec.json.decode(message.body, type=Sample) for message in await consumer.poll(timeout=5)]
     return results
 
 

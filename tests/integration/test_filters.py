@@ -236,7 +236,7 @@ def test_entries_with_an_extended_tag_address_are_not_filtered_out(tmp_path, mon
 
 # --- our consumer ---
 
-FAST = ConsumerSettings(commit_ms=100)
+FAST = ConsumerSettings(commit_interval=0.1)
 
 
 async def until(condition) -> None:

@@ -187,7 +187,7 @@ def test_open_transactions_are_listed_and_resumed(servers: LocalCluster) -> None
 
         async with TransactionProducer(servers.namesrv, "P", check=lambda message: LocalState.UNKNOWN) as producer:
             message = Message(topic="orders", body=b"half", keys=["T-1"])
-            done = await producer.send_in_transaction(message, local, immunity_s=3600)
+            done = await producer.send_in_transaction(message, local, immunity=3600)
             return done.sent.message_id
 
     half = asyncio.run(send_half_message())

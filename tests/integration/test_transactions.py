@@ -24,7 +24,7 @@ from ariane.client import (
 from ariane.client.hooks import TransactionEnd
 from ariane.cluster.admin import Admin
 from ariane.cluster.transaction_admin import HalfMessage
-from ariane.errors import MessageRefused, NotFound, ReplyError
+from ariane.errors import ConfigError, MessageRefused, NotFound, ReplyError
 from ariane.model import ids
 from ariane.model.message import Message, ReceivedMessage
 from ariane.model.topic import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
@@ -51,7 +51,7 @@ from ariane.protocol.requests.messaging import (
 )
 from ariane.testing.cluster import cluster
 
-FAST = ConsumerSettings(commit_ms=200)
+FAST = ConsumerSettings(commit_interval=0.2)
 EAGER = {"transaction_time_out": 100, "transaction_check_interval": 150}
 PATIENCE_S = 20.0
 
@@ -433,7 +433,7 @@ def test_checks_rotate_among_the_producers_of_the_group(tmp_path: Path) -> None:
 
 def test_traces_contain_the_half_message_and_its_end(tmp_path: Path) -> None:
     async def work() -> None:
-        traces, inbox = TraceSettings(flush_ms=50), Inbox()
+        traces, inbox = TraceSettings(flush_interval=0.05), Inbox()
         async with cluster(tmp_path, trace_topic_enable=True, **EAGER) as servers:
             async with TransactionProducer(
                 servers.namesrv, "P", check=always(LocalState.COMMIT), trace=traces
@@ -462,9 +462,11 @@ def test_the_client_rejects_messages_unsupported_in_transactions(tmp_path: Path)
             cluster(tmp_path, reject_transaction_message=True) as servers,
             TransactionProducer(servers.namesrv, "P", check=always(LocalState.COMMIT)) as producer,
         ):
-            for message, immunity_s in ((text(b"x", delay_level=1), None), (text(b"x"), -1), (text(b""), None)):
+            for message in (text(b"x", delay_level=1), text(b"x", delay=1), text(b"")):
                 with pytest.raises(MessageRefused):
-                    await producer.send_in_transaction(message, always(LocalState.COMMIT), immunity_s=immunity_s)
+                    await producer.send_in_transaction(message, always(LocalState.COMMIT))
+            with pytest.raises(ConfigError, match="immunity"):
+                await producer.send_in_transaction(text(b"x"), always(LocalState.COMMIT), immunity=-1)
             with pytest.raises(ReplyError, match="is forbidden"):
                 await producer.send_in_transaction(text(b"x"), always(LocalState.COMMIT))
             assert (await producer.send(text(b"plain"))).status is SendStatus.SEND_OK
@@ -487,7 +489,7 @@ def test_open_and_discarded_half_messages_are_listed(tmp_path: Path) -> None:
             Admin(servers.namesrv) as admin,
         ):
             unknown = always(LocalState.UNKNOWN)
-            waits = await producer.send_in_transaction(text(b"waits"), unknown, immunity_s=3600)
+            waits = await producer.send_in_transaction(text(b"waits"), unknown, immunity=3600)
             lost = await producer.send_in_transaction(text(b"lost"), unknown)
             await producer.send_in_transaction(text(b"done"), always(LocalState.COMMIT))
             aside: list[HalfMessage] = []
@@ -513,7 +515,7 @@ def test_open_and_discarded_half_messages_are_listed(tmp_path: Path) -> None:
             assert inbox.bodies == [b"done", b"lost"]
 
             for number in range(5):
-                await producer.send_in_transaction(text(b"%d" % number), unknown, immunity_s=3600)
+                await producer.send_in_transaction(text(b"%d" % number), unknown, immunity=3600)
             (broker,) = (await admin.list_open_transactions(cluster="DefaultCluster", limit=3)).brokers
             assert (broker.total, [half.keys for half in broker.messages]) == (6, ["waits", "0", "1"])
             with pytest.raises(NotFound, match="DefaultCluster"):

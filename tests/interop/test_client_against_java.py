@@ -20,7 +20,7 @@ from ariane.testing import java
 pytestmark = pytest.mark.interop
 
 PATIENCE_S = 60.0
-FAST = ConsumerSettings(commit_ms=200)
+FAST = ConsumerSettings(commit_interval=0.2)
 
 
 class Peers(NamedTuple):

@@ -104,7 +104,5 @@ async def samples_of(namesrv: str, count: int) -> list[Sample]:
     results: list[Sample] = []
     async with LitePullConsumer(namesrv, "R", {SAMPLES_TOPIC: "*"}, start="first") as consumer, asyncio.timeout(30):
         while len(results) < count:
-            results += [
-                msgspec.json.decode(message.body, type=Sample) for message in await consumer.poll(timeout_s=1.0)
-            ]
+            results += [msgspec.json.decode(message.body, type=Sample) for message in await consumer.poll(timeout=1.0)]
     return results

@@ -79,7 +79,9 @@ def test_our_client_uses_delay_levels_of_a_java_broker(tmp_path: Path) -> None:
     async def play(namesrv: str) -> None:
         async with (
             Producer(namesrv, "P") as producer,
-            PushConsumer(namesrv, "G", {"T": "*"}, listener, start="first", settings=ConsumerSettings(commit_ms=200)),
+            PushConsumer(
+                namesrv, "G", {"T": "*"}, listener, start="first", settings=ConsumerSettings(commit_interval=0.2)
+            ),
             asyncio.timeout(PATIENCE_S),
         ):
             await producer.send(Message(topic="T", body=b"0"))
@@ -158,7 +160,7 @@ async def there(namesrv: str, count: int) -> dict[str, int]:
     group = f"G{time.time_ns()}"
     async with asyncio.timeout(PATIENCE_S), LitePullConsumer(namesrv, group, {"T": "*"}, start="first") as consumer:
         while True:
-            more = await consumer.poll(timeout_s=0.5)
+            more = await consumer.poll(timeout=0.5)
             result.update(message.body.decode() for message in more)
             if not more and result.total() >= count:
                 return dict(result)

@@ -40,7 +40,7 @@ async def listener(messages):
         print(json.dumps({"key": one.keys[0], "step": int(one.body), "receivedAt": at}), flush=True)
 
 async def run(namesrv, group):
-    settings = ConsumerSettings(commit_ms=1000, rebalance_ms=1000)
+    settings = ConsumerSettings(commit_interval=1, rebalance_interval=1)
     async with PushConsumer(group, namesrv, {"T": "*"}, listener, start="first", orderly=True, settings=settings):
         await asyncio.Event().wait()
 

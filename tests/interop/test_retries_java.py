@@ -106,7 +106,7 @@ def test_a_java_consumer_replies_to_our_request(tmp_path: Path) -> None:
             await asyncio.to_thread(produce, servers.namesrv, 1)
             with java.start("ariane.peers.Reply", [servers.namesrv, "T", "G"]) as replier:
                 await asyncio.to_thread(next, replier.events(time.monotonic() + START_S))
-                result = await producer.request(Message(topic="T", body=b"ask"), timeout_s=60)
+                result = await producer.request(Message(topic="T", body=b"ask"), timeout=60)
         assert (result.body, result.properties["MSG_TYPE"]) == (b"ASK", "reply")
 
     run(work)
@@ -164,7 +164,7 @@ def test_mqadmin_sends_requests_to_our_consumer(tmp_path: Path) -> None:
             while len(received) < count:
                 await asyncio.sleep(0.05)
 
-        settings = ConsumerSettings(commit_ms=100)
+        settings = ConsumerSettings(commit_interval=0.1)
         async with cluster(tmp_path) as servers, Producer(servers.namesrv, "ours") as producer:
             namesrv = servers.namesrv
             sent = [await producer.send(Message(topic="T", body=b"%d" % number)) for number in range(8)]
@@ -253,12 +253,12 @@ def test_a_java_broker_forwards_requests_to_our_clients(tmp_path: Path) -> None:
             while len(received) < count:
                 await asyncio.sleep(0.05)
 
-        settings = ConsumerSettings(commit_ms=100, rebalance_ms=1000)
+        settings = ConsumerSettings(commit_interval=0.1, rebalance_interval=1)
         async with Producer(namesrv, "ours") as producer:
             sent = [await producer.send(Message(topic="T", body=b"%d" % number)) for number in range(8)]
             async with PushConsumer(namesrv, "G", {"T": "*"}, listener, start="first", settings=settings) as consumer:
                 await until(8)
-                reply = await producer.request(Message(topic="T", body=b"ask"), timeout_s=30)
+                reply = await producer.request(Message(topic="T", body=b"ask"), timeout=30)
                 assert reply.body == b"ASK"
                 client_id = consumer._instance.client_id
                 await asyncio.sleep(0.5)  # until the offsets of all queues are stored

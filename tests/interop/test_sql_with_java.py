@@ -174,7 +174,7 @@ def _random(chance: random.Random, depth: int) -> str:
 
 # --- clients and brokers ---
 
-FAST = ConsumerSettings(commit_ms=200)
+FAST = ConsumerSettings(commit_interval=0.2)
 
 
 def consume(namesrv: str, topic: str, group: str, expression: str, count: int) -> list[dict[str, object]]:

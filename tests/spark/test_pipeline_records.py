@@ -153,7 +153,7 @@ class Sent:
 
     async def all_of_it(self, namesrv: str) -> None:
         now_ms = SYSTEM_CLOCK.now_ms()
-        trace = TraceSettings(flush_ms=100)
+        trace = TraceSettings(flush_interval=0.1)
         async with TransactionProducer(namesrv, "P", check=self._check, trace=trace) as producer:
             for name, asked in {
                 "level": {"delay_level": 2}, "soon": {"deliver_at_ms": now_ms + 1500},

@@ -142,7 +142,7 @@ def instance(script: Script, clock: FakeClock | None = None) -> ClientInstance:
 def invoker(listener, hooks=(), *, clock=None, is_orderly: bool = False, **settings) -> ListenerInvoker:
     """Return an invoker of group g; `settings` are those of the consumer."""
     services = SimpleNamespace(clock=clock or FakeClock(is_auto=True), new_message_id=lambda: "R")
-    limits = ConsumerSettings(**({"consume_timeout_ms": 60_000, "concurrency": 1} | settings))
+    limits = ConsumerSettings(**({"consume_timeout": 60, "concurrency": 1} | settings))
     options = GroupOptions(group="g", settings=limits, is_orderly=is_orderly)
     return ListenerInvoker(listener, options=options, instance=services, hooks=hooks)
 

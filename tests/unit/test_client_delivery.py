@@ -29,7 +29,7 @@ BACK, SEND = RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2
 
 def outcome_of(listener, *, hooks=(), timeout_ms=60_000):
     async def play():
-        listening = invoker(listener, hooks, consume_timeout_ms=timeout_ms, concurrency=2)
+        listening = invoker(listener, hooks, consume_timeout=timeout_ms / 1000, concurrency=2)
         try:
             return await listening.invoke(QUEUE, [message(0), message(1)])
         finally:
@@ -90,7 +90,7 @@ def test_the_recorded_interval_of_a_call_contains_it_despite_process_pauses(paus
         called.append(clock.time_ms)
 
     async def play():
-        listening = invoker(listener, (events.append,), clock=clock, consume_timeout_ms=1000)
+        listening = invoker(listener, (events.append,), clock=clock, consume_timeout=1)
         await listening.invoke(QUEUE, [message(0)])
 
     asyncio.run(play())
@@ -116,7 +116,7 @@ def test_a_call_pending_for_a_thread_does_not_time_out():
             assert released.wait(30)
 
     async def play():
-        listening = invoker(listener, consume_timeout_ms=20)
+        listening = invoker(listener, consume_timeout=0.02)
         try:
             first = asyncio.ensure_future(listening.invoke(QUEUE, [message(0)]))
             second = asyncio.ensure_future(listening.invoke(QUEUE, [message(1)]))
@@ -277,7 +277,7 @@ def test_a_message_that_no_broker_accepts_is_retried_locally(back):
     assert (2, 0) in seen
     assert (2, 1) in seen
     assert stage.offset == 5
-    assert stage.clock.elapsed_ms == 5000  # local_retry_ms
+    assert stage.clock.elapsed_ms == 5000  # local_retry_delay
     assert bool(stage.peers.of(SEND)) == (back != 3)  # code 3: no broker feature, so no copy either
 
 
@@ -345,7 +345,7 @@ def test_an_orderly_queue_repeats_the_failed_message():
     stage = Stage(OrderlyDelivery, listener, times_max=-1).play(all_done)
     assert seen == [(0, 0), (1, 0), (2, 0), (2, 1), (2, 2), (3, 0), (4, 0)]
     assert stage.offset == 5
-    assert stage.clock.elapsed_ms == 2000  # suspend_queue_ms, twice
+    assert stage.clock.elapsed_ms == 2000  # suspend_queue_time, twice
 
 
 def test_an_orderly_message_is_sent_to_the_retry_topic_after_its_last_attempt():
@@ -367,7 +367,7 @@ def test_an_orderly_queue_without_its_lock_does_not_call_the_listener():
         clock = FakeClock(is_auto=True)
         queue = ProcessQueue(QUEUE, 0)
         queue.tracker.add([message(0)], 1)
-        listening = invoker(listener, clock=clock, consume_timeout_ms=1000)
+        listening = invoker(listener, clock=clock, consume_timeout=1)
         offsets = OffsetStore(Script({}), None, "g", timeout_ms=1)
         listeners = OrderlyDelivery(listening, offsets, None, ConsumerSettings(), clock)
         listeners.on_assigned(queue)
@@ -414,7 +414,7 @@ class Orderly:
         self.queue.tracker.add([message(0)], 1)
         self.queue.set_locked(0.0)
         self.offsets = OffsetStore(Script({}), None, "g", timeout_ms=1)
-        self.listening = invoker(listener, hooks, clock=clock, consume_timeout_ms=3_600_000, **settings)
+        self.listening = invoker(listener, hooks, clock=clock, consume_timeout=3_600, **settings)
         self.listeners = OrderlyDelivery(self.listening, self.offsets, None, ConsumerSettings(), clock)
 
     def play(self, act) -> Orderly:
@@ -472,7 +472,7 @@ def test_an_orderly_listener_in_a_thread_is_waited_for():
     released = threading.Event()
 
     async def play():
-        listening = invoker(lambda messages: released.wait(30), consume_timeout_ms=1, is_orderly=True)
+        listening = invoker(lambda messages: released.wait(30), consume_timeout=0.001, is_orderly=True)
         call = asyncio.ensure_future(listening.invoke_once(QUEUE, [message(0)]))
         try:
             done, _ = await asyncio.wait([call], timeout=0.05)

@@ -150,7 +150,7 @@ class Held:
 
 
 def listening_to(once: Idempotent, timeout_ms: int = 20, **settings: Any) -> ListenerInvoker:
-    return invoker(once, consume_timeout_ms=timeout_ms, concurrency=4, **settings)
+    return invoker(once, consume_timeout=timeout_ms / 1000, concurrency=4, **settings)
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import zlib
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -204,6 +205,35 @@ def test_a_delivery_time_in_another_unit_is_rejected(deliver_at_ms, said):
 def test_a_delivery_time_in_ms_is_accepted(deliver_at_ms):
     text = send_codec.prepare(plain(deliver_at_ms=deliver_at_ms), "ID", SETTINGS).properties
     assert properties.decode(text).get("TIMER_DELIVER_MS") == (str(deliver_at_ms) if deliver_at_ms else None)
+
+
+def test_a_delivery_time_with_a_time_zone_is_sent_in_ms():
+    text = send_codec.prepare(plain(deliver_at=datetime(2026, 5, 4, tzinfo=UTC)), "ID", SETTINGS).properties
+    table = properties.decode(text)
+    assert (table["TIMER_DELIVER_MS"], table["__STARTDELIVERTIME"]) == ("1777852800000",) * 2
+
+
+@pytest.mark.parametrize(("delay", "ms"), [(90, "90000"), (0.25, "250"), (timedelta(hours=1), "3600000"), (1e-9, "1")])
+def test_a_delay_is_counted_by_the_broker(delay, ms):
+    table = properties.decode(send_codec.prepare(plain(delay=delay), "ID", SETTINGS).properties)
+    assert table["TIMER_DELAY_MS"] == ms
+    assert "TIMER_DELIVER_MS" not in table
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"delay": -1}, "delay = -1"),
+        ({"delay": "5s"}, "number of seconds or a timedelta"),
+        ({"deliver_at": datetime(2026, 5, 4)}, "no time zone"),
+        ({"deliver_at": 1_700_000_000_000}, "expected a datetime"),
+        ({"delay": 1, "delay_level": 3}, "the message has delay_level and delay: give only one of them"),
+    ],
+)
+def test_an_invalid_delay_is_rejected(fields, said):
+    with pytest.raises(MessageRefused) as caught:
+        send_codec.prepare(plain(**fields), "ID", SETTINGS)
+    assert said in str(caught.value)
 
 
 @pytest.mark.parametrize("level", [-1, "3", 1.5, True])

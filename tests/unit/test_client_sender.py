@@ -220,8 +220,8 @@ def test_a_value_that_is_not_a_message_is_rejected():
         for send_it in (producer.send, producer.send_one_way, producer.request):
             with pytest.raises(MessageRefused, match="'hello' is of type str: expected a Message"):
                 await send_it("hello")
-        with pytest.raises(ConfigError, match="timeout_s = -1"):
-            await producer.request(Message(topic="T", body=b"x"), timeout_s=-1)
+        with pytest.raises(ConfigError, match="timeout = -1"):
+            await producer.request(Message(topic="T", body=b"x"), timeout=-1)
 
     producer_play(script(), play)
 

@@ -134,7 +134,7 @@ class Play:
         self.rest = list(answers)
         self.messages: list[Message] = []
         self.clock = FakeClock(is_auto=True)
-        self.settings = TraceSettings(**({"flush_ms": 500} | settings))
+        self.settings = TraceSettings(**({"flush_interval": 0.5} | settings))
 
     async def send(self, sent_message: Message) -> None:
         await asyncio.sleep(0)
@@ -235,7 +235,7 @@ def test_a_failed_batch_is_sent_again():
 
     tracer = play.run(act)
     assert (tracer.sent, tracer.failed, play.records) == (3, 0, 3)
-    assert play.clock.elapsed_ms == 1000  # retry_ms, twice
+    assert play.clock.elapsed_ms == 1000  # retry_delay, twice
 
 
 def test_a_batch_that_cannot_be_sent_is_counted_and_the_next_one_is_sent():
@@ -254,7 +254,7 @@ def test_a_batch_that_cannot_be_sent_is_counted_and_the_next_one_is_sent():
 
 
 def test_records_not_sent_before_closing_are_counted(caplog):
-    play = Play(close_wait_ms=1)
+    play = Play(close_timeout=0.001)
 
     async def never(sent_message):
         await asyncio.Event().wait()

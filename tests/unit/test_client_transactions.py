@@ -41,17 +41,17 @@ def test_a_half_message_is_marked_in_properties_and_flags() -> None:
 
 
 @pytest.mark.parametrize(
-    ("refused", "immunity_s", "why"),
+    ("refused", "immunity", "why"),
     [
         (message(delay_level=2), None, "cannot be delayed"),
-        (message(), -1, "immunity_s"),
+        (message(), -1, "immunity = -1"),
         (message(properties={"p": "x" * 32_725}), None, "properties"),
         (message(properties={"TRAN_MSG": "false"}), None, "reserved"),
     ],
 )
-def test_an_invalid_half_message_is_rejected(refused: Message, immunity_s: int | None, why: str) -> None:
-    with pytest.raises(MessageRefused, match=why):
-        prepare_half_message(refused, "ID", "P", SETTINGS, immunity_s)
+def test_an_invalid_half_message_is_rejected(refused: Message, immunity: float | None, why: str) -> None:
+    with pytest.raises((MessageRefused, ConfigError), match=why):
+        prepare_half_message(refused, "ID", "P", SETTINGS, immunity)
 
 
 def test_an_instance_accepts_one_transaction_producer_per_group() -> None:

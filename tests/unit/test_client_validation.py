@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
@@ -22,22 +24,60 @@ from ariane.model.message import Message
     ("kind", "key", "value"),
     [
         (settings.ProducerSettings, "retries", -1),
-        (settings.ProducerSettings, "send_timeout_ms", 0),
-        (settings.ProducerSettings, "send_timeout_ms", True),
+        (settings.ProducerSettings, "send_timeout", 0),
+        (settings.ProducerSettings, "send_timeout", True),
         (settings.ProducerSettings, "create_topic_key", "a b"),
         (settings.ConsumerSettings, "pull_batch", 1025),
         (settings.ConsumerSettings, "message_model", "both"),
-        (settings.ConsumerSettings, "pull_timeout_ms", 15_000),
+        (settings.ConsumerSettings, "pull_timeout", 15),
         (settings.TraceSettings, "when_full", "wait"),
-        (settings.TraceSettings, "flush_ms", 501),
+        (settings.TraceSettings, "flush_interval", 0.501),
         (settings.TraceSettings, "keys_max", 32_767),
-        (settings.ClientSettings, "heartbeat_ms", 120_000),
+        (settings.ClientSettings, "heartbeat_interval", 120),
     ],
 )
 def test_an_invalid_setting_is_rejected_with_its_name(kind, key, value):
     with pytest.raises(ConfigError) as caught:
         kind(**{key: value})
     assert caught.value.key == key
+
+
+@pytest.mark.parametrize("given", [90, 90.0, timedelta(minutes=1.5)])
+def test_a_duration_is_a_number_of_seconds_or_a_timedelta(given):
+    limits = settings.ConsumerSettings(pull_timeout=given)
+    assert (limits.pull_timeout, type(limits.pull_timeout)) == (90, float)
+    assert limits == settings.ConsumerSettings(pull_timeout=90)
+    assert dataclasses.replace(limits, pull_batch=8).pull_timeout == 90
+
+
+@pytest.mark.parametrize("wrong", ["5", None, True, float("nan"), timedelta(days=5), -1, 30_000])
+def test_another_duration_is_rejected_with_its_range(wrong):
+    with pytest.raises(ConfigError, match=r"(from 0.01 s to 600 s|number of seconds or a timedelta)"):
+        settings.ClientSettings(request_timeout=wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (datetime(2026, 5, 4), "it has no time zone"),
+        (
+            1_700_000_000_000,
+            "expected a datetime with a time zone, not int: datetime.fromtimestamp(1700000000000 / 1000, UTC)",
+        ),
+        ("tomorrow", "expected a datetime with a time zone, not str"),
+        (datetime(1900, 1, 1, tzinfo=UTC), "is not negative"),
+    ],
+)
+def test_an_instant_has_a_time_zone(wrong, said):
+    with pytest.raises(ConfigError) as caught:
+        validation.instant_ms("at", wrong)
+    assert said in str(caught.value)
+
+
+def test_an_instant_in_any_time_zone_is_ms_since_the_epoch():
+    at = datetime(2026, 5, 4, 12, 0, 0, 250_000, tzinfo=timezone(timedelta(hours=2)))
+    assert validation.instant_ms("at", at) == 1_777_888_800_250
+    assert validation.start(at) == 1_777_888_800_250
 
 
 def test_credentials_of_another_type_are_rejected_without_printing_the_key():

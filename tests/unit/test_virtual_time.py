@@ -263,7 +263,7 @@ async def consumed_over_a_broker_restart(world, how):
                 await producer.send(Message(topic="T", body=b"%d" % number), order_key="one")
 
     async def buy():
-        settings = ConsumerSettings(suspend_ms=1_000, pull_timeout_ms=6_000)
+        settings = ConsumerSettings(suspend_time=1, pull_timeout=6)
         async with (
             world.instance(buyer) as instance,
             PushConsumer(instance, "g", subscriptions={"T": "*"}, listener=listener, start="first", settings=settings),

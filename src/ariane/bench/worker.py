@@ -161,7 +161,7 @@ async def _open_load(work: WorkerPlan, started: asyncio.Event) -> AsyncIterator[
                 subscriptions={plan.topic: "*"},
                 listener=consuming.listener,
                 start="first",
-                settings=ConsumerSettings(consume_batch_max=CONSUME_BATCH, commit_ms=1_000),
+                settings=ConsumerSettings(consume_batch_max=CONSUME_BATCH, commit_interval=1),
             )
         else:
             load = Load(report)
@@ -172,7 +172,7 @@ async def _open_load(work: WorkerPlan, started: asyncio.Event) -> AsyncIterator[
                 listener=ReplyLoad(await open_producer(), report),
                 start="last",
                 settings=ConsumerSettings(
-                    consume_batch_max=CONSUME_BATCH, concurrency=REPLIES_IN_FLIGHT, commit_ms=1_000
+                    consume_batch_max=CONSUME_BATCH, concurrency=REPLIES_IN_FLIGHT, commit_interval=1
                 ),
             )
         if load.consumer is not None:

@@ -12,7 +12,9 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from datetime import UTC, datetime
 from enum import Enum
+from typing import Literal
 
 import msgspec
 import typer
@@ -22,7 +24,6 @@ from ariane.cli.message_format import Formatter
 from ariane.cli.queue_selection import QueueName, select_queues
 from ariane.client.client_instance import ClientInstance
 from ariane.client.lite_pull_consumer import LitePullConsumer
-from ariane.client.offset_store import StartPosition
 from ariane.client.pull_consumer import PullConsumer
 from ariane.client.settings import ConsumerSettings
 from ariane.client.subscriptions import Sql, subscription_data
@@ -34,7 +35,7 @@ from ariane.protocol.transient import is_transient
 BATCH_MAX = 32  # messages per pull; brokers return no more from memory
 BATCHES_MAX = 64  # batches that were pulled and not written yet
 IDLE_S = 0.2  # how often a closed pipe is noticed while no message arrives
-COMMIT_MS = 1_000
+COMMIT_S = 1
 RETRY_S = 1.0  # between attempts while a broker does not respond
 PATIENCE_S = 30.0  # with --exit-at-end: how long a broker may be unavailable, or a group without a queue
 
@@ -134,9 +135,9 @@ async def consume(instance: ClientInstance, plan: ConsumePlan, output: MessageOu
             await _write_batches(_QueueBatches(consumer, plan, ranges).batches(), output, stop)
     else:
         await instance.routes.subscribe_queues(plan.topic)  # a consumer would wait for a topic that does not exist
-        start = plan.since_ms if plan.since_ms is not None else _group_start(plan.start)
+        start = _group_start(plan.start) if plan.since_ms is None else _at(plan.since_ms)
         subscriptions = {plan.topic: plan.expression}
-        settings = ConsumerSettings(commit_ms=COMMIT_MS)
+        settings = ConsumerSettings(commit_interval=COMMIT_S)
         async with LitePullConsumer(
             instance, plan.group, subscriptions=subscriptions, start=start, settings=settings
         ) as member:
@@ -172,8 +173,12 @@ async def _write_batches(
     return True
 
 
-def _group_start(start: Anchor | int) -> StartPosition:
+def _group_start(start: Anchor | int) -> Literal["first", "last"]:
     return "last" if start is Anchor.END else "first"
+
+
+def _at(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)
 
 
 # --- without a group ---
@@ -186,7 +191,10 @@ async def _offset_ranges(consumer: PullConsumer, plan: ConsumePlan) -> dict[Mess
     ranges = {}
     for queue, (first, end) in zip(queues, bounds, strict=True):
         if plan.since_ms is not None:
-            start = max(first, min(end, await consumer.offset_for_time(queue, plan.since_ms)))
+            start = max(
+                first,
+                min(end, await consumer.offset_for_time(queue, _at(plan.since_ms))),
+            )
         else:
             start = _start_offset(queue, plan.start, max(0, first), end)
         ranges[queue] = (start, end)
@@ -302,7 +310,7 @@ async def _poll_batches(
         ends = {queue: (await member.bounds(queue))[1] for queue in await member.queues_of(plan.topic)}
     started_s = time.monotonic()
     while True:
-        batch = await member.poll(max_messages=output.remaining, timeout_s=IDLE_S)
+        batch = await member.poll(max_messages=output.remaining, timeout=IDLE_S)
         yield batch
         if batch or not plan.exit_at_end:
             continue

@@ -44,7 +44,7 @@ SEND_S = 120.0
 CONSUME_S = 120.0
 JOURNEYS_S = 300.0
 # No trace may be lost, even while the broker is killed: the outcome is verified to the last journey.
-TRACED = TraceSettings(when_full="block", retries=100, close_wait_ms=60_000)
+TRACED = TraceSettings(when_full="block", retries=100, close_timeout=60)
 
 PrintLine = Callable[[str], None]
 

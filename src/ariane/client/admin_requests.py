@@ -9,10 +9,9 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Callable
-
-import msgspec
 
 from ariane.client.client_instance import ClientInstance
 from ariane.client.fetcher import FetchContext
@@ -21,6 +20,7 @@ from ariane.client.listener_invoker import ListenerInvoker
 from ariane.client.offset_store import OffsetStore
 from ariane.client.process_queue import LOCK_TRUSTED_S, ProcessQueue
 from ariane.client.rebalancer import Rebalancer
+from ariane.client.settings import ConsumerSettings
 from ariane.errors import ReplyError
 from ariane.model.message import MessageQueue
 from ariane.net.connection import HandlerResult, Reply
@@ -186,12 +186,12 @@ def _queue_info(
     )
 
 
-def settings_properties(settings: msgspec.Struct) -> dict[str, str]:
+def settings_properties(settings: ConsumerSettings) -> dict[str, str]:
     """Return the fields of a settings object as texts, with camelCase names."""
     texts = {}
-    for name in settings.__struct_fields__:
-        first, *rest = name.split("_")
-        value = getattr(settings, name)
+    for field in dataclasses.fields(settings):
+        first, *rest = field.name.split("_")
+        value = getattr(settings, field.name)
         texts[first + "".join(map(str.capitalize, rest))] = (
             str(value).lower() if isinstance(value, bool) else str(value)
         )

@@ -168,10 +168,10 @@ class ClientInstance:
             handlers, sign=functools.partial(signing.sign, credentials) if credentials else None
         )
         self._routes = RouteCache(
-            self._peers, self.name_servers, timeout_ms=self.settings.request_timeout_ms, rng=self.rng
+            self._peers, self.name_servers, timeout_ms=self.settings.request_timeout * 1000, rng=self.rng
         )
-        self._tasks.repeat(self.settings.route_refresh_ms / 1000, self.refresh_routes, "refresh routes")
-        self._tasks.repeat(self.settings.heartbeat_ms / 1000, self.heartbeat, "heartbeat")
+        self._tasks.repeat(self.settings.route_refresh_interval, self.refresh_routes, "refresh routes")
+        self._tasks.repeat(self.settings.heartbeat_interval, self.heartbeat, "heartbeat")
         return self
 
     async def __aexit__(
@@ -256,7 +256,7 @@ class ClientInstance:
         body = fastjson.write(CheckClient(self.client_id, group, subscription))
         try:
             await self.peers.request_ok(
-                addr, RequestCode.CHECK_CLIENT_CONFIG, body=body, timeout_ms=self.settings.request_timeout_ms
+                addr, RequestCode.CHECK_CLIENT_CONFIG, body=body, timeout_ms=self.settings.request_timeout * 1000
             )
         except (ConnectionLost, RequestTimeout) as error:
             log.warning(
@@ -313,7 +313,7 @@ class ClientInstance:
         """
         connection = await self.peers.connect(addr)
         if self._greeted_connections.get(addr) != connection.peer.id:
-            timeout_ms = self.settings.request_timeout_ms
+            timeout_ms = self.settings.request_timeout * 1000
             await self.peers.request_ok(
                 addr, RequestCode.HEART_BEAT, body=self._heartbeat_body(), timeout_ms=timeout_ms
             )
@@ -331,7 +331,7 @@ class ClientInstance:
         async def send(addr: str) -> None:
             try:
                 response = await self.peers.request_ok(
-                    addr, code, header, body, timeout_ms=self.settings.request_timeout_ms
+                    addr, code, header, body, timeout_ms=self.settings.request_timeout * 1000
                 )
                 self._versions[addr] = response.version
             except ArianeError as error:

@@ -2,7 +2,7 @@
 
     pulled messages → chunks of `consume_batch_max` → workers → listener ─ success ─→ mark_consumed → offset
                           ↑                                             └ failure ─→ sent back ─→ the same
-                          └───────────── after `local_retry_ms` ────────── not accepted ┘
+                          └───────────── after `local_retry_delay` ────────── not accepted ┘
 
 Messages pulled before a queue is revoked may still be consumed, but no longer count: its new owner receives them again.
 """
@@ -133,7 +133,7 @@ class ConcurrentDelivery:
 
     def _redeliver_later(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
         async def wait() -> None:
-            await self._clock.sleep(self._settings.local_retry_ms / 1000)
+            await self._clock.sleep(self._settings.local_retry_delay)
             self._chunks.put_nowait((process_queue, messages))
 
         self._tasks.start(wait(), "deliver again")

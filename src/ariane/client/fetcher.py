@@ -1,6 +1,6 @@
 """Fetch loop of one queue: pull, add the messages to the offset tracker, pass them on, pull again.
 
-    code 0   FOUND           messages → tracker → delivery; next pull after `pull_interval_ms`
+    code 0   FOUND           messages → tracker → delivery; next pull after `pull_interval`
     code 19  NO_NEW_MSG      the broker has held the request already: pull again
     code 20  NO_MATCHED_MSG  the filter skipped messages, which count as consumed: pull again
     code 21  OFFSET_ILLEGAL  the queue begins or ends elsewhere: restart at the offset that the broker names
@@ -165,7 +165,7 @@ async def _accept(result: PullResult, process_queue: ProcessQueue, context: Fetc
     if result.messages:
         context.rates.record_pull(queue.topic, len(result.messages), clock.monotonic() - process_queue.pulled_at)
         context.delivery.on_messages(process_queue, result.messages)
-        await clock.sleep(context.options.settings.pull_interval_ms / 1000)
+        await clock.sleep(context.options.settings.pull_interval)
     # Only without pending messages: otherwise the offset would pass them.
     elif not len(process_queue.tracker):
         context.offsets.update(queue, result.next_offset)
@@ -177,7 +177,7 @@ async def pull(process_queue: ProcessQueue, context: FetchContext) -> PullResult
     Raises:
         ConnectionLost: the broker is not in the routes or not reachable, or does not support the subscription.
         ReplyError: the broker replied with an error.
-        RequestTimeout: no reply within `pull_timeout_ms`.
+        RequestTimeout: no reply within `pull_timeout`.
     """
     queue, options = process_queue.queue, context.options
     subscription = context.subscriptions.get(queue.topic)
@@ -198,13 +198,13 @@ async def pull(process_queue: ProcessQueue, context: FetchContext) -> PullResult
         max_msg_nums=options.settings.pull_batch,
         sys_flag=SUSPEND | (COMMIT_OFFSET if committed else 0) | options.pull_flags,
         commit_offset=committed or 0,
-        suspend_timeout_millis=options.settings.suspend_ms,
+        suspend_timeout_millis=round(options.settings.suspend_time * 1000),
         sub_version=subscription.sub_version,
         subscription=subscription.sub_string if options.pull_flags & SUBSCRIPTION else None,
         expression_type=subscription.expression_type,
     )
     response = await context.instance.peers.request(
-        address.addr, RequestCode.PULL_MESSAGE, request, timeout_ms=options.settings.pull_timeout_ms
+        address.addr, RequestCode.PULL_MESSAGE, request, timeout_ms=options.settings.pull_timeout * 1000
     )
     if response.code not in PULL_CODES:
         raise ReplyError(response.code, response.remark, address.addr)

@@ -92,7 +92,7 @@ class GroupMembership:
             opening.push_async_callback(self._close)
             self._delivery.start()
             self.rebalancer.start()
-            self._commits.repeat(settings.commit_ms / 1000, self._commit, "commit")
+            self._commits.repeat(settings.commit_interval, self._commit, "commit")
             self._is_active = True
             self._open = opening.pop_all()
         return self
@@ -168,6 +168,6 @@ class GroupMembership:
     async def _close(self) -> None:
         self._is_active = False
         await self.rebalancer.stop()
-        await self._delivery.close(self._options.settings.close_wait_ms / 1000)
+        await self._delivery.close(self._options.settings.close_timeout)
         await self._commits.close()
         await self.rebalancer.leave()

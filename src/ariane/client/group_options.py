@@ -8,8 +8,8 @@ from enum import Enum
 import msgspec
 
 from ariane.client.assignment_strategy import AssignmentStrategy, average
-from ariane.client.offset_store import StartPosition
 from ariane.client.settings import ConsumerSettings
+from ariane.client.validation import StartOffset
 from ariane.protocol.requests.clients import ConsumerData, SubscriptionData
 
 # What heartbeats call the start positions.
@@ -34,7 +34,7 @@ class GroupOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the consumer group."""
     settings: ConsumerSettings = ConsumerSettings()
     """Limits and intervals."""
-    start: StartPosition = "last"
+    start: StartOffset = "last"
     """Where to start in queues for which the group has no stored offset."""
     assignment: Assignment = Assignment.SHARED
     """How queues are distributed."""

@@ -110,7 +110,7 @@ class ListenerInvoker:
         self._telemetry = telemetry  # opens a span around each call
         self._clock = instance.clock  # measures calls
         self._new_request_id = instance.new_message_id  # joins the two trace events of a call
-        self._timeout_s = settings.consume_timeout_ms / 1000  # a call that takes longer counts as failed
+        self._timeout_s = settings.consume_timeout  # a call that takes longer counts as failed
         # A thread cannot be cancelled. An orderly queue must not start its next call while one runs, so it has no timeout.
         self._waits_for_threads = options.is_orderly
         # Wraps each call, as `Idempotent` does; None if the listener is a plain function.

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Self
 
@@ -24,11 +25,12 @@ from ariane.client.assignment_strategy import AssignmentStrategy, average
 from ariane.client.client_instance import ClientInstance
 from ariane.client.group_membership import GroupMembership
 from ariane.client.group_options import Assignment, GroupOptions
-from ariane.client.offset_store import OffsetStore, StartPosition
+from ariane.client.offset_store import OffsetStore
 from ariane.client.polling_delivery import PollingDelivery
 from ariane.client.rates import ConsumeRates
 from ariane.client.settings import ClientSettings, ConsumerSettings
 from ariane.client.subscriptions import Sql, subscription_data
+from ariane.client.validation import StartPosition
 from ariane.errors import ClientClosed, ConfigError
 from ariane.filter import tags
 from ariane.model.message import MessageQueue, ReceivedMessage
@@ -47,8 +49,8 @@ class LitePullConsumer:
         group: Name of the consumer group.
         subscriptions: Tag expression of each topic (`"*"`, or tags joined by `||`), or `Sql(…)`. Omit it to choose queues
             with `assign`.
-        start: Where to start while the group has no stored offset of a queue: `"first"`, `"last"`, or milliseconds since the
-            epoch.
+        start: Where to start while the group has no stored offset of a queue: `"first"`, `"last"`, or a `datetime` with a time
+            zone.
         auto_commit: Whether each poll acknowledges the messages of the previous one.
         strategy: Rule by which the members share queues; all members must use the same.
         settings: Limits and intervals of the consumer.
@@ -59,7 +61,7 @@ class LitePullConsumer:
 
     Example:
         async with LitePullConsumer("127.0.0.1:9876", "reports", {"orders": "*"}, auto_commit=False) as consumer:
-            messages = await consumer.poll(max_messages=32, timeout_s=10)
+            messages = await consumer.poll(max_messages=32, timeout=10)
             await consumer.commit()
     """
 
@@ -82,7 +84,7 @@ class LitePullConsumer:
             raise ConfigError("message_model", self.settings.message_model, fix)
         # None means that queues are assigned. An empty mapping is a mistake, not a choice.
         topics = {} if subscriptions is None else validation.subscriptions(subscriptions)
-        self._instance = ClientInstance.shared_or_new(namesrv, client)
+        self._instance = ClientInstance.shared_or_new(namesrv, client)  # connections, routes and heartbeats
         self._owns_instance = self._instance is not namesrv  # whether to open and close the instance with this consumer
         self._auto_commit = validation.of_kind("auto_commit", auto_commit, bool)
         self._options = GroupOptions(
@@ -108,7 +110,7 @@ class LitePullConsumer:
         async with AsyncExitStack() as opening:
             if self._owns_instance:
                 await opening.enter_async_context(self._instance)
-            instance, timeout_ms = self._instance, self._instance.settings.request_timeout_ms
+            instance, timeout_ms = self._instance, self._instance.settings.request_timeout * 1000
             membership = GroupMembership(
                 instance=instance,
                 options=self._options,
@@ -141,17 +143,19 @@ class LitePullConsumer:
 
     # --- messages ---
 
-    async def poll(self, *, max_messages: int | None = None, timeout_s: float = POLL_S) -> list[ReceivedMessage]:
+    async def poll(
+        self, *, max_messages: int | None = None, timeout: float | timedelta = POLL_S
+    ) -> list[ReceivedMessage]:
         """Return the next messages of one queue.
 
         A body that cannot be expanded is returned as stored, with `body_error` set.
 
         Args:
             max_messages: At most this many messages; `settings.pull_batch` if None.
-            timeout_s: How long to wait for a message, in seconds.
+            timeout: How long to wait for a message, in seconds or as a `timedelta`.
 
         Returns:
-            The messages; an empty list if none arrived within `timeout_s`.
+            The messages; an empty list if none arrived within `timeout`.
 
         Raises:
             ClientClosed: the consumer is not open, or was closed while waiting.
@@ -160,13 +164,13 @@ class LitePullConsumer:
         self._running()
         if max_messages is not None:
             validation.whole("max_messages", max_messages, 1, 2**31 - 1)
-        validation.seconds("timeout_s", timeout_s)
+        wait_s = validation.seconds("timeout", timeout)
         if self._options.assignment is Assignment.MANUAL and self._assigned is None:
             fix = "no queues to read: call `assign` before `poll`, or construct the consumer with subscriptions"
             raise ConfigError("subscriptions", None, fix)
         if self._auto_commit:
             self._acknowledge()
-        deadline = asyncio.get_running_loop().time() + timeout_s
+        deadline = asyncio.get_running_loop().time() + wait_s
         while not (messages := self._delivery.take(max_messages or self.settings.pull_batch, self._paused)):
             self._delivery.available.clear()
             try:
@@ -180,7 +184,7 @@ class LitePullConsumer:
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Commit consumed offsets at the brokers.
 
-        Failed commits are logged and repeated every `commit_ms`.
+        Failed commits are logged and repeated every `commit_interval`.
 
         Args:
             offsets: The offset of the next message to consume, of each queue; it may be lower than the committed one.
@@ -283,15 +287,15 @@ class LitePullConsumer:
         """Continue an assigned queue after its last message. Raises as `seek` does."""
         self._seek(queue, (await self._running().offsets.bounds(queue))[1])
 
-    async def offset_for_time(self, queue: MessageQueue, ms: int) -> int:
-        """Return the offset of the message stored nearest to `ms`, in milliseconds since the epoch.
+    async def offset_for_time(self, queue: MessageQueue, at: datetime) -> int:
+        """Return the offset of the message stored nearest to `at`, a time with a time zone.
 
         Raises:
             ClientClosed: the consumer is not open.
-            ConfigError: `ms` is not a time in milliseconds.
+            ConfigError: `at` is not a time with a time zone.
             ConnectionLost, RequestTimeout, ReplyError: the broker did not respond, or with an error.
         """
-        return await self._running().offsets.offset_for_time(queue, validation.time_ms("ms", ms))
+        return await self._running().offsets.offset_for_time(queue, validation.instant_ms("at", at))
 
     def pause(self, queues: Collection[MessageQueue]) -> None:
         """Return no messages of these queues until `resume`; fetching continues until their caches are full."""

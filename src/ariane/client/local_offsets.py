@@ -38,7 +38,7 @@ class LocalOffsets(OffsetStore):
 
     is_local = True
 
-    def __init__(self, peers: Peers, routes: RouteCache, group: str, *, timeout_ms: int, path: Path) -> None:
+    def __init__(self, peers: Peers, routes: RouteCache, group: str, *, timeout_ms: float, path: Path) -> None:
         super().__init__(peers, routes, group, timeout_ms=timeout_ms)
         self._path = path
         self._table: QueueTable = {}

@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from typing import Literal
 
 from ariane.client.route_cache import Peers, RouteCache
+from ariane.client.validation import StartOffset
 from ariane.errors import ArianeError, ConnectionLost, ReplyError
 from ariane.model.message import MessageQueue
 from ariane.model.topic import RETRY_PREFIX
@@ -31,15 +31,13 @@ log = logging.getLogger("ariane.client")
 
 COMMIT_TIMEOUT_MS = 5_000
 
-StartPosition = Literal["first", "last"] | int  # int: milliseconds since the epoch
-
 
 class OffsetStore:
     """Offsets of the queues that one group member reads."""
 
     is_local = False  # True if offsets are stored on this machine instead of at the brokers
 
-    def __init__(self, peers: Peers, routes: RouteCache, group: str, *, timeout_ms: int) -> None:
+    def __init__(self, peers: Peers, routes: RouteCache, group: str, *, timeout_ms: float) -> None:
         self._peers = peers  # connections to brokers
         self._routes = routes  # finds the broker of a queue
         self._group = group  # offsets are stored by group, topic and queue
@@ -74,7 +72,7 @@ class OffsetStore:
         """Commit offsets that changed since the last commit. Failures are logged and repeated with the next commit."""
         await asyncio.gather(*map(self._commit, queues))
 
-    async def start_offset(self, queue: MessageQueue, position: StartPosition) -> int:
+    async def start_offset(self, queue: MessageQueue, position: StartOffset) -> int:
         """Return where to start reading a queue: its committed offset, else the start position.
 
         Raises:
@@ -121,7 +119,7 @@ class OffsetStore:
                 return None
             raise
 
-    async def _initial_offset(self, queue: MessageQueue, position: StartPosition) -> int:
+    async def _initial_offset(self, queue: MessageQueue, position: StartOffset) -> int:
         # The retry topic holds failed messages of this group only, so "last" must not skip any of them.
         is_retry = queue.topic.startswith(RETRY_PREFIX)
         if position == "first" or (position == "last" and is_retry):

@@ -6,7 +6,7 @@ No call starts more than 30 s after its lock was last requested, and the broker 
 overlaps only if its process was paused or could not reach the broker until the lock expired. Messages consumed without the
 lock are not committed: the new owner's offset is higher.
 
-    failure ─ attempts left ─→ the queue pauses for `suspend_queue_ms`, then the same messages again
+    failure ─ attempts left ─→ the queue pauses for `suspend_queue_time`, then the same messages again
             └ none left ─────→ to the retry topic with all attempts used up, which the broker turns into dead letters
 """
 
@@ -109,7 +109,7 @@ class OrderlyDelivery:
                         continue
                     is_done = await self._consume(process_queue, messages)
                 if not is_done and not process_queue.is_revoked:
-                    await self._clock.sleep(self._settings.suspend_queue_ms / 1000)
+                    await self._clock.sleep(self._settings.suspend_queue_time)
 
     def _may_consume(self, process_queue: ProcessQueue) -> bool:
         """Return True if this member alone may consume the queue. Broadcasting members share no queues."""

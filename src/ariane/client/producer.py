@@ -13,6 +13,7 @@ import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
@@ -70,7 +71,7 @@ class Producer:
     ) -> None:
         self.group = validation.group_name(group)
         self._settings = validation.optional("settings", settings, ProducerSettings) or ProducerSettings()
-        self._instance = ClientInstance.shared_or_new(namesrv, client)
+        self._instance = ClientInstance.shared_or_new(namesrv, client)  # connections, routes and heartbeats
         self._owns_instance = self._instance is not namesrv  # whether to open and close the instance with this producer
         self._trace_settings = trace_settings(trace)  # None: messages are not traced
         self._hooks = validation.callbacks("hooks", hooks, "event")
@@ -208,7 +209,7 @@ class Producer:
         await sender.publish_queues(sent.queue.topic)  # fetches the route
         for addr in sender.master_addresses([sent.queue]):
             header = RecallMessage(sent.recall_handle or sent.offset_message_id, sent.queue.topic, self.group)
-            timeout_ms = self._settings.send_timeout_ms
+            timeout_ms = self._settings.send_timeout * 1000
             await self._instance.peers.request_ok(addr, RequestCode.RECALL_MESSAGE, header, timeout_ms=timeout_ms)
             return
         raise RouteNotFound(
@@ -219,7 +220,7 @@ class Producer:
         self,
         message: Message,
         *,
-        timeout_s: float = REPLY_TIMEOUT_S,
+        timeout: float | timedelta = REPLY_TIMEOUT_S,
         queue: MessageQueue | None = None,
         order_key: str | None = None,
         selector: QueueSelector | None = None,
@@ -228,7 +229,7 @@ class Producer:
 
         Args:
             message: The request.
-            timeout_s: How long to wait for the reply, in seconds.
+            timeout: How long to wait for the reply, in seconds or as a `timedelta`.
             queue: Queue to send to.
             order_key: Key whose hash selects the queue.
             selector: Function of the topic's queues and the message that returns one of the queues.
@@ -239,14 +240,14 @@ class Producer:
         Raises:
             ClientClosed: the producer is not open.
             MessageRefused: the message cannot be sent as it is, or too many requests are pending.
-            RequestTimeout: no reply within `timeout_s`.
+            RequestTimeout: no reply within `timeout`.
             RouteNotFound, ConnectionLost, ReplyError: the request was not acknowledged.
 
         Example:
-            reply = await producer.request(Message(topic="questions", body=b"ping"), timeout_s=3)
+            reply = await producer.request(Message(topic="questions", body=b"ping"), timeout=3)
         """
         sender, instance = self._running(), self._instance
-        validation.seconds("timeout_s", timeout_s)
+        timeout_s = validation.seconds("timeout", timeout)
         correlation_id = str(uuid.uuid4())
         response = instance.replies.expect(correlation_id)
         try:

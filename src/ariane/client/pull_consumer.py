@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from datetime import datetime
 from types import TracebackType
 from typing import Self
 
@@ -37,7 +38,7 @@ class PullConsumer:
     Args:
         namesrv: Name server addresses, `"host:port;host:port"` or a list; or an open `ClientInstance` to share.
         group: Group that the pull requests name; brokers must have it, but it is not joined.
-        settings: `pull_batch`, `suspend_ms` and `pull_timeout_ms` count; the other fields have no effect.
+        settings: `pull_batch`, `suspend_time` and `pull_timeout` count; the other fields have no effect.
         client: Settings of the client instance; a shared one has its own.
 
     Raises:
@@ -59,7 +60,7 @@ class PullConsumer:
     ) -> None:
         self.group = validation.group_name(group)
         self._settings = validation.optional("settings", settings, ConsumerSettings) or ConsumerSettings()
-        self._instance = ClientInstance.shared_or_new(namesrv, client)
+        self._instance = ClientInstance.shared_or_new(namesrv, client)  # connections, routes and heartbeats
         # Whether closing this consumer also closes the instance.
         self._owns_instance = self._instance is not namesrv
         # Requests the bounds of queues; None while the consumer is closed.
@@ -75,7 +76,7 @@ class PullConsumer:
         async with AsyncExitStack() as opening:
             if self._owns_instance:
                 await opening.enter_async_context(self._instance)
-            instance, timeout_ms = self._instance, self._instance.settings.request_timeout_ms
+            instance, timeout_ms = self._instance, self._instance.settings.request_timeout * 1000
             self._offsets = OffsetStore(instance.peers, instance.routes, self.group, timeout_ms=timeout_ms)
             self._open = opening.pop_all()
         return self
@@ -105,15 +106,15 @@ class PullConsumer:
         """
         return await self._running().bounds(queue)
 
-    async def offset_for_time(self, queue: MessageQueue, ms: int) -> int:
-        """Return the offset of the message stored nearest to `ms`, in milliseconds since the epoch.
+    async def offset_for_time(self, queue: MessageQueue, at: datetime) -> int:
+        """Return the offset of the message stored nearest to `at`, a time with a time zone.
 
         Raises:
             ClientClosed: the consumer is not open.
-            ConfigError: `ms` is not a time in milliseconds.
+            ConfigError: `at` is not a time with a time zone.
             ConnectionLost, RequestTimeout, ReplyError: the broker did not respond, or with an error.
         """
-        return await self._running().offset_for_time(queue, validation.time_ms("ms", ms))
+        return await self._running().offset_for_time(queue, validation.instant_ms("at", at))
 
     async def pull(
         self,
@@ -131,7 +132,7 @@ class PullConsumer:
             offset: Offset of the first message.
             expression: Tags joined by `||`, `"*"` for every message, or `Sql(…)`.
             max_messages: At most this many messages; `settings.pull_batch` if None. Brokers have a limit of their own.
-            can_wait: Whether the broker holds the request, for at most `settings.suspend_ms`, while it has no message.
+            can_wait: Whether the broker holds the request, for at most `settings.suspend_time`, while it has no message.
 
         Returns:
             The messages, and the offset of the next pull.
@@ -160,14 +161,14 @@ class PullConsumer:
             queue_offset=offset,
             max_msg_nums=max_messages or settings.pull_batch,
             sys_flag=SUBSCRIPTION | (SUSPEND if can_wait else 0),
-            suspend_timeout_millis=settings.suspend_ms if can_wait else 0,
+            suspend_timeout_millis=round(settings.suspend_time * 1000) if can_wait else 0,
             sub_version=subscription.sub_version,
             subscription=subscription.sub_string,
             expression_type=subscription.expression_type,
         )
         try:
             response = await instance.peers.request(
-                address.addr, RequestCode.PULL_MESSAGE, request, timeout_ms=settings.pull_timeout_ms
+                address.addr, RequestCode.PULL_MESSAGE, request, timeout_ms=settings.pull_timeout * 1000
             )
         except (ConnectionLost, RequestTimeout):
             # The broker may have moved; the instance refreshes only the routes of groups and producers.

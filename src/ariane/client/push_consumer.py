@@ -26,7 +26,7 @@ from ariane.client.group_options import Assignment, GroupOptions
 from ariane.client.hooks import ConsumeHook
 from ariane.client.listener_invoker import Listener, ListenerInvoker
 from ariane.client.local_offsets import DropFailed, LocalOffsets, offsets_path
-from ariane.client.offset_store import OffsetStore, StartPosition
+from ariane.client.offset_store import OffsetStore
 from ariane.client.orderly_delivery import OrderlyDelivery
 from ariane.client.rates import ConsumeRates
 from ariane.client.send_back import SendBack, SendBackStrategy
@@ -35,6 +35,7 @@ from ariane.client.settings import ClientSettings, ConsumerSettings, ProducerSet
 from ariane.client.subscriptions import Sql, subscription_data
 from ariane.client.telemetry import NO_TELEMETRY, ClientTelemetry
 from ariane.client.trace_dispatcher import TraceDispatcher, trace_settings
+from ariane.client.validation import StartPosition
 from ariane.errors import ClientClosed, ConfigError
 from ariane.filter import tags
 from ariane.model.message import MessageQueue
@@ -60,8 +61,8 @@ class PushConsumer:
         listener: Called with a list of messages, at most `consume_batch_max`. A coroutine function runs in the event loop,
             any other function in a pool of threads. Returning acknowledges the messages; raising delivers them again later
             (see `ReconsumeLater`).
-        start: Where to start while the group has no stored offset of a queue: `"first"`, `"last"`, or milliseconds since the
-            epoch.
+        start: Where to start while the group has no stored offset of a queue: `"first"`, `"last"`, or a `datetime` with a time
+            zone.
         orderly: Consume each queue in order, one call at a time, under the broker's lock.
         strategy: Rule by which the members share queues; all members must use the same.
         settings: Limits and intervals of the consumer.
@@ -99,7 +100,7 @@ class PushConsumer:
         self._listener: Listener = validation.callback("listener", listener, "messages")
         topics = validation.subscriptions(subscriptions)
         validation.of_kind("orderly", orderly, bool)
-        self._instance = ClientInstance.shared_or_new(namesrv, client)
+        self._instance = ClientInstance.shared_or_new(namesrv, client)  # connections, routes and heartbeats
         self._owns_instance = self._instance is not namesrv  # whether to open and close the instance with this consumer
         # Group, settings, and how queues are assigned.
         self._options = GroupOptions(
@@ -209,7 +210,7 @@ class PushConsumer:
         )
 
     def _offsets(self) -> OffsetStore:
-        instance, timeout_ms = self._instance, self._instance.settings.request_timeout_ms
+        instance, timeout_ms = self._instance, self._instance.settings.request_timeout * 1000
         if not self._is_broadcasting:
             return OffsetStore(instance.peers, instance.routes, self.group, timeout_ms=timeout_ms)
         path = offsets_path(self.settings.offsets_dir, instance.client_id, self.group)

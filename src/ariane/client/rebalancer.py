@@ -1,6 +1,6 @@
 """Rebalancing: which queues this member reads, and the fetch loop of each. [RebalanceImpl, RebalancePushImpl]
 
-    every `rebalance_ms`, and immediately after a change:
+    every `rebalance_interval`, and immediately after a change:
     for each topic: queues of the route, members from a broker ─ strategy ─→ assigned queues
         revoked    fetching stops, the offset is committed, the lock is released
         assigned   (orderly: once locked) start offset ─→ ProcessQueue ─→ fetch loop
@@ -151,7 +151,7 @@ class Rebalancer:
     # --- rebalance ---
 
     async def _run(self) -> None:
-        period_s = self._context.options.settings.rebalance_ms / 1000
+        period_s = self._context.options.settings.rebalance_interval
         while True:
             self._woken.clear()
             is_complete = True
@@ -223,7 +223,7 @@ class Rebalancer:
             addr,
             RequestCode.GET_CONSUMER_LIST_BY_GROUP,
             GroupRef(group),
-            timeout_ms=instance.settings.request_timeout_ms,
+            timeout_ms=instance.settings.request_timeout * 1000,
         )
         if response.code == ResponseCode.SUCCESS:
             members = list(fastjson.decode(response.body, ConsumerList).consumer_id_list)

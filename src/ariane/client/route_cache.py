@@ -131,7 +131,7 @@ def _order_configuration(topic: str, text: str) -> list[tuple[str, int]]:
 class RouteCache:
     """Routes of the topics in use. `refresh` returns the topics that changed; nothing is called back."""
 
-    def __init__(self, peers: Peers, name_servers: tuple[str, ...], *, timeout_ms: int, rng: Random) -> None:
+    def __init__(self, peers: Peers, name_servers: tuple[str, ...], *, timeout_ms: float, rng: Random) -> None:
         # Starts at a random one, so that clients spread over them.
         self._name_servers = NameServerClient(
             peers, name_servers, first=rng.randrange(len(name_servers)), timeout_ms=timeout_ms, is_first_final=True

@@ -17,7 +17,7 @@ import msgspec
 
 from ariane.client import validation
 from ariane.client.settings import ProducerSettings
-from ariane.errors import MessageRefused, ProtocolError, ReplyError
+from ariane.errors import ConfigError, MessageRefused, ProtocolError, ReplyError
 from ariane.model import message as names
 from ariane.model.hashes import java_hash
 from ariane.model.message import Message, MessageQueue
@@ -158,7 +158,7 @@ def prepare_batch(
         # The request has one WAIT for all messages, and the broker ignores those of the entries.
         if message.wait_stored != first.wait_stored:
             raise MessageRefused("wait_stored differs within the batch: send those messages in two batches")
-        if message.delay_level or message.deliver_at_ms:
+        if message.is_delayed:
             raise MessageRefused("a batch cannot be delayed: send messages with a delay one by one")
         body = _checked_body(message, settings)
         entries.append(batch.BatchEntry(message.flag, body, _property_text(message, message_id)))
@@ -284,6 +284,7 @@ def _check_topic(topic: str) -> None:
 # Fields of a message and their types. Without the check, the text of a wrong value would be sent.
 _TYPES = {"topic": str, "tags": str, "flag": int, "wait_stored": bool, "message_id": str}
 FLAG_MAX = 2**31
+LEVEL_MAX = 2**31 - 1  # brokers use their highest level for higher ones
 
 
 def message_id_of(message: Message, make_id: Callable[[], str]) -> str:
@@ -325,17 +326,8 @@ def _property_text(message: Message, message_id: str) -> str:
         table[names.TAGS] = message.tags
     if message.keys:
         table[names.KEYS] = _joined_keys(message.keys)
-    if message.delay_level:
-        if isinstance(message.delay_level, bool) or not isinstance(message.delay_level, int) or message.delay_level < 0:
-            raise MessageRefused(f"delay_level = {message.delay_level!r}: choose a whole number; levels count from 1")
-        table[names.DELAY] = str(message.delay_level)
-    if message.deliver_at_ms:
-        if message.delay_level:
-            raise MessageRefused("a message has either a delay_level or deliver_at_ms, not both")
-        if fault := validation.time_fault(message.deliver_at_ms):
-            raise MessageRefused(f"deliver_at_ms = {message.deliver_at_ms!r}: {fault}")
-        # The first name is read by Alibaba Cloud's brokers and Ariane, the second by 5.x.
-        table[names.START_DELIVER_TIME] = table[names.TIMER_DELIVER_MS] = str(message.deliver_at_ms)
+    if message.is_delayed:
+        table.update(_delay_properties(message))
     if message.properties:
         _check_properties(message)
         table.update(message.properties)
@@ -349,6 +341,27 @@ def _property_text(message: Message, message_id: str) -> str:
             f"the properties have {len(text.encode())} bytes, at most {properties.SIZE_MAX} are allowed"
         )
     return text
+
+
+def _delay_properties(message: Message) -> dict[str, str]:
+    """Return the properties that ask for a later delivery."""
+    given = [name for name in ("delay_level", "delay", "deliver_at", "deliver_at_ms") if getattr(message, name)]
+    if len(given) > 1:
+        raise MessageRefused(f"the message has {' and '.join(given)}: give only one of them")
+    try:
+        if message.delay_level:
+            return {names.DELAY: str(validation.whole("delay_level", message.delay_level, 1, LEVEL_MAX))}
+        if message.delay:
+            delay_s = validation.seconds("delay", message.delay)
+            return {names.TIMER_DELAY_MS: str(max(1, round(delay_s * 1000)))}
+        if message.deliver_at is not None:
+            at_ms = validation.instant_ms("deliver_at", message.deliver_at)
+        else:
+            at_ms = validation.time_ms("deliver_at_ms", message.deliver_at_ms)
+    except ConfigError as error:
+        raise MessageRefused(str(error)) from None
+    # The first name is read by Alibaba Cloud's brokers and Ariane, the second by 5.x.
+    return {names.START_DELIVER_TIME: str(at_ms), names.TIMER_DELIVER_MS: str(at_ms)}
 
 
 def _joined_keys(keys: Sequence[str]) -> str:

@@ -63,15 +63,15 @@ class MessageSender:
         return sorted(addr for addr in addrs if addr is not None)
 
     async def send(self, message: PreparedMessage, queue: MessageQueue | None = None) -> SendResult:
-        """Send to `queue`, or to the next queue in turn, within `send_timeout_ms`.
+        """Send to `queue`, or to the next queue in turn, within `send_timeout`.
 
         Raises:
             ArianeError: the last attempt's error, if none succeeded.
         """
         async with self._in_flight:
-            deadline = self._instance.clock.monotonic() + self.settings.send_timeout_ms / 1000
+            deadline = self._instance.clock.monotonic() + self.settings.send_timeout
             if queue is not None:
-                return await self._attempt(message, queue, self.settings.send_timeout_ms)
+                return await self._attempt(message, queue, self.settings.send_timeout * 1000)
             return await self._attempts(message, deadline)
 
     async def send_one_way(self, message: PreparedMessage, queue: MessageQueue | None = None) -> None:
@@ -89,7 +89,7 @@ class MessageSender:
         connection = await self._instance.peers.connect(self._address(queue))
         if not connection.is_writable:
             # Without responses, only this bounds the memory of a client that sends faster than the broker reads.
-            await connection.wait_writable(self.settings.send_timeout_ms)
+            await connection.wait_writable(self.settings.send_timeout * 1000)
         connection.one_way(message.code, header, message.body)
 
     async def _attempts(self, message: PreparedMessage, deadline: float) -> SendResult:
@@ -118,7 +118,7 @@ class MessageSender:
             late_result = stored
         if late_result is not None:
             return late_result
-        raise last_error or RequestTimeout(f"a broker of {message.topic}", self.settings.send_timeout_ms)
+        raise last_error or RequestTimeout(f"a broker of {message.topic}", self.settings.send_timeout * 1000)
 
     async def _attempt(self, message: PreparedMessage, queue: MessageQueue, timeout_ms: float) -> SendResult:
         addr = self._address(queue)

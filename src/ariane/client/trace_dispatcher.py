@@ -241,7 +241,7 @@ class TraceDispatcher:
     @classmethod
     def of_client(cls, instance: ClientInstance, group: str, kind: str, settings: TraceSettings) -> Self:
         """Return a dispatcher that sends through `instance`, as a producer group of its own without traces."""
-        producer_settings = ProducerSettings(send_timeout_ms=settings.send_timeout_ms)
+        producer_settings = ProducerSettings(send_timeout=settings.send_timeout)
         sender = MessageSender(instance, f"_INNER_TRACE_PRODUCER-{group}-{kind}-{next(_counter)}", producer_settings)
 
         async def send(message: Message) -> object:
@@ -260,13 +260,13 @@ class TraceDispatcher:
         self._due.set()
         self._room.set()
         try:
-            async with asyncio.timeout(self._settings.close_wait_ms / 1000):
+            async with asyncio.timeout(self._settings.close_timeout):
                 await self._empty.wait()
         except TimeoutError:
             unsent = len(self._entries)
             self.failed += unsent
             log.warning(
-                "%d trace records are lost: not sent within %d ms of closing", unsent, self._settings.close_wait_ms
+                "%d trace records are lost: not sent within %g s of closing", unsent, self._settings.close_timeout
             )
         self._entries.clear()
         await self._tasks.close()
@@ -352,11 +352,11 @@ class TraceDispatcher:
                 self._empty.set()
 
     async def _wait_until_due(self) -> None:
-        """Return when a whole batch is pending, the oldest record is `flush_ms` old, or the client closes."""
+        """Return when a whole batch is pending, the oldest record is `flush_interval` old, or the client closes."""
         if self._is_closing or self._bytes >= self._settings.body_max or self._key_bytes >= self._settings.keys_max:
             return
         self._due.clear()
-        remaining_s = self._entries[0].since + self._settings.flush_ms / 1000 - self._clock.monotonic()
+        remaining_s = self._entries[0].since + self._settings.flush_interval - self._clock.monotonic()
         try:
             async with asyncio.timeout(max(remaining_s, 0)):
                 await self._due.wait()
@@ -372,7 +372,7 @@ class TraceDispatcher:
                 return False
             except ArianeError as error:
                 self._warn("error", "Could not send trace records, retrying: %s", error)
-                await self._clock.sleep(self._settings.retry_ms / 1000)
+                await self._clock.sleep(self._settings.retry_delay)
             else:
                 return True
         return False

@@ -22,8 +22,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
@@ -143,7 +145,7 @@ class TransactionProducer(Producer):
         await self._open_checks.aclose()
 
     async def send_in_transaction(
-        self, message: Message, execute: Execute, *, immunity_s: int | None = None
+        self, message: Message, execute: Execute, *, immunity: float | timedelta | None = None
     ) -> TransactionResult:
         """Send a half message, call `execute` and send the state that it returns to the broker.
 
@@ -153,7 +155,8 @@ class TransactionProducer(Producer):
             message: The message, without a delay.
             execute: Function of the send result that does the application's work and returns a `LocalState`. If it raises,
                 the state is UNKNOWN and the exception is in the result.
-            immunity_s: Seconds during which the broker sends no check; None: the broker's transactionTimeOut.
+            immunity: How long the broker sends no check, in seconds (rounded up to whole ones) or as a `timedelta`; None: the
+                broker's transactionTimeOut.
 
         Returns:
             The result of the half message, the state and the exception.
@@ -161,6 +164,7 @@ class TransactionProducer(Producer):
         Raises:
             ClientClosed: the producer is not open.
             MessageRefused: the message cannot be sent as it is.
+            ConfigError: `immunity` is not a duration.
             RouteNotFound, RequestTimeout, ConnectionLost, ReplyError: the half message was not acknowledged.
 
         Example:
@@ -178,7 +182,7 @@ class TransactionProducer(Producer):
                 send_codec.message_id_of(message, self._instance.new_message_id),
                 self.group,
                 self._settings,
-                immunity_s,
+                immunity,
             )
             sent = await sender.send(prepared)
             span.on_result(sent)
@@ -287,22 +291,19 @@ class TransactionProducer(Producer):
 
 
 def prepare_half_message(
-    message: Message, message_id: str, group: str, settings: ProducerSettings, immunity_s: int | None = None
+    message: Message, message_id: str, group: str, settings: ProducerSettings, immunity: float | timedelta | None = None
 ) -> PreparedMessage:
     """Return `message` prepared as the half message of a transaction of `group`.
 
     Raises:
         MessageRefused: the message cannot be sent in a transaction.
+        ConfigError: `immunity` is not a duration.
     """
-    if message.delay_level or message.deliver_at_ms:
-        raise MessageRefused("a transactional message cannot be delayed: remove delay_level and deliver_at_ms")
+    if message.is_delayed:
+        raise MessageRefused("a transactional message cannot be delayed: remove its delay or delivery time")
     added = {names.TRAN_MSG: "true", names.PGROUP: group}
-    if immunity_s is not None:
-        if immunity_s < 0:
-            raise MessageRefused(
-                f"immunity_s = {immunity_s}: expected seconds from 0 on, or None for the broker's transactionTimeOut"
-            )
-        added[names.CHECK_IMMUNITY_TIME] = str(immunity_s)
+    if immunity is not None:
+        added[names.CHECK_IMMUNITY_TIME] = str(math.ceil(validation.seconds("immunity", immunity)))
     prepared = send_codec.prepare(message, message_id, settings)
     prepared = send_codec.with_properties(prepared, added)
     return msgspec.structs.replace(prepared, sys_flag=prepared.sys_flag | names.TRANSACTION_PREPARED)

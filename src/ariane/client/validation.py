@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
-from typing import Any, TypeVar
-
-import msgspec
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, TypeVar
 
 from ariane.errors import ConfigError, ProtocolError
 from ariane.model import host
@@ -25,9 +23,12 @@ REFUSED_GROUPS = frozenset({"DEFAULT_PRODUCER", "DEFAULT_CONSUMER"})
 
 # Times in ms since the epoch from 1973 to 5138. Seconds are below until 5138, microseconds are above since 1973.
 MS_MIN, MS_MAX = 10**11, 10**14
+SECONDS_MAX = 10 * 365 * 86_400  # longer durations are a mistake of units
 
 Value = TypeVar("Value")
-Start = TypeVar("Start", bound=str | int)
+
+StartPosition = Literal["first", "last"] | datetime  # as applications give it
+StartOffset = Literal["first", "last"] | int  # the same with a time in ms since the epoch
 
 
 def name_servers(value: str | Iterable[str]) -> tuple[str, ...]:
@@ -86,16 +87,26 @@ def subscriptions(value: Mapping[str, Any] | None) -> Mapping[str, Any]:
     return value
 
 
-def start(value: Start) -> Start:
-    """Return where a group without a stored offset starts."""
-    fix = 'choose "first", "last", or a time in ms since the epoch'
-    if isinstance(value, str):
-        if value not in ("first", "last"):
-            raise ConfigError("start", value, fix)
-        return value
-    if fault := time_fault(value):
-        raise ConfigError("start", value, f"{fault}; {fix}")
+def start(value: StartPosition) -> StartOffset:
+    """Return where a group without a stored offset starts, a time in ms since the epoch."""
+    if isinstance(value, datetime):
+        return instant_ms("start", value)
+    if value not in ("first", "last"):
+        raise ConfigError("start", value, 'choose "first", "last", or a datetime with a time zone')
     return value
+
+
+def instant_ms(key: str, value: datetime) -> int:
+    """Return an instant in ms since the epoch."""
+    if not isinstance(value, datetime):
+        fix = "" if time_fault(value) else f": datetime.fromtimestamp({value} / 1000, UTC)"
+        raise ConfigError(key, value, f"expected a datetime with a time zone, not {_kind(value)}{fix}")
+    if value.tzinfo is None:
+        raise ConfigError(key, value, "it has no time zone: give .astimezone() of it, or datetime.now(UTC) + …")
+    ms = round(value.timestamp() * 1000)
+    if fault := time_fault(ms):
+        raise ConfigError(key, value, fault)
+    return ms
 
 
 def time_ms(key: str, value: int) -> int:
@@ -178,16 +189,14 @@ def optional(key: str, value: Any, kind: type[Value]) -> Value | None:
     return None if value is None else of_kind(key, value, kind)
 
 
-def seconds(key: str, value: float) -> float:
-    """Return a duration in seconds, which must not be negative."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-        raise ConfigError(key, value, "expected a number of seconds, 0 or more")
-    return value
-
-
-def within(settings: msgspec.Struct, key: str, low: int, high: int) -> None:
-    """Check an integer field of a settings object."""
-    whole(key, getattr(settings, key), low, high)
+def seconds(key: str, value: float | timedelta, low: float = 0, high: float = SECONDS_MAX) -> float:
+    """Return a duration from `low` to `high` in seconds."""
+    duration = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(duration, bool) or not isinstance(duration, int | float):
+        raise ConfigError(key, value, f"expected a number of seconds or a timedelta, not {_kind(value)}")
+    if not low <= duration <= high:
+        raise ConfigError(key, value, f"choose seconds, or a timedelta, from {low:,.15g} s to {high:,.15g} s")
+    return float(duration)
 
 
 def whole(key: str, value: int, low: int, high: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 
@@ -123,14 +124,24 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     """Number of 32 bits for the application's own use."""
     delay_level: int = 0
     """Level of a delayed delivery, from 1; 0: immediately."""
+    delay: float | timedelta = 0
+    """Delay of the delivery in seconds, by the broker's clock; 0: immediately. Ariane and Apache 5.x support it; an Apache 4.x
+    broker and Alibaba Cloud deliver immediately."""
+    deliver_at: datetime | None = None
+    """Delivery time, with a time zone; None: immediately. Ariane, Alibaba Cloud and Apache 5.x support it; an Apache 4.x broker
+    delivers immediately."""
     deliver_at_ms: int = 0
-    """Delivery time in milliseconds since the epoch; 0: immediately. Ariane, Alibaba Cloud and Apache 5.x support it; an Apache
-    4.x broker delivers immediately."""
+    """The same in milliseconds since the epoch; 0: immediately."""
     wait_stored: bool = True
     """Whether the broker waits for flush and replication before it responds, as far as it is configured to."""
     message_id: str = ""
     """Unique id; empty: a new one for each send. A message that is sent again after a lost response should have the same id: it
     may be stored twice, and consumers and traces can recognize the copy."""
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether the message asks for a later delivery."""
+        return bool(self.delay_level or self.delay or self.deliver_at is not None or self.deliver_at_ms)
 
 
 class MessageQueue(msgspec.Struct, frozen=True, order=True):
@@ -192,3 +203,13 @@ class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True):
     def keys(self) -> tuple[str, ...]:
         """Business keys of the message."""
         return tuple(self.properties.get(KEYS, "").split())
+
+    @property
+    def born_at(self) -> datetime:
+        """Time of sending by the producer's clock, in UTC."""
+        return datetime.fromtimestamp(self.born_ms / 1000, UTC)
+
+    @property
+    def stored_at(self) -> datetime:
+        """Time of storing by the broker's clock, in UTC."""
+        return datetime.fromtimestamp(self.store_ms / 1000, UTC)

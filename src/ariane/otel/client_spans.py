@@ -106,17 +106,16 @@ def _message_attributes(
 
 
 def _single_message_attributes(message: Message) -> dict[str, AttributeValue]:
-    if message.deliver_at_ms:
-        return {
-            "messaging.rocketmq.message.type": "delay",
-            "messaging.rocketmq.message.delivery_timestamp": message.deliver_at_ms,
-        }
+    if not message.is_delayed:
+        return {"messaging.rocketmq.message.type": "normal"}
+    attributes: dict[str, AttributeValue] = {"messaging.rocketmq.message.type": "delay"}
     if message.delay_level:
-        return {
-            "messaging.rocketmq.message.type": "delay",
-            "messaging.rocketmq.message.delay_time_level": message.delay_level,
-        }
-    return {"messaging.rocketmq.message.type": "normal"}
+        attributes["messaging.rocketmq.message.delay_time_level"] = message.delay_level
+    elif message.deliver_at is not None:
+        attributes["messaging.rocketmq.message.delivery_timestamp"] = round(message.deliver_at.timestamp() * 1000)
+    elif message.deliver_at_ms:
+        attributes["messaging.rocketmq.message.delivery_timestamp"] = message.deliver_at_ms
+    return attributes  # a relative delay is counted by the broker's clock: its end is not known here
 
 
 def _with_context(message: Message) -> Message:

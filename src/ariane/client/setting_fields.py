@@ -1,0 +1,50 @@
+"""Fields of settings: each states its default and its range, and checks what it is set to.
+
+    class ProducerSettings:
+        send_timeout: Seconds = Seconds(3.0, 0.001, 3_600)      # set to a float or a timedelta, read as a float of seconds
+        retries: Whole = Whole(2, 0, 100)
+
+They are descriptors of a dataclass, which type checkers know: a constructor accepts what `__set__` accepts.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Generic, TypeVar, cast
+
+from ariane.client import validation
+
+Stored = TypeVar("Stored", float, int)
+
+
+class _Ranged(Generic[Stored]):
+    """A number with a default and a range."""
+
+    def __init__(self, default: Stored, low: Stored, high: Stored) -> None:
+        self.default: Stored = default
+        self.low: Stored = low
+        self.high: Stored = high
+        self.name = ""  # of the field
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, settings: object | None, owner: type) -> Stored:
+        # Read from the class it is the default, as dataclasses expect.
+        if settings is None:
+            return self.default
+        return cast(Stored, settings.__dict__[self.name])
+
+
+class Seconds(_Ranged[float]):
+    """A duration: a number of seconds or a `timedelta`, read as seconds."""
+
+    def __set__(self, settings: object, value: float | timedelta) -> None:
+        settings.__dict__[self.name] = validation.seconds(self.name, value, self.low, self.high)
+
+
+class Whole(_Ranged[int]):
+    """A whole number."""
+
+    def __set__(self, settings: object, value: int) -> None:
+        settings.__dict__[self.name] = validation.whole(self.name, value, self.low, self.high)
