@@ -112,7 +112,7 @@ def test_transactions_of_our_producer_at_a_java_broker(tmp_path: Path) -> None:
     first = next(item for item in halves if item.body == b"0")
     assert (first.sys_flag, first.property_map()["REAL_TOPIC"], first.property_map()["WAIT"]) == (0, "T", "true")
     assert {item.properties for item in ops} == {half_messages.OP_PROPERTIES}
-    assert [item.body for item in ops[:2]] == [b"0", b"1"]
+    assert {item.body for item in ops} >= {b"0", b"1"}  # ends are one-way: a pool of threads decides their order
     item = next(item for item in committed if item.body == b"0")
     ours = half_messages.committed_draft(first)
     assert (item.topic, item.queue_id, item.sys_flag) == (ours.topic, ours.queue_id, ours.sys_flag)
