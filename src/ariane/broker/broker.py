@@ -27,6 +27,7 @@ from ariane.broker.config_file import BrokerConfigFile
 from ariane.broker.dynamic_config import DynamicConfig
 from ariane.broker.file_cleaner import CHECK_INTERVAL_S, FIRST_CHECK_S, FIRST_RUN_S, FileCleaner
 from ariane.broker.flusher import Flusher
+from ariane.broker.handlers.pull_turns import PullTurns
 from ariane.broker.handlers.send_turns import SendTurns
 from ariane.broker.persistent_state import PersistentState, load_delay_offsets
 from ariane.broker.ports import VIP_EXCLUDED_CODES, bind_ports
@@ -44,11 +45,14 @@ from ariane.broker.transaction_service import TransactionService
 from ariane.broker.write_protection import EXEMPT_CODES, WriteProtection, set_limits
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.kernels import implementation
+from ariane.kernels.pull_turn import PULL_CODES
+from ariane.kernels.send_turn import SEND_CODES
 from ariane.model import host
 from ariane.net.connection import Handler
 from ariane.net.connection_pool import ConnectionPool
 from ariane.net.flow_limits import ServerLimits
 from ariane.net.interfaces import is_loopback, local_ip
+from ariane.net.replies import TurnHandler
 from ariane.net.streams import Stream
 from ariane.net.tasks import BackgroundTasks
 from ariane.protocol.codes import RequestCode
@@ -167,7 +171,7 @@ class Broker:
             filter_servers=lambda: self._clients.filter_servers.addresses(self._monotonic_ms()),
         )
         handlers.update(self._handlers(store_host, peers))
-        self._server.turns = self._send_turns(store_host)
+        self._server.turns = self._turns(store_host)
         vip_handlers.update({code: handler for code, handler in handlers.items() if code not in VIP_EXCLUDED_CODES})
         await self._server.__aenter__()
         await self._ha_server.__aenter__()
@@ -326,12 +330,12 @@ class Broker:
             )
         return self._access.with_checks(table) if self._access else table
 
-    def _send_turns(self, store_host: bytes) -> SendTurns | None:
-        """Return the fast path of sends; None where each request is checked by itself, or refused."""
+    def _turns(self, store_host: bytes) -> dict[int, TurnHandler]:
+        """Return the fast paths of sends and pulls by code; none where each request is checked by itself, or refused."""
         config = self.config
         if self._access or config.is_slave:
-            return None
-        return SendTurns(
+            return {}
+        sends = SendTurns(
             settings=self._settings,
             topics=self._state.topics,
             store=self._store,
@@ -345,6 +349,17 @@ class Broker:
             clock=self._clock,
             slaves=self._feed if config.broker_role == "SYNC_MASTER" else None,
         )
+        pulls = PullTurns(
+            settings=self._settings,
+            filters=self.handlers.pull_filters,
+            offsets=self._state.offsets,
+            store=self._store,
+            stats=self._stats,
+            limits=self._server.limits,
+            changes=self._state.change_log,
+            clock=self._clock,
+        )
+        return {**dict.fromkeys(SEND_CODES, sends), **dict.fromkeys(PULL_CODES, pulls)}
 
     def _start_tasks(self) -> None:
         config, every, tables = self.config, self._tasks.repeat, self._state

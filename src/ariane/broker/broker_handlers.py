@@ -128,15 +128,16 @@ class BrokerHandlers:
         self.transactions = TransactionHandler(
             transactions=services.transactions, durability=services.flusher, is_slave=config.is_slave
         )
+        self.pull_filters = PullFilterBuilder(
+            settings=settings,
+            topics=state.topics,
+            groups=state.groups,
+            members=services.clients.members,
+            filters=state.filters,
+        )
         self.pull = PullHandler(
             settings=settings,
-            filters=PullFilterBuilder(
-                settings=settings,
-                topics=state.topics,
-                groups=state.groups,
-                members=services.clients.members,
-                filters=state.filters,
-            ),
+            filters=self.pull_filters,
             groups=state.groups,
             offsets=state.offsets,
             store=store,

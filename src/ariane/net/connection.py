@@ -1,6 +1,6 @@
 """One connection of a server or a client: bytes in, commands to handlers, replies out. [NettyRemotingAbstract]
 
-    data_received → FrameReader ─ plain sends  → TurnHandler → responses ──────┐
+    data_received → FrameReader ─ plain ones   → TurnHandler → responses ──────┐
                                 ├ request      → handler → Reply ──────────────┤
                                 └ response     → pending future                ├→ one write per batch of frames
     request() / one_way() ─────────────────────────────────────────────────────┘
@@ -208,8 +208,7 @@ class Connection(asyncio.Protocol):
             self._process_batch()
 
     def _process_batch(self, waited_s: float = 0.0) -> None:
-        """Serve the next frames and write their responses. Remaining frames are served in the next tick of the event loop;
-        nothing is read until then."""
+        """Serve the next frames and write their responses. The rest is served in the next tick; nothing is read until then."""
         self._is_write_scheduled = True  # responses of this batch leave in one write, below
         self._waited_s = waited_s
         self._overload = self._limits.overload_reason(self._in_flight)
@@ -238,8 +237,10 @@ class Connection(asyncio.Protocol):
         """Serve frames of this batch; return whether it ended before they did."""
         reader, header_max = self._reader, self._limits.header_max if self._is_server else FRAME_MAX
         for _ in range(self._frames_per_tick):
-            if self._turns is not None and self._serve_turn(self._turns):
-                return True
+            if self._turns is not None and (is_over := self._serve_turn(self._turns)) is not None:
+                if is_over:
+                    return True
+                continue
             frame = reader.next_frame()
             if frame is None:
                 return False
@@ -255,20 +256,20 @@ class Connection(asyncio.Protocol):
                 return True
         return True
 
-    def _serve_turn(self, turns: TurnHandler) -> bool:
-        """Serve the plain requests that come next; return whether they end the batch."""
+    def _serve_turn(self, turns: TurnHandler) -> bool | None:
+        """Serve the plain requests that come next; return whether they end the batch, None if there are none."""
         reader = self._reader
         if reader.position == len(reader.data) or self._overload is not None:
-            return False
+            return None
         turn = turns.serve(reader.data, reader.position, self.peer, self._waited_s)
         if turn is None:
-            return False
+            return None
         reader.position = turn.position
         if isinstance(turn.responses, bytes):
             self._write_responses([turn.responses])
         else:
             self._track(turn.responses, turn.requests, self._on_turn_done)
-        return turn.is_last or self._out_bytes >= BYTES_PER_TICK
+        return turn.is_last or self._out_bytes >= BATCH_BYTES_MAX
 
     def _on_turn_done(self, done: asyncio.Future[bytes]) -> None:
         if error := done.exception():
@@ -484,8 +485,7 @@ class Connection(asyncio.Protocol):
                 self._schedule_batch()
 
     def _note_unread(self) -> None:
-        """Count unread responses. Beyond the bound of all connections this one is served again only when its peer has read
-        everything."""
+        """Count unread responses. Beyond the bound of all connections this one waits until its peer has read everything."""
         size, self._noted_bytes = self._noted_bytes, 0
         if self._transport is None or not self.unread_bytes():
             return

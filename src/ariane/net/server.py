@@ -15,6 +15,7 @@ from ariane.net.connection import Connection, Handler, Peer
 from ariane.net.flow_limits import ServerLimits
 from ariane.net.replies import TurnHandler
 from ariane.net.tasks import BackgroundTasks
+from ariane.net.turn_router import TurnRouter
 from ariane.protocol.command import Command
 
 log = logging.getLogger("ariane.net")
@@ -59,7 +60,7 @@ class RemotingServer:
         self._on_lost = on_lost
         self._idle_s = idle_s
         self.limits = limits or ServerLimits()
-        self.turns: TurnHandler | None = None  # serves plain requests before they are decoded one by one
+        self.turns: Mapping[int, TurnHandler] = {}  # by code: serve plain requests before they are decoded one by one
         self._connections: dict[int, Connection] = {}  # by number
         # Of connections of all ports: never reused, so that state of a lost peer cannot be mistaken for a new one's.
         self._numbers = itertools.count(1)
@@ -158,10 +159,15 @@ class RemotingServer:
             handlers,
             is_server=True,
             limits=self.limits,
-            turns=self.turns,
+            turns=self._turn_router(handlers),
             on_made=self._on_connection_made,
             on_lost=self._on_connection_lost,
         )
+
+    def _turn_router(self, handlers: Mapping[int, Handler]) -> TurnRouter | None:
+        """Return what serves runs of plain requests on a port with these handlers; None if each request is served by itself."""
+        turns = {code: turn for code, turn in self.turns.items() if code in handlers}
+        return TurnRouter(turns) if turns else None
 
     def _on_connection_made(self, connection: Connection) -> None:
         if len(self._connections) >= self.limits.connections_max:

@@ -13,6 +13,7 @@ import logging
 
 import msgspec
 
+from ariane.broker.config import BrokerConfig
 from ariane.broker.dynamic_config import DynamicConfig
 from ariane.broker.handlers.collaborators import StoreListener
 from ariane.broker.handlers.pull_filter import PullFilterBuilder
@@ -22,7 +23,7 @@ from ariane.broker.state.group_registry import GroupRegistry
 from ariane.broker.stats.broker_stats import BrokerStats, PulledMessages
 from ariane.clock import Clock
 from ariane.errors import ReplyError, StoreError
-from ariane.model.topic import OFFSET_MOVED_TOPIC
+from ariane.model.topic import OFFSET_MOVED_TOPIC, SubscriptionGroupConfig
 from ariane.net.connection import HandlerResult, LateReply, Peer, Reply
 from ariane.protocol import fastjson, properties, record
 from ariane.protocol.codes import ResponseCode
@@ -162,15 +163,7 @@ class PullHandler:
     def _count(self, request: PullMessage, result: GetResult, seconds: float) -> None:
         stats, topic, group, queue_id = self._stats, request.topic, request.consumer_group, request.queue_id
         if result.status is GetStatus.FOUND:
-            size, last = len(result.body), result.sizes[-1]
-            pulled = PulledMessages(
-                messages=len(result.sizes),
-                size=size,
-                seconds=seconds,
-                behind=result.bytes_behind or 0,
-                late_ms=max(0, self._clock.now_ms() - record.store_ms(result.body, size - last)),
-            )
-            stats.record_pull(topic, group, queue_id, pulled)
+            stats.record_pull(topic, group, queue_id, pulled_messages(result, seconds, self._clock.now_ms()))
         else:
             stats.record_miss(group)
             if result.bytes_behind is not None:
@@ -201,9 +194,7 @@ class PullHandler:
     def _suggested_broker(self, request: PullMessage, result: GetResult) -> str:
         """Return the id of the broker (master or slave) that the group should pull from next."""
         group = self._groups.get(request.consumer_group)
-        if not self._settings.current.slave_read_enable or group is None:
-            return "0"
-        return str(group.which_broker_when_consume_slowly if result.suggest_slave else group.broker_id)
+        return str(suggested_brokers(self._settings.current, group)[result.suggest_slave])
 
     def _store_offset_moved(self, request: PullMessage, result: GetResult) -> None:
         """Append a message to OFFSET_MOVED_EVENT, which monitors read."""
@@ -234,6 +225,20 @@ class PullHandler:
             )
             return
         self._listener.on_stored()
+
+
+def pulled_messages(result: GetResult, seconds: float, now_ms: int) -> PulledMessages:
+    """Return the statistics of a pull that found messages and took `seconds`."""
+    size, sizes = len(result.body), result.sizes
+    late_ms = max(0, now_ms - record.store_ms(result.body, size - sizes[-1]))
+    return PulledMessages(len(sizes), size, seconds, result.bytes_behind or 0, late_ms)
+
+
+def suggested_brokers(config: BrokerConfig, group: SubscriptionGroupConfig | None) -> tuple[int, int]:
+    """Return the ids of the brokers that a group should pull from: while it keeps up, and while it reads old messages."""
+    if not config.slave_read_enable or group is None:
+        return 0, 0
+    return group.broker_id, group.which_broker_when_consume_slowly
 
 
 def _response_code(result: GetResult, request: PullMessage) -> ResponseCode:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import NamedTuple
 
+from ariane.broker.config import BrokerConfig
 from ariane.broker.dynamic_config import DynamicConfig
 from ariane.broker.state.consumer_filters import ConsumerFilters, unsupported_remark
 from ariane.broker.state.group_members import GroupMembers
@@ -18,13 +20,31 @@ from ariane.errors import FilterError, ProtocolError, ReplyError
 from ariane.filter import tags
 from ariane.filter.sql import SqlFilter, compile_sql
 from ariane.model.message import RETRY_TOPIC
-from ariane.model.topic import PERM_READ, RETRY_PREFIX
+from ariane.model.topic import PERM_READ, RETRY_PREFIX, SubscriptionGroupConfig, TopicConfig
 from ariane.protocol import record
 from ariane.protocol.codes import ResponseCode
+from ariane.protocol.requests.clients import SubscriptionData
 from ariane.protocol.requests.messaging import SQL92, SUBSCRIPTION, TAG, PullMessage
 from ariane.store.message_store import RecordFilter
 
 log = logging.getLogger("ariane.broker")
+
+
+class PullFacts(NamedTuple):
+    """All that `PullFilterBuilder.build` takes from the state of the broker, except SQL92 filters."""
+
+    config: BrokerConfig
+    """The settings in force."""
+    group: SubscriptionGroupConfig | None
+    """The consumer group."""
+    topic: TopicConfig | None
+    """Its permissions, and its queues."""
+    is_online: bool | None = None
+    """Whether the group has members; None if the pull has an expression of its own, as the next two."""
+    is_broadcasting: bool | None = None
+    """Whether each member consumes all messages."""
+    subscription: SubscriptionData | None = None
+    """Of the group's heartbeats."""
 
 
 class PullFilterBuilder:
@@ -44,6 +64,18 @@ class PullFilterBuilder:
         self._groups = groups
         self._members = members
         self._filters = filters
+
+    def facts(self, request: PullMessage) -> PullFacts:
+        """Return what `build` looks at. While it is the same, so is the filter of the pull, unless that is an SQL92 expression."""
+        config, group, topic = self._settings.current, request.consumer_group, request.topic
+        group_config, topic_config = self._groups.get(group), self._topics.get(topic)
+        if request.sys_flag & SUBSCRIPTION:
+            return PullFacts(config, group_config, topic_config)
+        online = self._members.consumers.get(group)
+        if online is None:
+            return PullFacts(config, group_config, topic_config, is_online=False)
+        subscription = online.subscriptions.get(topic)
+        return PullFacts(config, group_config, topic_config, True, online.is_broadcasting, subscription)
 
     def build(self, request: PullMessage) -> RecordFilter:
         """Return the filter of a pull.

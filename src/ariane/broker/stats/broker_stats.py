@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 from ariane.broker.stats.stats_items import (
@@ -37,6 +38,8 @@ from ariane.model.topic import SCHEDULE_TOPIC, SYSTEM_GROUP_PREFIX
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 SCHEDULE_GROUP = "SCHEDULE_CONSUMER"
 
+PULL_KEYS_MAX = 32_768  # queues of groups whose keys are retained: half a kilobyte each
+
 # Groups of tools: mqadmin and consoles, the monitor, and Ariane's Spark source without a group of its own.
 TOOL_GROUPS = frozenset({"TOOLS_CONSUMER", "__MONITOR_CONSUMER", "SELF_TEST_C_GROUP", "ariane-spark"})
 
@@ -44,6 +47,12 @@ TOOL_GROUPS = frozenset({"TOOLS_CONSUMER", "__MONITOR_CONSUMER", "SELF_TEST_C_GR
 def is_tool_group(group: str) -> bool:
     """Return whether the reads of a group are those of a tool."""
     return group in TOOL_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
+
+
+@lru_cache(PULL_KEYS_MAX)
+def _pull_keys(topic: str, group: str, queue_id: int) -> tuple[str, str] | None:
+    """Return the keys of a group and of its queue, retained because each pull needs them; None for the group of a tool."""
+    return None if is_tool_group(group) else (f"{topic}@{group}", f"{queue_id}@{topic}@{group}")
 
 
 class StatsView(NamedTuple):
@@ -184,20 +193,22 @@ class BrokerStats:
 
     def record_pull(self, topic: str, group: str, queue_id: int, pulled: PulledMessages) -> None:
         """Count a pull that returned messages."""
-        if is_tool_group(group):
+        keys = _pull_keys(topic, group, queue_id)
+        if keys is None:
             return
+        group_key, queue_key = keys
         count, size, seconds, behind, late_ms = pulled
-        self.store_stats.found += 1
-        self.store_stats.transferred += count
-        self.store_stats.record_get_time(seconds * 1000)
-        self._group_get.add(f"{topic}@{group}", count, size)
+        store_stats = self.store_stats
+        store_stats.found += 1
+        store_stats.transferred += count
+        store_stats.record_get_time(seconds * 1000)
+        self._group_get.add(group_key, count, size)
         self._broker_get.count += count
-        key = f"{queue_id}@{topic}@{group}"
+        self._latency.add(queue_key if self._detail else group_key, round(seconds * 1_000_000))
         now_ms = self._now_ms()
-        self._latency.add(key if self._detail else f"{topic}@{group}", round(seconds * 1_000_000))
         if self._fall_recorded:
-            self.fall_size.set(key, behind, now_ms)
-        self.fall_time.set(key, late_ms, now_ms)
+            self.fall_size.set(queue_key, behind, now_ms)
+        self.fall_time.set(queue_key, late_ms, now_ms)
 
     def record_scan(self, topic: str, group: str, queue_id: int, behind: int) -> None:
         """Record the lag after a pull whose filter matched no message; `behind` bytes of log follow."""
