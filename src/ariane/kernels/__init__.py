@@ -2,6 +2,8 @@
 
     send_turn        what a run of sends takes and returns: the interface of its encoders
     send_encoder     received frames → records, queue entries, index keys, responses
+    send_layouts     headers like those before them → the values that differ
+    send_responses   what was stored → frames of responses
     key_hashes       properties      → hashes of keys
     index_slots      hashes of keys  → entries of index files
     native           the same in `ariane_native`

@@ -3,32 +3,33 @@
     properties  ->  UNIQ_KEY, then each word of KEYS  ->  |hash of "<topic>#<key>"|
 
 A broker hashes one unique id per message, so this must cost nearly nothing. The ids of one client differ only in their last
-characters while its clock shows the same millisecond, so the hash of the prefix is cached.
+characters while its clock shows the same millisecond, and so do numbered keys. So the hashes of topics and of the starts of keys
+are cached: hash("<topic>#" + start + end) = hash("<topic>#") * 31^len(start + end) + hash(start) * 31^len(end) + hash(end).
 [IndexService.buildIndex, IndexFile.indexKeyHashMethod]
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import string
+from collections.abc import Iterable
 
 from ariane.model.hashes import string_hash
 from ariane.model.message import KEYS, TRANSACTION_MASK, TRANSACTION_ROLLBACK, UNIQ_KEY
 from ariane.protocol import properties as properties_text
+from ariane.protocol.properties import NAME_END, PAIR_END
 from ariane.protocol.queue_entry import INDEX_KEY
 
 Keyed = tuple[str, str, int, int]  # topic, properties, commit log offset, store time of a record that may have keys
+KeyValues = tuple[str, str, str, int]  # topic, UNIQ_KEY, KEYS (or empty texts), commit log offset of a record
 
 KEY_SEPARATOR = " "
-PREFIXES_MAX = 4096  # cached prefixes per topic, and topics with cached prefixes
-_UNIQUE = f"{UNIQ_KEY}{properties_text.NAME_END}"
-_UNIQUE_SIZE = len(_UNIQUE)
-_KEYS = f"{KEYS}{properties_text.NAME_END}"
-_KEYS_SIZE = len(_KEYS)
-_PAIR_END = properties_text.PAIR_END
-_TAIL = 4  # characters of an id that are looked up in two pairs
-_31_2, _31_4 = 31**2, 31**4
-_LOW = {a + b: ord(a) * 31 + ord(b) for a in "0123456789ABCDEF" for b in "0123456789ABCDEF"}
-_HIGH = {pair: value * _31_2 for pair, value in _LOW.items()}
+CACHED_MAX = 4096  # starts of keys, and topics
+_UNIQUE = f"{UNIQ_KEY}{NAME_END}"
+_KEYS = f"{KEYS}{NAME_END}"
+_TAIL = 4  # characters of a key that are looked up in two pairs
+_DIGITS = string.digits + string.ascii_letters
+_LOW = {a + b: ord(a) * 31 + ord(b) for a in _DIGITS for b in _DIGITS}
+_HIGH = {pair: value * 31**2 for pair, value in _LOW.items()}
 
 
 def is_indexed(sys_flag: int) -> bool:
@@ -53,59 +54,72 @@ class KeyHashes:
     """Hashes the keys of many records in one call."""
 
     def __init__(self) -> None:
-        self._topics: dict[str, dict[str, int]] = {}
+        self._topics: dict[str, int] = {}  # hash of "<topic>#"
+        self._starts: dict[str, tuple[int, int]] = {}  # of a start: its part of the key's hash, and 31^len(key)
 
-    def hash_keys(self, records: Sequence[Keyed]) -> bytes:
+    def hash_keys(self, records: Iterable[Keyed]) -> bytes:
         """Return `key_hash` of all `parse_keys` of all records with the offset of the record (`INDEX_KEY`), in their order."""
-        topics = self._topics
-        if len(topics) > PREFIXES_MAX:
-            topics.clear()
+        return self.hash_values(
+            [
+                (topic, _value(properties, _UNIQUE, UNIQ_KEY), _value(properties, _KEYS, KEYS), offset)
+                for topic, properties, offset, _ in records
+            ]
+        )
+
+    def hash_values(self, records: Iterable[KeyValues]) -> bytes:
+        """Return the same for records whose properties were decoded."""
+        pack, hash_key = INDEX_KEY.pack, self._hash_key
         hashed: list[bytes] = []
-        pack = INDEX_KEY.pack
-        for topic, properties, offset, _ in records:
-            position = properties.rfind(_UNIQUE)
-            if position < 0:
-                if _KEYS in properties:
-                    hashed += [pack(key_hash(topic, key), offset) for key in parse_keys(properties)]
+        for topic, unique_key, words, offset in records:
+            if unique_key:
+                hashed.append(pack(hash_key(topic, unique_key), offset))
+            if not words:
                 continue
-            end = properties.find(_PAIR_END, position)
-            key = properties[position + _UNIQUE_SIZE : end] if end > 0 else properties[position + _UNIQUE_SIZE :]
-            heads = topics.get(topic)
-            if heads is None:
-                heads = topics[topic] = {}
-            head = heads.get(key[:-_TAIL])
-            if head is None:
-                head = self._prefix_hash(heads, topic, key)
-            try:
-                value = head + _HIGH[key[-4:-2]] + _LOW[key[-2:]] & 0xFFFFFFFF
-            except KeyError:  # not a unique id of a known client
-                hashed += [pack(key_hash(topic, key), offset) for key in parse_keys(properties)]
-                continue
-            if position and properties[position - 1] != _PAIR_END:  # the end of another property name
-                hashed += [pack(key_hash(topic, key), offset) for key in parse_keys(properties)]
-                continue
-            if value >= 0x8000_0000:
-                value = 0x1_0000_0000 - value if value > 0x8000_0000 else 0
-            hashed.append(pack(value, offset))
-            if _KEYS in properties:
-                hashed += [pack(key_hash(topic, word), offset) for word in _words(properties) if word != key]
+            if KEY_SEPARATOR in words:
+                others = filter(None, dict.fromkeys(words.split(KEY_SEPARATOR)))
+                hashed += [pack(hash_key(topic, word), offset) for word in others if word != unique_key]
+            elif words != unique_key:
+                hashed.append(pack(hash_key(topic, words), offset))
         return b"".join(hashed)
 
-    @staticmethod
-    def _prefix_hash(heads: dict[str, int], topic: str, key: str) -> int:
-        """Return the hash of topic and `key` without its tail, scaled to its part of the whole hash."""
-        if len(heads) >= PREFIXES_MAX:
-            heads.clear()
-        start = key[:-_TAIL]
-        value = heads[start] = (string_hash(f"{topic}#{start}") & 0xFFFFFFFF) * _31_4
+    def _hash_key(self, topic: str, key: str) -> int:
+        """Return `key_hash`."""
+        try:
+            tail = _HIGH[key[-4:-2]] + _LOW[key[-2:]]
+        except KeyError:  # few keys end otherwise
+            return key_hash(topic, key)
+        topic_hash, start = self._topics.get(topic), self._starts.get(key[:-_TAIL])
+        if topic_hash is None:
+            topic_hash = self._add_topic(topic)
+        if start is None:
+            start = self._add_start(key[:-_TAIL])
+        start_hash, power = start
+        value = topic_hash * power + start_hash + tail & 0xFFFF_FFFF
+        if value < 0x8000_0000:
+            return value
+        return 0x1_0000_0000 - value if value > 0x8000_0000 else 0
+
+    def _add_topic(self, topic: str) -> int:
+        if len(self._topics) >= CACHED_MAX:
+            self._topics.clear()
+        value = self._topics[topic] = string_hash(f"{topic}#")
         return value
 
+    def _add_start(self, start: str) -> tuple[int, int]:
+        if len(self._starts) >= CACHED_MAX:
+            self._starts.clear()
+        units = len(start) if start.isascii() else len(start.encode("utf-16-le", "surrogatepass")) // 2
+        parts = self._starts[start] = (string_hash(start) * 31**_TAIL, pow(31, units + _TAIL, 1 << 32))
+        return parts
 
-def _words(properties: str) -> Iterable[str]:
-    """Return the words of KEYS without duplicates."""
-    position = properties.rfind(_KEYS)
-    end = properties.find(_PAIR_END, position)
-    text = properties[position + _KEYS_SIZE :] if end < 0 else properties[position + _KEYS_SIZE : end]
-    if not text or (position and properties[position - 1] != _PAIR_END):  # empty, or the end of another property name
-        text = properties_text.decode(properties).get(KEYS, "")
-    return filter(None, dict.fromkeys(text.split(KEY_SEPARATOR)))
+
+def _value(properties: str, mark: str, name: str) -> str:
+    """Return the value of a property that may occur, without decoding the others; `mark` is the name with its end."""
+    position = properties.rfind(mark)
+    if position < 0:
+        return ""
+    end = properties.find(PAIR_END, position)
+    value = properties[position + len(mark) : end] if end > 0 else properties[position + len(mark) :]
+    if not value or (position and properties[position - 1] != PAIR_END):  # empty, or the end of another name
+        return properties_text.decode(properties).get(name, "")
+    return value

@@ -1,28 +1,32 @@
-"""The Python implementation of `SendEncoder`: one decode per header, one record, one entry, one response per message.
+"""The Python implementation of `SendEncoder`: one record, one entry, one response per message.
 
-    frame → _Send (decoded header) → _Message (properties as stored) → _RunBuilder (records by queue) → SendRun
+    frame ─┬→ SendLayouts (a header as those before it) ────────────────────────────┬→ _RunBuilder (records by queue) → SendRun
+           └→ _Send (decoded header) → _Message (properties as stored) → a new layout ┘
 
 The handler of single sends is the reference: each function here decides like one of its steps, or leaves the frame to it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import msgspec
 
 from ariane.errors import ProtocolError
-from ariane.kernels.key_hashes import KeyHashes
+from ariane.kernels.key_hashes import KeyHashes, KeyValues
+from ariane.kernels.send_layouts import HEADER_AT, SendLayout, SendLayouts
+from ariane.kernels.send_responses import SendResponses
 from ariane.kernels.send_turn import BINARY_STARTS, JSON_STARTS, SEND_CODES, LogEnd, QueueRun, SendRun, SendSettings
-from ariane.model import ids
 from ariane.model.hashes import java_hash
-from ariane.model.message import CLUSTER, TAGS, TRANSACTION_MASK, WAIT
+from ariane.model.message import CLUSTER, KEYS, TAGS, TRANSACTION_MASK, UNIQ_KEY, WAIT
 from ariane.protocol import batch, fastjson
 from ariane.protocol import command as commands
 from ariane.protocol import properties as properties_text
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import ONE_WAY, RESPONSE, Int32
 from ariane.protocol.frame import BINARY_FORM, FRAME_MAX, JSON_FORM, PREFIX, PREFIX_SIZE, Frame
+from ariane.protocol.properties import SIZE_MAX
 from ariane.protocol.queue_entry import ENTRY
 from ariane.protocol.record import encode_v4
 from ariane.protocol.requests import decode_header
@@ -62,17 +66,17 @@ class _Send(msgspec.Struct, frozen=True, gc=False):
     opaque: int  # repeated by the response
     is_one_way: bool  # gets no response
     form: int  # JSON or binary header, that of the response as well
-    end: int  # of the frame, in the data
 
 
 class _Message(msgspec.Struct, frozen=True, gc=False):
     """A message of a plain send: a batch has several."""
 
-    flag: int
-    body: bytes
-    properties: str  # as stored
-    encoded: bytes  # the same in UTF-8
-    tags_code: int
+    flag: int  # the application's
+    body: bytes  # without what a batch puts around it
+    properties: bytes  # as stored
+    unique_key: str  # value of UNIQ_KEY; empty if there is none
+    words: str  # of KEYS
+    tags: str  # of TAGS
 
 
 class PythonSendEncoder:
@@ -82,143 +86,186 @@ class PythonSendEncoder:
 
     def __init__(self, settings: SendSettings) -> None:
         self._settings = settings
-        self._fields = {"MSG_REGION": settings.region, "TRACE_ON": "true" if settings.trace_on else "false"}
-        self._json = _json_response(self._fields, settings.store_host)
+        self._layouts = SendLayouts(settings.cluster)  # of headers that were parsed before
+        self._responses = SendResponses(settings)
 
     def encode(
         self, data: bytes, position: int, born_host: bytes, log_end: LogEnd, next_offset: Callable[[str, int], int]
     ) -> SendRun:
         """Encode the plain sends in `data` from `position` on. [SendEncoder.encode]"""
-        settings = self._settings
-        run = _RunBuilder(settings, born_host, log_end, next_offset)
-        responses: list[bytes] = []
+        header_max, body_max = self._settings.header_max, self._settings.body_max
+        run = _RunBuilder(self._settings, self._responses, born_host, log_end, next_offset)
+        match = self._layouts.match
         sends = 0
-        while sends < FRAMES_MAX:
-            send = _parse(data, position, settings.header_max)
-            if send is None:
+        while sends < FRAMES_MAX and len(data) - position >= PREFIX_SIZE:
+            length, form_and_size = PREFIX.unpack_from(data, position)
+            header_size = form_and_size & 0xFFFFFF
+            end = position + 4 + length
+            if header_size > header_max or header_size + 4 > length or length > FRAME_MAX - 4 or end > len(data):
                 break
-            messages = _plain_messages(send, settings)
-            if not messages or (placed := run.add(send.request, messages)) is None:
+            body_at = position + PREFIX_SIZE + header_size
+            if end - body_at > body_max:
                 break
-            position = send.end
+            header, body = data[position + HEADER_AT : body_at].decode("latin-1"), data[body_at:end]
+            known = match(header)
+            if not (run.add_known(*known, body) if known is not None else self._add_parsed(run, header, body)):
+                break
+            position = end
             sends += 1
-            if not send.is_one_way:
-                responses.append(self._response(send, *placed))
-        return SendRun(position, sends, b"".join(run.records), run.queue_runs(), run.keys(), b"".join(responses))
+        return run.finish(position, sends)
 
-    def _response(self, send: _Send, offsets: list[int], number: int) -> bytes:
-        """Return the response to messages that are stored at `offsets`, the first of them with `number`."""
-        queue_id = send.request.queue_id
-        if len(offsets) == 1 and send.form == JSON_FORM:
-            header = self._json % (offsets[0], queue_id, number, send.opaque)
-            return PREFIX.pack(4 + len(header), len(header)) + header
-        message_ids = ",".join([ids.offset_message_id(self._settings.store_host, offset) for offset in offsets])
-        fields = self._fields | {"msgId": message_ids, "queueId": str(queue_id), "queueOffset": str(number)}
-        return commands.encode(0, opaque=send.opaque, flag=RESPONSE, fields=fields, form=send.form)[0]
+    def _add_parsed(self, run: _RunBuilder, header: str, body: bytes) -> bool:
+        """Parse the header of a send and add the send to a run; return False if it is not plain or does not fit."""
+        send = _parse(ord(header[0]), header[4:].encode("latin-1"), body)
+        messages = None if send is None else _plain_messages(send, self._settings)
+        if send is None or not messages or not run.add_parsed(send, messages):
+            return False
+        if not send.request.batch:
+            self._layouts.learn(header, send.request, send.is_one_way, messages[0].properties)
+        return True
 
 
 class _RunBuilder:
-    """Records of a run and what is derived from them."""
+    """Records of a run, what is derived from them, and responses."""
 
     def __init__(
-        self, settings: SendSettings, born_host: bytes, log_end: LogEnd, next_offset: Callable[[str, int], int]
+        self,
+        settings: SendSettings,
+        responses: SendResponses,
+        born_host: bytes,
+        log_end: LogEnd,
+        next_offset: Callable[[str, int], int],
     ) -> None:
-        self.records: list[bytes] = []  # next to each other in the log
         self._store_host = settings.store_host  # of the broker, in each record
         self._is_indexed = settings.is_indexed  # whether keys are wanted
+        self._writer = responses  # of responses
         self._born_host = born_host  # of the client, in each record
         self._offset, room, self._store_ms = log_end  # of the next record
         self._end = self._offset + room  # no record may exceed this offset
         self._next_offset = next_offset  # called for the first record of each queue
         self._queues: dict[tuple[str, int], _OpenQueue] = {}  # by topic and queue id
-        self._keyed: list[tuple[str, str, int, int]] = []  # what `KeyHashes` hashes
+        self._known_queues: dict[tuple[str, str], _OpenQueue] = {}  # the same by the text of the queue id
+        self._records: list[bytes] = []  # next to each other in the log
+        self._keys: list[KeyValues] = []  # of the records
+        self._responses: list[str] = []  # in Latin-1
 
-    def add(self, request: SendMessage, messages: list[_Message]) -> tuple[list[int], int] | None:
-        """Add the messages of a send; return their offsets and the number of the first, or None if they cannot be added."""
-        key = (request.topic, request.queue_id)
-        queue = self._queues.get(key)
+    def add_known(self, layout: SendLayout, match: re.Match[str], body: bytes) -> bool:
+        """Add a send whose header has a known layout; return False if it is not plain or does not fit."""
+        topic, queue_id, born_ms, opaque, unique_key, words, tags = match.group(*layout.fields)
+        properties = (layout.properties % match.group(*layout.values)).encode()
+        if len(properties) > SIZE_MAX:
+            return False
+        queue = self._known_queues.get((topic, queue_id))
         if queue is None:
-            number = self._next_offset(*key) if request.queue_id >= 0 else -1
-            if number < 0:
-                return None
-            queue = self._queues[key] = _OpenQueue(request.topic, number)
+            queue = self._queue(topic, int(queue_id))
+            if queue is None:
+                return False
+            self._known_queues[topic, queue_id] = queue
+        offset, number, request = self._offset, queue.next_offset, layout.request
+        record = encode_v4(
+            queue.topic, body, properties, queue.queue_id, number, offset, int(born_ms), self._born_host, self._store_ms,
+            self._store_host, request.flag, request.sys_flag, request.reconsume_times or 0, 0,
+        )  # fmt: skip
+        size = len(record)
+        if offset + size > self._end:
+            return False
+        self._records.append(record)
+        self._offset = offset + size
+        queue.next_offset = number + 1
+        queue.sends += 1
+        queue.size += size
+        queue.entries.append(ENTRY.pack(offset, size, java_hash(tags) if tags else 0))
+        if self._is_indexed:
+            self._keys.append((topic, unique_key, words, offset))
+        if not layout.is_one_way:
+            self._responses.append(self._writer.single(layout.form, opaque, queue_id, offset, number))
+        return True
+
+    def add_parsed(self, send: _Send, messages: list[_Message]) -> bool:
+        """Add the messages of a send; return False if it is not plain or they do not fit."""
+        request = send.request
+        queue = self._queue(request.topic, request.queue_id)
+        if queue is None:
+            return False
         reconsume_times = 0 if request.batch else request.reconsume_times or 0
         first, offset, offsets, records = queue.next_offset, self._offset, [], []
         for number, message in enumerate(messages, first):
             record = encode_v4(
-                queue.topic, message.body, message.encoded, request.queue_id, number, offset, request.born_ms,
+                queue.topic, message.body, message.properties, request.queue_id, number, offset, request.born_ms,
                 self._born_host, self._store_ms, self._store_host, message.flag, request.sys_flag, reconsume_times, 0,
             )  # fmt: skip
             offsets.append(offset)
             records.append(record)
             offset += len(record)
         if offset > self._end:
-            return None
-        self.records += records
+            return False
+        self._records += records
         for message, record, start in zip(messages, records, offsets, strict=True):
-            queue.entries.append(ENTRY.pack(start, len(record), message.tags_code))
-            if self._is_indexed:
-                self._keyed.append((request.topic, message.properties, start, self._store_ms))
+            queue.entries.append(ENTRY.pack(start, len(record), java_hash(message.tags) if message.tags else 0))
+            self._keys.append((request.topic, message.unique_key, message.words, start))
         queue.next_offset += len(messages)
         queue.sends += 1
         queue.size += offset - self._offset
         self._offset = offset
-        return offsets, first
+        if not send.is_one_way:
+            self._responses.append(self._writer.response(send.form, send.opaque, request.queue_id, offsets, first))
+        return True
 
-    def queue_runs(self) -> list[QueueRun]:
-        return [
+    def _queue(self, topic: str, queue_id: int) -> _OpenQueue | None:
+        """Return a queue; None if a send to it is not plain."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None and queue_id >= 0 and (number := self._next_offset(topic, queue_id)) >= 0:
+            queue = self._queues[topic, queue_id] = _OpenQueue(topic, queue_id, number)
+        return queue
+
+    def finish(self, position: int, sends: int) -> SendRun:
+        """Return the run."""
+        queues = [
             QueueRun(topic, queue_id, b"".join(queue.entries), queue.sends, queue.size)
             for (topic, queue_id), queue in self._queues.items()
             if queue.sends
         ]
-
-    def keys(self) -> bytes:
-        return _hash_keys(self._keyed)
+        keys = _key_hashes.hash_values(self._keys) if self._is_indexed else b""
+        responses = "".join(self._responses).encode("latin-1")
+        return SendRun(position, sends, b"".join(self._records), queues, keys, responses)
 
 
 class _OpenQueue:
     """What a run has appended to one queue so far."""
 
-    __slots__ = ("entries", "next_offset", "sends", "size", "topic")
+    __slots__ = ("entries", "next_offset", "queue_id", "sends", "size", "topic")
 
-    def __init__(self, topic: str, next_offset: int) -> None:
-        self.topic = topic.encode()
-        self.next_offset = next_offset
-        self.entries: list[bytes] = []
-        self.sends = self.size = 0
+    def __init__(self, topic: str, queue_id: int, next_offset: int) -> None:
+        self.topic = topic.encode()  # as in records
+        self.queue_id = queue_id  # as in records
+        self.next_offset = next_offset  # number of the next record
+        self.entries: list[bytes] = []  # of the appended records
+        self.sends = 0  # frames; a batch is one
+        self.size = 0  # bytes of the records
 
 
-_hash_keys = KeyHashes().hash_keys
+_key_hashes = KeyHashes()
 
 
 # --- frames ---
 
 
-def _parse(data: bytes, position: int, header_max: int) -> _Send | None:
-    """Return the send at `position`; None if the frame is incomplete, not a send, or invalid."""
-    if len(data) - position < PREFIX_SIZE:
-        return None
-    length, form_and_header = PREFIX.unpack_from(data, position)
-    header_size, form = form_and_header & 0xFFFFFF, form_and_header >> 24
-    end = position + 4 + length
-    if not 4 <= length <= FRAME_MAX - 4 or end > len(data) or header_size > min(length - 4, header_max):
-        return None
-    start = position + PREFIX_SIZE
-    if form == JSON_FORM and data.startswith(_V2_STARTS, start):
-        header_end = start + header_size
+def _parse(form: int, header: bytes, body: bytes) -> _Send | None:
+    """Return the send in a frame; None if it is not a send, or invalid."""
+    if form == JSON_FORM and header.startswith(_V2_STARTS):
         try:
-            command = _decode_json(data[start:header_end])
+            command = _decode_json(header)
         except fastjson.UNREADABLE:
             return None
         if command.code not in SEND_CODES or command.flag & RESPONSE:  # `code` may occur twice
             return None
-        return _Send(command.fields, data[header_end:end], command.opaque, bool(command.flag & ONE_WAY), form, end)
-    if form == BINARY_FORM or data.startswith(JSON_STARTS, start):
-        return _parse_slowly(Frame(form, data[start : start + header_size], data[start + header_size : end]), end)
+        return _Send(command.fields, body, command.opaque, bool(command.flag & ONE_WAY), form)
+    if form == BINARY_FORM or header.startswith(JSON_STARTS):
+        return _parse_slowly(Frame(form, header, body))
     return None
 
 
-def _parse_slowly(frame: Frame, end: int) -> _Send | None:
+def _parse_slowly(frame: Frame) -> _Send | None:
     """Return a send in a header form that clients rarely use, decoded like every other request."""
     if frame.form == BINARY_FORM and not frame.header.startswith(BINARY_STARTS):
         return None
@@ -230,7 +277,7 @@ def _parse_slowly(frame: Frame, end: int) -> _Send | None:
         request = decode_header(command, SendMessage, names)
     except ProtocolError:
         return None
-    return _Send(request, command.body, command.opaque, command.is_one_way, frame.form, end)
+    return _Send(request, command.body, command.opaque, command.is_one_way, frame.form)
 
 
 # --- messages ---
@@ -239,7 +286,7 @@ def _parse_slowly(frame: Frame, end: int) -> _Send | None:
 def _plain_messages(send: _Send, settings: SendSettings) -> list[_Message] | None:
     """Return the messages of a send; None if it is not plain."""
     request = send.request
-    if request.sys_flag & TRANSACTION_MASK or len(send.body) > settings.body_max:
+    if request.sys_flag & TRANSACTION_MASK:
         return None
     property_map = properties_text.decode(request.properties) if request.properties else {}
     if property_map.get(WAIT) == "false":
@@ -277,25 +324,11 @@ def _message(flag: int, body: bytes, property_map: dict[str, str], settings: Sen
     if not settings.exceptional.isdisjoint(property_map):
         return None
     property_map[CLUSTER] = settings.cluster
-    text = properties_text.join(property_map)
     try:
-        encoded = text.encode()
+        properties = properties_text.join(property_map).encode()
     except UnicodeEncodeError:
         return None
-    if len(encoded) > properties_text.SIZE_MAX:
+    if len(properties) > SIZE_MAX:
         return None
-    tags = property_map.get(TAGS)
-    return _Message(flag, body, text, encoded, java_hash(tags) if tags else 0)
-
-
-# --- responses ---
-
-
-def _json_response(fields: dict[str, str], store_host: bytes) -> bytes:
-    """Return the header of a response as a format for offset, queue id, number and opaque."""
-    (frame,) = commands.encode(0, opaque=0, flag=RESPONSE, fields=fields)
-    header = frame[PREFIX_SIZE:].replace(b"%", b"%%")
-    end = header.rindex(b'},"flag":')
-    rest = header[end:].replace(b'"opaque":0', b'"opaque":%d')
-    message_id = store_host.hex().upper().encode() + b"%016X"
-    return header[:end] + b',"msgId":"' + message_id + b'","queueId":"%d","queueOffset":"%d"' + rest
+    get = property_map.get
+    return _Message(flag, body, properties, get(UNIQ_KEY, ""), get(KEYS, ""), get(TAGS, ""))

@@ -77,7 +77,7 @@ def is_send(data: bytes, position: int) -> bool:
 
 
 class SendEncoder(Protocol):
-    """Encodes runs of plain sends. Stateless: the numbers of queues and the end of the log are the caller's."""
+    """Encodes runs of plain sends. The numbers of queues and the end of the log are the caller's."""
 
     frames_max: int
     """Most frames of a run: a bound of the time that the event loop is busy with one connection."""
