@@ -77,6 +77,25 @@ def find_chain(data: bytes, offset: int, limit: int) -> tuple[bytes, int, bool]:
         Their starts (i64 each, in native byte order), their size in bytes, and whether one may replace a corrupt range.
     """
 
+_QueueRecords = tuple[bytes, int, int, bool, bytes]  # topic, queue id, queue offset, is consecutive, entries
+# size, records, store times, queues, keys, key times, deliveries, commits, rollbacks
+_ScannedRecords = tuple[
+    int,
+    int,
+    tuple[int, int, int, int],
+    list[_QueueRecords],
+    bytes,
+    list[tuple[int, int]],
+    list[tuple[int, int]],
+    list[int],
+    list[int],
+]
+
+def scan_records(
+    data: bytes, position: int, place: tuple[int, int, int], check_crc: bool, hash_keys: bool
+) -> _ScannedRecords | None:
+    """`ariane.kernels.record_runs.scan_records`. Raises ValueError for a position outside `data`."""
+
 def find_all(data: bytes) -> bytes | None:
     """Return the starts of the records that `data` consists of; None if it contains anything else."""
 

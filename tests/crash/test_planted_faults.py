@@ -17,6 +17,8 @@ import pytest
 from ariane.broker import topic_deletion
 from ariane.broker.state import change_log, saved_state
 from ariane.errors import ArianeError
+from ariane.kernels import implementation, record_runs, scanned_record
+from ariane.kernels.scanned_record import ScannedRecord
 from ariane.store import (
     checkpoint,
     checkpoint_writer,
@@ -233,13 +235,20 @@ def failed_write_swallowed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FakeDisk, "pwrite", pwrite)
 
 
+def replace_parser(patch: pytest.MonkeyPatch, parse_record: Callable[..., ScannedRecord]) -> None:
+    """Read records with `parse_record`, which the native implementation does not use."""
+    patch.setattr(implementation, "selected", implementation.PythonCore)
+    patch.setattr(record_runs, "parse_record", parse_record)
+    patch.setattr(record_scanner, "parse_record", parse_record)
+
+
 def body_crc_not_verified(patch: pytest.MonkeyPatch) -> None:
     plain = record_scanner.parse_record
 
-    def parse_record(data: bytes, at: int, offset: int, room: int, *, check_crc: bool) -> record_scanner.ScannedRecord:
+    def parse_record(data: bytes, at: int, offset: int, room: int, *, check_crc: bool) -> ScannedRecord:
         return plain(data, at, offset, room, check_crc=False)
 
-    patch.setattr(record_scanner, "parse_record", parse_record)
+    replace_parser(patch, parse_record)
 
 
 def record_offset_not_verified(patch: pytest.MonkeyPatch) -> None:
@@ -249,18 +258,18 @@ def record_offset_not_verified(patch: pytest.MonkeyPatch) -> None:
         data = log.read(offset, record_scanner.CHUNK_BYTES)
         try:
             record_scanner.parse_record(data, 0, int.from_bytes(data[28:36], "big"), log.size, check_crc=True)
-        except record_scanner.NotARecord:
+        except scanned_record.NotARecord:
             return False
         return True
 
     plain = record_scanner.parse_record
 
-    def parse_record(data: bytes, at: int, offset: int, room: int, *, check_crc: bool) -> record_scanner.ScannedRecord:
+    def parse_record(data: bytes, at: int, offset: int, room: int, *, check_crc: bool) -> ScannedRecord:
         own = int.from_bytes(data[at + 28 : at + 36], "big")
         return plain(data, at, own, room, check_crc=check_crc)._replace(offset=offset)
 
     patch.setattr(record_scanner, "_is_good", good)
-    patch.setattr(record_scanner, "parse_record", parse_record)
+    replace_parser(patch, parse_record)
 
 
 def truncation_does_not_clear_the_rest(patch: pytest.MonkeyPatch) -> None:
@@ -414,7 +423,8 @@ def crc_computed_wrongly(patch: pytest.MonkeyPatch) -> None:
         def crc32(data: bytes) -> int:
             return zlib.crc32(data, 1)
 
-    patch.setattr(record_scanner, "zlib", Other)
+    patch.setattr(implementation, "selected", implementation.PythonCore)
+    patch.setattr(scanned_record, "zlib", Other)
 
 
 def changes_not_flushed(patch: pytest.MonkeyPatch) -> None:

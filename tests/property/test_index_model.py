@@ -11,13 +11,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from ariane.kernels.scanned_record import parse_record
 from ariane.model import host
 from ariane.model.message import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from ariane.protocol import properties as properties_text
 from ariane.store import index_builder
 from ariane.store.key_query import KeyQuery
 from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
-from ariane.store.record_scanner import parse_record
 from ariane.testing.clock import FakeClock
 from ariane.testing.disk import FakeDisk, SurvivingData
 

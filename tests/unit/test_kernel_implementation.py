@@ -13,8 +13,10 @@ import pytest
 
 from ariane.errors import ConfigError
 from ariane.kernels import implementation, native
+from ariane.kernels.record_runs import LogPlace
 from ariane.kernels.send_encoder import FRAMES_MAX, PythonSendEncoder
 from ariane.kernels.send_turn import LogEnd, SendSettings
+from ariane.protocol import record
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = SendSettings(
@@ -82,8 +84,14 @@ def test_without_the_package_auto_means_python(
 @pytest.mark.parametrize(
     ("result", "reason"),
     [
-        (SimpleNamespace(INTERFACE_VERSION=0, VERSION="0.0.1"), "ariane_native 0.0.1 has interface 0, expected 2"),
-        (SimpleNamespace(), "ariane_native of an unknown version has interface None, expected 2"),
+        (
+            SimpleNamespace(INTERFACE_VERSION=0, VERSION="0.0.1"),
+            f"ariane_native 0.0.1 has interface 0, expected {native.INTERFACE_VERSION}",
+        ),
+        (
+            SimpleNamespace(),
+            f"ariane_native of an unknown version has interface None, expected {native.INTERFACE_VERSION}",
+        ),
         (ImportError("GLIBC_2.99 not found"), "the package ariane_native cannot be loaded (GLIBC_2.99 not found)"),
     ],
 )
@@ -118,6 +126,30 @@ def test_python_continues_after_a_failure(caplog: pytest.LogCaptureFixture) -> N
     assert "index out of bounds" in record.getMessage()
     assert core.description == "python (native failed: ariane_native failed: index out of bounds)"
     assert isinstance(core.send_encoder(SETTINGS), PythonSendEncoder)
+
+
+def test_python_scans_the_records_after_a_failure() -> None:
+    def fail(*arguments: Any) -> Any:
+        raise RuntimeError("ariane_native failed: index out of bounds")
+
+    core = native.NativeCore(module(scan_records=fail))
+    stored = record.encode(
+        b"T",
+        b"body",
+        b"",
+        queue_id=0,
+        queue_offset=0,
+        offset=0,
+        born_ms=1,
+        store_ms=5,
+        born_host=bytes(8),
+        store_host=bytes(8),
+    )
+    for _ in range(2):
+        run = core.scan_records(stored, 0, LogPlace(0, 1000, 1000), check_crc=True, hash_keys=True)
+        assert run is not None
+        assert (run.size, run.records) == (len(stored), 1)
+    assert core.description == "python (native failed: ariane_native failed: index out of bounds)"
 
 
 def test_the_versions_of_both_distributions_are_one() -> None:

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 
 use crate::arrow::Column;
 use crate::layout::{self, i32_at, i64_at, parts_at, Parts};
-use crate::properties::{KEYS, NAME_END, PAIR_END, TAGS, UNIQ_KEY};
+use crate::properties::{for_each_pair, KEYS, TAGS, UNIQ_KEY};
 
 const BLOCK_ROWS: usize = 256; // their records stay in the cache while column after column is decoded
 const MS_MAX: u64 = i64::MAX as u64 / 1000; // from here on µs cannot represent a time
@@ -386,26 +386,6 @@ fn push_map<'a>(column: &mut Column, properties: &'a [u8], pairs: &mut Vec<(&'a 
         column.values.push(value);
     }
     column.end_map();
-}
-
-/// Call `visit` with name and value of each property. Segments with an empty name or value are none.
-#[inline]
-fn for_each_pair<'a>(text: &'a [u8], mut visit: impl FnMut(&'a [u8], &'a [u8])) {
-    let (mut start, mut name_end) = (0, None);
-    let mut end_pair = |start: usize, name_end: Option<usize>, end: usize| {
-        if let Some(name_end) = name_end.filter(|name_end| *name_end > start && name_end + 1 < end) {
-            visit(&text[start..name_end], &text[name_end + 1..end]);
-        }
-    };
-    for at in memchr::memchr2_iter(NAME_END, PAIR_END, text) {
-        if text[at] == PAIR_END {
-            end_pair(start, name_end, at);
-            (start, name_end) = (at + 1, None);
-        } else {
-            name_end = name_end.or(Some(at));
-        }
-    }
-    end_pair(start, name_end, text.len());
 }
 
 /// Return a decimal number of at most `digits_max` ASCII digits.

@@ -21,10 +21,10 @@ pub const STORE_HOST_AT: usize = 64;
 pub const RECONSUME_TIMES_AT: usize = 72;
 pub const PREPARED_OFFSET_AT: usize = 76;
 
-const BORN_HOST_V6: i32 = 0x10;
+pub const BORN_HOST_V6: i32 = 0x10;
 const STORE_HOST_V6: i32 = 0x20;
 pub const V6_HOSTS: i32 = BORN_HOST_V6 | STORE_HOST_V6;
-const V6_EXTRA: usize = 12; // bytes of an IPv6 host beyond those of an IPv4 host
+pub const V6_EXTRA: usize = 12; // bytes of an IPv6 host beyond those of an IPv4 host
 const TAIL_SIZE: usize = 3; // lengths of topic and properties
 
 // A record that a broker wrote in place of a corrupt range has this SYSFLAG (rolled back) and this FLAG ("HOLE").
@@ -41,6 +41,14 @@ pub struct Parts<'a> {
     pub body: &'a [u8],
     pub topic: &'a [u8],
     pub properties: &'a [u8],
+}
+
+impl Parts<'_> {
+    /// Return the size of the record.
+    #[inline]
+    pub fn size(&self) -> usize {
+        i32_at(self.head, SIZE_AT) as usize // `head_at` has checked it
+    }
 }
 
 /// The adjacent records at the start of some bytes of a log.

@@ -20,6 +20,7 @@ pub mod pull;
 pub mod record;
 pub mod response;
 pub mod run;
+pub mod scan;
 pub mod slots;
 pub mod turn;
 
@@ -42,12 +43,13 @@ mod ariane_native {
     use crate::pull::{self, LoadedBytes};
     use crate::record::Host;
     use crate::run::Run;
+    use crate::scan;
     use crate::slots;
     use crate::turn;
 
     /// Version of the interface to `ariane.kernels`, which must expect this one.
     #[pymodule_export]
-    const INTERFACE_VERSION: u32 = 2;
+    const INTERFACE_VERSION: u32 = 3;
 
     #[pymodule_export]
     const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -368,6 +370,39 @@ mod ariane_native {
         guarded(|| {
             let chain = layout::find_chain(data, offset, limit);
             Ok((pack_starts(py, &chain.starts), chain.size, chain.may_have_replacement))
+        })
+    }
+
+    /// Return the records at `position` of `data` with what is derived from them, or None.
+    #[pyfunction]
+    fn scan_records<'py>(
+        py: Python<'py>,
+        data: &[u8],
+        position: usize,
+        place: (i64, i64, usize),
+        check_crc: bool,
+        hash_keys: bool,
+    ) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        let (offset, room, until) = place;
+        let data = data.get(position..).ok_or_else(|| {
+            PyValueError::new_err(format!("Invalid position {position}: expected one within {} bytes", data.len()))
+        })?;
+        guarded(|| {
+            let Some(run) = scan::scan(data, &scan::Place { offset, room, until }, check_crc, hash_keys) else {
+                return Ok(None);
+            };
+            let times = (run.times.first, run.times.last, run.times.floor, run.times.decreases);
+            let queues = PyList::empty(py);
+            for queue in &run.queues {
+                let topic = PyBytes::new(py, queue.topic);
+                let entries = PyBytes::new(py, &queue.entries);
+                queues.append((topic, queue.queue_id, queue.first, queue.is_consecutive, entries))?;
+            }
+            let keys = PyBytes::new(py, &run.keys);
+            let decided = (run.deliveries, run.commits, run.rollbacks);
+            (run.size, run.count, times, queues, keys, run.key_times, decided.0, decided.1, decided.2)
+                .into_pyobject(py)
+                .map(Some)
         })
     }
 

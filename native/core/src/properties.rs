@@ -59,6 +59,26 @@ pub fn decode(text: &str, pairs: &mut Vec<Pair>) {
     }
 }
 
+/// Call `visit` with name and value of each property. Segments with an empty name or value are none. The text need not be UTF-8.
+#[inline]
+pub fn for_each_pair<'a>(text: &'a [u8], mut visit: impl FnMut(&'a [u8], &'a [u8])) {
+    let (mut start, mut name_end) = (0, None);
+    let mut end_pair = |start: usize, name_end: Option<usize>, end: usize| {
+        if let Some(name_end) = name_end.filter(|name_end| *name_end > start && name_end + 1 < end) {
+            visit(&text[start..name_end], &text[name_end + 1..end]);
+        }
+    };
+    for at in memchr::memchr2_iter(NAME_END, PAIR_END, text) {
+        if text[at] == PAIR_END {
+            end_pair(start, name_end, at);
+            (start, name_end) = (at + 1, None);
+        } else {
+            name_end = name_end.or(Some(at));
+        }
+    }
+    end_pair(start, name_end, text.len());
+}
+
 /// Return whether two properties have the same name.
 pub fn has_duplicates(text: &str, pairs: &[Pair]) -> bool {
     if pairs.len() > PAIRWISE_MAX {

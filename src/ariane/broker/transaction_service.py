@@ -245,23 +245,23 @@ class TransactionService:
 
         Without them, a later check would commit these messages a second time.
         """
-        store, recovered = self.store, self.store.recovery_report
+        recovered = self.store.recovery_report
         if recovered.clean:
             return
-        for number, scanned in enumerate(store.scan_records(recovered.read_from, recovered.end)):
+        for number, offset in enumerate(recovered.commits):
             await _yield_sometimes(number)
-            if scanned.sys_flag & TRANSACTION_MASK != TRANSACTION_COMMIT:
-                continue
-            committed = self._record(scanned.offset)
-            half = self._record(committed.prepared_offset) if committed is not None else None
-            if committed is None or half is None or half.topic != HALF_TOPIC:
+            committed = self._record(offset)
+            if committed is None or committed.sys_flag & TRANSACTION_MASK != TRANSACTION_COMMIT:
+                continue  # the start withdrew it
+            half = self._record(committed.prepared_offset)
+            if half is None or half.topic != HALF_TOPIC:
                 continue
             if committed.property_map() != half.property_map():
                 continue  # torn within its properties, which have no checksum: it has to be committed again
             root = half_messages.root_of(half.property_map(), half.queue_offset)
             newest = self.halves.newest_copy(root)
             if newest is not None:
-                log.warning("Half message %d was committed before the crash (log offset %d)", root, scanned.offset)
+                log.warning("Half message %d was committed before the crash (log offset %d)", root, offset)
                 self._write_missing_op(root, newest)
 
     def _write_missing_op(self, root: int, newest: int) -> None:

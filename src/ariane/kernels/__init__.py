@@ -9,6 +9,7 @@
     native           the same in `ariane_native`
     native_records   stored records  → buffers of Arrow columns (its twin is `ariane.spark.records`)
     pull_selection   queue entries, a map of the log → the body of a pull response
+    record_runs      a piece of the log → queue entries, index keys, store times
     implementation   ARIANE_IMPL     → one of both
 
 A turn is what one read of a socket brought. Each module has one interface and two implementations that return the same bytes: the

@@ -13,10 +13,12 @@ from functools import cache
 from typing import Protocol
 
 from ariane.errors import ConfigError
+from ariane.kernels import record_runs
 from ariane.kernels.index_slots import IndexSlots, PythonIndexSlots
 from ariane.kernels.native import NativeCore, NativeUnavailable, NativeUnfit, load_native
 from ariane.kernels.native_records import NativeRecords
 from ariane.kernels.pull_selection import FileMap, PullLimits, SelectedMessages, select_messages
+from ariane.kernels.record_runs import LogPlace, ScannedRecords
 from ariane.kernels.send_encoder import PythonSendEncoder
 from ariane.kernels.send_turn import SendEncoder, SendSettings
 
@@ -63,6 +65,12 @@ class Implementation(Protocol):
         """Return the messages of one pull. [pull_selection.select_messages]"""
         ...
 
+    def scan_records(
+        self, data: bytes, position: int, place: LogPlace, *, check_crc: bool, hash_keys: bool
+    ) -> ScannedRecords | None:
+        """Return the records at a position of the log. [record_runs.scan_records]"""
+        ...
+
     def index_slots(self, count: int) -> IndexSlots:
         """Return `count` empty slots of an index file."""
         ...
@@ -84,6 +92,11 @@ class PythonCore:
         self, entries: bytes, log_map: FileMap, base: int, size: int, codes: frozenset[int] | None, limits: PullLimits
     ) -> SelectedMessages | None:
         return select_messages(entries, log_map, base, size, codes, limits)
+
+    def scan_records(
+        self, data: bytes, position: int, place: LogPlace, *, check_crc: bool, hash_keys: bool
+    ) -> ScannedRecords | None:
+        return record_runs.scan_records(data, position, place, check_crc=check_crc, hash_keys=hash_keys)
 
     def index_slots(self, count: int) -> IndexSlots:
         return PythonIndexSlots(count)
@@ -118,6 +131,13 @@ def select(choice: str) -> Implementation:
 def send_encoder(settings: SendSettings) -> SendEncoder:
     """Return an encoder of plain sends of the selected implementation."""
     return selected().send_encoder(settings)
+
+
+def scan_records(
+    data: bytes, position: int, place: LogPlace, *, check_crc: bool, hash_keys: bool
+) -> ScannedRecords | None:
+    """Return the records at a position of the log, by the selected implementation. [record_runs.scan_records]"""
+    return selected().scan_records(data, position, place, check_crc=check_crc, hash_keys=hash_keys)
 
 
 def index_slots(count: int) -> IndexSlots:

@@ -14,13 +14,14 @@ from ariane.kernels.index_slots import IndexSlots, PythonIndexSlots
 from ariane.kernels.native_records import NativeRecords
 from ariane.kernels.native_slots import NativeIndexSlots
 from ariane.kernels.pull_selection import FileMap, PullLimits, SelectedMessages, select_messages
+from ariane.kernels.record_runs import LogPlace, QueueRecords, RunTimes, ScannedRecords, scan_records
 from ariane.kernels.send_encoder import PythonSendEncoder
 from ariane.kernels.send_turn import LogEnd, QueueRun, SendEncoder, SendRun, SendSettings
 
 log = logging.getLogger("ariane.kernels")
 
 MODULE = "ariane_native"
-INTERFACE_VERSION = 2  # of the classes in `native/core/ariane_native.pyi` that this module uses
+INTERFACE_VERSION = 3  # of the classes in `native/core/ariane_native.pyi` that this module uses
 
 
 class NativeUnavailable(Exception):
@@ -97,6 +98,22 @@ class NativeCore:
             self._on_failure(error)
             return messages
         return None if selected is None else SelectedMessages._make(selected)
+
+    def scan_records(
+        self, data: bytes, position: int, place: LogPlace, *, check_crc: bool, hash_keys: bool
+    ) -> ScannedRecords | None:
+        """Return the records at a position of the log. [record_runs.scan_records]"""
+        if self._failure:
+            return scan_records(data, position, place, check_crc=check_crc, hash_keys=hash_keys)
+        try:
+            run = self._module.scan_records(data, position, place, check_crc, hash_keys)
+        except RuntimeError as error:
+            self._on_failure(error)
+            return scan_records(data, position, place, check_crc=check_crc, hash_keys=hash_keys)
+        if run is None:
+            return None
+        size, records, times, queues, *derived = run
+        return ScannedRecords(size, records, RunTimes._make(times), list(map(QueueRecords._make, queues)), *derived)
 
     def index_slots(self, count: int) -> IndexSlots:
         if self._failure:

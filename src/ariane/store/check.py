@@ -18,6 +18,7 @@ from collections.abc import Iterator
 import msgspec
 
 from ariane.errors import ProtocolError, StoreError
+from ariane.kernels.scanned_record import ScannedRecord
 from ariane.protocol import fastjson
 from ariane.store import checkpoint as checkpoints
 from ariane.store import corrupt_ranges
@@ -27,7 +28,7 @@ from ariane.store.check_report import ERROR, NOTE, WARNING, CheckFinding, inspec
 from ariane.store.checkpoint import Checkpoint
 from ariane.store.files import Disk, OpenFiles, ReadOnlyDisk, read_whole
 from ariane.store.index_file import IndexSizes
-from ariane.store.record_scanner import CHUNK_BYTES, RecordScanner, ScannedRecord
+from ariane.store.record_scanner import CHUNK_BYTES, RecordScanner
 from ariane.store.segments import Segments
 from ariane.store.types import StoreConfig
 
@@ -138,17 +139,19 @@ def _log(
         stop = safe if is_sure and safe is not None else NOTHING
         walk = RecordScanner(log, end, stop, check_crc=True, min_store_ms=0, all_written=is_sure)
         reported = 0
-        for record in walk:
+        for run in walk.runs():
             for corrupt in walk.corrupt_ranges[reported:]:
                 yield _corrupt_range(log, corrupt.offset, corrupt.size, corrupt.reason)
             reported = len(walk.corrupt_ranges)
-            summary.records += 1
-            times_back += record.store_ms < last_ms
-            last_ms = record.store_ms
-            if corrupt_ranges.is_replacement(record):
-                yield _closed(log, record, root)
-            else:
-                yield from queues.check_record(record, must_have=record.end <= complete_to)
+            times = run.scanned.times
+            summary.records += run.scanned.records
+            times_back += times.decreases + (times.first_ms < last_ms)
+            last_ms = times.last_ms
+            for offset in run.scanned.rollbacks:
+                record = run.record_at(offset)
+                if corrupt_ranges.is_replacement(record):
+                    yield _closed(log, record, root)
+            yield from queues.check_run(run, complete_to)
         for corrupt in walk.corrupt_ranges[reported:]:
             yield _corrupt_range(log, corrupt.offset, corrupt.size, corrupt.reason)
         end = walk.end

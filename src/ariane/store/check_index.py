@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from ariane.kernels.implementation import index_slots
 from ariane.kernels.index_slots import ENTRY, ENTRY_SIZE, SLOT_SIZE, EntryBounds
+from ariane.kernels.scanned_record import NotARecord
 from ariane.store.check_report import NOTE, WARNING, CheckFinding
 from ariane.store.corrupt_ranges import is_replacement
 from ariane.store.files import Disk, OpenFiles
@@ -23,7 +24,7 @@ from ariane.store.index_file import (
     IndexHeader,
     IndexSizes,
 )
-from ariane.store.record_scanner import NotARecord, read_record
+from ariane.store.record_scanner import read_record
 from ariane.store.segments import Segments
 
 SAMPLE = 1000  # entries of a file whose records are read

@@ -1,20 +1,22 @@
 """The queues' part of `check`: each record has its entry, each entry its record.
 
-Records arrive in log order; the entry of each is compared, read through a window that moves with the numbers. At the end the
-entries that belong to no record are checked one by one.
+Records arrive in log order, by runs; the entries that they should have are compared with those of their queue. Only where these
+differ, each record is checked, with entries read through a window that moves with the numbers. At the end the entries that belong
+to no record are checked one by one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ariane.kernels.record_runs import QueueRecords
+from ariane.kernels.scanned_record import ScannedRecord
 from ariane.model.topic import SCHEDULE_TOPIC
 from ariane.protocol.queue_entry import BLANK_SIZE, ENTRY, ENTRY_SIZE, LOST_CODE
 from ariane.store.check_report import ERROR, NOTE, WARNING, CheckFinding, inspect_files
 from ariane.store.consume_queue import LMQ_PREFIX
-from ariane.store.dispatch import has_entry
 from ariane.store.files import OpenFiles
-from ariane.store.record_scanner import ScannedRecord, compute_tags_code
+from ariane.store.record_scanner import DELAY_TOPICS, ScannedRun, compute_tags_code
 from ariane.store.segments import Segments
 
 WINDOW = 256  # entries of a queue in memory
@@ -94,7 +96,7 @@ def _first(segments: Segments) -> tuple[int, int]:
 
 
 class QueueChecks:
-    """All queues of a store. Call `load`, `check_record` with each record, then `finish`."""
+    """All queues of a store. Call `load`, `check_run` with the records in log order, then `finish`."""
 
     def __init__(self, files: OpenFiles, root: str) -> None:
         self._files = files  # bounds the number of open files
@@ -151,12 +153,33 @@ class QueueChecks:
         self.files += len(segments.bases)
         self._table[topic, int(name)] = _Queue(topic, int(name), segments)
 
-    def check_record(self, record: ScannedRecord, *, must_have: bool) -> Iterator[CheckFinding]:
-        """Check the entry of `record`. Without `must_have` the entry may not be written yet."""
+    def check_run(self, run: ScannedRun, complete_to: int) -> Iterator[CheckFinding]:
+        """Check the entries of the records of a run. Those of records that end after `complete_to` may not be written yet."""
         if self._log_start is None:
-            self._log_start = record.offset
-        if not has_entry(record.sys_flag):
-            return
+            self._log_start = run.offset
+        for records in run.scanned.queues:
+            if not self._has_entries(records):
+                for record in run.records_of(records.entries):
+                    yield from self._check_record(record, must_have=record.end <= complete_to)
+
+    def _has_entries(self, records: QueueRecords) -> bool:
+        """Return whether a queue has exactly the entries of these records, and count them; False also if that is not sure."""
+        queue = self._table.get((records.topic.decode("utf-8", "replace"), records.queue_id))
+        if queue is None or queue.first < 0 or records.topic in DELAY_TOPICS:
+            return False
+        if not records.is_consecutive or records.queue_offset < 0:
+            return False
+        first, _, _ = ENTRY.unpack_from(records.entries)
+        if first < queue.first_offset and records.queue_offset + records.size > queue.first:
+            return False  # records of a topic that was deleted later
+        if queue.segments.read(records.queue_offset * ENTRY_SIZE, len(records.entries)) != records.entries:
+            return False
+        queue.newest = max(queue.newest, records.queue_offset + records.size - 1)
+        queue.claimed += records.size
+        return True
+
+    def _check_record(self, record: ScannedRecord, *, must_have: bool) -> Iterator[CheckFinding]:
+        """Check the entry of `record`. Without `must_have` the entry may not be written yet."""
         topic = record.topic.decode("utf-8", "replace")
         queue = self._table.get((topic, record.queue_id))
         if queue is None or queue.first < 0:

@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from ariane.kernels.scanned_record import NotARecord, parse_record
 from ariane.model.topic import SCHEDULE_TOPIC
 from ariane.protocol.queue_entry import BLANK, ENTRY, ENTRY_SIZE, LOST_CODE
 from ariane.protocol.record import FILLER_MAGIC, FILLER_SIZE, MAGIC, SIZE_AND_MAGIC
 from ariane.store.files import OpenFiles
-from ariane.store.record_scanner import NotARecord, parse_record
 from ariane.store.segments import Segments
 
 TAIL_ENTRIES = 256  # entries in memory per queue after trimming; up to twice as many before

@@ -8,13 +8,13 @@
 from __future__ import annotations
 
 from ariane.errors import ConfigError, MessageRefused, StoreCorrupt
+from ariane.kernels.scanned_record import NotARecord, parse_record
 from ariane.model.topic import topic_name_fault
 from ariane.protocol.queue_entry import ENTRY, ENTRY_SIZE
 from ariane.protocol.record import FILLER_SIZE
 from ariane.store.consume_queue import LMQ_PREFIX, ConsumeQueue, QueueFilesChanged, Read
 from ariane.store.file_loading import LoadedFiles, find_common_length, load
 from ariane.store.files import OpenFiles
-from ariane.store.record_scanner import NotARecord, ScannedRecord, parse_record
 from ariane.store.segments import FileCount, Segments
 
 SETTING = "mappedFileSizeConsumeQueue"
@@ -163,10 +163,10 @@ class ConsumeQueues:
                 del self._of_topic[queue.topic]
         queue.segments.set_counter(None)
 
-    def queue_for_record(self, entries: ScannedRecord) -> tuple[str, ConsumeQueue | None]:
-        """Return the queue of a record, or the reason why it cannot have one."""
+    def queue_for_record(self, topic: bytes, queue_id: int) -> tuple[str, ConsumeQueue | None]:
+        """Return the queue of a record with this topic and queue id, or the reason why it cannot have one."""
         try:
-            return "", self.get_or_create(entries.topic.decode("utf-8", "replace"), entries.queue_id)
+            return "", self.get_or_create(topic.decode("utf-8", "replace"), queue_id)
         except MessageRefused as fault:
             return str(fault), None
 

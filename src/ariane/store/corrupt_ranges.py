@@ -12,11 +12,12 @@ If the disk refuses any of this, the range stays as it is and is skipped again.
 
 from __future__ import annotations
 
+from ariane.kernels.scanned_record import ScannedRecord
 from ariane.model.host import PACKED_V4
 from ariane.model.message import TRANSACTION_ROLLBACK
 from ariane.protocol.record import BODY_AT, FIXED_SIZE, encode, filler
 from ariane.store.files import OpenFiles
-from ariane.store.record_scanner import CHUNK_BYTES, CorruptRange, ScannedRecord
+from ariane.store.record_scanner import CHUNK_BYTES, CorruptRange
 from ariane.store.segments import NAME_DIGITS, Segments
 
 FLAG = int.from_bytes(b"HOLE", "big")

@@ -13,11 +13,12 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from ariane.kernels.scanned_record import NotARecord
 from ariane.model.topic import SCHEDULE_TOPIC, TIMER_TOPIC
 from ariane.protocol.queue_entry import BLANK_SIZE, ENTRY, LOST_CODE
 from ariane.store.consume_queue import ConsumeQueue
 from ariane.store.consume_queues import ConsumeQueues
-from ariane.store.record_scanner import NotARecord, compute_tags_code, read_record
+from ariane.store.record_scanner import compute_tags_code, read_record
 from ariane.store.segments import Segments
 
 logger = logging.getLogger("ariane.store")

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from ariane.kernels.scanned_record import ScannedRecord
 from ariane.model.topic import TopicDeletion
-from ariane.store.record_scanner import ScannedRecord
 
 
 class Deletions:
@@ -44,6 +44,10 @@ class Deletions:
         """Return whether a deletion is later than the stored one of the topic, or covers more."""
         former = self._table.get(topic.encode())
         return former is None or former.store_ms < deletion.store_ms or former.below < deletion.below
+
+    def has_any(self, topic: bytes) -> bool:
+        """Return whether a deletion of this topic is recorded."""
+        return topic in self._table
 
     def covers(self, record: ScannedRecord) -> bool:
         """Return whether the record was deleted with its topic."""

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from ariane.kernels.scanned_record import NotARecord, ScannedRecord
 from ariane.model.message import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from ariane.store.delay_queues import DelayQueues
 from ariane.store.pending_deliveries import Key
-from ariane.store.record_scanner import NotARecord, RecordScanner, ScannedRecord, read_record
+from ariane.store.record_scanner import RecordScanner, ScannedRun, read_record
 from ariane.store.segments import Segments
 
 
@@ -23,16 +24,16 @@ def is_delivery(record: ScannedRecord) -> bool:
     return record.prepared_offset < 0 and record.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK
 
 
-def collect_deliveries(records: Iterable[ScannedRecord], delivered: dict[int, int]) -> Iterator[ScannedRecord]:
-    """Yield `records` unchanged and add the deliveries among them to `delivered`.
+def collect_deliveries(runs: Iterable[ScannedRun], delivered: dict[int, int]) -> Iterator[ScannedRun]:
+    """Yield `runs` unchanged and add the deliveries among their records to `delivered`.
 
     Args:
         delivered: filled with the offset of each delivery and that of the delayed record it delivers.
     """
-    for record in records:
-        if is_delivery(record):
-            delivered[record.offset] = ~record.prepared_offset
-        yield record
+    for run in runs:
+        for offset, prepared_offset in run.scanned.deliveries:
+            delivered[offset] = ~prepared_offset
+        yield run
 
 
 def scan_deliveries(log: Segments, log_end: int) -> list[int]:
@@ -40,7 +41,7 @@ def scan_deliveries(log: Segments, log_end: int) -> list[int]:
     offset, delivered = log.start, []
     while offset < log_end:
         scanner = RecordScanner(log, offset, log_end, check_crc=False, min_store_ms=0, all_written=True)
-        delivered += [~record.prepared_offset for record in scanner if is_delivery(record)]
+        delivered += [~prepared for run in scanner.runs() for _, prepared in run.scanned.deliveries]
         offset = scanner.end
         if offset < log_end:
             offset += log.size - offset % log.size  # the rest of this file cannot be read

@@ -1,7 +1,7 @@
 """Dispatch: builds consume queue entries from records of the commit log.
 
     put -> PendingEntry -> `dispatch_pending` -> entries of many records, one write per queue -> arrivals
-    start -> records of the log -> `dispatch_records` -> entries that the queues lack
+    start -> runs of records of the log -> `dispatch_runs` -> entries that the queues lack
 
 Half and rolled-back records get no entry. In synchronous mode no record after the flushed position is dispatched, so that no
 consumer ever reads a message that a power loss could take back. [DefaultMessageStore.ReputMessageService]
@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from ariane.kernels.record_runs import QueueRecords
+from ariane.kernels.scanned_record import ScannedRecord
 from ariane.model.message import TRANSACTION_COMMIT, TRANSACTION_MASK
 from ariane.protocol.queue_entry import ENTRY, ENTRY_SIZE
 from ariane.protocol.record import FIXED_SIZE
@@ -22,8 +24,8 @@ from ariane.store.consume_queues import ConsumeQueues
 from ariane.store.deletions import Deletions
 from ariane.store.files import write_error
 from ariane.store.queue_numbering import NumberingRestarts
-from ariane.store.record_scanner import CorruptRange, ScannedRecord, compute_tags_code
-from ariane.store.recovery import RecoveryReport
+from ariane.store.record_scanner import DELAY_TOPICS, CorruptRange, ScannedRun, compute_tags_code
+from ariane.store.recovery import RecoveryPlan
 
 BATCH_RECORDS = 20_000  # records per write while the log is read again
 
@@ -126,67 +128,87 @@ def _write(queue: ConsumeQueue, data: bytes) -> None:
         raise write_error(error, queue.segments.directory) from error
 
 
-def dispatch_records(
-    records: Iterable[ScannedRecord],
+def dispatch_runs(
+    runs: Iterable[ScannedRun],
     queues: ConsumeQueues,
     delays_ms: Sequence[int],
-    corrupt_ranges: Sequence[CorruptRange] = (),
+    corrupt_ranges: Sequence[CorruptRange],
     *,
-    recovered: RecoveryReport,
+    plan: RecoveryPlan,
     deletions: Deletions,
 ) -> DispatchResult:
-    """Write the entries of `records`, in log order, that their queues lack.
+    """Write the entries of the records in `runs`, in log order, that their queues lack.
 
     Args:
-        corrupt_ranges: corrupt ranges of the log that is read, complete once all records were taken.
-        recovered: decides what a number out of order means, see `queue_numbering`.
+        corrupt_ranges: corrupt ranges of the log that is read, complete once all runs were taken.
+        plan: decides what a number out of order means, see `queue_numbering`.
         deletions: their records get no entry.
     """
-    deriving = _Dispatcher(queues, delays_ms, recovered, deletions)
-    deriving.take(records)
-    deriving.end(sum(corrupt.size for corrupt in corrupt_ranges))
-    return DispatchResult(deriving.refused, deriving.notes)
+    dispatcher = _Dispatcher(queues, delays_ms, plan, deletions)
+    for run in runs:
+        dispatcher.take(run)
+    dispatcher.end(sum(corrupt.size for corrupt in corrupt_ranges))
+    return DispatchResult(sorted(dispatcher.refused, key=lambda rejected: rejected.record.offset), dispatcher.notes)
 
 
 class _Dispatcher:
     def __init__(
-        self, queues: ConsumeQueues, delays_ms: Sequence[int], recovered: RecoveryReport, deletions: Deletions
+        self, queues: ConsumeQueues, delays_ms: Sequence[int], plan: RecoveryPlan, deletions: Deletions
     ) -> None:
         self._queues = queues  # where entries are written
         self._deletions = deletions  # records of deleted topics get no entry
         self._delays_ms = delays_ms  # tags code of a delayed record is its due time
-        self._recovered = recovered  # whether queues may have lost entries
+        self._plan = plan  # whether queues may have lost entries
         # Entries that are not written yet, by queue: one write for many entries.
         self._gathered: dict[ConsumeQueue, list[bytes]] = {}
         # The record out of order of each queue, until the next one decides about it.
         self._deferred: dict[ConsumeQueue, ScannedRecord] = {}
-        # Entries so far; every BATCH_RECORDS of them are written.
+        # Entries that are not written yet; BATCH_RECORDS of them are written together.
         self._count = 0
         self.refused: list[RejectedRecord] = []  # records whose number cannot follow the queue's, with the reason
         self.notes: list[str] = []  # a line for each range of numbers without records
 
-    def take(self, records: Iterable[ScannedRecord]) -> None:
-        """Dispatch records one after another."""
-        queues = self._queues
-        for record in records:
-            if not has_entry(record.sys_flag) or self._deletions.covers(record):
+    def take(self, run: ScannedRun) -> None:
+        """Dispatch the next records of the log."""
+        for records in run.scanned.queues:
+            # Without deletions and with queues in order, which is usual, the entries are complete.
+            is_usual = records.is_consecutive and records.topic not in DELAY_TOPICS
+            if is_usual and not self._deletions.has_any(records.topic) and self._append_all(records):
                 continue
-            fault, queue = queues.queue_for_record(record)
-            if queue is None:
-                self._refuse(record, fault)
-                continue
-            if record.offset < queue.last_end:
-                continue
-            if record.queue_offset == queue.next_offset and not (self._deferred and queue in self._deferred):
-                self._append(queue, record)
-            else:
-                self._out_of_order(queue, record)
+            for record in run.records_of(records.entries):
+                self._take_record(record)
+
+    def _append_all(self, records: QueueRecords) -> bool:
+        """Append the entries of all records of a queue; return False if that needs a look at each of them."""
+        first, _, _ = ENTRY.unpack_from(records.entries)
+        _, queue = self._queues.queue_for_record(records.topic, records.queue_id)
+        if queue is None or queue in self._deferred or records.queue_offset != queue.next_offset:
+            return False
+        if first < queue.last_end:
+            return False
+        last, size, _ = ENTRY.unpack_from(records.entries, len(records.entries) - ENTRY_SIZE)
+        self._add(queue, records.entries, last + size)
+        return True
+
+    def _take_record(self, record: ScannedRecord) -> None:
+        """Dispatch one record."""
+        if self._deletions.covers(record):
+            return
+        fault, queue = self._queues.queue_for_record(record.topic, record.queue_id)
+        if queue is None:
+            self._refuse(record, fault)
+        elif record.offset < queue.last_end:
+            return
+        elif record.queue_offset == queue.next_offset and queue not in self._deferred:
+            self._append(queue, record)
+        else:
+            self._out_of_order(queue, record)
 
     def end(self, lost_bytes: int) -> None:
         """Decide about the records that are still deferred, and write all entries."""
         missing_max = lost_bytes // FIXED_SIZE + len(self.refused)
         for queue, deferred in self._deferred.items():
-            is_new = self._recovered.is_rebuild and not queue.segments.bases and not queue.max
+            is_new = self._plan.is_rebuild and not queue.segments.bases and not queue.max
             restarts = self._restarts(queue, deferred)
             stays = queue_numbering.is_last_placed(
                 queue.next_offset, deferred.queue_offset, missing_max, restarts=restarts, is_new=is_new
@@ -220,7 +242,7 @@ class _Dispatcher:
 
     def _restarts(self, queue: ConsumeQueue, deferred: ScannedRecord) -> NumberingRestarts:
         # An empty queue can lose nothing. If its first file was lost, its numbers begin with those of the second.
-        return self._recovered.restarts_at(deferred.offset) if queue.last_end else NumberingRestarts.LIKELY
+        return self._plan.restarts_at(deferred.offset) if queue.last_end else NumberingRestarts.LIKELY
 
     def _place(self, queue: ConsumeQueue, record: ScannedRecord) -> None:
         """Append the entry of a record at the number it names."""
@@ -240,11 +262,16 @@ class _Dispatcher:
 
     def _append(self, queue: ConsumeQueue, record: ScannedRecord) -> None:
         entry = ENTRY.pack(record.offset, record.size, compute_tags_code(record, self._delays_ms))
-        self._gathered.setdefault(queue, []).append(entry)
-        queue.next_offset += 1
-        queue.last_end = record.end
-        self._count += 1
-        if self._count % BATCH_RECORDS == 0:
+        self._add(queue, entry, record.end)
+
+    def _add(self, queue: ConsumeQueue, entries: bytes, end: int) -> None:
+        """Append entries whose last record ends at `end`."""
+        self._gathered.setdefault(queue, []).append(entries)
+        count = len(entries) // ENTRY_SIZE
+        queue.next_offset += count
+        queue.last_end = end
+        self._count += count
+        if self._count >= BATCH_RECORDS:
             self._write_all()
 
     def _refuse(self, record: ScannedRecord, reason: str) -> None:
@@ -253,6 +280,7 @@ class _Dispatcher:
     def _write_all(self) -> None:
         for queue in list(self._gathered):
             self._write(queue)
+        self._count = 0
 
     def _write(self, queue: ConsumeQueue) -> None:
         data = b"".join(self._gathered.pop(queue, ()))

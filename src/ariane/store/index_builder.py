@@ -12,12 +12,11 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby
-from operator import attrgetter
 from typing import TypeVar
 
 from ariane.errors import StoreCorrupt, StoreError
 from ariane.kernels.key_hashes import Keyed, KeyHashes, is_indexed
+from ariane.kernels.scanned_record import NotARecord, ScannedRecord
 from ariane.protocol.queue_entry import INDEX_KEY
 from ariane.store import key_query
 from ariane.store.checkpoint import Checkpoint
@@ -26,10 +25,10 @@ from ariane.store.consume_queue import QueueFilesChanged
 from ariane.store.deletions import Deletions
 from ariane.store.files import write_error
 from ariane.store.index import IndexProgress, KeyIndex
-from ariane.store.index_file import HashedKeys, IndexCorrupt, IndexSizes
+from ariane.store.index_file import HashedKeys, IndexCorrupt, IndexSizes, ScannedKeys
 from ariane.store.key_query import KeyQuery, KeyQueryResult
 from ariane.store.queue_reader import read_store_ms
-from ariane.store.record_scanner import NotARecord, ScannedRecord, iter_readable_records, read_record
+from ariane.store.record_scanner import iter_readable_runs, read_record
 from ariane.store.recovery import LoadedStore
 from ariane.store.segments import Segments
 from ariane.store.types import StoreConfig
@@ -65,12 +64,14 @@ def open_index(
     log: CommitLog,
     now_ms: Callable[[], int],
     deletions: Deletions | None = None,
+    scanned: Iterable[ScannedKeys] = (),
 ) -> IndexBuilder:
     """Open the key index of a store whose log is recovered, and index the part of the log that it lacks.
 
     Args:
         now_ms: clock that names new index files.
         deletions: records in it are omitted from all answers.
+        scanned: keys of some of the log's records, in log order.
     """
     files, checkpoint = loaded.files, loaded.checkpoint.latest
     if not config.index:
@@ -89,7 +90,7 @@ def open_index(
         # Rebuilt entries are not flushed, so the checkpoint must not cover them.
         loaded.checkpoint.lower(indexing.add_to_checkpoint(checkpoint, log.end))
     index.write_recovered()
-    indexing.index_log(log.end)
+    indexing.index_log(log.end, scanned)
     return indexing
 
 
@@ -107,6 +108,7 @@ class IndexBuilder:
         self._pending: deque[PendingKeys] = deque()
         self._pending_count = 0  # keys in them; so many are indexed together
         self._is_reading_log = False  # pending records are incomplete: read the log instead
+        self._scanned: Iterable[ScannedKeys] = ()  # for the next read of the log
         self._dispatched = 0  # records below this offset have their queue entries and may be indexed
 
     @property
@@ -131,9 +133,13 @@ class IndexBuilder:
         """Repairs of the index, in words."""
         return [] if self._index is None else self._index.notes
 
-    def index_log(self, derived: int) -> None:
-        """Index the log from `position` on. A failing disk does not stop the start: queries are refused until it works."""
-        self._is_reading_log, self._dispatched = True, derived
+    def index_log(self, derived: int, scanned: Iterable[ScannedKeys] = ()) -> None:
+        """Index the log from `position` on. A failing disk does not stop the start: queries are refused until it works.
+
+        Args:
+            scanned: keys that need not be read from the log.
+        """
+        self._is_reading_log, self._dispatched, self._scanned = True, derived, scanned
         self._try_catch_up()
 
     def on_dispatched(self, derived: int) -> None:
@@ -216,23 +222,27 @@ class IndexBuilder:
             self._pending_count -= len(keys) // INDEX_KEY.size or 1
             runs.append((store_ms, keys))
         if self._is_reading_log:
-            position = max(index.position, self._log.start)
-            for batch in _batches(iter_readable_records(self._log, position, derived)):
-                index.add(self._hash_records(batch), batch[-1].end)
+            self._index_log(index, derived)
         elif runs:
             self._is_reading_log = True  # until it has succeeded
             index.add(_join(runs), derived)
         self._is_reading_log = False
         index.position = max(index.position, derived)
 
-    def _hash_records(self, records: Sequence[ScannedRecord]) -> HashedKeys:
-        hash_keys = self._hashes.hash_keys
-        return _join(
-            [
-                (store_ms, hash_keys([to_keyed(record) for record in group]))
-                for store_ms, group in groupby(records, attrgetter("store_ms"))
-            ]
-        )
+    def _index_log(self, index: KeyIndex, derived: int) -> None:
+        """Index the log below `derived`. Only the first attempt uses the scanned keys."""
+        position = max(index.position, self._log.start)
+        scanned, self._scanned = self._scanned, ()
+        for start, end, keys in scanned:
+            if position <= start and end <= derived:
+                self._index_range(index, position, start)
+                index.add(keys, end)
+                position = end
+        self._index_range(index, position, derived)
+
+    def _index_range(self, index: KeyIndex, start: int, stop: int) -> None:
+        for run in iter_readable_runs(self._log, start, stop):
+            index.add(HashedKeys(run.scanned.keys, run.scanned.key_times), run.end)
 
     # --- for the flush ---
 
@@ -296,14 +306,3 @@ def _join(runs: Sequence[tuple[int, bytes]]) -> HashedKeys:
     if count:
         store_times.append((count, last_ms))
     return HashedKeys(b"".join([keys for _, keys in runs]), store_times)
-
-
-def _batches(records: Iterable[ScannedRecord]) -> Iterable[list[ScannedRecord]]:
-    batch: list[ScannedRecord] = []
-    for record in records:
-        batch.append(record)
-        if len(batch) >= BATCH_RECORDS:
-            yield batch
-            batch = []
-    if batch:
-        yield batch

@@ -80,6 +80,14 @@ class HashedKeys(NamedTuple):
         return HashedKeys(self.keys[INDEX_KEY.size * start : INDEX_KEY.size * stop], store_times)
 
 
+class ScannedKeys(NamedTuple):
+    """Keys of adjacent records that a start has read, so that the index need not read them again."""
+
+    start: int  # log offset of the first record
+    end: int  # of the last record
+    keys: HashedKeys
+
+
 class IndexEntry(NamedTuple):
     """An entry of a chain: offset and store time of a record, the latter in whole seconds."""
 

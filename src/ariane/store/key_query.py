@@ -10,10 +10,11 @@ from typing import NamedTuple
 
 from ariane.errors import ProtocolError
 from ariane.kernels.key_hashes import key_hash, parse_keys
+from ariane.kernels.scanned_record import NotARecord
 from ariane.store.deletions import Deletions
 from ariane.store.index import KeyIndex
 from ariane.store.index_file import IndexEntry, IndexFile
-from ariane.store.record_scanner import NotARecord, read_record
+from ariane.store.record_scanner import read_record
 from ariane.store.segments import Segments
 
 BYTES_MAX = 8 << 20  # of one response; a frame may have 16 MiB

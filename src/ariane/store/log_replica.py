@@ -15,6 +15,7 @@ from collections import deque
 
 from ariane.errors import ConfigError, StoreCorrupt, StoreError, StoreFull
 from ariane.kernels.key_hashes import is_indexed
+from ariane.kernels.scanned_record import ScannedRecord
 from ariane.protocol.queue_entry import ENTRY
 from ariane.store import dispatch
 from ariane.store.commit_log import CommitLog
@@ -25,7 +26,7 @@ from ariane.store.delivery_log import is_delivery
 from ariane.store.dispatch import Arrival, PendingEntry
 from ariane.store.files import write_error
 from ariane.store.index_builder import IndexBuilder, to_keyed
-from ariane.store.record_scanner import RecordScanner, ScannedRecord, compute_tags_code
+from ariane.store.record_scanner import RecordScanner, compute_tags_code
 
 BATCH_RECORDS = 20_000  # records per write of queue entries
 RECEIVED_MAX = 200_000  # received records without queue entries; beyond, no bytes are taken
@@ -155,7 +156,7 @@ class Replica:
             record = received[0]
             queue = None
             if dispatch.has_entry(record.sys_flag) and not self._deletions.covers(record):
-                fault, queue = self._queues.queue_for_record(record)
+                fault, queue = self._queues.queue_for_record(record.topic, record.queue_id)
                 if queue is None:
                     raise StoreError(f"The master's record at {record.offset} has no queue: {fault}")
                 if record.queue_offset != queue.next_offset:
@@ -179,7 +180,7 @@ class Replica:
 
     def _align_queue(self, record: ScannedRecord) -> None:
         """Move the end of a record's queue to its number: the master deleted and created its topic, or removed older entries."""
-        fault, queue = self._queues.queue_for_record(record)
+        fault, queue = self._queues.queue_for_record(record.topic, record.queue_id)
         try:
             fault = (
                 dispatch.align_queue_end(queue, record, compute_tags_code(record, self._delays_ms))

@@ -13,11 +13,12 @@ Synchronous and used by one thread, except `FlushRound.run`, which a worker thre
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import StoreError, StoreFull
+from ariane.kernels.scanned_record import NotARecord
 from ariane.kernels.send_turn import LogEnd, SendRun
 from ariane.model.topic import TopicDeletion
 from ariane.protocol.queue_entry import ENTRY
@@ -29,7 +30,7 @@ from ariane.store.files import Disk, OpenFiles, SystemDisk, open_error
 from ariane.store.flush import FlushPostponed, FlushRound
 from ariane.store.log_replica import Replica, ReplicationSource
 from ariane.store.record_appender import RecordAppender
-from ariane.store.record_scanner import NotARecord, RecordScanner, ScannedRecord, read_record
+from ariane.store.record_scanner import read_record
 from ariane.store.recovered_state import RecoveredState, recover_store
 from ariane.store.recovery import RecoveryReport
 from ariane.store.removed_files import RemovedFiles
@@ -290,11 +291,6 @@ class MessageStore:
             return read_record(self._log.segments, offset)[1]
         except NotARecord:
             return None
-
-    def scan_records(self, start: int, stop: int) -> Iterator[ScannedRecord]:
-        """Yield the records of the log from `start`, a record boundary, up to `stop`; corrupt ranges are skipped."""
-        start = max(start, self._log.start)
-        return iter(RecordScanner(self._log.segments, start, stop, check_crc=False, min_store_ms=0, all_written=True))
 
     def read_queue_record(self, topic: str, queue_id: int, number: int) -> bytes | None:
         """Return the record of a queue entry; None if the entry does not exist, or its record is removed or corrupt."""

@@ -19,49 +19,42 @@ from ariane.protocol.record import I32, SYS_FLAG_AT
 from ariane.store.consume_queues import ConsumeQueues
 from ariane.store.deletions import Deletions
 from ariane.store.delivery_log import collect_deliveries
-from ariane.store.dispatch import DispatchResult, RejectedRecord, dispatch_records
+from ariane.store.dispatch import DispatchResult, RejectedRecord, dispatch_runs
 from ariane.store.files import OpenFiles
 from ariane.store.queue_numbering import NumberingRestarts
-from ariane.store.record_scanner import CorruptRange
-from ariane.store.recovery import RecoveryReport, iter_records_to_dispatch
+from ariane.store.recovery import LogRecovery, RecoveryPlan
 from ariane.store.segments import Segments
 
 
 def rebuild_queues(
-    log: Segments,
-    queues: ConsumeQueues,
-    recovered: RecoveryReport,
-    *,
-    delays_ms: Sequence[int],
-    deletions: Deletions,
-) -> tuple[DispatchResult, Iterable[int], list[CorruptRange]]:
-    """Add the missing queue entries.
+    log: LogRecovery, queues: ConsumeQueues, *, delays_ms: Sequence[int], deletions: Deletions
+) -> tuple[DispatchResult, Iterable[int]]:
+    """Recover the log, and add the missing queue entries on the way.
 
     Returns:
         Rejected records and lost entries; the offsets of the delayed messages that the other records deliver (a rejected
-        delivery is repeated, or its message would be lost); all corrupt ranges of the log, those of `recovered` first.
+        delivery is repeated, or its message would be lost).
     """
-    corrupt = list(recovered.corrupt_ranges)
     delivered: dict[int, int] = {}
-    records = collect_deliveries(iter_records_to_dispatch(log, recovered, corrupt), delivered)
-    dispatched = dispatch_records(records, queues, delays_ms, corrupt, recovered=recovered, deletions=deletions)
+    runs = collect_deliveries(log.runs(), delivered)
+    dispatched = dispatch_runs(runs, queues, delays_ms, log.corrupt_ranges, plan=log.plan, deletions=deletions)
     for rejected in dispatched.rejected:
         delivered.pop(rejected.record.offset, None)
-    return dispatched, delivered.values(), corrupt
+    return dispatched, delivered.values()
 
 
 def withdraw_rejected(
-    files: OpenFiles, log: Segments, refused: Sequence[RejectedRecord], recovered: RecoveryReport
+    files: OpenFiles, log: Segments, refused: Sequence[RejectedRecord], plan: RecoveryPlan
 ) -> list[str]:
     """Withdraw the rejected records that a torn write can have left, durably; return a line for each rejected record.
 
-    Records below `recovered.read_from` were flushed as they are, and those of a log that Java or a master wrote stay as they are.
+    Records below `plan.read_from` were flushed as they are, and those of a log that Java or a master wrote stay as they are.
     """
     notes: list[str] = []
     paths: set[str] = set()
     for rejected in refused:
         record = rejected.record
-        if recovered.restarts is not NumberingRestarts.NEVER or record.offset < recovered.read_from:
+        if plan.restarts is not NumberingRestarts.NEVER or record.offset < plan.read_from:
             notes.append(str(rejected))
             continue
         sys_flag = record.sys_flag & ~TRANSACTION_MASK | TRANSACTION_ROLLBACK

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ariane.errors import ProtocolError, StoreError
+from ariane.kernels.scanned_record import NotARecord
 from ariane.protocol.queue_entry import BLANK_SIZE, ENTRY, ENTRY_SIZE, LOST_CODE
 from ariane.protocol.record import Record, decode
 from ariane.store import corrupt_ranges
 from ariane.store.check_report import inspect_files
 from ariane.store.files import Disk, OpenFiles, ReadOnlyDisk
-from ariane.store.record_scanner import NotARecord, RecordScanner, read_record
+from ariane.store.record_scanner import RecordScanner, read_record
 from ariane.store.segments import Segments
 
 FOREVER = (1 << 63) - 1

@@ -10,17 +10,18 @@ the file) and does not copy the body. [CommitLog.checkMessageAndReturnSize]
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
-from ariane.model.hashes import java_hash
-from ariane.model.message import BORN_HOST_V6, DELAY, STORE_HOST_V6, TAGS, TIMER_CANCELS, TIMER_OUT_MS
+from ariane.kernels.implementation import scan_records
+from ariane.kernels.record_runs import LOWEST_MS, LogPlace, RunTimes, ScannedRecords
+from ariane.kernels.scanned_record import NotARecord, ScannedRecord, hash_tags, parse_record
+from ariane.model.message import DELAY, TIMER_CANCELS, TIMER_OUT_MS
 from ariane.model.topic import SCHEDULE_TOPIC, TIMER_TOPIC
 from ariane.protocol import properties as properties_text
+from ariane.protocol.queue_entry import ENTRY
 from ariane.protocol.record import (
     BODY_LENGTH_SIZE,
-    BODY_SIZE_AT,
     FILLER_MAGIC,
     FILLER_SIZE,
     FIXED_SIZE,
@@ -28,18 +29,14 @@ from ariane.protocol.record import (
     HEAD_MAX,
     I16,
     I32,
-    I64,
     MAGIC,
     MAGIC_AT,
-    PREPARED_OFFSET_AT,
     PROPERTIES_LENGTH_SIZE,
     SIZE_AND_MAGIC,
-    STORE_MS_AT,
     TAIL_SIZE,
     TOPIC_LENGTH_SIZE,
-    V6_EXTRA,
     body_size_at,
-)  # fmt: skip
+)
 from ariane.store.segments import Segments
 
 CHUNK_BYTES = 1 << 20  # bytes per read of a scan
@@ -47,80 +44,13 @@ FIRST_SEARCH_BYTES = (
     4096  # bytes per read of a search, at first: corrupt ranges are mostly short, and there may be many
 )
 SMALL_READ_BYTES = 1024  # bytes read for a single record: most records are not longer
-_BEFORE_BODY = BODY_SIZE_AT - PREPARED_OFFSET_AT  # distance from the prepared offset to the length of the body
 _ANY_MAGIC = re.compile(b"|".join(re.escape(I32.pack(magic)) for magic in (MAGIC, FILLER_MAGIC)))
 _SCHEDULE = SCHEDULE_TOPIC.encode()
 _TIMER = TIMER_TOPIC.encode()
-_TAGS = f"{TAGS}{properties_text.NAME_END}".encode()
+DELAY_TOPICS = frozenset((_SCHEDULE, _TIMER))  # tags codes of their entries depend on more than the tags
 
-
-class ScannedRecord(NamedTuple):
-    """A record's position and the fields that its consume queue entry needs."""
-
-    offset: int  # in the commit log
-    size: int  # bytes of the whole record
-    topic: bytes  # undecoded: most scans only compare it
-    queue_id: int  # within the topic
-    queue_offset: int  # number of its entry
-    sys_flag: int  # transaction bits decide whether it gets an entry
-    store_ms: int  # by the broker's clock
-    properties: bytes  # undecoded
-    prepared_offset: int = 0  # of the half message, for the record of a decided transaction
-
-    @property
-    def end(self) -> int:
-        return self.offset + self.size
-
-
-class NotARecord(Exception):
-    """The bytes at an offset are not a record; the message says why. Stays inside the store."""
-
-
-def parse_record(data: bytes, position: int, offset: int, room: int, *, check_crc: bool) -> ScannedRecord:
-    """Return the record at `data[at:]`.
-
-    Args:
-        offset: commit log offset of `data[at]`.
-        room: bytes left in the log file from `offset` on.
-        check_crc: verify the body's checksum, and that the properties were written completely.
-
-    Raises:
-        NotARecord: the bytes are not a record of this offset.
-    """
-    if len(data) - position < FIXED_SIZE:
-        raise NotARecord(f"{len(data) - position} bytes are left, a record has at least {FIXED_SIZE}")
-    size, magic, crc, queue_id, _, queue_offset, own_offset, sys_flag, _ = HEAD.unpack_from(data, position)
-    if magic != MAGIC:
-        raise NotARecord(f"magic {magic & 0xFFFFFFFF:#x} instead of {MAGIC & 0xFFFFFFFF:#x}")
-    if own_offset != offset:
-        raise NotARecord(f"the record names offset {own_offset}")
-    extra = V6_EXTRA if sys_flag & BORN_HOST_V6 else 0
-    store_ms_at = STORE_MS_AT + extra
-    size_at = BODY_SIZE_AT + extra + (V6_EXTRA if sys_flag & STORE_HOST_V6 else 0)  # length of the body
-    body_at = size_at + BODY_LENGTH_SIZE
-    if size < body_at + TAIL_SIZE or size + FILLER_SIZE > room or position + size > len(data):
-        raise NotARecord(f"a size of {size} bytes does not fit")
-    (store_ms,) = I64.unpack_from(data, position + store_ms_at)
-    (body_size,) = I32.unpack_from(data, position + size_at)
-    topic_at = body_at + body_size
-    if body_size < 0 or topic_at + TAIL_SIZE > size:
-        raise NotARecord(f"a body of {body_size} bytes does not fit into {size}")
-    properties_at = topic_at + TOPIC_LENGTH_SIZE + data[position + topic_at]
-    text_at = properties_at + PROPERTIES_LENGTH_SIZE
-    if text_at > size:
-        raise NotARecord("the topic does not fit")
-    (properties_size,) = I16.unpack_from(data, position + properties_at)
-    if properties_size < 0 or text_at + properties_size != size:
-        raise NotARecord(f"properties of {properties_size} bytes do not end the record")
-    if check_crc and body_size and crc != zlib.crc32(data[position + body_at : position + topic_at]) & 0x7FFFFFFF:
-        raise NotARecord("the body's CRC is wrong")
-    if check_crc and properties_size and not data[position + size - 1]:
-        # No checksum covers the properties, and their text never ends with a zero: the write was torn in them.
-        raise NotARecord("its properties end with zeros")
-    topic = data[position + topic_at + TOPIC_LENGTH_SIZE : position + properties_at]
-    properties = data[position + text_at : position + size]
-    (prepared_offset,) = I64.unpack_from(data, position + size_at - _BEFORE_BODY)
-    return ScannedRecord(offset, size, topic, queue_id, queue_offset, sys_flag, store_ms, properties, prepared_offset)
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 def read_record(segments: Segments, offset: int) -> tuple[ScannedRecord, bytes]:
@@ -149,6 +79,37 @@ class CorruptRange(NamedTuple):
         return f"{self.size} bytes at {self.offset} are not a record ({self.reason})"
 
 
+class ScannedRun(NamedTuple):
+    """Adjacent records, and the bytes that contain them."""
+
+    scanned: ScannedRecords
+    data: bytes  # contains the records
+    position: int  # of the first record in `data`
+    offset: int  # of the first record in the commit log
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.scanned.size
+
+    def record_at(self, offset: int) -> ScannedRecord:
+        """Return the record of this run at a commit log offset."""
+        room = self.end - offset + FILLER_SIZE
+        return parse_record(self.data, self.position + offset - self.offset, offset, room, check_crc=False)
+
+    def records_of(self, entries: bytes) -> Iterator[ScannedRecord]:
+        """Yield the records of some of the run's entries."""
+        for offset, _, _ in ENTRY.iter_unpack(entries):
+            yield self.record_at(offset)
+
+
+class _Take(Protocol[T_co]):
+    """Returns records at the start of some bytes, see `RecordScanner._scan`; raises NotARecord if none begins there."""
+
+    def __call__(
+        self, data: bytes, position: int, place: LogPlace, *, check_crc: bool
+    ) -> tuple[T_co, int, RunTimes]: ...
+
+
 class RecordScanner:
     """Iterator over the records from `start` on.
 
@@ -161,6 +122,7 @@ class RecordScanner:
             one must not be older than this time or than the record before: such records are leftovers of a log that Java cut
             without clearing it. None: the scan ends at the first corrupt range.
         all_written: everything below `stop` was written, so invalid bytes are a corrupt range whatever follows.
+        hash_keys: runs contain the keys of their records. May be changed between two runs.
     """
 
     def __init__(
@@ -172,11 +134,13 @@ class RecordScanner:
         check_crc: bool,
         min_store_ms: int | None = None,
         all_written: bool = False,
+        hash_keys: bool = False,
     ) -> None:
         # Results: where the scan ended and why, and what it skipped.
         self.end = start
         self.stop_reason = ""
         self.corrupt_ranges: list[CorruptRange] = []
+        self.hash_keys = hash_keys
         self._segments = segments  # files of the log
         self._stop = stop
         self._check_crc = check_crc
@@ -190,6 +154,33 @@ class RecordScanner:
         return self._min_store_ms or 0
 
     def __iter__(self) -> Iterator[ScannedRecord]:
+        return self._scan(self._take_record)
+
+    def runs(self) -> Iterator[ScannedRun]:
+        """Yield the records run by run, with what everything derived from them needs.
+
+        The records before and after a corrupt range are in different runs; `corrupt_ranges` has it when the later one is yielded.
+        """
+        return self._scan(self._take_run)
+
+    def _take_run(
+        self, data: bytes, position: int, place: LogPlace, *, check_crc: bool
+    ) -> tuple[ScannedRun, int, RunTimes]:
+        run = scan_records(data, position, place, check_crc=check_crc, hash_keys=self.hash_keys)
+        if run is None:
+            record = parse_record(data, position, place.offset, place.room, check_crc=check_crc)
+            raise AssertionError(f"no run begins with the record at {record.offset}")
+        return ScannedRun(run, data, position, place.offset), run.size, run.times
+
+    @staticmethod
+    def _take_record(
+        data: bytes, position: int, place: LogPlace, *, check_crc: bool
+    ) -> tuple[ScannedRecord, int, RunTimes]:
+        record = parse_record(data, position, place.offset, place.room, check_crc=check_crc)
+        return record, record.size, RunTimes(record.store_ms, record.store_ms, LOWEST_MS, 0)
+
+    def _scan(self, take: _Take[T]) -> Iterator[T]:
+        """Yield what `take` returns: one record or several, the size of all of them, and their store times."""
         segments, size = self._segments, self._segments.size
         data, position = b"", 0
         offset = self.end
@@ -213,9 +204,13 @@ class RecordScanner:
                 continue
             if record_size > len(data) - position and magic == MAGIC and record_size <= room:
                 data, position = segments.read(offset, max(record_size, CHUNK_BYTES)), 0
+            # After a corrupt range the first record decides alone whether it ends there.
+            until = 1 if skipped else min(self._stop - offset, len(data) - position)
             try:
-                record = parse_record(data, position, offset, room, check_crc=self._check_crc or bool(skipped))
-                if skipped and record.store_ms < (self._min_store_ms or 0):
+                taken, taken_size, times = take(
+                    data, position, LogPlace(offset, room, until), check_crc=self._check_crc or bool(skipped)
+                )
+                if skipped and times.first_ms < (self._min_store_ms or 0):
                     raise NotARecord("it is older than the records before it")
             except NotARecord as error:
                 self.stop_reason = skipped[0].reason if skipped else str(error)
@@ -231,18 +226,18 @@ class RecordScanner:
                     self.corrupt_ranges += skipped
                     self.end = offset
                 continue
-            position += record.size
-            offset += record.size
+            position += taken_size
+            offset += taken_size
             if self._min_store_ms is not None:
                 # The earlier of two neighbours: nothing protects store times, and one damaged time must not age all later records.
-                self._min_store_ms = max(self._min_store_ms, min(before_ms, record.store_ms))
-                before_ms = record.store_ms
+                self._min_store_ms = max(self._min_store_ms, min(before_ms, times.first_ms), times.floor_ms)
+                before_ms = times.last_ms
             if skipped:
                 self.corrupt_ranges += skipped
                 skipped.clear()
                 self.stop_reason = ""
             self.end = offset
-            yield record
+            yield taken
 
     def _find_resume(self, offset: int) -> int | None:
         """Return where the scan can resume after a corrupt offset; None if nothing valid follows."""
@@ -333,15 +328,15 @@ def has_matching_lengths(segments: Segments, offset: int, size: int) -> bool:
     return bool(length >= 0 and properties_at + PROPERTIES_LENGTH_SIZE + length == size)
 
 
-def iter_readable_records(segments: Segments, start: int, stop: int) -> Iterator[ScannedRecord]:
-    """Yield the records between two record boundaries, without checking bodies.
+def iter_readable_runs(segments: Segments, start: int, stop: int) -> Iterator[ScannedRun]:
+    """Yield the records between two record boundaries with their keys, without checking bodies.
 
     After a record that cannot be read, continue with the next file: only there the next boundary is known.
     """
     offset = start
     while offset < stop:
-        walk = RecordScanner(segments, offset, stop, check_crc=False)
-        yield from walk
+        walk = RecordScanner(segments, offset, stop, check_crc=False, hash_keys=True)
+        yield from walk.runs()
         offset = walk.end
         if offset < stop:
             offset = min(offset - offset % segments.size + segments.size, stop)
@@ -363,10 +358,7 @@ def compute_tags_code(record: ScannedRecord, delays_ms: Sequence[int]) -> int:
             return delivery_ms
     if record.topic == _TIMER:
         return compute_timer_tags_code(record.properties.decode("utf-8", "replace"))
-    if _TAGS not in record.properties:
-        return 0
-    tags = properties_text.decode(record.properties.decode("utf-8", "replace")).get(TAGS, "")
-    return java_hash(tags) if tags else 0
+    return hash_tags(record.properties)
 
 
 def compute_timer_tags_code(properties: str) -> int:

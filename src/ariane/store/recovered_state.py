@@ -1,7 +1,8 @@
 """Opens the parts of a store in the order that recovery needs, and returns them as one value.
 
-    list files -> refuse a loss -> mark as running -> recover the log -> remove deleted queues -> rebuild queue entries
-    -> withdraw rejected records -> delayed messages -> key index -> `RecoveredState`
+    list files -> refuse a loss -> mark as running -> plan the recovery -> remove deleted queues
+    -> recover the log and the queue entries in one pass -> withdraw rejected records -> delayed messages -> key index
+    -> `RecoveredState`
 
 No record and no queue entry is removed before `refuse_loss` has passed. `MessageStore` runs what this module opens.
 [DefaultMessageStore.load, recover]
@@ -70,17 +71,19 @@ def recover_store(
     loaded = _load(config, files)
     accepted = recovery.refuse_loss(loaded, accept_loss=config.accept_empty_log)
     mark_running(files, config.root)
-    report = recovery.recover_log(loaded, config)
+    plan = recovery.plan_recovery(loaded, config)
     # Before the rebuild, which would otherwise number new records after those of a deleted topic.
     remove_deleted_queues(loaded.queues, deletions)
-    dispatched, delivered, corrupt = rebuild_queues(
-        loaded.log, loaded.queues, report, delays_ms=config.delays_ms, deletions=deletions
-    )
-    withdrawn = withdraw_rejected(files, loaded.log, dispatched.rejected, report)
+    recovering = recovery.LogRecovery(loaded, config, plan)
+    dispatched, delivered = rebuild_queues(recovering, loaded.queues, delays_ms=config.delays_ms, deletions=deletions)
+    report = recovering.finish()
+    withdrawn = withdraw_rejected(files, loaded.log, dispatched.rejected, plan)
     log = CommitLog(files, loaded.log, report.end, recovery.clamp_last_timestamp(report.last_ms, now_ms()))
     delayed = DelayedMessages(files, config.root, loaded.queues, loaded.log, config.delays_ms)
     repaired = delayed.load(delivered, log.end, delay_positions)
-    index = open_index(loaded, config, log, now_ms, deletions)
+    # A withdrawn record is not indexed.
+    scanned_keys = recovering.scanned_keys if not dispatched.rejected else ()
+    index = open_index(loaded, config, log, now_ms, deletions, scanned_keys)
     notes = [*accepted, *withdrawn, *dispatched.lost_entries, *repaired, *index.notes]
     return RecoveredState(
         files=files,
@@ -90,7 +93,7 @@ def recover_store(
         index=index,
         delayed=delayed,
         deletions=deletions,
-        report=recovery.merge_report(report, corrupt, notes),
+        report=recovery.merge_report(report, recovering.corrupt_ranges, notes),
     )
 
 

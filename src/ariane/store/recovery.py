@@ -20,23 +20,25 @@ before anything is changed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ariane.errors import StoreCorrupt, StoreError
+from ariane.kernels.scanned_record import NotARecord
 from ariane.protocol.record import SIZE_AND_MAGIC
 from ariane.store.checkpoint import REBUILDING, REBUILDING_JAVA, Checkpoint, CheckpointFile
 from ariane.store.consume_queue import ConsumeQueue
 from ariane.store.consume_queues import ConsumeQueues
 from ariane.store.corrupt_ranges import backup_directory, overwrite
 from ariane.store.files import OpenFiles
+from ariane.store.index_file import HashedKeys, ScannedKeys
 from ariane.store.queue_numbering import NumberingRestarts
 from ariane.store.record_scanner import (
     CHUNK_BYTES,
     CorruptRange,
-    NotARecord,
     RecordScanner,
-    ScannedRecord,
+    ScannedRun,
     find_valid_record,
     read_record,
 )
@@ -51,6 +53,7 @@ _LOSS_FIX = (
     "Set storePathCommitLog to the directory that contains the log, mount its disk, or put the files back. To start"
     " without those messages, start the broker once with --accept-empty-log"
 )
+SCANNED_KEYS_MAX = 32 << 20  # bytes of index keys that a start has in memory; those of later records are read again
 CLOCK_SKEW_MAX_MS = 86_400_000  # clocks are hardly ever set back by more than a day; a flipped bit makes years
 
 
@@ -79,10 +82,19 @@ class RecoveryReport(NamedTuple):
     cut_bytes: int  # bytes after `end` that were not zero and were removed
     notes: tuple[str, ...] = ()  # lines to report
     corrupt_ranges: tuple[CorruptRange, ...] = ()  # ranges that were skipped
-    is_rebuild: bool = True  # queues may have been lost, so the first record of a queue may have any number
-    restarts: NumberingRestarts = (
-        NumberingRestarts.LIKELY
-    )  # of topics that were deleted and created again, from `read_from` on
+    commits: Sequence[int] = ()  # offsets of records of committed transactions from `read_from` on
+
+
+class RecoveryPlan(NamedTuple):
+    """How a start recovers the log and the queues, decided before records are read."""
+
+    read_from: int  # the scan of the log begins here
+    dispatch_from: int  # queue entries are dispatched again from here
+    min_store_ms: int | None  # of `RecordScanner`
+    is_rebuild: bool  # queues may have been lost, so the first record of a queue may have any number
+    restarts: NumberingRestarts  # of topics that were deleted and created again, from `read_from` on
+    notes: list[str]  # lines to report
+    is_empty: bool = False  # the log contains no record
 
     def restarts_at(self, offset: int) -> NumberingRestarts:
         """Return which lower numbers restart a queue at this offset of the log.
@@ -117,10 +129,10 @@ def refuse_loss(loaded: LoadedStore, *, accept_loss: bool) -> list[str]:
     return [f"{loss}. The loss was accepted"] if loss else []
 
 
-def recover_log(loaded: LoadedStore, config: StoreConfig) -> RecoveryReport:
-    """Find the end of the log, make it the end on the disk too, and let the queues be opened.
+def plan_recovery(loaded: LoadedStore, config: StoreConfig) -> RecoveryPlan:
+    """Decide from where the log is read, remove what is unusable, and let the queues be opened.
 
-    Call `refuse_loss` first: this function removes and overwrites files.
+    Call `refuse_loss` first: this function removes files.
     """
     log, queues, checkpoint = loaded.log, loaded.queues, loaded.checkpoint.latest
     notes = [f"{reason}: rebuilding the queue from the commit log" for reason in queues.rebuild_reasons]
@@ -132,55 +144,119 @@ def recover_log(loaded: LoadedStore, config: StoreConfig) -> RecoveryReport:
             f" were not removed by the broker; their messages are lost unless the files are put back"
         )
     if _is_blank(log, log.stop):
-        return _recover_empty(loaded, notes)
+        return _plan_empty(loaded, notes)
 
     read_from = _start(log, queues, checkpoint, clean=loaded.clean)
     is_ours = checkpoint.safe_offset is not None
     is_java = not is_ours or checkpoint.queue_files == REBUILDING_JAVA
     rebuilds_all = _prepare_rebuild(loaded, read_from, notes, is_java=is_java)
-    # On a slave the log ends at the first corrupt range: its master sends the bytes again.
-    min_store_ms = None if config.follower else _min_store_ms(log, read_from, checkpoint)
-    scanner = RecordScanner(
-        log, read_from, END_OF_LOG, check_crc=config.check_crc_on_recover, min_store_ms=min_store_ms
-    )
-    newest_ms, overwritten = _scan(loaded.files, log, scanner, backup_directory(config.root))
-    cut_bytes = _cut(loaded.files, log, read_from, scanner.end)
-    if cut_bytes:
-        notes.append(
-            f"Removed {cut_bytes} bytes at {scanner.end}: no valid record follows there ({scanner.stop_reason})"
-        )
     queues.allow_opening(read_from, log.read, trusted=is_ours)
     if not is_ours:
         # Opening clears entries that Java left after the end of a queue, before a checkpoint of ours vouches for them.
         for queue in queues.all():
             _open_queue(queues, queue)
-    return RecoveryReport(
-        clean=loaded.clean,
+    return RecoveryPlan(
         read_from=read_from,
         dispatch_from=log.start if rebuilds_all else read_from,
-        end=scanner.end,
-        last_ms=max(checkpoint.physic_ms, scanner.min_store_ms, newest_ms),
-        stop_reason=scanner.stop_reason,
-        cut_bytes=cut_bytes,
-        notes=(*notes, *overwritten),
-        corrupt_ranges=tuple(scanner.corrupt_ranges),
+        # On a slave the log ends at the first corrupt range: its master sends the bytes again.
+        min_store_ms=None if config.follower else _min_store_ms(log, read_from, checkpoint),
         is_rebuild=rebuilds_all or not is_ours,
         restarts=_restarts(is_java=is_java, is_slave=config.follower),
+        notes=notes,
     )
 
 
-def _recover_empty(loaded: LoadedStore, notes: list[str]) -> RecoveryReport:
-    """Remove all queues of a log without a record, and clear what is left of the log."""
+def _plan_empty(loaded: LoadedStore, notes: list[str]) -> RecoveryPlan:
+    """Remove all queues of a log without a record."""
     log, queues = loaded.log, loaded.queues
     queues.drop_unusable()
     removed = queues.all()
     if removed:
         queues.remove(removed)
         notes.append(f"The commit log is empty: removed {len(removed)} consume queues")
-    if log.bases:
-        _cut(loaded.files, log, log.start, log.start)
     queues.allow_opening(log.start, log.read)
-    return RecoveryReport(loaded.clean, log.start, log.start, log.start, 0, "the log is empty", 0, tuple(notes))
+    return RecoveryPlan(log.start, log.start, None, True, NumberingRestarts.LIKELY, notes, is_empty=True)
+
+
+class LogRecovery:
+    """One pass over the log, which finds its end and reads what the queues lack: take all `runs`, then `finish`."""
+
+    def __init__(self, loaded: LoadedStore, config: StoreConfig, plan: RecoveryPlan) -> None:
+        self.plan = plan  # where the pass begins
+        # Corrupt ranges, those below `read_from` first; complete once all runs were taken.
+        self.corrupt_ranges: list[CorruptRange] = []
+        # Keys for the index, until they take SCANNED_KEYS_MAX bytes.
+        self.scanned_keys: list[ScannedKeys] = []
+        self._key_bytes = 0  # size of the scanned keys
+        self._loaded = loaded  # the files
+        self._damaged_directory = backup_directory(config.root)  # receives former bytes of corrupt ranges
+        # Reads from `read_from` on; its end is that of the log.
+        self._scanner = RecordScanner(
+            loaded.log,
+            plan.read_from,
+            plan.read_from if plan.is_empty else END_OF_LOG,
+            check_crc=config.check_crc_on_recover,
+            min_store_ms=plan.min_store_ms,
+            hash_keys=config.index,
+        )
+        self._newest_ms = 0  # store time of the last record
+        self._overwritten: list[str] = []  # a line for each corrupt range that was found
+        self._commits = array("q")  # see `RecoveryReport.commits`
+
+    def runs(self) -> Iterator[ScannedRun]:
+        """Yield the records whose queue entries must be dispatched again, and overwrite corrupt ranges as they are found.
+
+        Everything below `read_from` was written and checked by former starts. From there on every record is checked in full.
+        """
+        plan, log, scanner = self.plan, self._loaded.log, self._scanner
+        if plan.dispatch_from < plan.read_from:
+            older = RecordScanner(
+                log, plan.dispatch_from, plan.read_from, check_crc=False, min_store_ms=0, all_written=True
+            )
+            yield from older.runs()
+            self.corrupt_ranges += older.corrupt_ranges
+        for run in scanner.runs():
+            self._newest_ms = run.scanned.times.last_ms
+            self._commits.extend(run.scanned.commits)
+            for corrupt in scanner.corrupt_ranges[len(self._overwritten) :]:
+                store_ms = max(scanner.min_store_ms, 1)
+                self._overwritten.append(overwrite(self._loaded.files, log, corrupt, store_ms, self._damaged_directory))
+            self._add_keys(run)
+            yield run
+        self.corrupt_ranges += scanner.corrupt_ranges
+
+    def _add_keys(self, run: ScannedRun) -> None:
+        if self._scanner.hash_keys:
+            keys = HashedKeys(run.scanned.keys, run.scanned.key_times)
+            self.scanned_keys.append(ScannedKeys(run.offset, run.end, keys))
+            self._key_bytes += len(keys.keys)
+            self._scanner.hash_keys = self._key_bytes < SCANNED_KEYS_MAX
+
+    def finish(self) -> RecoveryReport:
+        """Make the end of the log its end on the disk, too."""
+        loaded, plan, scanner = self._loaded, self.plan, self._scanner
+        notes, cut_bytes = list(plan.notes), 0
+        if loaded.log.bases:
+            cut_bytes = _cut(loaded.files, loaded.log, plan.read_from, scanner.end)
+        if plan.is_empty:
+            cut_bytes = 0  # what is left of a log without a record
+        elif cut_bytes:
+            notes.append(
+                f"Removed {cut_bytes} bytes at {scanner.end}: no valid record follows there ({scanner.stop_reason})"
+            )
+        checkpoint_ms = 0 if plan.is_empty else loaded.checkpoint.latest.physic_ms
+        return RecoveryReport(
+            clean=loaded.clean,
+            read_from=plan.read_from,
+            dispatch_from=plan.dispatch_from,
+            end=scanner.end,
+            last_ms=max(checkpoint_ms, scanner.min_store_ms, self._newest_ms),
+            stop_reason="the log is empty" if plan.is_empty else scanner.stop_reason,
+            cut_bytes=cut_bytes,
+            notes=(*notes, *self._overwritten),
+            corrupt_ranges=tuple(scanner.corrupt_ranges),
+            commits=self._commits,
+        )
 
 
 def _prepare_rebuild(loaded: LoadedStore, read_from: int, notes: list[str], *, is_java: bool) -> bool:
@@ -205,41 +281,10 @@ def _prepare_rebuild(loaded: LoadedStore, read_from: int, notes: list[str], *, i
     return rebuilds_all
 
 
-def _scan(files: OpenFiles, log: Segments, scanner: RecordScanner, damaged_directory: str) -> tuple[int, list[str]]:
-    """Scan to the end of the log, and overwrite corrupt ranges as they are found.
-
-    Returns:
-        Store time of the last record, and a line for each corrupt range.
-    """
-    notes: list[str] = []
-    newest_ms = 0
-    for record in scanner:
-        newest_ms = record.store_ms
-        for corrupt in scanner.corrupt_ranges[len(notes) :]:
-            notes.append(overwrite(files, log, corrupt, max(scanner.min_store_ms, 1), damaged_directory))
-    return newest_ms, notes
-
-
 def _restarts(*, is_java: bool, is_slave: bool) -> NumberingRestarts:
     if is_java:
         return NumberingRestarts.LIKELY
     return NumberingRestarts.CONFIRMED if is_slave else NumberingRestarts.NEVER
-
-
-def iter_records_to_dispatch(
-    log: Segments, recovered: RecoveryReport, corrupt: list[CorruptRange]
-) -> Iterator[ScannedRecord]:
-    """Yield the records whose queue entries must be dispatched again, and add the corrupt ranges below `read_from`.
-
-    Everything below the end was written, and the records that the recovery scanned were checked in full.
-    """
-    if recovered.dispatch_from < recovered.read_from:
-        scanner = RecordScanner(
-            log, recovered.dispatch_from, recovered.read_from, check_crc=False, min_store_ms=0, all_written=True
-        )
-        yield from scanner
-        corrupt += scanner.corrupt_ranges
-    yield from RecordScanner(log, recovered.read_from, recovered.end, check_crc=False, min_store_ms=0, all_written=True)
 
 
 def merge_report(recovered: RecoveryReport, corrupt: list[CorruptRange], notes: list[str]) -> RecoveryReport:

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ariane.errors import ProtocolError, StoreError
+from ariane.kernels.scanned_record import parse_record
 from ariane.model.message import TRANSACTION_ROLLBACK
 from ariane.spark.records import arrow_decoder, bodies
 from ariane.spark.store import commit_log
@@ -27,7 +28,6 @@ from ariane.spark.store.commit_log import LogDamage, RecordRun, StoredLog
 from ariane.spark.store.store_options import StoreOptions
 from ariane.store import corrupt_ranges
 from ariane.store.files import OpenFiles, ReadOnlyDisk
-from ariane.store.record_scanner import parse_record
 from ariane.store.segments import NAME_DIGITS, Segments
 
 # Rows in an Arrow batch: enough to amortise its overhead, few enough for the processor's cache.
