@@ -162,6 +162,17 @@ class MessageRefused(ArianeError):
     """The message cannot be sent as it is; the text says what to change."""
 
 
+class HalfMessageLate(ArianeError):
+    """A half message was stored, but its flush or replication was late. It is rolled back, and the transaction must not run."""
+
+    def __init__(self, message_id: str, status: str) -> None:
+        super().__init__(
+            f"half message {message_id} was stored with {status} and rolled back: send it again once the broker keeps up"
+        )
+        self.message_id = message_id
+        self.status = status
+
+
 class FilterError(ArianeError):
     """The SQL92 expression is invalid. The text marks the position, which counts characters from 0."""
 

@@ -31,7 +31,7 @@ PROGRAMS = {"guide": BLOCKS[0], "README": examples(ROOT / "README.md")[0]}
 LAST_LINES = {
     "await consumer.commit()": r"[1-9]\d*",
     "print(steps)": re.escape("[b'created', b'paid', b'shipped']"),
-    "send_in_transaction": "COMMIT",
+    "producer.transaction(": "COMMIT",
     "print(attempts)": re.escape("[0, 1]"),
     "print(reply.body)": re.escape("b'PING'"),
     "print(producer.trace.sent": "1 0",

@@ -125,6 +125,37 @@ def test_a_commit_is_delivered_once_and_a_rollback_never(tmp_path: Path) -> None
     run(work())
 
 
+def test_a_block_commits_unless_it_raises_or_rolls_back(tmp_path: Path) -> None:
+    async def work() -> None:
+        inbox, ends = Inbox(), []
+        async with (
+            cluster(tmp_path) as servers,
+            TransactionProducer(
+                servers.namesrv, "P", check=always(LocalState.UNKNOWN), end_hooks=[ends.append]
+            ) as producer,
+            PushConsumer(servers.namesrv, "C", {"T": "*"}, inbox, start="first", settings=FAST),
+        ):
+            async with producer.transaction("T", b"paid", keys=["K"]) as transaction:
+                paid_id = transaction.id
+            async with producer.transaction("T", b"refused") as transaction:
+                transaction.rollback()
+            with pytest.raises(ZeroDivisionError):
+                async with producer.transaction("T", b"raises"):
+                    _ = 1 / 0
+            with pytest.raises(ZeroDivisionError):
+                async with producer.transaction("T", b"refused and raises") as transaction:
+                    transaction.rollback()
+                    _ = 1 / 0
+            async with producer.transaction(text(b"later")) as transaction:
+                transaction.leave_open()
+            await until(lambda: len(inbox.messages) == 1)
+            assert (inbox.messages[0].message_id, inbox.messages[0].keys) == (paid_id, ("K",))
+            commit, rollback, unknown = LocalState.COMMIT, LocalState.ROLLBACK, LocalState.UNKNOWN
+            assert [event.state for event in ends] == [commit, rollback, unknown, rollback, unknown]
+
+    run(work())
+
+
 def test_undecided_transactions_are_checked_until_they_are_decided(tmp_path: Path) -> None:
     checks: Counter[bytes] = Counter()
 

@@ -12,7 +12,7 @@ from ariane.client import send_codec
 from ariane.client.settings import ProducerSettings
 from ariane.errors import ConnectionLost, MessageRefused, ReplyError, RequestTimeout
 from ariane.model.message import Message, MessageQueue
-from ariane.protocol import batch, properties
+from ariane.protocol import batch, compression, properties
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import decode_header, encode_header
@@ -205,6 +205,27 @@ def test_a_delivery_time_in_another_unit_is_rejected(deliver_at_ms, said):
 def test_a_delivery_time_in_ms_is_accepted(deliver_at_ms):
     text = send_codec.prepare(plain(deliver_at_ms=deliver_at_ms), "ID", SETTINGS).properties
     assert properties.decode(text).get("TIMER_DELIVER_MS") == (str(deliver_at_ms) if deliver_at_ms else None)
+
+
+def test_messages_are_split_into_batches_that_fit():
+    settings = ProducerSettings(message_max=4_000)
+    messages = [
+        plain(body=b"x" * size, message_id=f"ID{index}") for index, size in enumerate((900, 900, 3_800, 10, 10))
+    ]
+    parts = send_codec.split_batch(messages, lambda: "made", settings)
+    assert [[message.message_id for message in part] for part in parts] == [["ID0", "ID1"], ["ID2"], ["ID3", "ID4"]]
+    assert send_codec.split_batch([], lambda: "made", settings) == []
+    with pytest.raises(MessageRefused, match="expected one topic per batch"):
+        send_codec.split_batch([plain(), Message(topic="other", body=b"x")], lambda: "made", settings)
+
+
+@pytest.mark.parametrize("algorithm", ["zlib", "lz4", "zstd"])
+def test_a_large_body_is_compressed_as_the_settings_say(algorithm):
+    body = b"large" * 2_000
+    prepared = send_codec.prepare(plain(body=body), "ID", ProducerSettings(compression=algorithm))
+    assert len(prepared.body) < 200
+    assert prepared.sys_flag == {"zlib": 0x301, "lz4": 0x101, "zstd": 0x201}[algorithm]
+    assert compression.decompress(prepared.body, prepared.sys_flag) == body
 
 
 def test_a_delivery_time_with_a_time_zone_is_sent_in_ms():

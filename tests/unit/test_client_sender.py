@@ -13,6 +13,7 @@ from ariane.client.sender import MessageSender
 from ariane.client.settings import ProducerSettings
 from ariane.errors import ConfigError, ConnectionLost, MessageRefused, ReplyError, RequestTimeout, RouteNotFound
 from ariane.model.message import Message, MessageQueue
+from ariane.protocol import properties
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
 from ariane.testing.clock import FakeClock
@@ -205,11 +206,11 @@ def test_the_send_cost_is_monotonic_if_the_wall_clock_is_set_back():
     assert events[0].cost_ms == 7
 
 
-def producer_play(peers: Script, play):
+def producer_play(peers: Script, play, clock=None, **arguments):
     async def run():
-        client = instance(peers)
+        client = instance(peers, clock)
         peers.answers.setdefault(RequestCode.UNREGISTER_CLIENT, lambda asked: Command(0))
-        async with Producer(client, "g") as producer:
+        async with Producer(client, "g", **arguments) as producer:
             return await play(producer)
 
     return asyncio.run(run())
@@ -218,12 +219,65 @@ def producer_play(peers: Script, play):
 def test_a_value_that_is_not_a_message_is_rejected():
     async def play(producer):
         for send_it in (producer.send, producer.send_one_way, producer.request):
-            with pytest.raises(MessageRefused, match="'hello' is of type str: expected a Message"):
-                await send_it("hello")
+            with pytest.raises(MessageRefused, match="5 is of type int: expected a Message"):
+                await send_it(5)
         with pytest.raises(ConfigError, match="timeout = -1"):
             await producer.request(Message(topic="T", body=b"x"), timeout=-1)
 
     producer_play(script(), play)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fields", "said"),
+    [
+        ((Message(topic="T", body=b"x"), b"y"), {}, "body of a Message are its own"),
+        ((Message(topic="T", body=b"x"),), {"keys": ["k"]}, "keys of a Message are its own"),
+        (("T",), {}, r"no body for topic 'T': give send\('T', b'…'\)"),
+        (("T", "text"), {}, "the body is of type str: encode it to bytes first"),
+        (("T", b"x"), {"keys": "k"}, "give a list of keys"),
+    ],
+)
+def test_arguments_that_do_not_make_a_message_are_rejected(arguments, fields, said):
+    async def play(producer):
+        for send_it in (producer.send, producer.send_one_way, producer.request):
+            with pytest.raises(MessageRefused, match=said):
+                await send_it(*arguments, **fields)
+
+    producer_play(script(), play)
+
+
+def test_a_topic_a_body_and_fields_are_a_message():
+    async def play(producer):
+        await producer.send("T", b"x", keys=["k1", "k2"], tags="a")
+        with pytest.raises(TypeError, match="unknown argument key: a message has tags, keys"):
+            await producer.send("T", b"x", key="k")
+
+    peers = script(STORED)
+    producer_play(peers, play)
+    (request,) = peers.of(SEND)
+    table = properties.decode(request.fields["i"])
+    assert (request.body, table["KEYS"], table["TAGS"]) == (b"x", "k1 k2", "a")
+
+
+def test_a_slow_broker_is_avoided_if_the_producer_wishes_so():
+    clock = FakeClock()
+
+    async def play(producer, sends):
+        for _ in range(sends):
+            await producer.send("T", b"x")
+
+    def answers(slow):
+        def answer(asked):
+            clock.advance(1.0 if slow and asked.addr == "a:1" else 0.001)
+            return STORED
+
+        return Script({RequestCode.GET_ROUTEINFO_BY_TOPIC: name_server({"T": route("a", "b")}), SEND: answer})
+
+    peers = answers(True)
+    producer_play(
+        peers, lambda producer: play(producer, 6), clock=clock, settings=ProducerSettings(avoid_slow_brokers=True)
+    )
+    assert brokers_asked(peers).count("a:1") == 1
 
 
 def test_messages_with_one_order_key_go_to_one_queue():

@@ -311,7 +311,7 @@ def test_bodies_that_expand_beyond_a_batch_are_split_into_several(monkeypatch: p
     data = b"".join(
         record.encode(
             b"T",
-            compression.compress(body),
+            compression.compress(body)[0],
             b"",
             queue_id=3,
             queue_offset=number,

@@ -198,7 +198,7 @@ def flip(root: Path, place: int) -> None:
 def test_invalid_texts_and_bodies_that_do_not_expand_are_damage(tmp_path: Path) -> None:
     store = opened(tmp_path)
     for n in range(20):
-        body = compression.compress(b"packed" * 99)
+        body = compression.compress(b"packed" * 99)[0]
         flag = compression.ZLIB_FLAGS if n % 2 else 0
         body = b"none" if n == 13 else body
         store.put(
@@ -444,7 +444,7 @@ def test_bodies_that_expand_beyond_a_batch_are_split_into_several(
     created = [b"%d" % number * size for number, size in enumerate([400, 1, 400, 900, 100, 1000])]
     store = opened(tmp_path)
     for body in created:
-        packed = compression.compress(body)
+        packed = compression.compress(body)[0]
         store.put(
             RecordDraft(topic="T", queue_id=0, body=packed, born_ms=1, born_host=born, sys_flag=compression.ZLIB_FLAGS)
         )

@@ -25,7 +25,7 @@ from ariane.client.push_consumer import PushConsumer
 from ariane.client.send_codec import SendResult, SendStatus
 from ariane.client.settings import ClientSettings, ConsumerSettings, ProducerSettings, TraceSettings
 from ariane.client.subscriptions import Sql
-from ariane.client.transaction_producer import TransactionProducer, TransactionResult
+from ariane.client.transaction_producer import Transaction, TransactionProducer, TransactionResult
 from ariane.protocol.signing import Credentials
 
 __all__ = [
@@ -49,6 +49,7 @@ __all__ = [
     "SendStatus",
     "Sql",
     "TraceSettings",
+    "Transaction",
     "TransactionEnd",
     "TransactionProducer",
     "TransactionResult",

@@ -11,15 +11,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack, overload
 
 from ariane.client import request_reply, send_codec, validation
 from ariane.client.client_instance import ClientInstance
 from ariane.client.hooks import SendHook
+from ariane.client.message_arguments import MessageFields, message_of
 from ariane.client.send_codec import SendResult
 from ariane.client.sender import MessageSender
 from ariane.client.settings import ClientSettings, ProducerSettings, TraceSettings
@@ -103,13 +104,40 @@ class Producer:
     ) -> None:
         await self._open.aclose()
 
+    @overload
     async def send(
         self,
         message: Message,
+        /,
         *,
         queue: MessageQueue | None = None,
         order_key: str | None = None,
         selector: QueueSelector | None = None,
+    ) -> SendResult: ...
+
+    @overload
+    async def send(
+        self,
+        topic: str,
+        body: bytes,
+        /,
+        *,
+        queue: MessageQueue | None = None,
+        order_key: str | None = None,
+        selector: QueueSelector | None = None,
+        **fields: Unpack[MessageFields],
+    ) -> SendResult: ...
+
+    async def send(
+        self,
+        message: Message | str,
+        body: bytes | None = None,
+        /,
+        *,
+        queue: MessageQueue | None = None,
+        order_key: str | None = None,
+        selector: QueueSelector | None = None,
+        **fields: Unpack[MessageFields],
     ) -> SendResult:
         """Send a message and wait until the broker has stored it.
 
@@ -117,10 +145,12 @@ class Producer:
         awaited before the next.
 
         Args:
-            message: The message.
+            message: The message, or the name of its topic.
+            body: Body of the message, if `message` is the name of a topic.
             queue: Queue to send to.
             order_key: Key whose hash selects the queue.
             selector: Function of the topic's queues and the message that returns one of the queues.
+            fields: Further fields of `Message`, if `message` is the name of a topic: `keys`, `tags`, `delay`, …
 
         With any of `queue`, `order_key` and `selector` there is one attempt, otherwise `1 + settings.retries`.
 
@@ -135,10 +165,10 @@ class Producer:
             RequestTimeout, ConnectionLost, ReplyError: not acknowledged after all attempts; the message may be stored.
 
         Example:
-            result = await producer.send(Message(topic="orders", body=b"paid"), order_key="ORDER-17")
+            result = await producer.send("orders", b"paid", keys=["ORDER-17"], order_key="ORDER-17")
         """
         sender = self._running()
-        with self._telemetry.sending(self.group, (message,)) as span:
+        with self._telemetry.sending(self.group, (message_of(message, body, fields),)) as span:
             (message,) = span.messages
             prepared = self._prepare(message)
             if queue is None and (order_key is not None or selector is not None):
@@ -175,12 +205,49 @@ class Producer:
             span.on_result(result)
         return result
 
-    async def send_one_way(self, message: Message, *, queue: MessageQueue | None = None) -> None:
+    async def send_batches(
+        self, messages: Sequence[Message], *, queue: MessageQueue | None = None, order_key: str | None = None
+    ) -> AsyncIterator[SendResult]:
+        """Send messages of one topic in as few batches as `message_max` allows, in their order, one batch after another.
+
+        Each batch is stored as `send_batch` says, and its result is yielded before the next one is sent. So the program knows
+        what is stored when a later batch fails.
+
+        Args:
+            messages: Messages of the same topic, without delays.
+            queue: Queue to send to.
+            order_key: Key whose hash selects the queue.
+
+        Yields:
+            The result of each batch, as `send_batch` returns it.
+
+        Raises:
+            The errors of `send_batch`. Nothing is sent if one of the messages cannot be.
+
+        Example:
+            async for result in producer.send_batches(messages):
+                print(result.queue_offset, result.message_id)
+        """
+        self._running()
+        for batch in send_codec.split_batch(messages, self._instance.new_message_id, self._settings):
+            yield await self.send_batch(batch, queue=queue, order_key=order_key)
+
+    async def send_one_way(
+        self,
+        message: Message | str,
+        body: bytes | None = None,
+        /,
+        *,
+        queue: MessageQueue | None = None,
+        **fields: Unpack[MessageFields],
+    ) -> None:
         """Send a message without waiting for a response; a failure at the broker is not reported.
 
         Args:
-            message: The message.
+            message: The message, or the name of its topic.
+            body: Body of the message, if `message` is the name of a topic.
             queue: Queue to send to; by default the queues take turns.
+            fields: Further fields of `Message`, if `message` is the name of a topic.
 
         Raises:
             ClientClosed: the producer is not open.
@@ -190,7 +257,7 @@ class Producer:
             RequestTimeout: the broker does not read the messages sent before.
         """
         sender = self._running()
-        with self._telemetry.sending(self.group, (message,)) as span:
+        with self._telemetry.sending(self.group, (message_of(message, body, fields),)) as span:
             (message,) = span.messages
             await sender.send_one_way(self._prepare(message), queue)
 
@@ -218,21 +285,26 @@ class Producer:
 
     async def request(
         self,
-        message: Message,
+        message: Message | str,
+        body: bytes | None = None,
+        /,
         *,
         timeout: float | timedelta = REPLY_TIMEOUT_S,
         queue: MessageQueue | None = None,
         order_key: str | None = None,
         selector: QueueSelector | None = None,
+        **fields: Unpack[MessageFields],
     ) -> ReceivedMessage:
         """Send a message and wait for the message that a consumer replies with (`reply`).
 
         Args:
-            message: The request.
+            message: The request, or the name of its topic.
+            body: Body of the request, if `message` is the name of a topic.
             timeout: How long to wait for the reply, in seconds or as a `timedelta`.
             queue: Queue to send to.
             order_key: Key whose hash selects the queue.
             selector: Function of the topic's queues and the message that returns one of the queues.
+            fields: Further fields of `Message`, if `message` is the name of a topic.
 
         Returns:
             The reply.
@@ -244,22 +316,23 @@ class Producer:
             RouteNotFound, ConnectionLost, ReplyError: the request was not acknowledged.
 
         Example:
-            reply = await producer.request(Message(topic="questions", body=b"ping"), timeout=3)
+            reply = await producer.request("questions", b"ping", timeout=3)
         """
         sender, instance = self._running(), self._instance
+        asked = message_of(message, body, fields)
         timeout_s = validation.seconds("timeout", timeout)
         correlation_id = str(uuid.uuid4())
         response = instance.replies.expect(correlation_id)
         try:
             async with asyncio.timeout(timeout_s):
-                with self._telemetry.sending(self.group, (message,)) as span:
-                    (message,) = span.messages
+                with self._telemetry.sending(self.group, (asked,)) as span:
+                    (asked,) = span.messages
                     prepared = request_reply.prepare_request(
-                        self._prepare(message), correlation_id, instance.client_id, round(timeout_s * 1000)
+                        self._prepare(asked), correlation_id, instance.client_id, round(timeout_s * 1000)
                     )
-                    queues = await sender.publish_queues(message.topic)
+                    queues = await sender.publish_queues(asked.topic)
                     if queue is None and (order_key is not None or selector is not None):
-                        queue = self._select_queue(queues, message, order_key, selector)
+                        queue = self._select_queue(queues, asked, order_key, selector)
                     await self._ensure_registered(sender.master_addresses([queue] if queue else queues))
                     try:
                         span.on_result(await sender.send(prepared, queue))
@@ -269,7 +342,7 @@ class Producer:
                             raise
                 return await response
         except TimeoutError:
-            raise RequestTimeout(f"a consumer of {message.topic}", timeout_s * 1000) from None
+            raise RequestTimeout(f"a consumer of {asked.topic}", timeout_s * 1000) from None
         finally:
             instance.replies.forget(correlation_id)
 

@@ -109,7 +109,7 @@ def copy_to_retry(message: ReceivedMessage, group: str, max_times: int, settings
     if is_unreadable(message):
         sys_flag = message.sys_flag & (names.COMPRESSED | names.COMPRESSION_MASK)
     elif len(body) >= settings.compress_from:
-        body, sys_flag = compression.compress(body), compression.ZLIB_FLAGS
+        body, sys_flag = compression.compress(body, settings.compression)
     return PreparedMessage(
         topic=retry_topic(group),
         body=body,

@@ -117,7 +117,7 @@ def prepare(message: Message, message_id: str, settings: ProducerSettings) -> Pr
     _check_topic(message.topic)
     sys_flag = 0
     if len(body) >= settings.compress_from:
-        body, sys_flag = compression.compress(body), compression.ZLIB_FLAGS
+        body, sys_flag = compression.compress(body, settings.compression)
     text = _property_text(message, message_id)
     return PreparedMessage(
         topic=message.topic,
@@ -176,6 +176,33 @@ def prepare_batch(
         messages=tuple(messages),
         ids=ids,
     )
+
+
+def split_batch(
+    messages: Sequence[Message], make_id: Callable[[], str], settings: ProducerSettings
+) -> list[list[Message]]:
+    """Split messages into batches of at most `message_max` bytes, in their order.
+
+    Returns:
+        The messages with ids, so that a second attempt of the program can be recognized.
+
+    Raises:
+        MessageRefused: a message cannot be sent in a batch.
+    """
+    parts: list[list[Message]] = []
+    room = 0
+    for message in messages:
+        _check_class(message)
+        named = msgspec.structs.replace(message, message_id=message.message_id or make_id())
+        size = len(prepare_batch([named], make_id, settings).body) + ADDED_MAX
+        if not parts or size > room:
+            parts.append([])
+            room = settings.message_max
+        parts[-1].append(named)
+        room -= size
+    for part in parts:
+        prepare_batch(part, make_id, settings)  # refuses messages that do not go together, before any is sent
+    return parts
 
 
 def with_properties(message: PreparedMessage, added: Mapping[str, str]) -> PreparedMessage:
@@ -284,6 +311,7 @@ def _check_topic(topic: str) -> None:
 # Fields of a message and their types. Without the check, the text of a wrong value would be sent.
 _TYPES = {"topic": str, "tags": str, "flag": int, "wait_stored": bool, "message_id": str}
 FLAG_MAX = 2**31
+ADDED_MAX = 256  # bytes of properties that telemetry may add to a message of a batch
 LEVEL_MAX = 2**31 - 1  # brokers use their highest level for higher ones
 
 

@@ -17,8 +17,10 @@ from collections.abc import Iterable, Sequence
 
 from ariane.client import hooks as hook_events
 from ariane.client import send_codec
+from ariane.client.broker_latencies import BrokerLatencies
 from ariane.client.client_instance import ClientInstance
 from ariane.client.hooks import SendEvent, SendHook
+from ariane.client.in_flight import InFlightBound
 from ariane.client.instants import Instant
 from ariane.client.send_codec import PreparedMessage, SendResult, SendStatus
 from ariane.client.settings import ProducerSettings
@@ -39,8 +41,10 @@ class MessageSender:
         self._group = group  # producer group in the requests
         self.settings = settings  # time limit, retries, template of new topics
         self._hooks = hooks  # called after each attempt that got a response
-        # One slot per send in flight.
-        self._in_flight = asyncio.Semaphore(settings.in_flight_max)
+        # Back-pressure: further sends wait.
+        self._in_flight = InFlightBound(settings.in_flight_max, settings.in_flight_bytes_max)
+        # None: brokers take turns, whatever their latency.
+        self._latencies = BrokerLatencies(instance.clock.monotonic) if settings.avoid_slow_brokers else None
         # Open connections by address: a look-up here is cheaper than in the pool, and every send pays for it.
         self._connections: dict[str, Connection] = {}
         # Producers start at different queues, so that few of them do not load the first queue only.
@@ -68,11 +72,16 @@ class MessageSender:
         Raises:
             ArianeError: the last attempt's error, if none succeeded.
         """
-        async with self._in_flight:
+        size = len(message.body)
+        if not self._in_flight.try_take(size):
+            await self._in_flight.take(size)
+        try:
             deadline = self._instance.clock.monotonic() + self.settings.send_timeout
             if queue is not None:
                 return await self._attempt(message, queue, self.settings.send_timeout * 1000)
             return await self._attempts(message, deadline)
+        finally:
+            self._in_flight.release(size)
 
     async def send_one_way(self, message: PreparedMessage, queue: MessageQueue | None = None) -> None:
         """Send without waiting for a response.
@@ -102,10 +111,10 @@ class MessageSender:
             remaining_ms = (deadline - self._instance.clock.monotonic()) * 1000
             if remaining_ms <= 0:
                 break
-            queue = send_codec.select_queue(queues, self._advance_index(), avoid)
+            queue = self._select_queue(queues, avoid)
             avoid = queue.broker
             try:
-                stored = await self._attempt(message, queue, remaining_ms)
+                stored = await self._timed_attempt(message, queue, remaining_ms)
             except (ConnectionLost, RequestTimeout, ReplyError) as error:
                 if not send_codec.can_retry_elsewhere(error):
                     if late_result is not None:
@@ -119,6 +128,28 @@ class MessageSender:
         if late_result is not None:
             return late_result
         raise last_error or RequestTimeout(f"a broker of {message.topic}", self.settings.send_timeout * 1000)
+
+    def _select_queue(self, queues: Sequence[MessageQueue], avoid: str | None) -> MessageQueue:
+        turn = self._advance_index()
+        if self._latencies is None:
+            return send_codec.select_queue(queues, turn, avoid)
+        return self._latencies.select(queues, turn)
+
+    async def _timed_attempt(self, message: PreparedMessage, queue: MessageQueue, timeout_ms: float) -> SendResult:
+        if self._latencies is None:
+            return await self._attempt(message, queue, timeout_ms)
+        started = self._instance.clock.monotonic()
+        has_failed = True
+        try:
+            stored = await self._attempt(message, queue, timeout_ms)
+            has_failed = False
+            return stored
+        except ReplyError as error:
+            # A broker that refuses this message is not a slow one.
+            has_failed = send_codec.can_retry_elsewhere(error)
+            raise
+        finally:
+            self._latencies.record(queue.broker, self._instance.clock.monotonic() - started, has_failed=has_failed)
 
     async def _attempt(self, message: PreparedMessage, queue: MessageQueue, timeout_ms: float) -> SendResult:
         addr = self._address(queue)

@@ -75,7 +75,9 @@ class ProducerSettings:
     send_timeout: Seconds = Seconds(3, 0.001, 3_600)
     """Time budget of one send over all attempts, starting once it is among the `in_flight_max`."""
     compress_from: Whole = Whole(COMPRESS_MIN_BYTES, 1, 2**31 - 1)
-    """Bodies of at least this many bytes are compressed (zlib); batches are not."""
+    """Bodies of at least this many bytes are compressed; batches are not."""
+    compression: Literal["zlib", "lz4", "zstd"] = "zlib"
+    """Algorithm; every client can read zlib, those of 4.9.4 and 5.x also the others."""
     retries: Whole = Whole(2, 0, 100)
     """Number of further attempts after a failed send, at another broker if possible."""
     retry_not_stored: bool = False
@@ -84,9 +86,16 @@ class ProducerSettings:
     """Maximum size of a body in bytes, before compression; brokers have a limit of their own (maxMessageSize)."""
     in_flight_max: Whole = Whole(4_096, 1, 65_535)
     """Maximum number of sends in flight; further ones wait. Java has no such limit."""
+    in_flight_bytes_max: Whole = Whole(64 * MIB, MIB, 1_024 * MIB)
+    """The same limit in bytes of bodies as sent."""
+    avoid_slow_brokers: bool = False
+    """Whether a broker that failed or took 0.55 s and more is avoided for 30 s to 10 min. [sendLatencyFaultEnable]"""
 
     def __post_init__(self) -> None:
         of_kind("retry_not_stored", self.retry_not_stored, bool)
+        of_kind("avoid_slow_brokers", self.avoid_slow_brokers, bool)
+        if self.compression not in ("zlib", "lz4", "zstd"):
+            raise ConfigError("compression", self.compression, "expected 'zlib', 'lz4' or 'zstd'")
         fault = topic_name_fault(of_kind("create_topic_key", self.create_topic_key, str))
         if fault:
             raise ConfigError("create_topic_key", self.create_topic_key, fault)

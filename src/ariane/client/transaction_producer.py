@@ -3,10 +3,8 @@
     async def check(message): return LocalState.COMMIT if await is_paid(message.message_id) else LocalState.ROLLBACK
 
     async with TransactionProducer("127.0.0.1:9876", "shop", check=check) as producer:
-        async def pay(sent):                            # sent.message_id identifies the transaction, also in `check`
-            await database.pay(order, sent.message_id)
-            return LocalState.COMMIT
-        result = await producer.send_in_transaction(Message(topic="paid", body=b"…"), pay)
+        async with producer.transaction("paid", b"…") as transaction:      # transaction.id is message_id in `check`
+            await database.pay(order, transaction.id)
 
     half message ─→ broker        stored, but not delivered
     execute(sent)                 the application's own work
@@ -23,11 +21,11 @@ import asyncio
 import inspect
 import logging
 import math
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import msgspec
 
@@ -35,11 +33,12 @@ from ariane.client import hooks as hook_events
 from ariane.client import send_codec, validation
 from ariane.client.client_instance import ClientInstance
 from ariane.client.hooks import LocalState, SendHook, TransactionEnd, TransactionEndHook
+from ariane.client.message_arguments import MessageFields, message_of
 from ariane.client.producer import Producer
 from ariane.client.send_codec import PreparedMessage, SendResult, SendStatus
 from ariane.client.settings import ClientSettings, ProducerSettings, TraceSettings
 from ariane.client.telemetry import NO_TELEMETRY, ClientTelemetry
-from ariane.errors import ArianeError, ConnectionLost, MessageRefused, ProtocolError
+from ariane.errors import ArianeError, ConnectionLost, HalfMessageLate, MessageRefused, ProtocolError
 from ariane.model import ids
 from ariane.model import message as names
 from ariane.model.message import Message, MessageQueue, ReceivedMessage
@@ -71,6 +70,32 @@ class TransactionResult(msgspec.Struct, frozen=True, kw_only=True):
     sent: SendResult
     state: LocalState
     error: Exception | None = None
+
+
+class Transaction:
+    """A transaction of `TransactionProducer.transaction`, while its block runs.
+
+    Attributes:
+        sent: The result of the half message; `sent.message_id` identifies the transaction, also in `check`.
+        state: The state that is sent to the broker when the block ends without an exception.
+    """
+
+    def __init__(self, sent: SendResult) -> None:
+        self.sent = sent
+        self.state = LocalState.COMMIT
+
+    @property
+    def id(self) -> str:
+        """Id of the message, the same in `check`."""
+        return self.sent.message_id
+
+    def rollback(self) -> None:
+        """Discard the message when the block ends, however it ends."""
+        self.state = LocalState.ROLLBACK
+
+    def leave_open(self) -> None:
+        """Send no decision: the broker asks `check` later."""
+        self.state = LocalState.UNKNOWN
 
 
 class TransactionProducer(Producer):
@@ -144,6 +169,50 @@ class TransactionProducer(Producer):
     ) -> None:
         await self._open_checks.aclose()
 
+    @asynccontextmanager
+    async def transaction(
+        self,
+        message: Message | str,
+        body: bytes | None = None,
+        /,
+        *,
+        immunity: float | timedelta | None = None,
+        **fields: Unpack[MessageFields],
+    ) -> AsyncIterator[Transaction]:
+        """Send a half message, run the block, and commit.
+
+        If the block raises, the exception leaves it and the transaction stays open: the broker asks `check`, because the
+        application's own work may have been done before the exception. `Transaction.rollback` discards the message.
+
+        Args:
+            message: The message, without a delay; or the name of its topic.
+            body: Body of the message, if `message` is the name of a topic.
+            immunity: How long the broker sends no check, in seconds (rounded up to whole ones) or as a `timedelta`; None: the
+                broker's transactionTimeOut.
+            fields: Further fields of `Message`, if `message` is the name of a topic.
+
+        Raises:
+            HalfMessageLate: the half message was stored with a late flush or replication; it is rolled back.
+            The errors of `send_in_transaction`.
+
+        Example:
+            async with producer.transaction("paid", b"ORDER-17") as transaction:
+                await database.pay(order, transaction.id)
+        """
+        half = message_of(message, body, fields)
+        sent = await self._send_half(half, immunity)
+        if sent.status is not SendStatus.SEND_OK:
+            await self._end_after_execute(half, sent, LocalState.ROLLBACK, None)
+            raise HalfMessageLate(sent.message_id, sent.status.name)
+        transaction = Transaction(sent)
+        try:
+            yield transaction
+        except BaseException as error:
+            state = LocalState.UNKNOWN if transaction.state is LocalState.COMMIT else transaction.state
+            await self._end_after_execute(half, sent, state, error if isinstance(error, Exception) else None)
+            raise
+        await self._end_after_execute(half, sent, transaction.state, None)
+
     async def send_in_transaction(
         self, message: Message, execute: Execute, *, immunity: float | timedelta | None = None
     ) -> TransactionResult:
@@ -174,24 +243,23 @@ class TransactionProducer(Producer):
 
             result = await producer.send_in_transaction(Message(topic="paid", body=b"ORDER-17"), pay)
         """
-        sender = self._running()
-        with self._telemetry.sending(self.group, (message,)) as span:
-            (message,) = span.messages
-            prepared = prepare_half_message(
-                message,
-                send_codec.message_id_of(message, self._instance.new_message_id),
-                self.group,
-                self._settings,
-                immunity,
-            )
-            sent = await sender.send(prepared)
-            span.on_result(sent)
+        sent = await self._send_half(message, immunity)
         # A half message that may be lost with its broker must not be followed by the application's transaction.
         state, error = LocalState.ROLLBACK, None
         if sent.status is SendStatus.SEND_OK:
             state, error = await _local_state(execute, sent, f"the transaction of {sent.message_id}")
         await self._end_after_execute(message, sent, state, error)
         return TransactionResult(sent=sent, state=state, error=error)
+
+    async def _send_half(self, message: Message, immunity: float | timedelta | None) -> SendResult:
+        sender = self._running()
+        with self._telemetry.sending(self.group, (message,)) as span:
+            (half,) = span.messages
+            message_id = send_codec.message_id_of(half, self._instance.new_message_id)
+            prepared = prepare_half_message(half, message_id, self.group, self._settings, immunity)
+            sent = await sender.send(prepared)
+            span.on_result(sent)
+        return sent
 
     async def _end_after_execute(
         self, message: Message, sent: SendResult, state: LocalState, error: Exception | None

@@ -1,7 +1,7 @@
 """Compressed bodies: the algorithm in the sysFlag, and decompression within a bound. [CompressorFactory, CompressionType]
 
 Bits 8 to 10 of the sysFlag, valid with bit 0: 0 and 3 zlib stream, 1 LZ4 frame, 2 ZSTD frame. Producers of 5.x (and of 4.9.4 with
-`rocketmq.message.compressType`) choose the algorithm. Every version of every client can read zlib, so Ariane writes it.
+`rocketmq.message.compressType`) choose the algorithm. Every version of every client can read zlib, so it is the default.
 
 All three are decompressed piece by piece, so that a small body that expands to gigabytes costs no more than the bound. The
 lengths declared in LZ4 and ZSTD frames are not used: the producer controls them.
@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 import zlib
 from collections.abc import Callable
+from typing import Literal
 
 from ariane.errors import ConfigError, ProtocolError
 from ariane.model.message import (
@@ -35,10 +36,46 @@ ZSTD_WINDOW_MAX = (
 
 ZLIB_FLAGS = COMPRESSED | COMPRESSION_ZLIB
 
+Algorithm = Literal["zlib", "lz4", "zstd"]
 
-def compress(body: bytes) -> bytes:
-    """Return `body` as a zlib stream; store it with ZLIB_FLAGS in the sysFlag."""
+
+def compress(body: bytes, algorithm: Algorithm = "zlib") -> tuple[bytes, int]:
+    """Return the compressed body, and the bits of the sysFlag that say so.
+
+    Raises:
+        ConfigError: the algorithm's package is missing.
+    """
+    flags, compressor = _COMPRESSORS[algorithm]
+    try:
+        return compressor(body), COMPRESSED | flags
+    except ModuleNotFoundError as error:
+        package = (error.name or algorithm).partition(".")[0]
+        fix = f"is not installed for {sys.executable}, which compresses with {algorithm}: pip install {package}"
+        raise ConfigError(package, None, fix) from None
+
+
+def _compress_zlib(body: bytes) -> bytes:
     return zlib.compress(body, LEVEL)
+
+
+def _compress_lz4(body: bytes) -> bytes:
+    from lz4.frame import compress
+
+    data: bytes = compress(body)
+    return data
+
+
+def _compress_zstd(body: bytes) -> bytes:
+    import zstandard
+
+    return zstandard.ZstdCompressor().compress(body)
+
+
+_COMPRESSORS: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
+    "zlib": (COMPRESSION_ZLIB, _compress_zlib),
+    "lz4": (COMPRESSION_LZ4, _compress_lz4),
+    "zstd": (COMPRESSION_ZSTD, _compress_zstd),
+}
 
 
 def decompress(body: bytes, sys_flag: int, expanded_max: int = DECOMPRESSED_MAX) -> bytes:

@@ -121,7 +121,7 @@ class Partitioner:
         body: bytes = messages.bodies[row].as_py()
         sys_flag = 0
         if len(body) >= self._options.compression_threshold:
-            body, sys_flag = compression.compress(body), compression.ZLIB_FLAGS
+            body, sys_flag = compression.compress(body)
         properties = messages.properties[row].as_py().decode()
         first_row = self._ids.dedup_id(messages.first_sequence + row)
         return SendRequest(lane, body, properties, 1, False, int(messages.flags[row]), sys_flag, first_row)
