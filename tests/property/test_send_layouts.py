@@ -163,6 +163,15 @@ def test_numbers_out_of_range_do_not_match() -> None:
         assert encode(encoder, frame) == encode(parser, frame)
 
 
+@pytest.mark.parametrize("frame", ONE_OF_EACH)
+def test_other_header_forms_have_no_layout_of_these(frame: bytes) -> None:
+    parser = parsing()
+    for form in (0, 1, 2, 5, 255):
+        other = frame[:4] + bytes((form,)) + frame[5:]
+        encoder = taught(frame, other)
+        assert encode(encoder, other + frame + other) == encode(parser, other + frame + other)
+
+
 def test_properties_that_exceed_a_record_are_left_to_the_handler() -> None:
     encoder = PythonSendEncoder(msgspec.structs.replace(SETTINGS, header_max=2**18))
     assert encode(encoder, send_frame(property_text="x\x01v")).sends == 1

@@ -40,8 +40,12 @@ def is_indexed(sys_flag: int) -> bool:
 def parse_keys(properties: str) -> list[str]:
     """Return the keys in a stored properties text without duplicates, the unique id first."""
     property_values = properties_text.decode(properties)
-    unique, words = property_values.get(UNIQ_KEY, ""), property_values.get(KEYS, "").split(KEY_SEPARATOR)
-    return [key for key in dict.fromkeys((unique, *words)) if key]
+    return split_keys(property_values.get(UNIQ_KEY, ""), property_values.get(KEYS, ""))
+
+
+def split_keys(unique_key: str, words: str) -> list[str]:
+    """Return the keys in the values of UNIQ_KEY and KEYS without duplicates."""
+    return [key for key in dict.fromkeys((unique_key, *words.split(KEY_SEPARATOR))) if key]
 
 
 def key_hash(topic: str, key: str) -> int:
@@ -68,49 +72,40 @@ class KeyHashes:
 
     def hash_values(self, records: Iterable[KeyValues]) -> bytes:
         """Return the same for records whose properties were decoded."""
-        pack, hash_key = INDEX_KEY.pack, self._hash_key
+        pack, topics, starts = INDEX_KEY.pack, self._topics, self._starts
         hashed: list[bytes] = []
         for topic, unique_key, words, offset in records:
-            if unique_key:
-                hashed.append(pack(hash_key(topic, unique_key), offset))
-            if not words:
-                continue
-            if KEY_SEPARATOR in words:
-                others = filter(None, dict.fromkeys(words.split(KEY_SEPARATOR)))
-                hashed += [pack(hash_key(topic, word), offset) for word in others if word != unique_key]
-            elif words != unique_key:
-                hashed.append(pack(hash_key(topic, words), offset))
+            is_single = KEY_SEPARATOR not in words and words != unique_key
+            for key in (unique_key, words) if is_single else split_keys(unique_key, words):
+                try:
+                    start_hash, power = starts[key[:-_TAIL]]
+                    value = topics[topic] * power + start_hash + _HIGH[key[-4:-2]] + _LOW[key[-2:]] & 0xFFFF_FFFF
+                except KeyError:
+                    if key:
+                        hashed.append(pack(self._hash_new(topic, key), offset))
+                    continue
+                if value >= 0x8000_0000:
+                    value = 0x1_0000_0000 - value if value > 0x8000_0000 else 0
+                hashed.append(pack(value, offset))
         return b"".join(hashed)
 
-    def _hash_key(self, topic: str, key: str) -> int:
-        """Return `key_hash`."""
-        try:
-            tail = _HIGH[key[-4:-2]] + _LOW[key[-2:]]
-        except KeyError:  # few keys end otherwise
-            return key_hash(topic, key)
-        topic_hash, start = self._topics.get(topic), self._starts.get(key[:-_TAIL])
-        if topic_hash is None:
-            topic_hash = self._add_topic(topic)
-        if start is None:
-            start = self._add_start(key[:-_TAIL])
-        start_hash, power = start
-        value = topic_hash * power + start_hash + tail & 0xFFFF_FFFF
-        if value < 0x8000_0000:
-            return value
-        return 0x1_0000_0000 - value if value > 0x8000_0000 else 0
+    def _hash_new(self, topic: str, key: str) -> int:
+        """Return `key_hash`; cache what the next keys may have in common with this one."""
+        if key[-2:] in _LOW and key[-4:-2] in _HIGH:
+            self._add_topic(topic)
+            self._add_start(key[:-_TAIL])
+        return key_hash(topic, key)
 
-    def _add_topic(self, topic: str) -> int:
+    def _add_topic(self, topic: str) -> None:
         if len(self._topics) >= CACHED_MAX:
             self._topics.clear()
-        value = self._topics[topic] = string_hash(f"{topic}#")
-        return value
+        self._topics[topic] = string_hash(f"{topic}#")
 
-    def _add_start(self, start: str) -> tuple[int, int]:
+    def _add_start(self, start: str) -> None:
         if len(self._starts) >= CACHED_MAX:
             self._starts.clear()
         units = len(start) if start.isascii() else len(start.encode("utf-16-le", "surrogatepass")) // 2
-        parts = self._starts[start] = (string_hash(start) * 31**_TAIL, pow(31, units + _TAIL, 1 << 32))
-        return parts
+        self._starts[start] = string_hash(start) * 31**_TAIL, pow(31, units + _TAIL, 1 << 32)
 
 
 def _value(properties: str, mark: str, name: str) -> str:

@@ -178,7 +178,7 @@ class _RunBuilder:
         if self._is_indexed:
             self._keys.append((topic, unique_key, words, offset))
         if not layout.is_one_way:
-            self._responses.append(self._writer.single(layout.form, opaque, queue_id, offset, number))
+            self._responses += self._writer.single(layout.form, opaque, queue_id, offset, number)
         return True
 
     def add_parsed(self, send: _Send, messages: list[_Message]) -> bool:

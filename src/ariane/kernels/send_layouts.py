@@ -24,7 +24,7 @@ import msgspec
 
 from ariane.model.message import CLUSTER, KEYS, TAGS, UNIQ_KEY, WAIT
 from ariane.protocol.codes import RequestCode
-from ariane.protocol.frame import BINARY_FORM, PREFIX_SIZE
+from ariane.protocol.frame import BINARY_FORM, JSON_FORM, PREFIX_SIZE
 from ariane.protocol.properties import NAME_END, PAIR_END
 from ariane.protocol.requests.messaging import LONG_NAMES, NAME_MAX, SendMessage
 
@@ -227,7 +227,7 @@ def _escape(text: str) -> str:
 def _json_members(header: str) -> list[_Member]:
     """Return the fields of a JSON header and its opaque, in their order; none if it is not written as usual."""
     match = _match_json(header, HEADER_AT)
-    if match is None:
+    if match is None or ord(header[0]) != JSON_FORM:
         return []
     start, end = match.span(1)
     members = [(f":{member[1]}", *member.span(2)) for member in _iter_members(header, HEADER_AT, start)]

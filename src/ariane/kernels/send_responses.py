@@ -12,6 +12,8 @@ from ariane.protocol.command import RESPONSE
 from ariane.protocol.frame import BINARY_FORM, JSON_FORM, PREFIX
 
 _ID_SIZE = 32  # characters of a message id: host and offset in hexadecimal
+_DIGITS_MAX = 40  # of a queue id, a number in a queue and an opaque together, and one more
+_BEFORE_QUEUE_ID, _BEFORE_NUMBER = '","queueId":"', '","queueOffset":"'
 _I32 = Struct(">i")
 # In a ROCKETMQ header without a remark: positions of opaque, length of the extFields, first of them.
 _OPAQUE_AT, _SIZE_AT, _FIELDS_AT = 5, 17, 21
@@ -21,28 +23,34 @@ class SendResponses:
     """Writes responses as Latin-1 texts, which are formatted faster than bytes."""
 
     def __init__(self, settings: SendSettings) -> None:
-        self._store_host = settings.store_host
+        self._store_host = settings.store_host  # first half of each message id
+        # Fields that all responses have.
         self._fields = {"MSG_REGION": settings.region, "TRACE_ON": "true" if settings.trace_on else "false"}
-        self._json = self._json_template()
+        # A response in JSON: up to the offset, by the count of its digits; from the number to the opaque; the rest.
+        self._json_starts, self._before_opaque, self._after_opaque = self._json_parts()
+        # One in the ROCKETMQ form: a format, and the size of its fields without digits.
         self._binary, self._binary_size = self._binary_template()
 
-    def single(self, form: int, opaque: str, queue_id: str, offset: int, number: int) -> str:
-        """Return the response to one message, stored at `offset` as `number` of its queue.
+    def single(self, form: int, opaque: str, queue_id: str, offset: int, number: int) -> tuple[str, ...]:
+        """Return the response to one message, stored at `offset` as `number` of its queue, in parts.
 
         Args:
             form: JSON or ROCKETMQ header.
             opaque: That of the request as it was written: digits in JSON, else four bytes.
             queue_id: In digits.
         """
-        if form == BINARY_FORM:
-            digits = str(number)
-            size = self._binary_size + len(queue_id) + len(digits)
-            header = self._binary % (
-                opaque, _length(size), offset, _length(len(queue_id)), queue_id, _length(len(digits)), digits
+        digits = str(number)
+        if form == JSON_FORM:
+            start = self._json_starts[len(queue_id) + len(digits) + len(opaque)]
+            return (
+                start, f"{offset:016X}", _BEFORE_QUEUE_ID, queue_id, _BEFORE_NUMBER, digits, self._before_opaque, opaque,
+                self._after_opaque,
             )  # fmt: skip
-        else:
-            header = self._json % (offset, queue_id, number, opaque)
-        return _prefix(form, len(header)) + header
+        size = self._binary_size + len(queue_id) + len(digits)
+        header = self._binary % (
+            opaque, _length(size), offset, _length(len(queue_id)), queue_id, _length(len(digits)), digits
+        )  # fmt: skip
+        return _prefix(form, len(header)), header
 
     def response(self, form: int, opaque: int, queue_id: int, offsets: list[int], number: int) -> str:
         """Return the response to messages that are stored at `offsets`, the first as `number` of their queue."""
@@ -53,13 +61,15 @@ class SendResponses:
         frame = commands.encode(0, opaque=opaque, flag=RESPONSE, fields=self._fields | stored, form=form)
         return b"".join(frame).decode("latin-1")
 
-    def _json_template(self) -> str:
-        """Return a JSON header as a format for offset, queue id, number and opaque."""
-        marks = {"msgId": "", "queueId": "", "queueOffset": ""}
-        header = self._encode(JSON_FORM, 0, marks)[PREFIX.size :].replace("%", "%%")
-        start, _, rest = header.rpartition('"msgId":"","queueId":"","queueOffset":""')
-        stored = f'"msgId":"{self._store_host.hex().upper()}%016X","queueId":"%s","queueOffset":"%d"'
-        return start + stored + rest.replace('"opaque":0', '"opaque":%s')
+    def _json_parts(self) -> tuple[list[str], str, str]:
+        """Return a JSON response up to the offset by the count of its digits, and what is before and after its opaque."""
+        header = self._encode(JSON_FORM, 0, {"msgId": ""})[PREFIX.size :]
+        start, _, end = header.rpartition('"},"flag":')
+        start += self._store_host.hex().upper()
+        before, _, after = f'"}},"flag":{end}'.partition('"opaque":0')
+        before += '"opaque":'
+        size = sum(map(len, (start, _BEFORE_QUEUE_ID, _BEFORE_NUMBER, before, after))) + _ID_SIZE // 2
+        return [_prefix(JSON_FORM, size + count) + start for count in range(_DIGITS_MAX)], before, after
 
     def _binary_template(self) -> tuple[str, int]:
         """Return a ROCKETMQ header as a format for the arguments in `single`, and the size of its fields without digits."""

@@ -21,10 +21,10 @@ constants, bound at import so that hot paths pay nothing for them.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from struct import Struct
 from struct import error as StructError
+from zlib import crc32
 
 import msgspec
 
@@ -72,7 +72,9 @@ IDENTITY = Struct(">ii20xq")  # TOTALSIZE, MAGIC, PHYSICALOFFSET: enough to reco
 HEAD = Struct(">iiiiiqqiq")  # TOTALSIZE to BORNTIMESTAMP: the fields in front of the hosts
 FILLER_SIZE = SIZE_AND_MAGIC.size
 
-_V4 = Struct(">iiiiiqqiq8sq8siqi")  # TOTALSIZE to the length of the body, both hosts IPv4
+_pack_v4 = Struct(">iiiiiqqiq8sq8siqi").pack  # TOTALSIZE to the length of the body, both hosts IPv4
+_pack_i16 = I16.pack
+_BYTE = [bytes((value,)) for value in range(256)]
 _BEFORE_BODY = Struct(">iqi")  # RECONSUMETIMES, PREPAREDOFFSET, length of the body
 
 
@@ -107,7 +109,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 def body_crc(body: bytes) -> int:
     """Return the CRC-32 of `body` with the top bit cleared; 0 for an empty body."""
-    return zlib.crc32(body) & 0x7FFFFFFF
+    return crc32(body) & 0x7FFFFFFF
 
 
 def encode(
@@ -173,12 +175,12 @@ def encode_v4(  # positional arguments and a single pack: called once for every 
 ) -> bytes:
     """Return the bytes of a record with two IPv4 hosts, faster than `encode`."""
     topic_size, body_size, properties_size = len(topic), len(body), len(properties)
-    start = _V4.pack(
-        FIXED_SIZE + body_size + topic_size + properties_size, MAGIC, zlib.crc32(body) & 0x7FFFFFFF, queue_id, flag,
+    start = _pack_v4(
+        FIXED_SIZE + body_size + topic_size + properties_size, MAGIC, crc32(body) & 0x7FFFFFFF, queue_id, flag,
         queue_offset, offset, sys_flag & ~V6_HOSTS, born_ms, born_host, store_ms, store_host, reconsume_times,
         prepared_offset, body_size,
     )  # fmt: skip
-    return b"".join((start, body, bytes((topic_size,)), topic, I16.pack(properties_size), properties))
+    return b"".join((start, body, _BYTE[topic_size], topic, _pack_i16(properties_size), properties))
 
 
 def decode(data: bytes | memoryview, position: int = 0) -> Record:
