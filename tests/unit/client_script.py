@@ -10,6 +10,8 @@ from typing import NamedTuple
 import msgspec
 
 from ariane.client.client_instance import ClientInstance
+from ariane.client.consume_events import ConsumeEvents
+from ariane.client.delivery import DeliveryServices
 from ariane.client.fetcher import FetchContext
 from ariane.client.group_options import GroupOptions
 from ariane.client.listener_invoker import ListenerInvoker
@@ -17,6 +19,7 @@ from ariane.client.offset_store import OffsetStore
 from ariane.client.rates import ConsumeRates
 from ariane.client.route_cache import RouteCache
 from ariane.client.settings import ConsumerSettings
+from ariane.client.telemetry import NO_TELEMETRY
 from ariane.errors import ReplyError
 from ariane.model.message import MessageQueue, ReceivedMessage
 from ariane.protocol import fastjson
@@ -144,7 +147,8 @@ def invoker(listener, hooks=(), *, clock=None, is_orderly: bool = False, **setti
     services = SimpleNamespace(clock=clock or FakeClock(is_auto=True), new_message_id=lambda: "R")
     limits = ConsumerSettings(**({"consume_timeout": 60, "concurrency": 1} | settings))
     options = GroupOptions(group="g", settings=limits, is_orderly=is_orderly)
-    return ListenerInvoker(listener, options=options, instance=services, hooks=hooks)
+    events = ConsumeEvents("g", hooks, services)
+    return ListenerInvoker(listener, options=options, clock=services.clock, events=events)
 
 
 def fetch_context(open_instance: ClientInstance, **more) -> FetchContext:
@@ -157,6 +161,22 @@ def fetch_context(open_instance: ClientInstance, **more) -> FetchContext:
         "rates": ConsumeRates(open_instance.clock.monotonic),
     }
     return FetchContext(instance=open_instance, **(values | more))
+
+
+def delivery_services(
+    clock, *, hooks=(), offsets=None, send_back=None, telemetry=NO_TELEMETRY, **options
+) -> DeliveryServices:
+    """Return what a delivery strategy of group g needs; `options` are those of the group."""
+    services = SimpleNamespace(clock=clock, new_message_id=lambda: "R")
+    return DeliveryServices(
+        instance=services,
+        options=GroupOptions(group="g", **options),
+        offsets=offsets or OffsetStore(Script({}), None, "g", timeout_ms=1),
+        send_back=send_back,
+        events=ConsumeEvents("g", hooks, services),
+        telemetry=telemetry,
+        rates=ConsumeRates(clock.monotonic),
+    )
 
 
 QUEUE = MessageQueue("T", "a", 0)

@@ -5,21 +5,23 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from client_script import QUEUE, Script, instance, message, name_server, raising, route
+from client_script import QUEUE, Script, delivery_services, instance, message, name_server, raising, route
 from test_client_fetcher import answer, stored
 
 from ariane.client import PullConsumer, Sql
+from ariane.client.hooks import ConsumeFinished, ConsumeReturn, ConsumeStarted
 from ariane.client.polling_delivery import PollingDelivery
 from ariane.client.process_queue import ProcessQueue
 from ariane.errors import ClientClosed, ConfigError, ConnectionLost, ReplyError, RouteNotFound
 from ariane.model.message import MessageQueue
 from ariane.protocol.codes import VERSION, RequestCode
 from ariane.protocol.command import Command
+from ariane.testing.clock import FakeClock
 
 PULL = RequestCode.PULL_MESSAGE
 
 
-def pulling(*answers: object, use=None, version=VERSION, **arguments: object):
+def pulling(*answers: object, use=None, version=VERSION, hooks=(), **arguments: object):
     """Pull once per answer. Return the results and the requests."""
     rest = list(answers)
     script = Script(
@@ -33,7 +35,7 @@ def pulling(*answers: object, use=None, version=VERSION, **arguments: object):
     )
 
     async def work():
-        async with PullConsumer(instance(script)) as consumer:
+        async with PullConsumer(instance(script), hooks=hooks) as consumer:
             if use is not None:
                 return await use(consumer)
             return [await consumer.pull(QUEUE, 5, **arguments) for _ in answers]
@@ -126,6 +128,21 @@ def test_queues_and_bounds() -> None:
     assert pulling(use=use)[0] == (3, 9)
 
 
+def test_pulled_messages_are_announced_as_consumed_in_no_time() -> None:
+    events: list[ConsumeStarted | ConsumeFinished] = []
+
+    async def use(consumer: PullConsumer) -> None:
+        await consumer.pull(QUEUE, 5)
+        await consumer.pull(QUEUE, 6)
+
+    pulling(answer(0, 6, stored(5, body=b"x")), answer(19, 6), use=use, hooks=[events.append])
+    started, finished = events
+    assert isinstance(started, ConsumeStarted)
+    assert (started.group, [item.queue_offset for item in started.messages]) == ("TOOLS_CONSUMER", [5])
+    assert isinstance(finished, ConsumeFinished)
+    assert (finished.started, finished.outcome, finished.cost_ms) == (started, ConsumeReturn.SUCCESS, 0)
+
+
 def test_a_closed_consumer_and_invalid_arguments_are_errors() -> None:
     consumer = PullConsumer("ns:1")
     with pytest.raises(ClientClosed):
@@ -137,13 +154,16 @@ def test_a_closed_consumer_and_invalid_arguments_are_errors() -> None:
 
 
 def test_the_position_of_a_polled_queue_is_after_the_taken_messages() -> None:
-    delivery, queue = PollingDelivery(), ProcessQueue(QUEUE, 5)
-    assert delivery.position(queue) == 5
-    messages = [message(6), message(8)]  # a filter skipped 5, 7 and 9
-    queue.tracker.add(messages, 10)
-    delivery.on_messages(queue, messages)
-    assert delivery.position(queue) == 6
-    delivery.take(1, ())
-    assert delivery.position(queue) == 8
-    delivery.take(1, ())
-    assert delivery.position(queue) == 10
+    async def play() -> None:
+        delivery, queue = PollingDelivery(delivery_services(FakeClock(is_auto=True))), ProcessQueue(QUEUE, 5)
+        assert delivery.fetched.position(queue) == 5
+        messages = [message(6), message(8)]  # a filter skipped 5, 7 and 9
+        queue.tracker.add(messages, 10)
+        delivery.on_messages(queue, messages)
+        assert delivery.fetched.position(queue) == 6
+        await delivery.take(1, ())
+        assert delivery.fetched.position(queue) == 8
+        await delivery.take(1, ())
+        assert delivery.fetched.position(queue) == 10
+
+    asyncio.run(play())

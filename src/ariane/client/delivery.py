@@ -2,16 +2,45 @@
 
 ConcurrentDelivery   messages of all queues to a fixed number of workers      (push)
 OrderlyDelivery      one call per queue at a time, in the order of offsets    (push, orderly=True)
+IteratorDelivery     messages wait for a loop and for their acknowledgement   (Consumer)
 PollingDelivery      messages wait until the application polls                (lite pull)
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
+from ariane.client.client_instance import ClientInstance
+from ariane.client.consume_events import ConsumeEvents
+from ariane.client.group_options import GroupOptions
 from ariane.client.listener_invoker import ListenerInvoker
+from ariane.client.offset_store import OffsetStore
 from ariane.client.process_queue import ProcessQueue
+from ariane.client.rates import ConsumeRates
+from ariane.client.send_back import SendBackStrategy
+from ariane.client.telemetry import ClientTelemetry
 from ariane.model.message import ReceivedMessage
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeliveryServices:
+    """Collaborators of a delivery strategy."""
+
+    instance: ClientInstance
+    """The clock, and ids of requests."""
+    options: GroupOptions
+    """Group name, settings, and whether queues are consumed in order."""
+    offsets: OffsetStore
+    """Receives the consumed offset of a queue."""
+    send_back: SendBackStrategy
+    """What happens to failed messages."""
+    events: ConsumeEvents
+    """Hooks and traces."""
+    telemetry: ClientTelemetry
+    """Spans around the processing of messages."""
+    rates: ConsumeRates
+    """Counters for tools."""
 
 
 class DeliveryStrategy(Protocol):

@@ -15,17 +15,16 @@ import contextvars
 import inspect
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from ariane.client import hooks as hook_events
-from ariane.client.client_instance import ClientInstance
+from ariane.client.consume_events import ConsumeEvents
 from ariane.client.group_options import GroupOptions
-from ariane.client.hooks import ConsumeFinished, ConsumeHook, ConsumeReturn, ConsumeStarted
-from ariane.client.instants import Instant
+from ariane.client.hooks import ConsumeReturn
 from ariane.client.rates import ConsumeRates
 from ariane.client.telemetry import NO_TELEMETRY, ClientTelemetry
+from ariane.clock import Clock
 from ariane.errors import ArianeError
 from ariane.model.message import MessageQueue, ReceivedMessage
 
@@ -98,18 +97,17 @@ class ListenerInvoker:
         listener: Listener,
         *,
         options: GroupOptions,
-        instance: ClientInstance,
-        hooks: Sequence[ConsumeHook] = (),
+        clock: Clock,
+        events: ConsumeEvents,
         telemetry: ClientTelemetry = NO_TELEMETRY,
         rates: ConsumeRates | None = None,
     ) -> None:
         settings = options.settings
         self._group = options.group  # for events and messages
         self._rates = rates  # counters for tools; None: not counted
-        self._hooks = hooks  # called before and after the listener
+        self._events = events  # called before and after the listener
         self._telemetry = telemetry  # opens a span around each call
-        self._clock = instance.clock  # measures calls
-        self._new_request_id = instance.new_message_id  # joins the two trace events of a call
+        self._clock = clock  # measures calls
         self._timeout_s = settings.consume_timeout  # a call that takes longer counts as failed
         # A thread cannot be cancelled. An orderly queue must not start its next call while one runs, so it has no timeout.
         self._waits_for_threads = options.is_orderly
@@ -135,26 +133,12 @@ class ListenerInvoker:
         Hooks may take time (a trace queue that blocks), so `may_begin` is evaluated after them: if it is False, the listener
         is not called and the outcome is FAILED.
         """
-        if not self._hooks:
-            return await self._invoke_measured(queue, messages)
-        started_event = ConsumeStarted(
-            group=self._group,
-            queue=queue,
-            messages=messages,
-            request_id=self._new_request_id(),
-            started_ms=self._clock.now_ms(),
-        )
-        await hook_events.notify(self._hooks, started_event)
-        started = Instant.read(self._clock)
-        if may_begin():
+        consumption = await self._events.start(queue, messages)
+        if consumption is None or may_begin():
             outcome = await self._invoke_measured(queue, messages)
         else:
             outcome = ListenerOutcome(ConsumeReturn.FAILED, reason="the queue was revoked before the call")
-        ended_at = Instant.read(self._clock)
-        finished_event = ConsumeFinished(
-            started=started_event, outcome=outcome.status, ended_ms=ended_at.wall_ms, cost_ms=ended_at.ms_since(started)
-        )
-        await hook_events.notify(self._hooks, finished_event)
+        await self._events.finish(consumption, outcome.status)
         return outcome
 
     def close(self) -> None:

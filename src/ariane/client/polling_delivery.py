@@ -8,12 +8,37 @@ limits bound them.
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
-from collections.abc import Collection
+import contextvars
+from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
+from ariane.client.consume_events import Consumption
+from ariane.client.delivery import DeliveryServices
+from ariane.client.fetched_messages import FetchedMessages
+from ariane.client.hooks import ConsumeReturn
 from ariane.client.process_queue import ProcessQueue
 from ariane.model.message import MessageQueue, ReceivedMessage
+
+
+@dataclass(eq=False)
+class PolledBatch:
+    """Messages of one poll, until they are acknowledged."""
+
+    process_queue: ProcessQueue
+    """Their queue; once it is dropped, acknowledging them has no effect."""
+    messages: list[ReceivedMessage]
+    """Those that are not acknowledged yet."""
+    count: int
+    """Number of messages that were polled."""
+    polled_at: float
+    """Monotonic time of the poll."""
+    consumption: Consumption | None
+    """The event that announced the messages; None without hooks."""
+    span: AbstractContextManager[None]
+    """Open until the messages are acknowledged."""
+    context: contextvars.Context
+    """Context of the span: polls and acknowledgements may come from different tasks."""
 
 
 class PollingDelivery:
@@ -21,11 +46,11 @@ class PollingDelivery:
 
     invoker = None
 
-    def __init__(self) -> None:
-        self.available = asyncio.Event()
-        """Set when messages were fetched, a paused queue was resumed or the consumer closes."""
-        self._fetched: dict[ProcessQueue, deque[ReceivedMessage]] = {}
-        self._polled: dict[ProcessQueue, list[ReceivedMessage]] = {}
+    def __init__(self, services: DeliveryServices) -> None:
+        self.fetched = FetchedMessages()
+        """Messages that were not polled yet."""
+        self._services = services  # events, spans and counters
+        self._polled: list[PolledBatch] = []  # not acknowledged yet
 
     def start(self) -> None:
         """Do nothing: the application drives the delivery."""
@@ -35,48 +60,78 @@ class PollingDelivery:
 
     def on_messages(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
         """Append fetched messages."""
-        self._fetched.setdefault(process_queue, deque()).extend(messages)
-        self.available.set()
+        self.fetched.add(process_queue, messages)
 
     async def on_revoked(self, process_queue: ProcessQueue) -> None:
         """Drop the queue and its messages."""
         process_queue.drop()
-        self.forget_dropped()
+        self.fetched.forget_dropped()
+        await self._finish_dropped()
 
     async def close(self, wait_s: float) -> None:
-        """Wake a waiting poll."""
-        self.available.set()
+        """Wake a waiting poll. Polled messages that were not acknowledged are delivered again to the next owner."""
+        self.fetched.available.set()
+        batches, self._polled = self._polled, []
+        for batch in batches:
+            await self._finish(batch, ConsumeReturn.FAILED)
 
-    def forget_dropped(self) -> None:
-        """Discard messages of queues that were revoked or are read from another offset."""
-        self._fetched = {queue: messages for queue, messages in self._fetched.items() if not queue.is_dropped}
-        self._polled = {queue: messages for queue, messages in self._polled.items() if not queue.is_dropped}
-
-    def take(self, count: int, paused: Collection[MessageQueue]) -> list[ReceivedMessage]:
+    async def take(self, count: int, paused: Collection[MessageQueue]) -> list[ReceivedMessage]:
         """Return at most `count` messages of the next queue that has any and is not paused."""
-        for process_queue in list(self._fetched):
-            if process_queue.is_dropped or process_queue.queue in paused:
+        taken = self.fetched.take(count, lambda process_queue: process_queue.queue not in paused)
+        if taken is None:
+            return []
+        process_queue, messages = taken
+        services, clock = self._services, self._services.instance.clock
+        try:
+            consumption = await services.events.start(process_queue.queue, messages)
+        except BaseException:  # cancelled by the application, which has not received the messages
+            self.fetched.put_back(process_queue, messages)
+            raise
+        if process_queue.is_dropped:
+            await services.events.finish(consumption, ConsumeReturn.FAILED)
+            return []
+        span, context = services.telemetry.processing(services.options.group, messages), contextvars.copy_context()
+        context.run(span.__enter__)
+        process_queue.consumed_at = clock.monotonic()
+        self._polled.append(
+            PolledBatch(
+                process_queue, list(messages), len(messages), process_queue.consumed_at, consumption, span, context
+            )
+        )
+        return messages
+
+    async def acknowledge(self, below: Mapping[MessageQueue, int] | None = None) -> None:
+        """Mark polled messages as consumed: all of them, or those below the given offsets."""
+        remaining: list[PolledBatch] = []
+        done: list[tuple[PolledBatch, ConsumeReturn]] = []
+        for batch in self._polled:
+            process_queue = batch.process_queue
+            if process_queue.is_dropped:
+                done.append((batch, ConsumeReturn.FAILED))
                 continue
-            fetched = self._fetched.pop(process_queue)
-            messages = [fetched.popleft() for _ in range(min(count, len(fetched)))]
-            if fetched:
-                # Insert again at the end: queues take turns, so a busy one does not starve the others.
-                self._fetched[process_queue] = fetched
-            self._polled.setdefault(process_queue, []).extend(messages)
-            return messages
-        return []
-
-    def position(self, process_queue: ProcessQueue) -> int:
-        """Return the offset of the first message that was not taken; where the next pull starts if all were."""
-        fetched = self._fetched.get(process_queue)
-        return fetched[0].queue_offset if fetched else process_queue.tracker.next_offset
-
-    def acknowledge(self) -> dict[MessageQueue, int]:
-        """Mark all polled messages as consumed and return the offsets that may be committed."""
-        offsets = {}
-        for process_queue, messages in self._polled.items():
-            if not process_queue.is_dropped:
-                offsets[process_queue.queue] = process_queue.tracker.mark_consumed(messages)
+            end = None if below is None else below.get(process_queue.queue, -1)
+            consumed = [message for message in batch.messages if end is None or message.queue_offset < end]
+            if consumed:
+                self._services.offsets.update(process_queue.queue, process_queue.tracker.mark_consumed(consumed))
                 process_queue.changed.set()
-        self._polled.clear()
-        return offsets
+            batch.messages = batch.messages[len(consumed) :]
+            if batch.messages:
+                remaining.append(batch)
+            else:
+                done.append((batch, ConsumeReturn.SUCCESS))
+        self._polled = remaining
+        for batch, outcome in done:
+            await self._finish(batch, outcome)
+
+    async def _finish_dropped(self) -> None:
+        dropped = [batch for batch in self._polled if batch.process_queue.is_dropped]
+        self._polled = [batch for batch in self._polled if not batch.process_queue.is_dropped]
+        for batch in dropped:
+            await self._finish(batch, ConsumeReturn.FAILED)
+
+    async def _finish(self, batch: PolledBatch, outcome: ConsumeReturn) -> None:
+        services, is_ok = self._services, outcome is ConsumeReturn.SUCCESS
+        took_s = services.instance.clock.monotonic() - batch.polled_at
+        services.rates.record_consume(batch.process_queue.queue.topic, batch.count, took_s, ok=is_ok)
+        batch.context.run(batch.span.__exit__, None, None, None)
+        await services.events.finish(batch.consumption, outcome)

@@ -5,7 +5,9 @@
             first, end = await consumer.bounds(queue)
             result = await consumer.pull(queue, first)           # result.messages; continue at result.next_offset
 
-No broker lists this consumer, and it commits no offsets: for tools and for applications that store their own positions.
+No broker lists this consumer, and it commits no offsets: for tools and for applications that store their own positions. So
+hooks and traces record a pulled message as consumed, with success and in no time, when `pull` returns it: what the application
+does with it afterwards is unknown.
 Pulls are requests of the group TOOLS_CONSUMER, which exists on every broker.
 """
 
@@ -13,17 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from datetime import datetime
-from types import TracebackType
-from typing import Self
 
 from ariane.client import validation
 from ariane.client.client_instance import ClientInstance
+from ariane.client.consume_events import ConsumeEvents
+from ariane.client.consuming_client import ConsumingClient
 from ariane.client.fetcher import PULL_CODES, PullResult, parse_pull_result, require_sql_support
+from ariane.client.hooks import ConsumeHook, ConsumeReturn
 from ariane.client.offset_store import OffsetStore
-from ariane.client.settings import ClientSettings, ConsumerSettings
+from ariane.client.settings import ClientSettings, ConsumerSettings, TraceSettings
 from ariane.client.subscriptions import Sql, subscription_data
-from ariane.errors import ClientClosed, ConnectionLost, ReplyError, RequestTimeout
+from ariane.errors import ConnectionLost, ReplyError, RequestTimeout
 from ariane.filter import tags
 from ariane.model.message import MessageQueue
 from ariane.protocol.codes import RequestCode
@@ -32,7 +34,7 @@ from ariane.protocol.requests.messaging import SUBSCRIPTION, SUSPEND, TAG, PullM
 TOOLS_GROUP = "TOOLS_CONSUMER"
 
 
-class PullConsumer:
+class PullConsumer(ConsumingClient):
     """Reads queues without a consumer group.
 
     Args:
@@ -40,6 +42,9 @@ class PullConsumer:
         group: Group that the pull requests name; brokers must have it, but it is not joined.
         settings: `pull_batch`, `suspend_time` and `pull_timeout` count; the other fields have no effect.
         client: Settings of the client instance; a shared one has its own.
+        trace: True or `TraceSettings` to record each pulled message as consumed: `SubBefore` and `SubAfter` with success and
+            a duration of 0 ms, when `pull` returns it. Pulling it again records it again.
+        hooks: Functions that receive `ConsumeStarted` and `ConsumeFinished` for the messages that `pull` returns.
 
     Raises:
         ConfigError: an argument cannot be used; raised before anything is connected.
@@ -57,64 +62,16 @@ class PullConsumer:
         *,
         settings: ConsumerSettings | None = None,
         client: ClientSettings | None = None,
+        trace: TraceSettings | bool = False,
+        hooks: Sequence[ConsumeHook] = (),
     ) -> None:
-        self.group = validation.group_name(group)
-        self._settings = validation.optional("settings", settings, ConsumerSettings) or ConsumerSettings()
-        self._instance = ClientInstance.shared_or_new(namesrv, client)  # connections, routes and heartbeats
-        # Whether closing this consumer also closes the instance.
-        self._owns_instance = self._instance is not namesrv
-        # Requests the bounds of queues; None while the consumer is closed.
-        self._offsets: OffsetStore | None = None
+        super().__init__(namesrv, group, settings=settings, client=client, trace=trace, hooks=hooks)
+        # Notifies hooks and traces of pulled messages; None unless the consumer is open.
+        self._events: ConsumeEvents | None = None
         # Which server of a broker to pull each queue from, as its last response suggested.
         self._broker_ids: dict[MessageQueue, int] = {}
         # Version of each subscription: brokers cache compiled expressions by it.
         self._versions: dict[tuple[str, str | Sql], int] = {}
-        # Closes what `__aenter__` opened.
-        self._open = AsyncExitStack()
-
-    async def __aenter__(self) -> Self:
-        async with AsyncExitStack() as opening:
-            if self._owns_instance:
-                await opening.enter_async_context(self._instance)
-            instance, timeout_ms = self._instance, self._instance.settings.request_timeout * 1000
-            self._offsets = OffsetStore(instance.peers, instance.routes, self.group, timeout_ms=timeout_ms)
-            self._open = opening.pop_all()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._offsets = None
-        await self._open.aclose()
-
-    async def queues_of(self, topic: str) -> list[MessageQueue]:
-        """Return all readable queues of a topic, sorted.
-
-        Raises:
-            ClientClosed: the consumer is not open.
-            RouteNotFound: no name server has a route of the topic.
-        """
-        self._running()
-        return sorted(await self._instance.routes.subscribe_queues(topic))
-
-    async def bounds(self, queue: MessageQueue) -> tuple[int, int]:
-        """Return the first existing offset of a queue and the offset of its next message.
-
-        Raises:
-            ClientClosed: the consumer is not open.
-            ConnectionLost, RequestTimeout, ReplyError: the broker did not respond, or with an error.
-        """
-        return await self._running().bounds(queue)
-
-    async def offset_for_time(self, queue: MessageQueue, at: datetime) -> int:
-        """Return the offset of the message stored nearest to `at`, a time with a time zone.
-
-        Raises:
-            ClientClosed: the consumer is not open.
-            ConfigError: `at` is not a time with a time zone.
-            ConnectionLost, RequestTimeout, ReplyError: the broker did not respond, or with an error.
-        """
-        return await self._running().offset_for_time(queue, validation.instant_ms("at", at))
 
     async def pull(
         self,
@@ -142,8 +99,8 @@ class PullConsumer:
             ConfigError: an argument cannot be used.
             ConnectionLost, RequestTimeout, ReplyError: the broker did not respond, or with an error.
         """
-        self._running()
-        instance, settings = self._instance, self._settings
+        self._running_offsets()
+        instance, settings = self._instance, self.settings
         if max_messages is not None:
             validation.whole("max_messages", max_messages, 1, 2**31 - 1)
         version = self._versions.setdefault((queue.topic, expression), instance.clock.now_ms())
@@ -178,9 +135,10 @@ class PullConsumer:
             raise ReplyError(response.code, response.remark, address.addr)
         result = parse_pull_result(response, queue, subscription.tags_set)
         self._broker_ids[queue] = result.broker_id
+        if result.messages and self._events is not None:
+            consumption = await self._events.start(queue, result.messages)
+            await self._events.finish(consumption, ConsumeReturn.SUCCESS)
         return result
 
-    def _running(self) -> OffsetStore:
-        if self._offsets is None:
-            raise ClientClosed("the pull consumer is not open: use it within `async with`")
-        return self._offsets
+    async def _join(self, opening: AsyncExitStack, offsets: OffsetStore, events: ConsumeEvents) -> None:
+        self._events = events

@@ -97,6 +97,25 @@ class SendBack:
         return True
 
 
+class RetryLocally:
+    """Retries messages in the client, because this member does not read the retry topic; the last attempt ends in the
+    dead-letter topic."""
+
+    def __init__(self, broker: SendBackStrategy, max_reconsume_times: int) -> None:
+        self._broker = broker
+        self._max = max_reconsume_times
+
+    async def send_back(self, message: ReceivedMessage, delay_level: int) -> bool:
+        """Return False, unless the message has to become a dead letter."""
+        if delay_level != DEAD_LETTER and message.reconsume_times < self._max:
+            return False
+        return await self._broker.send_back(message, DEAD_LETTER)
+
+    async def send_copy(self, message: ReceivedMessage) -> bool:
+        """Make the message a dead letter: its attempts are used up."""
+        return await self._broker.send_back(message, DEAD_LETTER)
+
+
 def copy_to_retry(message: ReceivedMessage, group: str, max_times: int, settings: ProducerSettings) -> PreparedMessage:
     """Return a copy of the message, prepared for the group's retry topic."""
     table = dict(message.properties)
