@@ -30,6 +30,7 @@ PROGRAMS = {"guide": BLOCKS[0], "README": examples(ROOT / "README.md")[0]}
 # The last line that an example prints, by a piece of its code.
 LAST_LINES = {
     "await consumer.commit()": r"[1-9]\d*",
+    "blocking.Producer(": "True",
     "print(steps)": re.escape("[b'created', b'paid', b'shipped']"),
     "producer.transaction(": "COMMIT",
     "print(attempts)": re.escape("[0, 1]"),

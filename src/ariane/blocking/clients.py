@@ -1,0 +1,223 @@
+"""The clients of `ariane`, for programs without asyncio. Their arguments, results and errors are those of the asyncio clients."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Unpack, overload
+
+from ariane import client as aio
+from ariane.blocking.blocking_client import BlockingClient, calling, iterating, same_arguments, waiting
+from ariane.client import validation
+from ariane.client.message_arguments import MessageFields
+from ariane.client.producer import QueueSelector
+from ariane.model.message import Message, MessageQueue, ReceivedMessage
+
+
+class ClientInstance(BlockingClient[aio.ClientInstance]):
+    """Connections that several clients share.
+
+    Example:
+        with ClientInstance("127.0.0.1:9876") as instance:
+            with Producer(instance.shared, "shop") as producer:
+                producer.send("orders", b"created")
+    """
+
+    @same_arguments(aio.ClientInstance)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(aio.ClientInstance(*args, **kwargs))
+
+    @property
+    def shared(self) -> aio.ClientInstance:
+        """What clients take in place of addresses.
+
+        Raises:
+            ClientClosed: the instance is not open.
+        """
+        self._running()
+        return self._client
+
+
+class Producer(BlockingClient[aio.Producer]):
+    """A member of a producer group. Threads may share it: their sends leave together on one connection.
+
+    Example:
+        with Producer("127.0.0.1:9876", "shop") as producer:
+            result = producer.send("orders", b"created", keys=["ORDER-17"])
+            print(result.status.name, result.message_id)
+    """
+
+    @same_arguments(aio.Producer)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(aio.Producer(*args, **kwargs))
+
+    @overload
+    def send(
+        self,
+        message: Message,
+        /,
+        *,
+        queue: MessageQueue | None = None,
+        order_key: str | None = None,
+        selector: QueueSelector | None = None,
+    ) -> aio.SendResult: ...
+
+    @overload
+    def send(
+        self,
+        topic: str,
+        body: bytes,
+        /,
+        *,
+        queue: MessageQueue | None = None,
+        order_key: str | None = None,
+        selector: QueueSelector | None = None,
+        **fields: Unpack[MessageFields],
+    ) -> aio.SendResult: ...
+
+    def send(self, *args: Any, **kwargs: Any) -> aio.SendResult:
+        """Send a message and wait until the broker has stored it. [ariane.Producer.send]"""
+        return self._running().run(self._client.send(*args, **kwargs))
+
+    send_batch = waiting(aio.Producer.send_batch)
+    send_batches = iterating(aio.Producer.send_batches)
+    send_one_way = waiting(aio.Producer.send_one_way)
+    recall = waiting(aio.Producer.recall)
+    request = waiting(aio.Producer.request)
+    reply = waiting(aio.Producer.reply)
+    queues = waiting(aio.Producer.queues)
+
+
+class TransactionProducer(Producer):
+    """A producer whose group answers the brokers' transaction checks. `check` is called in a thread of its own.
+
+    Example:
+        with TransactionProducer("127.0.0.1:9876", "payments", check=check) as producer:
+            with producer.transaction("paid", b"ORDER-17") as transaction:
+                database.pay(order, transaction.id)
+    """
+
+    _client: aio.TransactionProducer
+
+    @same_arguments(aio.TransactionProducer)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        check = validation.callback("check", kwargs.get("check"), "message")
+        if not inspect.iscoroutinefunction(check):
+            kwargs["check"] = _in_thread(check)
+        BlockingClient.__init__(self, aio.TransactionProducer(*args, **kwargs))
+
+    @contextmanager
+    def transaction(
+        self,
+        message: Message | str,
+        body: bytes | None = None,
+        /,
+        *,
+        immunity: float | timedelta | None = None,
+        **fields: Unpack[MessageFields],
+    ) -> Iterator[aio.Transaction]:
+        """Send a half message, run the block, and commit. [ariane.TransactionProducer.transaction]"""
+        loop = self._running()
+        block = self._client.transaction(message, body, immunity=immunity, **fields)
+        transaction = loop.run(block.__aenter__())
+        try:
+            yield transaction
+        except BaseException as error:
+            loop.run(_leave(block, error))
+            raise
+        loop.run(_leave(block, None))
+
+
+class PushConsumer(BlockingClient[aio.PushConsumer]):
+    """A member of a consumer group whose messages are passed to a listener, in a pool of threads.
+
+    Example:
+        with PushConsumer("127.0.0.1:9876", "stock", {"orders": "*"}, listener, start="first"):
+            stopped.wait()
+    """
+
+    @same_arguments(aio.PushConsumer)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(aio.PushConsumer(*args, **kwargs))
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """The queues assigned to this member, sorted."""
+        return self._running().call(lambda: self._client.queues)
+
+    subscribe = waiting(aio.PushConsumer.subscribe)
+    unsubscribe = waiting(aio.PushConsumer.unsubscribe)
+    rates = calling(aio.PushConsumer.rates)
+
+
+class LitePullConsumer(BlockingClient[aio.LitePullConsumer]):
+    """A member of a consumer group that polls for messages.
+
+    Example:
+        with LitePullConsumer("127.0.0.1:9876", "reports", {"orders": "*"}, auto_commit=False) as consumer:
+            messages = consumer.poll(max_messages=32, timeout=10)
+            consumer.commit()
+    """
+
+    @same_arguments(aio.LitePullConsumer)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(aio.LitePullConsumer(*args, **kwargs))
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """The queues assigned to this member, sorted."""
+        return self._running().call(lambda: self._client.queues)
+
+    poll = waiting(aio.LitePullConsumer.poll)
+    commit = waiting(aio.LitePullConsumer.commit)
+    committed = waiting(aio.LitePullConsumer.committed)
+    position = calling(aio.LitePullConsumer.position)
+    queues_of = waiting(aio.LitePullConsumer.queues_of)
+    assign = waiting(aio.LitePullConsumer.assign)
+    seek = waiting(aio.LitePullConsumer.seek)
+    seek_to_begin = waiting(aio.LitePullConsumer.seek_to_begin)
+    seek_to_end = waiting(aio.LitePullConsumer.seek_to_end)
+    bounds = waiting(aio.LitePullConsumer.bounds)
+    offset_for_time = waiting(aio.LitePullConsumer.offset_for_time)
+    pause = calling(aio.LitePullConsumer.pause)
+    resume = calling(aio.LitePullConsumer.resume)
+    rates = calling(aio.LitePullConsumer.rates)
+
+
+class PullConsumer(BlockingClient[aio.PullConsumer]):
+    """Reads queues at offsets that the application chooses, without a consumer group.
+
+    Example:
+        with PullConsumer("127.0.0.1:9876") as consumer:
+            result = consumer.pull(consumer.queues_of("orders")[0], 0)
+    """
+
+    @same_arguments(aio.PullConsumer)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(aio.PullConsumer(*args, **kwargs))
+
+    queues_of = waiting(aio.PullConsumer.queues_of)
+    bounds = waiting(aio.PullConsumer.bounds)
+    offset_for_time = waiting(aio.PullConsumer.offset_for_time)
+    pull = waiting(aio.PullConsumer.pull)
+
+
+def _in_thread(check: Any) -> Any:
+    @functools.wraps(check)
+    async def checked(message: ReceivedMessage) -> Any:
+        return await asyncio.to_thread(check, message)
+
+    return checked
+
+
+async def _leave(block: Any, error: BaseException | None) -> None:
+    """Leave a transaction's block as its thread left it."""
+    try:
+        await block.__aexit__(type(error) if error else None, error, error.__traceback__ if error else None)
+    except BaseException as raised:
+        if raised is not error:
+            raise
