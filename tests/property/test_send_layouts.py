@@ -18,7 +18,7 @@ from unusual_sends import RECORDED, TOKENS, altered, corpus, damaged
 from ariane.broker.handlers.send_turns import EXCEPTIONAL_PROPERTIES
 from ariane.kernels import send_encoder, send_layouts
 from ariane.kernels.send_encoder import PythonSendEncoder
-from ariane.kernels.send_layouts import LAYOUTS_MAX, PARSED_PER_LAYOUT
+from ariane.kernels.send_layouts import COUNTS_MAX, LAYOUTS_MAX, PARSED_PER_LAYOUT, PAUSE
 from ariane.kernels.send_turn import LogEnd, SendRun, SendSettings
 from ariane.protocol.frame import BINARY_FORM, JSON_FORM, PREFIX_SIZE
 
@@ -43,6 +43,13 @@ class NoLayouts:
     def learn(self, *_: Any) -> None: ...
 
 
+class AllCounts(dict[int, Any]):
+    """Candidates that are tried for each header, whatever the number of its backslashes."""
+
+    def get(self, count: int, default: Any = None) -> Any:
+        return next(iter(self.values()), default)
+
+
 def parsing() -> PythonSendEncoder:
     encoder = PythonSendEncoder(SETTINGS)
     encoder._layouts = NoLayouts()  # type: ignore[assignment]
@@ -54,6 +61,7 @@ def taught(*frames: bytes) -> PythonSendEncoder:
     encoder = PythonSendEncoder(SETTINGS)
     for frame in frames:
         encode(encoder, frame)
+    encoder._layouts._candidates = AllCounts(encoder._layouts._candidates)
     return encoder
 
 
@@ -87,9 +95,9 @@ def near_misses(header: bytes) -> Iterator[bytes]:
     """Yield a header with each byte changed, missing, repeated, or with something in front of it."""
     for at in range(len(header)):
         yield header[:at] + header[at + 1 :]
-        for piece in (*BYTES, header[at : at + 1], TOKENS[at % len(TOKENS)]):
+        for piece in (*BYTES[at % 2 :: 2], header[at : at + 1], TOKENS[at % len(TOKENS)]):
             yield header[:at] + piece + header[at:]
-        for byte in BYTES:
+        for byte in BYTES[:: 1 + at % 2]:
             yield header[:at] + byte + header[at + 1 :]
 
 
@@ -179,13 +187,37 @@ def test_properties_that_exceed_a_record_are_left_to_the_handler() -> None:
     assert encode(encoder, send_frame(property_text=f"x\x01{'v' * 32_760}")).sends == 0
 
 
+def test_a_header_that_is_not_strict_json_has_no_layout() -> None:
+    strict = send_frame(code=10)
+    liberal = with_header(strict, header_of(strict).replace(b'"version":401', b'"version":0401'))
+    assert liberal != strict
+    assert not is_parsed(taught(strict), strict)
+    assert is_parsed(taught(liberal), liberal)
+
+
 def test_layouts_and_their_cost_are_bounded() -> None:
-    encoder, frames = PythonSendEncoder(SETTINGS), [send_frame(flag=flag) for flag in range(3 * LAYOUTS_MAX)]
+    encoder = PythonSendEncoder(SETTINGS)
+    frames = [
+        send_frame(flag=flag, property_text="\x02".join(f"p{number}\x01v" for number in range(count)))
+        for flag in range(2 * LAYOUTS_MAX)
+        for count in range(1, 2 * COUNTS_MAX)
+    ]
     with mock.patch.object(send_layouts.re, "compile", wraps=send_layouts.re.compile) as compile_pattern:
-        for frame in frames * 20:
+        for frame in frames:
             encode(encoder, frame)
-    assert len(encoder._layouts._layouts) == LAYOUTS_MAX
-    assert compile_pattern.call_count == LAYOUTS_MAX
-    for _ in range(PARSED_PER_LAYOUT):
+    assert compile_pattern.call_count == LAYOUTS_MAX * COUNTS_MAX
+    for _ in range(PARSED_PER_LAYOUT + PAUSE + 1):
         encode(encoder, frames[-1])
     assert not is_parsed(encoder, frames[-1])
+    candidates = encoder._layouts._candidates
+    assert len(candidates) <= COUNTS_MAX
+    assert max(len(some.layouts) for some in candidates.values()) <= LAYOUTS_MAX
+
+
+def test_headers_that_differ_in_a_constant_pause_the_layouts_for_a_while() -> None:
+    frames = [send_frame(flag=flag) for flag in range(LAYOUTS_MAX + 1)]
+    encoder = taught(*frames[1:])
+    assert not any(is_parsed(encoder, frame) for frame in frames[1:])
+    with mock.patch.object(encoder._layouts, "learn"):
+        assert is_parsed(encoder, frames[0])
+        assert [is_parsed(encoder, frames[1]) for _ in range(PAUSE + 1)] == [True] * PAUSE + [False]

@@ -28,8 +28,10 @@ from ariane.protocol.frame import BINARY_FORM, JSON_FORM, PREFIX_SIZE
 from ariane.protocol.properties import NAME_END, PAIR_END
 from ariane.protocol.requests.messaging import LONG_NAMES, NAME_MAX, SendMessage
 
-LAYOUTS_MAX = 8  # the most recently used ones; clients of one kind share a few
-PARSED_PER_LAYOUT = 1000  # sends; to learn a layout takes as long as to parse 70 of them
+LAYOUTS_MAX = 4  # tried for a header, most recently used first: each that does not match takes half a microsecond
+COUNTS_MAX = 16  # numbers of escapes that have layouts
+PAUSE = 16  # headers that are parsed after one that none of LAYOUTS_MAX layouts matched: others may follow
+PARSED_PER_LAYOUT = 2000  # sends; to learn a layout takes as long as to parse 70 of them
 
 HEADER_AT = PREFIX_SIZE - 4  # `SendLayouts` takes form and size with a header
 
@@ -43,13 +45,18 @@ _REQUIRED = {_TOPIC, _QUEUE_ID, _BORN_MS, _PROPERTIES, _OPAQUE}
 _VALUES = {_TOPIC: _TEXT, _QUEUE_ID: _INT32, _BORN_MS: _INT64, "a": _NAME, "c": _NAME, "d": _INT32}
 _is_text = re.compile(_TEXT).fullmatch
 
-# A JSON header as clients write it. Texts are quoted and numbers are not, so that the parser has no choice.
+# A strict JSON header as clients write it. Texts are quoted and numbers are not, so that the parser has no choice; it has a lower
+# limit for the size of other headers, which a layout would not have.
 _FIELD = rf'"[A-Za-z]+":"(?:{_CHARACTER}|\\u000[12])*"'
-_NUMBER, _WORD = '"(?:code|flag|opaque|version)":-?[0-9]+', rf'"(?:language|serializeTypeCurrentRPC)":"{_CHARACTER}*"'
+_NUMBER, _WORD = (
+    '"(?:code|flag|opaque|version)":-?(?:0|[1-9][0-9]*)',
+    rf'"(?:language|serializeTypeCurrentRPC)":"{_CHARACTER}*"',
+)
 _MEMBER = f'(?:{_NUMBER}|{_WORD}|"remark":null)'
 _match_json = re.compile(rf'\{{(?:{_MEMBER},)*"extFields":\{{({_FIELD}(?:,{_FIELD})*)\}}(?:,{_MEMBER})*\}}').fullmatch
 _iter_fields = re.compile(r'"([A-Za-z]+)":"([^"]*)"').finditer
 _iter_members = re.compile(r'"([A-Za-z]+)":("[^"]*"|[^",{}]+)').finditer
+_JSON_NAME_END, _JSON_PAIR_END = r"\u0001", r"\u0002"  # separators of properties
 _LONG_START = f'{{"code":{RequestCode.SEND_MESSAGE:d},'
 
 # A ROCKETMQ header without a remark: code, language, version, opaque, flag, length of the remark, length of the extFields.
@@ -77,13 +84,24 @@ class SendLayout(msgspec.Struct, frozen=True, gc=False):
         return all(_I32.pack(len(match[n + 1])) == match[n].encode("latin-1") for n in self.lengths)
 
 
+class _Candidates:
+    """The layouts of headers with a certain number of escapes."""
+
+    __slots__ = ("layouts", "pause")
+
+    def __init__(self) -> None:
+        self.layouts: list[SendLayout] = []  # most recently used first
+        self.pause = 0  # headers that are parsed before these layouts are tried again
+
+
 class SendLayouts:
-    """The layouts that were used last."""
+    """The layouts that were used last, by the number of backslashes: two for each property of a JSON header."""
 
     def __init__(self, cluster: str) -> None:
         self._cluster = cluster  # value of the last stored property
-        self._layouts: list[SendLayout] = []  # most recently used first
-        self._parsed = LAYOUTS_MAX * PARSED_PER_LAYOUT  # sends, less those that learned layouts have cost
+        self._candidates: dict[int, _Candidates] = {}
+        # Sends that were parsed, less those that layouts have cost.
+        self._parsed = LAYOUTS_MAX * COUNTS_MAX * PARSED_PER_LAYOUT
 
     def match(self, header: str) -> tuple[SendLayout, re.Match[str]] | None:
         """Return the layout of a header and its groups; None if the header has to be parsed.
@@ -91,14 +109,23 @@ class SendLayouts:
         Args:
             header: The header of a frame with the four bytes before it, as Latin-1.
         """
-        for layout in self._layouts:
+        candidates = self._candidates.get(header.count("\\"))
+        if candidates is None:
+            return None
+        if candidates.pause:
+            candidates.pause -= 1
+            return None
+        layouts = candidates.layouts
+        for layout in layouts:
             match = layout.pattern.fullmatch(header)
             if match is None or (layout.lengths and not layout.has_right_lengths(match)):
                 continue
-            if layout is not self._layouts[0]:
-                self._layouts.remove(layout)
-                self._layouts.insert(0, layout)
+            if layout is not layouts[0]:
+                layouts.remove(layout)
+                layouts.insert(0, layout)
             return layout, match
+        if len(layouts) == LAYOUTS_MAX:
+            candidates.pause = PAUSE
         return None
 
     def learn(self, header: str, request: SendMessage, is_one_way: bool, properties: bytes) -> None:
@@ -115,8 +142,13 @@ class SendLayouts:
             return
         self._parsed -= PARSED_PER_LAYOUT
         layout = _LayoutBuilder(header).build(request, is_one_way, self._cluster)
-        if layout is not None and _is_right(layout, header, request, properties):
-            self._layouts = [layout, *self._layouts[: LAYOUTS_MAX - 1]]
+        if layout is None or not _is_right(layout, header, request, properties):
+            return
+        candidates = self._candidates.setdefault(header.count("\\"), _Candidates())
+        if all(layout.pattern != known.pattern for known in candidates.layouts):  # not one that was paused
+            candidates.layouts = [layout, *candidates.layouts[: LAYOUTS_MAX - 1]]
+        if len(self._candidates) > COUNTS_MAX:
+            del self._candidates[next(iter(self._candidates))]
 
 
 def _is_right(layout: SendLayout, header: str, request: SendMessage, properties: bytes) -> bool:
@@ -182,7 +214,7 @@ class _LayoutBuilder:
         """Add a group for each value that is stored; return their numbers by name, none if a property is unusual."""
         if self._is_binary:
             self._begin_measured(start)
-        name_end, pair_end = (NAME_END, PAIR_END) if self._is_binary else (r"\u0001", r"\u0002")
+        name_end, pair_end = (NAME_END, PAIR_END) if self._is_binary else (_JSON_NAME_END, _JSON_PAIR_END)
         names: set[str] = set()
         groups: dict[str, int] = {}
         position = start
