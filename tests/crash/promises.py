@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from typing import Any, NamedTuple
 
+from runs import put_run
+
 from ariane.broker.config import BrokerConfig
 from ariane.broker.persistent_state import PersistentState
 from ariane.broker.state.saved_state import SavedState
@@ -168,6 +170,55 @@ def power_lost_at_every_change(kept: SurvivingData, seed: int) -> int:
             judge(disk.after_power_loss(kept, random.Random(seed * 1000 + cut)), sent)
             continue
         judge(disk.after_power_loss(kept, random.Random(seed)), sent)
+        return cut - 1
+
+
+def workload_of_runs(store: MessageStore, sent: Sent, flushed: dict[int, bytes]) -> None:
+    """Send runs and single messages; write collected entries for readers and in rounds, with flushes and checkpoints between.
+
+    `sent` acknowledges what is put, `flushed` has what is on the disk.
+    """
+    for number in range(24):
+        sends = [(part % 3, b"run %d.%d" % (number, part)) for part in range(1 + number % 5)]
+        sent.put.update(body for _, body in sends)
+        placed = put_run(store, "T" if number % 4 else "U", sends)
+        if placed is not None:
+            sent.acknowledged.update(placed)
+        if number % 3 == 0 or placed is None:
+            sent.put.add(b"single %d" % number)
+            single = store.put(draft(b"single %d" % number, number % 3))
+            sent.acknowledged[single.offset] = b"single %d" % number
+            store.dispatch_singles()
+        if number % 4 == 1:
+            store.max_offset("T", number % 3)
+        if number % 2:
+            store.dispatch_round(1 + number % 3)
+        if number % 5 == 4:
+            store.flush()
+            flushed.update(sent.acknowledged)
+        if number % 6 == 4:
+            store.write_checkpoint()
+
+
+def runs_lost_at_every_change(kept: SurvivingData, seed: int) -> int:
+    """Lose power, or be killed, at every change of a workload of runs. Return the number of changes."""
+    cut = 0
+    while True:
+        cut += 1
+        disk, sent, flushed = FakeDisk(), Sent(), dict[int, bytes]()
+        disk.power_off_at = cut
+        try:
+            store = opened(disk, ASYNC_CONFIG)
+            workload_of_runs(store, sent, flushed)
+            store.close()
+        except PowerLost:
+            judge(disk.after_kill(), sent, ASYNC_CONFIG)
+            sent.acknowledged = flushed
+            # Unflushed entries that survived after lost ones stay beyond the end of their queue until they are overwritten.
+            remaining = disk.after_power_loss(kept, random.Random(seed * 1000 + cut))
+            judge(remaining, sent, ASYNC_CONFIG, is_damaged=True)
+            continue
+        judge(disk.after_power_loss(kept, random.Random(seed)), sent, ASYNC_CONFIG)
         return cut - 1
 
 
@@ -391,7 +442,7 @@ def changes_failed_in_turn(kind: str, code: int = errno.EIO) -> int:
 
 def seen(sent: Sent, store: MessageStore) -> dict[int, bytes]:
     """Return the messages that consumers must be able to read: acknowledged before the last successful step."""
-    behind = min(store.flushed, store._dispatched)
+    behind = min(store.flushed, store._dispatcher.dispatched)
     return {offset: body for offset, body in sent.acknowledged.items() if offset < behind}
 
 

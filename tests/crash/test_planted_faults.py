@@ -22,6 +22,7 @@ from ariane.kernels.scanned_record import ScannedRecord
 from ariane.store import (
     checkpoint,
     checkpoint_writer,
+    collected_entries,
     commit_log,
     consume_queue,
     consume_queues,
@@ -37,7 +38,7 @@ from ariane.store import (
     recovery,
     segments,
 )
-from ariane.testing.disk import FakeDisk
+from ariane.testing.disk import FakeDisk, SurvivingData
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 Check = Callable[[], object]
@@ -49,6 +50,10 @@ Check = Callable[[], object]
 def power_lost() -> None:
     for kept, seed in promises.FATES:
         promises.power_lost_at_every_change(kept, seed)
+
+
+def runs_lost() -> None:
+    promises.runs_lost_at_every_change(SurvivingData.ALL, 0)
 
 
 def fsync_failed() -> None:
@@ -152,6 +157,27 @@ def checkpoint_covers_unflushed_data(patch: pytest.MonkeyPatch) -> None:
         "_build",
         lambda self, *dispatched: plain(self, *dispatched)._replace(safe_offset=self._log.end),
     )
+
+
+def checkpoint_covers_collected_entries(patch: pytest.MonkeyPatch) -> None:
+    plain = checkpoint_writer.CheckpointWriter.begin
+    patch.setattr(
+        checkpoint_writer.CheckpointWriter,
+        "begin",
+        lambda self, _, dispatched_ms: plain(self, self._log.end, dispatched_ms),
+    )
+
+
+def collected_entries_written_after_later_ones(patch: pytest.MonkeyPatch) -> None:
+    plain = dispatch.dispatch_pending
+
+    def step(*args: Any) -> Any:
+        with pytest.MonkeyPatch.context() as late:
+            late.setattr(collected_entries.CollectedEntries, "get", lambda self, queue: b"")
+            late.setattr(collected_entries.CollectedEntries, "remove", lambda self, queue: None)
+            return plain(*args)
+
+    patch.setattr(dispatch, "dispatch_pending", step)
 
 
 def checkpoint_without_crc(patch: pytest.MonkeyPatch) -> None:
@@ -491,6 +517,8 @@ FAULTS: list[tuple[Plant, Check]] = [
     (flushed_offset_advanced_by_each_append, promises.unflushed_is_unread),
     (checkpoint_written_before_the_data, power_lost),
     (checkpoint_covers_unflushed_data, power_lost),
+    (checkpoint_covers_collected_entries, runs_lost),
+    (collected_entries_written_after_later_ones, runs_lost),
     (checkpoint_without_crc, promises.derived_write_torn_at_every_byte),
     (checkpoint_without_queue_file_count, promises.derived_files_lost),
     (no_abort_file, promises.damaged_in_the_middle),

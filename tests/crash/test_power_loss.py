@@ -38,6 +38,11 @@ def test_power_lost_at_every_change(kept: SurvivingData, seed: int) -> None:
 
 
 @pytest.mark.parametrize(("kept", "seed"), promises.FATES)
+def test_runs_lost_at_every_change(kept: SurvivingData, seed: int) -> None:
+    assert promises.runs_lost_at_every_change(kept, seed) > 60
+
+
+@pytest.mark.parametrize(("kept", "seed"), promises.FATES)
 def test_power_lost_again_while_recovering(kept: SurvivingData, seed: int) -> None:
     promises.power_lost_again_while_recovering(kept, seed)
 

@@ -206,6 +206,7 @@ def test_a_pull_waits_until_a_matching_message_arrives(tmp_path: Path) -> None:
         pending = asyncio.ensure_future(
             client.pull(1, flag=SUBSCRIPTION | SUSPEND, expression="a || b", hold_ms=20_000)
         )
+        await asyncio.sleep(0)  # the pull is sent first: it would not wait after a message that does not match
         await client.send(TAGS="other", body=b"no")
         await asyncio.sleep(0.05)
         assert not pending.done()

@@ -367,7 +367,11 @@ class Broker:
             self._tasks.start(self._flusher.run_group_commit(), "flush the commit log for waiting requests")
         else:
             every(config.flush_interval_commit_log / 1000, self._flusher.flush_once, "flush the commit log")
-        every(config.flush_interval_consume_queue / 1000, self._flusher.flush_derived, "flush the derived files")
+        every(
+            config.flush_interval_consume_queue / 1000,
+            self._flusher.flush_derived_periodically,
+            "flush the derived files",
+        )
         every(config.flush_interval_commit_log / 1000, tables.flush, "flush the change log")
         every(config.flush_consumer_offset_interval / 1000, tables.save, "save the consumer offsets")
         every(FILTER_SAVE_S, tables.save_filters, "save the filters")

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Iterable
 
 from ariane.errors import ReplyError
+from ariane.kernels.send_turn import QueueRun
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.queue_entry import ENTRY
 from ariane.store.message_store import Arrival
@@ -28,8 +29,18 @@ class PullWaiters:
         # By topic and queue: each waiter with the offset it waits for and the tag hashes it accepts (None: all).
         self._waiting: dict[tuple[str, int], dict[Waiter, tuple[int, frozenset[int] | None]]] = {}
 
+    @property
+    def is_empty(self) -> bool:
+        """Return whether no pull is held."""
+        return not self._waiting
+
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
+
+    def find_awaited(self, queues: list[QueueRun]) -> list[tuple[str, int]]:
+        """Return the queues for which pulls are held, by topic and id."""
+        waiting = self._waiting
+        return [key for topic, queue_id, *_ in queues if (key := (topic, queue_id)) in waiting]
 
     def wait(
         self, topic: str, queue_id: int, offset: int, codes: frozenset[int] | None, hold_ms: float, chars: int = 0

@@ -1,6 +1,7 @@
 """Processing of messages around the store: dispatch of stored ones, redirection of delayed ones, storage of returned ones.
 
-    put → `on_stored` → once per iteration of the loop: consume queues → held pulls, deliveries and slaves wake
+    put      → `on_stored` → once per iteration of the loop: consume queues → held pulls, deliveries and slaves wake
+    put_run  → `on_sends_stored` → the same for queues with held pulls; the others in rounds, a second later
 
 [DefaultMessageStore.ReputMessageService, the hooks of CommitLog.putMessage]
 """
@@ -19,15 +20,18 @@ from ariane.broker.replication import ReplicationFeed
 from ariane.broker.stats.broker_stats import BrokerStats
 from ariane.clock import Clock
 from ariane.errors import StoreError
+from ariane.kernels.send_turn import QueueRun
 from ariane.model.message import DELAY, RETRY_TOPIC
 from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from ariane.protocol import properties
 from ariane.store.delay_levels import DueMessage
-from ariane.store.message_store import AppendResult, MessageStore, RecordDraft
+from ariane.store.message_store import ROUND_QUEUES, AppendResult, Arrival, MessageStore, RecordDraft
 
 log = logging.getLogger("ariane.broker")
 
 DISPATCH_RETRY_S = 1.0
+COLLECT_S = 1.0  # for which entries of plain sends are collected, unless their queue is read
+COLLECTED_MAX = 262_144  # records whose entries are collected: 5 MB
 
 
 class FlushRequests(Protocol):
@@ -60,6 +64,9 @@ class PostStoreDispatcher:
         # Set in synchronous mode: consumers see messages only after the flush.
         self._sync_flusher: FlushRequests | None = None
         self._is_dispatch_scheduled = False  # several appends of one tick share a dispatch
+        self._awaited: set[tuple[str, int]] = set()  # queues with held pulls that got messages in this tick
+        self._round: asyncio.Handle | None = None  # of collected entries: its begin or its next step
+        self._is_in_round = False  # whether that comes with the next iteration of the loop
         self._dispatch_fault = ""  # why the last dispatch failed, "" if it did not
 
     def flush_before_dispatch(self, flusher: FlushRequests) -> None:
@@ -75,6 +82,28 @@ class PostStoreDispatcher:
             self._sync_flusher.request_flush()
         self.on_flushed()
 
+    def on_sends_stored(self, queues: list[QueueRun]) -> None:
+        """Schedule the dispatch of plain sends: soon for queues with held pulls, of all others within COLLECT_S.
+
+        A dispatch writes to each queue with new messages, so with many queues few dispatches cost less. The store writes the
+        entries of a queue before it is read, so no reader misses a message.
+        """
+        store = self._store
+        if self._sync_flusher is not None or store.has_pending:
+            self.on_stored()
+            return
+        if self._feed.has_slaves:
+            self._feed.notify_appended()
+        if not self.pull_waiters.is_empty and (awaited := self.pull_waiters.find_awaited(queues)):
+            if not self._awaited:
+                asyncio.get_running_loop().call_soon(self._dispatch_awaited)
+            self._awaited.update(awaited)
+        if self._round is None:
+            self._round = asyncio.get_running_loop().call_later(COLLECT_S, self._continue_round)
+        elif not self._is_in_round and store.collected_records >= COLLECTED_MAX:
+            self._round.cancel()
+            self._round, self._is_in_round = asyncio.get_running_loop().call_soon(self._continue_round), True
+
     def on_flushed(self) -> None:
         """Schedule a dispatch: more messages may be readable."""
         if not self._is_dispatch_scheduled:
@@ -85,13 +114,44 @@ class PostStoreDispatcher:
         self._is_dispatch_scheduled = False
         self._feed.notify_appended()
         try:
-            arrivals = self._store.dispatch_pending()
+            arrivals = self._store.dispatch_singles()
         except StoreError as error:
-            if str(error) != self._dispatch_fault:  # retried every second, logged once
-                self._dispatch_fault = str(error)
-                log.error("Messages stay invisible to consumers until their queue entries are written: %s", error)
+            self._report_fault(error)
             asyncio.get_running_loop().call_later(DISPATCH_RETRY_S, self.on_flushed)
             return
+        self._notify(arrivals)
+
+    def _dispatch_awaited(self) -> None:
+        awaited, self._awaited = self._awaited, set()
+        try:
+            arrivals = self._store.dispatch_queues(awaited)
+        except StoreError as error:
+            self._report_fault(error)
+            return  # the next round tries again
+        self._notify(arrivals)
+
+    def _continue_round(self) -> None:
+        """Write the collected entries of some queues, and let requests be served before the next ones."""
+        self._round, self._is_in_round = None, False
+        loop = asyncio.get_running_loop()
+        try:
+            arrivals, is_unfinished = self._store.dispatch_round(ROUND_QUEUES)
+        except StoreError as error:
+            self._report_fault(error)
+            self._round = loop.call_later(DISPATCH_RETRY_S, self._continue_round)
+            return
+        self._notify(arrivals)
+        if is_unfinished:
+            self._round, self._is_in_round = loop.call_soon(self._continue_round), True
+        elif self._store.collected_records:  # since the round began
+            self._round = loop.call_later(COLLECT_S, self._continue_round)
+
+    def _report_fault(self, error: StoreError) -> None:
+        if str(error) != self._dispatch_fault:  # retried every second, logged once
+            self._dispatch_fault = str(error)
+            log.error("Messages stay invisible to consumers until their queue entries are written: %s", error)
+
+    def _notify(self, arrivals: list[Arrival]) -> None:
         self._dispatch_fault = ""
         self.pull_waiters.notify(arrivals)
         if self._store.delayed.has_arrivals:

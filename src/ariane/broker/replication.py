@@ -47,6 +47,11 @@ class ReplicationFeed:
         """Acknowledged offset of the best connected slave, 0 without slaves."""
         return max(self._slaves.values(), default=0)
 
+    @property
+    def has_slaves(self) -> bool:
+        """Return whether a slave is connected."""
+        return bool(self._slaves)
+
     def slave_offsets(self) -> list[tuple[str, int]]:
         """Return address and acknowledged offset of each connected slave."""
         return [(stream.addr, offset) for stream, offset in self._slaves.items()]

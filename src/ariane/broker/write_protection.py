@@ -70,6 +70,11 @@ class WriteProtection:
         """Measure the unflushed part of the log. Call this a few times per second."""
         self._is_backlog_full = self._unflushed_bytes() > self._settings.current.flush_behind_max
 
+    @property
+    def may_refuse(self) -> bool:
+        """Return False if `refusal` returns None at any time: spares most sends the clock."""
+        return self._is_backlog_full or self._reject_until > 0
+
     def refusal(self, now: float) -> str | None:
         """Return why sends are rejected at a time of the monotonic clock; None if they are accepted."""
         if now < self._reject_until:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from ariane.kernels.index_slots import IndexSlots, PythonIndexSlots
 from ariane.kernels.native_records import NativeRecords
@@ -51,19 +51,6 @@ def load_native() -> Any:
     return module
 
 
-class NativeFailure:
-    """The first failure of the native code, since when Python is used. All parts of one `NativeCore` share it."""
-
-    def __init__(self) -> None:
-        self.text = ""  # empty while there is none
-
-    def report(self, error: RuntimeError) -> None:
-        """Use Python from now on."""
-        if not self.text:
-            self.text = str(error)
-            log.error("The native core failed, continuing with the Python implementation: %s", error)
-
-
 class NativeCore:
     """The native implementation. [Implementation]
 
@@ -73,28 +60,26 @@ class NativeCore:
 
     def __init__(self, module: Any) -> None:
         self._module = module
-        self._failure = NativeFailure()
-        self._records = NativeRecords(module, self._failure.report)
+        self._failure = ""  # of the native code, since when Python is used
+        self._records = NativeRecords(module, self._on_failure)
 
     @property
     def description(self) -> str:
-        if self._failure.text:
-            return f"python (native failed: {self._failure.text})"
+        if self._failure:
+            return f"python (native failed: {self._failure})"
         return f"native {self._module.VERSION}"
 
     @property
     def native_records(self) -> NativeRecords | None:
-        return None if self._failure.text else self._records
+        return None if self._failure else self._records
 
     def send_encoder(self, settings: SendSettings) -> SendEncoder:
         fallback = PythonSendEncoder(settings)
-        if self._failure.text:
-            return fallback
-        return NativeSendEncoder(self._module, settings, fallback, self._failure)
+        return fallback if self._failure else NativeSendEncoder(self._module, settings, fallback, self._on_failure)
 
     def map_file(self, handle: int, size: int, resident_max: int) -> FileMap | None:
         """Map a file in native code, which copies records out of its own maps without Python. [Implementation.map_file]"""
-        if self._failure.text:
+        if self._failure:
             return None
         file_map: FileMap = self._module.FileMap(handle, size, resident_max)
         return file_map
@@ -103,14 +88,14 @@ class NativeCore:
         self, entries: bytes, log_map: FileMap, base: int, size: int, codes: frozenset[int] | None, limits: PullLimits
     ) -> SelectedMessages | None:
         """Return the messages of one pull, from a map of either implementation. [pull_selection.select_messages]"""
-        if self._failure.text:
+        if self._failure:
             return select_messages(entries, log_map, base, size, codes, limits)
         try:
             selected = self._module.select_messages(entries, log_map, base, size, codes, limits)
         except RuntimeError as error:
             # An error of `log_map` is raised once more here. Otherwise it was a panic of the native code.
             messages = select_messages(entries, log_map, base, size, codes, limits)
-            self._failure.report(error)
+            self._on_failure(error)
             return messages
         return None if selected is None else SelectedMessages._make(selected)
 
@@ -118,12 +103,12 @@ class NativeCore:
         self, data: bytes, position: int, place: LogPlace, *, check_crc: bool, hash_keys: bool
     ) -> ScannedRecords | None:
         """Return the records at a position of the log. [record_runs.scan_records]"""
-        if self._failure.text:
+        if self._failure:
             return scan_records(data, position, place, check_crc=check_crc, hash_keys=hash_keys)
         try:
             run = self._module.scan_records(data, position, place, check_crc, hash_keys)
         except RuntimeError as error:
-            self._failure.report(error)
+            self._on_failure(error)
             return scan_records(data, position, place, check_crc=check_crc, hash_keys=hash_keys)
         if run is None:
             return None
@@ -131,9 +116,14 @@ class NativeCore:
         return ScannedRecords(size, records, RunTimes._make(times), list(map(QueueRecords._make, queues)), *derived)
 
     def index_slots(self, count: int) -> IndexSlots:
-        if self._failure.text:
+        if self._failure:
             return PythonIndexSlots(count)
-        return NativeIndexSlots(self._module, count, self._failure.report)
+        return NativeIndexSlots(self._module, count, self._on_failure)
+
+    def _on_failure(self, error: RuntimeError) -> None:
+        if not self._failure:
+            self._failure = str(error)
+            log.error("The native core failed, continuing with the Python implementation: %s", error)
 
 
 class NativeSendEncoder:
@@ -144,7 +134,7 @@ class NativeSendEncoder:
         module: Any,
         settings: SendSettings,
         fallback: SendEncoder,
-        failure: NativeFailure,
+        on_failure: Callable[[RuntimeError], None],
     ) -> None:
         self._encode = module.SendEncoder(
             store_host=settings.store_host,
@@ -158,21 +148,23 @@ class NativeSendEncoder:
         ).encode
         self.frames_max: int = module.SendEncoder.frames_max
         self._fallback = fallback  # encodes if the native code fails
-        self._failure = failure  # of this encoder, or of another part of the core
+        self._on_failure = on_failure
+        self._has_failed = False
 
     def encode(
         self, data: bytes, position: int, born_host: bytes, log_end: LogEnd, next_offset: Callable[[str, int], int]
     ) -> SendRun:
         """Encode the plain sends in `data` from `position` on. [SendEncoder.encode]"""
-        if self._failure.text:
-            self.frames_max = self._fallback.frames_max
+        if self._has_failed:
             return self._fallback.encode(data, position, born_host, log_end, next_offset)
         try:
             end, sends, records, queues, keys, responses = self._encode(data, position, born_host, log_end, next_offset)
         except RuntimeError as error:
             # An error of `next_offset` is raised once more here. Otherwise it was a panic of the native code.
             run = self._fallback.encode(data, position, born_host, log_end, next_offset)
+            self._has_failed = True
             self.frames_max = self._fallback.frames_max
-            self._failure.report(error)
+            self._on_failure(error)
             return run
-        return SendRun(end, sends, records, list(map(QueueRun._make, queues)), keys, responses)
+        # The fields of a `QueueRun` as a plain tuple: a turn may have one for each of its sends.
+        return SendRun(end, sends, records, cast(list[QueueRun], queues), keys, responses)

@@ -17,7 +17,6 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from ariane.protocol.codes import RequestCode
-from ariane.protocol.frame import BINARY_FORM, PREFIX_SIZE
 
 SEND_CODES = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_MESSAGE)
 # What a JSON header begins with if it is a send: all known clients write `code` first.
@@ -66,14 +65,6 @@ class SendRun(NamedTuple):
     queues: list[QueueRun]  # in the order of their first records
     keys: bytes  # per key: hash u32, offset of its record i64 (`INDEX_KEY`), in the order of the records
     responses: bytes  # frames, in the order of the sends; none for one-way sends
-
-
-def is_send(data: bytes, position: int) -> bool:
-    """Return whether the frame at `position` may be a plain send: a cheap test, to spare all other frames an `encode`."""
-    start = position + PREFIX_SIZE
-    if len(data) > start and data[position + 4] == BINARY_FORM:
-        return data.startswith(BINARY_STARTS, start)
-    return data.startswith(JSON_STARTS, start)
 
 
 class SendEncoder(Protocol):

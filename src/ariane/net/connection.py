@@ -238,8 +238,8 @@ class Connection(asyncio.Protocol):
         reader, header_max = self._reader, self._limits.header_max if self._is_server else FRAME_MAX
         for _ in range(self._frames_per_tick):
             if self._turns is not None and (is_over := self._serve_turn(self._turns)) is not None:
-                if is_over:
-                    return True
+                if is_over or reader.release():
+                    return is_over
                 continue
             frame = reader.next_frame()
             if frame is None:

@@ -60,6 +60,13 @@ class FrameReader:
             self.data = self.data[self.position :] + data if self.position < len(self.data) else data
             self.position = 0
 
+    def release(self) -> bool:
+        """Release the received data if all of it was taken; return whether it was."""
+        if self.position < len(self.data):
+            return False
+        self.data, self.position = b"", 0
+        return True
+
     def next_frame(self) -> Frame | None:
         """Return the next frame, or None if it is not complete."""
         data, position = self.data, self.position

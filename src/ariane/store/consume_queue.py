@@ -14,7 +14,7 @@ from the commit log. [ConsumeQueue]
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from ariane.kernels.scanned_record import NotARecord, parse_record
 from ariane.model.topic import SCHEDULE_TOPIC
@@ -34,6 +34,13 @@ class QueueFilesChanged(NamedTuple):
 
     files: set[str]
     directories: set[str]
+
+
+class NumberedQueue(Protocol):
+    """The part of a queue that a sender needs."""
+
+    opened: bool  # otherwise the number is unknown
+    next_offset: int  # of the next record that is put into it
 
 
 class ConsumeQueue:

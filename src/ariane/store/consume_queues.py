@@ -7,17 +7,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ariane.errors import ConfigError, MessageRefused, StoreCorrupt
 from ariane.kernels.scanned_record import NotARecord, parse_record
 from ariane.model.topic import topic_name_fault
 from ariane.protocol.queue_entry import ENTRY, ENTRY_SIZE
 from ariane.protocol.record import FILLER_SIZE
+from ariane.store.collected_entries import CollectedEntries
 from ariane.store.consume_queue import LMQ_PREFIX, ConsumeQueue, QueueFilesChanged, Read
 from ariane.store.file_loading import LoadedFiles, find_common_length, load
 from ariane.store.files import OpenFiles
 from ariane.store.segments import FileCount, Segments
 
 SETTING = "mappedFileSizeConsumeQueue"
+_NO_QUEUES: dict[int, ConsumeQueue] = {}
 TAILS_MAX = 2048  # queues with entries in memory: 2048 × 10 KB = 20 MB at most
 
 
@@ -41,6 +45,7 @@ class ConsumeQueues:
         self._count = FileCount()
         # Queues with entries in memory, in the order in which they got them.
         self._tails: dict[ConsumeQueue, None] = {}
+        self.collected = CollectedEntries()  # of plain sends, not written yet
         # Set by `allow_opening` once the log is recovered.
         self._limit = 0
         # No entry below `_limit` is stale, so that opening a queue need not compare it with the log.
@@ -170,6 +175,10 @@ class ConsumeQueues:
         except MessageRefused as fault:
             return str(fault), None
 
+    def by_id(self, topic: str) -> Mapping[int, ConsumeQueue]:
+        """Return the queues of a topic as they are, opened or not; empty if it has none."""
+        return self._of_topic.get(topic, _NO_QUEUES)
+
     def all(self) -> list[ConsumeQueue]:
         return list(self._table.values())
 
@@ -187,10 +196,13 @@ class ConsumeQueues:
         """Return the number of files of all queues: a counter, because every flush needs it."""
         return self._count.files
 
-    def has_files(self, topic: str, queue_id: int) -> bool:
+    def has_messages(self, topic: str, queue_id: int) -> bool:
         """Return whether anything is stored in a queue."""
         queue = self._table.get((topic, queue_id))
-        return queue is not None and bool(queue.segments.bases)
+        return queue is not None and self._has_entries(queue)
+
+    def _has_entries(self, queue: ConsumeQueue) -> bool:
+        return bool(queue.segments.bases) or queue in self.collected
 
     def end_by_entries(self) -> int:
         """Return the end of the last record that a queue has an entry for, without opening any queue."""
@@ -199,7 +211,7 @@ class ConsumeQueues:
     def topics(self) -> dict[str, list[int]]:
         entries: dict[str, list[int]] = {}
         for topic, queues in self._of_topic.items():
-            if ids := sorted(queue_id for queue_id, queue in queues.items() if queue.segments.bases):
+            if ids := sorted(queue_id for queue_id, queue in queues.items() if self._has_entries(queue)):
                 entries[topic] = ids
         return entries
 
@@ -248,6 +260,7 @@ class ConsumeQueues:
         topics = set()
         for queue in queues:
             self._unregister(queue)
+            self.collected.remove(queue)
             self._tails.pop(queue, None)
             if self._disk.size(queue.segments.directory) is not None:
                 queue.segments.remove_all()

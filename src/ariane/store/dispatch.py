@@ -103,7 +103,11 @@ def dispatch_pending(
         if queue is not None:
             group = groups.get(queue)
             if group is None:
-                groups[queue] = [entries]
+                collected = queues.collected.get(queue)
+                if collected:
+                    number = queue.max + len(collected) // ENTRY_SIZE
+                    arrivals.append(Arrival(queue.topic, queue.queue_id, number, collected))
+                groups[queue] = [collected, entries]
             else:
                 group.append(entries)
             arrivals.append(Arrival(queue.topic, queue.queue_id, next_offset, entries))
@@ -111,14 +115,30 @@ def dispatch_pending(
     for queue, data in joined:
         _write(queue, data)
     for queue, data in joined:
-        queue.commit_written(data)
-        queues.remember_tail(queue)
+        _commit(queue, data, queues)
     if count == len(pending):
         pending.clear()
     else:
         for _ in range(count):
             pending.popleft()
     return arrivals, last
+
+
+def dispatch_collected(queue: ConsumeQueue, queues: ConsumeQueues) -> Arrival | None:
+    """Write the collected entries of a queue; return their arrival, None if there are none."""
+    data = queues.collected.get(queue)
+    if not data:
+        return None
+    _write(queue, data)
+    _commit(queue, data, queues)
+    return Arrival(queue.topic, queue.queue_id, queue.max, data)
+
+
+def _commit(queue: ConsumeQueue, data: bytes, queues: ConsumeQueues) -> None:
+    """Count written entries, the collected ones among them."""
+    queue.commit_written(data)
+    queues.remember_tail(queue)
+    queues.collected.remove(queue)
 
 
 def _write(queue: ConsumeQueue, data: bytes) -> None:

@@ -250,7 +250,7 @@ class IndexBuilder:
         """Index pending records; return the files and directories that the flush which begins now has to fsync."""
         if self._index is None:
             return QueueFilesChanged(set(), set())
-        self._dispatched = derived
+        self._dispatched = max(self._dispatched, derived)  # the entries of later ones may be collected
         self._try_catch_up()
         return self._index.take_changed()
 

@@ -13,7 +13,7 @@ Synchronous and used by one thread, except `FlushRound.run`, which a worker thre
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 from ariane.clock import SYSTEM_CLOCK
@@ -22,12 +22,14 @@ from ariane.kernels.scanned_record import NotARecord
 from ariane.kernels.send_turn import LogEnd, SendRun
 from ariane.model.topic import TopicDeletion
 from ariane.protocol.queue_entry import ENTRY
-from ariane.store import dispatch, queue_reader
+from ariane.store import queue_reader
 from ariane.store.checkpoint_writer import CheckpointWriter
+from ariane.store.consume_queue import ConsumeQueue, NumberedQueue
 from ariane.store.deletions import Deletions
 from ariane.store.dispatch import Arrival
 from ariane.store.files import Disk, OpenFiles, SystemDisk, open_error
 from ariane.store.flush import FlushPostponed, FlushRound
+from ariane.store.key_query import KeyQuery, KeyQueryResult
 from ariane.store.log_replica import Replica, ReplicationSource
 from ariane.store.record_appender import RecordAppender
 from ariane.store.record_scanner import read_record
@@ -36,10 +38,12 @@ from ariane.store.recovery import RecoveryReport
 from ariane.store.removed_files import RemovedFiles
 from ariane.store.retention import Retention
 from ariane.store.store_directory import claim, mark_stopped, release
+from ariane.store.store_dispatcher import ROUND_QUEUES, StoreDispatcher
 from ariane.store.topic_removal import TopicRemoval
 from ariane.store.types import ALL_RECORDS, AppendResult, GetResult, GetStatus, RecordDraft, RecordFilter, StoreConfig
 
 __all__ = [
+    "ROUND_QUEUES",
     "AppendResult",
     "Arrival",
     "Disk",
@@ -48,6 +52,7 @@ __all__ = [
     "GetResult",
     "GetStatus",
     "MessageStore",
+    "NumberedQueue",
     "RecordDraft",
     "RecordFilter",
     "RecoveryReport",
@@ -128,13 +133,9 @@ class MessageStore:
         self.delayed = state.delayed  # a broker's delivery loop asks it for the next one
         self.deletions = state.deletions  # hides records of deleted topics
         self._appender = RecordAppender(
-            state, store_host=store_host, now_ms=now_ms
+            state, store_host=store_host, now_ms=now_ms, collects=config.flush != "sync"
         )  # writes the log, lists what to dispatch
 
-        # Arrivals that a topic removal dispatched; the next caller of `dispatch_pending` notifies consumers of them.
-        self._deferred_arrivals: list[Arrival] = []
-        # All records that end at or before `_dispatched` have their queue entries; the store time of the last of them.
-        self._dispatched, self._dispatched_ms = state.log.end, state.log.last_ms
         # Why puts are refused although the log could take them: a nearly full disk, a removed file, the role of a slave.
         self.refusal: StoreError | None = None
         self._removed_files = RemovedFiles(self._disk, state.log, state.queues, self)  # reports files that vanished
@@ -142,6 +143,9 @@ class MessageStore:
         # Parts that act on the store for the broker.
         self.replica: Replica | None = None  # set by `follow_master`
         self.replication_source = ReplicationSource(state.log, sync=config.flush == "sync")  # what slaves read
+        self._dispatcher = StoreDispatcher(
+            state, self._appender, source=self.replication_source, removed_files=self._removed_files
+        )  # writes queue entries
         self.retention = Retention(self._disk, state.log, state.queues, state.checkpoint)  # by age or usage
         # Flushes derived files.
         self._checkpoints = CheckpointWriter(state, retention=self.retention, removed_files=self._removed_files)
@@ -189,6 +193,10 @@ class MessageStore:
             queue = self._queues.get_or_create(topic, queue_id)
         return queue.next_offset
 
+    def queues_of(self, topic: str) -> Mapping[int, NumberedQueue]:
+        """Return the queues of a topic by id, to read the numbers of many at once; `next_offset` creates missing ones."""
+        return self._queues.by_id(topic)
+
     def put_run(self, run: SendRun, store_ms: int) -> None:
         """Append the records of a run with one write: all of them or none.
 
@@ -205,7 +213,7 @@ class MessageStore:
         """Return why nothing can be put; None if it can."""
         if (reason := self._log.failure or self.refusal) is not None:
             return reason
-        if self._appender.pending_records < PENDING_MAX:
+        if self._appender.pending_records + self._queues.collected.records < PENDING_MAX:
             return None
         root = self.config.root
         return StoreFull(f"{PENDING_MAX} records are pending: queue entries cannot be written below {root}")
@@ -214,49 +222,61 @@ class MessageStore:
         if (reason := self._write_refusal()) is not None:
             raise reason.with_traceback(None)
 
+    # --- dispatch ---
+
     def dispatch_and_defer_arrivals(self) -> None:
-        """Dispatch like `dispatch_pending`, whose next call returns the arrivals of this one."""
-        self._deferred_arrivals = self.dispatch_pending()
+        """Dispatch like `dispatch_pending`; the next dispatch returns the arrivals of this one."""
+        self._dispatcher.dispatch_all()
 
     def dispatch_pending(self) -> list[Arrival]:
-        """Write the queue entries of the records that were appended since the last call (in sync mode: flushed).
+        """Write the queue entries of all records that were appended since the last call (in sync mode: flushed).
 
         Raises:
             StoreFull, StoreError: the entries cannot be written. Nothing is lost; the next call tries again.
         """
-        deferred, self._deferred_arrivals = self._deferred_arrivals, []
-        pending = self._appender.pending
-        if not pending and self.replica is None:
-            return deferred
-        try:
-            up_to, replica = self.replication_source.end, self.replica
-            if replica is not None:
-                arrivals, last = replica.dispatch_pending(up_to)
-            else:
-                arrivals, last = dispatch.dispatch_pending(pending, up_to, self._queues)
-                self._appender.pending_records = sum([entries.records for entries in pending])
-        except StoreError as error:
-            self._deferred_arrivals = deferred
-            if isinstance(error.__cause__, FileNotFoundError):
-                self._removed_files.report_removed(str(error.__cause__.filename))
-            raise
-        if last is not None:
-            self._dispatched, self._dispatched_ms = last.end, last.store_ms
-            self.index.on_dispatched(self._dispatched)
-            if self.replica is not None:
-                self.delayed.apply_master_deliveries(self.replica.delivered, self._log.end)
-                self.replica.delivered.clear()
-            elif self._appender.has_delayed:
-                self._appender.has_delayed = bool(pending)
-                self.delayed.read_arrivals(self._log.end)
-        return deferred + arrivals if deferred else arrivals
+        self._dispatcher.dispatch_all()
+        return self._dispatcher.take_arrivals()
+
+    def dispatch_singles(self) -> list[Arrival]:
+        """Dispatch like `dispatch_pending`, but leave entries of runs collected."""
+        self._dispatcher.dispatch_listed()
+        return self._dispatcher.take_arrivals()
+
+    def dispatch_queues(self, queues: Iterable[tuple[str, int]]) -> list[Arrival]:
+        """Write the collected entries of these queues, by topic and id."""
+        for key in queues:
+            queue = self._queues.get(key)
+            if queue is not None:
+                self._dispatcher.dispatch_collected(queue)
+        return self._dispatcher.take_arrivals()
+
+    def dispatch_round(self, queues_max: int) -> tuple[list[Arrival], bool]:
+        """Write the collected entries of some queues; return the arrivals, and whether the round is to be continued.
+
+        A round covers the queues that have collected entries when it begins. Once it has ended, the checkpoint covers them.
+        """
+        is_unfinished = self._dispatcher.dispatch_round(queues_max)
+        return self._dispatcher.take_arrivals(), is_unfinished
 
     @property
     def dispatched(self) -> int:
-        """All records that end at or before this offset have their queue entries."""
-        return self._dispatched if self._appender.pending else self._log.end
+        """Consumers can see all records that end at or before this offset."""
+        return self._dispatcher.dispatched if self._appender.pending else self._log.end
 
     # --- reading ---
+
+    def _readable(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """Return a queue with all messages that a consumer may see; None if it does not exist."""
+        self._dispatcher.dispatch_before_reading()
+        queue = self._queues.get_opened(topic, queue_id)
+        if queue is not None and queue in self._queues.collected:
+            self._dispatcher.dispatch_before_reading(queue)
+        return queue
+
+    def query(self, query: KeyQuery) -> KeyQueryResult:
+        """Return records by key. [IndexBuilder.query]"""
+        self._dispatcher.dispatch_before_reading()
+        return self.index.query(query)
 
     def get(
         self,
@@ -275,7 +295,7 @@ class MessageStore:
             max_count: Maximum number of records; the limits of `StoreConfig` apply as well.
             record_filter: Records to return.
         """
-        queue = self._queues.get_opened(topic, queue_id)
+        queue = self._readable(topic, queue_id)
         if queue is None:
             return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, b"", (), 0, 0, 0, False)
         try:
@@ -294,7 +314,7 @@ class MessageStore:
 
     def read_queue_record(self, topic: str, queue_id: int, number: int) -> bytes | None:
         """Return the record of a queue entry; None if the entry does not exist, or its record is removed or corrupt."""
-        queue = self._queues.get_opened(topic, queue_id)
+        queue = self._readable(topic, queue_id)
         if queue is None or not queue.min_offset(self._log.start) <= number < queue.max:
             return None
         try:
@@ -306,26 +326,27 @@ class MessageStore:
 
     def entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
         """Return queue entries from `offset` on: commit log offset, record size, tags code. Fewer at the queue's end."""
+        self._readable(topic, queue_id)
         return self._queues.entries(topic, queue_id, offset, count)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Return the number of the oldest entry whose record is still in the log; 0 for an unknown queue."""
-        queue = self._queues.get_opened(topic, queue_id)
+        queue = self._readable(topic, queue_id)
         return 0 if queue is None else queue.min_offset(self._log.start)
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """Return the number of the next entry; 0 for an unknown queue."""
-        queue = self._queues.get_opened(topic, queue_id)
+        queue = self._readable(topic, queue_id)
         return 0 if queue is None else queue.max
 
     def offset_by_time(self, topic: str, queue_id: int, ms: int) -> int:
         """Return the entry stored nearest to `ms`; the last one for a later time, 0 for an unknown queue."""
-        queue = self._queues.get_opened(topic, queue_id)
+        queue = self._readable(topic, queue_id)
         return 0 if queue is None else queue_reader.find_by_time(queue, self._log, ms)
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> int | None:
         """Return the store time of an entry's record in ms; None if the record does not exist."""
-        queue = self._queues.get_opened(topic, queue_id)
+        queue = self._readable(topic, queue_id)
         return None if queue is None else queue_reader.entry_store_ms(queue, self._log, offset)
 
     def earliest_ms(self, topic: str, queue_id: int) -> int | None:
@@ -336,11 +357,13 @@ class MessageStore:
 
     def topics(self) -> dict[str, list[int]]:
         """Return the topics with the ids of their queues that contain, or contained, messages."""
+        self._dispatcher.dispatch_before_reading()
         return self._queues.topics()
 
     def has_queue(self, topic: str, queue_id: int) -> bool:
         """Return whether anything is stored in a queue."""
-        return self._queues.has_files(topic, queue_id)
+        self._dispatcher.dispatch_before_reading()
+        return self._queues.has_messages(topic, queue_id)
 
     def deletion_of(self, topic: str) -> TopicDeletion | None:
         """Return the deletion to record before `delete_topic`; None if there is nothing to delete."""
@@ -361,7 +384,18 @@ class MessageStore:
         self.replica = Replica(
             self._log, self._queues, self._appender.pending, self.config.delays_ms, self.index, self.deletions
         )
+        self._dispatcher.replica = self.replica
         return self.replica
+
+    @property
+    def has_pending(self) -> bool:
+        """Return whether records wait for a dispatch that is not collected."""
+        return bool(self._appender.pending)
+
+    @property
+    def collected_records(self) -> int:
+        """Number of records whose queue entries are collected."""
+        return self._queues.collected.records
 
     @property
     def puts(self) -> int:
@@ -411,7 +445,7 @@ class MessageStore:
     def begin_checkpoint(self) -> FlushRound | None:
         """Return the work that makes queues, index, delays and checkpoint durable; None if there is none."""
         self._removed_files.check_log()
-        return self._checkpoints.begin(self._dispatched, self._dispatched_ms)
+        return self._checkpoints.begin(self._dispatcher.dispatched, self._dispatcher.dispatched_ms)
 
     def end_flush(self, flush: FlushRound, error: OSError | FlushPostponed | None) -> None:
         """Take the outcome of `flush.run()`. After an OSError all later writes are refused with FlushFailed."""
@@ -452,10 +486,11 @@ class MessageStore:
             if self._log.failure is None:
                 self.flush()
                 self.dispatch_pending()
-                self.index.complete(self._dispatched)
+                self.index.complete(self._dispatcher.dispatched)
                 self.write_checkpoint()
                 mark_stopped(self._disk, self.config.root)
         finally:
+            self._dispatcher.close()
             if self._log.failure is None:
                 self._log.failure = StoreError(f"the store in {self.config.root} is closed")
             self._log.close()

@@ -27,12 +27,14 @@ from ariane.store.types import AppendResult, RecordDraft, StoreConfig
 class RecordAppender:
     """The end of the log, and the records that are appended but not dispatched."""
 
-    def __init__(self, state: RecoveredState, *, store_host: bytes, now_ms: Callable[[], int]) -> None:
+    def __init__(self, state: RecoveredState, *, store_host: bytes, now_ms: Callable[[], int], collects: bool) -> None:
+        """`collects`: consumers see records before they are flushed, so that entries of runs may be collected."""
         self.pending: deque[PendingEntry] = deque()  # oldest first; taken out by the dispatch
         self.pending_records = 0  # the store refuses puts beyond a bound
         # A delayed message is pending: spares all other dispatches the look into the delay queues.
         self.has_delayed = False
         self.puts = self.put_bytes = 0  # messages and bytes since the start, for statistics
+        self._collects = collects
         self._log = state.log  # one write per append
         self._queues = state.queues  # number the records
         self._index = state.index  # of their keys
@@ -83,6 +85,13 @@ class RecordAppender:
         log = self._log
         offset = log.end
         log.append(run.records, store_ms)
+        self._index.add_pending_keys(offset, store_ms, run.keys)
+        self.put_bytes += len(run.records)
+        # Entries of pending records are written first: those of a queue are in order.
+        if self._collects and not self.pending:
+            self.puts += self._queues.collected.add(run.queues, self._queues.by_id)
+            self._index.on_dispatched(log.end)
+            return
         for topic, queue_id, entries, _, _ in run.queues:
             queue = self._queues.get((topic, queue_id)) or self._queues.get_or_create(topic, queue_id)
             count = len(entries) // ENTRY_SIZE
@@ -90,8 +99,6 @@ class RecordAppender:
             self.puts += count
             self.pending_records += count
             self.pending.append(PendingEntry(queue, entries, queue.next_offset, store_ms, log.end))
-        self._index.add_pending_keys(offset, store_ms, run.keys)
-        self.put_bytes += len(run.records)
 
     def _list(self, draft: RecordDraft, queue: ConsumeQueue, appended: AppendResult, config: StoreConfig) -> None:
         """List the queue entry and the keys of an appended record."""

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Mapping
 from typing import Protocol
 
 from ariane.broker.offset_waiters import OffsetWaiter
+from ariane.kernels.send_turn import QueueRun
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import Command
 from ariane.store.message_store import AppendResult, RecordDraft
@@ -48,6 +49,14 @@ class StoreListener(Protocol):
 
     def on_stored(self) -> None:
         """Schedule the dispatch of everything that this iteration of the event loop stores."""
+        ...
+
+
+class SendsListener(Protocol):
+    """Continues with the messages of plain sends. [PostStoreDispatcher]"""
+
+    def on_sends_stored(self, queues: list[QueueRun]) -> None:
+        """Schedule their dispatch: soon for queues with held pulls."""
         ...
 
 

@@ -41,7 +41,7 @@ class MessageQueryHandler:
         key_query = KeyQuery(request.topic, request.key, max_num, position=position)
         if not is_unique and not UNIQUE_ID.fullmatch(request.key):
             key_query = key_query._replace(begin_ms=request.begin_timestamp, end_ms=request.end_timestamp)
-        result = self._store.index.query(key_query)
+        result = self._store.query(key_query)
         next_position = result.position
         header = encode_header(
             QueryMessageResponse(

@@ -71,7 +71,7 @@ class RecallHandler:
             if timer is not None:
                 return timer
             key = name  # a unique key may have the length of a message id
-        records = self._store.index.query(KeyQuery(TIMER_TOPIC, key, SAME_KEY_MAX)).records
+        records = self._store.query(KeyQuery(TIMER_TOPIC, key, SAME_KEY_MAX)).records
         timers = [timer for data in records if (timer := delayed_delivery.decode_timer(data)) is not None]
         if not timers:
             remark = f"no pending timer is named {name}: use its message id, unique key or recall handle"

@@ -7,12 +7,12 @@ A turn that the disk refuses is served one by one as well: each send gets its ow
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 
 from ariane.broker.config import BrokerConfig
 from ariane.broker.delayed_delivery import DELAY_PROPERTIES
 from ariane.broker.dynamic_config import DynamicConfig
-from ariane.broker.handlers.collaborators import ChangeDurability, Durability, SlaveAcknowledgement, StoreListener
+from ariane.broker.handlers.collaborators import ChangeDurability, Durability, SendsListener, SlaveAcknowledgement
 from ariane.broker.offset_waiters import OffsetWaiter
 from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.broker.stats.broker_stats import BrokerStats
@@ -20,7 +20,7 @@ from ariane.broker.write_protection import WriteProtection
 from ariane.clock import Clock
 from ariane.errors import FlushFailed, MessageRefused, StoreError
 from ariane.kernels.implementation import send_encoder
-from ariane.kernels.send_turn import SendEncoder, SendRun, SendSettings, is_send
+from ariane.kernels.send_turn import SendEncoder, SendRun, SendSettings
 from ariane.model.host import PACKED_V4
 from ariane.model.message import TIMER_DEL_UNIQKEY, TRAN_MSG
 from ariane.model.topic import PERM_WRITE, RETRY_PREFIX, SEND_FORBIDDEN, TopicConfig
@@ -31,7 +31,7 @@ from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import RESPONSE
 from ariane.protocol.frame import FrameReader
 from ariane.protocol.queue_entry import ENTRY_SIZE
-from ariane.store.message_store import MessageStore
+from ariane.store.message_store import MessageStore, NumberedQueue
 
 # Messages with these properties need a decision: they are delayed, transactional, or cancel a timer.
 EXCEPTIONAL_PROPERTIES = frozenset({*DELAY_PROPERTIES, TRAN_MSG, TIMER_DEL_UNIQKEY})
@@ -50,7 +50,7 @@ class SendTurns:
         topics: TopicRegistry,
         store: MessageStore,
         store_host: bytes,
-        listener: StoreListener,
+        listener: SendsListener,
         durability: Durability,
         stats: BrokerStats,
         limits: ServerLimits,
@@ -74,11 +74,12 @@ class SendTurns:
         self._encoder: SendEncoder | None = None  # created for `_config` with the first send
         self._config: BrokerConfig | None = None  # a changed configuration needs another encoder
         self._plain_topics: dict[str, TopicConfig] = {}  # as they were when they were found to be plain
+        self._run_topic = ""  # whose queues are below: looked up once per topic and run, not once per queue
+        self._run_queues: Mapping[int, NumberedQueue] = {}  # by id
+        self._run_queue_nums = 0  # a plain send names a queue id below it
 
     def serve(self, data: bytes, position: int, peer: Peer, waited_s: float) -> ServedTurn | None:
         """Serve the plain sends in `data` from `position` on. [TurnHandler.serve]"""
-        if not is_send(data, position):
-            return None
         if len(peer.packed) != PACKED_V4 or len(self._store_host) != PACKED_V4:
             return None  # messages of IPv6 hosts have another record layout
         if self._is_refusing(waited_s):
@@ -87,6 +88,7 @@ class SendTurns:
         if log_end is None:
             return None
         encoder, started = self._current_encoder(), self._stats.timer()
+        self._run_topic = ""  # topics may have changed since the last run
         run = encoder.encode(data, position, peer.packed, log_end, self._next_offset)
         if not run.sends:
             return None
@@ -97,7 +99,7 @@ class SendTurns:
         took_s = self._stats.timer() - started
         if took_s > SLOW_S:
             self._protection.on_slow_send(took_s, self._clock.monotonic())
-        self._listener.on_stored()
+        self._listener.on_sends_stored(run.queues)
         responses = self._responses(run, log_end.offset + len(run.records), started)
         return ServedTurn(run.position, run.sends, responses, run.sends >= encoder.frames_max)
 
@@ -105,10 +107,10 @@ class SendTurns:
         """Return whether `SendHandler` has to decide about every send."""
         if waited_s and self._limits.exceeds_queue_time(RequestCode.SEND_MESSAGE_V2, waited_s):
             return True
-        if self._protection.refusal(self._clock.monotonic()) is not None:
+        if self._protection.may_refuse and self._protection.refusal(self._clock.monotonic()) is not None:
             return True
         config = self._settings.current
-        if config.start_accept_send_request_time_stamp > self._clock.now_ms():
+        if 0 < config.start_accept_send_request_time_stamp > self._clock.now_ms():
             return True
         return config.sync_flush and self._changes.has_pending
 
@@ -133,19 +135,32 @@ class SendTurns:
 
     def _next_offset(self, name: str, queue_id: int) -> int:
         """Return the number of the next message of a queue, or -1 if `SendTargets` has to decide about a send to it."""
-        topic = self._topics.get(name)
-        if topic is None or topic is not self._plain_topics.get(name):
-            if topic is None or not _is_plain(topic, self._settings.current.broker_permission):
+        if name != self._run_topic:
+            topic = self._plain_topic(name)
+            if topic is None:
                 return -1
-            if len(self._plain_topics) >= PLAIN_TOPICS_MAX:
-                self._plain_topics.clear()
-            self._plain_topics[name] = topic
-        if queue_id >= topic.write_queue_nums and queue_id >= topic.read_queue_nums:
+            self._run_topic, self._run_queues = name, self._store.queues_of(name)
+            self._run_queue_nums = max(topic.write_queue_nums, topic.read_queue_nums)
+        if queue_id >= self._run_queue_nums:
             return -1
+        queue = self._run_queues.get(queue_id)
+        if queue is not None and queue.opened:
+            return queue.next_offset
         try:
             return self._store.next_offset(name, queue_id)
         except MessageRefused:
             return -1
+
+    def _plain_topic(self, name: str) -> TopicConfig | None:
+        """Return a topic if sends to it need no decision of `SendTargets`."""
+        topic = self._topics.get(name)
+        if topic is not None and topic is not self._plain_topics.get(name):
+            if not _is_plain(topic, self._settings.current.broker_permission):
+                return None
+            if len(self._plain_topics) >= PLAIN_TOPICS_MAX:
+                self._plain_topics.clear()
+            self._plain_topics[name] = topic
+        return topic
 
     # --- responses ---
 
@@ -177,9 +192,13 @@ class SendTurns:
         return run.responses if code == ResponseCode.SUCCESS else _with_code(run.responses, code)
 
     def _count(self, run: SendRun, started: float) -> None:
-        stats = self._stats
-        for topic, _, entries, sends, size in run.queues:
-            stats.record_sends(topic, sends, len(entries) // ENTRY_SIZE, size)
+        stats, queues = self._stats, run.queues
+        if len(queues) > 1 and len({queue[0] for queue in queues}) == 1:  # most producers send to one topic
+            entries_size = sum([len(queue[2]) for queue in queues])
+            stats.record_sends(queues[0][0], run.sends, entries_size // ENTRY_SIZE, len(run.records))
+        else:
+            for topic, _, entries, sends, size in queues:
+                stats.record_sends(topic, sends, len(entries) // ENTRY_SIZE, size)
         stats.record_put_times(run.sends, stats.timer() - started)
 
 
