@@ -4,6 +4,7 @@
         [--out FILE]
 
   batch-files     format("rocketmq-store"), eleven columns, discarded; with and without the CRC of every body
+  ready-batches   what of this is Spark's: a source that yields one batch of eleven columns again and again, which costs it nothing
   stream-files    the same without CRC as a stream (AvailableNow), micro-batches of a million rows
   batch-broker    format("rocketmq") from Ariane's broker in its own process; its CPU time is reported separately
   memory          peak resident memory of the Python workers, with the default chunkBytes and sixteen times as much
@@ -32,6 +33,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 import load_program
 from ariane.model import host
@@ -128,6 +131,44 @@ def batch_files(bench: Bench) -> dict[str, list[float]]:
     return found
 
 
+def ready_batches(bench: Bench) -> dict[str, list[float]]:
+    bench.spark.dataSource.register(ReadySource)
+    frame = bench.spark.read.format("ready-batches").options(store=str(bench.store), rows=bench.args.rows)
+    ddl = ", ".join(f"{name} {COLUMNS[name][1]}" for name in ELEVEN)
+    return rated("ready-batches", bench.args, lambda: into_nothing(frame.schema(ddl).load()))
+
+
+class ReadySource(DataSource):
+    """A source whose rows are ready before it is read. Option `store` has them, option `rows` is their number."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "ready-batches"
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        return ReadyReader(self.options, schema.fieldNames())
+
+
+class ReadyReader(DataSourceReader):
+    """Yields the first batch of a store until the number of rows is reached."""
+
+    def __init__(self, options: Any, columns: list[str]) -> None:
+        self.store, self.rows = options["store"], int(options["rows"])
+        self.columns = columns
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(0)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        from ariane.spark.store import commit_log, log_task, store_options
+
+        log = commit_log.find_log(self.store)
+        first, *_ = log_task.plan_ranges(log, log.start, log.end, log.file_size)
+        batch = next(log_task.read_rows(first, store_options.parse({"path": self.store}), self.columns, log.file_size))
+        for position in range(0, self.rows, batch.num_rows):
+            yield batch.slice(0, self.rows - position)
+
+
 def stream_files(bench: Bench) -> dict[str, list[float]]:
     size = sum(record_bytes(bench.store))
 
@@ -209,6 +250,7 @@ def micro_batch(bench: Bench) -> dict[str, list[float]]:
 
 MEASURES: dict[str, Callable[[Bench], dict[str, list[float]]]] = {
     "batch-files": batch_files,
+    "ready-batches": ready_batches,
     "stream-files": stream_files,
     "batch-broker": batch_broker,
     "memory": memory,
