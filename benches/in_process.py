@@ -5,7 +5,7 @@
 
 Frames as the Java client sends them are fed to a Connection of ariane.net.connection as a socket would, `depth` in each read. The
 transport discards what is written; the loop runs between reads, so that queue entries are written and flushes happen. Printed is
-the CPU time per message of the whole process, of the cheapest round; with `--steps` also that of each step of a send, in rounds
+the CPU time per message of the whole process, of the cheapest round; with `--steps` also that of each step, in rounds
 of their own; with `--profile` that of each function (cProfile makes small functions look dearer than they are). `--json` prints
 the result as the last line.
 """
@@ -41,7 +41,7 @@ from ariane.protocol.requests import encode_header
 from ariane.protocol.requests.admin import CreateTopic
 from ariane.protocol.requests.messaging import SUBSCRIPTION, PullMessage, SendMessage
 from servers import environment
-from steps import StepTimes
+from steps import PULL_STEPS, SEND_STEPS, Step, StepTimes
 
 TOPIC = "InProcess"
 READ_MAX = 65536  # maximum size of a read from a socket
@@ -128,7 +128,7 @@ def main() -> None:
     parser.add_argument(
         "--sync", action="store_true", help="flush synchronously: the next `depth` sends follow the responses"
     )
-    parser.add_argument("--steps", action="store_true", help="measure the steps of a send, too")
+    parser.add_argument("--steps", action="store_true", help="measure the steps, too")
     parser.add_argument("--profile", action="store_true", help="print the functions that take most time")
     parser.add_argument("--json", action="store_true", help="print the result as the last line")
     args = parser.parse_args()
@@ -159,25 +159,30 @@ async def measure(place: Path, args: argparse.Namespace) -> dict[str, float]:
         rounds = [await timed(connection, transport, list(sends(args.count, args)), args) for _ in range(args.rounds)]
         if args.path != "pull":
             result |= cheapest(f"send {args.size} B", rounds, args.count)
-        if args.steps:
-            result |= await stepped(connection, transport, args)
+        if args.steps and args.path != "pull":
+            result |= await stepped(connection, transport, args, SEND_STEPS)
         if args.path != "send":
             reads = list(pulls(args.count, args))
             rounds = [await timed(connection, transport, reads, args) for _ in range(args.rounds)]
             result |= cheapest(f"pull {args.size} B", rounds, args.count)
+            if args.steps:
+                result |= await stepped(connection, transport, args, PULL_STEPS)
         return result
 
 
-async def stepped(connection: Connection, transport: Nowhere, args: argparse.Namespace) -> dict[str, float]:
-    """Return the CPU time of each step of a send in µs, of the cheapest round."""
+async def stepped(
+    connection: Connection, transport: Nowhere, args: argparse.Namespace, steps: tuple[Step, ...]
+) -> dict[str, float]:
+    """Return the CPU time per message of each step of a send or a pull in µs, of the cheapest round."""
+    name, frames = ("step", sends) if steps is SEND_STEPS else ("pull step", pulls)
     cheapest_round: dict[str, float] = {}
     for _ in range(args.rounds):
-        with StepTimes() as times:
-            user, system = await timed(connection, transport, list(sends(args.count, args)), args)
+        with StepTimes(steps) as times:
+            user, system = await timed(connection, transport, list(frames(args.count, args)), args)
         us = times.per_message_us(user + system, args.count)
         if not cheapest_round or sum(us.values()) < sum(cheapest_round.values()):
             cheapest_round = us
-    return {f"step: {name}": value for name, value in cheapest_round.items()}
+    return {f"{name}: {step}": value for step, value in cheapest_round.items()}
 
 
 def measure_steps(implementation: str, *, is_short: bool) -> dict[str, float]:

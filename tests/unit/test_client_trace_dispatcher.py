@@ -12,9 +12,11 @@ from ariane.client import send_codec
 from ariane.client import trace_dispatcher as client_trace
 from ariane.client.hooks import ConsumeFinished, ConsumeReturn, ConsumeStarted, SendEvent
 from ariane.client.settings import ProducerSettings, TraceSettings
-from ariane.client.trace_dispatcher import TraceDispatcher, events_of_consume, events_of_send, next_batch
-from ariane.errors import ConnectionLost, ReplyError
+from ariane.client.trace_dispatcher import TraceDispatcher
+from ariane.client.trace_records import TraceEntry, events_of_consume, events_of_send, next_batch
+from ariane.errors import ConfigError, ConnectionLost, ReplyError
 from ariane.model.message import Message
+from ariane.protocol import trace_codec
 from ariane.protocol.command import Command
 from ariane.testing.clock import FakeClock
 
@@ -44,14 +46,14 @@ def one(topic: str = "T", **more) -> send_codec.PreparedMessage:
 
 def test_a_stored_message_has_a_successful_pub_record():
     (record,) = events_of_send(sent(one()), TOPIC)
-    assert client_trace.trace_text.encode(record) == (
+    assert trace_codec.encode(record) == (
         "\x01".join(["Pub", "5", "R", "g", "T", "ID", "A", "k1 k2", "a:1", "3", "7", "0", "OFF", "true"]) + "\x02"
     )
 
 
 def test_a_rejected_message_has_a_failed_pub_record():
     (record,) = events_of_send(sent(one(), code=13), TOPIC)
-    fields = client_trace.trace_text.encode(record).rstrip("\x02").split("\x01")
+    fields = trace_codec.encode(record).rstrip("\x02").split("\x01")
     assert (fields[5], fields[13]) == ("ID", "false")
 
 
@@ -62,7 +64,7 @@ def test_a_late_flush_is_traced_as_a_failure():
 
 def test_a_delayed_message_is_traced_with_its_message_type():
     (record,) = events_of_send(sent(one(delay_level=2)), TOPIC)
-    assert client_trace.trace_text.encode(record).split("\x01")[11] == "3"
+    assert trace_codec.encode(record).split("\x01")[11] == "3"
 
 
 def test_each_message_of_a_batch_has_its_own_record():
@@ -89,11 +91,11 @@ def consuming(*messages) -> ConsumeStarted:
 def test_a_listener_call_has_records_before_and_after():
     messages = [message(0, properties={"KEYS": "k1 k2"}, reconsume_times=2), message(1, properties={"MSG_REGION": "R"})]
     before = consuming(*messages)
-    texts = [client_trace.trace_text.encode(record) for record in events_of_consume(before)]
+    texts = [trace_codec.encode(record) for record in events_of_consume(before)]
     assert texts[0] == "\x01".join(["SubBefore", "5", "R", "g", "REQ", "ID0", "2", "k1 k2"]) + "\x02"
     assert texts[1] == "\x01".join(["SubBefore", "5", "R", "g", "REQ", "ID1", "0", "null"]) + "\x02"
     after = ConsumeFinished(started=before, outcome=ConsumeReturn.EXCEPTION, ended_ms=9, cost_ms=8)
-    texts = [client_trace.trace_text.encode(record) for record in events_of_consume(after)]
+    texts = [trace_codec.encode(record) for record in events_of_consume(after)]
     assert texts[0] == "\x01".join(["SubAfter", "REQ", "ID0", "4", "false", "k1 k2", "2", "9", "g"]) + "\x02"
 
 
@@ -102,11 +104,11 @@ def test_a_message_with_tracing_disabled_has_no_record():
     assert [record.message_id for record in events_of_consume(before)] == ["ID1"]
 
 
-def entries(count: int, *, text: int = 10, key: str = "k{}") -> list[client_trace.TraceEntry]:
+def entries(count: int, *, text: int = 10, key: str = "k{}") -> list[TraceEntry]:
     results = []
     for number in range(count):
         name = key.format(number)
-        results.append(client_trace.TraceEntry(b"t" * text, (name,), len(name) + 1, 0.0))
+        results.append(TraceEntry(b"t" * text, (name,), len(name) + 1, 0.0))
     return results
 
 
@@ -122,7 +124,7 @@ def test_a_batch_is_bounded_by_its_distinct_keys():
 
 
 def test_keys_that_do_not_fit_are_dropped_and_counted():
-    entry = client_trace.TraceEntry(b"t", ("id", "key-1", "key-2"), 20, 0.0)
+    entry = TraceEntry(b"t", ("id", "key-1", "key-2"), 20, 0.0)
     batch = next_batch([entry], 1000, 9)
     assert (batch.records, batch.keys, batch.dropped_keys) == (1, ("id", "key-1"), 1)
 
@@ -274,3 +276,78 @@ def test_the_trace_argument_is_converted_to_trace_settings(given, expected):
     assert client_trace.trace_settings(given) == expected
     own = TraceSettings(topic="mine")
     assert client_trace.trace_settings(own) is own
+
+
+# --- spill -------------------------------------------------------------------------------------------------------------
+
+
+def spilling(tmp_path, **settings) -> dict:
+    return {"when_full": "spill", "spill_dir": str(tmp_path), "queue_max": 10} | settings
+
+
+def test_records_without_room_wait_in_a_file_and_are_sent(tmp_path):
+    play = Play(**spilling(tmp_path))
+
+    async def act(tracer):
+        assert tracer.record(records(100)) is None
+        assert tracer.spilled == 90
+
+    tracer = play.run(act)
+    assert (tracer.sent, tracer.dropped, tracer.failed, tracer.spilled) == (100, 0, 0, 0)
+    assert play.records == 100
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_records_that_no_broker_accepts_are_sent_by_the_next_process(tmp_path, caplog):
+    refused = [ConnectionLost("a:1", "refused")] * 10_000
+    first = Play(*refused, **spilling(tmp_path, close_timeout=0.05))
+
+    async def act(tracer):
+        tracer.record(records(30))
+
+    tracer = first.run(act)
+    assert (tracer.sent, tracer.dropped, tracer.failed, tracer.spilled) == (0, 0, 0, 30)
+    assert "30 trace records wait in" in caplog.text
+    second = Play(**spilling(tmp_path))
+
+    async def nothing(tracer):
+        assert tracer.spilled == 30
+
+    tracer = second.run(nothing)
+    assert (tracer.sent, tracer.spilled, second.records) == (30, 0, 30)
+
+
+def test_a_full_file_drops_and_counts(tmp_path):
+    play = Play(**spilling(tmp_path, spill_bytes_max=1024 * 1024))
+
+    async def act(tracer):
+        tracer.record(records(20_000))
+
+    tracer = play.run(act)
+    assert tracer.dropped > 0
+    assert (tracer.sent + tracer.dropped, tracer.failed) == (20_000, 0)
+    assert play.records == tracer.sent
+
+
+def test_a_disk_that_cannot_be_written_drops_and_counts(tmp_path, monkeypatch, caplog):
+    play = Play(**spilling(tmp_path))
+
+    async def act(tracer):
+        monkeypatch.setattr(tracer._overflow, "append", raising_no_space)
+        tracer.record(records(15))
+
+    tracer = play.run(act)
+    assert (tracer.sent, tracer.dropped, tracer.failed) == (10, 5, 0)
+    assert "Trace records cannot be written to" in caplog.text
+
+
+def raising_no_space(entries):
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    "settings", [{"when_full": "spill"}, {"spill_dir": "/tmp/x"}, {"when_full": "block", "spill_dir": "x"}]
+)
+def test_spill_and_its_directory_are_given_together(settings):
+    with pytest.raises(ConfigError, match="spill_dir"):
+        TraceSettings(**settings)

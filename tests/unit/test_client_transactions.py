@@ -10,7 +10,7 @@ from ariane.client import transaction_producer as client
 from ariane.client.client_instance import ClientInstance
 from ariane.client.hooks import LocalState, TransactionEnd
 from ariane.client.settings import ProducerSettings
-from ariane.client.trace_dispatcher import events_of_transaction_end
+from ariane.client.trace_records import events_of_transaction_end
 from ariane.client.transaction_producer import TransactionProducer, prepare_half_message
 from ariane.errors import ConfigError, MessageRefused
 from ariane.model.message import Message

@@ -13,10 +13,12 @@ import pytest
 
 from ariane.errors import ConfigError
 from ariane.kernels import implementation, native
+from ariane.kernels.pull_selection import PullLimits
 from ariane.kernels.record_runs import LogPlace
 from ariane.kernels.send_encoder import FRAMES_MAX, PythonSendEncoder
 from ariane.kernels.send_turn import LogEnd, SendSettings
 from ariane.protocol import record
+from ariane.protocol.queue_entry import ENTRY
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = SendSettings(
@@ -126,6 +128,26 @@ def test_python_continues_after_a_failure(caplog: pytest.LogCaptureFixture) -> N
     assert "index out of bounds" in record.getMessage()
     assert core.description == "python (native failed: ariane_native failed: index out of bounds)"
     assert isinstance(core.send_encoder(SETTINGS), PythonSendEncoder)
+
+
+def test_a_failure_of_one_part_ends_the_use_of_all() -> None:
+    calls: list[str] = []
+
+    def fail(*arguments: Any) -> Any:
+        calls.append("select_messages")
+        raise RuntimeError("ariane_native failed")
+
+    core = native.NativeCore(module(SendEncoder=PanickingEncoder, select_messages=fail))
+    encoder = core.send_encoder(SETTINGS)
+    encoder._encode = lambda *arguments: calls.append("encode")  # type: ignore[attr-defined]
+    limits = PullLimits(log_start=10, recent_from=0, count_max=1, bytes_max=1, disk_count_max=1, disk_bytes_max=1)
+    for _ in range(2):
+        selected = core.select_messages(ENTRY.pack(0, 100, 0), None, 0, 1000, None, limits)  # type: ignore[arg-type]
+        assert selected is not None
+        assert selected.is_removed
+        assert encoder.encode(b"", 0, bytes(8), LogEnd(0, 100, 0), lambda topic, queue_id: 0).sends == 0
+    assert calls == ["select_messages"]
+    assert encoder.frames_max == FRAMES_MAX
 
 
 def test_python_scans_the_records_after_a_failure() -> None:

@@ -177,9 +177,14 @@ class TraceSettings:
     """Topic of the trace messages."""
     queue_max: Whole = Whole(16_384, 1, 10_000_000)
     """Maximum number of records that wait to be sent."""
-    when_full: Literal["drop", "block"] = "drop"
+    when_full: Literal["drop", "block", "spill"] = "drop"
     """What happens when the queue is full. drop: the record is dropped and counted; block: the send or the listener's call
-    waits."""
+    waits; spill: the record waits in a file of `spill_dir` and is sent later, after a crash by the next process. With spill,
+    records that no broker accepted and those that closing has no time for wait in the file, too."""
+    spill_dir: str = ""
+    """Directory of these files, which processes of this machine may share."""
+    spill_bytes_max: Whole = Whole(256 * MIB, MIB, 1_024 * 1_024 * MIB)
+    """Maximum bytes of these files per client; beyond, records are dropped and counted."""
     body_max: Whole = Whole(118_000, 1_024, 4 * MIB)
     """Maximum bytes of records per trace message, as in Java."""
     keys_max: Whole = Whole(30_000, 256, 32_000)
@@ -196,8 +201,11 @@ class TraceSettings:
     """How long closing waits until everything is sent; remaining records count as failed."""
 
     def __post_init__(self) -> None:
-        if self.when_full not in ("drop", "block"):
-            raise ConfigError("when_full", self.when_full, "expected 'drop' or 'block'")
+        if self.when_full not in ("drop", "block", "spill"):
+            raise ConfigError("when_full", self.when_full, "expected 'drop', 'block' or 'spill'")
+        if (self.when_full == "spill") != bool(of_kind("spill_dir", self.spill_dir, str)):
+            fix = "when_full='spill' needs a directory for its files, and nothing else uses one"
+            raise ConfigError("spill_dir", self.spill_dir, fix)
         fault = topic_name_fault(of_kind("topic", self.topic, str))
         if fault:
             raise ConfigError("topic", self.topic, fault)

@@ -51,6 +51,19 @@ def load_native() -> Any:
     return module
 
 
+class NativeFailure:
+    """The first failure of the native code, since when Python is used. All parts of one `NativeCore` share it."""
+
+    def __init__(self) -> None:
+        self.text = ""  # empty while there is none
+
+    def report(self, error: RuntimeError) -> None:
+        """Use Python from now on."""
+        if not self.text:
+            self.text = str(error)
+            log.error("The native core failed, continuing with the Python implementation: %s", error)
+
+
 class NativeCore:
     """The native implementation. [Implementation]
 
@@ -60,26 +73,28 @@ class NativeCore:
 
     def __init__(self, module: Any) -> None:
         self._module = module
-        self._failure = ""  # of the native code, since when Python is used
-        self._records = NativeRecords(module, self._on_failure)
+        self._failure = NativeFailure()
+        self._records = NativeRecords(module, self._failure.report)
 
     @property
     def description(self) -> str:
-        if self._failure:
-            return f"python (native failed: {self._failure})"
+        if self._failure.text:
+            return f"python (native failed: {self._failure.text})"
         return f"native {self._module.VERSION}"
 
     @property
     def native_records(self) -> NativeRecords | None:
-        return None if self._failure else self._records
+        return None if self._failure.text else self._records
 
     def send_encoder(self, settings: SendSettings) -> SendEncoder:
         fallback = PythonSendEncoder(settings)
-        return fallback if self._failure else NativeSendEncoder(self._module, settings, fallback, self._on_failure)
+        if self._failure.text:
+            return fallback
+        return NativeSendEncoder(self._module, settings, fallback, self._failure)
 
     def map_file(self, handle: int, size: int, resident_max: int) -> FileMap | None:
         """Map a file in native code, which copies records out of its own maps without Python. [Implementation.map_file]"""
-        if self._failure:
+        if self._failure.text:
             return None
         file_map: FileMap = self._module.FileMap(handle, size, resident_max)
         return file_map
@@ -88,14 +103,14 @@ class NativeCore:
         self, entries: bytes, log_map: FileMap, base: int, size: int, codes: frozenset[int] | None, limits: PullLimits
     ) -> SelectedMessages | None:
         """Return the messages of one pull, from a map of either implementation. [pull_selection.select_messages]"""
-        if self._failure:
+        if self._failure.text:
             return select_messages(entries, log_map, base, size, codes, limits)
         try:
             selected = self._module.select_messages(entries, log_map, base, size, codes, limits)
         except RuntimeError as error:
             # An error of `log_map` is raised once more here. Otherwise it was a panic of the native code.
             messages = select_messages(entries, log_map, base, size, codes, limits)
-            self._on_failure(error)
+            self._failure.report(error)
             return messages
         return None if selected is None else SelectedMessages._make(selected)
 
@@ -103,12 +118,12 @@ class NativeCore:
         self, data: bytes, position: int, place: LogPlace, *, check_crc: bool, hash_keys: bool
     ) -> ScannedRecords | None:
         """Return the records at a position of the log. [record_runs.scan_records]"""
-        if self._failure:
+        if self._failure.text:
             return scan_records(data, position, place, check_crc=check_crc, hash_keys=hash_keys)
         try:
             run = self._module.scan_records(data, position, place, check_crc, hash_keys)
         except RuntimeError as error:
-            self._on_failure(error)
+            self._failure.report(error)
             return scan_records(data, position, place, check_crc=check_crc, hash_keys=hash_keys)
         if run is None:
             return None
@@ -116,14 +131,9 @@ class NativeCore:
         return ScannedRecords(size, records, RunTimes._make(times), list(map(QueueRecords._make, queues)), *derived)
 
     def index_slots(self, count: int) -> IndexSlots:
-        if self._failure:
+        if self._failure.text:
             return PythonIndexSlots(count)
-        return NativeIndexSlots(self._module, count, self._on_failure)
-
-    def _on_failure(self, error: RuntimeError) -> None:
-        if not self._failure:
-            self._failure = str(error)
-            log.error("The native core failed, continuing with the Python implementation: %s", error)
+        return NativeIndexSlots(self._module, count, self._failure.report)
 
 
 class NativeSendEncoder:
@@ -134,7 +144,7 @@ class NativeSendEncoder:
         module: Any,
         settings: SendSettings,
         fallback: SendEncoder,
-        on_failure: Callable[[RuntimeError], None],
+        failure: NativeFailure,
     ) -> None:
         self._encode = module.SendEncoder(
             store_host=settings.store_host,
@@ -148,23 +158,22 @@ class NativeSendEncoder:
         ).encode
         self.frames_max: int = module.SendEncoder.frames_max
         self._fallback = fallback  # encodes if the native code fails
-        self._on_failure = on_failure
-        self._has_failed = False
+        self._failure = failure  # of this encoder, or of another part of the core
 
     def encode(
         self, data: bytes, position: int, born_host: bytes, log_end: LogEnd, next_offset: Callable[[str, int], int]
     ) -> SendRun:
         """Encode the plain sends in `data` from `position` on. [SendEncoder.encode]"""
-        if self._has_failed:
+        if self._failure.text:
+            self.frames_max = self._fallback.frames_max
             return self._fallback.encode(data, position, born_host, log_end, next_offset)
         try:
             end, sends, records, queues, keys, responses = self._encode(data, position, born_host, log_end, next_offset)
         except RuntimeError as error:
             # An error of `next_offset` is raised once more here. Otherwise it was a panic of the native code.
             run = self._fallback.encode(data, position, born_host, log_end, next_offset)
-            self._has_failed = True
             self.frames_max = self._fallback.frames_max
-            self._on_failure(error)
+            self._failure.report(error)
             return run
         # The fields of a `QueueRun` as a plain tuple: a turn may have one for each of its sends.
         return SendRun(end, sends, records, cast(list[QueueRun], queues), keys, responses)

@@ -9,8 +9,6 @@ pass of msgspec decodes and validates such a header (0.6 µs), so that native co
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import msgspec
 
 from ariane.errors import ProtocolError
@@ -47,31 +45,18 @@ class _PullCommand(
 _decode_json = msgspec.json.Decoder(_PullCommand, strict=False).decode
 
 
-class PlainPull(NamedTuple):
+class PlainPull(msgspec.Struct, frozen=True, gc=False):
     """A pull that expects a response."""
 
     request: PullMessage
-    opaque: int
-    """Number of the request, which the response repeats."""
-    form: int
-    """JSON or binary header, that of the response as well."""
-    end: int
-    """Of the frame, in the data."""
+    opaque: int  # number of the request, which the response repeats
+    form: int  # JSON or binary header, that of the response as well
+    end: int  # of the frame, in the data
 
 
-class FoundPull(NamedTuple):
-    """What the header of a response with messages contains."""
-
-    max_offset: int
-    """End of the queue."""
-    min_offset: int
-    """First offset of the queue."""
-    next_offset: int
-    """Where the consumer continues."""
-    broker_id: int
-    """Broker that the group should pull from next."""
-    opaque: int
-    """Number of the request."""
+# The numbers in the header of a response with messages, in its order: end and first offset of the queue, where the consumer
+# continues, broker that the group should pull from next, opaque.
+FoundNumbers = tuple[int, int, int, int, int]
 
 
 def parse_pull(data: bytes, position: int, header_max: int) -> PlainPull | None:
@@ -111,31 +96,27 @@ def _parse_binary(header: bytes, end: int) -> PlainPull | None:
         return None
 
 
-def found_header(pull: FoundPull, form: int, body_size: int) -> bytes:
+def found_header(numbers: FoundNumbers, form: int, body_size: int) -> bytes:
     """Return the frame of a response without its records, which have `body_size` bytes.
 
     Raises:
         ProtocolError: the frame exceeds what peers accept.
     """
-    header = _JSON_FOUND % pull if form == JSON_FORM else _encode_found(pull, form)[PREFIX_SIZE:]
+    header = _JSON_FOUND % numbers if form == JSON_FORM else _encode_found(numbers, form)[PREFIX_SIZE:]
     return prefix(form, len(header), body_size) + header
 
 
-def _encode_found(pull: FoundPull, form: int) -> bytes:
-    fields = {
-        "maxOffset": str(pull.max_offset),
-        "minOffset": str(pull.min_offset),
-        "nextBeginOffset": str(pull.next_offset),
-        "suggestWhichBrokerId": str(pull.broker_id),
-    }
-    code = ResponseCode.SUCCESS
-    return commands.encode(code, opaque=pull.opaque, flag=RESPONSE, fields=fields, remark=FOUND, form=form)[0]
+def _encode_found(numbers: FoundNumbers, form: int) -> bytes:
+    names = ("maxOffset", "minOffset", "nextBeginOffset", "suggestWhichBrokerId")
+    fields = dict(zip(names, map(str, numbers), strict=False))
+    code, opaque = ResponseCode.SUCCESS, numbers[-1]
+    return commands.encode(code, opaque=opaque, flag=RESPONSE, fields=fields, remark=FOUND, form=form)[0]
 
 
 def _json_found() -> bytes:
-    """Return the JSON header of a response as a format for a `FoundPull`."""
-    marks = range(-5, 0)
-    header = _encode_found(FoundPull(*marks), JSON_FORM)[PREFIX_SIZE:].replace(b"%", b"%%")
+    """Return the JSON header of a response as a format for its numbers."""
+    marks = (-5, -4, -3, -2, -1)
+    header = _encode_found(marks, JSON_FORM)[PREFIX_SIZE:].replace(b"%", b"%%")
     for mark in marks:
         header = header.replace(b"%d" % mark, b"%d")
     return header

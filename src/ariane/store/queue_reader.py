@@ -40,7 +40,7 @@ from ariane.store.commit_log import CommitLog
 from ariane.store.consume_queue import ConsumeQueue
 from ariane.store.types import GetResult, GetStatus, RecordFilter, StoreConfig
 
-SCAN_BYTES = 16_000  # of entries examined by one read of few records: a rare tag must not need a pull per entry
+SCAN_ENTRIES = 800  # examined by one read of few records: a rare tag must not need a pull per entry
 ENTRIES_MAX = 4_096  # examined by one read, whatever the requested count
 SPAN_GAP = 4096  # unwanted bytes between two records that are still cheaper to read than to skip
 SPAN_MAX = 1 << 20
@@ -60,34 +60,40 @@ def read_messages(
     record_filter: RecordFilter,
 ) -> GetResult:
     """Return records of `queue` from entry `offset` on. The first match is always returned, whatever its size."""
-    low, high = queue.min_offset(log.start), queue.max
-    if high == 0:
-        return _nothing(GetStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
-    if offset < low:
-        return _nothing(GetStatus.OFFSET_TOO_SMALL, low, low, high)
-    if offset >= high:
-        status = GetStatus.OFFSET_OVERFLOW_ONE if offset == high else GetStatus.OFFSET_OVERFLOW_BADLY
-        return _nothing(status, high, low, high)
+    log_start, log_end = log.start, log.end
+    low, high = queue.min_offset(log_start), queue.max
+    if not low <= offset < high:
+        return _outside(offset, low, high)
     entries = queue.entries(offset, _entry_count(max_count, record_filter))
     if not entries:
         per_file = queue.segments.size // ENTRY_SIZE
         return _nothing(GetStatus.OFFSET_FOUND_NULL, offset - offset % per_file + per_file, low, high)
 
     limits = PullLimits(
-        log.start,
-        log.end - config.memory_bytes,
+        log_start,
+        log_end - config.memory_bytes,
         min(max_count, config.transfer_count_in_memory),
         config.transfer_bytes_in_memory,
         config.transfer_count_on_disk,
         config.transfer_bytes_on_disk,
     )
     body, sizes, scanned, last, is_removed = _select(log, entries, limits, record_filter)
-    status = GetStatus.FOUND
-    if not sizes:
-        status = GetStatus.MESSAGE_WAS_REMOVING if is_removed else GetStatus.NO_MATCHED_MESSAGE
-    bytes_behind = log.end - last
-    is_old, behind = bytes_behind > config.memory_bytes, bytes_behind if last or sizes else None
-    return GetResult(status, body, sizes, offset + scanned, low, high, is_old, behind)
+    bytes_behind = log_end - last
+    is_old = bytes_behind > config.memory_bytes
+    if sizes:
+        return GetResult(GetStatus.FOUND, body, sizes, offset + scanned, low, high, is_old, bytes_behind)
+    status = GetStatus.MESSAGE_WAS_REMOVING if is_removed else GetStatus.NO_MATCHED_MESSAGE
+    return GetResult(status, body, sizes, offset + scanned, low, high, is_old, bytes_behind if last else None)
+
+
+def _outside(offset: int, low: int, high: int) -> GetResult:
+    """Return the result of a read at an offset without an entry."""
+    if high == 0:
+        return _nothing(GetStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
+    if offset < low:
+        return _nothing(GetStatus.OFFSET_TOO_SMALL, low, low, high)
+    status = GetStatus.OFFSET_OVERFLOW_ONE if offset == high else GetStatus.OFFSET_OVERFLOW_BADLY
+    return _nothing(status, high, low, high)
 
 
 def _select(log: CommitLog, entries: bytes, limits: PullLimits, record_filter: RecordFilter) -> SelectedMessages:
@@ -95,10 +101,11 @@ def _select(log: CommitLog, entries: bytes, limits: PullLimits, record_filter: R
     codes, accept = record_filter
     if accept is None:
         (offset,) = I64.unpack_from(entries)
-        log_map = log.segments.map(offset)
+        size = log.size
+        base = offset - offset % size
+        log_map = log.segments.map(base)
         if log_map is not None:
-            base = offset - offset % log.size
-            messages = selected().select_messages(entries, log_map, base, log.size, codes, limits)
+            messages = selected().select_messages(entries, log_map, base, size, codes, limits)
             if messages is not None:
                 return messages
         selection = select_entries(entries, codes, limits)
@@ -114,11 +121,9 @@ def _select(log: CommitLog, entries: bytes, limits: PullLimits, record_filter: R
 
 def _entry_count(max_count: int, record_filter: RecordFilter) -> int:
     """Return how many entries a read examines: it blocks the event loop, and the client chooses `max_count`."""
-    codes, accept = record_filter
-    scanned = SCAN_BYTES // ENTRY_SIZE
-    if accept is not None:
-        return scanned  # records are read and filtered, which costs far more than an entry
-    return max(1, min(max_count, ENTRIES_MAX) if codes is None else max(scanned, min(max_count, ENTRIES_MAX)))
+    if record_filter.accept is not None:
+        return SCAN_ENTRIES  # records are read and filtered, which costs far more than an entry
+    return max(1 if record_filter.codes is None else SCAN_ENTRIES, min(max_count, ENTRIES_MAX))
 
 
 def _nothing(status: GetStatus, next_offset: int, low: int, high: int) -> GetResult:

@@ -19,16 +19,16 @@ from ariane.broker.handlers.collaborators import ChangeDurability
 from ariane.broker.handlers.pull import pulled_messages, suggested_brokers
 from ariane.broker.handlers.pull_filter import PullFacts, PullFilterBuilder
 from ariane.broker.state.consumer_offsets import ConsumerOffsets
-from ariane.broker.stats.broker_stats import BrokerStats
+from ariane.broker.stats.broker_stats import BrokerStats, PulledMessages
 from ariane.clock import Clock
 from ariane.errors import ProtocolError, ReplyError, StoreError
-from ariane.kernels.pull_turn import FoundPull, PlainPull, found_header, parse_pull
+from ariane.kernels.pull_turn import PlainPull, found_header, parse_pull
 from ariane.net.connection import BATCH_BYTES_MAX, FRAMES_PER_TICK
 from ariane.net.flow_limits import ServerLimits
 from ariane.net.replies import Peer, ServedTurn
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.messaging import COMMIT_OFFSET, PullMessage
-from ariane.store.message_store import GetStatus, MessageStore, RecordFilter
+from ariane.store.message_store import GetResult, GetStatus, MessageStore, RecordFilter
 
 # Plans, and characters of their subscriptions, that are remembered; beyond, all are built again. A parsed subscription takes up
 # to 80 times its length in memory.
@@ -79,45 +79,54 @@ class PullTurns:
         if waited_s and self._limits.exceeds_queue_time(RequestCode.PULL_MESSAGE, waited_s):
             return None
         self._turn += 1
-        now_ms, header_max = self._clock.now_ms(), self._limits.header_max
+        now_ms, header_max, timer = self._clock.now_ms(), self._limits.header_max, self._stats.timer
         responses: list[bytes] = []
-        size = pulls = 0
-        while size < BATCH_BYTES_MAX and pulls < FRAMES_PER_TICK:
+        pulled: list[tuple[str, str, int, PulledMessages]] = []
+        size = 0
+        while size < BATCH_BYTES_MAX and len(pulled) < FRAMES_PER_TICK:
             pull = parse_pull(data, position, header_max)
-            if pull is None or (response := self._read(pull, now_ms)) is None:
+            if pull is None or (plan := self._current_plan(pull.request)) is None:
                 break
-            responses += response
-            size += len(response[1])
-            pulls += 1
+            started, request = timer(), pull.request
+            result = self._read(request, plan)
+            seconds = timer() - started
+            if result is None or (header := self._found(pull, plan, result)) is None:
+                break
+            messages = pulled_messages(result, seconds, now_ms)
+            pulled.append((request.topic, request.consumer_group, request.queue_id, messages))
+            responses += (header, result.body)
+            size += messages.size
             position = pull.end
-        else:
-            return ServedTurn(position, pulls, b"".join(responses), is_last=True)
-        return ServedTurn(position, pulls, b"".join(responses), is_last=False) if pulls else None
-
-    def _read(self, pull: PlainPull, now_ms: int) -> tuple[bytes, bytes] | None:
-        """Return header and records of the response; None if `PullHandler` has to serve this pull, which changed nothing yet."""
-        request = pull.request
-        plan = self._current_plan(request)
-        if plan is None or not 0 <= request.queue_id < plan.queues:
+        if not pulled:
             return None
-        stats, queue_id = self._stats, request.queue_id
-        started = stats.timer()
+        self._stats.record_pulls(pulled)
+        is_last = size >= BATCH_BYTES_MAX or len(pulled) == FRAMES_PER_TICK
+        return ServedTurn(position, len(pulled), b"".join(responses), is_last)
+
+    def _read(self, request: PullMessage, plan: _Plan) -> GetResult | None:
+        """Return the messages of a pull; None if `PullHandler` has to decide about it."""
+        queue_id = request.queue_id
+        if not 0 <= queue_id < plan.queues:
+            return None
         try:
             result = self._store.get(
                 request.topic, queue_id, request.queue_offset, request.max_msg_nums, plan.record_filter
             )
-            if result.status is not GetStatus.FOUND:
-                return None
-            seconds = stats.timer() - started
-            broker_id = plan.brokers[result.suggest_slave]
-            found = FoundPull(result.max_offset, result.min_offset, result.next_offset, broker_id, pull.opaque)
-            header = found_header(found, pull.form, len(result.body))
-            if plan.commits and request.commit_offset >= 0:
-                self._offsets.commit(request.consumer_group, request.topic, queue_id, request.commit_offset)
-        except (OSError, StoreError, ProtocolError, ReplyError):
+        except (OSError, StoreError):
             return None  # the handler meets it again, and replies
-        stats.record_pull(request.topic, request.consumer_group, queue_id, pulled_messages(result, seconds, now_ms))
-        return header, result.body
+        return result if result.status is GetStatus.FOUND else None
+
+    def _found(self, pull: PlainPull, plan: _Plan, result: GetResult) -> bytes | None:
+        """Commit the offset of a pull and return the header of its response; None, without a commit, if one is impossible."""
+        request, broker_id = pull.request, plan.brokers[result.suggest_slave]
+        numbers = (result.max_offset, result.min_offset, result.next_offset, broker_id, pull.opaque)
+        try:
+            header = found_header(numbers, pull.form, len(result.body))
+            if plan.commits and request.commit_offset >= 0:
+                self._offsets.commit(request.consumer_group, request.topic, request.queue_id, request.commit_offset)
+        except (ProtocolError, ReplyError):
+            return None  # the handler meets it again, and replies
+        return header
 
     # --- plans ---
 

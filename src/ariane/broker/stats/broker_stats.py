@@ -7,6 +7,7 @@
     record_send_back(topic, group, …)               a message returned for a retry      SNDBCK_PUT_NUMS
     record_delayed_delivery(topic, queue_id, …)     a delivered delayed message         QUEUE_GET_*, GROUP_GET_*, TOPIC_PUT_*
     record_pull(topic, group, queue_id, …)          a pull with messages                GROUP_GET_*, BROKER_GET_NUMS
+    record_pulls(pulls)                             pulls of a turn                     the same
     record_miss(group)                              a pull without messages             rates of the store
     record_transaction_read(topic, count, size)     half messages read by the broker    GROUP_GET_*, BROKER_GET_NUMS
     record_put_time(seconds), record_put_failure()  each put                            StoreStats
@@ -19,7 +20,7 @@ Reads of tools (`is_tool_group`) do not count, since they are not consumption.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -193,22 +194,26 @@ class BrokerStats:
 
     def record_pull(self, topic: str, group: str, queue_id: int, pulled: PulledMessages) -> None:
         """Count a pull that returned messages."""
-        keys = _pull_keys(topic, group, queue_id)
-        if keys is None:
-            return
-        group_key, queue_key = keys
-        count, size, seconds, behind, late_ms = pulled
-        store_stats = self.store_stats
-        store_stats.found += 1
-        store_stats.transferred += count
-        store_stats.record_get_time(seconds * 1000)
-        self._group_get.add(group_key, count, size)
-        self._broker_get.count += count
-        self._latency.add(queue_key if self._detail else group_key, round(seconds * 1_000_000))
-        now_ms = self._now_ms()
-        if self._fall_recorded:
-            self.fall_size.set(queue_key, behind, now_ms)
-        self.fall_time.set(queue_key, late_ms, now_ms)
+        self.record_pulls([(topic, group, queue_id, pulled)])
+
+    def record_pulls(self, pulls: Iterable[tuple[str, str, int, PulledMessages]]) -> None:
+        """Count pulls that returned messages, each with its topic, group and queue."""
+        store_stats, now_ms, messages = self.store_stats, self._now_ms(), 0
+        for topic, group, queue_id, (count, size, seconds, behind, late_ms) in pulls:
+            keys = _pull_keys(topic, group, queue_id)
+            if keys is None:
+                continue
+            group_key, queue_key = keys
+            messages += count
+            store_stats.found += 1
+            store_stats.record_get_time(seconds * 1000)
+            self._group_get.add(group_key, count, size)
+            self._latency.add(queue_key if self._detail else group_key, round(seconds * 1_000_000))
+            if self._fall_recorded:
+                self.fall_size.set(queue_key, behind, now_ms)
+            self.fall_time.set(queue_key, late_ms, now_ms)
+        store_stats.transferred += messages
+        self._broker_get.count += messages
 
     def record_scan(self, topic: str, group: str, queue_id: int, behind: int) -> None:
         """Record the lag after a pull whose filter matched no message; `behind` bytes of log follow."""
