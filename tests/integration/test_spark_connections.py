@@ -7,10 +7,8 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra spark is not installed")
 
 import asyncio
-import shutil
 import socket
 import ssl
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -150,18 +148,6 @@ def test_the_connection_to_a_silent_server_is_closed(peer: Any) -> None:
     assert not wires._connections  # the next request opens a new connection
     done.set()
     wires.close()
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Return a self-signed certificate for 127.0.0.1 and its key."""
-    if shutil.which("openssl") is None:
-        pytest.skip("no openssl to make a certificate with")
-    home = tmp_path_factory.mktemp("tls")
-    openssl = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=peer.example"]
-    named = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(home / "key.pem"), "-out", str(home / "cert.pem")]
-    subprocess.run([*openssl, *named], check=True, capture_output=True)
-    return home / "cert.pem", home / "key.pem"
 
 
 def test_requests_and_responses_are_encrypted(peer: Any, certificate: tuple[Path, Path]) -> None:

@@ -12,7 +12,16 @@ from typing import NamedTuple
 
 import pytest
 
-from ariane.client import ClientInstance, ConsumerSettings, Producer, PushConsumer, ReconsumeLater, SendStatus
+from ariane.client import (
+    ClientInstance,
+    ClientSettings,
+    ConsumerSettings,
+    Producer,
+    ProducerSettings,
+    PushConsumer,
+    ReconsumeLater,
+    SendStatus,
+)
 from ariane.errors import ReplyError
 from ariane.model.message import Message, ReceivedMessage
 from ariane.testing import java
@@ -122,6 +131,27 @@ def test_our_500_messages_are_consumed_by_our_and_by_java_clients(peers, topic, 
     }
     assert {(send_result["msgId"], send_result["body"]) for send_result in theirs} == expected
     assert {send_result["key"] for send_result in theirs} == {f"key-{number} all" for number in range(0, 500, 2)}
+
+
+@pytest.mark.parametrize("algorithm", ["lz4", "zstd"])
+def test_java_reads_what_we_compress_and_send_over_tls(peers, topic, group, algorithm):
+    """Java servers accept both plain and encrypted connections, with a certificate that they generate."""
+    encrypted = ClientSettings(use_tls=True, tls_verify="false")
+    settings = ProducerSettings(compression=algorithm)
+
+    async def play() -> None:
+        inbox = Inbox()
+        async with Producer(peers.name_server, group, settings=settings, client=encrypted) as producer:
+            await producer.send(topic, b"large" * 5_000, keys=["K"])
+        async with PushConsumer(
+            peers.name_server, f"{group}-ours", {topic: "*"}, inbox, start="first", client=encrypted
+        ):
+            await until(lambda: len(inbox.messages) == 1)
+        assert inbox.bodies == [b"large" * 5_000]
+
+    asyncio.run(play())
+    (received,) = consume_with_java(peers, topic, group, "*", 1)
+    assert received["body"] == b"large" * 5_000
 
 
 def test_our_consumer_reads_java_messages(peers, topic, group):

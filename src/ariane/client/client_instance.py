@@ -33,6 +33,7 @@ from ariane.net.connection import Handler, HandlerResult, Peer, Reply
 from ariane.net.connection_pool import ConnectionPool
 from ariane.net.interfaces import local_ip
 from ariane.net.tasks import BackgroundTasks
+from ariane.net.tls import tls_context
 from ariane.protocol import fastjson, record, signing
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
@@ -116,6 +117,7 @@ class ClientInstance:
         rng: Random | None = None,
     ) -> None:
         self.settings = validation.optional("client", settings, ClientSettings) or ClientSettings()
+        self._tls = tls_context(self.settings)  # None: connections are not encrypted
         self.clock = clock
         self.rng = rng or Random()  # noqa: S311 - spreads load, protects nothing
         ip = self.settings.client_ip or local_ip()
@@ -164,9 +166,8 @@ class ClientInstance:
             RequestCode.CHECK_TRANSACTION_STATE: self._on_transaction_check,
             **dict.fromkeys(ADMIN_REQUESTS, self._handle_group_request),
         }
-        self._peers = ConnectionPool(
-            handlers, sign=functools.partial(signing.sign, credentials) if credentials else None
-        )
+        sign = functools.partial(signing.sign, credentials) if credentials else None
+        self._peers = ConnectionPool(handlers, sign=sign, tls=self._tls)
         self._routes = RouteCache(
             self._peers, self.name_servers, timeout_ms=self.settings.request_timeout * 1000, rng=self.rng
         )

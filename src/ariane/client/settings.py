@@ -13,6 +13,7 @@ from ariane.client.setting_fields import Seconds, Whole
 from ariane.client.validation import of_kind
 from ariane.errors import ConfigError
 from ariane.model.topic import AUTO_CREATE_TOPIC, TRACE_TOPIC, topic_name_fault
+from ariane.net.tls import Verify, check_tls
 from ariane.protocol.compression import COMPRESS_MIN_BYTES
 from ariane.protocol.signing import Credentials
 
@@ -43,6 +44,17 @@ class ClientSettings:
     """Second part of the client id; empty: `<pid>#<unique number>`, so that no two clients share an id."""
     credentials: Credentials | None = None
     """Account that signs every request, for brokers with aclEnable; None: requests are not signed."""
+    use_tls: bool = False
+    """Whether to encrypt connections to name servers and brokers."""
+    tls_verify: Verify = "true"
+    """`true`: check the server's certificate and host name; `ca`: check the certificate only, because brokers register by address;
+    `false`: check neither, which a Java server with its built-in test certificate needs."""
+    tls_ca_file: str = ""
+    """PEM file of trusted authorities; empty: the machine's."""
+    tls_cert_file: str = ""
+    """PEM file of the client certificate; may contain its key, too."""
+    tls_key_file: str = ""
+    """PEM file of the client certificate's key, not encrypted."""
 
     def __post_init__(self) -> None:
         of_kind("client_ip", self.client_ip, str)
@@ -55,6 +67,12 @@ class ClientSettings:
             raise ConfigError(
                 "credentials", self.credentials, "expected an access key and a secret key, both not empty"
             )
+        of_kind("use_tls", self.use_tls, bool)
+        for name in ("tls_ca_file", "tls_cert_file", "tls_key_file"):
+            of_kind(name, getattr(self, name), str)
+        if self.tls_verify not in ("true", "ca", "false"):
+            raise ConfigError("tls_verify", self.tls_verify, "expected 'true', 'ca' or 'false'")
+        check_tls(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import ssl
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Generic, NamedTuple, Self, TypeVar
@@ -111,6 +112,7 @@ class ClusterConnection:
         timeout_ms: Time limit of one request.
         is_dry_run: Record changes in `changes` without sending them.
         language: Language that requests name, for brokers that choose the form of a body by it.
+        tls: Encrypts the connections; `net.tls.tls_context` creates one from options.
         peers: Connections to use instead of own ones; they stay open at the end.
     """
 
@@ -122,6 +124,7 @@ class ClusterConnection:
         timeout_ms: float = TIMEOUT_MS,
         is_dry_run: bool = False,
         language: str = OUR_LANGUAGE,
+        tls: ssl.SSLContext | None = None,
         peers: ConnectionPool | None = None,
     ) -> None:
         texts: Sequence[str] = namesrv.split(";") if isinstance(namesrv, str) else namesrv
@@ -131,7 +134,8 @@ class ClusterConnection:
             raise ConfigError("namesrv", namesrv, "expected HOST:PORT, several separated by ';'")
         self.credentials = credentials
         sign = functools.partial(signing.sign, credentials) if credentials else None
-        self.peers = peers or ConnectionPool(sign=sign, language=language)
+        self.tls = tls
+        self.peers = peers or ConnectionPool(sign=sign, language=language, tls=tls)
         self._owns_peers = peers is None  # whether to close the connections at the end
         self.timeout_ms = timeout_ms
         self.is_dry_run = is_dry_run

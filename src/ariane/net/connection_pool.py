@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import ssl
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
@@ -14,6 +15,7 @@ import msgspec
 from ariane.errors import ConnectionLost, ReplyError
 from ariane.model import host
 from ariane.net.connection import Connection, Handler, Sign
+from ariane.net.tls import tls_fault
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import OUR_LANGUAGE, Command
 from ariane.protocol.requests import encode_header
@@ -32,6 +34,7 @@ class ConnectionPool:
         handlers: Request code -> handler for requests that arrive on our connections (brokers notify consumers).
         sign: Signs outgoing requests.
         language: Language that requests name.
+        tls: Encrypts the connections (`net.tls`); None: plain ones.
     """
 
     def __init__(
@@ -40,8 +43,10 @@ class ConnectionPool:
         *,
         sign: Sign | None = None,
         language: str = OUR_LANGUAGE,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._sign = sign
+        self._tls = tls
         self._language = language
         self._handlers = handlers or {}
         self._connections: dict[str, Connection] = {}  # by address; closed ones are replaced at the next request
@@ -138,9 +143,11 @@ class ConnectionPool:
         )
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
-                await loop.create_connection(lambda: connection, ip, port)
+                await loop.create_connection(lambda: connection, ip, port, ssl=self._tls)
         except TimeoutError:
             raise ConnectionLost(addr, f"not established within {CONNECT_TIMEOUT_MS} ms") from None
+        except ssl.SSLError as error:
+            raise ConnectionLost(addr, tls_fault(error)) from error
         except OSError as error:
             raise ConnectionLost(addr, _reason(error)) from error
         self._connections[addr] = connection

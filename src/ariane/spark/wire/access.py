@@ -10,6 +10,8 @@ import msgspec
 from ariane.errors import ConfigError, ProtocolError
 from ariane.model import host
 from ariane.model.topic import group_name_fault
+from ariane.net import tls
+from ariane.net.tls import camel_case, check_tls
 from ariane.protocol.signing import Credentials
 from ariane.spark.option_parsing import Readers, Secret, boolean_option, integer_option, list_option, secret_option
 
@@ -80,17 +82,7 @@ def validate(access: ClusterAccess) -> None:
         raise ConfigError(missing, "", "accessKey and secretKey are required together: set both, or neither")
     if access.security_token and not access.access_key:
         raise ConfigError("securityToken", "", "has no effect without accessKey and secretKey: set them, or remove it")
-    for name, file in (("tlsCaFile", access.tls_ca_file), ("tlsCertFile", access.tls_cert_file)):
-        if file and not access.use_tls:
-            raise ConfigError(name, file, "has no effect without useTls = true: set it, or remove this option")
-    if access.tls_verify != "true" and not access.use_tls:
-        raise ConfigError(
-            "tlsVerify", access.tls_verify, "has no effect without useTls = true: set it, or remove this option"
-        )
-    if access.tls_ca_file and access.tls_verify == "false":
-        raise ConfigError("tlsCaFile", access.tls_ca_file, "has no effect with tlsVerify = false: remove one of them")
-    if access.tls_key_file and not access.tls_cert_file:
-        raise ConfigError("tlsKeyFile", access.tls_key_file, "has no effect without tlsCertFile: set both, or neither")
+    check_tls(access, camel_case)
 
 
 def credentials(access: ClusterAccess) -> Credentials | None:
@@ -101,28 +93,5 @@ def credentials(access: ClusterAccess) -> Credentials | None:
 
 
 def tls_context(access: ClusterAccess) -> ssl.SSLContext | None:
-    """Return the TLS context, or None without TLS.
-
-    Raises:
-        ConfigError: a certificate or key file cannot be used.
-    """
-    if not access.use_tls:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = access.tls_verify == "true"
-    context.verify_mode = ssl.CERT_NONE if access.tls_verify == "false" else ssl.CERT_REQUIRED
-    key, file = "tlsCaFile", access.tls_ca_file
-    try:
-        if access.tls_verify != "false":
-            if file:
-                context.load_verify_locations(file)
-            else:
-                context.load_default_certs()
-        if access.tls_cert_file:
-            key, file = "tlsCertFile", access.tls_cert_file
-            # An empty password, because ssl would prompt for one on the terminal.
-            context.load_cert_chain(file, access.tls_key_file or None, password=lambda: "")
-    except OSError as error:  # includes ssl.SSLError
-        fix = f"cannot be used on this machine ({error.strerror or error}): expected PEM, with an unencrypted key"
-        raise ConfigError(key, file, fix) from None
-    return context
+    """Return the TLS context, or None without TLS. Raise ConfigError if a file cannot be used. [net.tls.tls_context]"""
+    return tls.tls_context(access, camel_case)

@@ -22,6 +22,7 @@ import msgspec
 
 from ariane.errors import ConnectionLost, ProtocolError, RequestTimeout
 from ariane.model import host
+from ariane.net.tls import camel_case, tls_fault
 from ariane.protocol import command as commands
 from ariane.protocol.codes import code_name
 from ariane.protocol.command import Command
@@ -156,8 +157,7 @@ def _connect(addr: str, tls: ssl.SSLContext | None) -> socket.socket:
                 connection = tls.wrap_socket(connection, server_hostname=name)
             stack.pop_all()
     except ssl.SSLError as error:
-        fix = "check useTls, tlsCaFile and tlsVerify, and that the server accepts TLS"
-        raise ConnectionLost(addr, f"TLS: {error.strerror or error}; {fix}") from error
+        raise ConnectionLost(addr, tls_fault(error, camel_case)) from error
     except OSError as error:
         raise ConnectionLost(addr, error.strerror or str(error)) from error
     return connection
