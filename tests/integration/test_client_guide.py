@@ -31,6 +31,8 @@ PROGRAMS = {"guide": BLOCKS[0], "README": examples(ROOT / "README.md")[0]}
 LAST_LINES = {
     "await consumer.commit()": r"[1-9]\d*",
     "blocking.Producer(": "True",
+    "print(len(totals))": "50",
+    "print(last.body)": re.escape("b'created'"),
     "print(steps)": re.escape("[b'created', b'paid', b'shipped']"),
     "producer.transaction(": "COMMIT",
     "print(attempts)": re.escape("[0, 1]"),

@@ -26,6 +26,8 @@ import pytest
 
 from ariane.broker.state.queue_locks import LockTable, QueueLocks
 from ariane.client import process_queue
+from ariane.client.consumer import Consumer
+from ariane.client.iterator_delivery import IteratorDelivery
 from ariane.client.listener_invoker import ReconsumeLater
 from ariane.client.offset_store import OffsetStore
 from ariane.client.offset_tracker import OffsetTracker
@@ -170,11 +172,40 @@ class Member:
         self._told.set()
 
 
+class IteratingMember(Member):
+    """A consumer whose messages as many tasks iterate over as there are queues."""
+
+    async def _consume(self) -> None:
+        world = self._world
+        async with world.instance(self.process) as instance:
+            while not self._told.is_set():
+                try:
+                    async with Consumer(
+                        instance, GROUP, {TOPIC: "*"}, start="first", orderly=True, ack="manual"
+                    ) as consumer:
+                        loops = [asyncio.ensure_future(self._iterate(consumer)) for _ in range(QUEUES)]
+                        await self._told.wait()
+                        consumer.stop()
+                        await asyncio.gather(*loops)
+                except ArianeError:
+                    await asyncio.sleep(1)
+
+    async def _iterate(self, consumer: Consumer) -> None:
+        async for message in consumer:
+            try:
+                await self._listen([message])
+            except ReconsumeLater:
+                await message.retry()
+            else:
+                await message.ack()
+
+
 class Scenario:
     """Faults of a group; each of KINDS is one fault."""
 
-    def __init__(self, world: VirtualCluster) -> None:
+    def __init__(self, world: VirtualCluster, kind: type[Member] = Member) -> None:
         self.world = world
+        self.kind = kind
         self.chance = world.rng
         self.ledger = Ledger()
         self.members: list[Member] = []
@@ -205,7 +236,7 @@ class Scenario:
     def begin(self) -> None:
         if len(self.members) < CONSUMERS_MAX:
             self._number += 1
-            self.members.append(Member(self.world, self.ledger, self._number))
+            self.members.append(self.kind(self.world, self.ledger, self._number))
 
     def kill(self) -> None:
         if self.members:
@@ -371,9 +402,9 @@ def _asks(frame: bytes, code: RequestCode) -> bool:
     return b'"code":%d,' % code in frame[:64]
 
 
-def play(seed: int, faults: int = FAULTS) -> Ledger:
+def play(seed: int, faults: int = FAULTS, kind: type[Member] = Member) -> Ledger:
     with virtual_cluster(seed, default_topic_queue_nums=QUEUES) as world:
-        scenario = Scenario(world)
+        scenario = Scenario(world, kind)
         world.run(scenario.run(faults))
         counts = scenario.ledger.counts
         print(f"seed {seed}: {world.loop.time():.0f} s, {world.loop.callbacks} callbacks, {dict(counts)}")
@@ -385,6 +416,13 @@ def play(seed: int, faults: int = FAULTS) -> Ledger:
 @pytest.mark.parametrize("seed", CHOSEN)
 def test_order_is_preserved(seed: int):
     counts = play(seed).counts
+    if FAULTS >= 100:
+        assert counts["queues that changed hands"] > QUEUES
+
+
+@pytest.mark.parametrize("seed", CHOSEN[: (len(CHOSEN) + 3) // 4])
+def test_order_is_preserved_by_loops_over_a_consumer(seed: int):
+    counts = play(seed, kind=IteratingMember).counts
     if FAULTS >= 100:
         assert counts["queues that changed hands"] > QUEUES
 
@@ -427,6 +465,18 @@ PLANTED = {
     "a failed message is passed over": lambda patch: patch.setattr(OffsetTracker, "replace", skipped_when_failed),
     "one too many is committed": committed_too_far,
 }
+
+
+async def dropped_at_once(self, process_queue):
+    process_queue.drop()
+    self.fetched.forget_dropped()
+
+
+def test_a_queue_given_up_while_a_loop_processes_its_message_is_detected(monkeypatch):
+    monkeypatch.setattr(IteratorDelivery, "on_revoked", dropped_at_once)
+    with pytest.raises(AssertionError):
+        for seed in range(PLANTED_SEEDS):
+            play(seed, 150, IteratingMember)
 
 
 @pytest.mark.parametrize("planted", PLANTED)

@@ -109,7 +109,9 @@ def test_closing_finishes_polled_messages_without_consuming_them():
 def test_a_poll_that_is_cancelled_during_a_hook_returns_its_messages():
     async def play():
         async def slow(event):
-            await asyncio.Event().wait()
+            finished.append(event) if isinstance(event, ConsumeFinished) else await asyncio.Event().wait()
+
+        finished: list[ConsumeFinished] = []
 
         stage = Stage(hook=slow)
         poll = asyncio.ensure_future(stage.delivery.take(2, ()))
@@ -118,6 +120,7 @@ def test_a_poll_that_is_cancelled_during_a_hook_returns_its_messages():
         poll.cancel()
         await asyncio.wait([poll])
         assert stage.delivery.fetched.position(stage.queue) == 0
+        assert [event.outcome for event in finished] == [ConsumeReturn.FAILED]
 
     asyncio.run(play())
 

@@ -1,19 +1,25 @@
-"""Asyncio clients: `Producer` and `TransactionProducer` send, `PushConsumer` calls a listener, `LitePullConsumer` is polled,
-`PullConsumer` reads queues without a group.
+"""Asyncio clients: `Producer` and `TransactionProducer` send, `Consumer` is iterated over, `PushConsumer` calls a listener,
+`LitePullConsumer` is polled, `PullConsumer` reads queues without a group.
 
     async with Producer("127.0.0.1:9876", "shop") as producer:
         await producer.send(Message(topic="orders", body=b"created", keys=["ORDER-17"]))
 
+    async with Consumer("127.0.0.1:9876", "billing", {"orders": "*"}, start="first") as consumer:
+        async for message in consumer:
+            print(message.body)
+
     async with PushConsumer("127.0.0.1:9876", "stock", {"orders": "*"}, listener, start="first"):
         await stopped.wait()
 
-Incoming messages: fetcher (one pull loop per queue) → offset tracker (pending messages) → delivery → listener → offsets.
+Incoming messages: fetcher (one pull loop per queue) → offset tracker (pending messages) → delivery → application → offsets.
 Outgoing messages: send codec (message → request, pure) → sender (attempts within one deadline).
 Both notify hooks, from whose events the trace dispatcher builds trace records. Every client has a `ClientInstance` (connections,
 routes, heartbeats), its own or a shared one; consumers join their group with a `GroupMembership`.
 """
 
 from ariane.client.client_instance import ClientInstance
+from ariane.client.consumer import Consumer
+from ariane.client.consumer_message import ConsumerMessage
 from ariane.client.fetcher import PullResult
 from ariane.client.hooks import ConsumeFinished, ConsumeStarted, LocalState, SendEvent, TransactionEnd
 from ariane.client.idempotent import Idempotent
@@ -33,6 +39,8 @@ __all__ = [
     "ClientSettings",
     "ConsumeFinished",
     "ConsumeStarted",
+    "Consumer",
+    "ConsumerMessage",
     "ConsumerSettings",
     "Credentials",
     "Idempotent",

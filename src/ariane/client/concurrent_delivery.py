@@ -17,6 +17,7 @@ import msgspec
 from ariane.client.listener_invoker import ListenerInvoker
 from ariane.client.offset_store import OffsetStore
 from ariane.client.process_queue import ProcessQueue
+from ariane.client.rate_limiter import RateLimiter
 from ariane.client.send_back import DEAD_LETTER, SendBackStrategy
 from ariane.client.settings import ConsumerSettings
 from ariane.clock import Clock
@@ -46,6 +47,7 @@ class ConcurrentDelivery:
         self._send_back = send_back  # what happens to messages of a failed call
         self._settings = settings  # number of workers, messages per call, delay of local retries
         self._clock = clock  # tests replace it
+        self._limiter = RateLimiter(settings.rate_max, clock)  # shared by the workers
         self._tasks = BackgroundTasks("delivery")  # the workers
         # Messages that wait for a worker.
         self._chunks: asyncio.Queue[Chunk] = asyncio.Queue()
@@ -93,6 +95,7 @@ class ConcurrentDelivery:
     async def _work(self) -> None:
         while True:
             process_queue, messages = await self._chunks.get()
+            await self._limiter.wait(len(messages))
             if self._is_closing or process_queue.is_dropped:
                 continue
             self._running += 1

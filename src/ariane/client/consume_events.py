@@ -39,7 +39,11 @@ class ConsumeEvents:
             request_id=self._new_request_id(),
             started_ms=self._clock.now_ms(),
         )
-        await hook_events.notify(self._hooks, event)
+        try:
+            await hook_events.notify(self._hooks, event)
+        except BaseException:  # cancelled: the messages are not processed
+            await self.finish(Consumption(event, Instant.read(self._clock)), ConsumeReturn.FAILED)
+            raise
         return Consumption(event, Instant.read(self._clock))
 
     async def finish(self, consumption: Consumption | None, outcome: ConsumeReturn) -> None:

@@ -21,6 +21,7 @@ import msgspec
 from ariane.client.listener_invoker import ListenerInvoker, ListenerOutcome
 from ariane.client.offset_store import OffsetStore
 from ariane.client.process_queue import ProcessQueue
+from ariane.client.rate_limiter import RateLimiter
 from ariane.client.send_back import DEAD_LETTER, SendBackStrategy
 from ariane.client.settings import ConsumerSettings
 from ariane.clock import Clock
@@ -59,6 +60,7 @@ class OrderlyDelivery:
         self._queue_tasks: dict[ProcessQueue, asyncio.Task[None]] = {}
         # One slot per call of the listener that may run.
         self._slots = asyncio.Semaphore(settings.concurrency)
+        self._limiter = RateLimiter(settings.rate_max, clock)  # shared by all queues
         self._is_closing = False  # loops end before their next call
 
     def start(self) -> None:
@@ -104,7 +106,8 @@ class OrderlyDelivery:
                 await self._clock.sleep(NO_LOCK_PAUSE_S)
             else:
                 async with self._slots:
-                    # The lock may have expired, or the queue may have been revoked, while no slot was free.
+                    await self._limiter.wait(len(messages))
+                    # The lock may have expired, or the queue may have been revoked, during these waits.
                     if process_queue.is_revoked or not self._may_consume(process_queue):
                         continue
                     is_done = await self._consume(process_queue, messages)

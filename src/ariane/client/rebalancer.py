@@ -114,7 +114,9 @@ class Rebalancer:
         process_queue.drop()
         self._fetches[queue].cancel()
         self._context.offsets.seek(queue, offset)
-        self._add_queue(ProcessQueue(queue, offset, self._monotonic()))
+        restarted = ProcessQueue(queue, offset, self._monotonic())
+        restarted.locked_until = process_queue.locked_until  # the lock belongs to this member whatever the offset is
+        self._add_queue(restarted)
         return True
 
     def start(self) -> None:

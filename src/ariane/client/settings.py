@@ -121,7 +121,8 @@ class ProducerSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerSettings:
-    """Settings of a push or lite-pull consumer.
+    """Settings of a consumer. Java's names for the listener of a push consumer are used; what holds for its calls holds for the
+    messages that a `Consumer` yields.
 
     Raises:
         ConfigError: a value has the wrong type or is out of range.
@@ -140,6 +141,9 @@ class ConsumerSettings:
     """Maximum number of messages per call of the listener."""
     concurrency: Whole = Whole(20, 1, 1_000)
     """Maximum number of concurrent calls of the listener."""
+    rate_max: Whole = Whole(0, 0, 10_000_000)
+    """Maximum number of messages per second that the listener or the loops over a `Consumer` receive, evenly spaced; 0: no
+    limit."""
     pull_batch: Whole = Whole(32, 1, 1_024)
     """Number of messages per pull; by default brokers return at most 32 from memory and 8 from disk."""
     pull_interval: Seconds = Seconds(0, 0, 65.535)
@@ -163,13 +167,15 @@ class ConsumerSettings:
     """Delay of a redelivery by the client, when no broker accepts a failed message."""
     consume_timeout: Seconds = Seconds(900, 0.001, 86_400)
     """Timeout of a call of the listener; the call is cancelled and counts as failed. A thread cannot be cancelled:
-    concurrent listeners let it run on, orderly ones wait for it."""
+    concurrent listeners let it run on, orderly ones wait for it. For a `Consumer`: time until a message has to be
+    acknowledged."""
     commit_interval: Seconds = Seconds(5, 0.01, 600)
     """Interval at which consumed offsets are committed."""
     rebalance_interval: Seconds = Seconds(20, 0.01, 600)
     """Interval of rebalances, in addition to those that a broker's notification triggers."""
     close_timeout: Seconds = Seconds(10, 0, 3_600)
-    """How long closing waits for running calls of the listener. Java's default is not to wait."""
+    """How long closing waits for running calls of the listener, or for messages that are not acknowledged yet. Java's default
+    is not to wait."""
 
     def __post_init__(self) -> None:
         if self.message_model not in ("clustering", "broadcasting"):
