@@ -41,7 +41,7 @@ async def listener(messages):
 
 async def run(namesrv, group):
     settings = ConsumerSettings(commit_interval=1, rebalance_interval=1)
-    async with PushConsumer(group, namesrv, {"T": "*"}, listener, start="first", orderly=True, settings=settings):
+    async with PushConsumer(namesrv, group, {"T": "*"}, listener, start="first", orderly=True, settings=settings):
         await asyncio.Event().wait()
 
 asyncio.run(run(*sys.argv[1:]))
