@@ -531,3 +531,39 @@ def test_few_plans_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
         pull_frame(n, sys_flag=SUBSCRIPTION, subscription=f"a || b || c || {text}") for n, text in enumerate(texts * 2)
     ]
     assert assert_same([b"".join(frames)]) == len(frames)
+
+
+def random_frame(rng: random.Random) -> bytes:
+    """Return a frame of a broker's usual day: most pulls are plain, and find messages."""
+    kind = rng.random()
+    if kind < 0.08:
+        return change_frame(rng.choice(sorted(CHANGES)))
+    if kind < 0.2:
+        return send_frame(rng.randrange(100), queue_id=rng.randrange(4), property_text=f"TAGS\x01{rng.choice('abc')}")
+    return pull_frame(
+        rng.randrange(100),
+        code=rng.choice(PULL_CODES),
+        form=rng.choice((JSON_FORM, JSON_FORM, BINARY_FORM)),
+        consumer_group=rng.choice(("G", "G", "G", "New", "TOOLS_CONSUMER")),
+        topic=rng.choice(("T", "T", "T", "U")),
+        queue_id=rng.choice((0, 0, 1, 3, 3, 4)),
+        queue_offset=rng.choice((0, 0, 1, 2, 5, 50, 70, 90)),
+        commit_offset=rng.choice((-1, 0, 0, 4)),
+        max_msg_nums=rng.choice((1, 2, 32, 32)),
+        sys_flag=rng.choice((0, COMMIT_OFFSET, SUBSCRIPTION, SUBSCRIPTION | COMMIT_OFFSET, 7)),
+        subscription=rng.choice(("*", "a", "a || b", "n > '50'")),
+        sub_version=rng.choice((0, 1, 1, 2, 3)),
+        expression_type=rng.choice((None, "TAG", "SQL92")) if rng.random() < 0.2 else None,
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_usual_streams_have_the_same_outcome(seed: int) -> None:
+    rng = random.Random(seed)
+    reads = [b"".join(random_frame(rng) for _ in range(rng.randrange(1, 20))) for _ in range(8)]
+    assert assert_same(reads) > 5
+
+
+def test_a_queue_that_a_topic_no_longer_has_is_not_read() -> None:
+    frames = [pull_frame(1), change_frame("fewer queues"), pull_frame(2), pull_frame(3, queue_id=3)]
+    assert assert_same([b"".join(frames)]) == 2
