@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -76,6 +77,7 @@ def test_the_name_server() -> None:
 class Consumer:
     group = "G"
     client_id = "10.0.0.9@1"
+    trace = None
 
     def __init__(self) -> None:
         self.status = {"T": ConsumeStatus(consume_ok_tps=2.5, consume_failed_msgs=3)}
@@ -93,6 +95,18 @@ def test_a_consumer_in_the_registry_of_an_application() -> None:
     assert f"rocketmq_client_consume_fail_msg_count{labels} 3.0" in text
     consumer.status = {}
     assert "clientId" not in generate_latest(registry).decode()
+
+
+def test_the_trace_counters_of_a_producer() -> None:
+    producer = SimpleNamespace(group="P", trace=SimpleNamespace(sent=5, dropped=1, failed=2, spilled=3))
+    registry = CollectorRegistry()
+    registry.register(ClientCollector(producer))  # type: ignore[arg-type]
+    text = generate_latest(registry).decode()
+    for outcome, count in (("sent", 5), ("dropped", 1), ("failed", 2)):
+        assert f'ariane_client_trace_records_total{{group="P",outcome="{outcome}"}} {count}.0' in text
+    assert 'ariane_client_trace_spilled_records{group="P"} 3.0' in text
+    producer.trace = None
+    assert "ariane_client_trace" not in generate_latest(registry).decode()
 
 
 def test_the_endpoint_in_a_thread(tmp_path: Path) -> None:

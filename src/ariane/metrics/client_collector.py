@@ -1,16 +1,19 @@
-"""Metrics of consumers in an application's own registry of prometheus-client.
+"""Metrics of producers and consumers in an application's own registry of prometheus-client.
 
-    async with PushConsumer(namesrv, "billing", {"orders": "*"}, handle) as consumer:
+    async with PushConsumer(namesrv, "billing", {"orders": "*"}, handle, trace=True) as consumer:
         REGISTRY.register(ClientCollector(consumer))
 
-The values are the rates that the consumer reports to tools anyway; they are read at each scrape. Names are those of Apache's
-rocketmq-exporter. `clientAddr` is empty: only the broker has the address of a connection.
+    consumers   rates that they report to tools anyway, under the names of Apache's rocketmq-exporter;
+                `clientAddr` is empty: only the broker has the address of a connection
+    trace=      records that were sent, dropped, or failed, and those that wait in a file
+
+All are read at each scrape.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from prometheus_client import Metric as PrometheusMetric
 from prometheus_client.registry import Collector
@@ -24,6 +27,28 @@ from ariane.protocol.requests.callbacks import ConsumeStatus
 CLIENT_PREFIX = "rocketmq_client_"
 
 
+class TraceCounts(Protocol):
+    """Counters of a `TraceDispatcher`."""
+
+    sent: int
+    dropped: int
+    failed: int
+
+    @property
+    def spilled(self) -> int: ...
+
+
+class TracedClient(Protocol):
+    """A producer or consumer."""
+
+    @property
+    def group(self) -> str: ...
+
+    @property
+    def trace(self) -> TraceCounts | None: ...
+
+
+@runtime_checkable
 class RatedConsumer(Protocol):
     """A `PushConsumer` or `LitePullConsumer`."""
 
@@ -37,20 +62,25 @@ class RatedConsumer(Protocol):
 
 
 class ClientCollector(Collector):
-    """Collects the rates of consumers. A consumer that is not open has no samples.
+    """Collects rates and trace counters of clients. One that is not open has no samples.
 
     Args:
-        consumers: The consumers.
+        clients: Producers and consumers.
     """
 
-    def __init__(self, *consumers: RatedConsumer) -> None:
-        self._consumers = consumers
+    def __init__(self, *clients: TracedClient) -> None:
+        self._clients = clients
 
     def collect(self) -> Iterator[PrometheusMetric]:
         """Yield the metrics, as prometheus-client requests them."""
+        yield from self._rates()
+        yield from self._traces()
+
+    def _rates(self) -> Iterator[PrometheusMetric]:
         statuses = tuple(
             ClientRates(ConnectedClient("", consumer.client_id), consumer.group, topic, status)
-            for consumer in self._consumers
+            for consumer in self._clients
+            if isinstance(consumer, RatedConsumer)
             for topic, status in consumer.rates().items()
         )
         for metric, samples in families.read(CLUSTER_METRICS, ScrapedCluster(brokers=(), statuses=statuses)):
@@ -61,3 +91,19 @@ class ClientCollector(Collector):
                 assert not isinstance(value, HistogramValue)
                 family.add_sample(metric.name, dict(zip(metric.labels, labels, strict=True)), value)
             yield family
+
+    def _traces(self) -> Iterator[PrometheusMetric]:
+        records = PrometheusMetric(
+            "ariane_client_trace_records", "Trace records by outcome: sent, dropped (no room), failed.", "counter"
+        )
+        waiting = PrometheusMetric(
+            "ariane_client_trace_spilled_records", "Trace records that wait in files to be sent.", "gauge"
+        )
+        for client in self._clients:
+            if (trace := client.trace) is None:
+                continue
+            for outcome in ("sent", "dropped", "failed"):
+                labels = {"group": client.group, "outcome": outcome}
+                records.add_sample("ariane_client_trace_records_total", labels, getattr(trace, outcome))
+            waiting.add_sample(waiting.name, {"group": client.group}, trace.spilled)
+        yield from (metric for metric in (records, waiting) if metric.samples)
