@@ -15,6 +15,7 @@ import pytest
 from ariane.client import (
     ClientInstance,
     ClientSettings,
+    Consumer,
     ConsumerSettings,
     Producer,
     ProducerSettings,
@@ -285,6 +286,46 @@ def test_a_java_member_and_ours_share_one_group(peers, topic, group):
         return missing
 
     assert asyncio.run(play()) == set()
+
+
+def test_a_java_push_consumer_and_a_consumer_that_is_iterated_over_share_one_group(peers, topic, group):
+    java.run("ariane.peers.Produce", [peers.name_server, topic, "P", "4"])
+
+    async def iterate(consumer: Consumer, seen: list[ReceivedMessage]) -> None:
+        async for message in consumer:
+            if message.body == b"later" and message.attempt == 1:
+                await message.retry(delay_level=1)
+                continue
+            seen.append(message)
+            await message.ack()
+
+    async def play():
+        ours: list[ReceivedMessage] = []
+        theirs: set[str] = set()
+        arguments = {"ack": "manual", "start": "first", "settings": FAST}
+        async with Consumer(peers.name_server, group, {topic: "*"}, **arguments) as consumer:
+            loops = [asyncio.create_task(iterate(consumer, ours)) for _ in range(3)]
+            with java.start("ariane.peers.Consume", [peers.name_server, topic, group, "*", "0", "60"]) as program:
+                await until(lambda: len([q for q in consumer.queues if q.topic == topic]) == 2)
+                async with Producer(peers.name_server, "producers") as producer:
+                    bodies = [b"later" if n % 10 == 0 else b"%d" % n for n in range(40)]
+                    sent = {(await producer.send(Message(topic=topic, body=body))).message_id for body in bodies}
+                events = program.events(time.monotonic() + PATIENCE_S)
+                reading = asyncio.create_task(
+                    asyncio.to_thread(lambda: [theirs.add(event["msgId"]) for event in events])
+                )
+                await until(lambda: sent <= theirs | {message.message_id for message in ours})
+            await reading
+            # What Java held without having committed it comes to us.
+            await until(lambda: len([q for q in consumer.queues if q.topic == topic]) == 4)
+            consumer.stop()
+            await asyncio.gather(*loops)
+        return ours, theirs
+
+    ours, theirs = asyncio.run(play())
+    assert len(ours) >= 15
+    assert theirs
+    assert all(message.attempt == 2 for message in ours if message.body == b"later")
 
 
 def test_offsets_survive_a_restart_of_the_consumer(peers, topic, group):

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ariane.client import assignment_strategy
+from ariane.errors import ConfigError
 from ariane.model.message import MessageQueue
 
 STRATEGIES = [assignment_strategy.average, assignment_strategy.by_circle, assignment_strategy.consistent_hash]
@@ -78,6 +79,55 @@ def test_consistent_hash_moves_only_the_queues_of_a_member_that_left():
         queue: me for me in "ABC" for queue in assignment_strategy.consistent_hash(me, ["A", "B", "C"], queues(64))
     }
     assert all(after[queue] == owner for queue, owner in before.items() if owner != "D")
+
+
+ROOMS = assignment_strategy.machine_rooms(["east", "west"])
+
+
+def in_rooms(*brokers: str, count: int = 2) -> list[MessageQueue]:
+    return [MessageQueue("T", broker, number) for broker in brokers for number in range(count)]
+
+
+def test_machine_rooms_shares_the_queues_of_the_chosen_rooms():
+    everything = in_rooms("b", "east@a", "north@a", "west@a", "west@a@b", "west@z@", count=2)
+    shares = [ROOMS(me, ["A", "B", "C", "D"], everything) for me in "ABCD"]
+    names = [[f"{queue.broker}:{queue.queue_id}" for queue in share] for share in shares]
+    assert names == [["east@a:0", "west@z@:0"], ["east@a:1", "west@z@:1"], ["west@a:0"], ["west@a:1"]]
+
+
+@pytest.mark.parametrize("wrong", ["east", [], [1], ""])
+def test_machine_rooms_needs_a_list_of_rooms(wrong):
+    with pytest.raises(ConfigError, match="expected a list of at least one room"):
+        assignment_strategy.machine_rooms(wrong)
+
+
+def near(queue_room=lambda queue: queue.broker[0], client_room=lambda client: client[0]):
+    return assignment_strategy.nearby(assignment_strategy.average, room_of_queue=queue_room, room_of_client=client_room)
+
+
+def test_nearby_prefers_members_of_the_same_room_and_shares_rooms_without_members():
+    everything = in_rooms("x1", "y1", "z1")
+    members = ["x-a", "x-b", "y-a"]
+    shares = [[f"{queue.broker}:{queue.queue_id}" for queue in near()(me, members, everything)] for me in members]
+    assert shares == [["x1:0", "z1:0"], ["x1:1", "z1:1"], ["y1:0", "y1:1"]]
+    assert near()("x-c", members, everything) == []
+
+
+@given(st.lists(st.sampled_from("xyz"), min_size=1, max_size=9), st.integers(0, 8))
+def test_nearby_assigns_every_queue_to_exactly_one_member(rooms, count):
+    members = sorted(f"{room}{number}" for number, room in enumerate(rooms))
+    everything = in_rooms("x", "y", "z", count=count)
+    given_out = [queue for me in members for queue in assignment_strategy.assign(me, members, everything, near())]
+    assert sorted(given_out) == everything
+
+
+@pytest.mark.parametrize(
+    ("strategy", "said"),
+    [(near(queue_room=lambda queue: ""), "room_of_queue"), (near(client_room=lambda client: None), "room_of_client")],
+)
+def test_nearby_refuses_queues_and_clients_without_a_room(strategy, said):
+    with pytest.raises(ConfigError, match=f"{said} = .*expected the name of its room"):
+        strategy("A", ["A"], in_rooms("x"))
 
 
 def test_assignment_changes_are_the_difference():

@@ -281,6 +281,19 @@ def test_a_message_that_no_broker_accepts_is_retried_locally(back):
     assert bool(stage.peers.of(SEND)) == (back != 3)  # code 3: no broker feature, so no copy either
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [1, 2])
+def test_the_rate_of_messages_is_limited(kind, size):
+    times = []
+
+    async def listener(messages):
+        times.append((stage.clock.elapsed_ms, len(messages)))
+
+    stage = Stage(kind, listener, rate_max=2, consume_batch_max=size, concurrency=1)
+    stage.play(all_done)
+    assert times == ([(500 * number, 1) for number in range(5)] if size == 1 else [(0, 2), (1000, 2), (2000, 1)])
+
+
 def test_no_offset_passes_a_locally_retried_message():
     listener, _ = failing_on(2, times=10**6)
     stage = Stage(ConcurrentDelivery, listener, back=3).play(lambda stage: len(stage.peers.of(BACK)) >= 5)
