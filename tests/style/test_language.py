@@ -1,6 +1,6 @@
 """The language of docstrings, comments, messages and pages: no word of the list that docs/glossary.md replaces.
 
-Of tests and benches only docstrings and comments are read (their texts quote other programs), of scripts only comments.
+Of tests, benches and examples only docstrings and comments are read (their texts quote other programs), of scripts only comments.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
-TESTS = sorted(path for name in ("tests", "benches") for path in (ROOT / name).rglob("*.py"))
+TESTS = sorted(path for name in ("tests", "benches", "examples") for path in (ROOT / name).rglob("*.py"))
 SCRIPTS = sorted(path for name in (".ci", "scripts") for path in (ROOT / name).iterdir() if path.is_file())
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")])
 
