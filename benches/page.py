@@ -57,13 +57,18 @@ Table = list[list[str]]
 
 def replace_tables(text: str, result: Result | None) -> str:
     """Return a page with the tables of a result between its marks."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
+    return replace_between(text, BEGIN, END, tables(result))
+
+
+def replace_between(text: str, begin: str, end: str, content: str) -> str:
+    """Return a page with other content between two marks."""
+    before, first, rest = text.partition(begin)
+    _, last, after = rest.partition(end)
+    if not first or not last:
         raise SystemExit(
-            f"The page has no lines {BEGIN!r} and {END!r}: expected both, the tables are written between them."
+            f"The page has no lines {begin!r} and {end!r}: expected both, the tables are written between them."
         )
-    return f"{before}{BEGIN}\n\n{tables(result)}\n\n{END}{after}"
+    return f"{before}{begin}\n\n{content}\n\n{end}{after}"
 
 
 def tables(result: Result | None) -> str:
