@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 EPOCH = datetime.fromtimestamp(0, UTC)
+
+
+class Timer(Protocol):
+    """A scheduled call."""
+
+    def cancel(self) -> None:
+        """Do not make the call. Has no effect once it was made."""
+        ...
 
 
 class Clock(Protocol):
@@ -23,6 +32,10 @@ class Clock(Protocol):
 
     async def sleep(self, seconds: float) -> None:
         """Wait until `seconds` have passed."""
+        ...
+
+    def call_later(self, seconds: float, callback: Callable[..., object], *args: Any) -> Timer:
+        """Call `callback(*args)` in the running event loop once `seconds` have passed."""
         ...
 
 
@@ -41,6 +54,10 @@ class SystemClock:
     async def sleep(self, seconds: float) -> None:
         """Wait until `seconds` have passed."""
         await asyncio.sleep(seconds)
+
+    def call_later(self, seconds: float, callback: Callable[..., object], *args: Any) -> Timer:
+        """Call `callback(*args)` in the running event loop once `seconds` have passed."""
+        return asyncio.get_running_loop().call_later(seconds, callback, *args)
 
 
 SYSTEM_CLOCK: Clock = SystemClock()

@@ -7,12 +7,15 @@ import errno
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from ariane.broker.broker import Broker
 from ariane.broker.config import BrokerConfig
+from ariane.broker.stats.stats_recorder import TICK_INTERVAL_S
+from ariane.clock import Timer
 from ariane.cluster.admin import Admin
 from ariane.cluster.broker_runtime import BrokerRates
 from ariane.cluster.group_lag import GroupLagOperations
@@ -66,7 +69,7 @@ RUNTIME_KEYS = {
 
 
 class JumpingClock(FakeClock):
-    """Clock that follows the system clock plus the seconds that a test adds; a sleep of any length ends soon."""
+    """Clock that follows the system clock plus the seconds that a test adds; the interval between statistics is short."""
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000 + int(self.elapsed_ms)
@@ -75,8 +78,14 @@ class JumpingClock(FakeClock):
         return time.monotonic() + self.elapsed_ms / 1000
 
     async def sleep(self, seconds: float) -> None:
+        if seconds != TICK_INTERVAL_S:
+            await asyncio.sleep(seconds)
+            return
         await asyncio.sleep(0.005)
         self.sleep_count += 1
+
+    def call_later(self, seconds: float, callback: Callable[..., object], *args: Any) -> Timer:
+        return asyncio.get_running_loop().call_later(seconds, callback, *args)
 
     async def jump(self, seconds: int) -> None:
         """Advance the clock and wait until the work that is due is done."""
@@ -132,7 +141,9 @@ class Client:
 def against_broker(
     path: Path, work: Callable[[Client], Awaitable[None]], disk: Disk | None = None, **settings: object
 ) -> None:
-    values = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 20_000, **settings}
+    small = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 20_000}
+    # No other periodic work may have the interval of the statistics, which JumpingClock recognizes by it.
+    values = {**small, "flush_interval_consume_queue": 900, **settings}
     config = BrokerConfig(
         broker_name="broker-a", broker_ip1="127.0.0.1", bind_address="127.0.0.1", listen_port=0,
         store_path_root_dir=str(path), namesrv_addr="", **values,

@@ -98,7 +98,8 @@ class Broker:
         self.addr = ""
         self._disk = disk or SystemDisk()
         self._clock = clock
-        self._tasks = BackgroundTasks("broker")  # periodic work, cancelled at the stop before the services that it uses
+        # Periodic work, cancelled at the stop before the services that it uses.
+        self._tasks = BackgroundTasks("broker", clock=clock)
         # Blocking work on the disk: flushes of the log, removals, configuration files.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ariane-disk")
         # Two threads, so that the fsync of a change does not wait for a large document.

@@ -192,7 +192,7 @@ class DeliveryLoop:
                 if str(error) != fault:
                     fault = str(error)
                     log.error("Delayed messages are due but the store rejects writes; retrying: %s", error)
-                await asyncio.sleep(RETRY_S)
+                await self._clock.sleep(RETRY_S)
                 continue
             fault = ""
             if count == SLICE:
@@ -203,7 +203,7 @@ class DeliveryLoop:
     async def _sleep(self) -> None:
         next_ms = self._store.delayed.next_due_ms()
         wait_s = IDLE_S if next_ms is None else min(max(next_ms - self._clock.now_ms(), 0) / 1000, IDLE_S)
-        timer = asyncio.get_running_loop().call_later(wait_s, self._woken.set)
+        timer = self._clock.call_later(wait_s, self._woken.set)
         try:
             await self._woken.wait()
         finally:

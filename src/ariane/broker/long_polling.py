@@ -1,7 +1,7 @@
 """Held pulls: futures that resolve when a matching message arrives. [PullRequestHoldService]
 
-A handler requests a waiter and awaits it. The waiter is resolved by a matching arrival or by its timeout, whichever comes first,
-and is then removed from the table.
+A handler requests a waiter and awaits it. The waiter is resolved by a matching arrival (True) or by its timeout (False), whichever
+comes first, and is then removed from the table.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
+from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.errors import ReplyError
 from ariane.kernels.send_turn import QueueRun
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.queue_entry import ENTRY
 from ariane.store.message_store import Arrival
 
-Waiter = asyncio.Future[None]
+Waiter = asyncio.Future[bool]  # whether a message arrived; False: the time is over
 
 # Of all held pulls together. A parsed subscription takes up to 80 times its length in memory.
 SUBSCRIPTION_CHARS_MAX = 8 * 1024 * 1024
@@ -24,7 +25,8 @@ SUBSCRIPTION_CHARS_MAX = 8 * 1024 * 1024
 class PullWaiters:
     """The held pulls of a broker, by topic and queue."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock  # measures how long pulls are held
         self._chars = 0  # of the subscriptions of all held pulls
         # By topic and queue: each waiter with the offset it waits for and the tag hashes it accepts (None: all).
         self._waiting: dict[tuple[str, int], dict[Waiter, tuple[int, frozenset[int] | None]]] = {}
@@ -54,7 +56,7 @@ class PullWaiters:
             chars: Length of the pull's subscription.
 
         Returns:
-            A future that is resolved when a message at `offset` or later with an accepted tag arrives, or after `hold_ms`.
+            A future that is True when a message at `offset` or later with an accepted tag arrives, and False after `hold_ms`.
 
         Raises:
             ReplyError: the subscriptions of all held pulls take too much memory.
@@ -65,11 +67,10 @@ class PullWaiters:
             )
             raise ReplyError(ResponseCode.SYSTEM_BUSY, remark)
         self._chars += chars
-        loop = asyncio.get_running_loop()
-        waiter: Waiter = loop.create_future()
+        waiter: Waiter = asyncio.get_running_loop().create_future()
         key = (topic, queue_id)
         self._waiting.setdefault(key, {})[waiter] = (offset, codes)
-        timer = loop.call_later(hold_ms / 1000, _resolve, waiter)
+        timer = self._clock.call_later(hold_ms / 1000, _resolve, waiter, False)
 
         def remove(_: Waiter) -> None:
             timer.cancel()
@@ -96,12 +97,19 @@ class PullWaiters:
                 if codes is not None and arrived is None:
                     arrived = {_low32(code) for _, _, code in ENTRY.iter_unpack(arrival.entries)}
                 if codes is None or (arrived is not None and not codes.isdisjoint(arrived)):
-                    _resolve(waiter)
+                    _resolve(waiter, True)
+
+    def expire(self, topic: str) -> None:
+        """End the held pulls of a topic as if their time were over. Their consumers pull again, and commit offsets with that."""
+        for (waiting_topic, _), queue in list(self._waiting.items()):
+            if waiting_topic == topic:
+                for waiter in list(queue):
+                    _resolve(waiter, False)
 
 
-def _resolve(waiter: Waiter) -> None:
+def _resolve(waiter: Waiter, has_arrival: bool) -> None:
     if not waiter.done():
-        waiter.set_result(None)
+        waiter.set_result(has_arrival)
 
 
 def _low32(code: int) -> int:

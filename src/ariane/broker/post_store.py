@@ -54,7 +54,7 @@ class PostStoreDispatcher:
         feed: ReplicationFeed,
         clock: Clock,
     ) -> None:
-        self.pull_waiters = PullWaiters()  # pulls that wait for messages
+        self.pull_waiters = PullWaiters(clock)  # pulls that wait for messages
         self.deliveries = DeliveryLoop(store=store, listener=self, clock=clock)  # delivers delayed messages
         self._settings = settings  # limits of delivery times
         self._store = store  # dispatches appended records

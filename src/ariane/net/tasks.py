@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.errors import ArianeError
 from ariane.model.backoff import Backoff
 
@@ -31,10 +32,14 @@ async def wait_done(running: asyncio.Future[Any]) -> asyncio.CancelledError | No
 
 
 class BackgroundTasks:
-    """The tasks of one component. `close` cancels and awaits all of them; the error of a task is logged with its name."""
+    """The tasks of one component. `close` cancels and awaits all of them; the error of a task is logged with its name.
 
-    def __init__(self, owner: str) -> None:
+    `clock` measures the intervals of `repeat`.
+    """
+
+    def __init__(self, owner: str, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._owner = owner
+        self._clock = clock
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
@@ -62,7 +67,7 @@ class BackgroundTasks:
     async def _repeat(self, seconds: float, work: Callable[[], Awaitable[object]], name: str, first_s: float) -> None:
         pause_s, failures = first_s, 0
         while True:
-            await asyncio.sleep(pause_s)
+            await self._clock.sleep(pause_s)
             pause_s = seconds
             try:
                 await work()

@@ -13,6 +13,10 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+from collections.abc import Callable
+from typing import Any
+
+from ariane.clock import Timer
 
 EPOCH_MS = 1_700_000_000_000  # wall-clock time at which fake and virtual clocks start
 
@@ -88,3 +92,20 @@ class FakeClock:
             heapq.heappush(self._sleepers, (self._time_ms + seconds * 1000, next(self._sequence), waiter))
             await waiter
         self.sleep_count += 1
+
+    def call_later(self, seconds: float, callback: Callable[..., object], *args: Any) -> Timer:
+        """Call `callback(*args)` soon after the clock has advanced by `seconds`."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiter.add_done_callback(lambda done: None if done.cancelled() else callback(*args))
+        heapq.heappush(self._sleepers, (self._time_ms + seconds * 1000, next(self._sequence), waiter))
+        return _FakeTimer(waiter)
+
+
+class _FakeTimer:
+    """A call that `FakeClock.call_later` scheduled."""
+
+    def __init__(self, waiter: asyncio.Future[None]) -> None:
+        self._waiter = waiter  # its result makes the call
+
+    def cancel(self) -> None:
+        self._waiter.cancel()

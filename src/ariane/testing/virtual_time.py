@@ -23,6 +23,7 @@ from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, TypeVar, TypeVarTuple, cast
 
+from ariane.clock import Timer
 from ariane.errors import ArianeError
 from ariane.testing.clock import EPOCH_MS
 
@@ -57,6 +58,9 @@ class VirtualClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+    def call_later(self, seconds: float, callback: Callable[..., object], *args: Any) -> Timer:
+        return self._loop.call_later(seconds, callback, *args)
 
 
 class VirtualProcess:

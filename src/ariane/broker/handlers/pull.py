@@ -8,7 +8,6 @@ Checks come in the order of reference store-and-broker 3.4. A pull is held only 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 import msgspec
@@ -131,18 +130,17 @@ class PullHandler:
 
         When the time is over, the reply moves the consumer past the records that did not match.
         """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + hold_ms / 1000
+        deadline = self._clock.monotonic() + hold_ms / 1000
         offset = request.queue_offset
         while True:
-            await waiter
+            has_arrival = await waiter
             result = self._get(request, record_filter, offset)
             is_at_end = result.status is GetStatus.NO_MATCHED_MESSAGE and result.next_offset >= result.max_offset
-            if not is_at_end or loop.time() >= deadline:
+            if not is_at_end or not has_arrival:
                 return self._late_reply(request, record_filter, offset)
             self._count(request, result, 0.0)
             offset = result.next_offset
-            remaining_ms = max(0.0, (deadline - loop.time()) * 1000)
+            remaining_ms = max(0.0, (deadline - self._clock.monotonic()) * 1000)
             waiter = self._wait(request, record_filter, offset, remaining_ms)
 
     def _late_reply(self, request: PullMessage, record_filter: RecordFilter, offset: int) -> LateReply:
