@@ -18,14 +18,14 @@ from pathlib import Path
 from ariane.cluster.admin import Admin
 from ariane.spark.read import micro_batches, offset_ranges, pull_client, queue_bounds
 from ariane.spark.read.source_options import parse
-from ariane.testing.cluster import cluster
+from ariane.testing import AsyncLocalCluster
 
 ROUNDS = 5
 
 
 def serve(home: str, topics: int, queues: int, ready: Connection) -> None:
     async def run() -> None:
-        async with cluster(Path(home)) as servers, Admin(servers.namesrv) as admin:
+        async with AsyncLocalCluster(Path(home)) as servers, Admin(servers.namesrv) as admin:
             for number in range(topics):
                 await admin.create_topic(f"T{number}", queues=queues)
             ready.send(servers.namesrv)

@@ -46,14 +46,14 @@ def build(path: Path) -> None:
     sys.path.insert(0, str(Path(__file__).with_name("spark")))
     import mixed_traffic
 
-    from ariane.testing.cluster import cluster_in_thread
+    from ariane.testing import LocalCluster
 
     incomplete = path.with_suffix(f".{os.getpid()}")
     env = {**os.environ, DRIVER_OPTIONS: f"-XX:ArchiveClassesAtExit={incomplete}"}
     try:
         with (
             tempfile.TemporaryDirectory() as home,
-            cluster_in_thread(Path(home) / "servers", **mixed_traffic.QUICK) as servers,
+            LocalCluster(Path(home) / "servers", **mixed_traffic.QUICK) as servers,
         ):
             mixed_traffic.send(servers.namesrv, "A", plain=2)
             run = [sys.executable, "-m", "ariane.cli", "pipeline", "run", "all", "--once"]

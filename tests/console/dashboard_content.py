@@ -32,7 +32,7 @@ from ariane import (
 from ariane.errors import ArianeError
 from ariane.model.topic import SubscriptionGroupConfig
 from ariane.protocol import trace_codec
-from ariane.testing.cluster import ReplicatedCluster, replicated_cluster
+from ariane.testing import AsyncLocalCluster
 
 DEADLINE_S = 30.0
 MESSAGES = 10
@@ -53,7 +53,7 @@ class Content(NamedTuple):
         names: What differs from run to run: addresses, ids and times, by the placeholder that stands for each in requests.
     """
 
-    servers: ReplicatedCluster
+    servers: AsyncLocalCluster
     names: Names
 
 
@@ -61,14 +61,14 @@ class Content(NamedTuple):
 async def dashboard_content(home: Path) -> AsyncIterator[Content]:
     """Run the cluster in the current event loop until the end of the block."""
     async with (
-        replicated_cluster(home, slaves=1, auto_create_topic_enable=False, trace_topic_enable=True) as servers,
+        AsyncLocalCluster(home, slaves=1, auto_create_topic_enable=False, trace_topic_enable=True) as servers,
         Admin(servers.namesrv) as admin,
         contextlib.AsyncExitStack() as clients,
     ):
         await _create_topics_and_groups(admin)
         names = await _fill(servers.namesrv, clients)
         await _wait_until_complete(admin, names)
-        names |= {"namesrv": servers.namesrv, "broker": servers.broker, "slave": servers.slaves[0]}
+        names |= {"namesrv": servers.namesrv, "broker": servers.broker.addr, "slave": servers.slaves[0].addr}
         yield Content(servers, names)
 
 

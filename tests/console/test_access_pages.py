@@ -18,7 +18,7 @@ from ariane.console.security.audit_log import AuditEntry
 from ariane.console.services import ConsoleServices, open_services
 from ariane.console.settings import ConsoleSettings
 from ariane.protocol.signing import Credentials
-from ariane.testing.cluster import LocalCluster, cluster_in_thread
+from ariane.testing import LocalCluster
 
 BASE = "http://127.0.0.1:8080"
 PASSWORD, NEW_PASSWORD = "correct horse battery", "another long password"
@@ -189,7 +189,7 @@ def acl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalCluster
     home = tmp_path_factory.mktemp("acl")
     (home / "conf").mkdir()
     (home / "conf" / "plain_acl.yml").write_text(ACL_FILE)
-    with cluster_in_thread(home, acl_enable=True, rocketmq_home=str(home)) as servers:
+    with LocalCluster(home, acl_enable=True, rocketmq_home=str(home)) as servers:
         settings = ConsoleSettings(
             namesrv=servers.namesrv, data_dir=home / "console", credentials=Credentials(*ROOT.values())
         )
@@ -285,7 +285,7 @@ def test_a_console_without_the_right_to_read_says_so(
 
 
 def test_brokers_without_access_control(tmp_path: Path) -> None:
-    with cluster_in_thread(tmp_path / "broker") as servers:
+    with LocalCluster(tmp_path / "broker") as servers:
         app = create_app(open_services(ConsoleSettings(namesrv=servers.namesrv, data_dir=tmp_path / "console")))
         with TestClient(app, base_url=BASE, follow_redirects=False) as client:
             (server,) = client.get("/api/v1/access/acl").json()["servers"]

@@ -26,7 +26,7 @@ from ariane.console.web.sparkline import spark_path
 from ariane.errors import ConnectionLost, ServerUnavailable
 from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol.command import Command
-from ariane.testing.cluster import replicated_cluster
+from ariane.testing import AsyncLocalCluster
 
 DEADLINE_S = 60.0
 
@@ -36,7 +36,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     home = tmp_path_factory.mktemp("console")
     with (
         start_blocking_portal() as portal,
-        portal.wrap_async_context_manager(replicated_cluster(home / "servers", slaves=1)) as servers,
+        portal.wrap_async_context_manager(AsyncLocalCluster(home / "servers", slaves=1)) as servers,
     ):
         settings = ConsoleSettings(namesrv=servers.namesrv, data_dir=home / "data", tables_dir=home / "tables")
         with TestClient(create_app(open_services(settings)), base_url="http://127.0.0.1") as client:

@@ -20,7 +20,7 @@ from ariane.model.topic import SubscriptionGroupConfig
 from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.messaging import ConsumerSendMsgBack
-from ariane.testing.cluster import LocalCluster, cluster_in_thread
+from ariane.testing import LocalCluster
 
 GROUP = "billing"
 FORMULA = '=HYPERLINK("http://example.com","x")'
@@ -47,7 +47,7 @@ class Letters(NamedTuple):
 @pytest.fixture(scope="module")
 def letters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Letters]:
     home = tmp_path_factory.mktemp("letters")
-    with cluster_in_thread(home / "broker") as servers:
+    with LocalCluster(home / "broker") as servers:
         message_ids = asyncio.run(make_letters(servers))
         app = create_app(open_services(ConsoleSettings(namesrv=servers.namesrv, data_dir=home / "console")))
         with TestClient(app, base_url="http://127.0.0.1") as client:
@@ -68,7 +68,7 @@ async def make_letters(servers: LocalCluster) -> list[str]:
         for result in results:
             _, offset = ids.parse_offset_message_id(result.offset_message_id)
             header = ConsumerSendMsgBack(offset, GROUP, -1, result.message_id, "orders")
-            await peers.request_ok(servers.broker, RequestCode.CONSUMER_SEND_MSG_BACK, header)
+            await peers.request_ok(servers.broker.addr, RequestCode.CONSUMER_SEND_MSG_BACK, header)
     return [result.message_id for result in results]
 
 

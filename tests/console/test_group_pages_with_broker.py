@@ -25,7 +25,7 @@ from ariane.model.topic import SubscriptionGroupConfig
 from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.messaging import SUBSCRIPTION, ConsumerSendMsgBack, PullMessage
-from ariane.testing.cluster import ReplicatedCluster, replicated_cluster
+from ariane.testing import AsyncLocalCluster
 
 XSS = "<img src=x onerror=alert(1)>"
 DEADLINE_S = 40.0  # of conditions that usually hold after some seconds
@@ -34,7 +34,7 @@ DEADLINE_S = 40.0  # of conditions that usually hold after some seconds
 class GroupConsole(NamedTuple):
     """A console, and its cluster: topic `orders` with four messages, group `audit` at its start, group `billing` at its end."""
 
-    servers: ReplicatedCluster
+    servers: AsyncLocalCluster
     client: TestClient
 
     def get(self, path: str, status: int = 200, **query: Any) -> Any:
@@ -71,7 +71,7 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GroupConsole]:
     home = tmp_path_factory.mktemp("console")
     with (
         start_blocking_portal() as portal,
-        portal.wrap_async_context_manager(replicated_cluster(home / "cluster")) as servers,
+        portal.wrap_async_context_manager(AsyncLocalCluster(home / "cluster", slaves=1)) as servers,
     ):
         asyncio.run(prepare(servers))
         app = create_app(open_services(ConsoleSettings(namesrv=servers.namesrv, data_dir=home / "console")))
@@ -79,7 +79,7 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GroupConsole]:
             yield GroupConsole(servers, client)
 
 
-async def prepare(servers: ReplicatedCluster) -> None:
+async def prepare(servers: AsyncLocalCluster) -> None:
     async with Admin(servers.namesrv) as admin, ConnectionPool() as peers:
         await admin.create_topic("orders", queues=1)
         async with Producer(servers.namesrv, "shop") as producer:
@@ -94,7 +94,7 @@ async def prepare(servers: ReplicatedCluster) -> None:
         for result in results[:2]:
             _, offset = ids.parse_offset_message_id(result.offset_message_id)
             header = ConsumerSendMsgBack(offset, "billing", -1, result.message_id, "orders")
-            await peers.request_ok(servers.broker, RequestCode.CONSUMER_SEND_MSG_BACK, header)
+            await peers.request_ok(servers.broker.addr, RequestCode.CONSUMER_SEND_MSG_BACK, header)
 
 
 @contextlib.contextmanager
@@ -156,7 +156,7 @@ def test_a_rate_that_only_a_slave_counts_is_shown_as_that_of_the_slave(console: 
         async with ConnectionPool() as peers:
             deadline = time.monotonic() + DEADLINE_S
             while True:  # the slave copies topics and messages with some delay
-                response = await peers.request(console.servers.slaves[0], RequestCode.PULL_MESSAGE, header)
+                response = await peers.request(console.servers.slaves[0].addr, RequestCode.PULL_MESSAGE, header)
                 if response.code == 0:
                     return
                 assert time.monotonic() < deadline, response.remark

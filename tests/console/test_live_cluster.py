@@ -22,7 +22,7 @@ from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.routing import ClusterInfo
 from ariane.testing.clock import FakeClock
-from ariane.testing.cluster import LOOPBACK, broker_config
+from ariane.testing.cluster_servers import LOOPBACK, broker_config
 
 DEADLINE_S = 60.0
 

@@ -20,7 +20,7 @@ from ariane.console.app import create_app
 from ariane.console.services import open_services
 from ariane.console.settings import ConsoleSettings
 from ariane.model.message import Message, ReceivedMessage
-from ariane.testing.cluster import LocalCluster, cluster_in_thread
+from ariane.testing import LocalCluster
 
 UNKNOWN_ID = "0A000001000100000000000000000009"
 
@@ -59,7 +59,7 @@ class Console(NamedTuple):
 @pytest.fixture(scope="module")
 def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
     home = tmp_path_factory.mktemp("console")
-    with cluster_in_thread(home / "broker", **BROKER) as servers:
+    with LocalCluster(home / "broker", **BROKER) as servers:
         traffic = asyncio.run(traced_traffic(servers))
         settings = ConsoleSettings(namesrv=servers.namesrv, data_dir=home / "console")
         with TestClient(create_app(open_services(settings)), base_url="http://127.0.0.1") as client:

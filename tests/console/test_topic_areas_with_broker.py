@@ -18,7 +18,7 @@ from ariane.console.app import create_app
 from ariane.console.services import open_services
 from ariane.console.settings import ConsoleSettings
 from ariane.model import host, ids
-from ariane.testing.cluster import LocalCluster, cluster_in_thread
+from ariane.testing import LocalCluster
 
 HOUR_MS = 3_600_000
 SCRIPT = "<script>alert(1)</script>"
@@ -60,7 +60,7 @@ class Console(NamedTuple):
 @pytest.fixture(scope="module")
 def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
     home = tmp_path_factory.mktemp("console")
-    with cluster_in_thread(home / "broker") as servers:
+    with LocalCluster(home / "broker") as servers:
         settings = ConsoleSettings(namesrv=servers.namesrv, data_dir=home / "console")
         app = create_app(open_services(settings))
         with TestClient(app, base_url="http://127.0.0.1") as client:
@@ -141,7 +141,7 @@ def test_a_topic_is_created_changed_and_deleted_by_forms(console: Console) -> No
 def test_rest_has_the_same_changes(console: Console) -> None:
     client = console.client
     created = client.post("/api/v1/topics", json={"topic": "rest", "queues": 2, "brokers": ["broker-a"]})
-    assert created.json()["changes"] == [f"create or change topic rest on {console.servers.broker}"]
+    assert created.json()["changes"] == [f"create or change topic rest on {console.servers.broker.addr}"]
     assert client.post("/api/v1/topics", json={"topic": "rest", "colour": 1}).status_code == 422
     changed = client.patch("/api/v1/topics/rest", json={"writeQueues": 1, "isDryRun": True}).json()
     assert (changed["isDryRun"], changed["brokers"][0]["changed"]) == (True, ["write_queues"])
@@ -201,7 +201,7 @@ def test_the_tabs_of_a_topic_show_its_queues_and_groups(console: Console) -> Non
     (group,) = console.get("/topics/payments/consumers", q="LEDGER")["consumers"]["items"]
     assert (group["group"], group["lag"]) == ("ledger", 0)
     status = console.get("/topics/payments")
-    assert status["routes"][0]["addrs"] == {"0": console.servers.broker}
+    assert status["routes"][0]["addrs"] == {"0": console.servers.broker.addr}
     assert "ledger" in status["groups"]
     for tab in ("", "/queues", "/consumers", "/configuration", "/producers", "/reset", "/send", "/delete"):
         assert "payments" in console.page(f"/topics/payments{tab}")
@@ -323,7 +323,7 @@ def test_pending_messages_are_listed_by_due_time_and_can_be_cancelled(console: C
     assert "nothing was cancelled" in refused.json()["error"]
     plan = console.client.delete(path, params={"isDryRun": True}).json()
     assert plan["isDryRun"]
-    assert plan["changes"] == [f"cancel delayed message {ids[0]} of topic orders on {console.servers.broker}"]
+    assert plan["changes"] == [f"cancel delayed message {ids[0]} of topic orders on {console.servers.broker.addr}"]
     assert console.get("/delayed")["pending"] == 2
     done = console.client.delete(path, params={"confirm": ids[0]})
     assert (done.status_code, done.json()["isDryRun"]) == (200, False)

@@ -14,7 +14,7 @@ from ariane.client.settings import TraceSettings
 from ariane.cluster.admin import Admin
 from ariane.model import ids
 from ariane.model.message import Message, ReceivedMessage
-from ariane.testing.cluster import LocalCluster
+from ariane.testing import LocalCluster
 
 TRACES = TraceSettings(flush_interval=0.05)
 QUICK: dict[str, Any] = {"commit_interval": 0.05, "rebalance_interval": 0.2, "suspend_time": 0.2, "close_timeout": 1}

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from ariane.cli import main
 from ariane.errors import ReplyError
-from ariane.testing.cluster import LocalCluster, cluster_in_thread
+from ariane.testing import LocalCluster
 
 FILE = "globalWhiteRemoteAddresses: []\naccounts:\n- {accessKey: root-account, secretKey: root-secret, admin: true}\n"
 ACCOUNT = {"ARIANE_ACCESS_KEY": "root-account", "ARIANE_SECRET_KEY": "root-secret", "COLUMNS": "200"}
@@ -22,7 +22,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     home = tmp_path_factory.mktemp("acl")
     (home / "conf").mkdir()
     (home / "conf" / "plain_acl.yml").write_text(FILE)
-    with cluster_in_thread(home, acl_enable=True, rocketmq_home=str(home)) as servers:
+    with LocalCluster(home, acl_enable=True, rocketmq_home=str(home)) as servers:
         yield servers
 
 
@@ -52,7 +52,7 @@ def test_an_account_is_created_changed_and_deleted(cluster: LocalCluster) -> Non
     )
     assert "would save account shop-account" in run(cluster, *words, "--dry-run")
     assert "shop-account" not in accounts(cluster)
-    assert f"saved account shop-account on {cluster.broker}" in run(cluster, *words)
+    assert f"saved account shop-account on {cluster.broker.addr}" in run(cluster, *words)
     shop = accounts(cluster)["shop-account"]
     assert (shop["topics"], shop["defaultTopicPermission"], shop["admin"]) == (
         ["orders=PUB", "bills=PUB|SUB"],
@@ -68,7 +68,7 @@ def test_an_account_is_created_changed_and_deleted(cluster: LocalCluster) -> Non
     assert kept == (["orders=PUB", "bills=PUB|SUB"], "12345678", True)
     assert (shop["groups"], shop["defaultGroupPermission"]) == (["billing=SUB"], "SUB")
 
-    assert f"deleted account shop-account on {cluster.broker}" in run(cluster, "delete", "shop-account")
+    assert f"deleted account shop-account on {cluster.broker.addr}" in run(cluster, "delete", "shop-account")
     assert set(accounts(cluster)) == {"root-account"}
 
 
@@ -99,7 +99,7 @@ def test_invalid_permissions_are_refused(words: tuple[str, ...], reason: str) ->
 
 
 def test_without_an_account_the_broker_refuses(cluster: LocalCluster) -> None:
-    done = CliRunner().invoke(main.app, ["acl", "list", "-b", cluster.broker, "-n", cluster.namesrv])
+    done = CliRunner().invoke(main.app, ["acl", "list", "-b", cluster.broker.addr, "-n", cluster.namesrv])
     assert done.exit_code == 1
     assert "AclException" in done.output
 

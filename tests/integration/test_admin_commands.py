@@ -11,13 +11,13 @@ from typer.testing import CliRunner
 
 from ariane.cli import main
 from ariane.errors import ArianeError
-from ariane.testing.cluster import LocalCluster, cluster_in_thread
+from ariane.testing import LocalCluster
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     home = tmp_path_factory.mktemp("cluster")
-    with cluster_in_thread(home) as servers:
+    with LocalCluster(home) as servers:
         yield servers
 
 
@@ -40,11 +40,11 @@ def fail(cluster: LocalCluster, *words: str) -> str:
 
 def test_a_topic_is_created_shown_changed_and_deleted(cluster: LocalCluster) -> None:
     would = run(cluster, "topic", "create", "orders", "--queues", "3", "--dry-run")
-    assert would == f"would create or change topic orders on {cluster.broker}\n"
+    assert would == f"would create or change topic orders on {cluster.broker.addr}\n"
     assert [row["topic"] for row in run_json(cluster, "topic", "list")] == []
 
     created = run(cluster, "topic", "create", "orders", "--queues", "3")
-    assert created == f"created topic orders with 3 queues on {cluster.broker}\n"
+    assert created == f"created topic orders with 3 queues on {cluster.broker.addr}\n"
     (row,) = run_json(cluster, "topic", "list")
     assert row == {
         "cluster": "DefaultCluster", "topic": "orders", "brokers": ["broker-a"], "readQueues": 3, "writeQueues": 3,
@@ -98,12 +98,12 @@ def test_an_invalid_permission_names_the_valid_ones(cluster: LocalCluster) -> No
 
 def test_the_state_of_all_servers_is_printed(cluster: LocalCluster) -> None:
     (server,) = run_json(cluster, "cluster", "status")
-    assert (server["broker"], server["brokerId"], server["addr"]) == ("broker-a", 0, cluster.broker)
+    assert (server["broker"], server["brokerId"], server["addr"]) == ("broker-a", 0, cluster.broker.addr)
     assert server["runtime"]["version"] == "V4_9_4"
     assert 0 < server["runtime"]["diskRatio"] < 1
     table = run(cluster, "cluster", "status")
     assert max(map(len, table.splitlines())) <= 80
-    assert cluster.broker in table and "master" in table
+    assert cluster.broker.addr in table and "master" in table
 
 
 def test_name_server_settings_and_values_are_changed(cluster: LocalCluster) -> None:
@@ -130,15 +130,15 @@ def test_producers_are_kept_away_from_a_broker(cluster: LocalCluster) -> None:
 def test_a_broker_is_inspected_and_cleaned(cluster: LocalCluster) -> None:
     values = run_json(cluster, "broker", "status", "broker-a")
     assert values["values"]["brokerVersionDesc"] == "V4_9_4"
-    assert "brokerVersionDesc" in run(cluster, "broker", "status", cluster.broker)
+    assert "brokerVersionDesc" in run(cluster, "broker", "status", cluster.broker.addr)
     settings = run(cluster, "broker", "config", "broker-a", "--key", "FLUSHDISK").splitlines()
     assert settings == ["flushDiskType=ASYNC_FLUSH"]
     cleaned = run_json(
         cluster, "broker", "clean", "-b", "broker-a", "--expired-log", "--expired-queues", "--unused-topics"
     )
-    assert [change["addr"] for change in cleaned] == [cluster.broker] * 3
+    assert [change["addr"] for change in cleaned] == [cluster.broker.addr] * 3
     would = run(cluster, "broker", "set", "fileReservedTime", "48", "-b", "broker-a", "--dry-run")
-    assert would == f"would set fileReservedTime = 48 on {cluster.broker}\n"
+    assert would == f"would set fileReservedTime = 48 on {cluster.broker.addr}\n"
 
 
 def test_options_of_a_broker_before_a_subcommand_are_refused(cluster: LocalCluster) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ariane.testing.cluster import LocalCluster, cluster_in_thread
+from ariane.testing import LocalCluster
 
 MESSAGE_MAX = 10_000
 LIMIT_S = 120.0
@@ -23,12 +23,13 @@ COMMAND = [sys.executable, "-m", "ariane.cli", "bench"]
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with cluster_in_thread(tmp_path_factory.mktemp("bench"), max_message_size=MESSAGE_MAX) as running:
+    with LocalCluster(tmp_path_factory.mktemp("bench"), max_message_size=MESSAGE_MAX) as running:
         yield running
 
 
-def bench(servers: LocalCluster, *arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [*COMMAND, *arguments, "-n", servers.namesrv]
+def bench(servers: LocalCluster | str, *arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+    namesrv = servers if isinstance(servers, str) else servers.namesrv
+    command = [*COMMAND, *arguments, "-n", namesrv]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == status, (done.stdout, done.stderr)
     return done
@@ -104,7 +105,7 @@ def test_a_topic_or_name_server_that_does_not_exist_is_an_error(servers):
     assert "no such topic" in bench(servers, "consume", "-t", "nothing", status=1).stderr
     bench(servers, "send", "-t", "empty", "-c", "2", "--size", "20k", status=1)
     assert "stores no messages" in bench(servers, "consume", "-t", "empty", status=1).stderr
-    assert "Error: " in bench(LocalCluster("127.0.0.1:1", ""), "send", status=1).stderr
+    assert "Error: " in bench("127.0.0.1:1", "send", status=1).stderr
 
 
 def start_slow(servers: LocalCluster, topic: str) -> subprocess.Popen[str]:

@@ -18,7 +18,7 @@ import ariane
 from ariane import LocalState, Message, blocking
 from ariane.blocking.background_loop import shared_loop
 from ariane.errors import ClientClosed, ConfigError, MessageRefused, RequestTimeout
-from ariane.testing.cluster import LocalCluster
+from ariane.testing import LocalCluster
 
 PATIENCE_S = 30.0
 

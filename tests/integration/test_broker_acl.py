@@ -18,7 +18,7 @@ from ariane.protocol import fastjson, signing
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.acl import AclConfig, DeleteAccount, UpdateAccount, UpdateWhiteAddresses
-from ariane.testing.cluster import LocalCluster, cluster
+from ariane.testing import AsyncLocalCluster
 
 ADMIN = Credentials("administrator", "an-admin-secret")
 USER = Credentials("user-of-orders", "a-user-secret")
@@ -45,19 +45,19 @@ class Tool:
 
 
 def with_cluster(
-    home: Path, work: Callable[[LocalCluster], Awaitable[None]], *, acl: bool = True, file: str = FILE
+    home: Path, work: Callable[[AsyncLocalCluster], Awaitable[None]], *, acl: bool = True, file: str = FILE
 ) -> None:
     async def run() -> None:
         (home / "conf").mkdir()
         (home / "conf" / "plain_acl.yml").write_text(file)
-        async with cluster(home, acl_enable=acl, rocketmq_home=str(home)) as servers:
+        async with AsyncLocalCluster(home, acl_enable=acl, rocketmq_home=str(home)) as servers:
             await work(servers)
 
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
 def test_unsigned_requests_are_rejected(tmp_path: Path) -> None:
-    async def work(servers: LocalCluster) -> None:
+    async def work(servers: AsyncLocalCluster) -> None:
         result: asyncio.Queue[bytes] = asyncio.Queue()
 
         async def listen(messages: list[ReceivedMessage]) -> None:
@@ -82,9 +82,9 @@ def test_unsigned_requests_are_rejected(tmp_path: Path) -> None:
 
 
 def test_accounts_are_created_changed_and_deleted(tmp_path: Path) -> None:
-    async def work(servers: LocalCluster) -> None:
-        admin, user = Tool(servers.broker, ADMIN), Tool(servers.broker, USER)
-        new = Tool(servers.broker, Credentials("new-account", "new-secret"))
+    async def work(servers: AsyncLocalCluster) -> None:
+        admin, user = Tool(servers.broker.addr, ADMIN), Tool(servers.broker.addr, USER)
+        new = Tool(servers.broker.addr, Credentials("new-account", "new-secret"))
         code = RequestCode.UPDATE_AND_CREATE_ACL_CONFIG
         account = UpdateAccount(
             "new-account", "new-secret", "", False, "DENY", "SUB", "orders=PUB,bills=SUB", "stock=SUB"
@@ -120,8 +120,8 @@ def test_accounts_are_created_changed_and_deleted(tmp_path: Path) -> None:
 
 
 def test_allowlisted_addresses_need_no_account(tmp_path: Path) -> None:
-    async def work(servers: LocalCluster) -> None:
-        admin, nobody = Tool(servers.broker, ADMIN), Tool(servers.broker, None)
+    async def work(servers: AsyncLocalCluster) -> None:
+        admin, nobody = Tool(servers.broker.addr, ADMIN), Tool(servers.broker.addr, None)
         code = RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG
         assert (await nobody.call(RequestCode.GET_ALL_TOPIC_CONFIG)).code == 1
         assert (await admin.call(code, UpdateWhiteAddresses("127.0.0.1", "/etc/passwd"))).code == 211
@@ -135,8 +135,8 @@ def test_allowlisted_addresses_need_no_account(tmp_path: Path) -> None:
 
 
 def test_account_requests_without_access_control_are_rejected(tmp_path: Path) -> None:
-    async def work(servers: LocalCluster) -> None:
-        tool = Tool(servers.broker, None)
+    async def work(servers: AsyncLocalCluster) -> None:
+        tool = Tool(servers.broker.addr, None)
         answers = [await tool.call(code, UpdateAccount("some-account", "some-secret")) for code in range(50, 55)]
         assert [answer.code for answer in answers] == [209, 210, 1, 211, 1]
         assert all("aclEnable=true" in str(answer.remark) for answer in answers)
@@ -145,7 +145,7 @@ def test_account_requests_without_access_control_are_rejected(tmp_path: Path) ->
 
 
 def test_an_invalid_access_control_file_prevents_the_start(tmp_path: Path) -> None:
-    async def work(servers: LocalCluster) -> None:
+    async def work(servers: AsyncLocalCluster) -> None:
         raise AssertionError("it started")
 
     with pytest.raises(ArianeError, match="secretKey has 5 characters"):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from ariane.testing.cluster import LocalCluster, cluster_in_thread
+from ariane.testing import LocalCluster
 
 MESSAGE_MAX = 60_000
 LIMIT_S = 60.0
@@ -25,7 +25,7 @@ _numbers = itertools.count(1)
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     home = tmp_path_factory.mktemp("cat")
-    with cluster_in_thread(home, enable_property_filter=True, max_message_size=MESSAGE_MAX) as running:
+    with LocalCluster(home, enable_property_filter=True, max_message_size=MESSAGE_MAX) as running:
         yield running
 
 

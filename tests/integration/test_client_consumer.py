@@ -19,17 +19,17 @@ from ariane.client import (
 )
 from ariane.model.message import Message, ReceivedMessage
 from ariane.model.topic import TRACE_TOPIC
-from ariane.testing.cluster import LocalCluster, cluster
+from ariane.testing import AsyncLocalCluster
 
 SETTINGS = ConsumerSettings(**QUICK)
 CLIENT_TASKS = {"client", "delivery", "offsets", "rebalance", "trace"}  # owners of a consumer's tasks
 
 
-def member(servers: LocalCluster, group: str = "g", **more: object) -> Consumer:
+def member(servers: AsyncLocalCluster, group: str = "g", **more: object) -> Consumer:
     return Consumer(servers.namesrv, group, {"t": "*"}, start="first", settings=SETTINGS, **more)  # type: ignore[arg-type]
 
 
-async def fill(servers: LocalCluster, count: int) -> None:
+async def fill(servers: AsyncLocalCluster, count: int) -> None:
     async with Producer(servers.namesrv, "p") as producer:
         for number in range(count):
             await producer.send(Message(topic="t", body=b"%d" % number, keys=[f"k{number}"]))
@@ -37,7 +37,7 @@ async def fill(servers: LocalCluster, count: int) -> None:
 
 def test_a_push_consumer_and_a_consumer_share_a_group(tmp_path: Path) -> None:
     async def work() -> None:
-        async with cluster(tmp_path) as servers:
+        async with AsyncLocalCluster(tmp_path) as servers:
             await fill(servers, 1)
             seen: Counter[bytes] = Counter()
             arrived = asyncio.Event()
@@ -71,7 +71,7 @@ def test_a_push_consumer_and_a_consumer_share_a_group(tmp_path: Path) -> None:
 
 def test_all_kinds_of_consumers_record_traces(tmp_path: Path) -> None:
     async def work() -> None:
-        async with cluster(tmp_path) as servers:
+        async with AsyncLocalCluster(tmp_path) as servers:
             await fill(servers, 1)
             async with member(servers, "iterated", trace=True, ack="manual") as consumer:
                 async for message in consumer:
@@ -108,7 +108,7 @@ def test_all_kinds_of_consumers_record_traces(tmp_path: Path) -> None:
 
 def test_broadcasting_members_read_every_message_and_remember_where_they_were(tmp_path: Path) -> None:
     async def work() -> None:
-        async with cluster(tmp_path / "servers") as servers:
+        async with AsyncLocalCluster(tmp_path / "servers") as servers:
             await fill(servers, 4)
             limits = ConsumerSettings(**QUICK, message_model="broadcasting", offsets_dir=str(tmp_path))
             assert len(await read(servers, limits, "one", 4)) == 4
@@ -116,7 +116,7 @@ def test_broadcasting_members_read_every_message_and_remember_where_they_were(tm
             await fill(servers, 1)
             assert await read(servers, limits, "one", 1) == [b"0"]
 
-    async def read(servers: LocalCluster, limits: ConsumerSettings, name: str, count: int) -> list[bytes]:
+    async def read(servers: AsyncLocalCluster, limits: ConsumerSettings, name: str, count: int) -> list[bytes]:
         bodies: list[bytes] = []
         client = ClientSettings(instance_name=name)
         async with Consumer(
@@ -133,7 +133,7 @@ def test_broadcasting_members_read_every_message_and_remember_where_they_were(tm
 
 def test_a_program_that_is_cancelled_leaves_no_task(tmp_path: Path) -> None:
     async def work() -> None:
-        async with cluster(tmp_path) as servers:
+        async with AsyncLocalCluster(tmp_path) as servers:
             await fill(servers, 5)
             before = asyncio.all_tasks()
             has_begun = asyncio.Event()

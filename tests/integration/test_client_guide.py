@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ariane.testing.cluster import LocalCluster
+from ariane.testing import LocalCluster
 
 ROOT = Path(__file__).resolve().parents[2]
 

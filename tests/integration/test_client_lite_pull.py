@@ -16,12 +16,12 @@ from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests.callbacks import ConsumeDirectly, RunningInfoRequest
-from ariane.testing.cluster import LocalCluster, cluster
+from ariane.testing import AsyncLocalCluster
 
 SETTINGS = ConsumerSettings(**QUICK)
 
 
-def member(servers: LocalCluster, topics: dict[str, str] | None = None, **more: object) -> LitePullConsumer:
+def member(servers: AsyncLocalCluster, topics: dict[str, str] | None = None, **more: object) -> LitePullConsumer:
     return LitePullConsumer(servers.namesrv, "g", topics, start="first", settings=SETTINGS, **more)  # type: ignore[arg-type]
 
 
@@ -42,7 +42,7 @@ def numbers(messages: list[ReceivedMessage]) -> list[int]:
 
 def test_members_share_the_queues_and_continue_at_the_committed_offsets(tmp_path: Path) -> None:
     async def work() -> None:
-        async with cluster(tmp_path) as servers, Producer(servers.namesrv, "p") as producer:
+        async with AsyncLocalCluster(tmp_path) as servers, Producer(servers.namesrv, "p") as producer:
             await fill(producer, 8)
             async with member(servers, {"t": "*"}) as item, member(servers, {"t": "*"}) as two:
                 while len(item.queues) != 2 or len(two.queues) != 2:
@@ -62,7 +62,7 @@ def test_members_share_the_queues_and_continue_at_the_committed_offsets(tmp_path
 
 def test_polled_messages_count_as_consumed_with_the_next_poll_or_commit(tmp_path: Path) -> None:
     async def work() -> None:
-        async with cluster(tmp_path) as servers, Producer(servers.namesrv, "p") as producer:
+        async with AsyncLocalCluster(tmp_path) as servers, Producer(servers.namesrv, "p") as producer:
             await producer.send(Message(topic="t", body=b"0"))
             for auto_commit in (True, False):
                 async with member(servers, {"t": "*"}, auto_commit=auto_commit) as consumer:
@@ -88,7 +88,7 @@ def test_polled_messages_count_as_consumed_with_the_next_poll_or_commit(tmp_path
 
 def test_assigned_queues_seek_and_pause(tmp_path: Path) -> None:
     async def work() -> None:
-        async with cluster(tmp_path) as servers, Producer(servers.namesrv, "p") as producer:
+        async with AsyncLocalCluster(tmp_path) as servers, Producer(servers.namesrv, "p") as producer:
             queues = await fill(producer, 12)
             async with member(servers) as consumer:
                 assert await consumer.queues_of("t") == sorted(set(queues))
@@ -128,7 +128,11 @@ def test_assigned_queues_seek_and_pause(tmp_path: Path) -> None:
 
 def test_tags_and_admin_requests(tmp_path: Path) -> None:
     async def work() -> None:
-        async with cluster(tmp_path) as servers, Producer(servers.namesrv, "p") as producer, ConnectionPool() as peers:
+        async with (
+            AsyncLocalCluster(tmp_path) as servers,
+            Producer(servers.namesrv, "p") as producer,
+            ConnectionPool() as peers,
+        ):
             await fill(producer, 4, tags="a")
             queues = await fill(producer, 4, tags="b")
             async with member(servers, {"t": "b || c"}) as consumer:
@@ -136,11 +140,11 @@ def test_tags_and_admin_requests(tmp_path: Path) -> None:
                 assert {message.tags for message in result} == {"b"}
                 client_id = consumer._instance.client_id
                 request = RunningInfoRequest("g", client_id)
-                answer = await peers.request(servers.broker, RequestCode.GET_CONSUMER_RUNNING_INFO, request)
+                answer = await peers.request(servers.broker.addr, RequestCode.GET_CONSUMER_RUNNING_INFO, request)
                 info = fastjson.read(answer.body)
                 assert (info["properties"]["PROP_CONSUME_TYPE"], len(info["mqTable"])) == ("CONSUME_ACTIVELY", 4)
                 direct = ConsumeDirectly("g", client_id, result[0].offset_message_id)
-                answer = await peers.request(servers.broker, RequestCode.CONSUME_MESSAGE_DIRECTLY, direct)
+                answer = await peers.request(servers.broker.addr, RequestCode.CONSUME_MESSAGE_DIRECTLY, direct)
                 assert (answer.code, "no listener" in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
                 with pytest.raises(ConfigError, match="has subscriptions"):
                     await consumer.assign(queues)
@@ -158,7 +162,7 @@ def test_tags_and_admin_requests(tmp_path: Path) -> None:
 
 def test_polling_before_assign_is_an_error() -> None:
     async def work() -> None:
-        async with cluster() as servers, member(servers) as consumer:
+        async with AsyncLocalCluster() as servers, member(servers) as consumer:
             with pytest.raises(ConfigError, match="call `assign` before `poll`"):
                 await consumer.poll()
             await consumer.assign([])

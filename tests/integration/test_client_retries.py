@@ -17,7 +17,7 @@ from ariane.protocol import fastjson, record
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests.callbacks import ConsumeDirectly, ConsumerStatus, ResetOffset, RunningInfoRequest
 from ariane.protocol.requests.messaging import SUBSCRIPTION, PullMessage
-from ariane.testing.cluster import LocalCluster, cluster
+from ariane.testing import AsyncLocalCluster
 
 QUICK = {"commit_interval": 0.05, "rebalance_interval": 0.2, "suspend_time": 0.2, "close_timeout": 1}
 
@@ -51,16 +51,16 @@ class Inbox:
             return list(self.got)
 
 
-async def stored(servers: LocalCluster, topic: str) -> list[record.Record]:
+async def stored(servers: AsyncLocalCluster, topic: str) -> list[record.Record]:
     """Return the messages in queue 0 of a topic."""
     async with ConnectionPool() as peers:
         header = PullMessage("reader", topic, 0, 0, 32, SUBSCRIPTION, subscription="*")
-        answer = await peers.request(servers.broker, RequestCode.PULL_MESSAGE, header)
+        answer = await peers.request(servers.broker.addr, RequestCode.PULL_MESSAGE, header)
         return list(record.decode_all(answer.body)) if answer.code == 0 else []
 
 
 @contextlib.asynccontextmanager
-async def consumer(servers: LocalCluster, listener: Inbox, **settings: object) -> AsyncIterator[PushConsumer]:
+async def consumer(servers: AsyncLocalCluster, listener: Inbox, **settings: object) -> AsyncIterator[PushConsumer]:
     known = {name: settings.pop(name) for name in list(settings) if name in ("orderly", "client")}
     values = ConsumerSettings(**{**QUICK, **settings})  # type: ignore[arg-type]
     async with PushConsumer(
@@ -83,7 +83,7 @@ def test_failed_messages_are_redelivered_and_become_dead_letters(tmp_path: Path)
         raise ReconsumeLater("not today", delay_level=1)
 
     async def work() -> None:
-        async with cluster(tmp_path) as servers, Producer(servers.namesrv, "p") as producer:
+        async with AsyncLocalCluster(tmp_path) as servers, Producer(servers.namesrv, "p") as producer:
             sent = await producer.send(Message(topic="t", body=b"bad", tags="a", properties={"mine": "1"}))
             inbox = Inbox(fail)
             async with consumer(servers, inbox, max_reconsume_times=2):
@@ -117,7 +117,7 @@ def test_a_timed_out_listener_counts_as_failed(tmp_path: Path, orderly: bool) ->
             await asyncio.Event().wait()
 
     async def work() -> None:
-        async with cluster(tmp_path) as servers, Producer(servers.namesrv, "p") as producer:
+        async with AsyncLocalCluster(tmp_path) as servers, Producer(servers.namesrv, "p") as producer:
             await producer.send(Message(topic="t", body=b"slow"))
             async with consumer(
                 servers, Slow(), orderly=orderly, consume_timeout=0.05, max_reconsume_times=0, suspend_queue_time=0.01
@@ -135,7 +135,7 @@ def test_a_timed_out_listener_counts_as_failed(tmp_path: Path, orderly: bool) ->
 
 def test_a_consumer_replies_to_a_request(tmp_path: Path) -> None:
     async def work() -> None:
-        async with cluster(tmp_path) as servers, Producer(servers.namesrv, "p") as asker:
+        async with AsyncLocalCluster(tmp_path) as servers, Producer(servers.namesrv, "p") as asker:
             async with Producer(servers.namesrv, "q") as replier:
                 replied = []
 
@@ -164,7 +164,7 @@ def test_a_consumer_replies_to_a_request(tmp_path: Path) -> None:
 
 def test_a_request_times_out_and_its_late_reply_is_rejected(tmp_path: Path) -> None:
     async def work() -> None:
-        async with cluster(tmp_path) as servers, Producer(servers.namesrv, "p") as producer:
+        async with AsyncLocalCluster(tmp_path) as servers, Producer(servers.namesrv, "p") as producer:
             with pytest.raises(RequestTimeout):
                 await producer.request(Message(topic="t", body=b"anybody?"), timeout=0.3)
             await producer.send(Message(topic="t", body=b"no request"))
@@ -185,7 +185,11 @@ def test_a_request_times_out_and_its_late_reply_is_rejected(tmp_path: Path) -> N
 @pytest.mark.parametrize("orderly", [False, True])
 def test_offsets_are_reset_while_consuming(tmp_path: Path, orderly: bool) -> None:
     async def work() -> None:
-        async with cluster(tmp_path) as servers, Producer(servers.namesrv, "p") as producer, ConnectionPool() as peers:
+        async with (
+            AsyncLocalCluster(tmp_path) as servers,
+            Producer(servers.namesrv, "p") as producer,
+            ConnectionPool() as peers,
+        ):
             for number in range(12):
                 await producer.send(Message(topic="t", body=b"%d" % number))
             inbox = Inbox()
@@ -193,7 +197,7 @@ def test_offsets_are_reset_while_consuming(tmp_path: Path, orderly: bool) -> Non
                 await inbox.count(12)
                 await asyncio.sleep(0.3)  # until the offsets of all queues are stored, empty ones too
                 code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
-                answer = await peers.request(servers.broker, code, ResetOffset("t", "g", 0, True))
+                answer = await peers.request(servers.broker.addr, code, ResetOffset("t", "g", 0, True))
                 assert (answer.code, answer.remark) == (0, None)
                 result = await inbox.count(24)
                 assert sorted(int(message.body) for message in result) == sorted([*range(12), *range(12)])
@@ -207,7 +211,11 @@ def test_offsets_are_reset_while_consuming(tmp_path: Path, orderly: bool) -> Non
 
 def test_running_info_and_status(tmp_path: Path) -> None:
     async def work() -> None:
-        async with cluster(tmp_path) as servers, Producer(servers.namesrv, "p") as producer, ConnectionPool() as peers:
+        async with (
+            AsyncLocalCluster(tmp_path) as servers,
+            Producer(servers.namesrv, "p") as producer,
+            ConnectionPool() as peers,
+        ):
             for number in range(8):
                 await producer.send(Message(topic="t", body=b"%d" % number))
             inbox = Inbox()
@@ -216,7 +224,7 @@ def test_running_info_and_status(tmp_path: Path) -> None:
                 await asyncio.sleep(0.1)
                 client_id = member._instance.client_id
                 code = RequestCode.GET_CONSUMER_RUNNING_INFO
-                answer = await peers.request(servers.broker, code, RunningInfoRequest("g", client_id, True))
+                answer = await peers.request(servers.broker.addr, code, RunningInfoRequest("g", client_id, True))
                 assert answer.code == 0, answer.remark
                 info = fastjson.read(answer.body)
                 assert info["properties"]["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
@@ -227,11 +235,11 @@ def test_running_info_and_status(tmp_path: Path) -> None:
                 assert info["statusTable"]["t"]["consumeOKTPS"] > 0
                 assert info["statusTable"]["t"]["consumeFailedMsgs"] == 0
                 assert "rebalance" in info["jstack"]
-                plain = await peers.request(servers.broker, code, RunningInfoRequest("g", client_id))
+                plain = await peers.request(servers.broker.addr, code, RunningInfoRequest("g", client_id))
                 assert "jstack" not in fastjson.read(plain.body)
 
                 code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
-                answer = await peers.request(servers.broker, code, ConsumerStatus("t", "g"))
+                answer = await peers.request(servers.broker.addr, code, ConsumerStatus("t", "g"))
                 assert sum(fastjson.read(answer.body)["consumerTable"][client_id].values()) == 8
 
     run(work())
@@ -251,19 +259,23 @@ def test_a_message_is_consumed_directly(tmp_path: Path, error: Exception | None,
     async def work() -> None:
         nonlocal inbox
         inbox = Inbox(then)
-        async with cluster(tmp_path) as servers, Producer(servers.namesrv, "p") as producer, ConnectionPool() as peers:
+        async with (
+            AsyncLocalCluster(tmp_path) as servers,
+            Producer(servers.namesrv, "p") as producer,
+            ConnectionPool() as peers,
+        ):
             sent = await producer.send(Message(topic="t", body=b"again", tags="a"))
             async with consumer(servers, inbox) as member:
                 await inbox.count(1)
                 request = ConsumeDirectly("g", member._instance.client_id, sent.offset_message_id)
-                answer = await peers.request(servers.broker, RequestCode.CONSUME_MESSAGE_DIRECTLY, request)
+                answer = await peers.request(servers.broker.addr, RequestCode.CONSUME_MESSAGE_DIRECTLY, request)
                 body = fastjson.read(answer.body)
                 assert (answer.code, body["consumeResult"], body["order"]) == (0, result, False)
                 assert ("remark" in body) is (error is not None)
                 first, repeated = inbox.got
                 assert (repeated.body, repeated.tags, repeated.queue) == (first.body, first.tags, first.queue)
                 other = ConsumeDirectly("other", member._instance.client_id, sent.offset_message_id)
-                answer = await peers.request(servers.broker, RequestCode.CONSUME_MESSAGE_DIRECTLY, other)
+                answer = await peers.request(servers.broker.addr, RequestCode.CONSUME_MESSAGE_DIRECTLY, other)
                 assert answer.code == ResponseCode.SYSTEM_ERROR
             assert await stored(servers, "%RETRY%g") == []
 

@@ -22,7 +22,7 @@ from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.routing import RouteRequest, TopicRoute
-from ariane.testing.cluster import cluster_in_thread
+from ariane.testing import LocalCluster
 from ariane.testing.java import free_port
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ def test_with_once_each_run_publishes_one_round(tmp_path: Path) -> None:
             answer = await peers.request_ok(namesrv, RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(SAMPLES_TOPIC))
         return sum(topic.write_queue_nums for topic in fastjson.decode(answer.body, TopicRoute).queue_datas)
 
-    with cluster_in_thread(tmp_path) as servers:
+    with LocalCluster(tmp_path) as servers:
         run(send(servers.namesrv))
         for _ in range(2):
             done = collected("-n", servers.namesrv, "--once", "--name", "mine")
@@ -65,7 +65,7 @@ def test_with_once_each_run_publishes_one_round(tmp_path: Path) -> None:
         first, second = run(stored(servers.namesrv, SAMPLES_TOPIC, 2))
         assert run(queues(servers.namesrv)) == 1
     assert (first.collector, first.broker, first.addr, first.error, first.failed_requests) == (
-        "mine", "broker-a", servers.broker, None, ()
+        "mine", "broker-a", servers.broker.addr, None, ()
     )  # fmt: skip
     (ends,) = (topic for topic in first.topics if topic.topic == "T")
     assert sum(last for _, _, last in ends.queues) == 1
@@ -74,7 +74,7 @@ def test_with_once_each_run_publishes_one_round(tmp_path: Path) -> None:
 
 
 def test_collect_runs_until_it_is_stopped(tmp_path: Path) -> None:
-    with cluster_in_thread(tmp_path) as servers:
+    with LocalCluster(tmp_path) as servers:
         options = ["-n", servers.namesrv, "--interval", "1", "--topic", "OTHER"]
         with subprocess.Popen([*COMMAND, *options], stdout=subprocess.PIPE, text=True) as process:
             samples = run(stored_when_there(servers.namesrv))

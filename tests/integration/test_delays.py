@@ -29,7 +29,7 @@ from ariane.protocol.requests.messaging import (
     SendMessage,
     SendMessageResponse,
 )
-from ariane.testing.cluster import cluster
+from ariane.testing import AsyncLocalCluster
 
 
 def config(path: Path, **settings: object) -> BrokerConfig:
@@ -150,7 +150,7 @@ def test_a_pending_message_is_cancelled_by_any_of_its_identifiers(tmp_path: Path
 
 def test_a_producer_recalls_a_message(tmp_path: Path) -> None:
     async def run() -> None:
-        async with cluster(tmp_path) as servers, Producer(servers.namesrv, "p") as producer:
+        async with AsyncLocalCluster(tmp_path) as servers, Producer(servers.namesrv, "p") as producer:
             soon_ms = time.time_ns() // 1_000_000 + 600
             first = await producer.send(Message(topic="T", body=b"no", deliver_at_ms=soon_ms))
             second = await producer.send(Message(topic="T", body=b"yes", deliver_at_ms=soon_ms), queue=first.queue)
@@ -162,7 +162,7 @@ def test_a_producer_recalls_a_message(tmp_path: Path) -> None:
                 results: list[record.Record] = []
                 while not results:
                     header = PullMessage("G", "T", first.queue.queue_id, 0, 32, SUBSCRIPTION, 0, 0, "*", 0, None)
-                    answer = await peers.request(servers.broker, RequestCode.PULL_MESSAGE, header, timeout_ms=3000)
+                    answer = await peers.request(servers.broker.addr, RequestCode.PULL_MESSAGE, header, timeout_ms=3000)
                     results = list(record.decode_all(answer.body)) if answer.code == 0 else []
                     await asyncio.sleep(0.05)
                 assert [(stored_record.body, stored_record.store_ms >= soon_ms) for stored_record in results] == [

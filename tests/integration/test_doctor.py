@@ -12,13 +12,14 @@ from typer.testing import CliRunner
 from ariane import PushConsumer, ReceivedMessage
 from ariane.cli import main
 from ariane.cluster.admin import Admin
-from ariane.testing.cluster import cluster_in_thread
+from ariane.testing import LocalCluster
 
 RUNNER = CliRunner()
 
 
 def test_a_running_cluster_has_no_error(tmp_path: Path) -> None:
-    with cluster_in_thread(tmp_path) as (namesrv, _):
+    with LocalCluster(tmp_path) as servers:
+        namesrv = servers.namesrv
         printed = RUNNER.invoke(main.app, ["doctor", "-n", namesrv])
         assert printed.exit_code == 0, printed.output
         assert "checked: name servers 1, brokers 1" in printed.output
@@ -27,7 +28,8 @@ def test_a_running_cluster_has_no_error(tmp_path: Path) -> None:
 
 
 def test_a_name_server_that_does_not_respond_is_an_error(tmp_path: Path) -> None:
-    with cluster_in_thread(tmp_path) as (namesrv, _):
+    with LocalCluster(tmp_path) as servers:
+        namesrv = servers.namesrv
         printed = RUNNER.invoke(main.app, ["doctor", "-n", f"{namesrv};127.0.0.1:1"])
         assert printed.exit_code == 1
         assert "ERROR name servers: 127.0.0.1:1" in printed.output
@@ -52,7 +54,8 @@ def test_members_with_different_tags_are_an_error(tmp_path: Path) -> None:
                     await asyncio.sleep(0.1)
         return []
 
-    with cluster_in_thread(tmp_path) as (namesrv, _):
+    with LocalCluster(tmp_path) as servers:
+        namesrv = servers.namesrv
         (problem,) = asyncio.run(find(namesrv))
         assert "orders A" in problem
         assert "orders B" in problem

@@ -23,7 +23,7 @@ from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.clients import CheckClient, SubscriptionData, UnregisterClient
 from ariane.protocol.requests.messaging import SUBSCRIPTION, SUSPEND, PullMessage, PullMessageResponse
 from ariane.store import queue_reader
-from ariane.testing.cluster import cluster
+from ariane.testing import AsyncLocalCluster
 
 SQL = {"enable_property_filter": True}
 
@@ -252,7 +252,7 @@ def test_our_consumer_gets_matching_messages_and_can_change_its_expression(tmp_p
         async def listener(messages):
             received.extend(int(message.properties["price"]) for message in messages)
 
-        async with cluster(tmp_path, **SQL) as servers, Producer(servers.namesrv, "P") as producer:
+        async with AsyncLocalCluster(tmp_path, **SQL) as servers, Producer(servers.namesrv, "P") as producer:
 
             async def send(first: int, last: int) -> None:
                 for price in range(first, last):
@@ -280,7 +280,7 @@ def test_our_consumer_gets_matching_messages_and_can_change_its_expression(tmp_p
 @pytest.mark.parametrize(("settings", "expression", "code"), [(SQL, "a >", 23), ({}, "a > 5", 1)])
 def test_a_consumer_with_an_unsupported_filter_does_not_start(tmp_path, settings, expression, code):
     async def play() -> None:
-        async with cluster(tmp_path, **settings) as servers, Producer(servers.namesrv, "P") as producer:
+        async with AsyncLocalCluster(tmp_path, **settings) as servers, Producer(servers.namesrv, "P") as producer:
             await producer.send(Message(topic="T", body=b"x"))
             with pytest.raises(ReplyError) as refused:
                 async with PushConsumer(servers.namesrv, "G", {"T": Sql(expression)}, print):

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ariane.testing.cluster import cluster_in_thread
+from ariane.testing import LocalCluster
 
 NATIVE = Path(__file__).resolve().parents[2] / "native"
 RUSTUP_BIN = Path.home() / ".cargo" / "bin"
@@ -48,8 +48,8 @@ def load_program() -> Path:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with cluster_in_thread(tmp_path_factory.mktemp("cluster")) as servers:
-        yield servers.broker
+    with LocalCluster(tmp_path_factory.mktemp("cluster")) as servers:
+        yield servers.broker.addr
 
 
 def run(program: Path, *arguments: object, status: int = 0) -> dict[str, Any]:

@@ -19,15 +19,15 @@ from ariane.model.message import Message
 from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.messaging import ConsumerSendMsgBack
-from ariane.testing.cluster import LocalCluster, cluster_in_thread
+from ariane.testing import LocalCluster
 
 GROUP = "billing"
 
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with cluster_in_thread(tmp_path_factory.mktemp("servers")) as started:
-        run(started, "admin", "updateTopic", "-b", started.broker, "-t", "orders", "-n", started.namesrv)
+    with LocalCluster(tmp_path_factory.mktemp("servers")) as started:
+        run(started, "admin", "updateTopic", "-b", started.broker.addr, "-t", "orders", "-n", started.namesrv)
         yield started
 
 
@@ -53,7 +53,7 @@ async def make_dead_letter(servers: LocalCluster, sent: dict[str, Any]) -> None:
     _, offset = ids.parse_offset_message_id(sent["offsetMessageId"])
     header = ConsumerSendMsgBack(offset, GROUP, -1, sent["messageId"], "orders")
     async with ConnectionPool() as peers:
-        await peers.request_ok(servers.broker, RequestCode.CONSUMER_SEND_MSG_BACK, header)
+        await peers.request_ok(servers.broker.addr, RequestCode.CONSUMER_SEND_MSG_BACK, header)
 
 
 def test_a_message_is_found_by_key_and_both_ids(servers: LocalCluster) -> None:
@@ -196,6 +196,6 @@ def test_open_transactions_are_listed_and_resumed(servers: LocalCluster) -> None
     assert half in run(servers, "transaction", "list")
     assert run(servers, "transaction", "list", "--over-limit") == "No discarded half messages.\n"
     dry = run(servers, "transaction", "resume", half, "--dry-run")
-    assert dry == f"would resume the checks of half message {half} on {servers.broker}\n"
+    assert dry == f"would resume the checks of half message {half} on {servers.broker.addr}\n"
     with pytest.raises(NotFound, match="no half message"):
         run(servers, "transaction", "resume", f"{half[:-4]}FFFF")

@@ -11,7 +11,7 @@ from ariane import Message, Producer, PushConsumer
 from ariane.cli.json_output import to_builtins
 from ariane.cli.mqadmin import monitor_commands
 from ariane.cluster.admin import Admin
-from ariane.testing.cluster import cluster_in_thread
+from ariane.testing import LocalCluster
 
 
 def test_rounds_show_groups_and_new_events(tmp_path: Path, monkeypatch) -> None:
@@ -50,5 +50,6 @@ def test_rounds_show_groups_and_new_events(tmp_path: Path, monkeypatch) -> None:
         assert "[MONITOR] group=billing clients=1 lag=" in output.text
         assert '[MONITOR] offset moved: {"consumerGroup":"billing"' in output.text
 
-    with cluster_in_thread(tmp_path) as (namesrv, _):
+    with LocalCluster(tmp_path) as servers:
+        namesrv = servers.namesrv
         asyncio.run(asyncio.wait_for(run(namesrv), 120))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ariane import Admin, Message, Producer, PushConsumer, ReceivedMessage
 from ariane.cluster.offset_admin import OffsetTarget
-from ariane.testing.cluster import cluster_in_thread
+from ariane.testing import LocalCluster
 
 
 def test_a_connected_group_with_empty_queues_consumes_again(tmp_path: Path) -> None:
@@ -30,5 +30,6 @@ def test_a_connected_group_with_empty_queues_consumes_again(tmp_path: Path) -> N
                 assert [queue.new_offset for queue in result.queues] == [0, 0, 0, 0]
                 assert await received.get() == b"created"
 
-    with cluster_in_thread(tmp_path) as (namesrv, _):
+    with LocalCluster(tmp_path) as servers:
+        namesrv = servers.namesrv
         asyncio.run(asyncio.wait_for(run(namesrv), 120))

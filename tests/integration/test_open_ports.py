@@ -13,7 +13,7 @@ from ariane.broker.broker import Broker
 from ariane.nameserver import server as name_server_module
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.server import NameServer
-from ariane.testing.cluster import broker_config
+from ariane.testing.cluster_servers import broker_config
 
 
 def notices(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from ariane import LocalState, Message, Producer, PushConsumer, TransactionProducer
 from ariane.otel import OpenTelemetry
-from ariane.testing.cluster import cluster_in_thread
+from ariane.testing import LocalCluster
 
 
 class Collector(ThreadingHTTPServer):
@@ -92,7 +92,8 @@ def test_sends_and_deliveries_are_one_trace(tmp_path: Path, collector: Collector
                     while not done.is_set():
                         await asyncio.sleep(0.05)
 
-    with cluster_in_thread(tmp_path) as (namesrv, _):
+    with LocalCluster(tmp_path) as servers:
+        namesrv = servers.namesrv
         asyncio.run(run(namesrv))
     provider.shutdown()
     (order,), (send,), (process,), (bill,) = map(collector.named, ("order", "send orders", "process orders", "bill"))
@@ -115,7 +116,8 @@ def test_half_messages_batches_and_one_way_sends_have_spans(tmp_path: Path, coll
             await producer.send_batch([Message(topic="many", body=b"1"), Message(topic="many", body=b"2")])
             await producer.send_one_way(Message(topic="gone", body=b"1"))
 
-    with cluster_in_thread(tmp_path) as (namesrv, _):
+    with LocalCluster(tmp_path) as servers:
+        namesrv = servers.namesrv
         asyncio.run(run(namesrv))
     provider.shutdown()
     assert sorted(span.name for span in collector.spans) == ["send gone", "send many", "send paid"]

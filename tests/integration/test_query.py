@@ -24,7 +24,7 @@ from ariane.protocol.requests.messaging import (
     SendMessageResponse,
     ViewMessage,
 )
-from ariane.testing.cluster import cluster
+from ariane.testing import AsyncLocalCluster
 
 EVER = (1 << 63) - 1
 ID = "7F0000011A2B18B4AAC2000000050007"
@@ -173,7 +173,8 @@ def test_a_query_without_an_index_reports_the_reason(tmp_path: Path) -> None:
 
 def test_queries_cover_all_brokers_of_a_cluster(tmp_path: Path) -> None:
     async def run() -> None:
-        async with cluster(tmp_path) as (namesrv, addr), ConnectionPool() as peers:
+        async with AsyncLocalCluster(tmp_path) as servers, ConnectionPool() as peers:
+            namesrv, addr = servers.namesrv, servers.broker.addr
             admin = Admin(namesrv, peers=peers)
             placed = [
                 await send(
@@ -212,7 +213,9 @@ def test_queries_cover_all_brokers_of_a_cluster(tmp_path: Path) -> None:
 
 def test_an_unreachable_broker_is_reported_as_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
-        async with cluster(tmp_path) as (namesrv, addr), ConnectionPool() as peers:
+        async with AsyncLocalCluster(tmp_path) as servers, ConnectionPool() as peers:
+            namesrv, addr = servers.namesrv, servers.broker.addr
+            await servers.create_topic("T")
             await send(peers, addr, UNIQ_KEY=ID)
             admin = Admin(namesrv, peers=peers)
             await admin.query_by_unique_key("T", ID)

@@ -22,14 +22,14 @@ from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.messaging import ConsumerSendMsgBack
 from ariane.reports import replay_source
 from ariane.reports.replay_source import ReplayFilter
-from ariane.testing.cluster import LocalCluster, cluster_in_thread
+from ariane.testing import LocalCluster
 
 DLQ = "%DLQ%G"
 
 
 @pytest.fixture
 def servers(tmp_path: Path) -> Iterator[LocalCluster]:
-    with cluster_in_thread(tmp_path / "servers") as started:
+    with LocalCluster(tmp_path / "servers") as started:
         yield started
 
 
@@ -44,7 +44,7 @@ async def dead_letters(servers: LocalCluster, count: int) -> None:
             sent = await producer.send(message)
             _, offset = ids.parse_offset_message_id(sent.offset_message_id)
             header = ConsumerSendMsgBack(offset, "G", -1, sent.message_id, "orders", False, 16)
-            await instance.peers.request_ok(servers.broker, RequestCode.CONSUMER_SEND_MSG_BACK, header)
+            await instance.peers.request_ok(servers.broker.addr, RequestCode.CONSUMER_SEND_MSG_BACK, header)
 
 
 async def stored(servers: LocalCluster, topic: str) -> list[OriginalMessage]:

@@ -29,7 +29,8 @@ from ariane.protocol.requests.messaging import (
     UpdateConsumerOffset,
 )
 from ariane.protocol.requests.routing import TopicTable
-from ariane.testing.cluster import broker_config, replicated_cluster
+from ariane.testing import AsyncLocalCluster
+from ariane.testing.cluster_servers import broker_config
 
 QUICK = {"ha_send_heartbeat_interval": 100, "ha_housekeeping_interval": 2000}
 
@@ -288,12 +289,12 @@ def test_a_consumer_continues_at_the_slave_after_the_master_stops(tmp_path: Path
 
 def test_the_local_cluster_supports_slaves(tmp_path: Path) -> None:
     async def run() -> None:
-        async with replicated_cluster(tmp_path, slaves=2) as servers:
+        async with AsyncLocalCluster(tmp_path, slaves=2) as servers:
             assert len(servers.slaves) == 2
             async with ConnectionPool() as peers:
                 pair = Pair(tmp_path, servers.namesrv, peers)
-                assert await pair.send(servers.broker) == 0
-                for addr in servers.slaves:
+                assert await pair.send(servers.broker.addr) == 0
+                for addr in (slave.addr for slave in servers.slaves):
                     async with asyncio.timeout(20):
                         while not (await pair.pull(addr)).body:
                             await asyncio.sleep(0.05)

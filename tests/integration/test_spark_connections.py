@@ -35,7 +35,8 @@ from ariane.spark.wire.access import tls_context
 from ariane.spark.wire.pipelined_connections import PipelinedConnectionPool, PipelinedResponse
 from ariane.spark.write import sink
 from ariane.spark.write.sink_options import parse
-from ariane.testing.cluster import broker_config, cluster
+from ariane.testing import AsyncLocalCluster
+from ariane.testing.cluster_servers import broker_config
 
 PATIENCE_S = 120.0
 
@@ -270,7 +271,7 @@ def test_requests_are_signed_and_a_denial_fails_the_task_without_retries(tmp_pat
     (tmp_path / "conf" / "plain_acl.yml").write_text(ACCOUNTS)
 
     async def run() -> None:
-        async with cluster(tmp_path, acl_enable=True, rocketmq_home=str(tmp_path)) as servers:
+        async with AsyncLocalCluster(tmp_path, acl_enable=True, rocketmq_home=str(tmp_path)) as servers:
             settings = ClientSettings(credentials=Credentials("writer-account", "a-writer-secret"))
             async with (
                 ClientInstance(servers.namesrv, settings) as instance,

@@ -12,7 +12,7 @@ from ariane.errors import ArianeError, ConfigError
 from ariane.model.message import Message
 from ariane.protocol import record
 from ariane.spark.read import pull_client, source_options
-from ariane.testing.cluster import cluster
+from ariane.testing import AsyncLocalCluster
 
 FILE = """
 accounts:
@@ -30,7 +30,7 @@ def test_signed_pulls_succeed_and_others_fail_without_retries(tmp_path: Path) ->
     (tmp_path / "conf" / "plain_acl.yml").write_text(FILE)
 
     async def run() -> None:
-        async with cluster(tmp_path, acl_enable=True, rocketmq_home=str(tmp_path)) as servers:
+        async with AsyncLocalCluster(tmp_path, acl_enable=True, rocketmq_home=str(tmp_path)) as servers:
             settings = ClientSettings(credentials=Credentials("writer-account", "a-writer-secret"))
             async with (
                 ClientInstance(servers.namesrv, settings) as instance,

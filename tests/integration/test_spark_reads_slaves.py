@@ -27,7 +27,7 @@ from ariane.protocol.requests.routing import TopicTable
 from ariane.spark.read import pull_client, queue_bounds, read_task
 from ariane.spark.read.offset_ranges import OffsetRange
 from ariane.spark.read.source_options import SourceOptions, parse
-from ariane.testing.cluster import broker_config
+from ariane.testing.cluster_servers import broker_config
 
 QUICK = {"ha_send_heartbeat_interval": 100, "ha_housekeeping_interval": 2000}
 COUNT = 40

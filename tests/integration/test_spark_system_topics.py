@@ -16,7 +16,7 @@ from ariane.model.topic import HALF_TOPIC
 from ariane.spark.read import pull_client, queue_bounds, read_task
 from ariane.spark.read.offset_ranges import OffsetRange
 from ariane.spark.read.source_options import parse
-from ariane.testing.cluster import cluster_in_thread
+from ariane.testing import LocalCluster
 
 
 def send_halves(namesrv: str, count: int) -> None:
@@ -48,6 +48,6 @@ def halves(namesrv: str) -> list[tuple[bytes, str]]:
 
 
 def test_half_messages_of_open_transactions_are_readable(tmp_path: Path) -> None:
-    with cluster_in_thread(tmp_path) as servers:
+    with LocalCluster(tmp_path) as servers:
         send_halves(servers.namesrv, 3)
         assert halves(servers.namesrv) == [(b"%d" % number, "T") for number in range(3)]

@@ -49,7 +49,7 @@ from ariane.protocol.requests.messaging import (
     SendMessage,
     SendMessageResponse,
 )
-from ariane.testing.cluster import cluster
+from ariane.testing import AsyncLocalCluster
 
 FAST = ConsumerSettings(commit_interval=0.2)
 EAGER = {"transaction_time_out": 100, "transaction_check_interval": 150}
@@ -103,7 +103,7 @@ def test_a_commit_is_delivered_once_and_a_rollback_never(tmp_path: Path) -> None
             return LocalState.ROLLBACK if len(seen) % 2 else LocalState.COMMIT
 
         async with (
-            cluster(tmp_path) as servers,
+            AsyncLocalCluster(tmp_path) as servers,
             TransactionProducer(
                 servers.namesrv, "P", check=always(LocalState.UNKNOWN), end_hooks=[reported.append]
             ) as item,
@@ -129,7 +129,7 @@ def test_a_block_commits_unless_it_raises_or_rolls_back(tmp_path: Path) -> None:
     async def work() -> None:
         inbox, ends = Inbox(), []
         async with (
-            cluster(tmp_path) as servers,
+            AsyncLocalCluster(tmp_path) as servers,
             TransactionProducer(
                 servers.namesrv, "P", check=always(LocalState.UNKNOWN), end_hooks=[ends.append]
             ) as producer,
@@ -174,7 +174,7 @@ def test_undecided_transactions_are_checked_until_they_are_decided(tmp_path: Pat
     async def work() -> None:
         inbox = Inbox()
         async with (
-            cluster(tmp_path, **EAGER) as servers,
+            AsyncLocalCluster(tmp_path, **EAGER) as servers,
             TransactionProducer(servers.namesrv, "P", check=check) as producer,
             PushConsumer(servers.namesrv, "C", {"T": "*"}, inbox, start="first", settings=FAST),
         ):
@@ -452,7 +452,7 @@ def test_checks_rotate_among_the_producers_of_the_group(tmp_path: Path) -> None:
             return check
 
         async with (
-            cluster(tmp_path, **EAGER) as servers,
+            AsyncLocalCluster(tmp_path, **EAGER) as servers,
             TransactionProducer(servers.namesrv, "P", check=checker(0)) as item,
             TransactionProducer(servers.namesrv, "P", check=checker(1)),
         ):
@@ -465,7 +465,7 @@ def test_checks_rotate_among_the_producers_of_the_group(tmp_path: Path) -> None:
 def test_traces_contain_the_half_message_and_its_end(tmp_path: Path) -> None:
     async def work() -> None:
         traces, inbox = TraceSettings(flush_interval=0.05), Inbox()
-        async with cluster(tmp_path, trace_topic_enable=True, **EAGER) as servers:
+        async with AsyncLocalCluster(tmp_path, trace_topic_enable=True, **EAGER) as servers:
             async with TransactionProducer(
                 servers.namesrv, "P", check=always(LocalState.COMMIT), trace=traces
             ) as producer:
@@ -490,7 +490,7 @@ def test_traces_contain_the_half_message_and_its_end(tmp_path: Path) -> None:
 def test_the_client_rejects_messages_unsupported_in_transactions(tmp_path: Path) -> None:
     async def work() -> None:
         async with (
-            cluster(tmp_path, reject_transaction_message=True) as servers,
+            AsyncLocalCluster(tmp_path, reject_transaction_message=True) as servers,
             TransactionProducer(servers.namesrv, "P", check=always(LocalState.COMMIT)) as producer,
         ):
             for message in (text(b"x", delay_level=1), text(b"x", delay=1), text(b"")):
@@ -513,7 +513,7 @@ def test_open_and_discarded_half_messages_are_listed(tmp_path: Path) -> None:
         settings = {"transaction_time_out": 100, "transaction_check_interval": 100, "transaction_check_max": 2}
         states: dict[str, LocalState] = {}
         async with (
-            cluster(tmp_path, **settings) as servers,
+            AsyncLocalCluster(tmp_path, **settings) as servers,
             TransactionProducer(
                 servers.namesrv, "P", check=lambda message: states.get(message.message_id, LocalState.UNKNOWN)
             ) as producer,
@@ -530,7 +530,7 @@ def test_open_and_discarded_half_messages_are_listed(tmp_path: Path) -> None:
                     (broker,) = (await admin.list_check_limit_exceeded()).brokers
                     aside = broker.messages
             (broker,) = (await admin.list_open_transactions()).brokers
-            assert (broker.broker, broker.addr, broker.total) == ("broker-a", servers.broker, 1)
+            assert (broker.broker, broker.addr, broker.total) == ("broker-a", servers.broker.addr, 1)
             (half,) = broker.messages
             assert (half.topic, half.group, half.unique_key, half.keys) == ("T", "P", waits.sent.message_id, "waits")
             assert (half.checks, half.immunity_s, half.body_size) == (0, "3600", 5)
@@ -558,7 +558,7 @@ def test_open_and_discarded_half_messages_are_listed(tmp_path: Path) -> None:
 def test_the_age_of_a_checked_half_message_is_that_of_its_first_copy(tmp_path: Path) -> None:
     async def work() -> None:
         async with (
-            cluster(tmp_path, **EAGER, transaction_check_max=1000) as servers,
+            AsyncLocalCluster(tmp_path, **EAGER, transaction_check_max=1000) as servers,
             TransactionProducer(servers.namesrv, "P", check=always(LocalState.UNKNOWN)) as producer,
             Admin(servers.namesrv) as admin,
         ):

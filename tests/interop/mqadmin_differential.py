@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ariane.cli.mqadmin.main import main
-from ariane.testing import java
-from ariane.testing.cluster import LocalCluster, cluster_in_thread
+from ariane.testing import LocalCluster, java
 
 CLUSTERS = ("ariane", "java")  # whose servers; both tools run against each
 
@@ -30,15 +29,22 @@ CLUSTERS = ("ariane", "java")  # whose servers; both tools run against each
 _NOISE = re.compile(r"OpenJDK 64-Bit Server VM warning|RocketMQLog:WARN|SLF4J|log4j:WARN")
 
 
+class ServerAddresses(NamedTuple):
+    """Addresses of a name server and a broker, Ariane's or Java's."""
+
+    namesrv: str
+    broker: str
+
+
 @contextlib.contextmanager
-def start_cluster(kind: str, home: Path) -> Iterator[LocalCluster]:
+def start_cluster(kind: str, home: Path) -> Iterator[ServerAddresses]:
     """Run a name server and the broker `broker-a` of one of CLUSTERS until the end of the block."""
     if kind == "ariane":
-        with cluster_in_thread(home) as servers:
-            yield servers
+        with LocalCluster(home) as servers:
+            yield ServerAddresses(servers.namesrv, servers.broker.addr)
     else:
         with java.name_server(home / "ns") as names, java.broker(home / "broker", names.addr) as broker:
-            yield LocalCluster(names.addr, broker.addr)
+            yield ServerAddresses(names.addr, broker.addr)
 
 
 class Mask(NamedTuple):

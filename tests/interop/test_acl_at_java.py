@@ -17,8 +17,7 @@ from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.acl import AclConfig, UpdateAccount
 from ariane.protocol.requests.routing import TopicList
-from ariane.testing import java
-from ariane.testing.cluster import cluster
+from ariane.testing import AsyncLocalCluster, java
 
 ADMIN = Credentials("administrator", "an-admin-secret")
 USER = Credentials("user-of-T", "a-user-secret")
@@ -76,14 +75,14 @@ def test_access_control_matches_java(tmp_path: Path) -> None:
             async with PushConsumer(instance, "G", subscriptions={"T": "*"}, listener=listen, start="first"):
                 assert await asyncio.wait_for(result.get(), 40) == b"one"
 
-        async with cluster(ours, acl_enable=True, rocketmq_home=str(ours)) as servers:
+        async with AsyncLocalCluster(ours, acl_enable=True, rocketmq_home=str(ours)) as servers:
             for code, fields, who in REFUSED:
                 theirs = await denial(addr, code, fields, who)
                 assert "AclException" in theirs
-                assert await denial(servers.broker, code, fields, who) == theirs.replace(addr, servers.broker)
+                assert await denial(servers.broker.addr, code, fields, who) == theirs.replace(addr, servers.broker.addr)
             account = UpdateAccount("new-account", "new-secret", admin=False, topic_perms="T=PUB")
             topics, accounts = [], []
-            for broker in (addr, servers.broker):
+            for broker in (addr, servers.broker.addr):
                 async with ConnectionPool(sign=lambda fields, body: signing.sign(ADMIN, fields, body)) as peers:
                     await peers.request_ok(broker, RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, account)
                     shown = await peers.request_ok(broker, RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG)

@@ -16,8 +16,7 @@ from ariane.protocol.command import Command
 from ariane.protocol.requests import encode_header
 from ariane.protocol.requests.clients import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from ariane.protocol.requests.messaging import SendMessage, UpdateConsumerOffset
-from ariane.testing import java
-from ariane.testing.cluster import cluster
+from ariane.testing import AsyncLocalCluster, java
 
 
 def table(body: bytes) -> Any:
@@ -90,8 +89,8 @@ async def prepare(connection: Connection) -> None:
 
 def test_administration_responses_match_java(tmp_path: Path) -> None:
     async def work(addr: str) -> None:
-        async with cluster(tmp_path / "ours") as servers, ConnectionPool() as peers:
-            theirs, ours = await peers.connect(addr), await peers.connect(servers.broker)
+        async with AsyncLocalCluster(tmp_path / "ours") as servers, ConnectionPool() as peers:
+            theirs, ours = await peers.connect(addr), await peers.connect(servers.broker.addr)
             await prepare(theirs)
             await prepare(ours)
             for code, header, shape in QUESTIONS:

@@ -8,8 +8,7 @@ from interop_servers import produce, pull_all
 
 from ariane.model import host
 from ariane.store.message_store import StoreConfig, open_store
-from ariane.testing import java
-from ariane.testing.cluster import cluster_in_thread
+from ariane.testing import LocalCluster, java
 
 SMALL = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 2000}
 JAVA_SMALL = {"mappedFileSizeCommitLog": str(1 << 20), "mappedFileSizeConsumeQueue": "2000"}
@@ -20,7 +19,8 @@ def places(messages: list[dict[str, object]]) -> set[tuple[object, ...]]:
 
 
 def test_java_reads_past_an_overwritten_corrupt_range(tmp_path: Path) -> None:
-    with cluster_in_thread(tmp_path, **SMALL) as (namesrv, _):
+    with LocalCluster(tmp_path, **SMALL) as servers:
+        namesrv = servers.namesrv
         produce(namesrv, 200, "size=3000", "keys=ours")
         everything = pull_all(namesrv, "T")
     store = tmp_path / "store"

@@ -16,8 +16,8 @@ from ariane.model.message import Message
 from ariane.pipeline.spark_session import java_fault
 from ariane.reports import table_views
 from ariane.tables import DELAYS, TRANSACTIONS, TableSchema
-from ariane.testing import java
-from ariane.testing.cluster import SMALL_FILES, cluster_in_thread
+from ariane.testing import LocalCluster, java
+from ariane.testing.cluster_servers import SMALL_FILES
 
 pytestmark = [pytest.mark.spark, pytest.mark.skipif(java_fault() is not None, reason=f"Spark: {java_fault()}")]
 LEVELS = "1s 2s 3s"
@@ -84,7 +84,7 @@ def test_delay_and_transaction_tables_of_java_traffic(tmp_path: Path) -> None:
 
     # Ours shows them, of the same log, once it has taken a half message itself. No traces are read this time.
     repeated = tmp_path / "again"
-    with cluster_in_thread(tmp_path, message_delay_level=LEVELS) as servers:
+    with LocalCluster(tmp_path, message_delay_level=LEVELS) as servers:
         asyncio.run(send_half(servers.namesrv))
         pipeline(servers.namesrv, repeated, "delay", "transactions")
     result = {row["keys"]: row for row in rows_of(repeated, TRANSACTIONS)}

@@ -12,8 +12,8 @@ from interop_servers import consume, produce, pull_all
 
 from ariane.client import ConsumerSettings, LitePullConsumer, Producer, PushConsumer
 from ariane.model.message import Message, ReceivedMessage
-from ariane.testing import java
-from ariane.testing.cluster import SMALL_FILES, cluster_in_thread
+from ariane.testing import LocalCluster, java
+from ariane.testing.cluster_servers import SMALL_FILES
 
 # A machine that is busy delivers late. That delays are exact is proven in virtual time: tests/unit/test_delayed_delivery.py.
 LATE_MS = 30_000
@@ -26,7 +26,8 @@ TIMES = {*ASKED, "TIMER_OUT_MS"}
 
 
 def test_java_clients_use_delays_of_our_broker(tmp_path: Path) -> None:
-    with cluster_in_thread(tmp_path, message_delay_level="1s 2s 3s") as (namesrv, _):
+    with LocalCluster(tmp_path, message_delay_level="1s 2s 3s") as servers:
+        namesrv = servers.namesrv
         produce(namesrv, 1, "keys=first")
         with java.start("ariane.peers.Consume", [namesrv, "T", "G", "*", "0", "120"]) as consumer:
             events = consumer.events(time.monotonic() + PATIENCE_S)
@@ -103,7 +104,8 @@ def test_our_client_uses_delay_levels_of_a_java_broker(tmp_path: Path) -> None:
 
 
 def test_the_delay_level_increases_with_each_retry_until_the_dead_letter(tmp_path: Path) -> None:
-    with cluster_in_thread(tmp_path, message_delay_level="9s 9s 1s 2s 3s 4s") as (namesrv, _):
+    with LocalCluster(tmp_path, message_delay_level="9s 9s 1s 2s 3s 4s") as servers:
+        namesrv = servers.namesrv
         (sent,) = produce(namesrv, 1)
         result: list[dict[str, Any]] = consume(namesrv, "G", "*", 5, "fail", "most=4")
         assert [item["reconsumeTimes"] for item in result] == [0, 1, 2, 3, 4]
@@ -126,7 +128,8 @@ JAVA_LEVELS = {
 
 def test_one_store_for_both_brokers_delivers_each_message_once(tmp_path: Path) -> None:
     """Ours, Java, ours: each delivers pending messages of the other. A killed Java broker loses up to 10 s of progress."""
-    with cluster_in_thread(tmp_path, message_delay_level=LEVELS) as (namesrv, _):
+    with LocalCluster(tmp_path, message_delay_level=LEVELS) as servers:
+        namesrv = servers.namesrv
         asyncio.run(send(namesrv, "by us", 3, delay_level=1))
         assert asyncio.run(there(namesrv, 3)) == {"by us": 3}
         asyncio.run(send(namesrv, "ours by Java", 4, delay_level=2))
@@ -139,7 +142,8 @@ def test_one_store_for_both_brokers_delivers_each_message_once(tmp_path: Path) -
         assert by_java == {"by us": 3, "ours by Java": 4, "Java by Java": 3}
         asyncio.run(send(ns.addr, "Java by us", 4, delay_level=2))
 
-    with cluster_in_thread(tmp_path, message_delay_level=LEVELS) as (namesrv, _):
+    with LocalCluster(tmp_path, message_delay_level=LEVELS) as servers:
+        namesrv = servers.namesrv
         asyncio.run(there(namesrv, 20))
         time.sleep(AGAIN_S)  # for what would come twice
         everything = asyncio.run(there(namesrv, 20))

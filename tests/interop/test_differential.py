@@ -20,8 +20,7 @@ import pytest
 from ariane.errors import ArianeError, RequestTimeout
 from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import batch, fastjson, record
-from ariane.testing import java
-from ariane.testing.cluster import cluster_in_thread
+from ariane.testing import LocalCluster, java
 
 
 class Step(NamedTuple):
@@ -351,8 +350,8 @@ def java_broker(home: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def our_broker(home: Path) -> Iterator[str]:
-    with cluster_in_thread(home) as servers:
-        yield servers.broker
+    with LocalCluster(home) as servers:
+        yield servers.broker.addr
 
 
 async def answers(addr: str) -> dict[str, Answer]:

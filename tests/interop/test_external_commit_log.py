@@ -12,8 +12,7 @@ from interop_servers import produce, pull_all
 from ariane.broker import config as broker_config
 from ariane.broker.config import BrokerConfig
 from ariane.errors import StoreError
-from ariane.testing import java
-from ariane.testing.cluster import cluster_in_thread
+from ariane.testing import LocalCluster, java
 
 COUNT = 40
 JAVA_SMALL = {"mappedFileSizeCommitLog": str(1 << 16), "mappedFileSizeConsumeQueue": "2000"}
@@ -47,7 +46,8 @@ def own_settings(home: Path) -> dict[str, Any]:
 def test_an_external_log_opened_by_java_then_ours_then_java(tmp_path: Path) -> None:
     _, first = by_java(tmp_path)
     assert len(first) == COUNT
-    with cluster_in_thread(tmp_path, **own_settings(tmp_path)) as (namesrv, _):
+    with LocalCluster(tmp_path, **own_settings(tmp_path)) as servers:
+        namesrv = servers.namesrv
         assert identities(pull_all(namesrv, "T")) == first
         produce(namesrv, COUNT, "size=3000", "keys=ours")
         second = identities(pull_all(namesrv, "T"))
@@ -61,7 +61,7 @@ def test_an_external_log_opened_by_java_then_ours_then_java(tmp_path: Path) -> N
 def test_a_start_without_the_log_leaves_the_store_unchanged(tmp_path: Path) -> None:
     _, first = by_java(tmp_path)
     without = {**own_settings(tmp_path), "store_path_commit_log": ""}
-    with pytest.raises(StoreError, match="--accept-empty-log"), cluster_in_thread(tmp_path, **without):
+    with pytest.raises(StoreError, match="--accept-empty-log"), LocalCluster(tmp_path, **without):
         pass
     before, _ = by_java(tmp_path)
     assert before == first

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from interop_servers import consume, produce
 
-from ariane.testing import java
-from ariane.testing.cluster import cluster_in_thread
+from ariane.testing import LocalCluster, java
 
 ACCOUNTS = """
 accounts:
@@ -29,7 +28,8 @@ def mqadmin(namesrv: str, home: Path | None = None) -> Callable[..., str]:
 
 
 def test_mqadmin_reads_and_changes_settings(tmp_path: Path) -> None:
-    with cluster_in_thread(tmp_path) as (namesrv, addr):
+    with LocalCluster(tmp_path) as servers:
+        namesrv, addr = servers.namesrv, servers.broker.addr
         admin = mqadmin(namesrv)
         assert re.search(r"^traceOn\s+=\s+true", admin("getBrokerConfig", "-b", addr), re.MULTILINE)
         assert "success" in admin("updateBrokerConfig", "-b", addr, "-k", "traceOn", "-v", "false")
@@ -42,7 +42,8 @@ def test_mqadmin_reads_and_changes_settings(tmp_path: Path) -> None:
 
 
 def test_mqadmin_lists_and_cleans_queues_and_lists_their_consumers(tmp_path: Path) -> None:
-    with cluster_in_thread(tmp_path) as (namesrv, addr):
+    with LocalCluster(tmp_path) as servers:
+        namesrv, addr = servers.namesrv, servers.broker.addr
         admin = mqadmin(namesrv)
         sent = produce(namesrv, 8)
         consume(namesrv, "G", "*", 8)
@@ -59,7 +60,8 @@ def test_mqadmin_lists_and_cleans_queues_and_lists_their_consumers(tmp_path: Pat
 
 
 def test_mqadmin_lists_producers(tmp_path: Path) -> None:
-    with cluster_in_thread(tmp_path) as (namesrv, addr):
+    with LocalCluster(tmp_path) as servers:
+        namesrv, addr = servers.namesrv, servers.broker.addr
         produce(namesrv, 1)
         with java.start("ariane.peers.Consume", [namesrv, "T", "G", "*", "0", "60"]) as consumer:
             next(consumer.events(time.monotonic() + 60))
@@ -71,7 +73,8 @@ def test_mqadmin_lists_producers(tmp_path: Path) -> None:
 def test_java_clients_work_with_an_account(tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "plain_acl.yml").write_text(ACCOUNTS)
-    with cluster_in_thread(tmp_path, acl_enable=True, rocketmq_home=str(tmp_path)) as (namesrv, _):
+    with LocalCluster(tmp_path, acl_enable=True, rocketmq_home=str(tmp_path)) as servers:
+        namesrv = servers.namesrv
         sent = produce(namesrv, 6, USER) + produce(namesrv, 4, USER, "batch=2")
         result = consume(namesrv, "G", "*", 10, USER)
         assert {item["msgId"] for item in result} == {item["msgId"] for item in sent}
@@ -89,7 +92,8 @@ def test_mqadmin_manages_accounts(tmp_path: Path) -> None:
     tool = tmp_path / "tool"
     (tool / "conf").mkdir(parents=True)
     (tool / "conf" / "tools.yml").write_text("accessKey: administrator\nsecretKey: an-admin-secret\n")
-    with cluster_in_thread(tmp_path, acl_enable=True, rocketmq_home=str(tmp_path)) as (namesrv, addr):
+    with LocalCluster(tmp_path, acl_enable=True, rocketmq_home=str(tmp_path)) as servers:
+        namesrv, addr = servers.namesrv, servers.broker.addr
         admin = mqadmin(namesrv, tool)
         created = admin(
             "updateAclConfig",

@@ -10,12 +10,12 @@ from pathlib import Path
 from interop_servers import consume, produce, pull_all
 
 from ariane.protocol import trace_codec
-from ariane.testing import java
-from ariane.testing.cluster import cluster_in_thread
+from ariane.testing import LocalCluster, java
 
 
 def test_java_consumers_receive_messages_of_java_producers(tmp_path: Path) -> None:
-    with cluster_in_thread(tmp_path) as (namesrv, _):
+    with LocalCluster(tmp_path) as servers:
+        namesrv = servers.namesrv
         plain = produce(namesrv, 40, "tags=A,B")
         batched = produce(namesrv, 20, "batch=5", "keys=batch")
         compressed = produce(namesrv, 3, "size=20000", "keys=large")
@@ -36,7 +36,8 @@ def test_java_consumers_receive_messages_of_java_producers(tmp_path: Path) -> No
 
 
 def test_order_within_a_queue_is_preserved(tmp_path: Path) -> None:
-    with cluster_in_thread(tmp_path) as (namesrv, _):
+    with LocalCluster(tmp_path) as servers:
+        namesrv = servers.namesrv
         produce(namesrv, 60, "orders=5")
         by_order = defaultdict(list)
         for item in consume(namesrv, "G", "*", 60, "orderly"):
@@ -47,10 +48,12 @@ def test_order_within_a_queue_is_preserved(tmp_path: Path) -> None:
 
 
 def test_a_consumer_resumes_at_the_offsets_of_its_group(tmp_path: Path) -> None:
-    with cluster_in_thread(tmp_path) as (namesrv, _):
+    with LocalCluster(tmp_path) as servers:
+        namesrv = servers.namesrv
         first = produce(namesrv, 20)
         assert len(consume(namesrv, "G", "*", 20)) == 20
-    with cluster_in_thread(tmp_path) as (namesrv, _):
+    with LocalCluster(tmp_path) as servers:
+        namesrv = servers.namesrv
         second = produce(namesrv, 20, "keys=later")
         result = {item["msgId"] for item in consume(namesrv, "G", "*", 20)}
     assert result == {item["msgId"] for item in second}
@@ -58,7 +61,8 @@ def test_a_consumer_resumes_at_the_offsets_of_its_group(tmp_path: Path) -> None:
 
 
 def test_java_traces_are_stored_in_the_trace_topic(tmp_path: Path) -> None:
-    with cluster_in_thread(tmp_path) as (namesrv, _):
+    with LocalCluster(tmp_path) as servers:
+        namesrv = servers.namesrv
         sent = produce(namesrv, 10, "trace")
         consume(namesrv, "G", "*", 10, "trace")
         kinds = defaultdict(set)
@@ -75,7 +79,8 @@ def test_mqadmin_creates_lists_and_deletes_a_topic(tmp_path: Path) -> None:
     def admin(*args: str) -> str:
         return "\n".join(java.run(java.ADMIN, [*args, "-n", namesrv]))
 
-    with cluster_in_thread(tmp_path) as (namesrv, addr):
+    with LocalCluster(tmp_path) as servers:
+        namesrv, addr = servers.namesrv, servers.broker.addr
         assert "success" in admin("updateTopic", "-b", addr, "-t", "Made", "-r", "3", "-w", "2")
         route = admin("topicRoute", "-t", "Made")
         assert '"readQueueNums":3' in route
@@ -88,7 +93,8 @@ def test_mqadmin_creates_lists_and_deletes_a_topic(tmp_path: Path) -> None:
 
 
 def test_mqadmin_lists_connected_clients(tmp_path: Path) -> None:
-    with cluster_in_thread(tmp_path) as (namesrv, _):
+    with LocalCluster(tmp_path) as servers:
+        namesrv = servers.namesrv
         produce(namesrv, 1)
         with java.start("ariane.peers.Consume", [namesrv, "T", "G", "*", "0", "60"]) as consumer:
             next(consumer.events(time.monotonic() + 60))

@@ -24,8 +24,8 @@ from ariane.protocol.requests.messaging import (
     UpdateConsumerOffset,
 )
 from ariane.protocol.requests.routing import RouteRequest
-from ariane.testing import java
-from ariane.testing.cluster import broker_config, cluster
+from ariane.testing import AsyncLocalCluster, java
+from ariane.testing.cluster_servers import broker_config
 
 SIZE = 1 << 20  # of a commit log file: the messages of a test fill several
 SMALL = {"mapped_file_size_commit_log": SIZE, "mapped_file_size_consume_queue": 20_000}
@@ -86,20 +86,23 @@ def test_our_slave_replicates_a_java_master(tmp_path: Path) -> None:
 
 def test_a_java_slave_replicates_our_master(tmp_path: Path) -> None:
     async def run() -> None:
-        async with cluster(tmp_path, **SMALL, broker_role="SYNC_MASTER") as servers, ConnectionPool() as peers:
+        async with (
+            AsyncLocalCluster(tmp_path, **SMALL, broker_role="SYNC_MASTER") as servers,
+            ConnectionPool() as peers,
+        ):
             # Before the slave comes: with an empty log it gets these, too.
             await asyncio.to_thread(not_replicated, servers.namesrv)
             slave_is = {**JAVA_SMALL, "brokerRole": "SLAVE", "brokerId": "1"}
             with contextlib.ExitStack() as stack:
                 place = java.broker(tmp_path / "slave", servers.namesrv, properties=slave_is)
                 slave = await asyncio.to_thread(stack.enter_context, place)
-                await until_replicated(peers, servers.broker)
+                await until_replicated(peers, servers.broker.addr)
                 sent = await asyncio.to_thread(produce, servers.namesrv, COUNT, "size=3000")
                 assert same_log(tmp_path / "store", tmp_path / "slave" / "store") >= 3 * SIZE
                 keys = await until_served(peers, slave.addr)
                 assert keys > 0
                 await peers.request_ok(
-                    servers.broker, RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffset("G", "T", 0, 7)
+                    servers.broker.addr, RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffset("G", "T", 0, 7)
                 )
                 assert await until_offset(peers, slave.addr) == 7
                 assert len({event["msgId"] for event in sent}) == COUNT
@@ -136,11 +139,11 @@ def test_mqadmin_deletes_a_topic_of_a_cluster_with_a_slave(tmp_path: Path) -> No
     """On a cluster of Java brokers the command fails, as the slave rejects the request."""
 
     async def run() -> None:
-        async with cluster(tmp_path / "master", **SMALL) as servers, ConnectionPool() as peers:
+        async with AsyncLocalCluster(tmp_path / "master", **SMALL) as servers, ConnectionPool() as peers:
             settings = broker_config(tmp_path / "slave", servers.namesrv, **SMALL, broker_role="SLAVE", broker_id=1)
             async with Broker(settings) as slave:
                 header = SendMessage("P", "T", "TBW102", 1, 0, 0, 1, 0, None)
-                assert (await peers.request(servers.broker, RequestCode.SEND_MESSAGE_V2, header, b"x")).code == 0
+                assert (await peers.request(servers.broker.addr, RequestCode.SEND_MESSAGE_V2, header, b"x")).code == 0
                 await until(lambda: slave._state.topics.get("T") is not None)
                 (output,) = await asyncio.to_thread(mqadmin, servers.namesrv, "deleteTopic -c DefaultCluster -t T")
                 assert "delete topic [T] from NameServer success" in output, output
@@ -154,11 +157,13 @@ def test_mqadmin_deletes_a_topic_of_a_cluster_with_a_slave(tmp_path: Path) -> No
 def test_mqadmin_triggers_file_deletion_at_our_broker(tmp_path: Path) -> None:
     async def run() -> None:
         settings = {**SMALL, "mapped_file_size_commit_log": 4096, "delete_when": "", "file_reserved_time": 0}
-        async with cluster(tmp_path, **settings) as servers, ConnectionPool() as peers:
+        async with AsyncLocalCluster(tmp_path, **settings) as servers, ConnectionPool() as peers:
             header = SendMessage("P", "T", "TBW102", 1, 0, 0, 1, 0, None)
             for _ in range(40):
-                assert (await peers.request(servers.broker, RequestCode.SEND_MESSAGE_V2, header, bytes(500))).code == 0
-            arguments = ["deleteExpiredCommitLog", "-n", servers.namesrv, "-b", servers.broker]
+                assert (
+                    await peers.request(servers.broker.addr, RequestCode.SEND_MESSAGE_V2, header, bytes(500))
+                ).code == 0
+            arguments = ["deleteExpiredCommitLog", "-n", servers.namesrv, "-b", servers.broker.addr]
             output = await asyncio.to_thread(java.run, java.ADMIN, arguments)
             assert any("success" in line for line in output), output
 

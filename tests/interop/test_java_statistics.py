@@ -25,8 +25,7 @@ from ariane.protocol.requests.stats import (
     ViewBrokerStats,
     by_queue,
 )
-from ariane.testing import java
-from ariane.testing.cluster import cluster_in_thread
+from ariane.testing import LocalCluster, java
 
 SAMPLED_S = 60.0  # both brokers sample their minute every 10 s
 SENT = 12
@@ -58,7 +57,8 @@ def wait_until_sampled(addr: str) -> None:
 
 
 def test_mqadmin_reads_our_statistics(tmp_path: Path) -> None:
-    with cluster_in_thread(tmp_path) as (namesrv, addr):
+    with LocalCluster(tmp_path) as servers:
+        namesrv, addr = servers.namesrv, servers.broker.addr
         produce(namesrv, SENT)
         assert len(consume(namesrv, "G", "*", SENT)) == SENT
         wait_until_sampled(addr)
@@ -82,7 +82,8 @@ def test_mqadmin_reads_our_statistics(tmp_path: Path) -> None:
 
 
 def test_mqadmin_lists_an_online_consumer(tmp_path: Path) -> None:
-    with cluster_in_thread(tmp_path) as (namesrv, _):
+    with LocalCluster(tmp_path) as servers:
+        namesrv = servers.namesrv
         produce(namesrv, 1)
         with java.start("ariane.peers.Consume", [namesrv, "T", "G", "*", "0", "60"]) as consumer:
             next(consumer.events(time.monotonic() + 60))
@@ -91,7 +92,8 @@ def test_mqadmin_lists_an_online_consumer(tmp_path: Path) -> None:
 
 
 def test_mqadmin_combines_rates_and_lag(tmp_path: Path) -> None:
-    with cluster_in_thread(tmp_path) as (namesrv, addr):
+    with LocalCluster(tmp_path) as servers:
+        namesrv, addr = servers.namesrv, servers.broker.addr
         produce(namesrv, SENT)
         assert len(consume(namesrv, "G", "*", SENT)) == SENT
         wait_until_sampled(addr)
@@ -105,8 +107,9 @@ def test_both_brokers_return_the_same_structure(tmp_path: Path) -> None:
     with (
         java.name_server(tmp_path / "ns") as names,
         java.broker(tmp_path / "java", names.addr) as theirs,
-        cluster_in_thread(tmp_path / "ours") as (_, addr),
+        LocalCluster(tmp_path / "ours") as servers,
     ):
+        addr = servers.broker.addr
         reported = [asyncio.run(used_and_asked(item)) for item in (theirs.addr, addr)]
 
     java_says, we_say = reported

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from mqadmin_differential import CLUSTERS, Mask, run_both, run_json, run_ours
+from mqadmin_differential import CLUSTERS, Mask, ServerAddresses, run_both, run_json, run_ours
 
-from ariane.testing import java
-from ariane.testing.cluster import LocalCluster, cluster_in_thread
+from ariane.testing import LocalCluster, java
 
 FILE = """
 globalWhiteRemoteAddresses: [127.0.0.1]
@@ -26,19 +25,19 @@ CHANGED = Mask(r"(\d+) +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d *", "number and time of c
 
 
 @pytest.fixture(scope="module", params=CLUSTERS)
-def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerAddresses]:
     home = tmp_path_factory.mktemp(request.param)
     (home / "conf").mkdir()
     (home / "conf" / "plain_acl.yml").write_text(FILE)
     if request.param == "ariane":
-        with cluster_in_thread(home, acl_enable=True, rocketmq_home=str(home)) as servers:
-            yield servers
+        with LocalCluster(home, acl_enable=True, rocketmq_home=str(home)) as servers:
+            yield ServerAddresses(servers.namesrv, servers.broker.addr)
         return
     with (
         java.name_server(home / "ns") as names,
         java.broker(home, names.addr, properties={"aclEnable": "true"}) as broker,
     ):
-        yield LocalCluster(names.addr, broker.addr)
+        yield ServerAddresses(names.addr, broker.addr)
 
 
 def accounts(namesrv: str, addr: str) -> dict[str, dict[str, object]]:
@@ -46,7 +45,7 @@ def accounts(namesrv: str, addr: str) -> dict[str, dict[str, object]]:
     return {account["accessKey"]: account for account in shown["config"]["plainAccessConfigs"]}
 
 
-def test_accounts_are_created_printed_and_deleted_alike(cluster: LocalCluster) -> None:
+def test_accounts_are_created_printed_and_deleted_alike(cluster: ServerAddresses) -> None:
     namesrv, addr = cluster
     created, version, shown, of_cluster = run_both(
         namesrv,
@@ -70,13 +69,13 @@ def test_accounts_are_created_printed_and_deleted_alike(cluster: LocalCluster) -
     assert set(accounts(namesrv, addr)) == {"administrator"}
 
 
-def test_versions_of_a_cluster_are_printed_alike(cluster: LocalCluster) -> None:
+def test_versions_of_a_cluster_are_printed_alike(cluster: ServerAddresses) -> None:
     (listed,) = run_both(cluster.namesrv, "clusterAclConfigVersion -c DefaultCluster")
     listed.assert_equal((CHANGED,))
     assert "get cluster's plain access config version success." in listed.ours
 
 
-def test_global_addresses_are_replaced_alike(cluster: LocalCluster) -> None:
+def test_global_addresses_are_replaced_alike(cluster: ServerAddresses) -> None:
     namesrv, addr = cluster
     (replaced,) = run_both(namesrv, "updateGlobalWhiteAddr -c DefaultCluster -g 127.0.0.1,10.9.8.7")
     replaced.assert_equal()
@@ -84,7 +83,7 @@ def test_global_addresses_are_replaced_alike(cluster: LocalCluster) -> None:
     assert shown["config"]["globalWhiteAddrs"] == ["127.0.0.1", "10.9.8.7"]
 
 
-def test_a_rejected_account_names_the_broker_and_the_reason(cluster: LocalCluster) -> None:
+def test_a_rejected_account_names_the_broker_and_the_reason(cluster: ServerAddresses) -> None:
     ours = run_ours(cluster.namesrv, f"updateAclConfig -b {cluster.broker} -a x -s y")
     assert ours.status == 1
     assert cluster.broker in ours.error

@@ -7,9 +7,17 @@ from collections.abc import Iterator
 
 import pytest
 from interop_servers import produce
-from mqadmin_differential import CLUSTERS, Comparison, Mask, run_both, run_java, run_json, run_ours, start_cluster
-
-from ariane.testing.cluster import LocalCluster
+from mqadmin_differential import (
+    CLUSTERS,
+    Comparison,
+    Mask,
+    ServerAddresses,
+    run_both,
+    run_java,
+    run_json,
+    run_ours,
+    start_cluster,
+)
 
 SENT = 12
 READS = {
@@ -42,19 +50,19 @@ RATES = (
 
 
 @pytest.fixture(scope="module", params=CLUSTERS)
-def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerAddresses]:
     with start_cluster(request.param, tmp_path_factory.mktemp(request.param)) as servers:
         produce(servers.namesrv, SENT)
         yield servers
 
 
 @pytest.fixture(scope="module")
-def reads(cluster: LocalCluster) -> dict[str, Comparison]:
+def reads(cluster: ServerAddresses) -> dict[str, Comparison]:
     lines = [line.format(broker=cluster.broker) for line in READS.values()]
     return dict(zip(READS, run_both(cluster.namesrv, *lines), strict=True))
 
 
-def test_servers_are_listed_alike(reads: dict[str, Comparison], cluster: LocalCluster) -> None:
+def test_servers_are_listed_alike(reads: dict[str, Comparison], cluster: ServerAddresses) -> None:
     reads["clusters"].assert_equal(RATES)
     reads["totals"].assert_equal()
     (server,) = run_json(cluster.namesrv, "clusterList")
@@ -79,7 +87,7 @@ def test_settings_are_printed_alike(reads: dict[str, Comparison], name: str) -> 
     assert keys == sorted(keys)
 
 
-def test_a_setting_of_a_broker_is_changed(cluster: LocalCluster) -> None:
+def test_a_setting_of_a_broker_is_changed(cluster: ServerAddresses) -> None:
     key = "waitTimeMillsInSendQueue"
     for target, value in ((f"-b {cluster.broker}", "301"), ("-c DefaultCluster", "302")):
         line = f"updateBrokerConfig {target} -k {key} -v {value}"
@@ -91,7 +99,7 @@ def test_a_setting_of_a_broker_is_changed(cluster: LocalCluster) -> None:
     assert settings["settings"][key] == "302"
 
 
-def test_stores_are_cleaned_alike(cluster: LocalCluster) -> None:
+def test_stores_are_cleaned_alike(cluster: ServerAddresses) -> None:
     lines = [
         f"{name}{target}"
         for name in ("cleanExpiredCQ", "deleteExpiredCommitLog", "cleanUnusedTopic")
@@ -102,7 +110,7 @@ def test_stores_are_cleaned_alike(cluster: LocalCluster) -> None:
         assert comparison.ours == "success"
 
 
-def test_kv_values_and_write_permissions_are_changed_alike(cluster: LocalCluster) -> None:
+def test_kv_values_and_write_permissions_are_changed_alike(cluster: ServerAddresses) -> None:
     lines = (
         "updateKvConfig -s N -k key -v value",
         "deleteKvConfig -s N -k key",
@@ -117,14 +125,14 @@ def test_kv_values_and_write_permissions_are_changed_alike(cluster: LocalCluster
         assert run_json(cluster.namesrv, "topicRoute -t T")["queueDatas"][0]["perm"] == perm
 
 
-def test_a_setting_of_a_name_server_is_changed(cluster: LocalCluster) -> None:
+def test_a_setting_of_a_name_server_is_changed(cluster: ServerAddresses) -> None:
     (changed,) = run_both(cluster.namesrv, "updateNamesrvConfig -k orderMessageEnable -v true")
     changed.assert_equal()
     assert run_ours(cluster.namesrv, "updateOrderConf -t T -m put -v broker-a:2").status == 0
     assert run_json(cluster.namesrv, "topicRoute -t T")["orderTopicConf"] == "broker-a:2"
 
 
-def test_failures_have_a_reason_and_an_exit_status(cluster: LocalCluster) -> None:
+def test_failures_have_a_reason_and_an_exit_status(cluster: ServerAddresses) -> None:
     cases = {
         "brokerStatus -c Nowhere": "no cluster Nowhere; expected one of: DefaultCluster",
         "brokerStatus -b 127.0.0.1:1": "127.0.0.1:1",

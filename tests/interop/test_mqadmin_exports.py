@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 from interop_servers import produce
-from mqadmin_differential import CLUSTERS, Comparison, run_both, run_java, run_ours, start_cluster
+from mqadmin_differential import CLUSTERS, Comparison, ServerAddresses, run_both, run_java, run_ours, start_cluster
 
 from ariane.protocol import fastjson
-from ariane.testing.cluster import LocalCluster
 
 SENT = 4
 FILES = {
@@ -31,7 +30,7 @@ NOT_YET = ("normalInTps", "normalOutTps", "totalNormalInTps", "totalNormalOutTps
 
 
 @pytest.fixture(scope="module", params=CLUSTERS)
-def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerAddresses]:
     with start_cluster(request.param, tmp_path_factory.mktemp(request.param)) as servers:
         produce(servers.namesrv, SENT)
         assert run_ours(servers.namesrv, "updateSubGroup -c DefaultCluster -g G -q 2").status == 0
@@ -54,7 +53,7 @@ def without_moving(value: Any) -> Any:
     return value
 
 
-def test_exports_are_written_alike(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_exports_are_written_alike(cluster: ServerAddresses, tmp_path: Path) -> None:
     # Both tools write the same files: ours are read before Java's tool writes them again.
     lines = [f"{line} -f {tmp_path}/export" for line in FILES]
     compared: list[Comparison] = run_both(cluster.namesrv, *lines)
@@ -68,7 +67,7 @@ def test_exports_are_written_alike(cluster: LocalCluster, tmp_path: Path) -> Non
         assert without_moving(fastjson.read(ours)) == without_moving(fastjson.read(theirs[name])), name
 
 
-def test_an_export_of_one_broker(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_an_export_of_one_broker(cluster: ServerAddresses, tmp_path: Path) -> None:
     ours = run_ours(cluster.namesrv, f"exportMetadata -b {cluster.broker} -t -f {tmp_path}/new --json")
     printed = json.loads(ours.output)
     assert printed["path"] == f"{tmp_path}/new/topic.json"

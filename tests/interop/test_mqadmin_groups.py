@@ -18,10 +18,19 @@ from collections.abc import Iterator
 
 import pytest
 from interop_servers import produce
-from mqadmin_differential import CLUSTERS, Comparison, Mask, run_both, run_java, run_json, run_ours, start_cluster
+from mqadmin_differential import (
+    CLUSTERS,
+    Comparison,
+    Mask,
+    ServerAddresses,
+    run_both,
+    run_java,
+    run_json,
+    run_ours,
+    start_cluster,
+)
 
 from ariane.testing import java
-from ariane.testing.cluster import LocalCluster
 
 SENT = 12
 RATE = Mask(r"Consume TPS: [0-9.]+", "the rate of a minute moves between two calls")
@@ -44,7 +53,7 @@ READS = (
 
 
 @pytest.fixture(scope="module", params=CLUSTERS)
-def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerAddresses]:
     with start_cluster(request.param, tmp_path_factory.mktemp(request.param)) as servers:
         produce(servers.namesrv, SENT)
         with java.start("ariane.peers.Consume", [servers.namesrv, "T", "G", "*", "0", "600"]) as consumer:
@@ -62,7 +71,7 @@ def wait_for_lag(namesrv: str, group: str, lag: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def reads(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Comparison]:
+def reads(cluster: ServerAddresses, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Comparison]:
     """The outputs of all reading commands, with Java's lines in one JVM."""
     (client,) = run_json(cluster.namesrv, "consumerConnection -g G")["clients"]
     with pytest.MonkeyPatch.context() as patch:
@@ -113,7 +122,7 @@ def test_producers_are_printed_alike(reads: dict[str, Comparison]) -> None:
     reads["producerConnection -g CLIENT_INNER_PRODUCER -t T"].assert_equal((NUMBER,), in_any_order=True)
 
 
-def test_a_group_is_created_changed_and_deleted(cluster: LocalCluster) -> None:
+def test_a_group_is_created_changed_and_deleted(cluster: ServerAddresses) -> None:
     namesrv = cluster.namesrv
     created, again = run_both(
         namesrv,
@@ -136,7 +145,7 @@ def test_a_group_is_created_changed_and_deleted(cluster: LocalCluster) -> None:
     assert "no consumer group New" in run_ours(namesrv, "getConsumerConfig -g New").error
 
 
-def test_offsets_of_a_group_without_clients_are_moved_alike(cluster: LocalCluster) -> None:
+def test_offsets_of_a_group_without_clients_are_moved_alike(cluster: ServerAddresses) -> None:
     namesrv = cluster.namesrv
     assert run_ours(namesrv, "updateSubGroup -c DefaultCluster -g Idle").status == 0
     planned = run_ours(namesrv, "skipAccumulatedMessage -g Idle -t T --dry-run")
@@ -157,7 +166,7 @@ def test_offsets_of_a_group_without_clients_are_moved_alike(cluster: LocalCluste
     assert run_json(namesrv, "consumerProgress -g Idle")["lag"] == SENT
 
 
-def test_offsets_are_cloned(cluster: LocalCluster) -> None:
+def test_offsets_are_cloned(cluster: ServerAddresses) -> None:
     (cloned,) = run_both(cluster.namesrv, "cloneGroupOffset -s G -d Copy -t T")
     cloned.assert_equal()
     assert run_ours(cluster.namesrv, "cloneGroupOffset -s G -d Copied -t T").status == 0
@@ -165,7 +174,7 @@ def test_offsets_are_cloned(cluster: LocalCluster) -> None:
     assert [queue["consumerOffset"] for queue in queues] == [3] * 4
 
 
-def test_an_online_group_is_moved_through_its_client(cluster: LocalCluster) -> None:
+def test_an_online_group_is_moved_through_its_client(cluster: ServerAddresses) -> None:
     namesrv = cluster.namesrv
     planned = run_ours(namesrv, "resetOffsetByTime -g G -t T -s 0 --dry-run")
     assert planned.output.splitlines()[-1] == f"would reset T of G through its connected clients on {cluster.broker}"

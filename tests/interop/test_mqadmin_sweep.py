@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 from interop_servers import consume, mqadmin, produce
 
-from ariane.testing import java
-from ariane.testing.cluster import cluster_in_thread
+from ariane.testing import LocalCluster, java
 
 SENT = 12
 SWEEP = "test_mqadmin_sweep.py"
@@ -110,7 +109,8 @@ class Used(NamedTuple):
 @pytest.fixture(scope="module")
 def used(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Used]:
     home = tmp_path_factory.mktemp("used")
-    with cluster_in_thread(home) as (namesrv, addr):
+    with LocalCluster(home) as servers:
+        namesrv, addr = servers.namesrv, servers.broker.addr
         sent = produce(namesrv, SENT, "tags=A,B", "trace")
         assert len(consume(namesrv, "G", "*", SENT, "trace")) == SENT
         with java.start("ariane.peers.Consume", [namesrv, "T", "G", "*", "0", "600"]) as consumer:

@@ -9,9 +9,17 @@ from typing import Any
 
 import pytest
 from interop_servers import consume, produce
-from mqadmin_differential import CLUSTERS, Comparison, Mask, run_both, run_java, run_json, run_ours, start_cluster
-
-from ariane.testing.cluster import LocalCluster
+from mqadmin_differential import (
+    CLUSTERS,
+    Comparison,
+    Mask,
+    ServerAddresses,
+    run_both,
+    run_java,
+    run_json,
+    run_ours,
+    start_cluster,
+)
 
 SENT = 12
 READS = {
@@ -32,7 +40,7 @@ READS = {
 
 
 @pytest.fixture(scope="module", params=CLUSTERS)
-def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerAddresses]:
     """A cluster with SENT messages in T, read by group G, an empty topic, and an ordered topic."""
     with start_cluster(request.param, tmp_path_factory.mktemp(request.param)) as servers:
         produce(servers.namesrv, SENT, "tags=A,B")
@@ -46,7 +54,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture(scope="module")
-def reads(cluster: LocalCluster) -> dict[str, Comparison]:
+def reads(cluster: ServerAddresses) -> dict[str, Comparison]:
     return dict(zip(READS, run_both(cluster.namesrv, *READS.values()), strict=True))
 
 
@@ -60,7 +68,7 @@ def test_a_matching_group_prints_its_subscription(reads: dict[str, Comparison]) 
     reads["matched"].assert_equal()
 
 
-def test_topics_are_listed_with_their_groups(reads: dict[str, Comparison], cluster: LocalCluster) -> None:
+def test_topics_are_listed_with_their_groups(reads: dict[str, Comparison], cluster: ServerAddresses) -> None:
     """Java's header is narrower than its rows; ours is as wide."""
     theirs, ours = reads["groups"].java.splitlines(), reads["groups"].ours.splitlines()
     assert sorted(ours[1:]) == sorted(theirs[1:])
@@ -92,7 +100,7 @@ def test_queues_are_assigned_as_consumers_assign_them(reads: dict[str, Compariso
     }
 
 
-def test_json_has_the_values(cluster: LocalCluster) -> None:
+def test_json_has_the_values(cluster: ServerAddresses) -> None:
     queues = run_json(cluster.namesrv, "topicStatus -t T")
     assert sum(queue["maxOffset"] - queue["minOffset"] for queue in queues) == SENT
     assert all(queue["storedMs"] > 1_600_000_000_000 for queue in queues)
@@ -100,7 +108,7 @@ def test_json_has_the_values(cluster: LocalCluster) -> None:
     assert run_json(cluster.namesrv, "topicRoute -t T")["queueDatas"][0]["readQueueNums"] == 4
 
 
-def test_topics_are_created_changed_and_deleted_alike(cluster: LocalCluster) -> None:
+def test_topics_are_created_changed_and_deleted_alike(cluster: ServerAddresses) -> None:
     lines = (
         f"updateTopic -b {cluster.broker} -t {{}} -r 3 -w 2 -p 6 -o true",
         "updateTopic -c DefaultCluster -t {} -r 5 -w 5 -u true -s true -o true",
@@ -126,7 +134,7 @@ def test_topics_are_created_changed_and_deleted_alike(cluster: LocalCluster) -> 
     assert "no route for topic ByUs" in gone.error
 
 
-def test_failures_have_a_reason_and_an_exit_status(cluster: LocalCluster) -> None:
+def test_failures_have_a_reason_and_an_exit_status(cluster: ServerAddresses) -> None:
     cases = {
         "updateTopic -c Nowhere -t T": "no cluster Nowhere; expected one of: DefaultCluster",
         f"updateTopic -b {cluster.broker} -t a/b": "'a/b'",
@@ -142,7 +150,7 @@ def test_failures_have_a_reason_and_an_exit_status(cluster: LocalCluster) -> Non
         assert reason in ours.error, (line, ours)
 
 
-def test_a_dry_run_changes_nothing(cluster: LocalCluster) -> None:
+def test_a_dry_run_changes_nothing(cluster: ServerAddresses) -> None:
     ours = run_ours(cluster.namesrv, "deleteTopic -t T -c DefaultCluster --dry-run")
     assert ours.output == (
         f"would delete topic T on {cluster.broker}\nwould delete the route of topic T on {cluster.namesrv}\n"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from interop_servers import consume, produce, pull_all
 
-from ariane.testing.cluster import cluster_in_thread
+from ariane.testing import LocalCluster
 
 
 def bodies(found: list[dict[str, object]]) -> list[object]:
@@ -14,7 +14,7 @@ def bodies(found: list[dict[str, object]]) -> list[object]:
 
 
 def test_namespaces_isolate_applications(tmp_path: Path) -> None:
-    with cluster_in_thread(tmp_path) as servers:
+    with LocalCluster(tmp_path) as servers:
         produce(servers.namesrv, 3, "namespace=one", "size=20")
         produce(servers.namesrv, 5, "namespace=two", "size=30")
         first = consume(servers.namesrv, "G", "*", 3, "namespace=one")
@@ -26,7 +26,7 @@ def test_namespaces_isolate_applications(tmp_path: Path) -> None:
 
 
 def test_dead_letters_stay_in_their_namespace(tmp_path: Path) -> None:
-    with cluster_in_thread(tmp_path) as servers:
+    with LocalCluster(tmp_path) as servers:
         produce(servers.namesrv, 1, "namespace=one")
         consume(servers.namesrv, "G", "*", 1, "namespace=one", "fail", "level=-1")
         assert len(pull_all(servers.namesrv, "%DLQ%one%G")) == 1

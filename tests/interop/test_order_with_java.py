@@ -21,8 +21,7 @@ from typing import NamedTuple
 
 from ariane.client import Producer
 from ariane.model.message import Message
-from ariane.testing import java
-from ariane.testing.cluster import cluster_in_thread
+from ariane.testing import LocalCluster, java
 
 ORDERS = [f"order-{number}" for number in range(12)]
 BETWEEN_STEPS_S = 0.1
@@ -84,7 +83,8 @@ def got(member: str, program: java.JavaProgram) -> list[Got]:
 
 
 def test_order_is_preserved_when_a_java_or_our_member_is_killed(tmp_path: Path) -> None:
-    with cluster_in_thread(tmp_path) as (namesrv, _):
+    with LocalCluster(tmp_path) as servers:
+        namesrv = servers.namesrv
         groups, last = asyncio.run(play(namesrv))
     for group in groups:
         assert_in_order(group, last)

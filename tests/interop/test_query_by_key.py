@@ -16,8 +16,8 @@ from ariane.model import ids
 from ariane.protocol import properties, record
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests.messaging import QueryMessage, SendMessage
-from ariane.testing import java
-from ariane.testing.cluster import SMALL_FILES, cluster_in_thread
+from ariane.testing import LocalCluster, java
+from ariane.testing.cluster_servers import SMALL_FILES
 
 # Small files, so that there are several of the index.
 INDEX = {"max_hash_slot_num": 64, "max_index_num": 128}
@@ -69,7 +69,8 @@ def every_id(namesrv: str, sent: Sequence[dict[str, object]]) -> None:
 
 
 def test_mqadmin_finds_messages_of_java_producers(tmp_path: Path) -> None:
-    with cluster_in_thread(tmp_path, **INDEX) as (namesrv, _):
+    with LocalCluster(tmp_path, **INDEX) as servers:
+        namesrv = servers.namesrv
         sent = produce(namesrv, 100) + produce(namesrv, 20, "batch=5", "keys=batch")
         check(namesrv, sent)
         assert by_key(namesrv, "none") == []
@@ -96,7 +97,8 @@ async def asked_ahead(namesrv: str, addr: str) -> tuple[str, int, QueryResult]:
 
 
 def test_an_id_from_a_client_with_a_fast_clock_is_found(tmp_path: Path) -> None:
-    with cluster_in_thread(tmp_path) as (namesrv, addr):
+    with LocalCluster(tmp_path) as servers:
+        namesrv, addr = servers.namesrv, servers.broker.addr
         produce(namesrv, 1)
         ahead, code, _ = asyncio.run(asked_ahead(namesrv, addr))
         assert code == ResponseCode.SUCCESS
@@ -114,7 +116,8 @@ def test_our_tools_find_an_id_from_a_fast_clock_at_a_java_broker(tmp_path: Path)
 
 
 def test_java_reads_and_extends_our_index(tmp_path: Path) -> None:
-    with cluster_in_thread(tmp_path, **INDEX) as (namesrv, _):
+    with LocalCluster(tmp_path, **INDEX) as servers:
+        namesrv = servers.namesrv
         ours = produce(namesrv, 150, "keys=ours")
     files = index_files(tmp_path)
     assert len(files) > 2
@@ -125,7 +128,8 @@ def test_java_reads_and_extends_our_index(tmp_path: Path) -> None:
         every_id(ns.addr, javas[:1])
     after = index_files(tmp_path)
     assert set(after) > set(files), "Java took our files and added its own"
-    with cluster_in_thread(tmp_path, **INDEX) as (namesrv, _):
+    with LocalCluster(tmp_path, **INDEX) as servers:
+        namesrv = servers.namesrv
         every_id(namesrv, ours + javas)
         check(namesrv, javas)
     assert set(index_files(tmp_path)) >= set(after), "nothing had to be made anew"
@@ -138,10 +142,12 @@ def test_the_index_of_a_killed_java_broker_is_completed(tmp_path: Path) -> None:
         broker.process.kill()
         broker.process.wait()
     assert (tmp_path / "store" / "abort").exists()
-    with cluster_in_thread(tmp_path, **INDEX) as (namesrv, _):
+    with LocalCluster(tmp_path, **INDEX) as servers:
+        namesrv = servers.namesrv
         every_id(namesrv, sent)
     shutil.rmtree(tmp_path / "store" / "index")
-    with cluster_in_thread(tmp_path, **INDEX) as (namesrv, _):
+    with LocalCluster(tmp_path, **INDEX) as servers:
+        namesrv = servers.namesrv
         every_id(namesrv, sent)
 
 

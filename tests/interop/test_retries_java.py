@@ -14,8 +14,7 @@ from interop_servers import consume, produce, pull_all
 
 from ariane.client import ClientSettings, ConsumerSettings, LitePullConsumer, Producer, PushConsumer
 from ariane.model.message import Message, ReceivedMessage
-from ariane.testing import java
-from ariane.testing.cluster import cluster, cluster_in_thread
+from ariane.testing import AsyncLocalCluster, LocalCluster, java
 
 START_S = 60.0
 
@@ -45,7 +44,8 @@ def body(one: dict[str, object]) -> bytes:
 
 
 def test_messages_failed_by_a_java_consumer_become_dead_letters(tmp_path: Path) -> None:
-    with cluster_in_thread(tmp_path) as (namesrv, _):
+    with LocalCluster(tmp_path) as servers:
+        namesrv = servers.namesrv
         sent = {item["msgId"]: item for item in produce(namesrv, 3, "tags=A")}
         consume(namesrv, "G", "*", 3, "fail", "level=-1")
         dead = pull_all(namesrv, "%DLQ%G")
@@ -57,7 +57,8 @@ def test_messages_failed_by_a_java_consumer_become_dead_letters(tmp_path: Path) 
 
 
 def test_a_java_consumer_receives_retries_until_the_dead_letter(tmp_path: Path) -> None:
-    with cluster_in_thread(tmp_path) as (namesrv, _):
+    with LocalCluster(tmp_path) as servers:
+        namesrv = servers.namesrv
         (sent,) = produce(namesrv, 1)
         result = consume(namesrv, "G", "*", 3, "fail", "level=1", "most=2")
         assert [item["reconsumeTimes"] for item in result] == [0, 1, 2]
@@ -67,7 +68,8 @@ def test_a_java_consumer_receives_retries_until_the_dead_letter(tmp_path: Path) 
 
 
 def test_an_orderly_java_consumer_sends_failed_messages_to_the_retry_topic(tmp_path: Path) -> None:
-    with cluster_in_thread(tmp_path) as (namesrv, _):
+    with LocalCluster(tmp_path) as servers:
+        namesrv = servers.namesrv
         (sent,) = produce(namesrv, 1)
         consume(namesrv, "G", "*", 2, "orderly", "fail", "most=1")
         (dead,) = pull_all(namesrv, "%DLQ%G")
@@ -76,7 +78,8 @@ def test_an_orderly_java_consumer_sends_failed_messages_to_the_retry_topic(tmp_p
 
 
 def test_java_request_and_reply_through_our_broker(tmp_path: Path) -> None:
-    with cluster_in_thread(tmp_path) as (namesrv, _):
+    with LocalCluster(tmp_path) as servers:
+        namesrv = servers.namesrv
         produce(namesrv, 1)  # makes the topic
         with java.start("ariane.peers.Reply", [namesrv, "T", "G"]) as replier:
             next(replier.events(time.monotonic() + START_S))
@@ -87,7 +90,7 @@ def test_java_request_and_reply_through_our_broker(tmp_path: Path) -> None:
 
 def test_our_consumer_replies_to_a_java_request(tmp_path: Path) -> None:
     async def work() -> None:
-        async with cluster(tmp_path) as servers, Producer(servers.namesrv, "ours") as producer:
+        async with AsyncLocalCluster(tmp_path) as servers, Producer(servers.namesrv, "ours") as producer:
 
             async def listener(messages: list[ReceivedMessage]) -> None:
                 for message in messages:
@@ -102,7 +105,7 @@ def test_our_consumer_replies_to_a_java_request(tmp_path: Path) -> None:
 
 def test_a_java_consumer_replies_to_our_request(tmp_path: Path) -> None:
     async def work() -> None:
-        async with cluster(tmp_path) as servers, Producer(servers.namesrv, "ours") as producer:
+        async with AsyncLocalCluster(tmp_path) as servers, Producer(servers.namesrv, "ours") as producer:
             await asyncio.to_thread(produce, servers.namesrv, 1)
             with java.start("ariane.peers.Reply", [servers.namesrv, "T", "G"]) as replier:
                 await asyncio.to_thread(next, replier.events(time.monotonic() + START_S))
@@ -113,14 +116,16 @@ def test_a_java_consumer_replies_to_our_request(tmp_path: Path) -> None:
 
 
 def test_mqadmin_consumes_messages(tmp_path: Path) -> None:
-    with cluster_in_thread(tmp_path) as (namesrv, _):
+    with LocalCluster(tmp_path) as servers:
+        namesrv = servers.namesrv
         produce(namesrv, 4)
         shown = admin(namesrv, "consumeMessage", "-t", "T", "-g", "Tool")
         assert sorted(re.findall(r"message \d", shown)) == [f"message {number}" for number in range(4)], shown
 
 
 def test_mqadmin_sends_requests_to_a_java_consumer(tmp_path: Path) -> None:
-    with cluster_in_thread(tmp_path) as (namesrv, _):
+    with LocalCluster(tmp_path) as servers:
+        namesrv = servers.namesrv
         (sent, *_) = produce(namesrv, 8)
         with java.start("ariane.peers.Consume", [namesrv, "T", "G", "*", "0", "120"]) as consumer:
             events = consumer.events(time.monotonic() + 100)
@@ -147,7 +152,8 @@ def test_mqadmin_sends_requests_to_a_java_consumer(tmp_path: Path) -> None:
 
 
 def test_a_java_broadcasting_consumer_receives_all_messages(tmp_path: Path) -> None:
-    with cluster_in_thread(tmp_path) as (namesrv, _):
+    with LocalCluster(tmp_path) as servers:
+        namesrv = servers.namesrv
         sent = {item["msgId"] for item in produce(namesrv, 8)}
         for _ in range(2):
             assert {item["msgId"] for item in consume(namesrv, "G", "*", 8, "broadcast")} == sent
@@ -165,7 +171,7 @@ def test_mqadmin_sends_requests_to_our_consumer(tmp_path: Path) -> None:
                 await asyncio.sleep(0.05)
 
         settings = ConsumerSettings(commit_interval=0.1)
-        async with cluster(tmp_path) as servers, Producer(servers.namesrv, "ours") as producer:
+        async with AsyncLocalCluster(tmp_path) as servers, Producer(servers.namesrv, "ours") as producer:
             namesrv = servers.namesrv
             sent = [await producer.send(Message(topic="T", body=b"%d" % number)) for number in range(8)]
             async with PushConsumer(namesrv, "G", {"T": "*"}, listener, start="first", settings=settings) as consumer:
@@ -214,7 +220,7 @@ def test_java_and_our_broadcasting_consumers_share_an_offsets_file(tmp_path: Pat
         async def listener(messages: list[ReceivedMessage]) -> None:
             received.extend(message.body for message in messages)
 
-        async with cluster(tmp_path) as servers, Producer(servers.namesrv, "ours") as producer:
+        async with AsyncLocalCluster(tmp_path) as servers, Producer(servers.namesrv, "ours") as producer:
             for number in range(8):
                 await producer.send(Message(topic="T", body=b"%d" % number))
             assert len(await asyncio.to_thread(by_java, servers.namesrv, 8)) == 8

@@ -18,8 +18,7 @@ from ariane.errors import FilterError, ReplyError
 from ariane.filter.sql import compile_sql
 from ariane.model.message import Message
 from ariane.protocol.codes import ResponseCode
-from ariane.testing import java
-from ariane.testing.cluster import cluster_in_thread
+from ariane.testing import LocalCluster, java
 
 pytestmark = pytest.mark.interop
 
@@ -183,7 +182,7 @@ def consume(namesrv: str, topic: str, group: str, expression: str, count: int) -
 
 
 def test_a_java_consumer_receives_matching_messages_from_our_broker(tmp_path):
-    with cluster_in_thread(tmp_path, enable_property_filter=True) as servers:
+    with LocalCluster(tmp_path, enable_property_filter=True) as servers:
         produce(servers.namesrv, 100, "number=price", "tags=A,B")
         result = consume(servers.namesrv, "T", "G", "price >= 90 AND TAGS = 'B'", 5)
         assert {item["key"] for item in result} == {"K-91", "K-93", "K-95", "K-97", "K-99"}
@@ -198,7 +197,7 @@ def test_a_java_consumer_receives_matching_messages_from_our_broker(tmp_path):
     ("allowed", "expression", "told"), [(True, "price > AND", "CODE: 23"), (False, "a = 1", "CODE: 1 ")]
 )
 def test_unsupported_filters_fail_the_start_of_a_java_consumer(tmp_path, allowed, expression, told):
-    with cluster_in_thread(tmp_path, enable_property_filter=allowed) as servers:
+    with LocalCluster(tmp_path, enable_property_filter=allowed) as servers:
         produce(servers.namesrv, 1)
         with pytest.raises(RuntimeError, match=told):
             consume(servers.namesrv, "T", "G", expression, 1)
@@ -233,7 +232,7 @@ def test_filter_files_are_exchangeable_between_the_brokers(tmp_path):
     """Our consumerFilter.json is read and rewritten by a Java broker, and vice versa."""
     store, home = tmp_path / "store", tmp_path / "java"
     path = store / "config" / "consumerFilter.json"
-    with cluster_in_thread(tmp_path, enable_property_filter=True) as servers:
+    with LocalCluster(tmp_path, enable_property_filter=True) as servers:
         produce(servers.namesrv, 10, "number=price")
         consume(servers.namesrv, "T", "G", "price > 5", 4)
     python_result = json.loads(path.read_text())
@@ -251,7 +250,7 @@ def test_filter_files_are_exchangeable_between_the_brokers(tmp_path):
     of_mine = python_result["filterDataByTopic"]["T"]["groupFilterData"]["G"]
     assert theirs["filterDataByTopic"]["T"]["groupFilterData"]["G"] == of_mine
     assert theirs["filterDataByTopic"]["T"]["groupFilterData"]["J"].keys() == of_mine.keys()
-    with cluster_in_thread(tmp_path, enable_property_filter=True):
+    with LocalCluster(tmp_path, enable_property_filter=True):
         pass
     repeated = json.loads(path.read_text())["filterDataByTopic"]["T"]["groupFilterData"]
     assert repeated["G"] == of_mine

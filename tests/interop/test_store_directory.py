@@ -6,8 +6,7 @@ from pathlib import Path
 
 from interop_servers import produce, pull_all
 
-from ariane.testing import java
-from ariane.testing.cluster import cluster_in_thread
+from ariane.testing import LocalCluster, java
 
 # Small files, so that the log and the queues have several.
 SMALL = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 2000}
@@ -23,7 +22,8 @@ def identities(messages: list[dict[str, object]]) -> set[tuple[object, ...]]:
 
 def by_us(home: Path, count: int) -> tuple[set[tuple[object, ...]], set[tuple[object, ...]]]:
     """Send `count` messages through our broker on home/store. Return the messages before and after."""
-    with cluster_in_thread(home, **SMALL) as (namesrv, _):
+    with LocalCluster(home, **SMALL) as servers:
+        namesrv = servers.namesrv
         before = identities(pull_all(namesrv, "T")) if (home / "known").exists() else set()
         sent = produce(namesrv, count, "size=3000", f"keys=ours{count}")
         (home / "known").touch()

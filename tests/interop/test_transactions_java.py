@@ -23,8 +23,7 @@ from ariane.model.topic import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from ariane.protocol import record
 from ariane.protocol.record import Record
 from ariane.store.message_store import StoreConfig, open_store
-from ariane.testing import java
-from ariane.testing.cluster import cluster_in_thread
+from ariane.testing import LocalCluster, java
 
 pytestmark = pytest.mark.interop
 
@@ -59,7 +58,8 @@ def java_servers(home: Path, **settings: str) -> Iterator[str]:
 
 
 def test_transactions_of_a_java_producer_at_our_broker(tmp_path: Path) -> None:
-    with cluster_in_thread(tmp_path, **OURS, transaction_check_max=3) as (namesrv, _):
+    with LocalCluster(tmp_path, **OURS, transaction_check_max=3) as servers:
+        namesrv = servers.namesrv
         # 2, 5, 8 and 11 are unknown at first; then 2 and 8 are committed, 5 rolled back, 11 never decided
         check = "check=,,commit,,,rollback,,,commit,,,unknown"
         events = transact(namesrv, 12, 5, THREE, check)
@@ -137,7 +137,8 @@ def test_open_transactions_survive_ours_then_java_then_ours(tmp_path: Path) -> N
     """Half messages that one broker left open are checked by the next; completed ones are not."""
     quiet = {"transaction_time_out": 1, "transaction_check_interval": 700, "transaction_check_max": 1000}
     small = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 2000}
-    with cluster_in_thread(tmp_path, **quiet, **small) as (namesrv, _):
+    with LocalCluster(tmp_path, **quiet, **small) as servers:
+        namesrv = servers.namesrv
         events = transact(namesrv, 9, 3, THREE, "check=unknown", "keys=ours")
         assert keys(of(events, "check")).keys() == numbered(2, 5, 8, name="ours").keys()
         assert keys(pull_all(namesrv, "T")) == numbered(0, 3, 6, name="ours")
@@ -150,7 +151,8 @@ def test_open_transactions_survive_ours_then_java_then_ours(tmp_path: Path) -> N
         assert keys(of(events, "check")).keys() >= numbered(2, 5, name="java").keys()
         committed = numbered(0, 3, 6, 2, name="ours") + numbered(0, 3, name="java")
         assert keys(pull_all(namesrv, "T")) == committed
-    with cluster_in_thread(tmp_path, **quiet, **small) as (namesrv, _):
+    with LocalCluster(tmp_path, **quiet, **small) as servers:
+        namesrv = servers.namesrv
         checks = transact(namesrv, 0, 5, "check=,,commit,,,rollback,,,rollback")
         expected = numbered(8, name="ours") + numbered(2, 5, name="java")
         assert keys(of(checks, "check")).keys() == expected.keys()
@@ -163,7 +165,8 @@ def test_open_transactions_survive_ours_then_java_then_ours(tmp_path: Path) -> N
 def test_a_java_admin_client_resumes_a_half_message_discarded_by_our_broker(tmp_path: Path) -> None:
     # A Java client registers its group a second after its start; a check before that would be lost.
     slow = {**OURS, "transaction_time_out": 3000}
-    with cluster_in_thread(tmp_path, **slow, transaction_check_max=1) as (namesrv, _):
+    with LocalCluster(tmp_path, **slow, transaction_check_max=1) as servers:
+        namesrv = servers.namesrv
         events = transact(namesrv, 1, 8, "first=unknown", "check=unknown")
         assert keys(of(events, "check")) == numbered(0)
         (aside,) = pull_all(namesrv, CHECK_MAX_TIME_TOPIC)

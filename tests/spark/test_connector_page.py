@@ -20,7 +20,7 @@ from ariane.spark.store import log_task as store_tasks
 from ariane.spark.store.store_options import StoreOptions
 from ariane.spark.write import sink_options
 from ariane.spark.write.sink_options import SinkOptions
-from ariane.testing.cluster import cluster_in_thread
+from ariane.testing import LocalCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,7 +69,7 @@ def test_every_block_of_code_runs(spark: SparkSession, tmp_path: Path) -> None:
 
     names: dict[str, Any] = {}
     shown: list[str] = []
-    with cluster_in_thread(tmp_path / "rocketmq") as servers:
+    with LocalCluster(tmp_path / "rocketmq") as servers:
         asyncio.run(run_all(servers.namesrv))
     spark.streams.removeListener(names["lag_listener"])
     assert "ORDER-17" in shown[0]

@@ -30,7 +30,7 @@ from ariane.reports.report import Report, Table, Value
 from ariane.reports.table_views import open_views, query, whole_table
 from ariane.tables import SAMPLES_REJECTS
 from ariane.tables.samples import WINDOW_MS
-from ariane.testing.cluster import replicated_cluster
+from ariane.testing import AsyncLocalCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -112,7 +112,7 @@ def backlog_served_by_the_slave(home: Path) -> Iterator[ServedBacklog]:
             "access_message_in_memory_max_ratio": 0,
             "broker_fast_failure_enable": False,
         }
-        async with replicated_cluster(home, **settings) as servers:
+        async with AsyncLocalCluster(home, **settings, slaves=1) as servers:
             async with Producer(servers.namesrv, "P") as producer:
                 for _ in range(BACKLOG // 200):
                     await asyncio.gather(*(producer.send(Message(topic="T", body=b"x" * 50)) for _ in range(200)))

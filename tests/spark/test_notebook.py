@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ariane.testing.cluster import cluster_in_thread
+from ariane.testing import LocalCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,7 +78,7 @@ def test_every_cell_reproduces_its_stored_output(
                 assert printed + ("" if value is None else repr(value)) == stored(cell), f"cell {number}"
 
     names: dict[str, Any] = {"__name__": "__main__"}
-    with cluster_in_thread(tmp_path, trace_topic_enable=True) as servers:
+    with LocalCluster(tmp_path, trace_topic_enable=True) as servers:
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where the notebook keeps its files
         monkeypatch.setenv("NAMESRV", servers.namesrv)
         monkeypatch.setenv("STORE", str(tmp_path / "store"))

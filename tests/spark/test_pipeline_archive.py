@@ -22,7 +22,7 @@ from ariane.reports.table_views import open_views, query, whole_table
 from ariane.spark.records import arrow_decoder
 from ariane.tables import ARCHIVE, table_format
 from ariane.tables.time_buckets import bucket_of_time
-from ariane.testing.cluster import cluster_in_thread
+from ariane.testing import LocalCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -115,7 +115,7 @@ def test_messages_of_a_broker_are_archived_and_replayed(spark: SparkSession, tmp
         result = replay_source.archived_messages(tmp_path / "archive", ReplayFilter(topic="T"))
         return [(message.properties["KEYS"], message.body, message.properties["color"]) async for message in result]
 
-    with cluster_in_thread(tmp_path / "servers") as servers:
+    with LocalCluster(tmp_path / "servers") as servers:
         for first in (0, 3):
             asyncio.run(produce(servers.namesrv, first))
             run.run(
@@ -134,7 +134,7 @@ def test_a_dataframe_is_replayed_and_the_result_is_a_dataframe(spark: SparkSessi
 
     frame = messages(spark, ("orders", 0, 0), ("orders", 1, 1), ("orders", 2, 2))
     result = tmp_path / "result.parquet"
-    with cluster_in_thread(tmp_path / "servers") as servers:
+    with LocalCluster(tmp_path / "servers") as servers:
         asyncio.run(topic_again(servers.namesrv))
         for some in (frame.where("queue_offset > 0"), frame):
             rows_of_it = replay_frame(some, servers.namesrv, result, topic="again", rate=1000).collect()

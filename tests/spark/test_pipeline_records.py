@@ -23,7 +23,7 @@ from ariane.pipeline import jobs, messages, run
 from ariane.reports import delay_report, table_views, transaction_report
 from ariane.reports.report import Report, Table
 from ariane.tables import DELAYS, MESSAGES, POSITION_MARKS, TRANSACTIONS, TableSchema, table_format
-from ariane.testing.cluster import cluster_in_thread
+from ariane.testing import LocalCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -196,7 +196,7 @@ def test_from_a_broker_to_the_reports(spark: SparkSession, tmp_path: Path) -> No
     job = jobs.with_delay_levels(jobs.combine_jobs(("trace", "delay", "transactions")), (1000, 2000))
     settings = {"trace_topic_enable": True, "message_delay_level": "1s 2s", **CHECKS}
     began_ms = SYSTEM_CLOCK.now_ms()
-    with cluster_in_thread(tmp_path / "servers", **settings) as servers:
+    with LocalCluster(tmp_path / "servers", **settings) as servers:
         asyncio.run(sent.all_of_it(servers.namesrv))
         time.sleep(1)  # for the delays
         for _ in range(2):  # the second one finds nothing that would change a row
@@ -244,7 +244,7 @@ def test_headers_of_every_record_are_stored(spark: SparkSession, tmp_path: Path)
             return [await producer.send(Message(topic="T", body=b"x" * 5000, keys=["a", "b"], tags="t"))]
 
     home = tmp_path / "tables"
-    with cluster_in_thread(tmp_path / "servers") as servers:
+    with LocalCluster(tmp_path / "servers") as servers:
         (sent,) = asyncio.run(produce(servers.namesrv))
         run.run(jobs.JOBS["delay"], {"namesrv": servers.namesrv}, home, settings=run.RunSettings(once=True))
     (row,) = rows_of(home, MESSAGES)

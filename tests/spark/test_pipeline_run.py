@@ -29,7 +29,7 @@ from ariane.model.message import Message
 from ariane.pipeline import bucket_columns, incremental, jobs, run, table_publisher
 from ariane.reports import pipeline_status, table_views, trace_lookup
 from ariane.tables import JOURNEYS, TRACE_EVENTS, TRACE_REJECTS, ColumnSchema, TableSchema, table_format, time_buckets
-from ariane.testing.cluster import cluster_in_thread
+from ariane.testing import LocalCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -441,7 +441,7 @@ def test_from_a_broker_to_the_timeline(spark: SparkSession, tmp_path: Path) -> N
 
     rounds = Rounds()
     home = tmp_path / "tables"
-    with cluster_in_thread(tmp_path / "servers", trace_topic_enable=True) as servers:
+    with LocalCluster(tmp_path / "servers", trace_topic_enable=True) as servers:
         asyncio.run(produce(servers.namesrv))
         for _ in range(2):
             run.run(

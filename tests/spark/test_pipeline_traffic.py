@@ -27,7 +27,7 @@ from ariane.reports import REPORTS, table_views
 from ariane.tables import CLOCKS, LATENCIES, SLOW_MESSAGES, TRACE_EVENTS, TRAFFIC
 from ariane.tables.histogram import histogram_of
 from ariane.tables.traffic import EXCLUSION_COUNTERS, SLOWEST_PER_BUCKET
-from ariane.testing.cluster import cluster_in_thread
+from ariane.testing import LocalCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -265,7 +265,7 @@ def test_from_a_broker_to_the_report(spark: SparkSession, tmp_path: Path) -> Non
                 await producer.send(Message(topic="T", body=b"order", keys=(f"order-{number}",)))
 
     home = tmp_path / "tables"
-    with cluster_in_thread(tmp_path / "servers", trace_topic_enable=True) as servers:
+    with LocalCluster(tmp_path / "servers", trace_topic_enable=True) as servers:
         asyncio.run(produce(servers.namesrv))
         for _ in range(2):  # the second time there is nothing new
             run.run(JOBS["traffic"], {"namesrv": servers.namesrv}, home, settings=run.RunSettings(once=True))

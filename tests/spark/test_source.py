@@ -13,7 +13,7 @@ import pytest
 from ariane.client import Producer
 from ariane.cluster.admin import Admin
 from ariane.model.message import Message
-from ariane.testing.cluster import LocalCluster, cluster_in_thread
+from ariane.testing import LocalCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def servers(tmp_path: Path) -> Iterator[LocalCluster]:
-    with cluster_in_thread(tmp_path / "cluster") as running:
+    with LocalCluster(tmp_path / "cluster") as running:
         yield running
 
 
@@ -93,7 +93,7 @@ def test_a_batch_reads_all_messages_with_all_columns(spark: SparkSession, server
     row = next(row for row in rows if row.keys == "K7")
     assert (row.topic, row.broker, row.tags, row.reconsume_times) == ("T", "broker-a", "odd", 0)
     assert row.properties["KEYS"] == "K7"
-    assert row.store_host == servers.broker
+    assert row.store_host == servers.broker.addr
     assert row.message_id == row.properties["UNIQ_KEY"]
     assert abs((row.store_timestamp - row.born_timestamp).total_seconds()) < 60
 

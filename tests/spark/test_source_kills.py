@@ -23,7 +23,7 @@ import pytest
 from ariane.client import Producer
 from ariane.model.message import Message
 from ariane.protocol import record
-from ariane.testing.cluster import LocalCluster, cluster_in_thread
+from ariane.testing import LocalCluster
 
 pytest.importorskip("pyspark", reason="the extra spark is not installed")
 
@@ -147,7 +147,7 @@ def test_rows_equal_the_input_after_kills(spark: SparkSession, tmp_path: Path) -
     print(f"seed {SEED}, {KILLS} kills, {ROWS} rows")
     chance = random.Random(SEED)
     killed: Counter[str] = Counter()
-    with cluster_in_thread(tmp_path / "servers", **PATIENT) as servers:
+    with LocalCluster(tmp_path / "servers", **PATIENT) as servers:
         send(servers)
         given = stored(servers)
         while killed.total() < KILLS:

@@ -17,7 +17,7 @@ from ariane.client import ClientInstance, ClientSettings, Credentials, Producer
 from ariane.cluster.admin import Admin
 from ariane.cluster.group_lag import GroupLag
 from ariane.model.message import Message
-from ariane.testing.cluster import LocalCluster, cluster_in_thread
+from ariane.testing import LocalCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def servers(tmp_path: Path) -> Iterator[LocalCluster]:
-    with cluster_in_thread(tmp_path / "cluster") as running:
+    with LocalCluster(tmp_path / "cluster") as running:
         yield running
 
 
@@ -134,7 +134,7 @@ def test_secrets_appear_in_no_plan_progress_or_error(
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "plain_acl.yml").write_text(ACL)
     account = {"accessKey": "the-account", "secretKey": "a-hidden-secret", "securityToken": "a-hidden-token"}
-    with cluster_in_thread(tmp_path / "c", acl_enable=True, rocketmq_home=str(tmp_path)) as servers:
+    with LocalCluster(tmp_path / "c", acl_enable=True, rocketmq_home=str(tmp_path)) as servers:
         send(servers, 5, ClientSettings(credentials=Credentials("the-account", "a-hidden-secret")))
         source = spark.read.format("rocketmq").options(namesrv=servers.namesrv, topic="T", **account)
         frame = source.load()

@@ -15,7 +15,7 @@ import pytest
 from ariane.client import Producer
 from ariane.cluster.admin import Admin
 from ariane.model.message import Message
-from ariane.testing.cluster import LocalCluster, cluster_in_thread
+from ariane.testing import LocalCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with cluster_in_thread(tmp_path_factory.mktemp("cluster")) as running:
+    with LocalCluster(tmp_path_factory.mktemp("cluster")) as running:
         yield running
 
 

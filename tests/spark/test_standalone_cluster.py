@@ -23,7 +23,7 @@ from ariane.cluster.admin import Admin
 from ariane.pipeline.spark_session import java_fault
 from ariane.reports import table_views, trace_lookup
 from ariane.tables import DELAYS, TRANSACTIONS
-from ariane.testing.cluster import cluster_in_thread
+from ariane.testing import LocalCluster
 from ariane.testing.java import free_port
 
 DRIVER_S = 400  # on a machine that is busy otherwise; alone it takes some forty
@@ -89,7 +89,7 @@ def spark_cluster(home: Path, workers: int) -> Iterator[str]:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str, str]]:
     """Yield a directory, a name server with traffic and a Spark master."""
     home = tmp_path_factory.mktemp("cluster")
-    with cluster_in_thread(home / "servers", **mixed_traffic.QUICK) as servers, spark_cluster(home, 2) as master:
+    with LocalCluster(home / "servers", **mixed_traffic.QUICK) as servers, spark_cluster(home, 2) as master:
         mixed_traffic.send(servers.namesrv, "A", plain=20)
         asyncio.run(made(servers.namesrv, "COPY"))
         yield home, servers.namesrv, master

@@ -1,9 +1,62 @@
-"""PUBLIC: test support for programs that use Ariane.
+"""PUBLIC: test support for applications that use Ariane.
 
-plugin            the pytest fixture `ariane_cluster`
-cluster           a name server and a broker in this process
-virtual_cluster   a whole cluster in virtual time, with a simulated network and disk
-clock             a clock that the test advances
-disk              a disk in memory that fails and loses power
-java              real Java 4.9.4 servers and clients
+    from ariane.testing import AsyncLocalCluster, LocalCluster
+
+The names in `__all__` are the public API, with the pytest fixtures of `ariane.testing.plugin`: docs/testing.md. Each is imported
+on first use, and none needs pytest.
+
+Internal, for the tests of Ariane itself; these may change in any version:
+
+virtual_cluster, virtual_network, virtual_time    a whole cluster in virtual time, with a simulated network and disk
+clock, disk                                       a clock that a test advances; a disk that loses power
+java, peers                                       real Java servers and clients
+cluster_servers, hosted_broker, server_thread, fillable_disks    the parts of a local cluster
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+# Type checkers and editors see the names without importing anything at run time.
+if TYPE_CHECKING:
+    from ariane.protocol.codes import RequestCode, ResponseCode
+    from ariane.testing.cluster_factory import ClusterFactory
+    from ariane.testing.faults import Fault
+    from ariane.testing.local_cluster import AsyncLocalCluster, LocalCluster
+    from ariane.testing.local_server import LocalBroker, LocalNameServer
+    from ariane.testing.movable_clock import ClusterClock
+
+_MODULES = {
+    "AsyncLocalCluster": "ariane.testing.local_cluster",
+    "ClusterClock": "ariane.testing.movable_clock",
+    "ClusterFactory": "ariane.testing.cluster_factory",
+    "Fault": "ariane.testing.faults",
+    "LocalBroker": "ariane.testing.local_server",
+    "LocalCluster": "ariane.testing.local_cluster",
+    "LocalNameServer": "ariane.testing.local_server",
+    "RequestCode": "ariane.protocol.codes",
+    "ResponseCode": "ariane.protocol.codes",
+}
+
+__all__ = [
+    "AsyncLocalCluster",
+    "ClusterClock",
+    "ClusterFactory",
+    "Fault",
+    "LocalBroker",
+    "LocalCluster",
+    "LocalNameServer",
+    "RequestCode",
+    "ResponseCode",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

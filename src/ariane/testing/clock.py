@@ -1,4 +1,4 @@
-"""PUBLIC: a clock for tests. Time passes only when the test says so.
+"""A clock for tests. Time passes only when the test says so.
 
     clock = FakeClock()
     broker = Broker(config, disk=FakeDisk(), clock=clock)

@@ -1,4 +1,4 @@
-"""PUBLIC: a disk in memory that fails: any write or fsync, a full disk, and the loss of power.
+"""A disk in memory that fails: any write or fsync, a full disk, and the loss of power.
 
     disk = FakeDisk()
     disk.power_off_at = 17                  # raise PowerLost at the 17th change, which is made in part or not at all

@@ -1,4 +1,4 @@
-"""PUBLIC: a whole cluster in virtual time: the real name server, broker and clients on a simulated network and disk.
+"""A whole cluster in virtual time: the real name server, broker and clients on a simulated network and disk.
 
     async def scenario(world: VirtualCluster) -> None:
         await world.start()                                      # name server and broker

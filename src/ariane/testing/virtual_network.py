@@ -1,4 +1,4 @@
-"""PUBLIC: a simulated network for a VirtualLoop: TCP as programs see it, with delays, losses and machines that vanish.
+"""A simulated network for a VirtualLoop: TCP as programs see it, with delays, losses and machines that vanish.
 
     create_connection ─→ listener at (ip, port)      connection refused without a listener
     write ─ delay ─→ data_received of the other end   in order, each end in the process that opened it

@@ -1,4 +1,4 @@
-"""PUBLIC: an event loop whose clock jumps, and processes in it that can be paused and killed.
+"""An event loop whose clock jumps, and processes in it that can be paused and killed.
 
     loop = VirtualLoop()
     shop = loop.process("shop")

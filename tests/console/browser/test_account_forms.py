@@ -17,7 +17,7 @@ from playwright.sync_api import BrowserContext, Page, expect
 
 from ariane.console.security.accounts import ConsoleAccounts
 from ariane.console.security.roles import ConsoleRole
-from ariane.testing.cluster import cluster_in_thread
+from ariane.testing import LocalCluster
 
 PASSWORD, NEW_PASSWORD = "a long enough password", "another long enough password"
 ACL_FILE = (
@@ -60,7 +60,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleProgram
     ConsoleAccounts(home / "console" / "data").add("alice", ConsoleRole.ADMIN, PASSWORD)
     options = ("--access-key", "root-account", "--secret-key", "root-secret")
     with (
-        cluster_in_thread(home, acl_enable=True, rocketmq_home=str(home)) as servers,
+        LocalCluster(home, acl_enable=True, rocketmq_home=str(home)) as servers,
         ConsoleProgram(servers.namesrv, home / "console", *options) as console,
     ):
         yield console

@@ -37,7 +37,7 @@ from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.callbacks import RunningInfo
 from ariane.protocol.requests.clients import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
-from ariane.testing import cluster, java
+from ariane.testing import AsyncLocalCluster, java
 
 TOPICS = ("orders", "payments", "reminders", "hostile", "deletable", "JavaTopic")
 ORDERS = 24
@@ -51,7 +51,7 @@ async def main(home: Path, with_java: bool) -> None:
         _write_hostile_topic(home / store / "config")
     # Checks soon and without end: transactions stay open for as long as the tests run.
     settings = {"transaction_check_interval": 2_000, "transaction_time_out": 1_000, "transaction_check_max": 100_000}
-    async with cluster.replicated_cluster(home, **settings) as servers, contextlib.AsyncExitStack() as clients:
+    async with AsyncLocalCluster(home, slaves=1, **settings) as servers, contextlib.AsyncExitStack() as clients:
         async with Admin(servers.namesrv) as admin:
             for topic in TOPICS:
                 await admin.create_topic(topic, queues=4)
@@ -63,11 +63,18 @@ async def main(home: Path, with_java: bool) -> None:
             await clients.enter_async_context(consumer)
         ids = await _send_all(producer, payments)
         await _leave_an_offline_group(servers.namesrv)
-        await clients.enter_async_context(_hostile_client([servers.broker, *servers.slaves]))
+        await clients.enter_async_context(
+            _hostile_client([broker.addr for broker in (servers.broker, *servers.slaves)])
+        )
         if java_client:
             await asyncio.to_thread(_send_from_java, servers.namesrv, java_client)
         await _wait_for_dead_letters(servers.namesrv)
-        print(json.dumps({**servers._asdict(), "ids": ids, "has_java": java_client is not None}), flush=True)
+        addresses = {
+            "namesrv": servers.namesrv,
+            "broker": servers.broker.addr,
+            "slaves": [slave.addr for slave in servers.slaves],
+        }
+        print(json.dumps({**addresses, "ids": ids, "has_java": java_client is not None}), flush=True)
         await _send_on(producer)
 
 
