@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import ariane
-from ariane import LocalState, Message, blocking
+from ariane import ConsumerSettings, LocalState, Message, blocking
 from ariane.blocking.background_loop import shared_loop
 from ariane.errors import ClientClosed, ConfigError, MessageRefused, RequestTimeout
 from ariane.testing import LocalCluster
@@ -42,6 +42,47 @@ def test_threads_share_a_producer_and_a_group_polls_what_they_sent(ariane_cluste
         assert consumer.offset_for_time(consumer.queues[0], datetime.fromtimestamp(0, UTC)) == 0
     with blocking.PullConsumer(namesrv) as reader:
         assert sum(reader.bounds(queue)[1] for queue in reader.queues_of("T")) == 110
+
+
+def test_a_consumer_is_iterated_over(ariane_cluster: LocalCluster) -> None:
+    namesrv = ariane_cluster.namesrv
+    with blocking.Producer(namesrv, "P") as producer:
+        for number in range(6):
+            producer.send("T", b"%d" % number, order_key="one queue")
+    quick = ConsumerSettings(commit_interval=0.05, close_timeout=1)
+    with blocking.Consumer(namesrv, "G", {"T": "*"}, start="first", orderly=True, settings=quick) as consumer:
+        seen = []
+        for message in consumer:
+            assert message.is_pending
+            seen.append(message.body)
+            if len(seen) == 3:
+                consumer.stop()
+    assert seen == [b"0", b"1", b"2"]
+    with blocking.Consumer(namesrv, "G", {"T": "*"}, ack="manual", settings=quick) as consumer:
+        for messages in consumer.batches(2, timeout=1):
+            for message in messages:
+                message.ack()
+                assert not message.is_pending
+                seen.append(message.body)
+            if len(seen) >= 6:
+                break
+        assert consumer.committed(message.queue) is not None
+    assert seen == [b"%d" % number for number in range(6)]
+
+
+def test_a_loop_that_raises_leaves_its_message_unacknowledged(ariane_cluster: LocalCluster) -> None:
+    namesrv, levels = ariane_cluster.namesrv, ConsumerSettings(close_timeout=1)
+    with blocking.Producer(namesrv, "P") as producer:
+        producer.send("T", b"x")
+    with blocking.Consumer(namesrv, "G", {"T": "*"}, start="first", settings=levels) as consumer:
+        with pytest.raises(ZeroDivisionError):
+            for message in consumer:
+                first = message
+                _ = 1 / 0
+        for message in consumer:
+            assert (message.message_id, message.attempt) == (first.message_id, 2)
+            message.ack()
+            break
 
 
 def test_a_listener_runs_in_a_thread_and_may_send(ariane_cluster: LocalCluster) -> None:
@@ -103,6 +144,8 @@ def test_errors_are_those_of_the_asyncio_client(ariane_cluster: LocalCluster) ->
 
 def test_the_signature_is_that_of_the_asyncio_client() -> None:
     for name in blocking.__all__:
+        if name == "ConsumerMessage":
+            continue
         twin, own = getattr(ariane, name), getattr(blocking, name)
         assert inspect.signature(own) == inspect.signature(twin)
         public = {item for item in vars(twin) if not item.startswith("_")}

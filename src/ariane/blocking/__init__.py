@@ -11,6 +11,8 @@ after the fork.
 
 from ariane.blocking.clients import (
     ClientInstance,
+    Consumer,
+    ConsumerMessage,
     LitePullConsumer,
     Producer,
     PullConsumer,
@@ -18,4 +20,13 @@ from ariane.blocking.clients import (
     TransactionProducer,
 )
 
-__all__ = ["ClientInstance", "LitePullConsumer", "Producer", "PullConsumer", "PushConsumer", "TransactionProducer"]
+__all__ = [
+    "ClientInstance",
+    "Consumer",
+    "ConsumerMessage",
+    "LitePullConsumer",
+    "Producer",
+    "PullConsumer",
+    "PushConsumer",
+    "TransactionProducer",
+]

@@ -15,6 +15,8 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from contextvars import Context, copy_context
 from typing import Any, TypeVar
 
 from ariane.errors import ClientClosed
@@ -36,8 +38,12 @@ class BackgroundLoop:
         """Whether this process was forked after the loop was started."""
         return os.getpid() != self._pid
 
-    def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+    def run(self, coroutine: Coroutine[Any, Any, Result], context: Context | None = None) -> Result:
         """Run a coroutine on the loop and wait for its result. If the wait is interrupted, the coroutine is cancelled.
+
+        Args:
+            coroutine: What to run.
+            context: Context variables that it shares with other calls; None: a copy of the caller's.
 
         Raises:
             ClientClosed: the process was forked since.
@@ -48,12 +54,31 @@ class BackgroundLoop:
         except BaseException:
             coroutine.close()
             raise
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        started: Future[asyncio.Task[Result]] = Future()
+        ended: Future[None] = Future()
+        shared = copy_context() if context is None else context
+
+        def start() -> None:
+            task = self._loop.create_task(coroutine, context=shared)
+            task.add_done_callback(lambda _: ended.set_result(None))
+            started.set_result(task)
+
+        self._loop.call_soon_threadsafe(start)
         try:
-            return future.result()
+            ended.result()
         except BaseException:
-            future.cancel()
+            self._loop.call_soon_threadsafe(lambda: started.result().cancel())
             raise
+        return started.result().result()
+
+    def call_soon(self, function: Callable[[], object]) -> None:
+        """Call a function on the loop without waiting for it: for signal handlers, which may interrupt a wait.
+
+        Raises:
+            ClientClosed: the process was forked since.
+        """
+        self._check_process()
+        self._loop.call_soon_threadsafe(function)
 
     def call(self, function: Callable[[], Result]) -> Result:
         """Call a function on the loop: the state of a client belongs to its thread."""
@@ -64,15 +89,18 @@ class BackgroundLoop:
         return self.run(called())
 
     def _check_caller(self) -> None:
-        if self.is_inherited:
-            raise ClientClosed(
-                f"this client was opened by process {self._pid}, from which process {os.getpid()} was forked: open one after the "
-                "fork (gunicorn: post_fork, Celery: worker_process_init)"
-            )
+        self._check_process()
         if threading.get_ident() == self._thread.ident:
             raise RuntimeError(
                 "a blocking client was called by a function that the event loop runs (a hook, a coroutine): it would wait for "
                 "itself; use the asyncio client there"
+            )
+
+    def _check_process(self) -> None:
+        if self.is_inherited:
+            raise ClientClosed(
+                f"this client was opened by process {self._pid}, from which process {os.getpid()} was forked: open one after the "
+                "fork (gunicorn: post_fork, Celery: worker_process_init)"
             )
 
 

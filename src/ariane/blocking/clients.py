@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
 from datetime import timedelta
-from typing import Any, Unpack, overload
+from typing import Any, TypeVar, Unpack, overload
 
 from ariane import client as aio
+from ariane.blocking.background_loop import BackgroundLoop
 from ariane.blocking.blocking_client import BlockingClient, calling, iterating, same_arguments, waiting
 from ariane.client import validation
+from ariane.client.consumer import BATCH
+from ariane.client.group_member import GroupMember as AsyncGroupMember
 from ariane.client.message_arguments import MessageFields
 from ariane.client.producer import QueueSelector
+from ariane.client.seekable_member import SeekableMember as AsyncSeekableMember
 from ariane.model.message import Message, MessageQueue, ReceivedMessage
 
 
@@ -132,7 +137,45 @@ class TransactionProducer(Producer):
         loop.run(_leave(block, None))
 
 
-class PushConsumer(BlockingClient[aio.PushConsumer]):
+Member = TypeVar("Member", bound=AsyncGroupMember)
+Seekable = TypeVar("Seekable", bound=AsyncSeekableMember)
+
+
+class GroupMember(BlockingClient[Member]):
+    """What all members of a consumer group have."""
+
+    @property
+    def client_id(self) -> str:
+        """Id of the client instance, unique in the cluster."""
+        return self._client.client_id
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """The queues assigned to this member, sorted."""
+        return self._running().call(lambda: self._client.queues)
+
+    subscribe = waiting(AsyncGroupMember.subscribe)
+    unsubscribe = waiting(AsyncGroupMember.unsubscribe)
+    queues_of = waiting(AsyncGroupMember.queues_of)
+    bounds = waiting(AsyncGroupMember.bounds)
+    offset_for_time = waiting(AsyncGroupMember.offset_for_time)
+    rates = calling(AsyncGroupMember.rates)
+
+
+class SeekableMember(GroupMember[Seekable]):
+    """A member that can choose its queues and offsets."""
+
+    committed = waiting(AsyncSeekableMember.committed)
+    position = calling(AsyncSeekableMember.position)
+    assign = waiting(AsyncSeekableMember.assign)
+    seek = waiting(AsyncSeekableMember.seek)
+    seek_to_begin = waiting(AsyncSeekableMember.seek_to_begin)
+    seek_to_end = waiting(AsyncSeekableMember.seek_to_end)
+    pause = calling(AsyncSeekableMember.pause)
+    resume = calling(AsyncSeekableMember.resume)
+
+
+class PushConsumer(GroupMember[aio.PushConsumer]):
     """A member of a consumer group whose messages are passed to a listener, in a pool of threads.
 
     Example:
@@ -144,17 +187,71 @@ class PushConsumer(BlockingClient[aio.PushConsumer]):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(aio.PushConsumer(*args, **kwargs))
 
+
+class ConsumerMessage(ReceivedMessage, frozen=True, kw_only=True):
+    """A message that a `Consumer` yields. The first of `ack`, `retry` and `reject` counts, from any thread."""
+
+    _message: aio.ConsumerMessage
+    _loop: BackgroundLoop
+
     @property
-    def queues(self) -> list[MessageQueue]:
-        """The queues assigned to this member, sorted."""
-        return self._running().call(lambda: self._client.queues)
+    def attempt(self) -> int:
+        """Number of this delivery: 1 for the first, 2 for the first redelivery."""
+        return self._message.attempt
 
-    subscribe = waiting(aio.PushConsumer.subscribe)
-    unsubscribe = waiting(aio.PushConsumer.unsubscribe)
-    rates = calling(aio.PushConsumer.rates)
+    @property
+    def is_pending(self) -> bool:
+        """Whether neither the application nor the consumer has settled the message yet."""
+        return self._message.is_pending
+
+    def ack(self) -> None:
+        """Count the message as consumed. [ariane.ConsumerMessage.ack]"""
+        self._loop.run(self._message.ack())
+
+    def retry(self, *, delay_level: int = 0) -> None:
+        """Have the message delivered again later. [ariane.ConsumerMessage.retry]"""
+        self._loop.run(self._message.retry(delay_level=delay_level))
+
+    def reject(self) -> None:
+        """Make the message a dead letter. [ariane.ConsumerMessage.reject]"""
+        self._loop.run(self._message.reject())
 
 
-class LitePullConsumer(BlockingClient[aio.LitePullConsumer]):
+class Consumer(SeekableMember[aio.Consumer]):
+    """A member of a consumer group whose messages are iterated over. Several threads may iterate over one consumer.
+
+    Example:
+        with Consumer("127.0.0.1:9876", "stock", {"orders": "*"}, start="first") as consumer:
+            for message in consumer:  # asking for the next message acknowledges this one
+                print(message.body)
+    """
+
+    @same_arguments(aio.Consumer)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(aio.Consumer(*args, **kwargs))
+
+    def __iter__(self) -> Iterator[ConsumerMessage]:
+        """Start a loop over messages. [ariane.Consumer]"""
+        for batch in self._batches(1, 0):
+            yield batch[0]
+
+    def batches(self, max_messages: int = BATCH, *, timeout: float | timedelta = 0) -> Iterator[list[ConsumerMessage]]:
+        """Start a loop over lists of messages. [ariane.Consumer.batches]"""
+        return self._batches(max_messages, timeout)
+
+    def stop(self) -> None:
+        """End all loops: each when it asks for its next message. For signal handlers and other threads."""
+        self._running().call_soon(self._client.stop)
+
+    def _batches(self, max_messages: int, timeout: float | timedelta) -> Iterator[list[ConsumerMessage]]:
+        loop, context = self._running(), copy_context()  # one context: a span is opened and closed in the same one
+        batches = loop.call(lambda: self._client.batches(max_messages, timeout=timeout))
+        end: list[aio.ConsumerMessage] = []
+        while (batch := loop.run(_next(batches, end), context)) is not end:
+            yield [_blocking_message(message, loop) for message in batch]
+
+
+class LitePullConsumer(SeekableMember[aio.LitePullConsumer]):
     """A member of a consumer group that polls for messages.
 
     Example:
@@ -167,25 +264,8 @@ class LitePullConsumer(BlockingClient[aio.LitePullConsumer]):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(aio.LitePullConsumer(*args, **kwargs))
 
-    @property
-    def queues(self) -> list[MessageQueue]:
-        """The queues assigned to this member, sorted."""
-        return self._running().call(lambda: self._client.queues)
-
     poll = waiting(aio.LitePullConsumer.poll)
     commit = waiting(aio.LitePullConsumer.commit)
-    committed = waiting(aio.LitePullConsumer.committed)
-    position = calling(aio.LitePullConsumer.position)
-    queues_of = waiting(aio.LitePullConsumer.queues_of)
-    assign = waiting(aio.LitePullConsumer.assign)
-    seek = waiting(aio.LitePullConsumer.seek)
-    seek_to_begin = waiting(aio.LitePullConsumer.seek_to_begin)
-    seek_to_end = waiting(aio.LitePullConsumer.seek_to_end)
-    bounds = waiting(aio.LitePullConsumer.bounds)
-    offset_for_time = waiting(aio.LitePullConsumer.offset_for_time)
-    pause = calling(aio.LitePullConsumer.pause)
-    resume = calling(aio.LitePullConsumer.resume)
-    rates = calling(aio.LitePullConsumer.rates)
 
 
 class PullConsumer(BlockingClient[aio.PullConsumer]):
@@ -221,3 +301,14 @@ async def _leave(block: Any, error: BaseException | None) -> None:
     except BaseException as raised:
         if raised is not error:
             raise
+
+
+async def _next(
+    batches: AsyncIterator[list[aio.ConsumerMessage]], end: list[aio.ConsumerMessage]
+) -> list[aio.ConsumerMessage]:
+    return await anext(batches, end)
+
+
+def _blocking_message(message: aio.ConsumerMessage, loop: BackgroundLoop) -> ConsumerMessage:
+    fields = {name: getattr(message, name) for name in ReceivedMessage.__struct_fields__}
+    return ConsumerMessage(**fields, _message=message, _loop=loop)

@@ -75,8 +75,9 @@ class VirtualNetwork:
         return listener
 
     async def create_connection(
-        self, protocol_factory: Callable[[], asyncio.Protocol], host: str, port: int
+        self, protocol_factory: Callable[[], asyncio.Protocol], host: str, port: int, *, ssl: None = None
     ) -> tuple[VirtualEndpoint, asyncio.Protocol]:
+        """Connect, always unencrypted. [asyncio.loop.create_connection]"""
         process = self._current()
         await asyncio.sleep(self.delay_s(process.ip, host))
         if host in self._vanished:
