@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 from test_client_retries import QUICK, run
@@ -13,19 +14,21 @@ from ariane.client import (
     Consumer,
     ConsumerSettings,
     LitePullConsumer,
+    PayloadMessage,
     Producer,
     PullConsumer,
     PushConsumer,
 )
 from ariane.model.message import Message, ReceivedMessage
 from ariane.model.topic import TRACE_TOPIC
+from ariane.payloads import Json
 from ariane.testing import AsyncLocalCluster
 
 SETTINGS = ConsumerSettings(**QUICK)
 CLIENT_TASKS = {"client", "delivery", "offsets", "rebalance", "trace"}  # owners of a consumer's tasks
 
 
-def member(servers: AsyncLocalCluster, group: str = "g", **more: object) -> Consumer:
+def member(servers: AsyncLocalCluster, group: str = "g", **more: object) -> Consumer[bytes]:
     return Consumer(servers.namesrv, group, {"t": "*"}, start="first", settings=SETTINGS, **more)  # type: ignore[arg-type]
 
 
@@ -50,7 +53,7 @@ def test_a_push_consumer_and_a_consumer_share_a_group(tmp_path: Path) -> None:
                 if len(seen) == 40:
                     arrived.set()
 
-            async def iterate(consumer: Consumer) -> None:
+            async def iterate(consumer: Consumer[bytes]) -> None:
                 async for message in consumer:
                     count(message)
 
@@ -102,6 +105,48 @@ def test_all_kinds_of_consumers_record_traces(tmp_path: Path) -> None:
                 ("polled", "false"),
                 ("pulled", "true"),
             ], (before, after)
+
+    run(work())
+
+
+@dataclass
+class Order:
+    id: int
+
+
+def test_typed_payloads_reach_loops_and_listeners_and_others_become_dead_letters(tmp_path: Path) -> None:
+    orders = Json(Order)
+
+    async def work() -> None:
+        async with AsyncLocalCluster(tmp_path) as servers, Producer(servers.namesrv, "p") as producer:
+            for number in range(3):
+                await producer.send("t", b"poison")
+                await producer.send("t", orders.encode(Order(number)))
+            iterated: set[int] = set()
+            listened: set[int] = set()
+
+            async def iterate(consumer: Consumer[Order]) -> None:
+                async for message in consumer:
+                    iterated.add(message.payload.id)
+
+            async def listener(messages: list[PayloadMessage[Order]]) -> None:
+                listened.update(message.payload.id for message in messages)
+
+            async with (
+                Consumer(servers.namesrv, "g", {"t": "*"}, start="first", payload=orders) as consumer,
+                PushConsumer(servers.namesrv, "h", {"t": "*"}, listener, start="first", payload=orders),
+            ):
+                loop = asyncio.create_task(iterate(consumer))
+                for group in ("g", "h"):
+                    dead: list[bytes] = []
+                    async with LitePullConsumer(servers.namesrv, "x", {f"%DLQ%{group}": "*"}, start="first") as letters:
+                        while len(dead) < 3:
+                            dead += [item.body for item in await letters.poll()]
+                    assert dead == [b"poison"] * 3
+                while not iterated == listened == {0, 1, 2}:
+                    await asyncio.sleep(0.02)
+                consumer.stop()
+                await loop
 
     run(work())
 

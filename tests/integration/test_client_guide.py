@@ -33,6 +33,7 @@ LAST_LINES = {
     "blocking.Producer(": "True",
     "print(len(totals))": "50",
     "print(last.body)": re.escape("b'created'"),
+    "message.payload.cents": "1250",
     "print(steps)": re.escape("[b'created', b'paid', b'shipped']"),
     "producer.transaction(": "COMMIT",
     "print(attempts)": re.escape("[0, 1]"),

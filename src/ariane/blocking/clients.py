@@ -191,8 +191,13 @@ class PushConsumer(GroupMember[aio.PushConsumer]):
 class ConsumerMessage(ReceivedMessage, frozen=True, kw_only=True):
     """A message that a `Consumer` yields. The first of `ack`, `retry` and `reject` counts, from any thread."""
 
-    _message: aio.ConsumerMessage
+    _message: aio.ConsumerMessage[Any]
     _loop: BackgroundLoop
+
+    @property
+    def payload(self) -> Any:
+        """The body, decoded by the consumer's codec (`payload=`); without one, the body."""
+        return self._message.payload
 
     @property
     def attempt(self) -> int:
@@ -217,7 +222,7 @@ class ConsumerMessage(ReceivedMessage, frozen=True, kw_only=True):
         self._loop.run(self._message.reject())
 
 
-class Consumer(SeekableMember[aio.Consumer]):
+class Consumer(SeekableMember[aio.Consumer[Any]]):
     """A member of a consumer group whose messages are iterated over. Several threads may iterate over one consumer.
 
     Example:
@@ -246,7 +251,7 @@ class Consumer(SeekableMember[aio.Consumer]):
     def _batches(self, max_messages: int, timeout: float | timedelta) -> Iterator[list[ConsumerMessage]]:
         loop, context = self._running(), copy_context()  # one context: a span is opened and closed in the same one
         batches = loop.call(lambda: self._client.batches(max_messages, timeout=timeout))
-        end: list[aio.ConsumerMessage] = []
+        end: list[aio.ConsumerMessage[Any]] = []
         while (batch := loop.run(_next(batches, end), context)) is not end:
             yield [_blocking_message(message, loop) for message in batch]
 
@@ -304,11 +309,11 @@ async def _leave(block: Any, error: BaseException | None) -> None:
 
 
 async def _next(
-    batches: AsyncIterator[list[aio.ConsumerMessage]], end: list[aio.ConsumerMessage]
-) -> list[aio.ConsumerMessage]:
+    batches: AsyncIterator[list[aio.ConsumerMessage[Any]]], end: list[aio.ConsumerMessage[Any]]
+) -> list[aio.ConsumerMessage[Any]]:
     return await anext(batches, end)
 
 
-def _blocking_message(message: aio.ConsumerMessage, loop: BackgroundLoop) -> ConsumerMessage:
+def _blocking_message(message: aio.ConsumerMessage[Any], loop: BackgroundLoop) -> ConsumerMessage:
     fields = {name: getattr(message, name) for name in ReceivedMessage.__struct_fields__}
     return ConsumerMessage(**fields, _message=message, _loop=loop)

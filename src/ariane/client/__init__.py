@@ -25,6 +25,7 @@ from ariane.client.hooks import ConsumeFinished, ConsumeStarted, LocalState, Sen
 from ariane.client.idempotent import Idempotent
 from ariane.client.listener_invoker import ReconsumeLater
 from ariane.client.lite_pull_consumer import LitePullConsumer
+from ariane.client.payload_messages import PayloadMessage
 from ariane.client.producer import Producer
 from ariane.client.pull_consumer import PullConsumer
 from ariane.client.push_consumer import PushConsumer
@@ -46,6 +47,7 @@ __all__ = [
     "Idempotent",
     "LitePullConsumer",
     "LocalState",
+    "PayloadMessage",
     "Producer",
     "ProducerSettings",
     "PullConsumer",

@@ -18,6 +18,7 @@ from ariane.client.fetcher import FetchContext
 from ariane.client.hooks import ConsumeReturn
 from ariane.client.listener_invoker import ListenerInvoker
 from ariane.client.offset_store import OffsetStore
+from ariane.client.payload_messages import with_payload
 from ariane.client.process_queue import LOCK_TRUSTED_S, ProcessQueue
 from ariane.client.rebalancer import Rebalancer
 from ariane.client.settings import ConsumerSettings
@@ -116,7 +117,8 @@ class AdminRequestHandler:
         """Call the listener once with the record in `body`, whether or not it was consumed before."""
         stored = record.decode(body)
         queue = MessageQueue(stored.topic, request.broker_name or "", stored.queue_id)
-        message = to_received_message(stored, stored.property_map(), queue)
+        received = to_received_message(stored, stored.property_map(), queue)
+        message = with_payload(received, self._context.options.payload)
         if is_unreadable(message):
             raise ReplyError(
                 ResponseCode.SYSTEM_ERROR, f"the body of {message.message_id} cannot be read: {message.body_error}"

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from types import TracebackType
-from typing import Literal
+from typing import Generic, Literal, TypeVar, overload
 
 from ariane.client import validation
 from ariane.client.assignment_strategy import AssignmentStrategy, average
@@ -31,11 +31,14 @@ from ariane.client.subscriptions import Sql
 from ariane.client.telemetry import NO_TELEMETRY, ClientTelemetry
 from ariane.client.validation import StartPosition
 from ariane.errors import ConfigError
+from ariane.payloads import PayloadCodec
+
+P = TypeVar("P")
 
 BATCH = 32  # messages, as many as a broker returns per pull by default
 
 
-class Consumer(SeekableMember):
+class Consumer(SeekableMember, Generic[P]):
     """A member of a consumer group whose messages are iterated over.
 
     Several tasks may iterate over one consumer; each message goes to one of them. Tasks share nothing else: each has its own
@@ -67,6 +70,8 @@ class Consumer(SeekableMember):
         trace: True or `TraceSettings` to record when and with what result each message was consumed.
         hooks: Functions that receive `ConsumeStarted` before a message is delivered, and `ConsumeFinished` when it is settled.
         telemetry: Opens a span around each iteration of a loop, current in its task: `ariane.otel.OpenTelemetry`.
+        payload: Codec of the bodies, such as `ariane.payloads.Json(Order)`: `message.payload` is then an `Order`. A message
+            whose body it cannot decode is logged and becomes a dead letter. None: `message.payload` is the body.
 
     Raises:
         ConfigError: an argument cannot be used; raised before anything is connected.
@@ -76,6 +81,44 @@ class Consumer(SeekableMember):
             async for message in consumer:
                 await message.ack()
     """
+
+    @overload
+    def __init__(
+        self: Consumer[bytes],
+        namesrv: str | Sequence[str] | ClientInstance,
+        group: str,
+        subscriptions: Mapping[str, str | Sql] | None = ...,
+        *,
+        ack: Literal["auto", "manual"] = ...,
+        start: StartPosition = ...,
+        orderly: bool = ...,
+        strategy: AssignmentStrategy = ...,
+        settings: ConsumerSettings | None = ...,
+        client: ClientSettings | None = ...,
+        trace: TraceSettings | bool = ...,
+        hooks: Sequence[ConsumeHook] = ...,
+        telemetry: ClientTelemetry = ...,
+        payload: None = ...,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        namesrv: str | Sequence[str] | ClientInstance,
+        group: str,
+        subscriptions: Mapping[str, str | Sql] | None = ...,
+        *,
+        ack: Literal["auto", "manual"] = ...,
+        start: StartPosition = ...,
+        orderly: bool = ...,
+        strategy: AssignmentStrategy = ...,
+        settings: ConsumerSettings | None = ...,
+        client: ClientSettings | None = ...,
+        trace: TraceSettings | bool = ...,
+        hooks: Sequence[ConsumeHook] = ...,
+        telemetry: ClientTelemetry = ...,
+        payload: PayloadCodec[P],
+    ) -> None: ...
 
     def __init__(
         self,
@@ -92,6 +135,7 @@ class Consumer(SeekableMember):
         trace: TraceSettings | bool = False,
         hooks: Sequence[ConsumeHook] = (),
         telemetry: ClientTelemetry = NO_TELEMETRY,
+        payload: PayloadCodec[P] | None = None,
     ) -> None:
         super().__init__(
             namesrv,
@@ -105,6 +149,7 @@ class Consumer(SeekableMember):
             trace=trace,
             hooks=hooks,
             telemetry=telemetry,
+            payload=payload,
         )
         if ack not in ("auto", "manual"):
             raise ConfigError("ack", ack, "expected 'auto' or 'manual'")
@@ -122,7 +167,7 @@ class Consumer(SeekableMember):
             delivery.stop(gives_up=not isinstance(error, Exception))
         await super().__aexit__(kind, error, trace)
 
-    def __aiter__(self) -> AsyncIterator[ConsumerMessage]:
+    def __aiter__(self) -> AsyncIterator[ConsumerMessage[P]]:
         """Start a loop over messages.
 
         Raises:
@@ -133,7 +178,7 @@ class Consumer(SeekableMember):
 
     def batches(
         self, max_messages: int = BATCH, *, timeout: float | timedelta = 0
-    ) -> AsyncIterator[list[ConsumerMessage]]:
+    ) -> AsyncIterator[list[ConsumerMessage[P]]]:
         """Start a loop over lists of messages, which may come from several queues. With `ack="auto"` a list is acknowledged when
         the loop asks for the next one. An orderly consumer puts one message of each queue into a list.
 
@@ -168,7 +213,7 @@ class Consumer(SeekableMember):
         self._delivery = IteratorDelivery(services, lambda queue: queue in self._paused)
         return self._delivery
 
-    def _new_loop(self, count: int, linger_s: float) -> ConsumerLoop:
+    def _new_loop(self, count: int, linger_s: float) -> ConsumerLoop[P]:
         delivery = self._delivering()
         self._check_assigned("iterating")
         acknowledge = self._is_auto
@@ -183,7 +228,7 @@ class Consumer(SeekableMember):
         return self._delivery
 
 
-class ConsumerLoop:
+class ConsumerLoop(Generic[P]):
     """One `async for` over a consumer: its current messages, and the span around them."""
 
     def __init__(
@@ -203,10 +248,10 @@ class ConsumerLoop:
         self._linger_s = linger_s  # seconds to wait for more messages after the first one
         self._acknowledges = acknowledge  # whether the next iteration acknowledges the current messages
         self._loop = asyncio.get_running_loop()  # `__del__` may run in any thread
-        self._current: list[ConsumerMessage] = []  # those of the current iteration
+        self._current: list[ConsumerMessage[P]] = []  # those of the current iteration
         self._span: AbstractContextManager[None] | None = None  # open during an iteration
 
-    async def next(self) -> list[ConsumerMessage]:
+    async def next(self) -> list[ConsumerMessage[P]]:
         """Acknowledge the current messages if this loop does that, and return the next ones.
 
         Raises:
@@ -239,21 +284,21 @@ class ConsumerLoop:
             self._loop.call_soon_threadsafe(self._delivery.abandon, self._current)
 
 
-class _Messages(AsyncIterator[ConsumerMessage]):
+class _Messages(AsyncIterator[ConsumerMessage[P]]):
     """A loop over single messages."""
 
-    def __init__(self, loop: ConsumerLoop) -> None:
+    def __init__(self, loop: ConsumerLoop[P]) -> None:
         self._loop = loop
 
-    async def __anext__(self) -> ConsumerMessage:
+    async def __anext__(self) -> ConsumerMessage[P]:
         return (await self._loop.next())[0]
 
 
-class _Batches(AsyncIterator[list[ConsumerMessage]]):
+class _Batches(AsyncIterator[list[ConsumerMessage[P]]]):
     """A loop over lists of messages."""
 
-    def __init__(self, loop: ConsumerLoop) -> None:
+    def __init__(self, loop: ConsumerLoop[P]) -> None:
         self._loop = loop
 
-    async def __anext__(self) -> list[ConsumerMessage]:
+    async def __anext__(self) -> list[ConsumerMessage[P]]:
         return list(await self._loop.next())

@@ -9,7 +9,9 @@ received ─┬─ ack()      consumed
 from __future__ import annotations
 
 from enum import Enum
-from typing import Protocol
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
 
 from ariane.client import validation
 from ariane.client.consume_events import Consumption
@@ -17,6 +19,8 @@ from ariane.client.process_queue import ProcessQueue
 from ariane.client.send_back import DEAD_LETTER
 from ariane.errors import ConfigError
 from ariane.model.message import ReceivedMessage
+
+P = TypeVar("P")
 
 DELAY_LEVEL_MAX = 18  # of Java's brokers; one with fewer levels takes its highest
 
@@ -57,7 +61,7 @@ class Receipt:
         return "pending" if self.settlement is None else self.settlement.value
 
 
-class ConsumerMessage(ReceivedMessage, frozen=True, kw_only=True):
+class ConsumerMessage(ReceivedMessage, Generic[P], frozen=True, kw_only=True):
     """A message that a `Consumer` yields.
 
     The first of `ack`, `retry` and `reject` counts. Later calls, and calls after the queue was revoked, after the message timed
@@ -73,6 +77,8 @@ class ConsumerMessage(ReceivedMessage, frozen=True, kw_only=True):
                 await message.ack()
     """
 
+    payload: P
+    """The body, decoded by the consumer's codec (`payload=`); without one, the body."""
     _receipt: Receipt
 
     @property
@@ -113,28 +119,8 @@ class ConsumerMessage(ReceivedMessage, frozen=True, kw_only=True):
         await self._receipt.settler.settle(self._receipt, settlement, delay_level)
 
 
-def consumer_message(receipt: Receipt) -> ConsumerMessage:
+def consumer_message(receipt: Receipt) -> ConsumerMessage[Any]:
     """Return the message of a receipt as the application gets it."""
-    message = receipt.message
-    return ConsumerMessage(
-        topic=message.topic,
-        body=message.body,
-        properties=message.properties,
-        queue=message.queue,
-        queue_offset=message.queue_offset,
-        commit_log_offset=message.commit_log_offset,
-        message_id=message.message_id,
-        offset_message_id=message.offset_message_id,
-        born_ms=message.born_ms,
-        born_host=message.born_host,
-        store_ms=message.store_ms,
-        store_host=message.store_host,
-        reconsume_times=message.reconsume_times,
-        flag=message.flag,
-        sys_flag=message.sys_flag,
-        stored_size=message.stored_size,
-        body_error=message.body_error,
-        body_crc=message.body_crc,
-        prepared_offset=message.prepared_offset,
-        _receipt=receipt,
-    )
+    fields = msgspec.structs.asdict(receipt.message)
+    fields.setdefault("payload", receipt.message.body)
+    return ConsumerMessage(**fields, _receipt=receipt)

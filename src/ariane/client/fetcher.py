@@ -20,6 +20,7 @@ from ariane.client.client_instance import ClientInstance
 from ariane.client.delivery import DeliveryStrategy
 from ariane.client.group_options import GroupOptions
 from ariane.client.offset_store import OffsetStore
+from ariane.client.payload_messages import with_payload
 from ariane.client.process_queue import ProcessQueue
 from ariane.client.rates import ConsumeRates
 from ariane.errors import ArianeError, ConnectionLost, ReplyError
@@ -208,7 +209,10 @@ async def pull(process_queue: ProcessQueue, context: FetchContext) -> PullResult
     )
     if response.code not in PULL_CODES:
         raise ReplyError(response.code, response.remark, address.addr)
-    return parse_pull_result(response, queue, subscription.tags_set)
+    result = parse_pull_result(response, queue, subscription.tags_set)
+    if options.payload is None:
+        return result
+    return result._replace(messages=[with_payload(message, options.payload) for message in result.messages])
 
 
 async def require_sql_support(addr: str, instance: ClientInstance) -> None:

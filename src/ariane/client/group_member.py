@@ -9,6 +9,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
+from typing import Any
 
 from ariane.client import validation
 from ariane.client.assignment_strategy import AssignmentStrategy
@@ -32,6 +33,7 @@ from ariane.errors import ConfigError
 from ariane.filter import tags
 from ariane.model.message import MessageQueue
 from ariane.model.topic import retry_topic
+from ariane.payloads import PayloadCodec
 from ariane.protocol.requests.callbacks import ConsumeStatus
 from ariane.protocol.requests.clients import SubscriptionData
 from ariane.protocol.requests.messaging import SUBSCRIPTION
@@ -58,6 +60,7 @@ class GroupMember(ConsumingClient):
         trace: TraceSettings | bool,
         hooks: Sequence[ConsumeHook],
         telemetry: ClientTelemetry,
+        payload: PayloadCodec[Any] | None = None,
         is_polled: bool = False,
         pull_flags: int = 0,
     ) -> None:
@@ -80,6 +83,7 @@ class GroupMember(ConsumingClient):
             assignment=assignment,
             strategy=validation.callback("strategy", strategy, "client_id", "members", "queues"),
             is_orderly=validation.of_kind("orderly", orderly, bool),
+            payload=validation.codec(payload),
             is_polled=is_polled,
             # With assigned queues the request carries the expression: no heartbeat has announced it.
             pull_flags=pull_flags | (SUBSCRIPTION if assignment is Assignment.MANUAL else 0),

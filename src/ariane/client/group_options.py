@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum
+from typing import Any
 
 import msgspec
 
 from ariane.client.assignment_strategy import AssignmentStrategy, average
 from ariane.client.settings import ConsumerSettings
 from ariane.client.validation import StartOffset
+from ariane.payloads import PayloadCodec
 from ariane.protocol.requests.clients import ConsumerData, SubscriptionData
 
 # What heartbeats call the start positions.
@@ -42,6 +44,8 @@ class GroupOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Rule by which the members share queues (`Assignment.SHARED`)."""
     is_orderly: bool = False
     """Whether each queue is consumed in order, under the broker's lock where members share queues."""
+    payload: PayloadCodec[Any] | None = None
+    """Decodes bodies before they are delivered; None: bodies are delivered as they are."""
     is_polled: bool = False
     """Whether the application polls (lite pull) instead of being called by the client (push)."""
     pull_flags: int = 0

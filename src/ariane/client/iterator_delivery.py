@@ -127,7 +127,7 @@ class IteratorDelivery:
 
     # --- receive ---
 
-    async def receive(self, count: int, linger_s: float) -> list[ConsumerMessage]:
+    async def receive(self, count: int, linger_s: float) -> list[ConsumerMessage[Any]]:
         """Return the next messages: as soon as there are `count`, or `linger_s` seconds after the first one.
 
         Returns:
@@ -245,7 +245,7 @@ class IteratorDelivery:
             self._services.rates.record_consume(receipt.process_queue.queue.topic, 1, took_s, ok=is_ok)
             await self._services.events.finish(receipt.consumption, OUTCOMES[settlement])
 
-    def abandon(self, messages: Iterable[ConsumerMessage]) -> None:
+    def abandon(self, messages: Iterable[ConsumerMessage[Any]]) -> None:
         """Settle messages of a loop that ended without asking for its next message: only that acknowledges them."""
         settlement = Settlement.LEFT if self._gives_up else Settlement.RETRIED
         for message in messages:

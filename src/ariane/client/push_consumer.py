@@ -12,7 +12,8 @@ skipped.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar, overload
 
 from ariane.client import validation
 from ariane.client.assignment_strategy import AssignmentStrategy, average
@@ -23,10 +24,15 @@ from ariane.client.group_member import GroupMember
 from ariane.client.hooks import ConsumeHook
 from ariane.client.listener_invoker import Listener, ListenerInvoker
 from ariane.client.orderly_delivery import OrderlyDelivery
+from ariane.client.payload_messages import PayloadMessage
 from ariane.client.settings import ClientSettings, ConsumerSettings, TraceSettings
 from ariane.client.subscriptions import Sql
 from ariane.client.telemetry import NO_TELEMETRY, ClientTelemetry
 from ariane.client.validation import StartPosition
+from ariane.payloads import PayloadCodec
+
+P = TypeVar("P")
+PayloadListener = Callable[[list[PayloadMessage[P]]], Awaitable[None] | None]
 
 
 class PushConsumer(GroupMember):
@@ -51,6 +57,8 @@ class PushConsumer(GroupMember):
         trace: True or `TraceSettings` to record when and with what result each message was consumed.
         hooks: Functions that receive `ConsumeStarted` and `ConsumeFinished` events.
         telemetry: Opens a span around each call of the listener: `ariane.otel.OpenTelemetry`.
+        payload: Codec of the bodies, such as `ariane.payloads.Json(Order)`: the listener receives each message with
+            `payload`, an `Order`. A message whose body it cannot decode is logged and becomes a dead letter.
 
     Raises:
         ConfigError: an argument cannot be used; raised before anything is connected.
@@ -60,12 +68,50 @@ class PushConsumer(GroupMember):
             await stopped.wait()
     """
 
+    @overload
     def __init__(
         self,
         namesrv: str | Sequence[str] | ClientInstance,
         group: str,
         subscriptions: Mapping[str, str | Sql],
         listener: Listener,
+        *,
+        start: StartPosition = ...,
+        orderly: bool = ...,
+        strategy: AssignmentStrategy = ...,
+        settings: ConsumerSettings | None = ...,
+        client: ClientSettings | None = ...,
+        trace: TraceSettings | bool = ...,
+        hooks: Sequence[ConsumeHook] = ...,
+        telemetry: ClientTelemetry = ...,
+        payload: None = ...,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        namesrv: str | Sequence[str] | ClientInstance,
+        group: str,
+        subscriptions: Mapping[str, str | Sql],
+        listener: PayloadListener[P],
+        *,
+        start: StartPosition = ...,
+        orderly: bool = ...,
+        strategy: AssignmentStrategy = ...,
+        settings: ConsumerSettings | None = ...,
+        client: ClientSettings | None = ...,
+        trace: TraceSettings | bool = ...,
+        hooks: Sequence[ConsumeHook] = ...,
+        telemetry: ClientTelemetry = ...,
+        payload: PayloadCodec[P],
+    ) -> None: ...
+
+    def __init__(
+        self,
+        namesrv: str | Sequence[str] | ClientInstance,
+        group: str,
+        subscriptions: Mapping[str, str | Sql],
+        listener: Listener | PayloadListener[P],
         *,
         start: StartPosition = "last",
         orderly: bool = False,
@@ -75,6 +121,7 @@ class PushConsumer(GroupMember):
         trace: TraceSettings | bool = False,
         hooks: Sequence[ConsumeHook] = (),
         telemetry: ClientTelemetry = NO_TELEMETRY,
+        payload: PayloadCodec[P] | None = None,
     ) -> None:
         # None would mean assigned queues, which have no listener.
         topics = validation.subscriptions(subscriptions)
@@ -90,6 +137,7 @@ class PushConsumer(GroupMember):
             trace=trace,
             hooks=hooks,
             telemetry=telemetry,
+            payload=payload,
         )
         self._listener: Listener = validation.callback("listener", listener, "messages")
 

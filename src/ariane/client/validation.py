@@ -177,6 +177,18 @@ def callbacks(key: str, values: Iterable[Any], *arguments: str) -> tuple[Any, ..
     return tuple(callback(key, value, *arguments) for value in values)
 
 
+def codec(value: Any) -> Any:
+    """Return a payload codec, or None."""
+    if value is not None and not (
+        callable(getattr(value, "encode", None)) and callable(getattr(value, "decode", None))
+    ):
+        fix = "expected an object with encode(value) and decode(body), such as ariane.payloads.Json(Order)"
+        raise ConfigError("payload", value, fix)
+    if isinstance(value, type):
+        raise ConfigError("payload", value, f"this is a class: give an instance, such as Json({value.__name__})")
+    return value
+
+
 def of_kind(key: str, value: Any, kind: type[Value]) -> Value:
     """Return a value that must be an instance of `kind`."""
     if not isinstance(value, kind):

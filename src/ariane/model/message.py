@@ -188,7 +188,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True):
     stored_size: int
     """Size of the stored record in bytes."""
     body_error: str = ""
-    """Why the body could not be decompressed; empty if it could."""
+    """Why the body could not be decompressed, or its payload not decoded; otherwise empty."""
     body_crc: int = 0
     """CRC-32 of the body as it is stored, in 31 bits."""
     prepared_offset: int = 0

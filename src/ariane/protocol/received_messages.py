@@ -71,8 +71,8 @@ def expand_body(body: bytes, sys_flag: int) -> tuple[bytes, int, str]:
 
 
 def is_unreadable(message: ReceivedMessage) -> bool:
-    """Return True if the body is still compressed because it could not be expanded."""
-    return bool(message.sys_flag & names.COMPRESSED)
+    """Return True if the body could not be expanded (it is still compressed) or its payload not decoded."""
+    return bool(message.body_error)
 
 
 # Every message of a broker carries the same few addresses, and formatting one costs more than the look-up.

@@ -1,0 +1,49 @@
+"""Received messages with decoded payloads."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from ariane.model.message import ReceivedMessage
+from ariane.payloads import PayloadCodec
+from ariane.protocol.received_messages import is_unreadable
+
+log = logging.getLogger("ariane.client")
+
+REASON_MAX = 200  # characters of a codec's error: validators quote whole bodies
+
+P = TypeVar("P")
+
+
+class PayloadMessage(ReceivedMessage, Generic[P], frozen=True, kw_only=True):
+    """A message that a listener receives from a `PushConsumer` with a codec (`payload=`)."""
+
+    payload: P
+    """The body, decoded."""
+
+
+def with_payload(message: ReceivedMessage, codec: PayloadCodec[Any] | None) -> ReceivedMessage:
+    """Return the message with its payload decoded; without a codec, the message.
+
+    If the body cannot be decoded, the message is returned with `body_error`, which makes it a dead letter.
+    """
+    if codec is None or is_unreadable(message):
+        return message
+    try:
+        payload = codec.decode(message.body)
+    except Exception as error:  # noqa: BLE001 - a codec of the application may raise anything
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:REASON_MAX]}"
+        log.error(
+            "Cannot decode the payload of message %s (keys %s) at offset %d of %s, attempt %d: %s",
+            message.message_id,
+            " ".join(message.keys) or "-",
+            message.queue_offset,
+            message.queue,
+            message.reconsume_times + 1,
+            reason,
+        )
+        return msgspec.structs.replace(message, body_error=f"the payload cannot be decoded: {reason}")
+    return PayloadMessage(**msgspec.structs.asdict(message), payload=payload)
