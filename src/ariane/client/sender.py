@@ -40,6 +40,8 @@ class MessageSender:
         self._instance = instance  # routes, connections, clock
         self._group = group  # producer group in the requests
         self.settings = settings  # time limit, retries, template of new topics
+        # A setting is a descriptor, which takes longer to read.
+        self._timeout_s, self._attempts_max = settings.send_timeout, 1 + settings.retries
         self._hooks = hooks  # called after each attempt that got a response
         # Back-pressure: further sends wait.
         self._in_flight = InFlightBound(settings.in_flight_max, settings.in_flight_bytes_max)
@@ -76,10 +78,9 @@ class MessageSender:
         if not self._in_flight.try_take(size):
             await self._in_flight.take(size)
         try:
-            deadline = self._instance.clock.monotonic() + self.settings.send_timeout
             if queue is not None:
-                return await self._attempt(message, queue, self.settings.send_timeout * 1000)
-            return await self._attempts(message, deadline)
+                return await self._attempt(message, queue, self._timeout_s * 1000)
+            return await self._attempts(message, self._instance.clock.monotonic() + self._timeout_s)
         finally:
             self._in_flight.release(size)
 
@@ -102,19 +103,20 @@ class MessageSender:
         connection.one_way(message.code, header, message.body)
 
     async def _attempts(self, message: PreparedMessage, deadline: float) -> SendResult:
-        queues = await self.publish_queues(message.topic)
+        queues = self._instance.routes.cached_publish_queues(message.topic) or await self.publish_queues(message.topic)
         avoid: str | None = None
         last_error: Exception | None = None
         # A result whose flush or replication was late (retry_not_stored): returned unless a further attempt does better.
         late_result: SendResult | None = None
-        for _ in range(1 + self.settings.retries):
+        attempt = self._attempt if self._latencies is None else self._timed_attempt
+        for _ in range(self._attempts_max):
             remaining_ms = (deadline - self._instance.clock.monotonic()) * 1000
             if remaining_ms <= 0:
                 break
             queue = self._select_queue(queues, avoid)
             avoid = queue.broker
             try:
-                stored = await self._timed_attempt(message, queue, remaining_ms)
+                stored = await attempt(message, queue, remaining_ms)
             except (ConnectionLost, RequestTimeout, ReplyError) as error:
                 if not send_codec.can_retry_elsewhere(error):
                     if late_result is not None:
@@ -136,8 +138,7 @@ class MessageSender:
         return self._latencies.select(queues, turn)
 
     async def _timed_attempt(self, message: PreparedMessage, queue: MessageQueue, timeout_ms: float) -> SendResult:
-        if self._latencies is None:
-            return await self._attempt(message, queue, timeout_ms)
+        assert self._latencies is not None
         started = self._instance.clock.monotonic()
         has_failed = True
         try:
@@ -154,7 +155,9 @@ class MessageSender:
     async def _attempt(self, message: PreparedMessage, queue: MessageQueue, timeout_ms: float) -> SendResult:
         addr = self._address(queue)
         clock = self._instance.clock
-        connection = await self._connection(addr, timeout_ms)
+        connection = self._connections.get(addr)
+        if connection is None or not connection.is_open:
+            connection = await self._connect(addr, timeout_ms)
         header = send_codec.request_fields(message, self._group, queue.queue_id, clock.now_ms(), self.settings)
         if not self._hooks:
             return send_codec.parse_result(
@@ -188,19 +191,17 @@ class MessageSender:
             raise refusal
         return stored
 
-    async def _connection(self, addr: str, timeout_ms: float) -> Connection:
-        """Return the connection to `addr`, opened within `timeout_ms`.
+    async def _connect(self, addr: str, timeout_ms: float) -> Connection:
+        """Open the connection to `addr` within `timeout_ms`.
 
         `in_flight_max` bounds unwritten requests, not the connection's buffer: a broker that does not read is detected at
         the deadline.
         """
-        connection = self._connections.get(addr)
-        if connection is None or not connection.is_open:
-            try:
-                async with asyncio.timeout(timeout_ms / 1000):
-                    connection = self._connections[addr] = await self._instance.peers.connect(addr)
-            except TimeoutError:
-                raise RequestTimeout(addr, timeout_ms) from None
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                connection = self._connections[addr] = await self._instance.peers.connect(addr)
+        except TimeoutError:
+            raise RequestTimeout(addr, timeout_ms) from None
         return connection
 
     def _address(self, queue: MessageQueue) -> str:

@@ -10,7 +10,7 @@ They are descriptors of a dataclass, which type checkers know: a constructor acc
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Generic, TypeVar, cast
+from typing import Generic, TypeVar
 
 from ariane.client import validation
 
@@ -33,7 +33,7 @@ class _Ranged(Generic[Stored]):
         # Read from the class it is the default, as dataclasses expect.
         if settings is None:
             return self.default
-        return cast(Stored, settings.__dict__[self.name])
+        return settings.__dict__[self.name]  # type: ignore[no-any-return]
 
 
 class Seconds(_Ranged[float]):

@@ -78,6 +78,8 @@ class TraceDispatcher:
         """Number of keys dropped because one trace message had too many; records cannot be found by them."""
         self._send = send  # the producer's send: traces use its connections and routes
         self._settings = settings  # topic, limits, and what to do when the queue is full
+        # Limits that every record is compared with; a setting is a descriptor, which takes longer to read.
+        self._queue_max, self._body_max, self._keys_max = settings.queue_max, settings.body_max, settings.keys_max
         self._clock = clock  # tests replace it
         # Records that wait in a file; None unless `when_full` is "spill".
         self._overflow: TraceSpill | None = None
@@ -172,7 +174,7 @@ class TraceDispatcher:
         Returns:
             None, or an awaitable that waits for room if the queue is full and `when_full` is "block".
         """
-        room = self._settings.queue_max - len(self._entries)
+        room = self._queue_max - len(self._entries)
         for event in events[:room]:
             self._put(event)
         if len(events) <= room:
@@ -198,7 +200,7 @@ class TraceDispatcher:
 
     async def _put_when_room(self, events: Sequence[TraceEvent]) -> None:
         for number, event in enumerate(events):
-            while len(self._entries) >= self._settings.queue_max and not self._is_closing:
+            while len(self._entries) >= self._queue_max and not self._is_closing:
                 self._room.clear()
                 await self._room.wait()
             if self._is_closing:
@@ -208,10 +210,11 @@ class TraceDispatcher:
 
     def _put(self, event: TraceEvent) -> None:
         entry = to_entry(event, self._clock.monotonic())
+        if not self._entries:
+            self._on_pending()
         self._entries.append(entry)
         self._bytes += len(entry.text)
         self._key_bytes += entry.key_bytes
-        self._on_pending()
         if self._is_batch_full():
             self._due.set()
 
@@ -220,7 +223,7 @@ class TraceDispatcher:
         self._arrived.set()
 
     def _is_batch_full(self) -> bool:
-        return self._bytes >= self._settings.body_max or self._key_bytes >= self._settings.keys_max
+        return self._bytes >= self._body_max or self._key_bytes >= self._keys_max
 
     def _drop(self, count: int) -> None:
         self.dropped += count
@@ -241,7 +244,7 @@ class TraceDispatcher:
                 self._empty.set()
 
     async def _send_pending(self) -> None:
-        batch = next_batch(self._entries, self._settings.body_max, self._settings.keys_max)
+        batch = next_batch(self._entries, self._body_max, self._keys_max)
         # Records stay in the queue until the send has ended, so that closing can count the ones that were not sent.
         outcome = await self._send_batch(batch)
         taken = [self._entries.popleft() for _ in range(min(batch.records, len(self._entries)))]
@@ -264,7 +267,7 @@ class TraceDispatcher:
             return
         if not entries:
             return
-        batch = next_batch(entries, self._settings.body_max, self._settings.keys_max)
+        batch = next_batch(entries, self._body_max, self._keys_max)
         outcome = await self._send_batch(batch)
         if outcome is Outcome.REFUSED:
             self._fail(batch.records)

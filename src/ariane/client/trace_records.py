@@ -8,12 +8,12 @@ message may or may not be stored.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ariane.client import send_codec
 from ariane.client.hooks import ConsumeFinished, ConsumeReturn, ConsumeStarted, LocalState, SendEvent, TransactionEnd
-from ariane.client.send_codec import PreparedMessage
+from ariane.client.send_codec import PreparedMessage, SendResult
 from ariane.model import message as names
 from ariane.model.message import Message, ReceivedMessage
 from ariane.model.trace_event import (
@@ -42,9 +42,7 @@ def events_of_send(event: SendEvent, trace_topic: str) -> list[TraceEvent]:
     prepared, result = event.prepared, event.result
     if prepared.topic.startswith(trace_topic) or (result is not None and not result.trace_on):
         return []
-    offset_ids = result.offset_message_id.split(",") if result is not None else []
-    if len(offset_ids) != len(prepared.messages):
-        offset_ids = [""] * len(prepared.messages)
+    offset_ids = _offset_ids(result, len(prepared.messages))
     is_stored = result is not None and result.status is send_codec.SendStatus.SEND_OK
     return [
         PublishEvent(
@@ -64,6 +62,14 @@ def events_of_send(event: SendEvent, trace_topic: str) -> list[TraceEvent]:
         )
         for message, message_id, offset_id in zip(prepared.messages, prepared.ids, offset_ids, strict=True)
     ]
+
+
+def _offset_ids(result: SendResult | None, messages: int) -> list[str]:
+    """Return the ids that the broker gave the messages of a request; empty texts without a result."""
+    if result is not None and messages == 1:
+        return [result.offset_message_id]
+    offset_ids = result.offset_message_id.split(",") if result is not None else []
+    return offset_ids if len(offset_ids) == messages else [""] * messages
 
 
 def _type(prepared: PreparedMessage, message: Message) -> MessageType:
@@ -152,7 +158,7 @@ class TraceBatch(NamedTuple):
 def to_entry(event: TraceEvent, now: float) -> TraceEntry:
     """Encode a record that is queued at monotonic time `now`."""
     keys = trace_text.keys(event)
-    return TraceEntry(trace_text.encode(event).encode(), keys, sum(len(key.encode()) + 1 for key in keys), now)
+    return TraceEntry(trace_text.encode(event).encode(), keys, _size(keys), now)
 
 
 def next_batch(entries: Iterable[TraceEntry], body_max: int, keys_max: int) -> TraceBatch:
@@ -165,16 +171,25 @@ def next_batch(entries: Iterable[TraceEntry], body_max: int, keys_max: int) -> T
     keys: dict[str, None] = {}
     for entry in entries:
         new = [key for key in dict.fromkeys(entry.keys) if key not in keys]
-        new_bytes = sum(len(key.encode()) + 1 for key in new)
+        new_bytes = entry.key_bytes if len(new) == len(entry.keys) else _size(new)
         if texts and (body_bytes + len(entry.text) > body_max or key_bytes + new_bytes > keys_max):
             break
         texts.append(entry.text)
         body_bytes += len(entry.text)
+        if key_bytes + new_bytes <= keys_max:
+            keys.update(dict.fromkeys(new))
+            key_bytes += new_bytes
+            continue
         for key in new:
-            size = len(key.encode()) + 1
+            size = _size([key])
             if key_bytes + size > keys_max:
                 dropped_keys += 1
                 continue
             keys[key] = None
             key_bytes += size
     return TraceBatch(len(texts), b"".join(texts), tuple(keys), dropped_keys)
+
+
+def _size(keys: Sequence[str]) -> int:
+    """Return the bytes that keys take in a message, with the separator after each."""
+    return len(" ".join(keys).encode()) + 1 if keys else 0
