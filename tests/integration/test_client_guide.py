@@ -37,6 +37,7 @@ LAST_LINES = {
     "print(steps)": re.escape("[b'created', b'paid', b'shipped']"),
     "producer.transaction(": "COMMIT",
     "print(attempts)": re.escape("[0, 1]"),
+    "print(booked": re.escape("['ORDER-19'] 1"),
     "print(reply.body)": re.escape("b'PING'"),
     "print(producer.trace.sent": "1 0",
 }
@@ -58,7 +59,9 @@ def test_the_first_example_runs_as_a_program(page: str, ariane_cluster: LocalClu
     assert [line for line in done.stderr.splitlines() if "cannot read topic orders yet" not in line] == []
 
 
-def test_the_other_examples_run_in_order(ariane_cluster: LocalCluster):
+def test_the_other_examples_run_in_order(ariane_cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)  # for the files of the examples
+
     async def run_all() -> None:
         names: dict[str, Any] = {"__name__": "__main__"}
         for block in BLOCKS[1:]:

@@ -1,34 +1,43 @@
-"""Idempotent delivers a row until it was consumed once, and never skips an unconsumed one."""
+"""Idempotent delivers a message until it was consumed once, and never skips an unconsumed one."""
 
 from __future__ import annotations
 
 import asyncio
-import random
+import logging
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from client_script import invoker
 
-from ariane.client import idempotent
+from ariane.client.consumed_store import ConsumedKey, MemoryStore
+from ariane.client.group_options import Assignment, GroupOptions
 from ariane.client.hooks import ConsumeReturn
-from ariane.client.idempotent import BLOCK, ConsumedRows, Idempotent
-from ariane.client.listener_invoker import ListenerInvoker
-from ariane.errors import ConfigError
+from ariane.client.idempotent import NAME_MAX, Idempotent
+from ariane.client.listener_invoker import ListenerInvoker, ReconsumeLater
+from ariane.client.sqlite_store import SqliteStore
+from ariane.errors import ClientClosed, ConfigError
 from ariane.model import dedup
 from ariane.model.dedup import Row
 from ariane.model.message import MessageQueue, ReceivedMessage
+from ariane.testing.clock import FakeClock
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 
 
-def message(row: Row | None, body: bytes = b"") -> ReceivedMessage:
+def message(row: Row | None = None, *, unique_id: str = "", topic: str = "T", body: bytes = b"") -> ReceivedMessage:
+    properties = {} if row is None else {dedup.DEDUP: dedup.text(row)}
+    if unique_id:
+        properties["UNIQ_KEY"] = unique_id
     return ReceivedMessage(
-        topic="T", body=body, properties={} if row is None else {dedup.DEDUP: dedup.text(row)}, queue=QUEUE,
-        queue_offset=0, commit_log_offset=0, message_id="", offset_message_id="", born_ms=0, born_host="", store_ms=0,
+        topic=topic, body=body, properties=properties, queue=QUEUE,
+        queue_offset=0, commit_log_offset=0, message_id=unique_id, offset_message_id="", born_ms=0, born_host="", store_ms=0,
         store_host="", reconsume_times=0, flag=0, sys_flag=0, stored_size=0,
     )  # fmt: skip
 
@@ -80,7 +89,7 @@ def test_copies_are_skipped_in_the_same_call_and_in_later_ones() -> None:
         await once(rows(0, 1, 1, 0, 2))
         await once(rows(1, 3))
         await once(rows(0, 1))
-        await once([message(None), message(None), *rows(0, batch=1)])
+        await once([message(), message(), *rows(0, batch=1)])
         assert listener.given == [0, 1, 2, 3, -1, -1, 0]
         assert once.skipped == 5
 
@@ -160,7 +169,7 @@ def test_rows_of_a_timed_out_thread_are_blocked_until_it_has_ended(fails: bool, 
         listener.errors.append(ValueError("late"))
 
     async def work() -> None:
-        async with Idempotent(listener, tmp_path / "seen") as once:
+        async with Idempotent(listener, store=SqliteStore(tmp_path / "seen")) as once:
             listening = listening_to(once)
             try:
                 assert (await listening.invoke_once(QUEUE, rows(0, 1))).status is ConsumeReturn.TIME_OUT
@@ -179,9 +188,17 @@ def test_rows_of_a_timed_out_thread_are_blocked_until_it_has_ended(fails: bool, 
     assert len(listener.threads) == (3 if fails else 1)
     if not fails:
         assert listener.at_once_max == 1
-    seen = ConsumedRows()
-    assert all(seen.read(line) for line in (tmp_path / "seen").read_text().splitlines())
-    assert all(Row("q-1", 0, 2, number) in seen for number in (0, 1))
+    assert asyncio.run(recorded(tmp_path / "seen", 0, 1)) == 2
+
+
+async def recorded(path: Path, *sequences: int) -> int:
+    """Return how many of the rows the consumer of group g recorded as consumed."""
+    store = SqliteStore(path)
+    await store.open()
+    keys = [ConsumedKey("g/row/T/q-1/0/2/0", sequence) for sequence in sequences]
+    seen = await store.seen(keys)
+    await store.close()
+    return len(seen)
 
 
 def test_a_cancelled_call_without_a_consumer_blocks_its_rows_too() -> None:
@@ -246,83 +263,292 @@ def test_the_consumers_rules_for_threads_apply_to_the_wrapped_listener() -> None
     asyncio.run(work())
 
 
-def test_a_journal_file_is_locked_against_a_second_user(tmp_path: Path) -> None:
+def bodies(messages: Sequence[ReceivedMessage]) -> list[bytes]:
+    return [received.body for received in messages]
+
+
+class Recording:
+    """A listener that records the bodies of its messages."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+
+    async def __call__(self, messages: list[ReceivedMessage]) -> None:
+        self.bodies += bodies(messages)
+
+
+def test_any_message_is_recognized_by_its_unique_id_within_its_topic() -> None:
     async def work() -> None:
-        path = tmp_path / "seen"
-        async with Idempotent(Listener(), path) as once:
-            with pytest.raises(ConfigError, match="another Idempotent"):
-                await Idempotent(Listener(), path).__aenter__()
-            await once(rows(0))
-        await once(rows(1))  # closed: the file may be another's by now
-        listener = Listener()
-        async with Idempotent(listener, path) as once:
-            await once(rows(0, 1))
-        assert listener.given == [1]
+        listener = Recording()
+        once = Idempotent(listener)
+        await once([message(unique_id="A", body=b"1"), message(unique_id="B", body=b"2")])
+        await once([message(unique_id="B", body=b"copy"), message(unique_id="A", topic="U", body=b"3")])
+        await once([message(body=b"4"), message(body=b"5")])  # without an id
+        assert listener.bodies == [b"1", b"2", b"3", b"4", b"5"]
+        assert once.skipped == 1
 
     asyncio.run(work())
 
 
-def test_a_restart_remembers_consumed_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "deep" / "seen"
-    monkeypatch.setattr(idempotent, "JOURNAL_LINES", 7)
+def test_a_row_that_one_run_wrote_to_two_topics_is_consumed_from_both() -> None:
+    async def work() -> None:
+        listener, row = Recording(), Row("q-1", 0, 0, 0)
+        once = Idempotent(listener)
+        await once([message(row, topic="T", body=b"1"), message(row, topic="U", body=b"2"), message(row, topic="T")])
+        assert listener.bodies == [b"1", b"2"]
 
-    async def run(*some: int) -> list[int]:
+    asyncio.run(work())
+
+
+def test_the_applications_key_replaces_id_and_row() -> None:
+    async def work() -> None:
+        listener = Recording()
+        once = Idempotent(listener, key=lambda received: received.properties.get("order"))
+        first = message(Row("q", 0, 0, 0), unique_id="A", body=b"1")
+        ordered = [
+            msgspec.structs.replace(first, properties={"order": text}, body=text.encode()) for text in ("x", "", "x")
+        ]
+        await once([first, first, *ordered, ordered[1]])
+        assert listener.bodies == [b"1", b"1", b"x", b"", b""]  # no key and an empty one are always passed on
+
+    asyncio.run(work())
+
+
+def test_a_key_that_is_not_a_text_is_refused_before_the_listener() -> None:
+    async def work() -> None:
+        listener = Recording()
+        once = Idempotent(listener, key=lambda received: 5)  # type: ignore[arg-type,return-value]
+        with pytest.raises(ConfigError, match="key = 5: the function returned this for message A"):
+            await once([message(unique_id="A")])
+        assert listener.bodies == []
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("identity", ["x" * NAME_MAX, "a\0b", "\ud800", "line\nfeed"])
+def test_unusual_keys_are_recognized_in_a_database(identity: str, tmp_path: Path) -> None:
+    async def work() -> None:
+        listener = Recording()
+        async with Idempotent(listener, store=SqliteStore(tmp_path / "s"), key=lambda received: identity) as once:
+            await once([message(body=b"1")])
+            await once([message(body=b"2")])
+        assert listener.bodies == [b"1"]
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"store": "/data/seen.db"}, {"store": MemoryStore}, {"store": object()}, {"key": lambda: "x"}, {"key": "order"},
+        {"ttl": 0}, {"ttl": -1}, {"ttl": timedelta(0)}, {"ttl": "7d"}, {"scope": 5},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_wrong_arguments_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Idempotent(print, **wrong)
+    assert caught.value.key == next(iter(wrong))
+
+
+def in_group(
+    once: Idempotent, group: str, client_id: str, assignment: Assignment = Assignment.SHARED
+) -> ListenerInvoker:
+    found = invoker(once)
+    options = GroupOptions(group=group, assignment=assignment)
+    return ListenerInvoker(once, options=options, clock=found._clock, events=found._events, client_id=client_id)
+
+
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [
+        ([("g", "c2", Assignment.SHARED)], 1),  # another member of the group
+        ([("h", "c1", Assignment.SHARED)], 2),  # another group
+        ([("g", "c1", Assignment.ALL), ("g", "c2", Assignment.ALL), ("g", "c1", Assignment.ALL)], 3),
+    ],
+)
+def test_groups_and_broadcasting_members_have_their_own_records(
+    others: list[Any], expected: int, tmp_path: Path
+) -> None:
+    async def work() -> None:
+        listener = Recording()
+        async with Idempotent(listener, store=SqliteStore(tmp_path / "s")) as once:
+            for group, client_id, assignment in [("g", "c1", Assignment.SHARED), *others]:
+                consumer = in_group(once, group, client_id, assignment)
+                assert (await consumer.invoke_once(QUEUE, [message(unique_id="A")])).is_success
+        assert len(listener.bodies) == expected
+
+    asyncio.run(work())
+
+
+def test_a_scope_replaces_the_group() -> None:
+    async def work() -> None:
+        listener = Recording()
+        once = Idempotent(listener, scope="both")
+        for group in ("g", "h"):
+            await in_group(once, group, "c").invoke_once(QUEUE, [message(unique_id="A")])
+        assert len(listener.bodies) == 1
+
+    asyncio.run(work())
+
+
+def test_a_restart_remembers_what_was_consumed(tmp_path: Path) -> None:
+    async def run(*sequences: int) -> list[int]:
         listener = Listener()
-        async with Idempotent(listener, path) as once:
-            for number in some:
-                await once(rows(number))
+        async with Idempotent(listener, store=SqliteStore(tmp_path / "deep" / "seen")) as once:
+            for sequence in sequences:
+                await once(rows(sequence))
         return listener.given
 
-    first = list(range(0, 40, 2))
-    assert asyncio.run(run(*first)) == first
-    with path.open("ab") as file:  # as a process leaves it that is killed within a write
-        file.write(b"+ q-1/0/2/1")  # the beginning of 13, or 1 itself
+    some = list(range(0, 40, 2))
+    assert asyncio.run(run(*some)) == some
     assert asyncio.run(run(*range(40))) == list(range(1, 40, 2))
-    with path.open("ab") as file:
-        file.write(b"+ q-1/0\n\xff\xfe\n= q-1/0/2/0 AAAA\n")
-    assert asyncio.run(run(*range(45))) == [40, 41, 42, 43, 44]
 
 
-def test_an_unreadable_journal_is_an_error(tmp_path: Path) -> None:
+def test_messages_are_delivered_again_after_their_time_to_live() -> None:
     async def work() -> None:
-        async with Idempotent(Listener(), tmp_path):
-            pass
-
-    with pytest.raises(ConfigError, match="the journal cannot be read"):
-        asyncio.run(work())
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_consumed_rows_equal_a_set_and_only_the_oldest_blocks_are_evicted(seed: int) -> None:
-    chance = random.Random(seed)
-    seen, exact = ConsumedRows(), set()
-    for _ in range(3000):
-        row = Row(chance.choice("ab"), chance.randrange(3), chance.randrange(2), chance.randrange(3 * BLOCK))
-        assert (row in seen) == (row in exact)
-        seen.add(row)
-        exact.add(row)
-    repeated = ConsumedRows()
-    assert all(repeated.read(line) for line in seen.lines())
-    assert all(row in repeated for row in exact)
-    small = ConsumedRows(blocks_max=2)
-    for block in range(4):
-        small.add(Row("a", 0, 0, block * BLOCK))
-    assert [Row("a", 0, 0, block * BLOCK) in small for block in range(4)] == [False, False, True, True]
-
-
-def test_clients_can_be_imported_without_file_locks() -> None:
-    without = "import sys; sys.modules['fcntl'] = None; import ariane.client"  # as on Windows
-    subprocess.run([sys.executable, "-c", without], check=True)
-
-
-def test_a_journal_needs_file_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "fcntl", None)
-
-    async def work() -> None:
-        async with Idempotent(print):
-            pass
-        with pytest.raises(ConfigError, match="needs file locks"):
-            async with Idempotent(print, tmp_path / "seen"):
-                pass
+        clock, listener = FakeClock(), Recording()
+        once = Idempotent(listener, store=MemoryStore(clock=clock), ttl=timedelta(minutes=1))
+        for advance in (0, 59, 2, 59):
+            clock.advance(advance)
+            await once([message(unique_id="A")])
+        assert (len(listener.bodies), once.skipped) == (2, 2)
 
     asyncio.run(work())
+
+
+class Scripted(MemoryStore):
+    """A store whose operations fail, or wait for a gate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failing: set[str] = set()
+        self.gate: asyncio.Event | None = None
+        self.opened = self.closed = 0
+
+    async def open(self) -> None:
+        self.opened += 1
+        if "open" in self.failing:
+            raise OSError("no server")
+
+    async def close(self) -> None:
+        self.closed += 1
+
+    async def seen(self, keys: Sequence[ConsumedKey]) -> set[ConsumedKey]:
+        if "seen" in self.failing:
+            raise OSError("no server")
+        return await super().seen(keys)
+
+    async def add(self, keys: Sequence[ConsumedKey], ttl: float | None) -> None:
+        if self.gate is not None:
+            await self.gate.wait()
+        if "add" in self.failing:
+            raise OSError("disk full")
+        await super().add(keys, ttl)
+
+
+@pytest.mark.parametrize("operation", ["open", "seen"])
+def test_while_the_store_cannot_be_read_messages_are_delivered_later(operation: str) -> None:
+    async def work() -> None:
+        listener, store = Recording(), Scripted()
+        once = Idempotent(listener, store=store)
+        store.failing.add(operation)
+        for _ in range(2):
+            with pytest.raises(ReconsumeLater, match="cannot read the store of consumed messages: no server"):
+                await once([message(unique_id="A")])
+        assert listener.bodies == []
+        store.failing.clear()
+        await once([message(unique_id="A")])
+        assert len(listener.bodies) == 1
+
+    asyncio.run(work())
+
+
+def test_a_success_that_cannot_be_recorded_counts_in_this_process(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        listener, store = Recording(), Scripted()
+        once = Idempotent(listener, store=store)
+        store.failing.add("add")
+        with caplog.at_level(logging.ERROR, "ariane.client"):
+            await once([message(unique_id="A")])
+        await once([message(unique_id="A")])
+        assert (len(listener.bodies), once.skipped) == (1, 1)
+
+    asyncio.run(work())
+    assert "Could not record 1 consumed messages" in caplog.text
+    assert "disk full; the first is /id/T/A" in caplog.text
+
+
+def test_a_success_is_recorded_although_the_call_is_cancelled_meanwhile() -> None:
+    async def work() -> None:
+        listener, store = Recording(), Scripted()
+        once = Idempotent(listener, store=store)
+        store.gate = asyncio.Event()
+        first = asyncio.ensure_future(once([message(unique_id="A")]))
+        while not listener.bodies:
+            await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.wait([first])
+        second = asyncio.ensure_future(once([message(unique_id="A")]))
+        await asyncio.sleep(0)
+        assert first.cancelled() and not second.done()
+        store.gate.set()
+        await second
+        assert (len(listener.bodies), once.skipped) == (1, 1)
+
+    asyncio.run(work())
+
+
+def test_consumed_keys_do_not_wait_for_the_rest_of_their_call() -> None:
+    async def work() -> None:
+        listener = Listener()
+        once = Idempotent(listener)
+        await once(rows(0))
+        listener.gate = asyncio.Event()
+        long = asyncio.ensure_future(once(rows(0, 1)))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await asyncio.wait_for(once(rows(0)), 5)
+        assert not long.done()
+        listener.gate.set()
+        await long
+        assert listener.given == [0, 1]
+
+    asyncio.run(work())
+
+
+def test_leaving_waits_for_additions_and_closes_the_store() -> None:
+    async def work() -> None:
+        listener, store = Recording(), Scripted()
+        once = Idempotent(listener, store=store)
+        async with once:
+            store.gate = asyncio.Event()
+            first = asyncio.ensure_future(once([message(unique_id="A")]))
+            while not listener.bodies:
+                await asyncio.sleep(0)
+            asyncio.get_running_loop().call_soon(store.gate.set)
+        assert len(store) == 1 and (store.opened, store.closed) == (1, 1)
+        await first
+        with pytest.raises(ClientClosed, match="this Idempotent was closed"):
+            await once([message(unique_id="B")])
+        assert len(listener.bodies) == 1
+
+    asyncio.run(work())
+
+
+def test_a_store_is_shared_by_several_listeners(tmp_path: Path) -> None:
+    async def work() -> None:
+        store = SqliteStore(tmp_path / "s")
+        async with Idempotent(Recording(), store=store, scope="a") as outer:
+            async with Idempotent(Recording(), store=store, scope="b") as inner:
+                await inner([message(unique_id="A")])
+            await outer([message(unique_id="A")])
+            await outer([message(unique_id="A")])
+        assert (inner.skipped, outer.skipped) == (0, 1)
+
+    asyncio.run(work())
+
+
+def test_clients_can_be_imported_without_file_locks_and_sqlite() -> None:
+    without = "import sys; sys.modules['fcntl'] = sys.modules['sqlite3'] = None; import ariane.client"  # as on Windows
+    subprocess.run([sys.executable, "-c", without], check=True)

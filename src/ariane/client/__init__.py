@@ -18,6 +18,7 @@ routes, heartbeats), its own or a shared one; consumers join their group with a 
 """
 
 from ariane.client.client_instance import ClientInstance
+from ariane.client.consumed_store import ConsumedKey, ConsumedStore, MemoryStore
 from ariane.client.consumer import Consumer
 from ariane.client.consumer_message import ConsumerMessage
 from ariane.client.fetcher import PullResult
@@ -29,8 +30,10 @@ from ariane.client.payload_messages import PayloadMessage
 from ariane.client.producer import Producer
 from ariane.client.pull_consumer import PullConsumer
 from ariane.client.push_consumer import PushConsumer
+from ariane.client.redis_store import RedisStore
 from ariane.client.send_codec import SendResult, SendStatus
 from ariane.client.settings import ClientSettings, ConsumerSettings, ProducerSettings, TraceSettings
+from ariane.client.sqlite_store import SqliteStore
 from ariane.client.subscriptions import Sql
 from ariane.client.transaction_producer import Transaction, TransactionProducer, TransactionResult
 from ariane.protocol.signing import Credentials
@@ -40,6 +43,8 @@ __all__ = [
     "ClientSettings",
     "ConsumeFinished",
     "ConsumeStarted",
+    "ConsumedKey",
+    "ConsumedStore",
     "Consumer",
     "ConsumerMessage",
     "ConsumerSettings",
@@ -47,6 +52,7 @@ __all__ = [
     "Idempotent",
     "LitePullConsumer",
     "LocalState",
+    "MemoryStore",
     "PayloadMessage",
     "Producer",
     "ProducerSettings",
@@ -54,10 +60,12 @@ __all__ = [
     "PullResult",
     "PushConsumer",
     "ReconsumeLater",
+    "RedisStore",
     "SendEvent",
     "SendResult",
     "SendStatus",
     "Sql",
+    "SqliteStore",
     "TraceSettings",
     "Transaction",
     "TransactionEnd",

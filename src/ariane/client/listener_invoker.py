@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from ariane.client.consume_events import ConsumeEvents
-from ariane.client.group_options import GroupOptions
+from ariane.client.group_options import Assignment, GroupOptions
 from ariane.client.hooks import ConsumeReturn
 from ariane.client.rates import ConsumeRates
 from ariane.client.telemetry import NO_TELEMETRY, ClientTelemetry
@@ -50,13 +50,14 @@ class ListenerMiddleware(ABC):
         """Process messages without a consumer."""
 
     @abstractmethod
-    async def invoke(self, messages: list[ReceivedMessage], run: CallListener) -> None:
+    async def invoke(self, messages: list[ReceivedMessage], run: CallListener, scope: str) -> None:
         """Process messages for a consumer.
 
         Args:
             messages: The messages of one call.
             run: Calls `listener`, or a function of the same kind in its place. If `run` is cancelled, a thread that
                 executes the function continues.
+            scope: Whose messages these are: the name of the group, with the member's client id if it is broadcasting.
         """
 
 
@@ -101,9 +102,13 @@ class ListenerInvoker:
         events: ConsumeEvents,
         telemetry: ClientTelemetry = NO_TELEMETRY,
         rates: ConsumeRates | None = None,
+        client_id: str = "",
     ) -> None:
         settings = options.settings
         self._group = options.group  # for events and messages
+        is_shared = options.assignment is not Assignment.ALL
+        # Members of a broadcasting group consume the same messages, each for itself.
+        self._scope = self._group if is_shared else f"{self._group}@{client_id}"
         self._rates = rates  # counters for tools; None: not counted
         self._events = events  # called before and after the listener
         self._telemetry = telemetry  # opens a span around each call
@@ -208,7 +213,7 @@ class ListenerInvoker:
             if self._middleware is None:
                 await run(self._listener, messages)
             else:
-                await self._middleware.invoke(messages, run)
+                await self._middleware.invoke(messages, run, self._scope)
 
     async def _in_thread(
         self,

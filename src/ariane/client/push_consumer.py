@@ -150,6 +150,7 @@ class PushConsumer(GroupMember):
             events=services.events,
             telemetry=services.telemetry,
             rates=services.rates,
+            client_id=services.instance.client_id,
         )
         delivery_class = OrderlyDelivery if services.options.is_orderly else ConcurrentDelivery
         return delivery_class(invoker, services.offsets, services.send_back, self.settings, clock)
