@@ -140,6 +140,21 @@ def test_order_service_and_push_consumer(namesrv: str, tmp_path: Path):
     assert consumer.output[-1].startswith("stopped after")
 
 
+def test_consumer_loop(namesrv: str, tmp_path: Path):
+    with Producer(namesrv, "test") as producer:
+        for order_id, amount in (("ORDER-1", 100), ("ORDER-2", 50)):
+            producer.send("orders", b'{"order": "%s", "amount": %d}' % (order_id.encode(), amount), tags="created")
+        producer.send("orders", b"no JSON", tags="created")
+        producer.send("orders", b"no JSON, but another tag", tags="paid")
+
+    with running("consumer.py", namesrv=namesrv, cwd=tmp_path) as consumer:
+        consumer.wait_line("waiting")
+        seen = sorted(consumer.wait_line("^(ORDER|rejected)").split()[0] for _ in range(3))
+        assert seen == ["ORDER-1", "ORDER-2", "rejected"]
+        assert consumer.interrupt() == 0
+    assert consumer.output[-1] == "stopped at 150"
+
+
 def test_delayed_reminders_wait_at_the_broker(namesrv: str, tmp_path: Path):
     with running("order_service.py", namesrv=namesrv, cwd=tmp_path) as service:
         service.wait_line("ORDER-1 paid")
@@ -212,11 +227,20 @@ def test_request_and_reply(namesrv: str, tmp_path: Path):
     assert client.output == ["17 289", "x not a whole number: b'x'"]
 
 
+def test_tests_of_an_application(tmp_path: Path):
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", tmp_path]
+    done = subprocess.run(
+        [*command, EXAMPLES / "test_order_service.py"], capture_output=True, text=True, timeout=180, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " passed" in done.stdout
+
+
 def test_every_example_is_tested_here_and_listed_in_the_guide():
     source = Path(__file__).read_text()
     guide = (ROOT / "docs" / "client.md").read_text()
     names = sorted(path.name for path in EXAMPLES.glob("*.py"))
-    assert len(names) >= 5
+    assert len(names) >= 7
     assert [name for name in names if name.removesuffix(".py") not in source] == []
     assert [name for name in names if name not in guide] == []
 
