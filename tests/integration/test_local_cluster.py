@@ -86,6 +86,10 @@ def test_invalid_arguments_raise_before_or_at_the_start() -> None:
         LocalCluster(brokers=0)
     with pytest.raises(ConfigError, match="broker_name = 'b': a cluster of several brokers"):
         LocalCluster(slaves=1, broker_name="b")
+    with pytest.raises(ConfigError, match=r"brokerz = 2: no setting of a broker; did you mean brokers\?"):
+        LocalCluster(brokerz=2)
+    with pytest.raises(ConfigError, match="autoCreateTopicEnable = False: .* did you mean auto_create_topic_enable"):
+        LocalCluster(autoCreateTopicEnable=False)
 
 
 def test_a_cluster_is_used_within_its_block_and_once() -> None:
@@ -201,6 +205,22 @@ def test_the_name_server_restarts_with_all_brokers() -> None:
         cluster.name_server.start()
         assert cluster.name_server.addr == cluster.namesrv == addr
         assert asyncio.run(there_and_back(cluster.namesrv, [b"3"])) == [b"3"]
+
+
+def test_a_cancelled_start_leaves_no_server() -> None:
+    async def main() -> None:
+        async def start() -> None:
+            async with AsyncLocalCluster():
+                raise AssertionError("the block must not run")
+
+        task = asyncio.create_task(start())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert not [thread for thread in threading.enumerate() if thread.name == "ariane-cluster"]
 
 
 def test_importing_the_kit_needs_no_pytest() -> None:

@@ -96,6 +96,14 @@ def test_a_full_disk_refuses_messages_until_it_has_room(cluster: LocalCluster) -
     assert bodies(cluster.messages("t")) == [b"1", b"3"]
 
 
+def test_a_cluster_stops_although_a_fault_was_not_ended(cluster: LocalCluster) -> None:
+    cluster.send("t", b"1")
+    cluster.broker.refuse_sends()
+    cluster.broker.fill_disk()
+    with pytest.raises(ReplyError):
+        cluster.send("t", b"2")
+
+
 def test_delayed_messages_wait_for_room_on_the_disk(cluster: LocalCluster) -> None:
     cluster.send("t", b"1", delay=60)
     with cluster.broker.fill_disk():

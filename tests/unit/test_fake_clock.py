@@ -77,3 +77,19 @@ def test_an_automatic_clock_advances_by_its_sleeps() -> None:
     clock = FakeClock(is_auto=True)
     asyncio.run(clock.sleep(3))
     assert clock.elapsed_ms == 3000
+
+
+def test_calls_are_made_when_the_clock_has_advanced_far_enough() -> None:
+    async def main() -> None:
+        clock, calls = FakeClock(), []
+        clock.call_later(5, calls.append, "a")
+        clock.call_later(3, calls.append, "b")
+        clock.call_later(4, calls.append, "cancelled").cancel()
+        clock.advance(4)
+        await asyncio.sleep(0)
+        assert calls == ["b"]
+        clock.advance(1)
+        await asyncio.sleep(0)
+        assert calls == ["b", "a"]
+
+    asyncio.run(main())

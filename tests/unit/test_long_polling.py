@@ -1,4 +1,4 @@
-"""Long polling: memory used by waiting pull requests is bounded."""
+"""Long polling: what ends a held pull, and the memory that all of them use."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from ariane.broker.long_polling import PullWaiters
 from ariane.errors import ReplyError
 from ariane.protocol.codes import ResponseCode
 from ariane.store.message_store import Arrival
+from ariane.testing.clock import FakeClock
 
 
 def test_subscriptions_of_waiting_pulls_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,5 +33,37 @@ def test_subscriptions_of_waiting_pulls_are_bounded(monkeypatch: pytest.MonkeyPa
         third.cancel()
         await asyncio.wait([second, third])
         waiters.wait("T", 0, 0, None, 60_000, 10).cancel()
+
+    asyncio.run(hold())
+
+
+def test_a_held_pull_ends_with_an_arrival_or_when_its_time_is_over() -> None:
+    async def hold() -> None:
+        clock = FakeClock()
+        waiters = PullWaiters(clock)
+        arrived, late = waiters.wait("T", 0, 0, None, 5_000), waiters.wait("T", 1, 0, None, 5_000)
+        clock.advance(4.9)
+        waiters.notify([Arrival("T", 0, 1, b"")])
+        assert await arrived is True
+        assert not late.done()
+        clock.advance(0.1)
+        assert await late is False
+        await asyncio.sleep(0)  # the table is updated by its callbacks
+        assert len(waiters) == 0
+
+    asyncio.run(hold())
+
+
+def test_the_held_pulls_of_a_topic_can_be_ended() -> None:
+    async def hold() -> None:
+        waiters = PullWaiters(FakeClock())
+        of_topic = [waiters.wait("T", queue_id, 0, None, 5_000) for queue_id in (0, 0, 1)]
+        other = waiters.wait("U", 0, 0, None, 5_000)
+        waiters.expire("T")
+        assert [await waiter for waiter in of_topic] == [False, False, False]
+        assert not other.done()
+        await asyncio.sleep(0)  # the table is updated by their callbacks
+        assert len(waiters) == 1
+        other.cancel()
 
     asyncio.run(hold())

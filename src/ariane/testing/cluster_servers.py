@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import difflib
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -45,6 +46,11 @@ class ClusterServers:
     def __init__(self, directory: Path | None, brokers: int, slaves: int, settings: Mapping[str, Any]) -> None:
         validation.whole("brokers", brokers, 1, BROKERS_MAX)
         validation.whole("slaves", slaves, 0, BROKERS_MAX)
+        fields = BrokerConfig.__struct_fields__
+        if unknown := sorted(settings.keys() - set(fields)):
+            similar = difflib.get_close_matches(unknown[0], ["directory", "brokers", "slaves", *fields], 1)
+            hint = f"did you mean {similar[0]}?" if similar else "expected a field of BrokerConfig"
+            raise ConfigError(unknown[0], settings[unknown[0]], f"no setting of a broker; {hint}")
         if (brokers > 1 or slaves) and (individual := sorted(settings.keys() & INDIVIDUAL)):
             name = individual[0]
             raise ConfigError(name, settings[name], "a cluster of several brokers chooses it for each; leave it out")
@@ -82,6 +88,8 @@ class ClusterServers:
 
     async def close(self) -> None:
         """Stop all servers that are running."""
+        for hosted in (*self.masters, *self.slaves):
+            hosted.disk.is_full = False  # a fault that the test did not end must not fail the stop
         await self._open.aclose()
 
     async def start_name_server(self) -> None:

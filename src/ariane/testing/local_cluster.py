@@ -24,6 +24,7 @@ from ariane.client import validation
 from ariane.client.message_arguments import MessageFields, message_of
 from ariane.client.send_codec import SendResult
 from ariane.model.message import Message, ReceivedMessage
+from ariane.net.tasks import wait_done
 from ariane.testing.cluster_servers import ClusterServers
 from ariane.testing.local_server import LocalBroker, LocalNameServer
 from ariane.testing.movable_clock import ClusterClock
@@ -202,13 +203,22 @@ class AsyncLocalCluster(RunningCluster):
     """
 
     async def __aenter__(self) -> Self:
-        await asyncio.to_thread(self.start_servers)
+        starting = asyncio.get_running_loop().run_in_executor(None, self.start_servers)
+        cancelled = await wait_done(starting)
+        starting.result()
+        if cancelled is not None:  # the block will not run, so nothing else would stop the servers
+            await self.__aexit__(None, None, None)
+            raise cancelled
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await asyncio.to_thread(self.stop_servers)
+        stopping = asyncio.get_running_loop().run_in_executor(None, self.stop_servers)
+        cancelled = await wait_done(stopping)
+        stopping.result()
+        if cancelled is not None:
+            raise cancelled
 
     async def create_topic(self, topic: str, *, queues: int = QUEUES) -> None:
         """Create a topic: `LocalCluster.create_topic`."""

@@ -133,7 +133,10 @@ class LocalBroker:
         return self._hosted.faults.add(faults.lose, _codes(request_codes), times)
 
     def fill_disk(self) -> Fault:
-        """Make the disk full: messages are refused, consumers go on. It has room again when the fault ends."""
+        """Make the disk full: messages are refused, consumers go on. It has room again when the fault ends.
+
+        `hits` of this fault stays 0.
+        """
         self._thread.run(self._hosted.set_full(True))
         return Fault(lambda: self._thread.run(self._hosted.set_full(False)))
 
