@@ -80,6 +80,44 @@ def test_a_call_that_takes_too_long_is_cancelled():
     assert outcome_of(endless, timeout_ms=1).status is ConsumeReturn.TIME_OUT
 
 
+def test_a_listener_that_waits_sees_results_and_errors_of_what_it_awaits():
+    seen = []
+
+    async def listener(messages) -> None:
+        await asyncio.sleep(0)
+        failing = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(failing.set_exception, ValueError("inner"))
+        try:
+            await failing
+        except ValueError as error:
+            seen.append(str(error))
+        seen.append(await asyncio.sleep(0.001, "result"))
+
+    assert outcome_of(listener).is_success
+    assert seen == ["inner", "result"]
+
+
+def test_a_cancelled_call_ends_the_listener_that_waits():
+    ended = []
+
+    async def listener(messages) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            ended.append(True)
+
+    async def play():
+        call = asyncio.ensure_future(invoker(listener, consume_timeout=60).invoke(QUEUE, [message(0)]))
+        await asyncio.sleep(0)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+    asyncio.run(play())
+    assert ended == [True]
+
+
 @pytest.mark.parametrize("pause_at", range(6))
 def test_the_recorded_interval_of_a_call_contains_it_despite_process_pauses(pause_at):
     clock, events, called = PausingClock(pause_at), [], []

@@ -61,6 +61,13 @@ def test_an_id_with_white_space_becomes_several_keys() -> None:
     assert trace_codec.keys(msgspec.structs.replace(BEFORE, message_id="")) == ()
 
 
+@pytest.mark.parametrize("separator", ["\x01", "\x02"])
+def test_a_separator_in_a_sent_message_does_not_split_its_record(separator: str) -> None:
+    text = trace_codec.encode(msgspec.structs.replace(PUB, tags=f"a{separator}b"))
+    ((event,), rejects) = trace_codec.decode(text.encode())
+    assert (event, rejects) == (msgspec.structs.replace(PUB, tags="a b"), [])
+
+
 def test_a_separator_in_a_value_does_not_split_it() -> None:
     event = ConsumeStartEvent(
         timestamp_ms=1, region="", group="G", request_id="R", message_id="I", retry_times=0, keys="a\x01b\x02c"

@@ -47,7 +47,8 @@ class ConcurrentDelivery:
         self._send_back = send_back  # what happens to messages of a failed call
         self._settings = settings  # number of workers, messages per call, delay of local retries
         self._clock = clock  # tests replace it
-        self._limiter = RateLimiter(settings.rate_max, clock)  # shared by the workers
+        # Shared by the workers; None: no limit.
+        self._limiter = RateLimiter(settings.rate_max, clock) if settings.rate_max else None
         self._tasks = BackgroundTasks("delivery")  # the workers
         # Messages that wait for a worker.
         self._chunks: asyncio.Queue[Chunk] = asyncio.Queue()
@@ -95,7 +96,8 @@ class ConcurrentDelivery:
     async def _work(self) -> None:
         while True:
             process_queue, messages = await self._chunks.get()
-            await self._limiter.wait(len(messages))
+            if self._limiter is not None:
+                await self._limiter.wait(len(messages))
             if self._is_closing or process_queue.is_dropped:
                 continue
             self._running += 1
@@ -110,8 +112,8 @@ class ConcurrentDelivery:
                     self._idle.set()
 
     async def _consume(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
-        readable = [message for message in messages if not is_unreadable(message)]
         failed = [(message, DEAD_LETTER) for message in messages if is_unreadable(message)]
+        readable = [message for message in messages if not is_unreadable(message)] if failed else messages
         if readable:
             process_queue.consumed_at = self._clock.monotonic()
             outcome = await self.invoker.invoke(process_queue.queue, readable)
@@ -120,19 +122,27 @@ class ConcurrentDelivery:
         # The queue was revoked during the call: its new owner receives the messages, so they must not be sent back, too.
         if process_queue.is_dropped:
             return
-        # Messages that no broker accepted stay in the tracker, so that no committed offset passes them.
+        if failed:
+            messages = await self._settle_failed(process_queue, messages, failed)
+        offset = process_queue.tracker.mark_consumed(messages)
+        if not process_queue.is_dropped:
+            self._offsets.update(process_queue.queue, offset)
+        process_queue.changed.set()
+
+    async def _settle_failed(
+        self, process_queue: ProcessQueue, messages: list[ReceivedMessage], failed: list[tuple[ReceivedMessage, int]]
+    ) -> list[ReceivedMessage]:
+        """Send failed messages back. Return those of `messages` that count as consumed.
+
+        Messages that no broker accepted stay in the tracker, so that no committed offset passes them.
+        """
         local = [message for message, level in failed if not await self._send_back.send_back(message, level)]
         if local:
             local = [msgspec.structs.replace(message, reconsume_times=message.reconsume_times + 1) for message in local]
             process_queue.tracker.replace(local)
             self._redeliver_later(process_queue, local)
         local_offsets = {message.queue_offset for message in local}
-        offset = process_queue.tracker.mark_consumed(
-            [message for message in messages if message.queue_offset not in local_offsets]
-        )
-        if not process_queue.is_dropped:
-            self._offsets.update(process_queue.queue, offset)
-        process_queue.changed.set()
+        return [message for message in messages if message.queue_offset not in local_offsets]
 
     def _redeliver_later(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
         async def wait() -> None:

@@ -28,6 +28,11 @@ class ConsumeEvents:
         self._clock = instance.clock
         self._new_request_id = instance.new_message_id
 
+    @property
+    def has_hooks(self) -> bool:
+        """Whether anything receives the events."""
+        return bool(self._hooks)
+
     async def start(self, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> Consumption | None:
         """Announce that messages of one queue are about to be processed. Hooks may take time (a trace queue that blocks)."""
         if not self._hooks:

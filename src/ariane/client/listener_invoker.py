@@ -14,10 +14,12 @@ import asyncio
 import contextvars
 import inspect
 import logging
+import types
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 from ariane.client.consume_events import ConsumeEvents
 from ariane.client.group_options import Assignment, GroupOptions
@@ -90,6 +92,9 @@ class ListenerOutcome(NamedTuple):
         return self.status is ConsumeReturn.SUCCESS
 
 
+SUCCESS = ListenerOutcome(ConsumeReturn.SUCCESS)
+
+
 class ListenerInvoker:
     """Calls one listener: a coroutine function in the event loop, any other function in a pool of threads."""
 
@@ -138,6 +143,8 @@ class ListenerInvoker:
         Hooks may take time (a trace queue that blocks), so `may_begin` is evaluated after them: if it is False, the listener
         is not called and the outcome is FAILED.
         """
+        if not self._events.has_hooks:
+            return await self._invoke_measured(queue, messages)
         consumption = await self._events.start(queue, messages)
         if consumption is None or may_begin():
             outcome = await self._invoke_measured(queue, messages)
@@ -163,10 +170,21 @@ class ListenerInvoker:
 
     async def invoke_once(self, queue: MessageQueue, messages: list[ReceivedMessage]) -> ListenerOutcome:
         """Call the listener once, without hooks and rates."""
-        limit = asyncio.timeout(self._timeout_s if self._pool is None else None)
+        limit = asyncio.timeout(None)
         try:
-            async with limit:
-                await self._call(messages, limit)
+            if self._pool is None:
+                # Most calls of fast listeners never wait. Only those that do need a timer, which costs as much as they do.
+                call = self._call(messages, limit)
+                try:
+                    awaited = call.send(None)
+                except StopIteration:
+                    return SUCCESS
+                limit = asyncio.timeout(self._timeout_s)
+                async with limit:
+                    await _resume(call, awaited)
+            else:
+                async with limit:
+                    await self._call(messages, limit)
         except ReconsumeLater as later:
             log.info(
                 "Redelivery requested by the listener of group %s, on %s: %s",
@@ -198,9 +216,15 @@ class ListenerInvoker:
                 )
             log.exception("The listener of group %s failed on %s", self._group, _describe(queue, messages))
             return ListenerOutcome(ConsumeReturn.EXCEPTION, reason=f"{type(error).__name__}: {error}")
-        return ListenerOutcome(ConsumeReturn.SUCCESS)
+        return SUCCESS
 
     async def _call(self, messages: list[ReceivedMessage], limit: asyncio.Timeout) -> None:
+        if self._middleware is None and self._pool is None and self._telemetry is NO_TELEMETRY:
+            result = self._listener(messages)
+            if result is not None:
+                await result
+            return
+
         async def run(listener: Listener, messages: list[ReceivedMessage]) -> None:
             if self._pool is None:
                 result = listener(messages)
@@ -243,6 +267,22 @@ class ListenerInvoker:
             return await loop.run_in_executor(pool, contextvars.copy_context().run, call)
         finally:
             is_pending = False
+
+
+@types.coroutine
+def _resume(coroutine: Coroutine[Any, Any, None], awaited: object) -> Generator[object, Any, None]:
+    """Await the rest of a coroutine that was run by `send` until it waits for `awaited`."""
+    while True:
+        try:
+            value = yield awaited
+        except BaseException as error:  # noqa: BLE001 - a cancellation, which is for the coroutine
+            step = partial(coroutine.throw, error)
+        else:
+            step = partial(coroutine.send, value)
+        try:
+            awaited = step()
+        except StopIteration:
+            return
 
 
 def _describe(queue: MessageQueue, messages: list[ReceivedMessage]) -> str:

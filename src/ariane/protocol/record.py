@@ -76,6 +76,13 @@ _pack_v4 = Struct(">iiiiiqqiq8sq8siqi").pack  # TOTALSIZE to the length of the b
 _pack_i16 = I16.pack
 _BYTE = [bytes((value,)) for value in range(256)]
 _BEFORE_BODY = Struct(">iqi")  # RECONSUMETIMES, PREPAREDOFFSET, length of the body
+# BORNHOST to the length of the body, by the bits of the SYSFLAG for IPv6 hosts.
+_AFTER_HEAD = {
+    0: Struct(">8sq8siqi"),
+    BORN_HOST_V6: Struct(">20sq8siqi"),
+    STORE_HOST_V6: Struct(">8sq20siqi"),
+    V6_HOSTS: Struct(">20sq20siqi"),
+}
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,19 +206,13 @@ def decode(data: bytes | memoryview, position: int = 0) -> Record:
     if not FIXED_SIZE <= size <= available:
         raise ProtocolError(f"Invalid record size {size} at {position}: expected {FIXED_SIZE} to {available} bytes")
     end = position + size
-    pos = position + HEAD.size
-    born_size = PACKED_V6 if sys_flag & BORN_HOST_V6 else PACKED_V4
-    store_size = PACKED_V6 if sys_flag & STORE_HOST_V6 else PACKED_V4
-    if size < FIXED_SIZE - 2 * PACKED_V4 + born_size + store_size:
+    layout = _AFTER_HEAD[sys_flag & V6_HOSTS]
+    pos = position + HEAD.size + layout.size
+    if size < pos - position + TAIL_SIZE:
         raise ProtocolError(f"Invalid record size {size} at {position}: too short for its IPv6 hosts")
-    born_host = bytes(data[pos : pos + born_size])
-    pos += born_size
-    (store_ms,) = I64.unpack_from(data, pos)
-    pos += I64.size
-    store_host = bytes(data[pos : pos + store_size])
-    pos += store_size
-    reconsume_times, prepared_offset, body_size = _BEFORE_BODY.unpack_from(data, pos)
-    pos += _BEFORE_BODY.size
+    born_host, store_ms, store_host, reconsume_times, prepared_offset, body_size = layout.unpack_from(
+        data, position + HEAD.size
+    )
     if body_size < 0 or pos + body_size + TAIL_SIZE > end:
         raise ProtocolError(f"Invalid body length {body_size} in a record of {size} bytes")
     body = bytes(data[pos : pos + body_size])
@@ -220,7 +221,7 @@ def decode(data: bytes | memoryview, position: int = 0) -> Record:
     pos += TOPIC_LENGTH_SIZE
     if pos + topic_size + PROPERTIES_LENGTH_SIZE > end:
         raise ProtocolError(f"Invalid topic length {topic_size} in a record of {size} bytes")
-    topic = bytes(data[pos : pos + topic_size])
+    topic = data[pos : pos + topic_size]
     pos += topic_size
     (properties_size,) = I16.unpack_from(data, pos)
     pos += PROPERTIES_LENGTH_SIZE
@@ -229,7 +230,7 @@ def decode(data: bytes | memoryview, position: int = 0) -> Record:
             f"Invalid properties length {properties_size} in a record of {size} bytes: {end - pos} bytes remain"
         )
     try:
-        topic_text, properties = topic.decode(), bytes(data[pos:end]).decode()
+        topic_text, properties = str(topic, "utf-8"), str(data[pos:end], "utf-8")
     except UnicodeDecodeError as error:
         raise ProtocolError(f"Topic or properties of the record at {position} are not UTF-8: {error}") from None
     return Record(
