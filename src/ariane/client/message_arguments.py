@@ -44,7 +44,7 @@ def message_of(message: Message | str, body: bytes | None, fields: MessageFields
         return message
     if body is None:
         raise MessageRefused(f"no body for topic {message!r}: give send({message!r}, b'…')")
-    if unknown := fields.keys() - MessageFields.__annotations__.keys():
+    if fields and (unknown := fields.keys() - MessageFields.__annotations__.keys()):
         known = ", ".join(MessageFields.__annotations__)
         # As for any function: an unknown name is a mistake of the program, not of the message.
         raise TypeError(f"unknown argument {', '.join(sorted(unknown))}: a message has {known}")

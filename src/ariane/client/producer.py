@@ -168,11 +168,14 @@ class Producer:
             result = await producer.send("orders", b"paid", keys=["ORDER-17"], order_key="ORDER-17")
         """
         sender = self._running()
-        with self._telemetry.sending(self.group, (message_of(message, body, fields),)) as span:
-            (message,) = span.messages
-            prepared = self._prepare(message)
+        sent = message_of(message, body, fields)
+        if self._telemetry is NO_TELEMETRY and order_key is None and selector is None:  # most sends: no span to pay for
+            return await sender.send(self._prepare(sent), queue)
+        with self._telemetry.sending(self.group, (sent,)) as span:
+            (sent,) = span.messages
+            prepared = self._prepare(sent)
             if queue is None and (order_key is not None or selector is not None):
-                queue = self._select_queue(await sender.publish_queues(message.topic), message, order_key, selector)
+                queue = self._select_queue(await sender.publish_queues(sent.topic), sent, order_key, selector)
             result = await sender.send(prepared, queue)
             span.on_result(result)
         return result

@@ -138,7 +138,7 @@ def _consume_end(event: ConsumeFinished, call: ConsumeStarted, message: Received
 
 
 class TraceEntry(NamedTuple):
-    """A pending record: its text, the keys by which its trace message can be found, and when it was queued."""
+    """A pending record: its text, the distinct keys by which its trace message can be found, and when it was queued."""
 
     text: bytes
     keys: tuple[str, ...]
@@ -158,6 +158,8 @@ class TraceBatch(NamedTuple):
 def to_entry(event: TraceEvent, now: float) -> TraceEntry:
     """Encode a record that is queued at monotonic time `now`."""
     keys = trace_text.keys(event)
+    if len(keys) > 1:
+        keys = tuple(dict.fromkeys(keys))
     return TraceEntry(trace_text.encode(event).encode(), keys, _size(keys), now)
 
 
@@ -170,7 +172,7 @@ def next_batch(entries: Iterable[TraceEntry], body_max: int, keys_max: int) -> T
     body_bytes = key_bytes = dropped_keys = 0
     keys: dict[str, None] = {}
     for entry in entries:
-        new = [key for key in dict.fromkeys(entry.keys) if key not in keys]
+        new = [key for key in entry.keys if key not in keys]
         new_bytes = entry.key_bytes if len(new) == len(entry.keys) else _size(new)
         if texts and (body_bytes + len(entry.text) > body_max or key_bytes + new_bytes > keys_max):
             break

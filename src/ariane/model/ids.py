@@ -80,14 +80,16 @@ def unique_ids(
     counter = itertools.count()
     start = month_start_ms(now_ms())
     next_month = start + 32 * 86_400_000
+    formatted_ms, head = -1, ""  # what the ids of one millisecond begin with
 
     def make() -> str:
-        nonlocal start, next_month
+        nonlocal start, next_month, formatted_ms, head
         now = now_ms()
-        if now >= next_month or now - start > 28 * 86_400_000:
-            start = month_start_ms(now)
-        elapsed = now - start
-        return f"{prefix}{max(elapsed, 0) & 0xFFFFFFFF:08X}{next(counter) & 0xFFFF:04X}"
+        if now != formatted_ms:
+            if now >= next_month or now - start > 28 * 86_400_000:
+                start = month_start_ms(now)
+            formatted_ms, head = now, f"{prefix}{max(now - start, 0) & 0xFFFFFFFF:08X}"
+        return f"{head}{next(counter) & 0xFFFF:04X}"
 
     return make
 
