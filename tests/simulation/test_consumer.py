@@ -14,6 +14,7 @@ import pytest
 
 from ariane.client.consumer import Consumer
 from ariane.client.lite_pull_consumer import LitePullConsumer
+from ariane.client.offset_store import OffsetStore
 from ariane.client.producer import Producer
 from ariane.client.settings import ConsumerSettings
 from ariane.errors import ArianeError, ConfigError
@@ -217,7 +218,19 @@ def test_an_orderly_consumer_delivers_at_once_after_a_seek():
 
 @pytest.mark.parametrize("seed", range(4))
 def test_every_message_is_consumed_at_least_once_while_members_come_and_go(seed: int):
-    """Members that stop, are killed, cancelled and paused; loops in two modes, batches; a broker that restarts."""
+    come_and_go(seed)
+
+
+def test_an_offset_that_passes_delivered_messages_is_detected(monkeypatch):
+    plain = OffsetStore.update
+    monkeypatch.setattr(OffsetStore, "update", lambda self, queue, offset: plain(self, queue, offset + 3))
+    with pytest.raises(AssertionError, match="lost"):
+        for seed in range(4):
+            come_and_go(seed)
+
+
+def come_and_go(seed: int) -> None:
+    """Run members that stop, are killed and cancelled; loops in two modes, batches; a broker that restarts."""
     consumed: Counter[bytes] = Counter()
     total = 400
 

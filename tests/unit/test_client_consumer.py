@@ -227,7 +227,7 @@ def test_repeated_settlements_are_harmless_and_logged(caplog):
         stage = Stage().play(act)
     assert (stage.offset, stage.broker.sent_back) == (1, [])
     assert len([line for line in caplog.messages if "it was acknowledged before" in line]) == 2
-    assert "message ID0 (keys -, offset 0 of MessageQueue(topic='T', broker='a', queue_id=0), attempt 1)" in caplog.text
+    assert "message ID0 (keys -, offset 0 of T at a:0, attempt 1)" in caplog.text
 
 
 @pytest.mark.parametrize("level", [-1, -2, 19, True, "3"])

@@ -445,7 +445,7 @@ def test_a_message_with_an_unreadable_body_becomes_a_dead_letter(kind, caplog):
     stage = Stage(kind, listener, consume_batch_max=3).play(all_done, pulled)
     (request,) = stage.peers.of(BACK)
     assert (request.fields["delayLevel"], request.fields["originMsgId"]) == ("-1", "ID1")
-    text = "Sending message ID1 (offset 1 of "
+    text = "Sending message ID1 (keys -, offset 1 of T at a:0, attempt 1) "
     assert text in caplog.text
     assert (
         "to the dead-letter topic of group g, with its body as stored: the body compressed with LZ4 is broken"
@@ -524,7 +524,7 @@ def test_an_orderly_listener_in_a_thread_is_waited_for():
 
     async def play():
         listening = invoker(lambda messages: released.wait(30), consume_timeout=0.001, is_orderly=True)
-        call = asyncio.ensure_future(listening.invoke_once(QUEUE, [message(0)]))
+        call = asyncio.ensure_future(listening.invoke_once([message(0)]))
         try:
             done, _ = await asyncio.wait([call], timeout=0.05)
             assert not done

@@ -172,8 +172,8 @@ def test_rows_of_a_timed_out_thread_are_blocked_until_it_has_ended(fails: bool, 
         async with Idempotent(listener, store=SqliteStore(tmp_path / "seen")) as once:
             listening = listening_to(once)
             try:
-                assert (await listening.invoke_once(QUEUE, rows(0, 1))).status is ConsumeReturn.TIME_OUT
-                repeated = [asyncio.ensure_future(listening.invoke_once(QUEUE, rows(number))) for number in (0, 1, 0)]
+                assert (await listening.invoke_once(rows(0, 1))).status is ConsumeReturn.TIME_OUT
+                repeated = [asyncio.ensure_future(listening.invoke_once(rows(number))) for number in (0, 1, 0)]
                 done, _ = await asyncio.wait(repeated, timeout=0.05)
                 assert not done and len(listener.threads) == 1
                 repeated[2].cancel()  # one that waits frees nothing
@@ -226,12 +226,12 @@ def test_a_cancelled_call_not_yet_started_by_a_thread_releases_its_rows() -> Non
         once = Idempotent(listener)
         listening = invoker(once)
         try:
-            first, second = (asyncio.ensure_future(listening.invoke_once(QUEUE, rows(number))) for number in (0, 1))
+            first, second = (asyncio.ensure_future(listening.invoke_once(rows(number))) for number in (0, 1))
             while not listener.threads:
                 await asyncio.sleep(0)
             second.cancel()
             await asyncio.wait([second])
-            third = asyncio.ensure_future(listening.invoke_once(QUEUE, rows(1)))
+            third = asyncio.ensure_future(listening.invoke_once(rows(1)))
             listener.gate.set()
             assert (await first).is_success and (await third).is_success
             assert len(listener.threads) == 2
@@ -248,7 +248,7 @@ def test_the_consumers_rules_for_threads_apply_to_the_wrapped_listener() -> None
     async def work() -> None:
         listening = listening_to(Idempotent(listener), timeout_ms=1, is_orderly=True)
         assert listening.uses_threads
-        call = asyncio.ensure_future(listening.invoke_once(QUEUE, rows(0)))
+        call = asyncio.ensure_future(listening.invoke_once(rows(0)))
         try:
             done, _ = await asyncio.wait([call], timeout=0.05)
             assert not done
@@ -375,7 +375,7 @@ def test_groups_and_broadcasting_members_have_their_own_records(
         async with Idempotent(listener, store=SqliteStore(tmp_path / "s")) as once:
             for group, client_id, assignment in [("g", "c1", Assignment.SHARED), *others]:
                 consumer = in_group(once, group, client_id, assignment)
-                assert (await consumer.invoke_once(QUEUE, [message(unique_id="A")])).is_success
+                assert (await consumer.invoke_once([message(unique_id="A")])).is_success
         assert len(listener.bodies) == expected
 
     asyncio.run(work())
@@ -386,7 +386,7 @@ def test_a_scope_replaces_the_group() -> None:
         listener = Recording()
         once = Idempotent(listener, scope="both")
         for group in ("g", "h"):
-            await in_group(once, group, "c").invoke_once(QUEUE, [message(unique_id="A")])
+            await in_group(once, group, "c").invoke_once([message(unique_id="A")])
         assert len(listener.bodies) == 1
 
     asyncio.run(work())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
@@ -9,6 +11,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
+from ariane.client.consumer import ConsumerLoop
 from ariane.client.send_codec import SendResult, SendStatus
 from ariane.model.message import KEYS, TAGS, Message, MessageQueue, ReceivedMessage
 from ariane.otel import OpenTelemetry
@@ -139,3 +142,28 @@ def test_delayed_messages_are_marked(
     send(telemetry, message)
     attributes = spans.get_finished_spans()[0].attributes or {}
     assert (attributes["messaging.rocketmq.message.type"], attributes[name]) == (kind, value)
+
+
+def test_the_span_of_a_loop_is_current_in_its_body_and_ends_with_it(
+    telemetry: OpenTelemetry, spans: InMemorySpanExporter
+) -> None:
+    messages = [received(send(telemetry, ORDER)) for _ in range(2)]
+    spans.clear()
+
+    class Delivery:
+        async def receive(self, count: int, linger_s: float) -> list[ReceivedMessage]:
+            return [messages.pop()]
+
+    async def work() -> None:
+        loop = ConsumerLoop(Delivery(), telemetry, "billing", 1, 0, acknowledge=False)  # type: ignore[arg-type]
+        ids = []
+        while messages:
+            await loop.next()
+            ids.append(trace.get_current_span().get_span_context().span_id)
+        assert [span.context.span_id for span in spans.get_finished_spans()] == ids[:1]
+        del loop  # what `break` does
+        assert [span.context.span_id for span in spans.get_finished_spans()] == ids
+        assert not trace.get_current_span().get_span_context().is_valid
+
+    asyncio.run(work())
+    assert {span.name for span in spans.get_finished_spans()} == {"process orders"}

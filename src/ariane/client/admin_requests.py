@@ -125,7 +125,7 @@ class AdminRequestHandler:
             )
         clock = self._context.instance.clock
         started = clock.monotonic()
-        outcome = await invoker.invoke_once(queue, [message])
+        outcome = await invoker.invoke_once([message])
         result = DirectResult(
             consume_result=RESULTS[outcome.status],
             order=self._context.options.is_orderly,

@@ -37,16 +37,17 @@ class FetchedMessages:
         self, count: int, is_ready: Callable[[ProcessQueue], bool]
     ) -> tuple[ProcessQueue, list[ReceivedMessage]] | None:
         """Remove at most `count` messages of the next queue that has any and `is_ready`; None if there is no such queue."""
-        for process_queue in list(self._messages):
-            if process_queue.is_dropped or not is_ready(process_queue):
-                continue
-            queued = self._messages.pop(process_queue)
-            messages = [queued.popleft() for _ in range(min(count, len(queued)))]
-            if queued:
-                # Insert again at the end: queues take turns, so a busy one does not starve the others.
-                self._messages[process_queue] = queued
-            return process_queue, messages
-        return None
+        for process_queue in self._messages:
+            if not process_queue.is_dropped and is_ready(process_queue):
+                break
+        else:
+            return None
+        queued = self._messages.pop(process_queue)
+        messages = [queued.popleft() for _ in range(min(count, len(queued)))]
+        if queued:
+            # Insert again at the end: queues take turns, so a busy one does not starve the others.
+            self._messages[process_queue] = queued
+        return process_queue, messages
 
     def position(self, process_queue: ProcessQueue) -> int:
         """Return the offset of the first message that was not taken; where the next pull starts if all were."""

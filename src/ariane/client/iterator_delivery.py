@@ -24,6 +24,7 @@ from ariane.client.consumer_message import ConsumerMessage, Receipt, Settlement,
 from ariane.client.delivery import DeliveryServices
 from ariane.client.fetched_messages import FetchedMessages
 from ariane.client.hooks import ConsumeReturn
+from ariane.client.message_texts import identity
 from ariane.client.process_queue import ProcessQueue
 from ariane.client.rate_limiter import RateLimiter
 from ariane.client.send_back import DEAD_LETTER
@@ -228,8 +229,8 @@ class IteratorDelivery:
         message = receipt.message
         if receipt.settlement is not None:
             log.warning(
-                "Ignoring that message %s (keys %s, offset %d of %s, attempt %d) is %s: it was %s before",
-                *_identity(message),
+                "Ignoring that message %s is %s: it was %s before",
+                identity(message),
                 settlement.value,
                 receipt.settlement.value,
             )
@@ -251,8 +252,8 @@ class IteratorDelivery:
         for message in messages:
             if message.is_pending:
                 log.info(
-                    "A loop ended without acknowledging message %s (keys %s, offset %d of %s, attempt %d)",
-                    *_identity(message),
+                    "A loop ended without acknowledging message %s",
+                    identity(message),
                 )
                 self._start(message.settle(settlement), "message of an ended loop")
 
@@ -262,24 +263,23 @@ class IteratorDelivery:
             return
         if process_queue.is_dropped:
             log.warning(
-                "Message %s (keys %s, offset %d of %s, attempt %d) is %s, which does not count: its queue was revoked or is "
-                "read from another offset",
-                *_identity(message),
+                "Message %s is %s, which does not count: its queue was revoked or is read from another offset",
+                identity(message),
                 receipt,
             )
             return
         is_done = self._may_consume(process_queue)
         if not is_done:  # another member may have consumed further
             log.warning(
-                "Message %s (keys %s, offset %d of %s, attempt %d) is %s, which does not count without the lock of its queue",
-                *_identity(message),
+                "Message %s is %s, which does not count without the lock of its queue",
+                identity(message),
                 receipt,
             )
         try:
             if settlement is not Settlement.ACKNOWLEDGED and is_done:
                 is_done = await self._send_back(receipt, delay_level)
         except Exception:
-            log.exception("Sending message %s back failed; delivering it again", message.message_id)
+            log.exception("Sending message %s back failed; delivering it again", identity(message))
             is_done = False
         except BaseException:  # the application was cancelled: whether a broker has the message is unknown
             self._redeliver(receipt)
@@ -350,19 +350,9 @@ class IteratorDelivery:
                 await self._clock.sleep(deadline - now)
                 continue
             log.warning(
-                "Message %s (keys %s, offset %d of %s, attempt %d) was not acknowledged within %g s; it is delivered again",
-                *_identity(receipt.message),
+                "Message %s was not acknowledged within %g s; it is delivered again",
+                identity(receipt.message),
                 self._options.settings.consume_timeout,
             )
             del self._receipts[receipt]
             self._start(self.settle(receipt, Settlement.EXPIRED), "expired message")
-
-
-def _identity(message: ReceivedMessage) -> tuple[str, str, int, MessageQueue, int]:
-    return (
-        message.message_id,
-        " ".join(message.keys) or "-",
-        message.queue_offset,
-        message.queue,
-        message.reconsume_times + 1,
-    )

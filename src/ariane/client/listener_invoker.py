@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from ariane.client.consume_events import ConsumeEvents
 from ariane.client.group_options import Assignment, GroupOptions
 from ariane.client.hooks import ConsumeReturn
+from ariane.client.message_texts import identities
 from ariane.client.rates import ConsumeRates
 from ariane.client.telemetry import NO_TELEMETRY, ClientTelemetry
 from ariane.clock import Clock
@@ -160,15 +161,15 @@ class ListenerInvoker:
 
     async def _invoke_measured(self, queue: MessageQueue, messages: list[ReceivedMessage]) -> ListenerOutcome:
         if self._rates is None:
-            return await self.invoke_once(queue, messages)
+            return await self.invoke_once(messages)
         started = self._clock.monotonic()
-        outcome = await self.invoke_once(queue, messages)
+        outcome = await self.invoke_once(messages)
         self._rates.record_consume(
             queue.topic, len(messages), self._clock.monotonic() - started, ok=outcome.status is ConsumeReturn.SUCCESS
         )
         return outcome
 
-    async def invoke_once(self, queue: MessageQueue, messages: list[ReceivedMessage]) -> ListenerOutcome:
+    async def invoke_once(self, messages: list[ReceivedMessage]) -> ListenerOutcome:
         """Call the listener once, without hooks and rates."""
         limit = asyncio.timeout(None)
         try:
@@ -189,7 +190,7 @@ class ListenerInvoker:
             log.info(
                 "Redelivery requested by the listener of group %s, on %s: %s",
                 self._group,
-                _describe(queue, messages),
+                identities(messages),
                 later,
             )
             return ListenerOutcome(ConsumeReturn.FAILED, later.delay_level, str(later))
@@ -200,7 +201,7 @@ class ListenerInvoker:
             log.exception(
                 "Something that the listener of group %s awaits was cancelled, on %s",
                 self._group,
-                _describe(queue, messages),
+                identities(messages),
             )
             return ListenerOutcome(ConsumeReturn.EXCEPTION, reason="something that the listener awaits was cancelled")
         except Exception as error:
@@ -209,12 +210,12 @@ class ListenerInvoker:
                     "The listener of group %s took longer than %.0f s on %s",
                     self._group,
                     self._timeout_s,
-                    _describe(queue, messages),
+                    identities(messages),
                 )
                 return ListenerOutcome(
                     ConsumeReturn.TIME_OUT, reason=f"the listener took longer than {self._timeout_s:g} s"
                 )
-            log.exception("The listener of group %s failed on %s", self._group, _describe(queue, messages))
+            log.exception("The listener of group %s failed on %s", self._group, identities(messages))
             return ListenerOutcome(ConsumeReturn.EXCEPTION, reason=f"{type(error).__name__}: {error}")
         return SUCCESS
 
@@ -283,8 +284,3 @@ def _resume(coroutine: Coroutine[Any, Any, None], awaited: object) -> Generator[
             awaited = step()
         except StopIteration:
             return
-
-
-def _describe(queue: MessageQueue, messages: list[ReceivedMessage]) -> str:
-    first, last = messages[0].queue_offset, messages[-1].queue_offset
-    return f"{queue.topic} at {queue.broker}:{queue.queue_id}, offsets {first} to {last}"

@@ -16,6 +16,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from ariane.client.message_texts import identity
 from ariane.client.offset_store import OffsetStore
 from ariane.client.route_cache import Peers, RouteCache
 from ariane.errors import ConfigError, ProtocolError
@@ -84,7 +85,7 @@ class DropFailed:
     async def send_back(self, message: ReceivedMessage, delay_level: int) -> bool:
         """Log the message and return True: it is done."""
         log.error(
-            "Group %s drops failed message %s: a broadcasting group has no retry topic", self._group, message.message_id
+            "Group %s drops failed message %s: a broadcasting group has no retry topic", self._group, identity(message)
         )
         return True
 

@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from ariane.client.message_texts import identity
 from ariane.model.message import ReceivedMessage
 from ariane.payloads import PayloadCodec
 from ariane.protocol.received_messages import is_unreadable
@@ -37,12 +38,8 @@ def with_payload(message: ReceivedMessage, codec: PayloadCodec[Any] | None) -> R
     except Exception as error:  # noqa: BLE001 - a codec of the application may raise anything
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:REASON_MAX]}"
         log.error(
-            "Cannot decode the payload of message %s (keys %s) at offset %d of %s, attempt %d: %s",
-            message.message_id,
-            " ".join(message.keys) or "-",
-            message.queue_offset,
-            message.queue,
-            message.reconsume_times + 1,
+            "Cannot decode the payload of message %s: %s",
+            identity(message),
             reason,
         )
         return msgspec.structs.replace(message, body_error=f"the payload cannot be decoded: {reason}")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
+from ariane.client.message_texts import identity
 from ariane.client.route_cache import Peers, RouteCache
 from ariane.client.send_codec import PreparedMessage, Redelivery
 from ariane.client.sender import MessageSender
@@ -56,10 +57,8 @@ class SendBack:
         """Send a message back for redelivery. Return True if a broker has it."""
         if is_unreadable(message):
             log.error(
-                "Sending message %s (offset %d of %s) to the dead-letter topic of group %s, with its body as stored: %s",
-                message.message_id,
-                message.queue_offset,
-                message.queue,
+                "Sending message %s to the dead-letter topic of group %s, with its body as stored: %s",
+                identity(message),
                 self._group,
                 message.body_error,
             )
@@ -78,7 +77,7 @@ class SendBack:
                 raise ConnectionLost(message.queue.broker, "no master in the cached routes")
             await self._peers.request_ok(addr, RequestCode.CONSUMER_SEND_MSG_BACK, request, timeout_ms=TIMEOUT_MS)
         except ArianeError as error:
-            log.warning("Group %s could not send message %s back: %s", self._group, message.message_id, error)
+            log.warning("Group %s could not send message %s back: %s", self._group, identity(message), error)
             # A broker without retries has no retry topic either.
             if isinstance(error, ReplyError) and error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 return False
@@ -91,7 +90,7 @@ class SendBack:
             await self._sender.send(copy_to_retry(message, self._group, self._max, self._sender.settings))
         except ArianeError as error:
             log.warning(
-                "Group %s could not send message %s to its retry topic: %s", self._group, message.message_id, error
+                "Group %s could not send message %s to its retry topic: %s", self._group, identity(message), error
             )
             return False
         return True
