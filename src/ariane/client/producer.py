@@ -265,7 +265,7 @@ class Producer:
             await sender.send_one_way(self._prepare(message), queue)
 
     async def recall(self, sent: SendResult) -> None:
-        """Cancel the delivery of a message that was sent with `deliver_at_ms`.
+        """Cancel the delivery of a message that was sent with `deliver_at`.
 
         Args:
             sent: The result of the send.
