@@ -83,6 +83,8 @@ def test_failed_messages_are_retried_and_end_as_dead_letters_without_waiting() -
     async def main() -> list[ReceivedMessage]:
         async with AsyncLocalCluster() as cluster:
             await cluster.create_topic("orders", queues=1)
+            # A consumer that starts before its retry topic has a route finds it at its next refresh, seconds later.
+            await cluster.create_topic("%RETRY%billing", queues=1)
             async with PushConsumer(cluster.namesrv, "billing", {"orders": "*"}, listener, start="first"):
                 await cluster.send("orders", b"bad")
                 for attempt in range(16):

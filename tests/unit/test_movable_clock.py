@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from ariane.clock import SYSTEM_CLOCK
+from ariane.testing import movable_clock
 from ariane.testing.movable_clock import MovableClock
 
 
@@ -88,6 +89,41 @@ def test_a_call_that_is_repeated_runs_once_per_shift() -> None:
         clock.shift(10_000)
         await run_ready()
         assert len(rounds) == 2
+        task.cancel()
+
+    asyncio.run(main())
+
+
+def test_work_between_two_sleeps_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        clock, rounds = MovableClock(), []
+        at_work, proceed = asyncio.Event(), asyncio.Event()
+
+        async def repeat() -> None:
+            while True:
+                await clock.sleep(10)
+                at_work.set()
+                await proceed.wait()
+                rounds.append(1)
+
+        task = asyncio.create_task(repeat())
+        await run_ready()
+        await clock.wait_idle()
+        clock.shift(10_000)
+        await at_work.wait()
+        waiting = asyncio.create_task(clock.wait_idle())
+        await run_ready()
+        assert not waiting.done()
+        proceed.set()
+        await waiting
+        assert rounds == [1]
+        proceed.clear()
+        clock.shift(10_000)
+        await asyncio.sleep(0.01)
+        monkeypatch.setattr(movable_clock, "IDLE_MAX_S", 0.01)
+        await clock.wait_idle()  # reaches its time limit, and forgets the task
+        monkeypatch.setattr(movable_clock, "IDLE_MAX_S", 3600)
+        await clock.wait_idle()
         task.cancel()
 
     asyncio.run(main())

@@ -135,10 +135,13 @@ class ClusterServers:
     # --- time ---
 
     async def advance_clock(self, milliseconds: int) -> None:
-        """Move the clock, and wait until the masters have delivered the messages that are due."""
+        """Move the clock, and wait until the masters have delivered the messages that are due and done periodic work."""
         for master in self.masters:
             await master.settle()  # a delayed message that was just stored is scheduled
+        await self.clock.wait_idle()
         self.clock.shift(milliseconds)
+        await asyncio.sleep(POLL_S)  # the tasks whose sleep is over begin their work
+        await self.clock.wait_idle()
         for master in self.masters:
             await master.settle()
 

@@ -10,12 +10,16 @@ queue locks). Used in the event loop of the servers only; `ClusterClock` is the 
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 from ariane.client import validation
 from ariane.clock import SYSTEM_CLOCK, Timer
+
+IDLE_MAX_S = 1.0
+POLL_S = 0.001
 
 
 class MovableClock:
@@ -24,6 +28,9 @@ class MovableClock:
     def __init__(self) -> None:
         self._advanced_ms = 0  # sum of all shifts
         self._timers: dict[_MovableTimer, None] = {}  # scheduled calls, in the order in which they were scheduled
+        # Tasks that have slept: those that do periodic work. A task that does not sleep is at work.
+        self._periodic: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+        self._asleep: set[asyncio.Task[Any]] = set()
 
     def now_ms(self) -> int:
         """Return the wall-clock time in milliseconds since the epoch."""
@@ -40,9 +47,14 @@ class MovableClock:
             return
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         timer = self.call_later(seconds, _finish, over)
+        task = asyncio.current_task()
+        assert task is not None
+        self._periodic.add(task)
+        self._asleep.add(task)
         try:
             await over
         finally:
+            self._asleep.discard(task)
             timer.cancel()
 
     def call_later(self, seconds: float, callback: Callable[..., object], *args: Any) -> Timer:
@@ -50,6 +62,18 @@ class MovableClock:
         timer = _MovableTimer(self._timers, asyncio.get_running_loop().time() + seconds, callback, args)
         timer.schedule()
         return timer
+
+    async def wait_idle(self) -> None:
+        """Wait until all periodic work in progress is done, at most IDLE_MAX_S.
+
+        A shift during such work would not end the sleep that follows it.
+        """
+        deadline = self.monotonic() + IDLE_MAX_S
+        while busy := [task for task in self._periodic if task not in self._asleep and not task.done()]:
+            if self.monotonic() >= deadline:
+                self._periodic.difference_update(busy)  # they wait for something else, and may never sleep again
+                return
+            await asyncio.sleep(POLL_S)
 
     def shift(self, milliseconds: int) -> None:
         """Move the clock forward. Calls that are due now are made in the next iterations of the event loop."""
@@ -92,7 +116,7 @@ class ClockMover(Protocol):
     """Moves the servers' clock from the thread of a test. [ServerThread]"""
 
     def advance_clock(self, milliseconds: int) -> None:
-        """Return once the delayed messages that are due now are delivered."""
+        """Return once the delayed messages that are due now are delivered, and periodic work that is due is done."""
         ...
 
 
@@ -112,7 +136,7 @@ class ClusterClock:
         return self._clock.now_ms()
 
     def advance(self, duration: float | timedelta) -> None:
-        """Move the servers' clock forward, and return once the delayed messages that are due then are delivered.
+        """Move the servers' clock forward. Due messages are delivered, and due periodic work is done, when this returns.
 
         The clock jumps. What is periodic happens once, however long the jump: advance twice by a minute for two check-backs of
         a transaction. Connections, heartbeats and clients stay in real time.
