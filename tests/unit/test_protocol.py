@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import sys
 import tracemalloc
+from collections.abc import Callable
 from random import Random
 
 import lz4.frame
@@ -313,9 +314,15 @@ def zstd_as_java(body: bytes) -> bytes:
     return stream.compress(body) + stream.flush()
 
 
+def ours(algorithm: compression.Algorithm) -> Callable[[bytes], bytes]:
+    return lambda body: compression.compress(body, algorithm)[0]
+
+
 COMPRESSORS = {
-    "zlib": (compression.compress, compression.ZLIB_FLAGS),
-    "zlib of older clients": (compression.compress, 0x1),
+    "zlib": (ours("zlib"), compression.ZLIB_FLAGS),
+    "zlib of older clients": (ours("zlib"), 0x1),
+    "our LZ4": (ours("lz4"), 0x101),
+    "our ZSTD": (ours("zstd"), 0x201),
     "LZ4": (lz4_as_java, 0x101),
     "LZ4 with size and checksums": (
         lambda body: lz4.frame.compress(body, content_checksum=True, block_checksum=True), 0x101,

@@ -17,9 +17,6 @@ def test_tests_are_grouped_by_shared_resources():
 
     assert conftest.group("tests/spark/test_sink.py::test_a") == "spark"
     assert conftest.group("tests/interop/test_differential.py::test_a[b::c]") == "tests/interop/test_differential.py"
-    assert (
-        conftest.group("tests/integration/test_spark_connections.py::t")
-        == "tests/integration/test_spark_connections.py"
-    )
+    assert conftest.group("tests/integration/test_acl_command.py::t") == "tests/integration/test_acl_command.py"
     assert conftest.group("tests/console/browser/test_crawl.py::test_a") == "browser"
     assert conftest.group("tests/unit/test_acl.py::test_a") == "tests/unit/test_acl.py::test_a"
