@@ -32,7 +32,8 @@ class CollectedEntries:
     def add(self, runs: list[QueueRun], by_id: Callable[[str], Mapping[int, ConsumeQueue]]) -> int:
         """Add the entries of a run and number its records; return how many they are. `by_id` has all queues of the run."""
         collected, in_round = self._entries, self._round
-        size, last, queues = 0, "", by_id("")
+        size, last = 0, None
+        queues: Mapping[int, ConsumeQueue] = {}
         for topic, queue_id, entries, _, _ in runs:
             if topic != last:
                 last, queues = topic, by_id(topic)

@@ -74,7 +74,8 @@ class SendTurns:
         self._encoder: SendEncoder | None = None  # created for `_config` with the first send
         self._config: BrokerConfig | None = None  # a changed configuration needs another encoder
         self._plain_topics: dict[str, TopicConfig] = {}  # as they were when they were found to be plain
-        self._run_topic = ""  # whose queues are below: looked up once per topic and run, not once per queue
+        # Topic whose queues are below: looked up once per topic and run, not once per queue. None, because a peer may send "".
+        self._run_topic: str | None = None
         self._run_queues: Mapping[int, NumberedQueue] = {}  # by id
         self._run_queue_nums = 0  # a plain send names a queue id below it
 
@@ -88,7 +89,7 @@ class SendTurns:
         if log_end is None:
             return None
         encoder, started = self._current_encoder(), self._stats.timer()
-        self._run_topic = ""  # topics may have changed since the last run
+        self._run_topic = None  # topics may have changed since the last run
         run = encoder.encode(data, position, peer.packed, log_end, self._next_offset)
         if not run.sends:
             return None
