@@ -343,7 +343,6 @@ def test_unusual_keys_are_recognized_in_a_database(identity: str, tmp_path: Path
         {"store": "/data/seen.db"}, {"store": MemoryStore}, {"store": object()}, {"key": lambda: "x"}, {"key": "order"},
         {"ttl": 0}, {"ttl": -1}, {"ttl": timedelta(0)}, {"ttl": "7d"}, {"scope": 5},
     ],
-    ids=str,
 )  # fmt: skip
 def test_wrong_arguments_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError) as caught:
