@@ -12,6 +12,7 @@ difference of behaviour is not masked: compare `java` and `ours` in the test and
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import io
 import json
@@ -21,9 +22,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ariane.cli.mqadmin.main import main
+from ariane.net.connection_pool import ConnectionPool
+from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.testing import LocalCluster, java
 
 CLUSTERS = ("ariane", "java")  # whose servers; both tools run against each
+START_S = 60.0
 
 # Lines of the JVM and of its logging, which are not part of a command's output.
 _NOISE = re.compile(r"OpenJDK 64-Bit Server VM warning|RocketMQLog:WARN|SLF4J|log4j:WARN")
@@ -44,7 +48,15 @@ def start_cluster(kind: str, home: Path) -> Iterator[ServerAddresses]:
             yield ServerAddresses(servers.namesrv, servers.broker.addr)
     else:
         with java.name_server(home / "ns") as names, java.broker(home / "broker", names.addr) as broker:
+            asyncio.run(_until_first_sample(broker.addr))
             yield ServerAddresses(names.addr, broker.addr)
+
+
+async def _until_first_sample(addr: str) -> None:
+    """Wait until a Java broker reports its state: before its first sample of rates it responds NoSuchElementException."""
+    async with asyncio.timeout(START_S), ConnectionPool() as peers:
+        while (await peers.request(addr, RequestCode.GET_BROKER_RUNTIME_INFO)).code != ResponseCode.SUCCESS:
+            await asyncio.sleep(0.1)
 
 
 class Mask(NamedTuple):
