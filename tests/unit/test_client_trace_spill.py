@@ -114,6 +114,14 @@ def test_a_full_disk_loses_only_what_it_refused(tmp_path: Path, monkeypatch: pyt
     assert seen == [1, 3]
 
 
+def test_directories_of_other_programs_are_not_touched(tmp_path: Path) -> None:
+    for name in ("empty", "logs"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "logs" / "00000001.trace").write_bytes(b"theirs")
+    opened(tmp_path).close()
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["00000001.trace", "empty", "logs"]
+
+
 def test_a_directory_that_cannot_be_used_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="spill_dir = .*cannot be used"):

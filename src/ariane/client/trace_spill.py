@@ -30,7 +30,8 @@ log = logging.getLogger("ariane.client.trace_dispatcher")
 
 SEGMENT_BYTES = 1024 * 1024
 LOCK = "lock"
-_SEGMENT = re.compile(r"(\d{8})\.trace")
+_SEGMENT = re.compile(r"\d{8}\.trace")
+_HOME = re.compile(r"\d+-[0-9a-f]{8}")  # of a dispatcher; other directories are not touched
 _START = Struct(">III")
 
 
@@ -66,7 +67,7 @@ class TraceSpill:
             self._home.mkdir(parents=True)
             self._lock = _lock(self._home / LOCK)
             for other in sorted(self._directory.iterdir()):
-                if other != self._home and other.is_dir():
+                if other != self._home and _HOME.fullmatch(other.name) and other.is_dir():
                     self._take_over(other)
         except OSError as error:
             raise ConfigError("spill_dir", str(self._directory), f"cannot be used: {error}") from None
