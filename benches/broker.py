@@ -16,6 +16,7 @@ tables from an existing result. Load and brokers share the cores: only ratios me
 from __future__ import annotations
 
 import argparse
+import compileall
 import contextlib
 import json
 import sys
@@ -25,6 +26,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import ariane
 import load_program
 import page
 from ariane.testing import java
@@ -165,7 +167,11 @@ class Session:
             self._round([load for load in loads if turn >= 0 or not load.has_own_warm_up], benches, turn)
 
     def measure_starts(self, rounds: int) -> None:
-        """Measure the time from the start of a process to its first accepted message."""
+        """Measure the time from the start of a process to its first accepted message.
+
+        Modules are compiled before, as pip does: PYTHONDONTWRITEBYTECODE would make each start compile those of a checkout.
+        """
+        compileall.compile_dir(Path(ariane.__file__).parent, quiet=1)
         for turn in range(rounds):
             for server in rotated(list(self.rounds), turn):
                 with self._brokers(only=server) as benches:
