@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,7 +58,9 @@ LONG_GROUPS_S = {
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make Spark drivers of all tests start quickly. (Test processes inherit it from the first one.)"""
+    """Make Spark drivers of all tests start quickly, and programs stop on Ctrl-C. (All processes inherit it from the first one.)"""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell runs the tests in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if spark_classes.DRIVER_OPTIONS not in os.environ and (path := spark_classes.archive()):
         spark_classes.activate(path)
 
