@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from ariane.client.settings import ClientSettings
 from ariane.console.app import create_app
 from ariane.console.security.audit_log import AuditEntry
 from ariane.console.services import ConsoleServices, open_services
@@ -191,7 +192,9 @@ def acl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalCluster
     (home / "conf" / "plain_acl.yml").write_text(ACL_FILE)
     with LocalCluster(home, acl_enable=True, rocketmq_home=str(home)) as servers:
         settings = ConsoleSettings(
-            namesrv=servers.namesrv, data_dir=home / "console", credentials=Credentials(*ROOT.values())
+            namesrv=servers.namesrv,
+            data_dir=home / "console",
+            client=ClientSettings(credentials=Credentials(*ROOT.values())),
         )
         app = create_app(open_services(settings))
         with TestClient(app, base_url=BASE, follow_redirects=False) as client:

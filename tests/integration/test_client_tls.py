@@ -75,7 +75,7 @@ def test_an_untrusted_server_is_reported_with_what_to_check(certificate: tuple[P
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"tls_ca_file": "x"}, "tls_ca_file = 'x': has no effect without use_tls = true"),
+        ({"tls_ca_file": "x"}, "tls_ca_file = 'x': has no effect without use_tls:"),
         ({"tls_verify": "ca"}, "tls_verify = 'ca': has no effect without use_tls"),
         ({"use_tls": True, "tls_verify": "no"}, "expected 'true', 'ca' or 'false'"),
         ({"use_tls": True, "tls_key_file": "x"}, "has no effect without tls_cert_file"),

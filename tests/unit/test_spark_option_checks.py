@@ -113,7 +113,7 @@ def test_tag_expressions_of_rocketmq_are_accepted() -> None:
         ({"maxTriggerDelay": "1h"}, "has no effect without minOffsetsPerTrigger"),
         ({"maxBytesPerTrigger": "999999999999999g"}, "expected a number of bytes"),
         ({"securityToken": "t"}, "securityToken = '': has no effect without accessKey"),
-        ({"tlsVerify": "false"}, "has no effect without useTls = true"),
+        ({"tlsVerify": "false"}, "has no effect without useTls"),
         ({"useTls": "true", "tlsVerify": "false", "tlsCaFile": "ca.pem"}, "has no effect with tlsVerify = false"),
     ],
 )  # fmt: skip

@@ -7,6 +7,10 @@ from enum import StrEnum
 
 import msgspec
 
+from ariane.client.settings import ClientSettings, access_settings
+from ariane.net.tls import Verify
+from ariane.protocol.signing import Credentials
+
 
 class BenchMode(StrEnum):
     """What is measured."""
@@ -74,6 +78,21 @@ class BenchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Account for brokers with access control; empty: none."""
     secret_key: str = ""
     """Its secret key."""
+    use_tls: bool = False
+    """Whether connections are encrypted."""
+    tls_verify: Verify = "true"
+    """What of the server's certificate is checked."""
+    tls_ca_file: str = ""
+    """PEM file of trusted authorities."""
+    tls_cert_file: str = ""
+    """PEM file of the client certificate."""
+    tls_key_file: str = ""
+    """PEM file of its key."""
+
+    def client_settings(self) -> ClientSettings:
+        """Return the account and TLS as settings of a client instance."""
+        account = Credentials(self.access_key, self.secret_key) if self.access_key else None
+        return access_settings(account, self)
 
     @property
     def has_stamps(self) -> bool:

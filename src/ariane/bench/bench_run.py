@@ -21,13 +21,11 @@ from ariane.bench.measurements import Throughput, WorkerReport, combine, unique_
 from ariane.bench.worker_processes import WorkerFailed, WorkerPool, WorkerProcess, start_load, stop_load
 from ariane.client.client_instance import ClientInstance
 from ariane.client.pull_consumer import PullConsumer
-from ariane.client.settings import ClientSettings
 from ariane.cluster.topic_admin import TopicOperations
 from ariane.errors import ConfigError, RouteNotFound, ServerUnavailable
 from ariane.model.message import MessageQueue
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.messaging import UpdateConsumerOffset
-from ariane.protocol.signing import Credentials
 
 QUEUES = 8  # of a topic that is created
 ROUTE_S = 10.0  # until the name servers have the route of a new topic
@@ -140,9 +138,8 @@ class BenchRun:
             ArianeError: a server is unavailable, or a client could not start.
         """
         plan, host = self._plan, describe_host()
-        credentials = Credentials(plan.access_key, plan.secret_key) if plan.access_key else None
         async with (
-            ClientInstance(plan.namesrv, ClientSettings(credentials=credentials)) as instance,
+            ClientInstance(plan.namesrv, plan.client_settings()) as instance,
             TopicOperations(plan.namesrv, peers=instance.peers) as cluster,
             PullConsumer(instance) as reader,
         ):

@@ -20,10 +20,9 @@ from ariane.bench.send_load import SendLoad
 from ariane.client.client_instance import ClientInstance
 from ariane.client.producer import Producer
 from ariane.client.push_consumer import PushConsumer
-from ariane.client.settings import ClientSettings, ConsumerSettings, ProducerSettings
+from ariane.client.settings import ConsumerSettings, ProducerSettings
 from ariane.errors import ArianeError
 from ariane.model.message import MessageQueue
-from ariane.protocol.signing import Credentials
 
 PROGRESS_S = 0.2
 PLAN_BYTES_MAX = 1024 * 1024
@@ -140,11 +139,10 @@ async def run_worker(lines: asyncio.StreamReader, emit: Callable[[WorkerEvent], 
 @contextlib.asynccontextmanager
 async def _open_load(work: WorkerPlan, started: asyncio.Event) -> AsyncIterator[Load]:
     plan, report = work.plan, WorkerReport(role=work.role)
-    account = Credentials(plan.access_key, plan.secret_key) if plan.access_key else None
     # No retries: each failed attempt is a failure that the benchmark counts.
     settings = ProducerSettings(retries=0, compress_from=UNCOMPRESSED, message_max=MESSAGE_MAX)
     async with contextlib.AsyncExitStack() as clients:
-        instance = await clients.enter_async_context(ClientInstance(plan.namesrv, ClientSettings(credentials=account)))
+        instance = await clients.enter_async_context(ClientInstance(plan.namesrv, plan.client_settings()))
 
         async def open_producer() -> Producer:
             producer = Producer(instance, "ariane-bench", settings=settings)

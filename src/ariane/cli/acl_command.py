@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ariane.cli import shared_options
+from ariane.cli.access_options import NO_ACCESS, AccessOptions
 from ariane.cli.admin_session import AdminSession, BrokerName, ClusterName, DryRun
-from ariane.cli.auth_options import AccessKey, SecretKey
 from ariane.cli.help_format import HelpCommand, create_app, examples
 from ariane.cli.shared_options import NAMESRV_DEFAULT, AsJson, NameServers
 from ariane.errors import UsageError
@@ -58,14 +58,13 @@ def list_accounts(
     broker: BrokerName = None,
     show_secrets: Annotated[bool, typer.Option("--show-secrets", help="Print secret keys.")] = False,
     namesrv: NameServers = NAMESRV_DEFAULT,
-    access_key: AccessKey = "",
-    secret_key: SecretKey = "",
+    access: AccessOptions = NO_ACCESS,
     as_json: AsJson = False,
 ) -> None:
     """List the accounts of each server with their permissions."""
     from ariane.reports.report import Column, Table
 
-    session = AdminSession(namesrv, access_key, secret_key, as_json)
+    session = AdminSession(namesrv, access, as_json)
 
     async def work(admin: Admin) -> Answers[AclConfig]:
         servers = await admin.select_brokers(cluster=cluster, broker=broker, with_slaves=True)
@@ -134,8 +133,7 @@ def set_account(
     cluster: ClusterName = None,
     broker: BrokerName = None,
     namesrv: NameServers = NAMESRV_DEFAULT,
-    access_key: AccessKey = "",
-    secret_key: SecretKey = "",
+    access: AccessOptions = NO_ACCESS,
     as_json: AsJson = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -145,7 +143,7 @@ def set_account(
     """
     from ariane.protocol.requests.acl import UpdateAccount
 
-    session = AdminSession(namesrv, access_key, secret_key, as_json, dry_run)
+    session = AdminSession(namesrv, access, as_json, dry_run)
 
     async def work(admin: Admin) -> Sequence[Change]:
         servers = await admin.select_brokers(cluster=cluster, broker=broker, with_slaves=True)
@@ -176,13 +174,12 @@ def delete_account(
     cluster: ClusterName = None,
     broker: BrokerName = None,
     namesrv: NameServers = NAMESRV_DEFAULT,
-    access_key: AccessKey = "",
-    secret_key: SecretKey = "",
+    access: AccessOptions = NO_ACCESS,
     as_json: AsJson = False,
     dry_run: DryRun = False,
 ) -> None:
     """Delete an account from all servers."""
-    session = AdminSession(namesrv, access_key, secret_key, as_json, dry_run)
+    session = AdminSession(namesrv, access, as_json, dry_run)
 
     async def work(admin: Admin) -> Sequence[Change]:
         servers = await admin.select_brokers(cluster=cluster, broker=broker, with_slaves=True)
@@ -206,13 +203,12 @@ def allow_addresses(
     cluster: ClusterName = None,
     broker: BrokerName = None,
     namesrv: NameServers = NAMESRV_DEFAULT,
-    access_key: AccessKey = "",
-    secret_key: SecretKey = "",
+    access: AccessOptions = NO_ACCESS,
     as_json: AsJson = False,
     dry_run: DryRun = False,
 ) -> None:
     """Replace the addresses from which requests need no account."""
-    session = AdminSession(namesrv, access_key, secret_key, as_json, dry_run)
+    session = AdminSession(namesrv, access, as_json, dry_run)
 
     async def work(admin: Admin) -> Sequence[Change]:
         servers = await admin.select_brokers(cluster=cluster, broker=broker, with_slaves=True)

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
+from ariane.cli.access_options import NO_ACCESS, AccessOptions
 from ariane.cli.shared_options import OUTPUT
-from ariane.errors import UsageError
 
 if TYPE_CHECKING:
     from ariane.cluster.admin import Admin
     from ariane.cluster.connection import BrokerUnavailable, Change
-    from ariane.protocol.signing import Credentials
     from ariane.reports.report import Table
 
 T = TypeVar("T")
@@ -43,15 +42,13 @@ class AdminSession(NamedTuple):
 
     Attributes:
         namesrv: Name server addresses, separated by ';'.
-        access_key: Access key; empty without an account.
-        secret_key: Its secret key.
+        access: Account and TLS.
         as_json: Print JSON instead of tables.
         is_dry_run: Print changes instead of executing them.
     """
 
     namesrv: str
-    access_key: str = ""
-    secret_key: str = ""
+    access: AccessOptions = NO_ACCESS
     as_json: bool = False
     is_dry_run: bool = False
 
@@ -59,7 +56,6 @@ class AdminSession(NamedTuple):
         """Return the value of `work`; in a dry run print the changes that it would execute, and return None.
 
         Raises:
-            UsageError: only one of the two keys is set.
             ArianeError: as `work`.
         """
         return asyncio.run(self._run(work))
@@ -68,7 +64,6 @@ class AdminSession(NamedTuple):
         """Return the value of `work`, in a dry run, too: for reads, and for changes that return their plan.
 
         Raises:
-            UsageError: only one of the two keys is set.
             ArianeError: as `work`.
         """
         return asyncio.run(self._value(work))[0]
@@ -88,7 +83,7 @@ class AdminSession(NamedTuple):
     async def _value(self, work: Callable[[Admin], Awaitable[T]]) -> tuple[T, Sequence[Change]]:
         from ariane.cluster.admin import Admin
 
-        async with Admin(self.namesrv, credentials=self._credentials(), is_dry_run=self.is_dry_run) as admin:
+        async with Admin(self.namesrv, client=self.access.client_settings(), is_dry_run=self.is_dry_run) as admin:
             return await work(admin), admin.changes
 
     def show(self, data: Any, *parts: Table | str) -> None:
@@ -129,11 +124,3 @@ class AdminSession(NamedTuple):
             typer.echo(f"would {change.summary} on {change.addr}")
         if not changes:
             typer.echo("would change nothing")
-
-    def _credentials(self) -> Credentials | None:
-        from ariane.protocol.signing import Credentials
-
-        if bool(self.access_key) != bool(self.secret_key):
-            missing = "--secret-key" if self.access_key else "--access-key"
-            raise UsageError(missing, None, "missing; specify both --access-key and --secret-key, or neither")
-        return Credentials(self.access_key, self.secret_key) if self.access_key else None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ariane.cli import auth_options, shared_options, signals, spark_options
+from ariane.cli import access_options, shared_options, signals, spark_options
 from ariane.cli import paths as homes
 from ariane.cli.help_format import HelpCommand, create_app, examples
 from ariane.errors import UsageError
@@ -84,9 +84,8 @@ def run(
             parser=shared_options.whole_number(1), metavar="DAYS", help="Retention of archived messages in days."
         ),
     ] = 365,
-    access_key: auth_options.AccessKey = "",
-    secret_key: auth_options.SecretKey = "",
-    source_options: auth_options.SourceOption = None,
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
+    source_options: access_options.SourceOption = None,
 ) -> None:
     """Archive all messages of topics.
 
@@ -95,7 +94,7 @@ def run(
     if bool(topics) == bool(pattern):
         raise UsageError("--topics", topics or None, "specify exactly one of --topics and --topics-pattern")
     settings = spark_options.parse_conf(conf)
-    source = auth_options.source_options(namesrv, access_key, secret_key, source_options)
+    source = access_options.source_options(namesrv, access, source_options)
     directory = homes.archive_dir(home)
     # After all checks of the command line: `./ariane` installs Spark only for a valid one.
     spark_options.require_spark()

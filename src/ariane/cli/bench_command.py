@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ariane.cli import auth_options, shared_options, signals
+from ariane.cli import access_options, shared_options, signals
 from ariane.cli.rate_options import parse_rate
 from ariane.errors import UsageError
 
@@ -152,8 +152,7 @@ def bench(
     ] = None,
     as_json: shared_options.AsJson = False,
     namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    access_key: auth_options.AccessKey = "",
-    secret_key: auth_options.SecretKey = "",
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
 ) -> None:
     """Measure throughput and latency of a cluster.
 
@@ -162,7 +161,6 @@ def bench(
     from ariane.bench.bench_plan import BenchMode, BenchPlan, SendMethod
 
     _check_combination(mode, method, rate=rate, batch=batch, consumers=consumers, in_flight=in_flight)
-    auth_options.client_settings(access_key, secret_key)  # rejects one key without the other
     default_in_flight = BATCHES_IN_FLIGHT if method == "batch" else IN_FLIGHT.get(mode, 1)
     if warm_up is None:
         warm_up = min(messages // WARM_UP_SHARE, WARM_UP_MAX * clients)
@@ -183,8 +181,7 @@ def bench(
         rate=None if rate is None else parse_rate(rate),
         clients=clients,
         consumers=consumers or 1,
-        access_key=access_key,
-        secret_key=secret_key,
+        **vars(access),
     )
     _check_sizes(plan)
     _run(plan, queues, as_json=as_json)

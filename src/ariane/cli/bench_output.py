@@ -231,8 +231,8 @@ def result_json(result: BenchResult) -> str:
     import msgspec
 
     fields = msgspec.to_builtins(result)
-    fields["plan"].pop("access_key")
-    fields["plan"].pop("secret_key")
+    for name in ("access_key", "secret_key", "tls_ca_file", "tls_cert_file", "tls_key_file"):
+        fields["plan"].pop(name)
     fields["failed"] = result.failed
     for values, one in zip(fields["throughputs"], result.throughputs, strict=True):
         values["latency"] = _latency_fields(one.latency)

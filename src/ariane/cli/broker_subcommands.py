@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ariane.cli import admin_session, auth_options, shared_options
+from ariane.cli import access_options, admin_session, shared_options
 from ariane.cli.admin_session import AdminSession
 from ariane.cli.help_format import HelpCommand, examples
 
@@ -51,11 +51,10 @@ def status(
     broker: Broker,
     namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
     as_json: shared_options.AsJson = False,
-    access_key: auth_options.AccessKey = "",
-    secret_key: auth_options.SecretKey = "",
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
 ) -> None:
     """Print all values that a broker reports about itself."""
-    session = AdminSession(namesrv, access_key, secret_key, as_json)
+    session = AdminSession(namesrv, access, as_json)
 
     async def work(admin: Admin) -> RuntimeInfo:
         servers = await admin.select_brokers(broker=broker)
@@ -77,11 +76,10 @@ def config(
         str, typer.Option("--key", metavar="TEXT", help="Only settings whose name contains this text, in any case.")
     ] = "",
     as_json: shared_options.AsJson = False,
-    access_key: auth_options.AccessKey = "",
-    secret_key: auth_options.SecretKey = "",
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
 ) -> None:
     """Print the settings of a running broker."""
-    session = AdminSession(namesrv, access_key, secret_key, as_json)
+    session = AdminSession(namesrv, access, as_json)
 
     async def work(admin: Admin) -> Answers[dict[str, str]]:
         return await admin.fetch_broker_config(await admin.select_brokers(broker=broker))
@@ -102,14 +100,13 @@ def set_config(
     broker: admin_session.BrokerName = None,
     dry_run: admin_session.DryRun = False,
     as_json: shared_options.AsJson = False,
-    access_key: auth_options.AccessKey = "",
-    secret_key: auth_options.SecretKey = "",
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
 ) -> None:
     """Change a setting of running brokers.
 
     The broker stores it in its configuration file. Settings that need a restart are rejected.
     """
-    session = AdminSession(namesrv, access_key, secret_key, as_json, dry_run)
+    session = AdminSession(namesrv, access, as_json, dry_run)
     _require_target(cluster, broker)
 
     async def work(admin: Admin) -> list[Change]:
@@ -137,8 +134,7 @@ def clean(
     broker: admin_session.BrokerName = None,
     dry_run: admin_session.DryRun = False,
     as_json: shared_options.AsJson = False,
-    access_key: auth_options.AccessKey = "",
-    secret_key: auth_options.SecretKey = "",
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
 ) -> None:
     """Delete files that brokers no longer need, on masters and slaves.
 
@@ -146,7 +142,7 @@ def clean(
     """
     from ariane.errors import UsageError
 
-    session = AdminSession(namesrv, access_key, secret_key, as_json, dry_run)
+    session = AdminSession(namesrv, access, as_json, dry_run)
     if not (expired_log or expired_queues or unused_topics):
         raise UsageError("--expired-log", None, "missing; specify --expired-log, --expired-queues or --unused-topics")
     _require_target(cluster, broker)
@@ -173,14 +169,13 @@ def stop_writes(
     namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
     dry_run: admin_session.DryRun = False,
     as_json: shared_options.AsJson = False,
-    access_key: auth_options.AccessKey = "",
-    secret_key: auth_options.SecretKey = "",
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
 ) -> None:
     """Stop producers from sending to a broker, for example before maintenance.
 
     Consumers go on. Name servers remove the write permission of the broker from all routes; producers follow within 30 s.
     """
-    _set_writable(AdminSession(namesrv, access_key, secret_key, as_json, dry_run), broker, False)
+    _set_writable(AdminSession(namesrv, access, as_json, dry_run), broker, False)
 
 
 def allow_writes(
@@ -188,14 +183,13 @@ def allow_writes(
     namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
     dry_run: admin_session.DryRun = False,
     as_json: shared_options.AsJson = False,
-    access_key: auth_options.AccessKey = "",
-    secret_key: auth_options.SecretKey = "",
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
 ) -> None:
     """Allow producers to send to a broker again, after `stop-writes`.
 
     Name servers restore the write permission in all routes; producers follow within 30 s.
     """
-    _set_writable(AdminSession(namesrv, access_key, secret_key, as_json, dry_run), broker, True)
+    _set_writable(AdminSession(namesrv, access, as_json, dry_run), broker, True)
 
 
 def _set_writable(session: AdminSession, broker: str, is_writable: bool) -> None:

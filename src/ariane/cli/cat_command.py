@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ariane.cli import auth_options, queue_selection, shared_options, signals
+from ariane.cli import access_options, queue_selection, shared_options, signals
 from ariane.cli.time_options import parse_time
 from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import FilterError, UsageError
@@ -213,14 +213,13 @@ def cat(
         ),
     ] = None,
     namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    access_key: auth_options.AccessKey = "",
-    secret_key: auth_options.SecretKey = "",
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
 ) -> None:
     """Print the messages of a topic, or send standard input or files to it.
 
     Exit status: 0 success; 1 a message was not sent or a server failed; 130 Ctrl-C; 141 the reader closed the pipe.
     """
-    client = auth_options.client_settings(access_key, secret_key)
+    client = access.client_settings()
     consume_only = {
         "--offset": offset, "--since": since, "--exit-at-end": exit_at_end, "--group": group, "--filter": sql,
         "--format": format_, "--hex": as_hex,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ariane.cli import admin_session, auth_options, shared_options
+from ariane.cli import access_options, admin_session, shared_options
 from ariane.cli.admin_session import AdminSession
 from ariane.cli.help_format import HelpCommand, create_app, examples
 
@@ -32,8 +32,7 @@ def status(
     namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
     cluster: admin_session.ClusterName = None,
     as_json: shared_options.AsJson = False,
-    access_key: auth_options.AccessKey = "",
-    secret_key: auth_options.SecretKey = "",
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
 ) -> None:
     """Print rates and disk usage of all masters and slaves.
 
@@ -41,7 +40,7 @@ def status(
     """
     from ariane.cli.mqadmin.broker_commands import server_data
 
-    session = AdminSession(namesrv, access_key, secret_key, as_json)
+    session = AdminSession(namesrv, access, as_json)
 
     async def work(admin: Admin) -> tuple[list[BrokerServer], Answers[RuntimeInfo]]:
         servers = await admin.select_brokers(cluster=cluster, with_slaves=True)
@@ -81,11 +80,10 @@ def _status_table(servers: list[BrokerServer], runtimes: Mapping[BrokerServer, R
 def config(
     namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
     as_json: shared_options.AsJson = False,
-    access_key: auth_options.AccessKey = "",
-    secret_key: auth_options.SecretKey = "",
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
 ) -> None:
     """Print the settings of each name server."""
-    session = AdminSession(namesrv, access_key, secret_key, as_json)
+    session = AdminSession(namesrv, access, as_json)
     answers = session.run(lambda admin: admin.fetch_name_server_config())
     assert answers is not None
     data = [{"addr": server.addr, "settings": settings} for server, settings in answers.values]
@@ -103,11 +101,10 @@ def set_config(
     namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
     dry_run: admin_session.DryRun = False,
     as_json: shared_options.AsJson = False,
-    access_key: auth_options.AccessKey = "",
-    secret_key: auth_options.SecretKey = "",
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
 ) -> None:
     """Change a setting of all name servers."""
-    session = AdminSession(namesrv, access_key, secret_key, as_json, dry_run)
+    session = AdminSession(namesrv, access, as_json, dry_run)
     changes = session.run(lambda admin: admin.update_name_server_config({key: value}))
     if changes is not None:
         addrs = [change.addr for change in changes]
@@ -120,8 +117,7 @@ def get_kv(
     key: Key,
     namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
     as_json: shared_options.AsJson = False,
-    access_key: auth_options.AccessKey = "",
-    secret_key: auth_options.SecretKey = "",
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
 ) -> None:
     """Print a value of the name servers' KV table.
 
@@ -129,7 +125,7 @@ def get_kv(
     """
     from ariane.errors import NotFound
 
-    session = AdminSession(namesrv, access_key, secret_key, as_json)
+    session = AdminSession(namesrv, access, as_json)
     value = session.run(lambda admin: admin.fetch_kv(namespace, key))
     if value is None:
         raise NotFound("value", f"{namespace}/{key}")
@@ -148,11 +144,10 @@ def set_kv(
     namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
     dry_run: admin_session.DryRun = False,
     as_json: shared_options.AsJson = False,
-    access_key: auth_options.AccessKey = "",
-    secret_key: auth_options.SecretKey = "",
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
 ) -> None:
     """Set a value of the KV table of all name servers."""
-    session = AdminSession(namesrv, access_key, secret_key, as_json, dry_run)
+    session = AdminSession(namesrv, access, as_json, dry_run)
     changes = session.run(lambda admin: admin.put_kv(namespace, key, value))
     if changes is not None:
         addrs = [change.addr for change in changes]
@@ -166,11 +161,10 @@ def delete_kv(
     namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
     dry_run: admin_session.DryRun = False,
     as_json: shared_options.AsJson = False,
-    access_key: auth_options.AccessKey = "",
-    secret_key: auth_options.SecretKey = "",
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
 ) -> None:
     """Delete a value from the KV table of all name servers."""
-    session = AdminSession(namesrv, access_key, secret_key, as_json, dry_run)
+    session = AdminSession(namesrv, access, as_json, dry_run)
     changes = session.run(lambda admin: admin.delete_kv(namespace, key))
     if changes is not None:
         addrs = [change.addr for change in changes]

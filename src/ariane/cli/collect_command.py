@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ariane.cli import auth_options, shared_options, signals
+from ariane.cli import access_options, shared_options, signals
 from ariane.clock import SYSTEM_CLOCK
 from ariane.model.topic import SAMPLES_TOPIC
 
@@ -50,8 +50,7 @@ def collect(
     groups_max: Annotated[int, _limit("pairs of topic and group")] = 500,
     ages_max: Annotated[int, _limit("pairs whose oldest pending message is looked up")] = 50,
     metrics_port: shared_options.MetricsPort = 0,
-    access_key: auth_options.AccessKey = "",
-    secret_key: auth_options.SecretKey = "",
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
 ) -> None:
     """Poll statistics of all brokers and publish them to a topic.
 
@@ -70,7 +69,7 @@ def collect(
         collector=name or "",
         limits=PollLimits(topics_max, groups_max, ages_max),
     )
-    settings = auth_options.client_settings(access_key, secret_key)
+    settings = access.client_settings()
 
     source = CollectorSource()
     status = CollectorStatus()

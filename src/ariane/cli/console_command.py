@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from ariane.cli import auth_options, console_user_command, shared_options
+from ariane.cli import access_options, console_user_command, shared_options
 from ariane.cli import paths as homes
 from ariane.cli.console_options import DataDir
 from ariane.cli.help_format import create_app, examples
@@ -63,8 +63,7 @@ def console(
     require_login: Annotated[
         bool, typer.Option("--require-login", help="Demand a log-in on a loopback address, too.")
     ] = False,
-    access_key: auth_options.AccessKey = "",
-    secret_key: auth_options.SecretKey = "",
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
     log_file: shared_options.LogFile = None,
     until_stdin_closes: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
@@ -76,12 +75,11 @@ def console(
         raise ConfigError("console", None, fault)
     from ariane.cli import run_server
 
-    client = auth_options.client_settings(access_key, secret_key)
     settings = ConsoleSettings(
         namesrv=namesrv,
         host=bind,
         port=port,
-        credentials=client.credentials if client else None,
+        client=access.client_settings(),
         data_dir=data or homes.console_dir(home),
         # Also if it does not exist yet: a pipeline may create it later.
         tables_dir=homes.tables_dir(home),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ariane.cli import admin_session, auth_options, shared_options
+from ariane.cli import access_options, admin_session, shared_options
 from ariane.cli.admin_session import AdminSession
 from ariane.cli.help_format import HelpCommand, create_app, examples
 from ariane.cli.message_command import (
@@ -55,12 +55,11 @@ def list_(
     until: Until = None,
     limit: Limit = LIMIT,
     namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    access_key: auth_options.AccessKey = "",
-    secret_key: auth_options.SecretKey = "",
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
     as_json: shared_options.AsJson = False,
 ) -> None:
     """List the newest dead letters of a group."""
-    session = AdminSession(namesrv, access_key, secret_key, as_json)
+    session = AdminSession(namesrv, access, as_json)
     selection = message_filter(key, tag, text, since, until)
     try:
         search_topic(session, dlq_topic(group), selection, limit, is_dead_letter=True)
@@ -76,12 +75,11 @@ def show(
         str, typer.Argument(parser=shared_options.non_blank, metavar="ID", help="Unique key or offset id.")
     ],
     namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    access_key: auth_options.AccessKey = "",
-    secret_key: auth_options.SecretKey = "",
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
     as_json: shared_options.AsJson = False,
 ) -> None:
     """Print a dead letter with its properties and body."""
-    session = AdminSession(namesrv, access_key, secret_key, as_json)
+    session = AdminSession(namesrv, access, as_json)
     message = session.run(lambda admin: admin.find_dead_letter(group, message_id))
     assert message is not None
     session.show(message, *message_lines(message))
@@ -134,8 +132,7 @@ def resend(
         ),
     ] = None,
     namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    access_key: auth_options.AccessKey = "",
-    secret_key: auth_options.SecretKey = "",
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
     as_json: shared_options.AsJson = False,
     dry_run: admin_session.DryRun = False,
 ) -> None:
@@ -150,7 +147,7 @@ def resend(
         raise UsageError("ID", " ".join(message_ids), "not together with filters; specify ids or filters")
     if result is not None and result.suffix not in SUFFIXES:
         raise UsageError("--result", str(result), f"expected a file name that ends in {' or '.join(SUFFIXES)}")
-    session = AdminSession(namesrv, access_key, secret_key, as_json, dry_run)
+    session = AdminSession(namesrv, access, as_json, dry_run)
     with contextlib.nullcontext() if result is None or dry_run else ResultFile(result) as journal:
 
         async def work(admin: Admin) -> tuple[int, list[ReplayOutcome]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ariane.cli import admin_session, auth_options, shared_options
+from ariane.cli import access_options, admin_session, shared_options
 from ariane.cli.admin_session import AdminSession
 from ariane.cli.help_format import HelpCommand, create_app, examples
 from ariane.cli.message_table import message_lines, time_text, utc
@@ -51,8 +51,7 @@ def list_(
         ),
     ] = LIMIT,
     namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    access_key: auth_options.AccessKey = "",
-    secret_key: auth_options.SecretKey = "",
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
     as_json: shared_options.AsJson = False,
 ) -> None:
     """List pending delayed messages, the first due first.
@@ -61,7 +60,7 @@ def list_(
     """
     from ariane.cluster.delayed_messages import DelayedFilter
 
-    session = AdminSession(namesrv, access_key, secret_key, as_json)
+    session = AdminSession(namesrv, access, as_json)
     due_until_ms = None if due is None else _now_ms() + parse_duration_ms(due, "--due")
     found = session.run(lambda admin: admin.list_delayed(DelayedFilter(due_until_ms, topic), limit=limit))
     assert found is not None
@@ -78,12 +77,11 @@ def list_(
 def show(
     message_id: MessageId,
     namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    access_key: auth_options.AccessKey = "",
-    secret_key: auth_options.SecretKey = "",
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
     as_json: shared_options.AsJson = False,
 ) -> None:
     """Print a pending delayed message with its due time, properties and body."""
-    session = AdminSession(namesrv, access_key, secret_key, as_json)
+    session = AdminSession(namesrv, access, as_json)
     delayed = session.run(lambda admin: admin.find_delayed(message_id))
     assert delayed is not None
     level = "" if delayed.level is None else f", delay level {delayed.level}"
@@ -99,8 +97,7 @@ def show(
 def cancel(
     message_id: MessageId,
     namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    access_key: auth_options.AccessKey = "",
-    secret_key: auth_options.SecretKey = "",
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
     as_json: shared_options.AsJson = False,
     dry_run: admin_session.DryRun = False,
 ) -> None:
@@ -108,7 +105,7 @@ def cancel(
 
     A message with a delay level cannot be cancelled.
     """
-    session = AdminSession(namesrv, access_key, secret_key, as_json, dry_run)
+    session = AdminSession(namesrv, access, as_json, dry_run)
     delayed = session.run(lambda admin: admin.cancel_delayed(message_id))
     if delayed is not None:
         due = f"due {time_text(delayed.due_ms)} in {delayed.topic}"

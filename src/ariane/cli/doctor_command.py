@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ariane.cli import auth_options, shared_options
+from ariane.cli import access_options, shared_options
 from ariane.cli.admin_session import AdminSession
 
 if TYPE_CHECKING:
@@ -20,8 +20,7 @@ INDENT = "    "
 def doctor(
     namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
     as_json: shared_options.AsJson = False,
-    access_key: auth_options.AccessKey = "",
-    secret_key: auth_options.SecretKey = "",
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
 ) -> None:
     """Check a cluster for faults and print the fix of each.
 
@@ -31,7 +30,7 @@ def doctor(
     from ariane.cluster.cluster_snapshot import open_files_limit
     from ariane.cluster.diagnosis import ERROR, diagnose
 
-    session = AdminSession(namesrv, access_key, secret_key, as_json)
+    session = AdminSession(namesrv, access, as_json)
 
     async def work(admin: Admin) -> ClusterSnapshot:
         return await admin.fetch_snapshot(open_files_max=open_files_limit())

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from typing import Annotated
 
 import typer
 
-from ariane.cli import auth_options, shared_options, signals
+from ariane.cli import access_options, shared_options, signals
 
 DEFAULT_PORT = 5557  # of Apache's rocketmq-exporter
 
@@ -35,8 +34,7 @@ def exporter(
             help="Longest wait for rates and clients; then older ones are used.",
         ),
     ] = 2.0,
-    access_key: auth_options.AccessKey = "",
-    secret_key: auth_options.SecretKey = "",
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
 ) -> None:
     """Serve the metrics of a cluster to Prometheus.
 
@@ -44,20 +42,18 @@ def exporter(
     rocketmq-exporter. Runs until SIGINT or SIGTERM.
     """
     from ariane.cli import run_server
+    from ariane.cluster.connection import ClusterConnection
     from ariane.metrics.cluster_poller import ClusterPoller
     from ariane.metrics.endpoint import MetricsEndpoint
     from ariane.metrics.exporter import ExporterSource
-    from ariane.net.connection_pool import ConnectionPool
-    from ariane.protocol import signing
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(name)s  %(message)s")
-    settings = auth_options.client_settings(access_key, secret_key)
-    sign = functools.partial(signing.sign, settings.credentials) if settings and settings.credentials else None
+    settings = access.client_settings()
 
     async def run() -> None:
         with signals.loop_stop_event() as stop:
-            async with ConnectionPool(sign=sign) as peers:
-                poller = ClusterPoller(peers, namesrv.split(";"), detail_wait_s=detail_wait)
+            async with ClusterConnection(namesrv, client=settings) as cluster:
+                poller = ClusterPoller(cluster.peers, namesrv.split(";"), detail_wait_s=detail_wait)
                 try:
                     async with MetricsEndpoint(ExporterSource(poller), bind, port) as endpoint:
                         typer.echo(f"ready     {endpoint.url}")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ariane.cli import shared_options
+from ariane.cli.access_options import NO_ACCESS, AccessOptions
 from ariane.cli.admin_session import AdminSession, ClusterName, DryRun
-from ariane.cli.auth_options import AccessKey, SecretKey
 from ariane.cli.help_format import HelpCommand, create_app, examples
 from ariane.cli.shared_options import NAMESRV_DEFAULT, AsJson, NameServers
 from ariane.errors import UsageError
@@ -60,15 +60,14 @@ def list_groups(
     cluster: ClusterName = None,
     with_system: Annotated[bool, typer.Option("--system", help="Include groups of the broker and of tools.")] = False,
     namesrv: NameServers = NAMESRV_DEFAULT,
-    access_key: AccessKey = "",
-    secret_key: SecretKey = "",
+    access: AccessOptions = NO_ACCESS,
     as_json: AsJson = False,
 ) -> None:
     """List consumer groups with their clients, rates and lag."""
     from ariane.cli.mqadmin.progress_commands import summary_data
     from ariane.reports.report import Column, Table
 
-    session = AdminSession(namesrv, access_key, secret_key, as_json)
+    session = AdminSession(namesrv, access, as_json)
 
     async def work(admin: Admin) -> tuple[list[GroupSummary], list[Any]]:
         groups = await admin.list_groups(cluster=cluster, with_system=with_system)
@@ -108,15 +107,14 @@ def lag(
         typer.Option(parser=shared_options.seconds(0.1), metavar="SECONDS", help="Print again until interrupted."),
     ] = None,
     namesrv: NameServers = NAMESRV_DEFAULT,
-    access_key: AccessKey = "",
-    secret_key: SecretKey = "",
+    access: AccessOptions = NO_ACCESS,
     as_json: AsJson = False,
 ) -> None:
     """Print the lag of a consumer group queue by queue, live from the brokers.
 
     OLDEST is the age of the first message that is not consumed. Exit status: 1 if a broker did not respond.
     """
-    session = AdminSession(namesrv, access_key, secret_key, as_json)
+    session = AdminSession(namesrv, access, as_json)
     while watch is not None:
         _print_lag(session, group, topic, clears=True)
         time.sleep(watch)
@@ -197,15 +195,14 @@ def _duration(ms: int | None) -> str:
 def show(
     group: GroupArgument,
     namesrv: NameServers = NAMESRV_DEFAULT,
-    access_key: AccessKey = "",
-    secret_key: SecretKey = "",
+    access: AccessOptions = NO_ACCESS,
     as_json: AsJson = False,
 ) -> None:
     """Print the configuration of a consumer group on each broker."""
     from ariane.cli.mqadmin.value_text import group_fields
     from ariane.reports.report import Column, Table
 
-    session = AdminSession(namesrv, access_key, secret_key, as_json)
+    session = AdminSession(namesrv, access, as_json)
     found = session.read(lambda admin: admin.group_configs(group))
     names = list(group_fields(found.values[0][1])) if found.values else []
     rows = tuple(
@@ -221,8 +218,7 @@ def show(
 def clients(
     group: GroupArgument,
     namesrv: NameServers = NAMESRV_DEFAULT,
-    access_key: AccessKey = "",
-    secret_key: SecretKey = "",
+    access: AccessOptions = NO_ACCESS,
     as_json: AsJson = False,
 ) -> None:
     """Print the connected clients of a consumer group.
@@ -233,7 +229,7 @@ def clients(
     from ariane.protocol.versions import version_name
     from ariane.reports.report import Column, Table
 
-    session = AdminSession(namesrv, access_key, secret_key, as_json)
+    session = AdminSession(namesrv, access, as_json)
     found = session.read(lambda admin: admin.consumer_states(group))
     data, rows = [], []
     for client in found.connections.connections:
@@ -257,8 +253,7 @@ def clients(
 def subscriptions(
     group: GroupArgument,
     namesrv: NameServers = NAMESRV_DEFAULT,
-    access_key: AccessKey = "",
-    secret_key: SecretKey = "",
+    access: AccessOptions = NO_ACCESS,
     as_json: AsJson = False,
 ) -> None:
     """Print the subscriptions of each client, and check that they are the same.
@@ -269,7 +264,7 @@ def subscriptions(
     from ariane.cluster.consumer_status import find_inconsistent
     from ariane.reports.report import Column, Table
 
-    session = AdminSession(namesrv, access_key, secret_key, as_json)
+    session = AdminSession(namesrv, access, as_json)
     found = session.read(lambda admin: admin.consumer_states(group))
     differing = find_inconsistent(group, found.states)
     rows = tuple(
@@ -307,14 +302,13 @@ def create(
     cluster: ClusterName = None,
     dry_run: DryRun = False,
     namesrv: NameServers = NAMESRV_DEFAULT,
-    access_key: AccessKey = "",
-    secret_key: SecretKey = "",
+    access: AccessOptions = NO_ACCESS,
     as_json: AsJson = False,
 ) -> None:
     """Create a consumer group on all masters."""
     from ariane.model.topic import SubscriptionGroupConfig
 
-    session = AdminSession(namesrv, access_key, secret_key, as_json, dry_run)
+    session = AdminSession(namesrv, access, as_json, dry_run)
     settings = _settings(retries, retry_queues, consume, broadcast)
 
     async def work(admin: Admin) -> list[Any]:
@@ -341,8 +335,7 @@ def change(
     cluster: ClusterName = None,
     dry_run: DryRun = False,
     namesrv: NameServers = NAMESRV_DEFAULT,
-    access_key: AccessKey = "",
-    secret_key: SecretKey = "",
+    access: AccessOptions = NO_ACCESS,
     as_json: AsJson = False,
 ) -> None:
     """Change settings of a consumer group.
@@ -356,7 +349,7 @@ def change(
         raise UsageError(
             "change", None, "nothing to change; expected --retries, --retry-queues, --consume or --broadcast"
         )
-    session = AdminSession(namesrv, access_key, secret_key, as_json, dry_run)
+    session = AdminSession(namesrv, access, as_json, dry_run)
 
     async def work(admin: Admin) -> tuple[list[Any], tuple[Any, ...]]:
         found = await admin.group_configs(group, await admin.select_brokers(cluster=cluster))
@@ -384,12 +377,11 @@ def delete(
     cluster: ClusterName = None,
     dry_run: DryRun = False,
     namesrv: NameServers = NAMESRV_DEFAULT,
-    access_key: AccessKey = "",
-    secret_key: SecretKey = "",
+    access: AccessOptions = NO_ACCESS,
     as_json: AsJson = False,
 ) -> None:
     """Delete a consumer group."""
-    session = AdminSession(namesrv, access_key, secret_key, as_json, dry_run)
+    session = AdminSession(namesrv, access, as_json, dry_run)
 
     async def work(admin: Admin) -> list[Any]:
         await admin.check_group(group)

@@ -13,10 +13,15 @@ Typer prints such sections only in boxes of rich (`rich_markup_mode`); without m
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from ariane.cli.option_groups import expand_groups
+
+CommandFunction = TypeVar("CommandFunction", bound=Callable[..., Any])
 
 DEFAULT_SECTION = "Options"
 # An option whose left side is wider has its text on the next line.
@@ -124,6 +129,24 @@ def examples(*lines: str) -> str:
     return "Examples:\n" + "\n".join(rows)
 
 
-def create_app(help_text: str, **settings: Any) -> typer.Typer:
-    """Return a Typer application whose commands use this help format."""
-    return typer.Typer(cls=HelpGroup, help=help_text, no_args_is_help=True, add_completion=False, **settings)
+class Application(typer.Typer):
+    """An application whose commands may have groups of options as parameters."""
+
+    def command(self, *args: Any, **settings: Any) -> Callable[[CommandFunction], CommandFunction]:
+        return _with_groups(super().command(*args, **settings))
+
+    def callback(self, *args: Any, **settings: Any) -> Callable[[CommandFunction], CommandFunction]:
+        return _with_groups(super().callback(*args, **settings))
+
+
+def _with_groups(register: Callable[[Any], Any]) -> Callable[[CommandFunction], CommandFunction]:
+    def decorate(function: CommandFunction) -> CommandFunction:
+        register(expand_groups(function))
+        return function
+
+    return decorate
+
+
+def create_app(help_text: str, **settings: Any) -> Application:
+    """Return an application whose commands use this help format."""
+    return Application(cls=HelpGroup, help=help_text, no_args_is_help=True, add_completion=False, **settings)

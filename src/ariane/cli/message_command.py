@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ariane.cli import admin_session, auth_options, shared_options
+from ariane.cli import access_options, admin_session, shared_options
 from ariane.cli.admin_session import AdminSession
 from ariane.cli.help_format import HelpCommand, create_app, examples
 from ariane.cli.message_table import message_lines, message_table, time_text, utc
@@ -97,15 +97,14 @@ def show(
     message_id: MessageId,
     topic: TopicOfId = None,
     namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    access_key: auth_options.AccessKey = "",
-    secret_key: auth_options.SecretKey = "",
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
     as_json: shared_options.AsJson = False,
 ) -> None:
     """Print a message with its properties and body, and where copies of it are stored.
 
     Retries, dead letters and delayed messages have the unique key of the message that they are a copy of.
     """
-    session = AdminSession(namesrv, access_key, secret_key, as_json)
+    session = AdminSession(namesrv, access, as_json)
     found = _find(session, message_id, topic)
     copies = [
         f"Also stored in {copy.queue.topic}, {time_text(copy.store_ms)}: {copy.offset_message_id}"
@@ -133,15 +132,14 @@ def search(
     until: Until = None,
     limit: Limit = LIMIT,
     namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    access_key: auth_options.AccessKey = "",
-    secret_key: auth_options.SecretKey = "",
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
     as_json: shared_options.AsJson = False,
 ) -> None:
     """List the newest messages of a topic that match.
 
     A key is looked up in an index. A tag or text is searched by reading all messages of the time range.
     """
-    session = AdminSession(namesrv, access_key, secret_key, as_json)
+    session = AdminSession(namesrv, access, as_json)
     search_topic(session, topic, message_filter(key, tag, text, since, until), limit)
 
 
@@ -211,15 +209,14 @@ def send(
     ] = 0,
     trace: Annotated[bool, typer.Option("--trace", help="Send a trace record, too.")] = False,
     namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    access_key: auth_options.AccessKey = "",
-    secret_key: auth_options.SecretKey = "",
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
     as_json: shared_options.AsJson = False,
     dry_run: admin_session.DryRun = False,
 ) -> None:
     """Send one message to an existing topic. `ariane cat -P` sends many."""
     from ariane.model.message import Message
 
-    session = AdminSession(namesrv, access_key, secret_key, as_json, dry_run)
+    session = AdminSession(namesrv, access, as_json, dry_run)
     deliver_at_ms = 0 if delay is None else time.time_ns() // 1_000_000 + parse_duration_ms(delay, "--delay")
     if delay is not None and level:
         raise UsageError("--delay-level", str(level), "not together with --delay; specify one of them")
@@ -270,8 +267,7 @@ def resend(
     ] = None,
     client: Annotated[str | None, typer.Option(metavar="ID", help="With --group: this client.")] = None,
     namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    access_key: auth_options.AccessKey = "",
-    secret_key: auth_options.SecretKey = "",
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
     as_json: shared_options.AsJson = False,
     dry_run: admin_session.DryRun = False,
 ) -> None:
@@ -283,7 +279,7 @@ def resend(
         raise UsageError("--topic", topic, "not together with --group; specify one of them")
     if client is not None and group is None:
         raise UsageError("--client", client, "needs --group")
-    session = AdminSession(namesrv, access_key, secret_key, as_json, dry_run)
+    session = AdminSession(namesrv, access, as_json, dry_run)
 
     async def work(admin: Admin) -> SendResult | DirectConsumption | None:
         message = await _first(admin, message_id, None)
@@ -314,15 +310,14 @@ def track(
     message_id: MessageId,
     topic: TopicOfId = None,
     namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    access_key: auth_options.AccessKey = "",
-    secret_key: auth_options.SecretKey = "",
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
     as_json: shared_options.AsJson = False,
 ) -> None:
     """Print which consumer groups have consumed a message.
 
     The state is inferred from the offsets of the groups. If the clients send traces, these are printed, too.
     """
-    session = AdminSession(namesrv, access_key, secret_key, as_json)
+    session = AdminSession(namesrv, access, as_json)
 
     async def work(admin: Admin) -> tuple[ReceivedMessage, TracksResult, TraceRows]:
         from ariane.cluster.message_tracking import TraceRows

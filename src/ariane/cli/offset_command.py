@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ariane.cli import shared_options
+from ariane.cli.access_options import NO_ACCESS, AccessOptions
 from ariane.cli.admin_session import AdminSession, DryRun
-from ariane.cli.auth_options import AccessKey, SecretKey
 from ariane.cli.group_command import GroupArgument
 from ariane.cli.help_format import HelpCommand, create_app, examples
 from ariane.cli.shared_options import NAMESRV_DEFAULT, AsJson, NameServers
@@ -37,15 +37,14 @@ def show(
         typer.Option("-t", "--topic", parser=shared_options.topic_name, metavar="TOPIC", help="Only this topic."),
     ] = None,
     namesrv: NameServers = NAMESRV_DEFAULT,
-    access_key: AccessKey = "",
-    secret_key: SecretKey = "",
+    access: AccessOptions = NO_ACCESS,
     as_json: AsJson = False,
 ) -> None:
     """Print the committed offsets of a consumer group."""
     from ariane.cli.mqadmin.progress_commands import queue_data
     from ariane.reports.report import Column, Table, utc_time
 
-    session = AdminSession(namesrv, access_key, secret_key, as_json)
+    session = AdminSession(namesrv, access, as_json)
 
     async def work(admin: Admin) -> Any:
         await admin.check_group(group)
@@ -102,8 +101,7 @@ def reset(
     ] = False,
     dry_run: DryRun = False,
     namesrv: NameServers = NAMESRV_DEFAULT,
-    access_key: AccessKey = "",
-    secret_key: SecretKey = "",
+    access: AccessOptions = NO_ACCESS,
     as_json: AsJson = False,
 ) -> None:
     """Move a consumer group to a time or an offset in every queue of a topic.
@@ -111,7 +109,7 @@ def reset(
     Connected clients get the new offsets at once and go on from there.
     """
     target = _target(to, to_offset)
-    session = AdminSession(namesrv, access_key, secret_key, as_json, dry_run)
+    session = AdminSession(namesrv, access, as_json, dry_run)
     _print_reset(session, group, topic, target, is_forced=not only_back)
 
 
@@ -121,8 +119,7 @@ def skip(
     topic: TopicArgument,
     dry_run: DryRun = False,
     namesrv: NameServers = NAMESRV_DEFAULT,
-    access_key: AccessKey = "",
-    secret_key: SecretKey = "",
+    access: AccessOptions = NO_ACCESS,
     as_json: AsJson = False,
 ) -> None:
     """Move a consumer group to the end of a topic.
@@ -131,7 +128,7 @@ def skip(
     """
     from ariane.cluster.offset_admin import LATEST, OffsetTarget
 
-    session = AdminSession(namesrv, access_key, secret_key, as_json, dry_run)
+    session = AdminSession(namesrv, access, as_json, dry_run)
     _print_reset(session, group, topic, OffsetTarget(LATEST), is_forced=True)
 
 
@@ -155,8 +152,7 @@ def clone(
     topic: TopicArgument,
     dry_run: DryRun = False,
     namesrv: NameServers = NAMESRV_DEFAULT,
-    access_key: AccessKey = "",
-    secret_key: SecretKey = "",
+    access: AccessOptions = NO_ACCESS,
     as_json: AsJson = False,
 ) -> None:
     """Copy the offsets of a consumer group in a topic to another group.
@@ -165,7 +161,7 @@ def clone(
     """
     from ariane.reports.report import Column, Table
 
-    session = AdminSession(namesrv, access_key, secret_key, as_json, dry_run)
+    session = AdminSession(namesrv, access, as_json, dry_run)
 
     async def work(admin: Admin) -> Any:
         await admin.check_group(source)

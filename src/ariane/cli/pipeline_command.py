@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from ariane.cli import auth_options, command_names, shared_options, signals, spark_options
+from ariane.cli import access_options, command_names, shared_options, signals, spark_options
 from ariane.cli import paths as homes
 from ariane.cli.help_format import HelpCommand, create_app, examples
 from ariane.errors import ArianeError, StoreError, UsageError
@@ -89,9 +89,8 @@ def run(
         ),
     ] = None,
     metrics_port: shared_options.MetricsPort = 0,
-    access_key: auth_options.AccessKey = "",
-    secret_key: auth_options.SecretKey = "",
-    source_options: auth_options.SourceOption = None,
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
+    source_options: access_options.SourceOption = None,
     until_stdin_closes: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """Run jobs that compute tables from topics.
@@ -101,8 +100,8 @@ def run(
     job_names = command_names.parse_jobs(jobs)
     delays_ms = _delays_ms(delay_levels) if delay_levels else None
     settings = spark_options.parse_conf(conf)
-    source = auth_options.source_options(namesrv, access_key, secret_key, source_options)
-    client = auth_options.client_settings(access_key, secret_key)
+    source = access_options.source_options(namesrv, access, source_options)
+    client = access.client_settings()
     tables = homes.tables_dir(home)
     spark_options.require_spark()
     exporter = _journey_exporter(tables, otlp_endpoint) if "otel" in job_names else None

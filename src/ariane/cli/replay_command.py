@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ariane.cli import auth_options, shared_options, signals
+from ariane.cli import access_options, shared_options, signals
 from ariane.cli import paths as homes
 from ariane.cli.rate_options import parse_rate
 from ariane.cli.time_options import parse_time
@@ -97,8 +97,7 @@ def replay(
             help="File for the outcome of each message (.parquet or .jsonl); the same file resumes a replay.",
         ),
     ] = None,
-    access_key: auth_options.AccessKey = "",
-    secret_key: auth_options.SecretKey = "",
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
 ) -> None:
     """Resend messages of an archive or a topic, at a limited rate.
 
@@ -132,7 +131,7 @@ def replay(
         archive = homes.archive_dir(archive)
     selection = ReplayFilter(from_topic, since_ms, until_ms, key, where)
     per_second = parse_rate(rate)
-    client = auth_options.client_settings(access_key, secret_key)
+    client = access.client_settings()
 
     async def resend() -> None:
         async with ClientInstance(namesrv, client) as instance:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ariane.cli import admin_session, auth_options, shared_options
+from ariane.cli import access_options, admin_session, shared_options
 from ariane.cli.admin_session import AdminSession
 from ariane.cli.help_format import HelpCommand, create_app, examples
 from ariane.model.topic import PERMISSIONS, permission_words
@@ -45,14 +45,13 @@ def list_topics(
         bool, typer.Option("--all", help="List system topics and topics of retries and dead letters, too.")
     ] = False,
     as_json: shared_options.AsJson = False,
-    access_key: auth_options.AccessKey = "",
-    secret_key: auth_options.SecretKey = "",
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
 ) -> None:
     """List topics with their queues and permissions.
 
     Queues are summed over all brokers.
     """
-    session = AdminSession(namesrv, access_key, secret_key, as_json)
+    session = AdminSession(namesrv, access, as_json)
     summaries, unavailable = session.run(lambda admin: admin.list_summaries(cluster=cluster)) or ([], ())
     shown = [summary for summary in summaries if with_all or not _is_internal(summary)]
     session.show(shown, _summary_table(shown))
@@ -100,15 +99,14 @@ def create(
     broker: admin_session.BrokerName = None,
     dry_run: admin_session.DryRun = False,
     as_json: shared_options.AsJson = False,
-    access_key: auth_options.AccessKey = "",
-    secret_key: auth_options.SecretKey = "",
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
 ) -> None:
     """Create a topic on all brokers, on those of a cluster, or on one.
 
     A topic that exists on one of them is an error: change it with `ariane topic change`.
     """
     value = _permission(perm) or PERMISSIONS["read-write"]
-    session = AdminSession(namesrv, access_key, secret_key, as_json, dry_run)
+    session = AdminSession(namesrv, access, as_json, dry_run)
 
     async def work(admin: Admin) -> list[str]:
         servers = await admin.select_brokers(cluster=cluster, broker=broker)
@@ -131,11 +129,10 @@ def show(
     topic: TopicName,
     namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
     as_json: shared_options.AsJson = False,
-    access_key: auth_options.AccessKey = "",
-    secret_key: auth_options.SecretKey = "",
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
 ) -> None:
     """Print the brokers, queues, offsets and consumer groups of a topic."""
-    session = AdminSession(namesrv, access_key, secret_key, as_json)
+    session = AdminSession(namesrv, access, as_json)
 
     async def work(
         admin: Admin,
@@ -227,8 +224,7 @@ def change(
     broker: admin_session.BrokerName = None,
     dry_run: admin_session.DryRun = False,
     as_json: shared_options.AsJson = False,
-    access_key: auth_options.AccessKey = "",
-    secret_key: auth_options.SecretKey = "",
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
 ) -> None:
     """Change the queues or the permission of a topic.
 
@@ -242,7 +238,7 @@ def change(
     read, write = (queues, queues) if queues is not None else (read_queues, write_queues)
     if read is None and write is None and value is None:
         raise UsageError("--queues", None, "missing; specify --queues, --read-queues, --write-queues or --perm")
-    session = AdminSession(namesrv, access_key, secret_key, as_json, dry_run)
+    session = AdminSession(namesrv, access, as_json, dry_run)
 
     async def work(admin: Admin) -> list[TopicChange]:
         is_limited = cluster is not None or broker is not None
@@ -270,14 +266,13 @@ def delete(
     cluster: admin_session.ClusterName = None,
     dry_run: admin_session.DryRun = False,
     as_json: shared_options.AsJson = False,
-    access_key: auth_options.AccessKey = "",
-    secret_key: auth_options.SecretKey = "",
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
 ) -> None:
     """Delete a topic with its messages.
 
     A topic that does not exist is an error, because its name may be misspelt.
     """
-    session = AdminSession(namesrv, access_key, secret_key, as_json, dry_run)
+    session = AdminSession(namesrv, access, as_json, dry_run)
 
     async def work(admin: Admin) -> list[str]:
         await admin.fetch_route(topic)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ariane.cli import admin_session, auth_options, shared_options
+from ariane.cli import access_options, admin_session, shared_options
 from ariane.cli.admin_session import AdminSession
 from ariane.cli.help_format import HelpCommand, create_app, examples
 from ariane.cli.message_table import utc
@@ -42,12 +42,11 @@ def list_(
         ),
     ] = LIMIT,
     namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    access_key: auth_options.AccessKey = "",
-    secret_key: auth_options.SecretKey = "",
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
     as_json: shared_options.AsJson = False,
 ) -> None:
     """List open transactions: half messages without a decision."""
-    session = AdminSession(namesrv, access_key, secret_key, as_json)
+    session = AdminSession(namesrv, access, as_json)
     found = session.run(
         lambda admin: (
             admin.list_check_limit_exceeded(cluster=cluster, limit=limit)
@@ -78,8 +77,7 @@ def resume(
         ),
     ],
     namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    access_key: auth_options.AccessKey = "",
-    secret_key: auth_options.SecretKey = "",
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
     as_json: shared_options.AsJson = False,
     dry_run: admin_session.DryRun = False,
 ) -> None:
@@ -87,7 +85,7 @@ def resume(
 
     Resuming a message twice creates two transactions.
     """
-    session = AdminSession(namesrv, access_key, secret_key, as_json, dry_run)
+    session = AdminSession(namesrv, access, as_json, dry_run)
     changes = session.run(lambda admin: admin.resume_checks(message_id))
     if changes is not None:
         data = [{"addr": change.addr, "change": change.summary} for change in changes]

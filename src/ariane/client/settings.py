@@ -13,7 +13,7 @@ from ariane.client.setting_fields import Seconds, Whole
 from ariane.client.validation import of_kind
 from ariane.errors import ConfigError
 from ariane.model.topic import AUTO_CREATE_TOPIC, TRACE_TOPIC, topic_name_fault
-from ariane.net.tls import Verify, check_tls
+from ariane.net.tls import TlsOptions, Verify, check_tls
 from ariane.protocol.compression import COMPRESS_MIN_BYTES
 from ariane.protocol.signing import Credentials
 
@@ -73,6 +73,18 @@ class ClientSettings:
         if self.tls_verify not in ("true", "ca", "false"):
             raise ConfigError("tls_verify", self.tls_verify, "expected 'true', 'ca' or 'false'")
         check_tls(self)
+
+
+def access_settings(credentials: Credentials | None, tls: TlsOptions) -> ClientSettings:
+    """Return the settings of a client that signs with this account, and encrypts as these options say."""
+    return ClientSettings(
+        credentials=credentials,
+        use_tls=tls.use_tls,
+        tls_verify=tls.tls_verify,
+        tls_ca_file=tls.tls_ca_file,
+        tls_cert_file=tls.tls_cert_file,
+        tls_key_file=tls.tls_key_file,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,21 +11,23 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import ssl
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Generic, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, Self, TypeVar
 
 import msgspec
 
 from ariane.errors import ArianeError, ConfigError, NotFound, PartialFailure, ServerUnavailable
 from ariane.net.connection_pool import ConnectionPool
 from ariane.net.name_servers import NameServerClient
+from ariane.net.tls import tls_context
 from ariane.protocol import signing
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import OUR_LANGUAGE, Command
 from ariane.protocol.requests.routing import MASTER_ID, ClusterInfo
-from ariane.protocol.signing import Credentials
+
+if TYPE_CHECKING:
+    from ariane.client.settings import ClientSettings
 
 T = TypeVar("T")
 
@@ -108,11 +110,10 @@ class ClusterConnection:
 
     Args:
         namesrv: Name server addresses (HOST:PORT): a list, or one text separated by ';'.
-        credentials: Account that signs every request, for brokers with access control.
+        client: Account that signs every request, and TLS; None: neither. Clients of some operations take all its settings.
         timeout_ms: Time limit of one request.
         is_dry_run: Record changes in `changes` without sending them.
         language: Language that requests name, for brokers that choose the form of a body by it.
-        tls: Encrypts the connections; `net.tls.tls_context` creates one from options.
         peers: Connections to use instead of own ones; they stay open at the end.
     """
 
@@ -120,11 +121,10 @@ class ClusterConnection:
         self,
         namesrv: str | Sequence[str],
         *,
-        credentials: Credentials | None = None,
+        client: ClientSettings | None = None,
         timeout_ms: float = TIMEOUT_MS,
         is_dry_run: bool = False,
         language: str = OUR_LANGUAGE,
-        tls: ssl.SSLContext | None = None,
         peers: ConnectionPool | None = None,
     ) -> None:
         texts: Sequence[str] = namesrv.split(";") if isinstance(namesrv, str) else namesrv
@@ -132,10 +132,8 @@ class ClusterConnection:
         self.name_servers: tuple[str, ...] = tuple(text.strip() for text in texts if text.strip())
         if not self.name_servers:
             raise ConfigError("namesrv", namesrv, "expected HOST:PORT, several separated by ';'")
-        self.credentials = credentials
-        sign = functools.partial(signing.sign, credentials) if credentials else None
-        self.tls = tls
-        self.peers = peers or ConnectionPool(sign=sign, language=language, tls=tls)
+        self.client = client
+        self.peers = peers or _open_pool(client, language)
         self._owns_peers = peers is None  # whether to close the connections at the end
         self.timeout_ms = timeout_ms
         self.is_dry_run = is_dry_run
@@ -306,6 +304,13 @@ class ClusterConnection:
         if failed:
             raise PartialFailure(failed, [f"{change.summary} on {change.addr}" for change, _ in succeeded])
         return succeeded
+
+
+def _open_pool(client: ClientSettings | None, language: str) -> ConnectionPool:
+    if client is None:
+        return ConnectionPool(language=language)
+    sign = functools.partial(signing.sign, client.credentials) if client.credentials else None
+    return ConnectionPool(sign=sign, language=language, tls=tls_context(client))
 
 
 def registered_servers(info: ClusterInfo) -> list[BrokerServer]:

@@ -174,7 +174,6 @@ class MessageSearchOperations(MessageOperations, MessageSendOperations):
             return []
         from ariane.client.client_instance import ClientInstance
         from ariane.client.producer import Producer
-        from ariane.client.settings import ClientSettings
         from ariane.cluster.replay import ProducerTarget, ReplayPace, replay
 
         async def stream() -> AsyncIterator[OriginalMessage]:
@@ -182,9 +181,8 @@ class MessageSearchOperations(MessageOperations, MessageSendOperations):
                 yield original
 
         recorder = _OutcomeRecorder(journal)
-        settings = ClientSettings(credentials=self.credentials)
         async with (
-            ClientInstance(self.name_servers, settings) as instance,
+            ClientInstance(self.name_servers, self.client) as instance,
             Producer(instance, RESEND_GROUP) as producer,
         ):
             target = ProducerTarget(instance, producer)

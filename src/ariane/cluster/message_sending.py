@@ -45,12 +45,10 @@ class MessageSendOperations(ClusterConnection):
 
     @asynccontextmanager
     async def open_producer(self, group: str = GROUP, *, trace: bool = False) -> AsyncIterator[Producer]:
-        """Open a producer with the account of this connection."""
+        """Open a producer with the account and TLS of this connection."""
         from ariane.client.producer import Producer
-        from ariane.client.settings import ClientSettings
 
-        settings = ClientSettings(credentials=self.credentials)
-        async with Producer(self.name_servers, group, client=settings, trace=trace) as producer:
+        async with Producer(self.name_servers, group, client=self.client, trace=trace) as producer:
             yield producer
 
     async def send_message(

@@ -291,9 +291,7 @@ class OffsetOperations(GroupOperations, GroupLagOperations):
         if not for_cpp:
             return await self.request(change.addr, change.code, change.header, is_slow=True)
         # The broker takes the language of the clients from that of the request.
-        async with ClusterConnection(
-            self.name_servers, credentials=self.credentials, tls=self.tls, language="CPP"
-        ) as cpp:
+        async with ClusterConnection(self.name_servers, client=self.client, language="CPP") as cpp:
             return await cpp.request(change.addr, change.code, change.header, is_slow=True)
 
     async def _reset_directly(

@@ -9,6 +9,7 @@ import functools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from ariane.client.settings import ClientSettings
 from ariane.client.validation import name_servers
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.cluster.admin import Admin
@@ -25,6 +26,7 @@ from ariane.console.security.authentication import Authenticator
 from ariane.console.security.sessions import SessionStore
 from ariane.console.settings import ConsoleSettings
 from ariane.net.connection_pool import ConnectionPool
+from ariane.net.tls import tls_context
 from ariane.protocol import signing
 
 READ_TIMEOUT_MS = 1_000.0  # of one request: a broker that does not respond may delay a page by a second
@@ -67,7 +69,7 @@ class ConsoleServices:
         """Return the operations on the cluster. Each request uses its own, because `Admin.changes` belongs to one request."""
         admin = Admin(
             self.settings.namesrv,
-            credentials=self.settings.credentials,
+            client=self.settings.client,
             timeout_ms=READ_TIMEOUT_MS,
             is_dry_run=is_dry_run,
             peers=self._peers,
@@ -79,11 +81,13 @@ class ConsoleServices:
 @asynccontextmanager
 async def open_services(settings: ConsoleSettings, *, clock: Clock = SYSTEM_CLOCK) -> AsyncIterator[ConsoleServices]:
     """Yield the services of a console; close connections and background tasks at the end."""
-    sign = functools.partial(signing.sign, settings.credentials) if settings.credentials else None
+    client = settings.client or ClientSettings()
+    sign = functools.partial(signing.sign, client.credentials) if client.credentials else None
+    tls = tls_context(client)
     health, addresses = ServerHealth(clock), name_servers(settings.namesrv)
     async with (
-        GuardedPool(addresses, health=health, sign=sign, clock=clock) as peers,
-        LiveCluster(addresses, health=health, sign=sign, clock=clock) as live,
+        GuardedPool(addresses, health=health, sign=sign, tls=tls, clock=clock) as peers,
+        LiveCluster(addresses, health=health, sign=sign, tls=tls, clock=clock) as live,
     ):
         services = ConsoleServices(settings=settings, peers=peers, live=live, clock=clock)
         try:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from ariane.model.topic import TRACE_TOPIC
-from ariane.protocol.signing import Credentials
+
+if TYPE_CHECKING:
+    from ariane.client.settings import ClientSettings
 
 DEFAULT_PORT = 8080
 
@@ -20,7 +23,7 @@ class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True):
         data_dir: Directory of accounts, sessions, alert rules and the audit log; created if it does not exist.
         host: Address to listen on.
         port: HTTP port; 0 selects a free one.
-        credentials: Account that signs every request, for brokers with access control.
+        client: Account that signs every request, for brokers with access control, and TLS; None: neither.
         tables_dir: Directory of the pipeline's tables; None without a pipeline.
         trace_topic: Topic of message traces that pages show by default.
         is_read_only: Reject every change of the cluster.
@@ -31,7 +34,7 @@ class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True):
     data_dir: Path
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
-    credentials: Credentials | None = None
+    client: ClientSettings | None = None
     tables_dir: Path | None = None
     trace_topic: str = TRACE_TOPIC
     is_read_only: bool = False

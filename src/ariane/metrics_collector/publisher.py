@@ -8,7 +8,6 @@ While no broker accepts samples, the newest ones stay pending; later samples rep
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import socket
 from collections import deque
@@ -27,9 +26,6 @@ from ariane.metrics_collector.poller import DEFAULT_LIMITS, BrokerPoller, PollLi
 from ariane.metrics_collector.sample import Sample, encode_messages
 from ariane.model.message import Message
 from ariane.model.topic import SAMPLES_TOPIC
-from ariane.net.connection_pool import ConnectionPool
-from ariane.net.name_servers import NameServerClient
-from ariane.protocol import signing
 
 log = logging.getLogger("ariane.metrics_collector")
 
@@ -86,7 +82,7 @@ async def run_collector(
     Args:
         namesrv: Name server addresses, separated by ';'.
         options: Interval, topic and limits; None: the defaults.
-        settings: Settings of the client instance, with the credentials.
+        settings: Settings of the client instance, with the account and TLS.
         on_round: Called after each round.
         stop: Ends the collector when set.
         clock: Source of time.
@@ -95,13 +91,11 @@ async def run_collector(
         ArianeError: no cluster responds at the start (later outages are waited for), or with `once` no broker accepted the samples.
     """
     options, settings = options or CollectorOptions(), settings or ClientSettings()
-    credentials = settings.credentials
-    sign = functools.partial(signing.sign, credentials) if credentials else None
     servers = validation.name_servers(namesrv)
-    async with ConnectionPool(sign=sign) as peers:
-        await _ensure_topic(peers, servers, options.topic)
+    async with Admin(servers, client=settings) as admin:
+        await _ensure_topic(admin, options.topic)
         poller = BrokerPoller(
-            peers,
+            admin.peers,
             servers,
             collector=options.collector or socket.gethostname(),
             interval_ms=round(options.interval_s * 1000),
@@ -174,10 +168,10 @@ async def _wait_or_stop(stop: asyncio.Event, seconds: float, clock: Clock) -> bo
         stopped.cancel()
 
 
-async def _ensure_topic(peers: ConnectionPool, servers: Sequence[str], topic: str) -> None:
+async def _ensure_topic(admin: Admin, topic: str) -> None:
     """Create the topic unless a name server has it."""
     try:
-        await NameServerClient(peers, servers).fetch_route(topic)
+        await admin.routing.fetch_route(topic)
     except RouteNotFound:
-        changes = await Admin(servers, peers=peers).create_topic(topic, queues=QUEUES)
+        changes = await admin.create_topic(topic, queues=QUEUES)
         log.info("Created topic %s on %s", topic, ", ".join(change.addr for change in changes))

@@ -48,7 +48,7 @@ def check_tls(options: TlsOptions, spell: Callable[[str], str] = str) -> None:
         spell: Returns the name that the caller's options have.
     """
     use, verify, ca_file = spell("use_tls"), spell("tls_verify"), spell("tls_ca_file")
-    useless = f"has no effect without {use} = true: set it, or remove this option"
+    useless = f"has no effect without {use}: set it, or remove this option"
     for name, file in ((ca_file, options.tls_ca_file), (spell("tls_cert_file"), options.tls_cert_file)):
         if file and not options.use_tls:
             raise ConfigError(name, file, useless)

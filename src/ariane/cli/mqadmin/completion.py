@@ -9,10 +9,12 @@ from collections.abc import Sequence
 
 from ariane.cli.mqadmin.command import Option
 from ariane.cli.mqadmin.command_registry import REGISTRY, load_all
+from ariane.cli.tls_options import TLS_OPTIONS
 from ariane.errors import UsageError
 
 SHELLS = ("bash", "zsh", "fish")
-COMMON = ("--help", "--namesrvAddr", "--json", "--watch", "--accessKey", "--secretKey")
+ACCESS = ("--accessKey", "--secretKey", *(option.java_flag for option in TLS_OPTIONS))
+COMMON = ("--help", "--namesrvAddr", "--json", "--watch", *ACCESS)
 
 _BASH = """_{name}() {{
   local word=${{COMP_WORDS[COMP_CWORD]}}

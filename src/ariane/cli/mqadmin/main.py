@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, NoReturn
 from ariane.cli.mqadmin.command import AdminCommand, Options, Output
 from ariane.cli.mqadmin.command_registry import REGISTRY, find_name, load
 from ariane.cli.mqadmin.option_parser import create_parser
+from ariane.cli.tls_options import NO_TLS, TLS_OPTIONS, TlsValues, check_options, java_style
 from ariane.errors import ArianeError, UsageError
 
 if TYPE_CHECKING:
+    from ariane.client.settings import ClientSettings
     from ariane.cluster.admin import Admin
-    from ariane.protocol.signing import Credentials
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 CLEAR_SCREEN = "\x1b[H\x1b[2J\x1b[3J"
@@ -104,7 +105,7 @@ async def _run_once(command: AdminCommand, options: Options) -> int:
 
     is_dry_run = command.is_change and options.dry_run
     is_complete = True
-    async with Admin(options.namesrvAddr, credentials=_credentials(options), is_dry_run=is_dry_run) as admin:
+    async with Admin(options.namesrvAddr, client=_client_settings(options), is_dry_run=is_dry_run) as admin:
         async for output in command.run(admin, options):
             if output.is_plan or not is_dry_run:
                 _print(output, options)
@@ -141,11 +142,22 @@ def _print_changes(admin: Admin, options: Options) -> None:
         print("would change nothing")
 
 
-def _credentials(options: Options) -> Credentials | None:
-    """Return the account of the options, or of `$ROCKETMQ_HOME/conf/tools.yml` as Java's tools read it."""
+def _client_settings(options: Options) -> ClientSettings | None:
+    """Return the account of the options, or of `$ROCKETMQ_HOME/conf/tools.yml` as Java's tools read it, and TLS; None: neither.
+
+    Raises:
+        UsageError: options contradict each other, or a file cannot be used.
+    """
     from ariane.cli.mqadmin.tools_account import read_account
 
-    return read_account(options.sign_accessKey, options.sign_secretKey, os.environ)
+    account = read_account(options.sign_accessKey, options.sign_secretKey, os.environ)
+    tls = TlsValues(*(getattr(options, option.setting) for option in TLS_OPTIONS))
+    check_options(tls, java_style)
+    if account is None and tls == NO_TLS:
+        return None
+    from ariane.client.settings import access_settings  # takes a tenth of a second
+
+    return access_settings(account, tls)
 
 
 def _command_list(prog: str) -> str:

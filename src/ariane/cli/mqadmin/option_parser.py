@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from ariane.cli.mqadmin.command import AdminCommand, Option
+from ariane.cli.tls_options import TLS_OPTIONS, TLS_VERIFY, USE_TLS, parse_flag, parse_verify
 from ariane.errors import ArianeError, UsageError
 
 NAMESRV_DEFAULT = "127.0.0.1:9876"  # where `ariane up` listens
@@ -65,8 +66,23 @@ def create_parser(command: AdminCommand, summary: str, prog: str) -> CommandPars
         if long not in names:
             text = f"{long.removesuffix('Key').capitalize()} key. [${variable}, or conf/tools.yml]"
             common.add_argument(f"--{long}", dest=f"sign_{long}", metavar="KEY", help=text)
+    _add_tls(common)
     parser.set_defaults(sign_accessKey=None, sign_secretKey=None)
     return parser
+
+
+def _add_tls(group: Any) -> None:
+    for option in TLS_OPTIONS:
+        text, value = f"{option.help} [${option.variable}]", os.environ.get(option.variable, "")
+        if option is USE_TLS:
+            default = parse_flag(option.variable, value)
+            group.add_argument(option.java_flag, dest=option.setting, action="store_true", default=default, help=text)
+            continue
+        is_mode = option is TLS_VERIFY
+        group.add_argument(
+            option.java_flag, dest=option.setting, metavar=option.metavar, type=_converter(parse_verify if is_mode else str),
+            default=value or ("true" if is_mode else ""), help=text,
+        )  # fmt: skip
 
 
 def _add(group: Any, option: Option) -> None:

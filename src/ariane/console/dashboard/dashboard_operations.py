@@ -27,9 +27,9 @@ NO_ACL_2 = "brokers of 4.x have accounts instead of users and policies: use /acc
 
 @routes.get("/homePage.query")
 async def home_page(services: Services) -> Json:
-    """Return the name servers. The console connects without VIP channel and without TLS."""
-    namesrv = services.settings.namesrv
-    return {"namesvrAddrList": [namesrv], "currentNamesrv": namesrv, "useVIPChannel": False, "useTLS": False}
+    """Return the name servers. The console connects without VIP channel."""
+    namesrv, uses_tls = services.settings.namesrv, _uses_tls(services)
+    return {"namesvrAddrList": [namesrv], "currentNamesrv": namesrv, "useVIPChannel": False, "useTLS": uses_tls}
 
 
 @routes.post("/updateNameSvrAddr.do")
@@ -55,10 +55,12 @@ async def set_vip_channel(parameters: Parameters) -> bool:
 
 
 @routes.post("/updateUseTLS.do")
-async def set_tls(parameters: Parameters) -> bool:
-    """Accept that TLS is not used."""
-    if parameters.flag("useTLS"):
-        raise UsageError("useTLS", True, "the console connects to the brokers without TLS; expected false")
+async def set_tls(services: Services, parameters: Parameters) -> bool:
+    """Accept the use of TLS as it is already."""
+    requested, uses_tls = parameters.flag("useTLS"), _uses_tls(services)
+    if requested != uses_tls:
+        how = "with" if requested else "without"
+        raise UsageError("useTLS", requested, f"the console has to be started {how} --tls; expected {uses_tls}")
     return True
 
 
@@ -121,6 +123,10 @@ async def save_acl() -> None:
 async def delete_acl() -> None:
     """Reject deletions of ACL 2.0."""
     raise UsageError("acl", None, NO_ACL_2)
+
+
+def _uses_tls(services: ConsoleServices) -> bool:
+    return services.settings.client is not None and services.settings.client.use_tls
 
 
 def _unchanged_name_servers(services: ConsoleServices, name: str, parameters: Parameters) -> bool:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Iterable
 from types import TracebackType
 
@@ -51,6 +52,7 @@ class GuardedPool(ConnectionPool):
         name_servers: Addresses of the name servers; requests to other servers than these and their brokers are refused.
         health: Which servers are silent; shared with other pools.
         sign: Signs outgoing requests.
+        tls: Encrypts the connections; None: plain ones.
         limit_ms: Time within which a server responds to a probe.
         clock: Replaced by tests.
     """
@@ -61,10 +63,11 @@ class GuardedPool(ConnectionPool):
         *,
         health: ServerHealth,
         sign: Sign | None = None,
+        tls: ssl.SSLContext | None = None,
         limit_ms: float = LIMIT_MS,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        super().__init__(sign=sign)
+        super().__init__(sign=sign, tls=tls)
         self._health = health
         self._limit_ms = limit_ms
         self._clock = clock

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import ssl
 import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -49,6 +50,7 @@ class LiveCluster:
         name_servers: Addresses of the name servers.
         health: Which servers are silent; shared with the connections of pages.
         sign: Signs outgoing requests.
+        tls: Encrypts the connections; None: plain ones.
         clock: Replaced by tests.
     """
 
@@ -58,11 +60,13 @@ class LiveCluster:
         *,
         health: ServerHealth,
         sign: Sign | None = None,
+        tls: ssl.SSLContext | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._name_servers = name_servers
         self._health = health
         self._sign = sign
+        self._tls = tls
         self._clock = clock
         # Daemon: a program that is killed by an error does not wait for it.
         self._thread = threading.Thread(target=self._run, name="ariane-console-poll", daemon=True)
@@ -153,7 +157,8 @@ class LiveCluster:
     async def _poll(self) -> None:
         self._poll_loop = asyncio.get_running_loop()
         self._watching = asyncio.current_task()
-        async with GuardedPool(self._name_servers, health=self._health, sign=self._sign, clock=self._clock) as peers:
+        pool = GuardedPool(self._name_servers, health=self._health, sign=self._sign, tls=self._tls, clock=self._clock)
+        async with pool as peers:
             self._watch = ClusterWatch(
                 peers=peers,
                 paced=PacedRequests(peers, CpuBudget(clock=self._clock)),
