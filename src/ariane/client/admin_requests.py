@@ -89,7 +89,9 @@ class AdminRequestHandler:
 
     def _reset_offsets(self, request: ResetOffset, body: bytes) -> Reply:
         """Restart the assigned queues at the given offsets. Other members receive the same request for theirs."""
-        offsets = {queue: offset for queue, offset in reset_table(body).items() if queue.topic == request.topic}
+        unwrap = self._context.instance.namespace.unwrap_queue
+        table = {unwrap(queue): offset for queue, offset in reset_table(body).items()}
+        offsets = {queue: offset for queue, offset in table.items() if queue.topic == request.topic}
         count = self._rebalancer.reset(offsets)
         group = self._context.options.group
         log.warning(
@@ -104,7 +106,8 @@ class AdminRequestHandler:
     def _status(self, request: ConsumerStatus) -> Reply:
         queues = [queue for queue in self._rebalancer.queues if queue.topic == request.topic]
         offsets = {queue: self._context.offsets.consumed(queue) for queue in queues}
-        return Reply(body=status_body({queue: offset for queue, offset in offsets.items() if offset is not None}))
+        wrap = self._context.instance.namespace.wrap_queue
+        return Reply(body=status_body({wrap(queue): offset for queue, offset in offsets.items() if offset is not None}))
 
     def _consume_directly(self, request: ConsumeDirectly, body: bytes) -> HandlerResult:
         invoker = self._context.delivery.invoker
@@ -116,8 +119,9 @@ class AdminRequestHandler:
     async def _call_listener(self, invoker: ListenerInvoker, request: ConsumeDirectly, body: bytes) -> Reply:
         """Call the listener once with the record in `body`, whether or not it was consumed before."""
         stored = record.decode(body)
-        queue = MessageQueue(stored.topic, request.broker_name or "", stored.queue_id)
-        received = to_received_message(stored, stored.property_map(), queue)
+        unwrap = self._context.instance.namespace.unwrap
+        queue = MessageQueue(unwrap(stored.topic), request.broker_name or "", stored.queue_id)
+        received = to_received_message(stored, stored.property_map(), queue, unwrap)
         message = with_payload(received, self._context.options.payload)
         if is_unreadable(message):
             raise ReplyError(
@@ -135,8 +139,9 @@ class AdminRequestHandler:
         return Reply(body=fastjson.write(result))
 
     def _running_info(self, stacks: str | None) -> RunningInfo:
+        """Return the state of this member with the names on the wire, which tools compare with those of brokers."""
         context = self._context
-        clock = context.instance.clock
+        clock, namespace = context.instance.clock, context.instance.namespace
         now, now_ms = clock.monotonic(), clock.now_ms()
 
         def wall_ms(monotonic_s: float) -> int:
@@ -145,12 +150,14 @@ class AdminRequestHandler:
         return RunningInfo(
             jstack=stacks,
             mq_table={
-                WireQueue.of(process_queue.queue): _queue_info(process_queue, context.offsets, now, wall_ms)
+                WireQueue.of(namespace.wrap_queue(process_queue.queue)): _queue_info(
+                    process_queue, context.offsets, now, wall_ms
+                )
                 for process_queue in self._rebalancer.process_queues
             },
             properties=self._properties(),
-            status_table={topic: context.rates.status(topic) for topic in context.subscriptions},
-            subscription_set=tuple(context.subscriptions.values()),
+            status_table={namespace.wrap(topic): context.rates.status(topic) for topic in context.subscriptions},
+            subscription_set=namespace.to_wire(tuple(context.subscriptions.values())),
         )
 
     def _properties(self) -> dict[str, str]:
@@ -159,7 +166,7 @@ class AdminRequestHandler:
             **settings_properties(options.settings),
             **identity_properties(
                 context.instance,
-                options.describe(context.subscriptions.values()),
+                context.instance.namespace.to_wire(options.describe(context.subscriptions.values())),
                 self._started_ms,
                 is_orderly=options.is_orderly,
                 # A consumer that polls calls no listener, so its concurrency is the application's: one caller.

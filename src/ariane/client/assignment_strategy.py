@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from hashlib import md5
 from typing import NamedTuple
 
@@ -49,6 +50,17 @@ def by_circle(client_id: str, members: Sequence[str], queues: Sequence[MessageQu
 
 def consistent_hash(client_id: str, members: Sequence[str], queues: Sequence[MessageQueue]) -> list[MessageQueue]:
     """Return the queues whose hash is followed by one of the member's points on the ring."""
+    return _on_ring(client_id, members, queues, wire_name=str)
+
+
+def on_wire(strategy: AssignmentStrategy, wire_name: Callable[[str], str]) -> AssignmentStrategy:
+    """Return the strategy for topics that have another name on the wire (a namespace); only hashes depend on the name."""
+    return partial(_on_ring, wire_name=wire_name) if strategy is consistent_hash else strategy
+
+
+def _on_ring(
+    client_id: str, members: Sequence[str], queues: Sequence[MessageQueue], wire_name: Callable[[str], str]
+) -> list[MessageQueue]:
     if client_id not in members:
         return []
     ring = sorted((_ring_hash(f"{member}-{k}"), member) for member in members for k in range(VIRTUAL_NODES))
@@ -56,7 +68,8 @@ def consistent_hash(client_id: str, members: Sequence[str], queues: Sequence[Mes
 
     def owner(queue: MessageQueue) -> str:
         # Java hashes toString() of the queue; the same text gives the same assignment in mixed groups.
-        text = f"MessageQueue [topic={queue.topic}, brokerName={queue.broker}, queueId={queue.queue_id}]"
+        topic = wire_name(queue.topic)
+        text = f"MessageQueue [topic={topic}, brokerName={queue.broker}, queueId={queue.queue_id}]"
         return ring[bisect_left(points, _ring_hash(text)) % len(ring)][1]
 
     return [queue for queue in queues if owner(queue) == client_id]

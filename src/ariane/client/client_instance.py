@@ -22,6 +22,8 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from ariane.client import validation
+from ariane.client.namespace import Namespace
+from ariane.client.namespaced_pool import NamespacedPool
 from ariane.client.request_reply import PendingReplies
 from ariane.client.route_cache import RouteCache
 from ariane.client.settings import ClientSettings
@@ -120,6 +122,7 @@ class ClientInstance:
         self._tls = tls_context(self.settings)  # None: connections are not encrypted
         self.clock = clock
         self.rng = rng or Random()  # noqa: S311 - spreads load, protects nothing
+        self.namespace = Namespace(self.settings.namespace)  # names of topics and groups on the wire
         ip = self.settings.client_ip or local_ip()
         name = self.settings.instance_name or f"{os.getpid()}#{time.time_ns()}{next(_numbers)}"
         self.client_id = f"{ip}@{name}"  # `ip@name`: identifies this member in heartbeats and in assignments
@@ -167,7 +170,10 @@ class ClientInstance:
             **dict.fromkeys(ADMIN_REQUESTS, self._handle_group_request),
         }
         sign = functools.partial(signing.sign, credentials) if credentials else None
-        self._peers = ConnectionPool(handlers, sign=sign, tls=self._tls)
+        if self.namespace:
+            self._peers = NamespacedPool(self.namespace, handlers, sign=sign, tls=self._tls)
+        else:
+            self._peers = ConnectionPool(handlers, sign=sign, tls=self._tls)
         self._routes = RouteCache(
             self._peers, self.name_servers, timeout_ms=self.settings.request_timeout * 1000, rng=self.rng
         )
@@ -254,7 +260,7 @@ class ClientInstance:
         addr = self.routes.random_broker(subscription.topic)
         if addr is None:
             return
-        body = fastjson.write(CheckClient(self.client_id, group, subscription))
+        body = fastjson.write(self.namespace.to_wire(CheckClient(self.client_id, group, subscription)))
         try:
             await self.peers.request_ok(
                 addr, RequestCode.CHECK_CLIENT_CONFIG, body=body, timeout_ms=self.settings.request_timeout * 1000
@@ -324,7 +330,7 @@ class ClientInstance:
     def _heartbeat_body(self) -> bytes:
         consumers = tuple(registration.describe() for registration in self._consumers.values())
         producers = tuple(ProducerData(group) for group in sorted(self._producers))
-        return fastjson.write(HeartbeatData(self.client_id, consumers, producers))
+        return fastjson.write(self.namespace.to_wire(HeartbeatData(self.client_id, consumers, producers)))
 
     async def _request_all(
         self, targets: Iterable[str], code: RequestCode, header: UnregisterClient | None = None, body: bytes = b""
@@ -342,7 +348,7 @@ class ClientInstance:
 
     def _on_transaction_check(self, command: Command, peer: Peer) -> Reply | None:
         """Handle CHECK_TRANSACTION_STATE, which has no response. The half message in the body names the group."""
-        group = record.decode(command.body).property_map().get(PGROUP, "")
+        group = self.namespace.unwrap(record.decode(command.body).property_map().get(PGROUP, ""))
         response = self._checks.get(group)
         if response is None:
             log.info(

@@ -46,6 +46,7 @@ class ConsumingClient(ABC):
         self.settings = validation.optional("settings", settings, ConsumerSettings) or ConsumerSettings()
         self._instance = ClientInstance.shared_or_new(namesrv, client)  # connections, routes and heartbeats
         self._owns_instance = self._instance is not namesrv  # whether to open and close the instance with this consumer
+        self.group = self._instance.namespace.check_group(self.group)
         self._trace_settings = trace_settings(trace)  # None: consumption is not traced
         self._hooks: tuple[ConsumeHook, ...] = validation.callbacks("hooks", hooks, "event")  # the application's own
         self._telemetry = telemetry  # opens a span around the processing of messages
@@ -88,7 +89,7 @@ class ConsumingClient(ABC):
             RouteNotFound: no name server has a route of the topic.
         """
         self._running_offsets()
-        return sorted(await self._instance.routes.subscribe_queues(topic))
+        return sorted(await self._instance.routes.subscribe_queues(self._instance.namespace.unwrap(topic)))
 
     async def bounds(self, queue: MessageQueue) -> tuple[int, int]:
         """Return the first existing offset of a queue and the offset of its next message.

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from ariane.client.client_instance import ClientInstance
 from ariane.client.delivery import DeliveryStrategy
 from ariane.client.group_options import GroupOptions
+from ariane.client.namespace import Namespace
 from ariane.client.offset_store import OffsetStore
 from ariane.client.payload_messages import with_payload
 from ariane.client.process_queue import ProcessQueue
@@ -209,7 +210,7 @@ async def pull(process_queue: ProcessQueue, context: FetchContext) -> PullResult
     )
     if response.code not in PULL_CODES:
         raise ReplyError(response.code, response.remark, address.addr)
-    result = parse_pull_result(response, queue, subscription.tags_set)
+    result = parse_pull_result(response, queue, subscription.tags_set, context.instance.namespace)
     if options.payload is None:
         return result
     return result._replace(messages=[with_payload(message, options.payload) for message in result.messages])
@@ -226,13 +227,16 @@ async def require_sql_support(addr: str, instance: ClientInstance) -> None:
         raise ConnectionLost(addr, f"version {version} does not support SQL92; subscribe by tags or upgrade the broker")
 
 
-def parse_pull_result(response: Command, queue: MessageQueue, tags: frozenset[str]) -> PullResult:
+def parse_pull_result(
+    response: Command, queue: MessageQueue, tags: frozenset[str], namespace: Namespace | None = None
+) -> PullResult:
     """Parse a pull response and drop messages with other tags: the broker compares only hashes of tags."""
+    unwrap = namespace.unwrap if namespace else None
     header = decode_header(response, PullMessageResponse)
     messages = []
     if response.code == ResponseCode.SUCCESS:
         for stored in record.decode_all(response.body):
             properties = stored.property_map()
             if not tags or properties.get(names.TAGS) in tags:
-                messages.append(to_received_message(stored, properties, queue))
+                messages.append(to_received_message(stored, properties, queue, unwrap))
     return PullResult(response.code, header.next_begin_offset, header.suggest_which_broker_id, messages)

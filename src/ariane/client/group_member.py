@@ -11,8 +11,10 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any
 
+import msgspec
+
 from ariane.client import validation
-from ariane.client.assignment_strategy import AssignmentStrategy
+from ariane.client.assignment_strategy import AssignmentStrategy, on_wire
 from ariane.client.client_instance import ClientInstance
 from ariane.client.consume_events import ConsumeEvents
 from ariane.client.consuming_client import ConsumingClient
@@ -81,14 +83,18 @@ class GroupMember(ConsumingClient):
             settings=self.settings,
             start=validation.start(start),
             assignment=assignment,
-            strategy=validation.callback("strategy", strategy, "client_id", "members", "queues"),
+            strategy=on_wire(
+                validation.callback("strategy", strategy, "client_id", "members", "queues"),
+                self._instance.namespace.wrap,
+            ),
             is_orderly=validation.of_kind("orderly", orderly, bool),
             payload=validation.codec(payload),
             is_polled=is_polled,
             # With assigned queues the request carries the expression: no heartbeat has announced it.
             pull_flags=pull_flags | (SUBSCRIPTION if assignment is Assignment.MANUAL else 0),
         )
-        self._subscriptions = {topic: self._subscription(topic, expression) for topic, expression in topics.items()}
+        subscribed = [self._subscription(topic, expression) for topic, expression in topics.items()]
+        self._subscriptions = {subscription.topic: subscription for subscription in subscribed}
         if self._is_broadcasting:
             self._check_instance_name()
         elif assignment is Assignment.SHARED and not is_polled:
@@ -140,7 +146,7 @@ class GroupMember(ConsumingClient):
         Raises:
             ClientClosed: the consumer is not open.
         """
-        await self._running().unsubscribe(topic)
+        await self._running().unsubscribe(self._instance.namespace.unwrap(topic))
 
     # --- wiring ---
 
@@ -177,9 +183,12 @@ class GroupMember(ConsumingClient):
         if not self._is_broadcasting:
             return super()._new_offsets()
         instance = self._instance
-        path = offsets_path(self.settings.offsets_dir, instance.client_id, self.group)
+        namespace = instance.namespace
+        path = offsets_path(self.settings.offsets_dir, instance.client_id, namespace.wrap(self.group))
         timeout_ms = instance.settings.request_timeout * 1000
-        return LocalOffsets(instance.peers, instance.routes, self.group, timeout_ms=timeout_ms, path=path)
+        return LocalOffsets(
+            instance.peers, instance.routes, self.group, timeout_ms=timeout_ms, path=path, namespace=namespace
+        )
 
     def _send_back(self) -> SendBackStrategy:
         if self._is_broadcasting:
@@ -188,7 +197,8 @@ class GroupMember(ConsumingClient):
         if times_max < 0:
             times_max = UNLIMITED if self._options.is_orderly else RECONSUME_MAX
         sender = MessageSender(self._instance, INNER_PRODUCER, ProducerSettings())
-        send_back = SendBack(self._instance.peers, self._instance.routes, sender, self.group, times_max)
+        instance = self._instance
+        send_back = SendBack(instance.peers, instance.routes, sender, self.group, times_max, instance.namespace)
         # A member with assigned queues does not read the retry topic.
         return RetryLocally(send_back, times_max) if self._options.assignment is Assignment.MANUAL else send_back
 
@@ -206,7 +216,9 @@ class GroupMember(ConsumingClient):
             raise ConfigError("instance_name", name, fix)
 
     def _subscription(self, topic: str, expression: str | Sql) -> SubscriptionData:
-        return subscription_data(topic, expression, self._instance.clock.now_ms())
+        subscription = subscription_data(topic, expression, self._instance.clock.now_ms())
+        name = self._instance.namespace.check_topic("subscriptions", topic)
+        return subscription if name == topic else msgspec.structs.replace(subscription, topic=name)
 
     def _running(self) -> GroupMembership:
         if self._membership is None:

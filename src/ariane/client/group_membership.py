@@ -47,7 +47,9 @@ class GroupMembership:
     ) -> None:
         locks = None
         if options.needs_locks:
-            locks = QueueLockClient(instance.peers, instance.routes, options.group, instance.client_id)
+            locks = QueueLockClient(
+                instance.peers, instance.routes, options.group, instance.client_id, instance.namespace
+            )
         context = RebalanceContext(
             instance=instance,
             options=options,

@@ -60,7 +60,7 @@ class ListenerMiddleware(ABC):
             messages: The messages of one call.
             run: Calls `listener`, or a function of the same kind in its place. If `run` is cancelled, a thread that
                 executes the function continues.
-            scope: Whose messages these are: the name of the group, with the member's client id if it is broadcasting.
+            scope: Whose messages these are: the group's name at the brokers, with the member's client id if it is broadcasting.
         """
 
 
@@ -109,12 +109,13 @@ class ListenerInvoker:
         telemetry: ClientTelemetry = NO_TELEMETRY,
         rates: ConsumeRates | None = None,
         client_id: str = "",
+        scope: str = "",
     ) -> None:
         settings = options.settings
         self._group = options.group  # for events and messages
         is_shared = options.assignment is not Assignment.ALL
         # Members of a broadcasting group consume the same messages, each for itself.
-        self._scope = self._group if is_shared else f"{self._group}@{client_id}"
+        self._scope = (scope or self._group) if is_shared else f"{scope or self._group}@{client_id}"
         self._rates = rates  # counters for tools; None: not counted
         self._events = events  # called before and after the listener
         self._telemetry = telemetry  # opens a span around each call

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ariane.client.message_texts import identity
+from ariane.client.namespace import Namespace
 from ariane.client.offset_store import OffsetStore
 from ariane.client.route_cache import Peers, RouteCache
 from ariane.errors import ConfigError, ProtocolError
@@ -39,9 +40,19 @@ class LocalOffsets(OffsetStore):
 
     is_local = True
 
-    def __init__(self, peers: Peers, routes: RouteCache, group: str, *, timeout_ms: float, path: Path) -> None:
+    def __init__(
+        self,
+        peers: Peers,
+        routes: RouteCache,
+        group: str,
+        *,
+        timeout_ms: float,
+        path: Path,
+        namespace: Namespace | None = None,
+    ) -> None:
         super().__init__(peers, routes, group, timeout_ms=timeout_ms)
         self._path = path
+        self._namespace = namespace or Namespace("")  # of the topics in the file, as in Java's
         self._table: QueueTable = {}
         # One commit at a time; `_writing` outlives a commit that is cancelled.
         self._commit_lock = asyncio.Lock()
@@ -53,7 +64,8 @@ class LocalOffsets(OffsetStore):
         Raises:
             ConfigError: neither the file nor its previous version can be read.
         """
-        self._table = await asyncio.to_thread(read, self._path)
+        table = await asyncio.to_thread(read, self._path)
+        self._table = {self._namespace.unwrap_queue(queue): offset for queue, offset in table.items()}
 
     async def commit(self, queues: Iterable[MessageQueue]) -> None:
         """Write the file if an offset changed. Failures are logged and repeated with the next commit."""
@@ -65,7 +77,8 @@ class LocalOffsets(OffsetStore):
             if table == self._table:
                 return
             try:
-                self._writing = asyncio.ensure_future(asyncio.to_thread(write, self._path, table))
+                stored = {self._namespace.wrap_queue(queue): offset for queue, offset in table.items()}
+                self._writing = asyncio.ensure_future(asyncio.to_thread(write, self._path, stored))
                 await asyncio.shield(self._writing)
             except OSError as error:
                 log.warning("Group %s could not write its offsets to %s: %s", self._group, self._path, error)

@@ -74,6 +74,8 @@ class Producer:
         self._settings = validation.optional("settings", settings, ProducerSettings) or ProducerSettings()
         self._instance = ClientInstance.shared_or_new(namesrv, client)  # connections, routes and heartbeats
         self._owns_instance = self._instance is not namesrv  # whether to open and close the instance with this producer
+        self.group = self._instance.namespace.check_group(self.group)
+        self._instance.namespace.exclude(self._settings.create_topic_key)  # a template of brokers
         self._trace_settings = trace_settings(trace)  # None: messages are not traced
         self._hooks = validation.callbacks("hooks", hooks, "event")
         self._telemetry = telemetry  # opens a span around each send
@@ -383,6 +385,7 @@ class Producer:
         with self._telemetry.sending(self.group, (response,)) as span:
             (response,) = span.messages
             prepared = request_reply.prepare_reply(request, response, self._instance.new_message_id(), self._settings)
+            self._instance.namespace.exclude(prepared.topic)  # of the cluster
             queues = await sender.publish_queues(prepared.topic)
             queue = next((queue for queue in queues if queue.broker == request.queue.broker), None)
             result = await sender.send(prepared, queue)

@@ -133,7 +133,7 @@ class PullConsumer(ConsumingClient):
             raise
         if response.code not in PULL_CODES:
             raise ReplyError(response.code, response.remark, address.addr)
-        result = parse_pull_result(response, queue, subscription.tags_set)
+        result = parse_pull_result(response, queue, subscription.tags_set, instance.namespace)
         self._broker_ids[queue] = result.broker_id
         if result.messages and self._events is not None:
             consumption = await self._events.start(queue, result.messages)

@@ -151,6 +151,7 @@ class PushConsumer(GroupMember):
             telemetry=services.telemetry,
             rates=services.rates,
             client_id=services.instance.client_id,
+            scope=services.instance.namespace.wrap(self.group),
         )
         delivery_class = OrderlyDelivery if services.options.is_orderly else ConcurrentDelivery
         return delivery_class(invoker, services.offsets, services.send_back, self.settings, clock)

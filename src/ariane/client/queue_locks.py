@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from ariane.client.namespace import Namespace
 from ariane.client.route_cache import Peers, RouteCache
 from ariane.errors import ArianeError, ConnectionLost
 from ariane.model.message import MessageQueue
@@ -34,11 +35,14 @@ class LockResult(NamedTuple):
 class QueueLockClient:
     """Locks and unlocks queues for one group member."""
 
-    def __init__(self, peers: Peers, routes: RouteCache, group: str, client_id: str) -> None:
+    def __init__(
+        self, peers: Peers, routes: RouteCache, group: str, client_id: str, namespace: Namespace | None = None
+    ) -> None:
         self._peers = peers
         self._routes = routes
         self._group = group
         self._client_id = client_id
+        self._namespace = namespace or Namespace("")
 
     async def lock(self, queues: Iterable[MessageQueue]) -> LockResult:
         """Request the locks of `queues`, or renew them."""
@@ -67,7 +71,8 @@ class QueueLockClient:
     async def _lock_at(self, broker: str, queues: list[MessageQueue]) -> LockResult:
         try:
             body = await self._request(broker, RequestCode.LOCK_BATCH_MQ, queues)
-            return LockResult({queue.queue() for queue in fastjson.decode(body, LockBatchResponse).locked}, set())
+            response = self._namespace.from_wire(fastjson.decode(body, LockBatchResponse))
+            return LockResult({queue.queue() for queue in response.locked}, set())
         except ArianeError as error:
             log.warning("Group %s could not lock queues at %s: %s", self._group, broker, error)
             # Not the same as refused: the lock may still be held, so the caller trusts it until its time is over.
@@ -78,7 +83,8 @@ class QueueLockClient:
         if addr is None:
             raise ConnectionLost(broker, "no master in the cached routes")
         request = LockBatch(self._client_id, self._group, tuple(map(WireQueue.of, queues)))
-        return (await self._peers.request_ok(addr, code, body=fastjson.write(request), timeout_ms=TIMEOUT_MS)).body
+        body = fastjson.write(self._namespace.to_wire(request))
+        return (await self._peers.request_ok(addr, code, body=body, timeout_ms=TIMEOUT_MS)).body
 
 
 def _by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:

@@ -13,6 +13,7 @@ import logging
 from typing import Protocol
 
 from ariane.client.message_texts import identity
+from ariane.client.namespace import Namespace
 from ariane.client.route_cache import Peers, RouteCache
 from ariane.client.send_codec import PreparedMessage, Redelivery
 from ariane.client.sender import MessageSender
@@ -45,13 +46,20 @@ class SendBack:
     """Sends failed messages of one group back to the brokers."""
 
     def __init__(
-        self, peers: Peers, routes: RouteCache, sender: MessageSender, group: str, max_reconsume_times: int
+        self,
+        peers: Peers,
+        routes: RouteCache,
+        sender: MessageSender,
+        group: str,
+        max_reconsume_times: int,
+        namespace: Namespace | None = None,
     ) -> None:
-        self._peers = peers
-        self._routes = routes
-        self._sender = sender
-        self._group = group
-        self._max = max_reconsume_times
+        self._peers = peers  # connections to brokers
+        self._routes = routes  # finds the master of a message's broker
+        self._sender = sender  # sends copies, in the client's own producer group
+        self._group = group  # consumer group, whose retry topic receives the copies
+        self._max = max_reconsume_times  # redeliveries before a message becomes a dead letter
+        self._namespace = namespace or Namespace("")  # of the original topic in the properties of a copy
 
     async def send_back(self, message: ReceivedMessage, delay_level: int) -> bool:
         """Send a message back for redelivery. Return True if a broker has it."""
@@ -87,7 +95,8 @@ class SendBack:
     async def send_copy(self, message: ReceivedMessage) -> bool:
         """Send a copy to the group's retry topic. After the last attempt the broker turns it into a dead letter."""
         try:
-            await self._sender.send(copy_to_retry(message, self._group, self._max, self._sender.settings))
+            copy = copy_to_retry(message, self._group, self._max, self._sender.settings, self._namespace)
+            await self._sender.send(copy)
         except ArianeError as error:
             log.warning(
                 "Group %s could not send message %s to its retry topic: %s", self._group, identity(message), error
@@ -115,13 +124,15 @@ class RetryLocally:
         return await self._broker.send_back(message, DEAD_LETTER)
 
 
-def copy_to_retry(message: ReceivedMessage, group: str, max_times: int, settings: ProducerSettings) -> PreparedMessage:
+def copy_to_retry(
+    message: ReceivedMessage, group: str, max_times: int, settings: ProducerSettings, namespace: Namespace
+) -> PreparedMessage:
     """Return a copy of the message, prepared for the group's retry topic."""
     table = dict(message.properties)
     # Otherwise the broker would take the copy for a half message.
     table.pop(names.TRAN_MSG, None)
     table.setdefault(names.ORIGIN_MESSAGE_ID, message.message_id)
-    table[names.RETRY_TOPIC] = message.topic
+    table[names.RETRY_TOPIC] = namespace.wrap(message.topic)
     table[names.DELAY] = str(FIRST_DELAY_LEVEL + message.reconsume_times)
     body, sys_flag = message.body, 0
     if is_unreadable(message):

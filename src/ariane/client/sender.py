@@ -15,6 +15,8 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from ariane.client import hooks as hook_events
 from ariane.client import send_codec
 from ariane.client.broker_latencies import BrokerLatencies
@@ -45,6 +47,7 @@ class MessageSender:
         self._hooks = hooks  # called after each attempt that got a response
         # Back-pressure: further sends wait.
         self._in_flight = InFlightBound(settings.in_flight_max, settings.in_flight_bytes_max)
+        self._namespace = instance.namespace  # of the names in requests
         # None: brokers take turns, whatever their latency.
         self._latencies = BrokerLatencies(instance.clock.monotonic) if settings.avoid_slow_brokers else None
         # Open connections by address: a look-up here is cheaper than in the pool, and every send pays for it.
@@ -54,6 +57,9 @@ class MessageSender:
 
     async def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the queues of `topic` that can be written to, from the cache if possible."""
+        if self._namespace:
+            self._namespace.check_sent_topic(topic)
+            topic = self._namespace.unwrap(topic)
         cached = self._instance.routes.cached_publish_queues(topic)
         if cached is not None:
             return cached
@@ -74,6 +80,8 @@ class MessageSender:
         Raises:
             ArianeError: the last attempt's error, if none succeeded.
         """
+        if self._namespace:
+            message = self._named(message)
         size = len(message.body)
         if not self._in_flight.try_take(size):
             await self._in_flight.take(size)
@@ -91,11 +99,15 @@ class MessageSender:
             ConnectionLost: the broker cannot be reached.
             RequestTimeout: the broker does not read the messages sent before.
         """
+        if self._namespace:
+            message = self._named(message)
         if queue is None:
             queue = send_codec.select_queue(await self.publish_queues(message.topic), self._advance_index(), None)
         header = send_codec.request_fields(
             message, self._group, queue.queue_id, self._instance.clock.now_ms(), self.settings
         )
+        if self._namespace:
+            self._namespace.wrap_send(header)
         connection = await self._instance.peers.connect(self._address(queue))
         if not connection.is_writable:
             # Without responses, only this bounds the memory of a client that sends faster than the broker reads.
@@ -159,6 +171,8 @@ class MessageSender:
         if connection is None or not connection.is_open:
             connection = await self._connect(addr, timeout_ms)
         header = send_codec.request_fields(message, self._group, queue.queue_id, clock.now_ms(), self.settings)
+        if self._namespace:
+            self._namespace.wrap_send(header)
         if not self._hooks:
             return send_codec.parse_result(
                 message,
@@ -203,6 +217,11 @@ class MessageSender:
         except TimeoutError:
             raise RequestTimeout(addr, timeout_ms) from None
         return connection
+
+    def _named(self, message: PreparedMessage) -> PreparedMessage:
+        """Return the message with the application's name of its topic, if it was given the name on the wire."""
+        name = self._namespace.unwrap(message.topic)
+        return message if name == message.topic else msgspec.structs.replace(message, topic=name)
 
     def _address(self, queue: MessageQueue) -> str:
         addr = self._instance.routes.master_address(queue.broker)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from ariane.client.namespace import namespace_fault
 from ariane.client.setting_fields import Seconds, Whole
 from ariane.client.validation import of_kind
 from ariane.errors import ConfigError
@@ -42,6 +43,9 @@ class ClientSettings:
     """IP address of this machine in client and message ids; empty: the address of the default network interface."""
     instance_name: str = ""
     """Second part of the client id; empty: `<pid>#<unique number>`, so that no two clients share an id."""
+    namespace: str = ""
+    """Prefix of the names of topics and groups at the brokers: `orders` is `ns%orders` there. Programs with different namespaces
+    use one cluster without sharing topics and groups. Empty: none."""
     credentials: Credentials | None = None
     """Account that signs every request, for brokers with aclEnable; None: requests are not signed."""
     use_tls: bool = False
@@ -59,6 +63,8 @@ class ClientSettings:
     def __post_init__(self) -> None:
         of_kind("client_ip", self.client_ip, str)
         of_kind("instance_name", self.instance_name, str)
+        if of_kind("namespace", self.namespace, str) and (fault := namespace_fault(self.namespace)):
+            raise ConfigError("namespace", self.namespace, fault)
         if self.credentials is not None and not isinstance(self.credentials, Credentials):
             # The value may contain a secret key, so the error names only its type.
             kind = type(self.credentials).__name__

@@ -103,6 +103,7 @@ class TraceDispatcher:
     @classmethod
     def of_client(cls, instance: ClientInstance, group: str, kind: str, settings: TraceSettings) -> Self:
         """Return a dispatcher that sends through `instance`, as a producer group of its own without traces."""
+        instance.namespace.exclude(settings.topic)  # as in Java: one trace topic serves all namespaces
         producer_settings = ProducerSettings(send_timeout=settings.send_timeout)
         sender = MessageSender(instance, f"_INNER_TRACE_PRODUCER-{group}-{kind}-{next(_counter)}", producer_settings)
 

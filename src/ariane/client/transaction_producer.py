@@ -256,7 +256,8 @@ class TransactionProducer(Producer):
         with self._telemetry.sending(self.group, (message,)) as span:
             (half,) = span.messages
             message_id = send_codec.message_id_of(half, self._instance.new_message_id)
-            prepared = prepare_half_message(half, message_id, self.group, self._settings, immunity)
+            group = self._instance.namespace.wrap(self.group)  # brokers find the group by a property
+            prepared = prepare_half_message(half, message_id, group, self._settings, immunity)
             sent = await sender.send(prepared)
             span.on_result(sent)
         return sent
@@ -312,7 +313,8 @@ class TransactionProducer(Producer):
         try:
             # One-way, as in Java: a lost end is repaired by the broker's next check.
             connection = await self._instance.peers.connect(addr)
-            connection.one_way(RequestCode.END_TRANSACTION, encode_header(end), remark=remark)
+            header = encode_header(self._instance.namespace.to_wire(end))
+            connection.one_way(RequestCode.END_TRANSACTION, header, remark=remark)
         except (ConnectionLost, ProtocolError, OSError) as failure:
             log.warning("Could not send the end of transaction %s, the broker will check it: %s", end.msg_id, failure)
 
@@ -341,7 +343,9 @@ class TransactionProducer(Producer):
         check = decode_header(command, CheckTransactionState)
         stored = record.decode(command.body)
         properties_by_name = stored.property_map()
-        message = to_received_message(stored, properties_by_name, MessageQueue(stored.topic, "", stored.queue_id))
+        unwrap = self._instance.namespace.unwrap
+        queue = MessageQueue(unwrap(stored.topic), "", stored.queue_id)
+        message = to_received_message(stored, properties_by_name, queue, unwrap)
         state, error = await _local_state(self._check, message, f"the check of {message.message_id}")
         end = EndTransactionHeader(
             producer_group=self.group,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import lru_cache
 
 from ariane.errors import ProtocolError
@@ -16,11 +17,22 @@ from ariane.protocol.record import Record
 log = logging.getLogger("ariane.client")
 
 
-def to_received_message(stored: Record, properties: dict[str, str], queue: MessageQueue) -> ReceivedMessage:
+def to_received_message(
+    stored: Record, properties: dict[str, str], queue: MessageQueue, unwrap: Callable[[str], str] | None = None
+) -> ReceivedMessage:
     """Return a record as the application sees it: under its original topic, with an expanded body.
 
     If the body cannot be expanded, the message carries the stored bytes and unchanged flags, and `body_error` says why.
+
+    Args:
+        stored: The record.
+        properties: Its properties.
+        queue: Queue that it was read from, as the application names it.
+        unwrap: Returns the application's name of a topic; None: that of the record.
     """
+    topic = properties.get(names.RETRY_TOPIC, stored.topic)
+    if unwrap is not None:
+        topic = unwrap(topic)
     body, sys_flag, body_error = expand_body(stored.body, stored.sys_flag)
     offset_id = offset_message_id(stored.store_host, stored.offset)
     message_id = properties.get(names.UNIQ_KEY, offset_id)
@@ -33,7 +45,7 @@ def to_received_message(stored: Record, properties: dict[str, str], queue: Messa
             body_error,
         )
     return ReceivedMessage(
-        topic=properties.get(names.RETRY_TOPIC, stored.topic),
+        topic=topic,
         body=body,
         properties=properties,
         queue=queue,
