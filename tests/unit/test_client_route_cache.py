@@ -1,4 +1,4 @@
-"""Route cache: from routes to queues and addresses, and its requests to name servers."""
+"""Route cache: its requests to name servers."""
 
 from __future__ import annotations
 
@@ -7,78 +7,13 @@ from random import Random
 
 import pytest
 from client_script import Script, instance, name_server, raising, route
-from msgspec.structs import replace
 
-from ariane.client import route_cache
 from ariane.client.route_cache import RouteCache
 from ariane.errors import ConnectionLost, RouteNotFound
-from ariane.model.message import MessageQueue
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests.routing import BrokerData, QueueData, TopicRoute
 
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
-
-
-def test_publish_queues_are_sorted_by_broker_and_need_a_master_and_permission():
-    result = TopicRoute(
-        broker_datas=(
-            BrokerData({0: "b:1"}, "b"),
-            BrokerData({0: "a:1"}, "a"),
-            BrokerData({1: "s:1"}, "slave-only"),
-            BrokerData({0: "r:1"}, "read-only"),
-        ),
-        queue_datas=(
-            QueueData("b", 6, 8, 0, 1),
-            QueueData("slave-only", 6, 1, 0, 1),
-            QueueData("read-only", 4, 1, 0, 1),
-            QueueData("a", 2, 1, 0, 2),
-        ),
-    )
-    assert route_cache.publish_queues("T", result) == (
-        MessageQueue("T", "a", 0),
-        MessageQueue("T", "a", 1),
-        MessageQueue("T", "b", 0),
-    )
-
-
-def test_an_order_configuration_determines_the_queues():
-    result = replace(route("a", "b", queues=4), order_topic_conf="b:2;a:1")
-    assert route_cache.publish_queues("T", result) == (
-        MessageQueue("T", "b", 0),
-        MessageQueue("T", "b", 1),
-        MessageQueue("T", "a", 0),
-    )
-
-
-def test_an_invalid_order_configuration_is_an_error():
-    with pytest.raises(RouteNotFound, match="broker:queues"):
-        route_cache.publish_queues("T", replace(route("a"), order_topic_conf="b:x"))
-
-
-def test_subscribe_queues_need_no_master():
-    result = TopicRoute(broker_datas=(BrokerData({1: "s:1"}, "a"),), queue_datas=(QueueData("a", 4, 2, 0, 9),))
-    assert route_cache.subscribe_queues("T", result) == (MessageQueue("T", "a", 0), MessageQueue("T", "a", 1))
-
-
-def test_the_default_topics_route_is_capped():
-    assert [data.write_queue_nums for data in route_cache.cap_queues(route("a", queues=8), 4).queue_datas] == [4]
-    assert [data.write_queue_nums for data in route_cache.cap_queues(route("a", queues=3), 4).queue_datas] == [3]
-
-
-@pytest.mark.parametrize(
-    ("ids", "wanted", "expected"),
-    [
-        ({0: "m", 1: "s"}, 0, ("m", False)),
-        ({0: "m", 1: "s"}, 1, ("s", True)),
-        ({0: "m", 2: "s"}, 1, ("s", True)),
-        ({0: "m"}, 1, ("m", False)),
-        ({3: "s"}, 0, ("s", True)),
-        ({}, 0, None),
-    ],
-)
-def test_the_pull_address_follows_the_suggested_broker(ids, wanted, expected):
-    assert route_cache.select_pull_address({"a": ids}, "a", wanted) == expected
 
 
 def test_an_unknown_topic_gets_the_queues_of_the_default_topic_until_it_exists():

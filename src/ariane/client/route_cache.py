@@ -1,34 +1,36 @@
-"""Routes of topics: cached from the name servers, and the rules from a route to queues and addresses.
+"""Routes of topics, cached from the name servers. [MQClientInstance]
 
     topic's own route ─ missing ─→ route of TBW102, its queues capped ─ missing ─→ RouteNotFound
-    publish queues     order configuration, else writable brokers that have a master
-    subscribe queues   readable brokers
 
-The rules are functions of a TopicRoute; `RouteCache` stores fetched routes. [MQClientInstance, TopicPublishInfo]
+`protocol.route_rules` derives queues and addresses from a route.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from random import Random
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import msgspec
 
 from ariane.errors import ProtocolError, ReplyError, RouteNotFound
 from ariane.model.message import MessageQueue
-from ariane.model.topic import PERM_READ, PERM_WRITE
 from ariane.net.name_servers import NameServerClient
 from ariane.protocol.command import Command
 from ariane.protocol.requests.routing import MASTER_ID, TopicRoute
+from ariane.protocol.route_rules import (
+    BrokerAddress,
+    addresses,
+    cap_queues,
+    publish_queues,
+    select_pull_address,
+    subscribe_queues,
+)
 from ariane.protocol.transient import NO_RESPONSE
 
 log = logging.getLogger("ariane.client")
-
-# Broker name → broker id → address.
-Addresses = Mapping[str, Mapping[int, str]]
 
 
 class Peers(Protocol):
@@ -43,89 +45,6 @@ class Peers(Protocol):
     ) -> Command: ...
 
     async def one_way(self, addr: str, code: int, header: msgspec.Struct | None = None, body: bytes = b"") -> None: ...
-
-
-# --- rules -------------------------------------------------------------------------------------------------------------
-
-
-def publish_queues(topic: str, route: TopicRoute) -> tuple[MessageQueue, ...]:
-    """Return the writable queues of `topic`, in the order in which they take turns."""
-    if route.order_topic_conf:
-        return tuple(
-            MessageQueue(topic, broker, queue_id)
-            for broker, count in _order_configuration(topic, route.order_topic_conf)
-            for queue_id in range(count)
-        )
-    masters = {data.broker_name for data in route.broker_datas if data.master}
-    return tuple(
-        MessageQueue(topic, data.broker_name, queue_id)
-        for data in sorted(route.queue_datas, key=lambda data: data.broker_name)
-        if data.perm & PERM_WRITE and data.broker_name in masters
-        for queue_id in range(data.write_queue_nums)
-    )
-
-
-def subscribe_queues(topic: str, route: TopicRoute) -> tuple[MessageQueue, ...]:
-    """Return the readable queues of `topic`, sorted as every member of a group sorts them."""
-    return tuple(
-        sorted(
-            MessageQueue(topic, data.broker_name, queue_id)
-            for data in route.queue_datas
-            if data.perm & PERM_READ
-            for queue_id in range(data.read_queue_nums)
-        )
-    )
-
-
-def cap_queues(route: TopicRoute, queue_nums: int) -> TopicRoute:
-    """Return the route that a topic gets when the first send creates it from `route`, the default topic's."""
-    queues = []
-    for data in route.queue_datas:
-        count = min(queue_nums, data.read_queue_nums)
-        queues.append(msgspec.structs.replace(data, read_queue_nums=count, write_queue_nums=count))
-    return msgspec.structs.replace(route, queue_datas=tuple(queues), order_topic_conf=None)
-
-
-def addresses(routes: Iterable[TopicRoute]) -> dict[str, dict[int, str]]:
-    """Return a table from broker name to broker id to address."""
-    table: dict[str, dict[int, str]] = {}
-    for route in routes:
-        for data in route.broker_datas:
-            table.setdefault(data.broker_name, {}).update(data.broker_addrs)
-    return table
-
-
-class BrokerAddress(NamedTuple):
-    """Address of a server, and whether it is a slave."""
-
-    addr: str
-    is_slave: bool
-
-
-def select_pull_address(table: Addresses, broker: str, suggested: int) -> BrokerAddress | None:
-    """Return where to pull from: the suggested broker id, the slave after it, or the lowest id of the broker."""
-    ids = table.get(broker)
-    if not ids:
-        return None
-    broker_id = suggested
-    if broker_id not in ids and suggested != MASTER_ID:
-        broker_id = suggested + 1
-    if broker_id not in ids:
-        broker_id = min(ids)
-    return BrokerAddress(ids[broker_id], broker_id != MASTER_ID)
-
-
-def _order_configuration(topic: str, text: str) -> list[tuple[str, int]]:
-    pairs = []
-    for part in filter(None, text.split(";")):
-        broker, colon, count = part.rpartition(":")
-        if not colon or not count.isdigit():
-            raise RouteNotFound(topic, f"invalid order configuration {text!r}: expected broker:queues;broker:queues")
-        pairs.append((broker, int(count)))
-    return pairs
-
-
-# --- cached routes -----------------------------------------------------------------------------------------------------
 
 
 class RouteCache:

@@ -26,7 +26,8 @@ from ariane.protocol.requests.messaging import (
     QueueRef,
     SearchOffset,
 )
-from ariane.protocol.requests.routing import MASTER_ID, TopicRoute
+from ariane.protocol.requests.routing import TopicRoute
+from ariane.protocol.route_rules import preferred_server
 
 TOOLS_GROUP = "TOOLS_CONSUMER"  # exists on every broker
 PAGE_MESSAGES = 32  # default maximum per pull of a broker
@@ -206,6 +207,6 @@ def readable_servers(route: TopicRoute) -> list[BrokerServer]:
     servers = []
     for data in sorted(route.broker_datas, key=lambda data: data.broker_name):
         if data.broker_addrs:
-            broker_id = MASTER_ID if data.master else min(data.broker_addrs)
+            broker_id = preferred_server(data.broker_addrs)
             servers.append(BrokerServer(data.cluster, data.broker_name, broker_id, data.broker_addrs[broker_id]))
     return servers

@@ -27,6 +27,7 @@ from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.record import Record
 from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.messaging import SUBSCRIPTION, OffsetResponse, PullMessage, PullMessageResponse, QueueRef
+from ariane.protocol.route_rules import preferred_server
 from ariane.reports import table_views
 from ariane.tables import ARCHIVE
 from ariane.tables.archive import topic_of_bucket
@@ -112,8 +113,7 @@ async def topic_messages(
     # Read all bounds before the first message: the replay may send to this very topic.
     bounds = []
     for broker, queue_id in sorted(queues):
-        # The master, or the lowest slave while the master is not registered.
-        addr = addresses[broker][min(addresses[broker])]
+        addr = addresses[broker][preferred_server(addresses[broker])]
         bounds.append((broker, addr, queue_id, *await _bounds(peers, addr, selection.topic, queue_id)))
     for broker, addr, queue_id, first, end in bounds:
         async for page in _pages(peers, addr, selection.topic, queue_id, first, end):
