@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ariane.client import ClientInstance, ClientSettings, Credentials, Producer
-from ariane.errors import ArianeError, ConfigError
+from ariane.errors import ArianeError, ConfigError, RouteNotFound
 from ariane.model.message import Message
 from ariane.protocol import record
 from ariane.spark.read import pull_client, source_options
@@ -25,6 +25,16 @@ def parsed(namesrv: str, **more: str) -> source_options.SourceOptions:
     return source_options.parse({"namesrv": namesrv, "topic": "orders", "retries": "5", **more})
 
 
+async def wait_registered(instance: ClientInstance, topic: str) -> None:
+    """Wait until the name server has the route of a topic that a send has created."""
+    while True:
+        try:
+            await instance.routes.fetch(topic)
+            return
+        except RouteNotFound:
+            await asyncio.sleep(0.01)
+
+
 def test_signed_pulls_succeed_and_others_fail_without_retries(tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "plain_acl.yml").write_text(FILE)
@@ -37,6 +47,7 @@ def test_signed_pulls_succeed_and_others_fail_without_retries(tmp_path: Path) ->
                 Producer(instance, "shop") as producer,
             ):
                 sent = await producer.send(Message(topic="orders", body=b"one"))
+                await wait_registered(instance, "orders")
 
             def read(**account: str) -> list[bytes]:
                 reader = pull_client.BlockingCluster(

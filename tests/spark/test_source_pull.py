@@ -163,7 +163,7 @@ def test_a_connection_closed_while_idle_is_replaced_immediately() -> None:
         waits: list[float] = []
         with contextlib.closing(cluster_at(fake.addr, waits=waits)) as cluster:
             end_of(cluster)
-            closed = cluster._connections[fake.addr].socket
+            closed = cluster._connections._connections[fake.addr].socket
             closed.settimeout(10)
             assert closed.recv(1, socket.MSG_PEEK) == b""  # the server has hung up
             assert end_of(cluster) == 30

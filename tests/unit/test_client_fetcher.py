@@ -157,10 +157,10 @@ def test_an_invalid_offset_restarts_the_queue_at_the_brokers_offset():
 
 
 @pytest.mark.parametrize("failure", [RequestTimeout("a:1", 30_000), ConnectionLost("a:1", "reset"), Command(1)])
-def test_a_failed_pull_is_repeated_after_a_second(failure):
-    play = Play(failure, END)
-    assert play.asked == [5, 5]
-    assert play.clock.elapsed_ms == 1000
+def test_a_failed_pull_is_repeated_after_a_back_off(failure):
+    play = Play(failure, failure, failure, END)
+    assert play.asked == [5, 5, 5, 5]
+    assert play.clock.elapsed_ms == pytest.approx(100 + 200 + 400)
 
 
 @pytest.mark.parametrize("code", [24, 25, 26])

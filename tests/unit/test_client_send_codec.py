@@ -10,7 +10,7 @@ import pytest
 
 from ariane.client import send_codec
 from ariane.client.settings import ProducerSettings
-from ariane.errors import ConnectionLost, MessageRefused, ReplyError, RequestTimeout
+from ariane.errors import MessageRefused, ReplyError
 from ariane.model.message import Message, MessageQueue
 from ariane.protocol import batch, compression, properties
 from ariane.protocol.codes import RequestCode, ResponseCode
@@ -141,22 +141,6 @@ def test_other_responses_raise_an_error_with_code_remark_and_address():
     with pytest.raises(ReplyError) as caught:
         send_codec.parse_result(out, Command(13, remark="too large"), QUEUES[0], "a:1")
     assert (caught.value.code, caught.value.remark, caught.value.addr) == (13, "too large", "a:1")
-
-
-@pytest.mark.parametrize("code", [1, 14, 16, 17, 204, 205])
-def test_transient_errors_are_retried_at_another_broker(code):
-    assert send_codec.can_retry_elsewhere(ReplyError(code, None))
-
-
-@pytest.mark.parametrize("code", [2, 13, 26, 3])
-def test_permanent_errors_are_not_retried(code):
-    assert not send_codec.can_retry_elsewhere(ReplyError(code, None))
-
-
-def test_lost_connections_and_timeouts_are_retried_elsewhere():
-    assert send_codec.can_retry_elsewhere(ConnectionLost("a:1", "refused"))
-    assert send_codec.can_retry_elsewhere(RequestTimeout("a:1", 3000))
-    assert not send_codec.can_retry_elsewhere(ValueError())
 
 
 def test_queues_are_selected_in_rotation_and_a_failed_broker_is_avoided():

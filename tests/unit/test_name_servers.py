@@ -24,7 +24,7 @@ from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.routing import BrokerData, ClusterInfo, TopicList, TopicRoute
-from ariane.protocol.transient import ACCESS_DENIED, RETRY_SEND_CODES, is_transient
+from ariane.protocol.transient import ACCESS_DENIED, RETRY_ELSEWHERE_CODES, RETRY_SEND_CODES, is_transient
 from ariane.spark.wire.blocking_connection import Request
 from ariane.spark.wire.name_servers import BlockingNameServerClient
 
@@ -57,8 +57,11 @@ def test_an_error_is_transient_or_permanent(error: ArianeError, expected: bool) 
     assert is_transient(error) is expected
 
 
-def test_a_sender_retries_after_more_response_codes() -> None:
-    assert is_transient(ReplyError(ResponseCode.NO_PERMISSION, "read only"), RETRY_SEND_CODES)
+@pytest.mark.parametrize("code", [1, 2, 13, 14, 16, 17, 26, 3, 204, 205])
+def test_a_sender_tries_another_broker_after_other_response_codes(code: int) -> None:
+    expected = code in (1, 14, 16, 17, 204, 205)
+    assert is_transient(ReplyError(code, None), RETRY_ELSEWHERE_CODES) == expected
+    assert is_transient(ReplyError(code, None), RETRY_SEND_CODES) == (expected or code == 2)
 
 
 def test_a_backoff_doubles_up_to_its_limit() -> None:
@@ -128,14 +131,18 @@ def test_without_a_response_the_last_error_is_raised() -> None:
 
 
 def test_an_unresponsive_name_server_is_tried_last_afterwards() -> None:
+    script, blocking_script = (Script(a=[LOST, FOUND], b=[FOUND, FOUND, LOST]) for _ in range(2))
+
     async def run() -> None:
-        script = Script(a=[LOST, FOUND], b=[FOUND, FOUND, LOST])
         client = NameServerClient(script, ["a", "b"])
         for _ in range(3):
             await client.fetch_route("T")
-        assert script.requested == ["a", "b", "b", "b", "a"]
 
     asyncio.run(run())
+    client = BlockingNameServerClient(blocking_script, ["a", "b"])
+    for _ in range(3):
+        client.fetch_routes(["T"])
+    assert script.requested == blocking_script.requested == ["a", "b", "b", "b", "a"]
 
 
 def test_only_topics_without_a_route_are_requested_from_the_next_name_server() -> None:

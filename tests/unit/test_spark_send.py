@@ -8,7 +8,7 @@ pytest.importorskip("pyspark", reason="the extra spark is not installed")
 
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +20,8 @@ from ariane.protocol import batch, compression, fastjson, properties
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.routing import BrokerData, QueueData, TopicRoute
+from ariane.spark.wire.blocking_connection import Request
+from ariane.spark.wire.name_servers import BlockingNameServerClient
 from ariane.spark.wire.pipelined_connections import PipelinedResponse
 from ariane.spark.write import message_encoder, send_client, sink
 from ariane.spark.write.partitioner import Partitioner, SendRequest
@@ -96,25 +98,17 @@ class Cluster:
         return [body for queue in self.stored.values() for body, _ in queue]
 
 
-class NameServer:
-    """Returns the routes of a cluster."""
+def write_routes(cluster: Cluster, sink_options: SinkOptions) -> send_client.WriteRoutes:
+    """Return the routes of `cluster`, from a name server that always responds."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._answers: list[PipelinedResponse] = []
+    def respond(addr: str, requests: Sequence[Request]) -> list[Command]:
+        assert {request.code for request in requests} == {RequestCode.GET_ROUTEINFO_BY_TOPIC}
+        return [cluster.route(request.header.topic) for request in requests]  # type: ignore[union-attr]
 
-    def send(self, addr: str, code: int, fields: dict[str, str], body: bytes = b"") -> int:
-        assert code == RequestCode.GET_ROUTEINFO_BY_TOPIC
-        self._answers.append(PipelinedResponse(1, self._cluster.route(fields["topic"])))
-        return 1
-
-    def poll(self, wait_s: float) -> list[PipelinedResponse]:
-        result, self._answers = self._answers, []
-        self._cluster.clock.advance(0 if result else wait_s)
-        return result
-
-    def close(self) -> None:
-        """Nothing to close."""
+    name_servers = BlockingNameServerClient(respond, sink_options.namesrv)
+    return send_client.WriteRoutes(
+        sink_options, name_servers, sleep=cluster.clock.advance, monotonic=cluster.clock.monotonic
+    )
 
 
 def options(**given: str) -> SinkOptions:
@@ -123,7 +117,7 @@ def options(**given: str) -> SinkOptions:
 
 def write(cluster: Cluster, rows: dict[str, list[Any]], record_batch: int = 50, **given: str) -> send_client.SendStats:
     sink_options = options(**given)
-    routes = send_client.WriteRoutes(sink_options, NameServer(cluster), cluster.clock.monotonic)
+    routes = write_routes(cluster, sink_options)
     spread = Partitioner(sink_options, CALLED, 1, routes.queues)
     sender = send_client.RequestSender(
         sink_options, routes, cluster, now_ms=lambda: 5, monotonic=cluster.clock.monotonic
@@ -219,7 +213,7 @@ def test_a_broker_that_moved_is_found() -> None:
     cluster = Cluster(lambda number, addr: "refused" if addr == ADDRS["broker-a"] else 0)
     cluster.brokers = {"broker-a": ADDRS["broker-a"]}
     sink_options = options()
-    routes = send_client.WriteRoutes(sink_options, NameServer(cluster), cluster.clock.monotonic)
+    routes = write_routes(cluster, sink_options)
     queue = routes.queues("T")[0]
     cluster.brokers = {"broker-a": "10.0.0.3:10911"}
     cluster.queues = 7
@@ -272,8 +266,8 @@ def test_no_request_exceeds_the_size_limit() -> None:
     spread = Partitioner(sink_options, CALLED, 0, lambda topic: [MessageQueue(topic, "broker-a", 0)])
     chunks: list[SendRequest] = list(spread.requests(table, message_encoder.encode(table, CALLED, 0, sink_options)))
     assert sum(chunk.message_count for chunk in chunks) == 200
-    assert all(len(chunk.body) <= 1000 for chunk in chunks)
-    assert max(len(chunk.body) for chunk in chunks if chunk.is_batch) > 700
+    assert all(len(chunk.message.body) <= 1000 for chunk in chunks)
+    assert max(len(chunk.message.body) for chunk in chunks if chunk.message.is_batch) > 700
 
 
 def test_an_unknown_topic_or_queue_is_named_with_the_remedy() -> None:

@@ -30,13 +30,13 @@ from ariane.client.subscriptions import Sql, subscription_data
 from ariane.errors import ArianeError, UsageError
 from ariane.filter import tags
 from ariane.model.message import MessageQueue, ReceivedMessage
-from ariane.protocol.transient import is_transient
+from ariane.protocol.transient import RETRY_BACKOFF, is_transient
 
 BATCH_MAX = 32  # messages per pull; brokers return no more from memory
 BATCHES_MAX = 64  # batches that were pulled and not written yet
 IDLE_S = 0.2  # how often a closed pipe is noticed while no message arrives
 COMMIT_S = 1
-RETRY_S = 1.0  # between attempts while a broker does not respond
+WAIT_S = 1.0  # for a slave that lags
 PATIENCE_S = 30.0  # with --exit-at-end: how long a broker may be unavailable, or a group without a queue
 
 
@@ -255,8 +255,7 @@ class _QueueBatches:
                     queue, offset, expression=self._plan.expression, max_messages=BATCH_MAX, can_wait=not must_end
                 )
             except ArianeError as error:
-                outage.on_error(error)
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(outage.on_error(error))
                 continue
             outage.on_success()
             if result.is_offset_moved and result.next_offset != offset:
@@ -268,7 +267,7 @@ class _QueueBatches:
                 await self._pulled.put(messages)
             elif result.next_offset == offset and must_end:
                 # A slave that lags, or a broker that is removing files, responds immediately.
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(WAIT_S)
             offset = result.next_offset
 
 
@@ -279,9 +278,10 @@ class _Outage:
         self._queue = queue
         self._patience_s = patience_s
         self._since_s: float | None = None
+        self._failures = 0  # in a row
 
-    def on_error(self, error: ArianeError) -> None:
-        """Raise the error if it is permanent or lasts too long."""
+    def on_error(self, error: ArianeError) -> float:
+        """Return the seconds until the next attempt; raise the error if it is permanent or lasts too long."""
         now_s = time.monotonic()
         if not is_transient(error):
             raise error
@@ -290,9 +290,12 @@ class _Outage:
             warn(f"{self._queue.broker}:{self._queue.queue_id}: {error}; retrying")
         elif self._patience_s is not None and now_s - self._since_s > self._patience_s:
             raise error
+        self._failures += 1
+        return RETRY_BACKOFF.delay_s(self._failures)
 
     def on_success(self) -> None:
         """End the outage."""
+        self._failures = 0
         if self._since_s is not None:
             self._since_s = None
             warn(f"{self._queue.broker}:{self._queue.queue_id} responds again")

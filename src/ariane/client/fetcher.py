@@ -4,7 +4,7 @@
     code 19  NO_NEW_MSG      the broker has held the request already: pull again
     code 20  NO_MATCHED_MSG  the filter skipped messages, which count as consumed: pull again
     code 21  OFFSET_ILLEGAL  the queue begins or ends elsewhere: restart at the offset that the broker names
-    else     an error        retry after 1 s; if the broker does not know the group, send a heartbeat first
+    else     an error        retry after a back-off; if the broker does not know the group, send a heartbeat first
 
 One request per queue is in flight. [DefaultMQPushConsumerImpl.pullMessage, PullAPIWrapper]
 """
@@ -28,7 +28,7 @@ from ariane.errors import ArianeError, ConnectionLost, ReplyError
 from ariane.model import message as names
 from ariane.model.message import MessageQueue, ReceivedMessage
 from ariane.protocol import record
-from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.codes import PULL_RESULT_CODES, RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.received_messages import to_received_message
 from ariane.protocol.requests import decode_header
@@ -41,22 +41,14 @@ from ariane.protocol.requests.messaging import (
     PullMessage,
     PullMessageResponse,
 )
+from ariane.protocol.transient import RETRY_BACKOFF
 
 log = logging.getLogger("ariane.client")
 
-ERROR_PAUSE_S = 1.0
+WAIT_S = 1.0  # for a lock, and for a slave that lags
 SQL_VERSION_MIN = 232  # 4.1.0-SNAPSHOT; older brokers treat an SQL92 expression as tags
 FULL_PAUSE_S = 0.05  # how often a full tracker is checked, in addition to each time messages are consumed
 
-# Codes of successful pulls; every other code is an error.
-PULL_CODES = frozenset(
-    {
-        ResponseCode.SUCCESS,
-        ResponseCode.PULL_NOT_FOUND,
-        ResponseCode.PULL_RETRY_IMMEDIATELY,
-        ResponseCode.PULL_OFFSET_MOVED,
-    }
-)
 # The broker lost this group or its subscription, for example in a restart. A heartbeat registers it again.
 NOT_REGISTERED_CODES = frozenset(
     {
@@ -91,7 +83,7 @@ class PullResult(NamedTuple):
     """A parsed response to a pull request."""
 
     code: int
-    """Response code, one of PULL_CODES."""
+    """Response code, one of PULL_RESULT_CODES."""
     next_offset: int
     """Offset of the next pull: after the messages and those that the filter skipped."""
     broker_id: int
@@ -114,15 +106,17 @@ async def run_fetch_loop(process_queue: ProcessQueue, context: FetchContext) -> 
     settings, tracker, clock = context.options.settings, process_queue.tracker, context.instance.clock
     # Orderly queues consume from the head, so the distance between cached offsets does not grow while one message waits.
     span_max = None if context.options.is_orderly else settings.span_max
+    failures = 0  # failed pulls in a row
     while not process_queue.is_revoked:
         if tracker.is_full(count_max=settings.cached_max, bytes_max=settings.cached_bytes_max, span_max=span_max):
             await process_queue.wait_change(FULL_PAUSE_S)
             continue
         if context.options.needs_locks and not process_queue.is_locked(clock.monotonic()):
-            await clock.sleep(ERROR_PAUSE_S)
+            await clock.sleep(WAIT_S)
             continue
         process_queue.pulled_at = clock.monotonic()
-        result = await _pull_or_pause(process_queue, context)
+        result = await _pull_or_pause(process_queue, context, failures)
+        failures = failures + 1 if result is None else 0
         if result is None:
             continue
         # The queue may have been revoked while the pull was held: its messages belong to the next owner.
@@ -142,21 +136,21 @@ async def run_fetch_loop(process_queue: ProcessQueue, context: FetchContext) -> 
         await _accept(result, process_queue, context)
         if is_stuck:
             # A slave that lags replies immediately; without a pause the loop would be busy until the slave catches up.
-            await clock.sleep(ERROR_PAUSE_S)
+            await clock.sleep(WAIT_S)
     return None
 
 
-async def _pull_or_pause(process_queue: ProcessQueue, context: FetchContext) -> PullResult | None:
-    """Pull once. On an error, log it, register the group again if necessary, pause and return None."""
+async def _pull_or_pause(process_queue: ProcessQueue, context: FetchContext, failures: int) -> PullResult | None:
+    """Pull once, after `failures` failed pulls. On an error, log it, register the group again if necessary, pause, return None."""
     try:
         return await pull(process_queue, context)
     except ArianeError as error:
-        log.warning(
-            "Pulling %s for group %s failed: %s; retrying in 1 s", process_queue.queue, context.options.group, error
-        )
+        pause_s = RETRY_BACKOFF.delay_s(failures + 1)
+        group = context.options.group
+        log.warning("Pulling %s for group %s failed: %s; retrying in %g s", process_queue.queue, group, error, pause_s)
         if isinstance(error, ReplyError) and error.code in NOT_REGISTERED_CODES:
             await context.instance.heartbeat_to(error.addr)
-        await context.instance.clock.sleep(ERROR_PAUSE_S)
+        await context.instance.clock.sleep(pause_s)
         return None
 
 
@@ -208,7 +202,7 @@ async def pull(process_queue: ProcessQueue, context: FetchContext) -> PullResult
     response = await context.instance.peers.request(
         address.addr, RequestCode.PULL_MESSAGE, request, timeout_ms=options.settings.pull_timeout * 1000
     )
-    if response.code not in PULL_CODES:
+    if response.code not in PULL_RESULT_CODES:
         raise ReplyError(response.code, response.remark, address.addr)
     result = parse_pull_result(response, queue, subscription.tags_set, context.instance.namespace)
     if options.payload is None:

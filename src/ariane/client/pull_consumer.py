@@ -20,7 +20,7 @@ from ariane.client import validation
 from ariane.client.client_instance import ClientInstance
 from ariane.client.consume_events import ConsumeEvents
 from ariane.client.consuming_client import ConsumingClient
-from ariane.client.fetcher import PULL_CODES, PullResult, parse_pull_result, require_sql_support
+from ariane.client.fetcher import PullResult, parse_pull_result, require_sql_support
 from ariane.client.hooks import ConsumeHook, ConsumeReturn
 from ariane.client.offset_store import OffsetStore
 from ariane.client.settings import ClientSettings, ConsumerSettings, TraceSettings
@@ -28,7 +28,7 @@ from ariane.client.subscriptions import Sql, subscription_data
 from ariane.errors import ConnectionLost, ReplyError, RequestTimeout
 from ariane.filter import tags
 from ariane.model.message import MessageQueue
-from ariane.protocol.codes import RequestCode
+from ariane.protocol.codes import PULL_RESULT_CODES, RequestCode
 from ariane.protocol.requests.messaging import SUBSCRIPTION, SUSPEND, TAG, PullMessage
 
 TOOLS_GROUP = "TOOLS_CONSUMER"
@@ -131,7 +131,7 @@ class PullConsumer(ConsumingClient):
             # The broker may have moved; the instance refreshes only the routes of groups and producers.
             await instance.routes.refresh([queue.topic])
             raise
-        if response.code not in PULL_CODES:
+        if response.code not in PULL_RESULT_CODES:
             raise ReplyError(response.code, response.remark, address.addr)
         result = parse_pull_result(response, queue, subscription.tags_set, instance.namespace)
         self._broker_ids[queue] = result.broker_id

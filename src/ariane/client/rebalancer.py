@@ -28,11 +28,14 @@ from ariane.net.tasks import BackgroundTasks
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests.clients import ConsumerList, GroupRef
+from ariane.protocol.transient import RETRY_BACKOFF
 
 log = logging.getLogger("ariane.client")
 
 LEAVE_WAIT_S = 5.0  # for queues still being revoked when the consumer closes; each needs one or two requests
-RETRY_S = 1.0  # while something is missing: a topic's route, or a lock that its former owner is about to release
+MISSING_S = (
+    1.0  # until the next attempt if a topic's route, or a lock that its former owner is about to release, is missing
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +171,7 @@ class Rebalancer:
                     log.exception("Rebalancing topic %s failed for group %s", topic, self._context.options.group)
             self._revoke_unsubscribed()
             try:
-                async with asyncio.timeout(period_s if is_complete else RETRY_S):
+                async with asyncio.timeout(period_s if is_complete else MISSING_S):
                     await self._woken.wait()
             except TimeoutError:
                 continue
@@ -312,8 +315,10 @@ class Rebalancer:
 
     async def _renew_locks_until_answered(self) -> None:
         """Renew the locks, retrying soon while a broker does not respond: one lost response must not cost its locks."""
-        while await self._renew_locks():  # noqa: ASYNC110 - no event announces that a broker is back
-            await asyncio.sleep(RETRY_S)
+        failures = 0
+        while await self._renew_locks():
+            failures += 1
+            await asyncio.sleep(RETRY_BACKOFF.delay_s(failures))
 
     async def _renew_locks(self) -> bool:
         """Renew the locks of all queues that are consumed. Return True if a broker did not respond.

@@ -27,7 +27,6 @@ from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.messaging import SendMessageResponse
-from ariane.protocol.transient import NO_RESPONSE, RETRY_ELSEWHERE_CODES
 
 
 class SendStatus(Enum):
@@ -95,10 +94,10 @@ class PreparedMessage(msgspec.Struct, frozen=True, kw_only=True):
     """The application's flag."""
     redelivery: Redelivery | None = None
     """Set for a copy in a retry topic."""
-    messages: Sequence[Message]
+    messages: Sequence[Message] = ()
     """The application's messages, for traces; none for a copy in a retry topic."""
-    ids: Sequence[str]
-    """Message ids, one per message that is stored."""
+    ids: Sequence[str] = ()
+    """Message ids, one per message that is stored; for results."""
 
     @property
     def is_batch(self) -> bool:
@@ -246,15 +245,25 @@ def request_fields(
     return names_and_values
 
 
+def parse_status(response: Command, addr: str) -> SendStatus:
+    """Return how safely a message is stored.
+
+    Raises:
+        ReplyError: the message is not stored.
+    """
+    status: SendStatus | None = _STATUS.get(response.code)  # type: ignore[call-overload]
+    if status is None:
+        raise ReplyError(response.code, response.remark, addr)
+    return status
+
+
 def parse_result(message: PreparedMessage, response: Command, queue: MessageQueue, addr: str) -> SendResult:
     """Return what a broker's response reports.
 
     Raises:
         ReplyError: the message is not stored.
     """
-    status = _STATUS.get(response.code)  # type: ignore[call-overload]
-    if status is None:
-        raise ReplyError(response.code, response.remark, addr)
+    status = parse_status(response, addr)
     stored = decode_header(response, SendMessageResponse)
     if stored.queue_id != queue.queue_id:
         queue = MessageQueue(queue.topic, queue.broker, stored.queue_id)
@@ -269,13 +278,6 @@ def parse_result(message: PreparedMessage, response: Command, queue: MessageQueu
         trace_on=stored.trace_on,
         recall_handle=stored.recall_handle,
     )
-
-
-def can_retry_elsewhere(error: Exception) -> bool:
-    """Return True if another attempt, at another broker, may succeed after `error`."""
-    if isinstance(error, ReplyError):
-        return error.code in RETRY_ELSEWHERE_CODES
-    return isinstance(error, NO_RESPONSE)
 
 
 def select_queue(queues: Sequence[MessageQueue], turn: int, avoid: str | None) -> MessageQueue:

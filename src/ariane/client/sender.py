@@ -4,7 +4,7 @@
     stored                                              return the result
     stored, but flush or replication was late           return the result (with retry_not_stored: another attempt)
     no connection, no response, 1 14 16 17 204 205      another attempt while attempts and time are left
-    any other response                                  raise ReplyError
+    any other response, or access denied                raise ReplyError
 
 A send to a queue that the caller chose has one attempt.
 """
@@ -29,6 +29,7 @@ from ariane.client.settings import ProducerSettings
 from ariane.errors import ConnectionLost, ReplyError, RequestTimeout
 from ariane.model.message import MessageQueue
 from ariane.net.connection import Connection
+from ariane.protocol.transient import RETRY_ELSEWHERE_CODES, is_transient
 
 log = logging.getLogger("ariane.client")
 
@@ -130,7 +131,7 @@ class MessageSender:
             try:
                 stored = await attempt(message, queue, remaining_ms)
             except (ConnectionLost, RequestTimeout, ReplyError) as error:
-                if not send_codec.can_retry_elsewhere(error):
+                if not is_transient(error, RETRY_ELSEWHERE_CODES):
                     if late_result is not None:
                         return late_result
                     raise
@@ -159,7 +160,7 @@ class MessageSender:
             return stored
         except ReplyError as error:
             # A broker that refuses this message is not a slow one.
-            has_failed = send_codec.can_retry_elsewhere(error)
+            has_failed = is_transient(error, RETRY_ELSEWHERE_CODES)
             raise
         finally:
             self._latencies.record(queue.broker, self._instance.clock.monotonic() - started, has_failed=has_failed)

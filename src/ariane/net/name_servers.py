@@ -2,7 +2,7 @@
 
     NameServerClient(connections, ["ns1:9876", "ns2:9876"]) ─→ fetch_route(topic), fetch_cluster(), request(code, header)
 
-Policy: `ariane.protocol.name_server_lookup`. A name server that did not respond is asked last from then on.
+Policy: `ariane.protocol.name_server_lookup`; the blocking adapter is `ariane.spark.wire.name_servers`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,15 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from ariane.errors import ReplyError, RouteNotFound
-from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
-from ariane.protocol.name_server_lookup import NameServerLookup, cluster_lookup, is_unknown_topic, rotated, route_lookup
-from ariane.protocol.requests.routing import ClusterInfo, RouteRequest, TopicRoute
+from ariane.protocol.name_server_lookup import (
+    NameServerLookup,
+    NameServerOrder,
+    cluster_lookup,
+    is_unknown_topic,
+    route_lookup,
+)
+from ariane.protocol.requests.routing import ClusterInfo, TopicRoute
 from ariane.protocol.transient import NO_RESPONSE
 
 TIMEOUT_MS = 3000
@@ -55,8 +60,7 @@ class NameServerClient:
         is_first_final: bool = False,
     ) -> None:
         self._connections = connections
-        self._addrs = tuple(addrs)
-        self._first = first
+        self._order = NameServerOrder(addrs, first)
         self._timeout_ms = timeout_ms
         self._is_first_final = is_first_final
 
@@ -67,8 +71,9 @@ class NameServerClient:
             ReplyError: the name servers rejected the request.
             ConnectionLost, RequestTimeout: no name server responded.
         """
-        lookup = NameServerLookup(lambda response: response, is_first_final=self._is_first_final)
-        return await self._look_up(lookup, code, header)
+        return await self._look_up(
+            NameServerLookup(code, header, lambda response: response, is_first_final=self._is_first_final)
+        )
 
     async def fetch_route(self, topic: str) -> TopicRoute:
         """Return the route of `topic`.
@@ -78,9 +83,8 @@ class NameServerClient:
             ReplyError, ConnectionLost, RequestTimeout: as `request`.
             ProtocolError: the responses cannot be decoded.
         """
-        lookup = route_lookup(is_first_final=self._is_first_final)
         try:
-            return await self._look_up(lookup, RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(topic))
+            return await self._look_up(route_lookup(topic, is_first_final=self._is_first_final))
         except ReplyError as error:
             if is_unknown_topic(error):
                 raise RouteNotFound(topic, f"no such topic on name server {error.addr}") from None
@@ -95,17 +99,17 @@ class NameServerClient:
             ReplyError, ConnectionLost, RequestTimeout: as `request`; or no name server lists a broker, and one failed.
             ProtocolError: the responses cannot be decoded.
         """
-        lookup = cluster_lookup(is_first_final=self._is_first_final)
-        return await self._look_up(lookup, RequestCode.GET_BROKER_CLUSTER_INFO)
+        return await self._look_up(cluster_lookup(is_first_final=self._is_first_final))
 
-    async def _look_up(self, lookup: NameServerLookup[T], code: int, header: msgspec.Struct | None = None) -> T:
-        for addr in rotated(self._addrs, self._first):
+    async def _look_up(self, lookup: NameServerLookup[T]) -> T:
+        for addr in self._order:
             try:
-                lookup.on_response(
-                    addr, await self._connections.request(addr, code, header, timeout_ms=self._timeout_ms)
+                response = await self._connections.request(
+                    addr, lookup.code, lookup.header, timeout_ms=self._timeout_ms
                 )
+                lookup.on_response(addr, response)
             except NO_RESPONSE as error:
-                self._first = (self._addrs.index(addr) + 1) % len(self._addrs)
+                self._order.on_no_response(addr)
                 lookup.on_error(error)
             if lookup.is_finished:
                 break

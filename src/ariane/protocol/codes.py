@@ -145,6 +145,15 @@ STORED_CODES = frozenset(
         ResponseCode.FLUSH_SLAVE_TIMEOUT,
     }
 )
+# Responses to a pull that are results: messages, none yet, none that match the filter, or an offset that does not exist.
+PULL_RESULT_CODES = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    }
+)
 
 VERSION = 401  # ordinal of V4_9_4 in Java's MQVersion; sent with every command
 

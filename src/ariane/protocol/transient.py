@@ -1,16 +1,21 @@
-"""Which errors are transient: the same request may succeed when it is repeated, or at another server.
+"""Which errors are transient, and how soon a request is repeated after one: it may succeed then, or at another server.
 
     no response, no route           transient
     response code in a code set     transient, unless the remark says that access was denied
     everything else                 permanent
 
-The one policy for all clients (asyncio, Spark, cluster operations, pipeline); they differ only in the set of codes.
+The one policy for all clients (asyncio, Spark, cluster operations, pipeline); they differ only in the set of codes and in how
+long they continue.
 """
 
 from __future__ import annotations
 
 from ariane.errors import ConnectionLost, ReplyError, RequestTimeout, RouteNotFound, ServerUnavailable
+from ariane.model.backoff import Backoff
 from ariane.protocol.codes import ResponseCode
+
+RETRY_BACKOFF = Backoff(first_s=0.1, longest_s=1.0)
+"""Delays before a request is repeated: short enough to notice a restarted broker, long enough not to load one that starts."""
 
 NO_RESPONSE = (ConnectionLost, RequestTimeout)
 """Errors of a request that got no response."""

@@ -3,24 +3,23 @@
     topics() ─→ routes ─→ queues(topics) ─→ queue_bounds(queues), pull_each({queue: offset})    pipelined, for planning
                                        └──→ pull(queue, offsets)                                for tasks
 
-Connections belong to the process, and its later tasks use them again. Servers close connections that were idle for two minutes,
-so a connection that turns out to be closed is replaced immediately. A failed request is retried every second on a new connection
-with a new route: a broker that restarts is waited for, one that stays unavailable is an error. A server that could not be
-reached is avoided for a few seconds if another server has the same queues, so slaves take over for a failed master.
+Connections belong to the process, and its later tasks use them again. A failed request is retried on a new connection with a new
+route: a broker that restarts is waited for, one that stays unavailable is an error. A server that could not be reached is
+avoided for a few seconds if another server has the same queues, so slaves take over for a failed master.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, ParamSpec, TypeVar
 
-from ariane.errors import ArianeError, ConnectionLost, ReplyError, RequestTimeout, RouteNotFound, ServerUnavailable
+from ariane.errors import ArianeError, ConnectionLost, ReplyError, RouteNotFound, ServerUnavailable
 from ariane.model.message import MessageQueue
-from ariane.model.topic import PERM_READ, SEND_FORBIDDEN
+from ariane.model.topic import SEND_FORBIDDEN
 from ariane.protocol import fastjson
-from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.codes import PULL_RESULT_CODES, RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.messaging import (
@@ -40,25 +39,20 @@ from ariane.protocol.requests.routing import (
     TopicRoute,
     TopicTable,
 )
-from ariane.protocol.transient import UNAVAILABLE, is_transient
+from ariane.protocol.route_rules import preferred_server, subscribe_queues
+from ariane.protocol.transient import NO_RESPONSE, UNAVAILABLE, is_transient
 from ariane.spark.read.source_options import PullAccess, pull_access
-from ariane.spark.wire.access import credentials, tls_context
-from ariane.spark.wire.blocking_connection import BlockingConnection, Request
+from ariane.spark.wire.blocking_connection import Request
+from ariane.spark.wire.connections_by_address import BlockingConnectionPool
 from ariane.spark.wire.name_servers import BlockingNameServerClient
+from ariane.spark.wire.retries import call_with_retries
 
 log = logging.getLogger("ariane.spark")
 
 T = TypeVar("T")
 P = ParamSpec("P")
 
-RETRY_S = 1.0
 AVOID_SERVER_S = 5.0  # how long a server that could not be reached is avoided if another has the same queues
-PULL_CODES = (
-    ResponseCode.SUCCESS,
-    ResponseCode.PULL_NOT_FOUND,
-    ResponseCode.PULL_RETRY_IMMEDIATELY,
-    ResponseCode.PULL_OFFSET_MOVED,
-)
 REMARK_REMOVING = "MESSAGE_WAS_REMOVING"  # status of the store, copied to the remark by brokers
 
 
@@ -121,9 +115,7 @@ class BlockingCluster:
         self._access = access
         self._sleep = sleep
         self._monotonic = monotonic
-        self._credentials = credentials(access)  # sign requests if the cluster has access control; None otherwise
-        self._tls = tls_context(access)  # None: plain connections
-        self._connections: dict[str, BlockingConnection] = {}  # by address, opened on first use
+        self._connections = BlockingConnectionPool(access)  # of this process, opened on first use
         # Routes of topics, with retries over all addresses.
         self._name_servers = BlockingNameServerClient(self._call_server, access.namesrv)
         self._routes: dict[str, TopicRoute] = {}  # by topic; forgotten before a retry: the queue may have moved
@@ -142,13 +134,7 @@ class BlockingCluster:
     def queues(self, *topics: str) -> list[MessageQueue]:
         """Return the current readable queues of `topics`; none for a topic without a route."""
         routes = self._fetch_routes(topics)
-        return sorted(
-            MessageQueue(topic, data.broker_name, queue_id)
-            for topic, route in routes.items()
-            for data in route.queue_datas
-            if data.perm & PERM_READ
-            for queue_id in range(data.read_queue_nums)
-        )
+        return sorted(queue for topic, route in routes.items() for queue in subscribe_queues(topic, route))
 
     def forget_routes(self, *topics: str) -> None:
         """Drop the cached routes of `topics`."""
@@ -196,7 +182,7 @@ class BlockingCluster:
             (queue, Request(code, self._pull_header(queue, offset, max_messages, "*")))
             for queue, offset in offsets.items()
         ]
-        responses = self.request_all(requests, PULL_CODES)
+        responses = self.request_all(requests, PULL_RESULT_CODES)
         return {
             queue: response if isinstance(response, ArianeError) else _decode_pull(response)
             for queue, response in zip(offsets, responses, strict=True)
@@ -216,7 +202,7 @@ class BlockingCluster:
         max_messages, code = self._access.pull_batch_size, RequestCode.PULL_MESSAGE
         requests = [(queue, Request(code, self._pull_header(queue, offset, max_messages, tags))) for offset in offsets]
         results: list[PulledRecords] = []
-        for response in self.request_all(requests, PULL_CODES):
+        for response in self.request_all(requests, PULL_RESULT_CODES):
             if isinstance(response, ArianeError):
                 if not results:
                     raise response
@@ -225,31 +211,27 @@ class BlockingCluster:
         return results
 
     def retry(self, description: str, operation: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call `operation`, and repeat it every second while it raises transient errors.
+        """Call `operation`, and repeat it, each time with new routes, while it raises transient errors.
 
         Raises:
             ServerUnavailable: the last attempt failed, too; the message starts with `description`.
             ArianeError: a broker sent a permanent error.
         """
-        for retries_left in range(self._access.retries, -1, -1):
-            try:
-                return operation(*args, **kwargs)
-            except RETRYABLE_ERRORS as error:
-                if not is_transient(error):
-                    raise ArianeError(f"{description}: {error}") from error
-                if retries_left == 0:
-                    raise ServerUnavailable(
-                        f"{description}: {error} (tried {self._access.retries + 1} times)"
-                    ) from error
-                log.warning("%s: %s; retrying", description, error)
-                self._routes.clear()
-                self._sleep(RETRY_S)
-        raise AssertionError("unreachable")
+
+        def pause(error: ArianeError, delay_s: float) -> None:
+            log.warning("%s: %s; retrying", description, error)
+            self._routes.clear()
+            self._sleep(delay_s)
+
+        try:
+            return call_with_retries(lambda: operation(*args, **kwargs), self._access.retries, pause)
+        except RETRYABLE_ERRORS as error:
+            if is_transient(error):
+                raise ServerUnavailable(f"{description}: {error} (tried {self._access.retries + 1} times)") from error
+            raise ArianeError(f"{description}: {error}") from error
 
     def close(self) -> None:
-        for wire in self._connections.values():
-            wire.close()
-        self._connections.clear()
+        self._connections.close()
 
     # --- requests to brokers ---
 
@@ -260,7 +242,7 @@ class BlockingCluster:
         )  # fmt: skip
 
     def request_all(
-        self, requests: Sequence[tuple[MessageQueue, Request]], accepted: tuple[int, ...] = (0,)
+        self, requests: Sequence[tuple[MessageQueue, Request]], accepted: Collection[int] = (0,)
     ) -> list[BrokerResponse | ArianeError]:
         """Send requests to the brokers of their queues; return a response or an error for each, in their order.
 
@@ -276,7 +258,7 @@ class BlockingCluster:
         for (broker_id, addr), numbers in by_server.items():
             try:
                 commands = self._call_server(addr, [requests[number][1] for number in numbers])
-            except (ConnectionLost, RequestTimeout) as error:
+            except NO_RESPONSE as error:
                 for number in numbers:
                     responses[number] = error
                 continue
@@ -300,15 +282,16 @@ class BlockingCluster:
         route = self._routes.get(queue.topic) or self._fetch_routes([queue.topic]).get(queue.topic)
         for data in route.broker_datas if route else ():
             if data.broker_name == queue.broker and data.broker_addrs:
-                return self._pick_server(data)
+                broker_id = self._pick_server(data)
+                return broker_id, data.broker_addrs[broker_id]
         raise RouteNotFound(queue.topic, f"broker {queue.broker} has no address in the route")
 
-    def _pick_server(self, data: BrokerData) -> tuple[int, str]:
-        servers = sorted(data.broker_addrs.items())
+    def _pick_server(self, data: BrokerData) -> int:
         if not self._avoid_until:
-            return servers[0]
+            return preferred_server(data.broker_addrs)
         now_s = self._monotonic()
-        return next((server for server in servers if self._avoid_until.get(server[1], 0.0) <= now_s), servers[0])
+        avoided = [addr for addr, until_s in self._avoid_until.items() if until_s > now_s]
+        return preferred_server(data.broker_addrs, avoided)
 
     # --- routes ---
 
@@ -336,10 +319,10 @@ class BlockingCluster:
             for topic, route in registered.items()
         }
         for name, data in datas.items():
-            addr = self._pick_server(data)[1]
+            addr = data.broker_addrs[self._pick_server(data)]
             try:
                 response = self._request_ok(addr, RequestCode.GET_ALL_TOPIC_CONFIG)
-            except (ConnectionLost, RequestTimeout) as error:
+            except NO_RESPONSE as error:
                 if all(name in of_topic for of_topic in queues.values()):
                     continue
                 topics = ", ".join(sorted(registered))
@@ -360,31 +343,13 @@ class BlockingCluster:
     # --- connections ---
 
     def _call_server(self, addr: str, requests: Sequence[Request]) -> list[Command]:
-        connection = self._connections.get(addr)
         try:
-            if connection is not None:
-                try:
-                    return self._call_connection(connection, addr, requests)
-                except ConnectionLost:
-                    log.debug("Connection to %s was closed while idle; reconnecting", addr)
-            connection = self._connections[addr] = BlockingConnection(
-                addr, self._access.timeout_ms, self._credentials, self._tls
-            )
-            responses = self._call_connection(connection, addr, requests)
-        except (ConnectionLost, RequestTimeout):
+            responses = self._connections.call_all(addr, requests)
+        except NO_RESPONSE:
             self._avoid_until[addr] = self._monotonic() + AVOID_SERVER_S
             raise
         self._avoid_until.pop(addr, None)
         return responses
-
-    def _call_connection(self, connection: BlockingConnection, addr: str, requests: Sequence[Request]) -> list[Command]:
-        """Send requests on `connection` and return the responses; drop the connection if one is missing."""
-        try:
-            return connection.call_all(requests)
-        except ArianeError:
-            self._connections.pop(addr, None)
-            connection.close()
-            raise
 
 
 def _decode_pull(response: BrokerResponse) -> PulledRecords:

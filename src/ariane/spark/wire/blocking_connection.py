@@ -41,15 +41,11 @@ NEVER = float("inf")
 _WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)  # raised by non-blocking sockets
 
 
-class EmptyHeader(msgspec.Struct, frozen=True):
-    """Header of requests without fields."""
-
-
 class Request(NamedTuple):
     """A request to send."""
 
     code: int
-    header: msgspec.Struct = EmptyHeader()
+    header: msgspec.Struct | None = None
     body: bytes = b""
 
 
@@ -84,7 +80,8 @@ class BlockingConnection:
             while len(responses) < len(requests):
                 if sent < len(requests) and sent - len(responses) <= IN_FLIGHT_MAX - WRITE_LOT:
                     for request in requests[sent : sent + WRITE_LOT]:
-                        self.enqueue(sent, request.code, encode_header(request.header), request.body)
+                        fields = encode_header(request.header) if request.header else {}
+                        self.enqueue(sent, request.code, fields, request.body)
                         sent += 1
                     self.socket.settimeout(self._timeout_ms / 1000)
                     self.socket.sendall(self.unsent)

@@ -9,16 +9,16 @@ from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 from ariane.errors import ReplyError
-from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
 from ariane.protocol.name_server_lookup import (
     NameServerLookup,
+    NameServerOrder,
     cluster_lookup,
     is_unknown_topic,
     route_lookup,
     topics_lookup,
 )
-from ariane.protocol.requests.routing import ClusterInfo, RouteRequest, TopicList, TopicRoute
+from ariane.protocol.requests.routing import ClusterInfo, TopicList, TopicRoute
 from ariane.protocol.transient import NO_RESPONSE
 from ariane.spark.wire.blocking_connection import Request
 
@@ -43,7 +43,7 @@ class BlockingNameServerClient:
 
     def __init__(self, send: BlockingRequester, addrs: Sequence[str]) -> None:
         self._send = send
-        self._addrs = tuple(addrs)
+        self._order = NameServerOrder(addrs)
 
     def fetch_topics(self) -> TopicList:
         """Return all registered topics.
@@ -53,8 +53,7 @@ class BlockingNameServerClient:
             ConnectionLost, RequestTimeout: no name server responded; or no name server lists a topic, and one failed.
             ProtocolError: the responses cannot be decoded.
         """
-        request = Request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        return self._look_up([request], [topics_lookup()])[0].result()
+        return self._look_up([topics_lookup()])[0].result()
 
     def fetch_cluster(self) -> ClusterInfo:
         """Return the brokers that are registered, by name and by cluster.
@@ -62,7 +61,7 @@ class BlockingNameServerClient:
         Raises:
             ReplyError, ConnectionLost, RequestTimeout, ProtocolError: as `fetch_topics`.
         """
-        return self._look_up([Request(RequestCode.GET_BROKER_CLUSTER_INFO)], [cluster_lookup()])[0].result()
+        return self._look_up([cluster_lookup()])[0].result()
 
     def fetch_routes(self, topics: Sequence[str]) -> dict[str, TopicRoute]:
         """Return the route of each topic, without those that no name server has.
@@ -70,9 +69,8 @@ class BlockingNameServerClient:
         Raises:
             ReplyError, ConnectionLost, RequestTimeout, ProtocolError: as `fetch_topics`, for the first topic that failed.
         """
-        requests = [Request(RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(topic, True)) for topic in topics]
         routes: dict[str, TopicRoute] = {}
-        for topic, lookup in zip(topics, self._look_up(requests, [route_lookup() for _ in topics]), strict=True):
+        for topic, lookup in zip(topics, self._look_up([route_lookup(topic) for topic in topics]), strict=True):
             try:
                 routes[topic] = lookup.result()
             except ReplyError as error:
@@ -80,18 +78,19 @@ class BlockingNameServerClient:
                     raise
         return routes
 
-    def _look_up(self, requests: Sequence[Request], lookups: list[NameServerLookup[T]]) -> list[NameServerLookup[T]]:
-        for addr in self._addrs:
+    def _look_up(self, lookups: list[NameServerLookup[T]]) -> list[NameServerLookup[T]]:
+        for addr in self._order:
             # The next server is asked only for what the ones before could not answer.
-            pending = [number for number, lookup in enumerate(lookups) if not lookup.is_finished]
+            pending = [lookup for lookup in lookups if not lookup.is_finished]
             if not pending:
                 break
             try:
-                responses = self._send(addr, [requests[number] for number in pending])
+                responses = self._send(addr, [Request(lookup.code, lookup.header) for lookup in pending])
             except NO_RESPONSE as error:
-                for number in pending:
-                    lookups[number].on_error(error)
+                self._order.on_no_response(addr)
+                for lookup in pending:
+                    lookup.on_error(error)
                 continue
-            for number, response in zip(pending, responses, strict=True):
-                lookups[number].on_response(addr, response)
+            for lookup, response in zip(pending, responses, strict=True):
+                lookup.on_response(addr, response)
         return lookups

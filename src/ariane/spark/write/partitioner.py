@@ -18,11 +18,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ariane.client.send_codec import queue_for_key
+from ariane.client.send_codec import PreparedMessage, queue_for_key
 from ariane.errors import MessageRefused
 from ariane.model.message import MessageQueue
 from ariane.model.topic import RETRY_PREFIX
 from ariane.protocol import compression
+from ariane.protocol.codes import RequestCode
 from ariane.spark.write import message_encoder
 from ariane.spark.write.message_encoder import Bools, EncodedMessages, Ints, RowIds
 from ariane.spark.write.sink_options import SinkOptions, topic_fault
@@ -41,13 +42,8 @@ class SendRequest(NamedTuple):
     """The messages of one request."""
 
     lane: QueueLane  # queue and order that the request has to keep
-    body: bytes  # of the message, or the concatenated entries of a batch
-    properties: str
-    """Properties of the message; for a batch, those of the request."""
-    message_count: int  # for statistics, and to choose the request code
-    is_batch: bool  # sent as SEND_BATCH_MESSAGE; False even for one row that must be sent alone
-    flag: int  # the application's, uninterpreted; 0 for a batch, whose entries have their own
-    sys_flag: int  # bits for compression; see `model.message`
+    message: PreparedMessage  # a message, or a batch
+    message_count: int  # for statistics
     first_row: str
     """Dedup id of the first row, for error messages."""
 
@@ -106,8 +102,11 @@ class Partitioner:
                 stop = min(stop, int(single_rows[next_single]))
             stop = max(stop, start + 1)
             body = entries.take(stop - start)
+            message = PreparedMessage(
+                code=RequestCode.SEND_BATCH_MESSAGE, topic=lane.queue.topic, body=body, properties=BATCH_PROPERTIES
+            )
             first_row = self._ids.dedup_id(messages.first_sequence + int(indexes[start]))
-            yield SendRequest(lane, body, BATCH_PROPERTIES, stop - start, True, 0, 0, first_row)
+            yield SendRequest(lane, message, stop - start, first_row)
             start = stop
 
     def _is_single(self, lanes: Ints, messages: EncodedMessages) -> Bools:
@@ -122,9 +121,14 @@ class Partitioner:
         sys_flag = 0
         if len(body) >= self._options.compression_threshold:
             body, sys_flag = compression.compress(body)
-        properties = messages.properties[row].as_py().decode()
-        first_row = self._ids.dedup_id(messages.first_sequence + row)
-        return SendRequest(lane, body, properties, 1, False, int(messages.flags[row]), sys_flag, first_row)
+        message = PreparedMessage(
+            topic=lane.queue.topic,
+            body=body,
+            properties=messages.properties[row].as_py().decode(),
+            sys_flag=sys_flag,
+            flag=int(messages.flags[row]),
+        )
+        return SendRequest(lane, message, 1, self._ids.dedup_id(messages.first_sequence + row))
 
     # --- lanes ---
 

@@ -17,33 +17,28 @@ import heapq
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from ariane.client.route_cache import publish_queues
-from ariane.client.send_codec import select_queue
-from ariane.errors import ArianeError, ConnectionLost, ReplyError, RequestTimeout, RouteNotFound
-from ariane.model.backoff import Backoff
+from ariane.client.send_codec import SendStatus, parse_status, request_fields, select_queue
+from ariane.client.settings import ProducerSettings
+from ariane.errors import ArianeError, ConnectionLost, ReplyError, RouteNotFound
 from ariane.model.message import MessageQueue
-from ariane.model.topic import AUTO_CREATE_TOPIC
-from ariane.protocol.codes import STORED_CODES, RequestCode, ResponseCode
-from ariane.protocol.command import Command
-from ariane.protocol.requests import encode_header
-from ariane.protocol.requests.messaging import SendMessage
 from ariane.protocol.requests.routing import TopicRoute
-from ariane.protocol.transient import RETRY_SEND_CODES, is_transient
-from ariane.spark.wire.blocking_connection import Request
+from ariane.protocol.route_rules import publish_queues
+from ariane.protocol.transient import RETRY_BACKOFF, RETRY_SEND_CODES, is_transient
 from ariane.spark.wire.name_servers import BlockingNameServerClient
 from ariane.spark.wire.pipelined_connections import PipelinedResponse
+from ariane.spark.wire.retries import call_with_retries
 from ariane.spark.write.partitioner import SendRequest
 from ariane.spark.write.sink_options import SinkOptions
 
 log = logging.getLogger("ariane.spark")
 
 PENDING_BYTES_MAX = 32 * 1024 * 1024  # bodies of a task that are queued or in flight
-BACKOFF = Backoff(first_s=0.1, longest_s=1.0)  # before a request is retried
 REFRESH_S = 1.0  # minimum interval between route refreshes
+SETTINGS = ProducerSettings()  # what requests say about a topic that does not exist; the sink creates none
 
 
 class SendConnections(Protocol):
@@ -73,13 +68,17 @@ class WriteRoutes:
     """Routes of the topics that a task writes. The queues of a topic are fixed for the task, so that keys keep their queues."""
 
     def __init__(
-        self, options: SinkOptions, connections: SendConnections, monotonic: Callable[[], float] = time.monotonic
+        self,
+        options: SinkOptions,
+        name_servers: BlockingNameServerClient,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._options = options  # name servers, retries, access
-        self._connections = connections  # shared with the sender of the task
+        self._options = options  # retries, and name servers for error messages
+        self._name_servers = name_servers  # blocking look-ups on connections of their own
+        self._sleep = sleep  # waits between retries; replaced in tests
         self._monotonic = monotonic  # clock in seconds; replaced in tests
-        # Look-ups with retries over all addresses.
-        self._name_servers = BlockingNameServerClient(self._call_all, options.namesrv)
         # By topic, fixed at the first use: a key must not change its queue within a task.
         self._queues: dict[str, tuple[MessageQueue, ...]] = {}
         self._masters: dict[str, str] = {}  # address by broker name; unlike `_queues` it follows a broker that moved
@@ -88,16 +87,13 @@ class WriteRoutes:
 
     def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the writable queues of `topic`; retries while name servers are unavailable or do not have the topic."""
+
+        def pause(error: ArianeError, delay_s: float) -> None:
+            log.warning("%s; retrying", error)
+            self._sleep(delay_s)
+
         if topic not in self._queues:
-            for attempt in range(self._options.retries + 1):
-                try:
-                    self._queues[topic] = self.find_queues(topic)
-                    break
-                except (ConnectionLost, RequestTimeout, RouteNotFound) as error:
-                    if attempt == self._options.retries:
-                        raise
-                    log.warning("%s; retrying", error)
-                    _sleep(self._connections, BACKOFF.delay_s(attempt + 1), self._monotonic)
+            self._queues[topic] = call_with_retries(lambda: self.find_queues(topic), self._options.retries, pause)
         return self._queues[topic]
 
     def find_queues(self, topic: str) -> tuple[MessageQueue, ...]:
@@ -134,18 +130,6 @@ class WriteRoutes:
             if data.master:
                 self._masters[data.broker_name] = data.master
         return route
-
-    def _call_all(self, addr: str, requests: Sequence[Request]) -> list[Command]:
-        return [self._call(addr, request) for request in requests]
-
-    def _call(self, addr: str, request: Request) -> Command:
-        token = self._connections.send(addr, request.code, encode_header(request.header))
-        while True:
-            for response in self._connections.poll(BACKOFF.longest_s):
-                if response.token == token and response.error:
-                    raise response.error
-                if response.token == token and response.command:
-                    return response.command
 
 
 @dataclass
@@ -195,7 +179,7 @@ class RequestSender:
         if not self._in_flight:  # notice connections that were closed while idle before using them
             self._connections.poll(0.0)
         pending = _PendingRequest(request, request.lane.queue)
-        self._pending_bytes += len(request.body)
+        self._pending_bytes += len(request.message.body)
         if not request.lane.is_ordered:
             self._ready.append(pending)
         elif pending.queue in self._blocked:
@@ -205,12 +189,12 @@ class RequestSender:
             self._ready.append(pending)
         self._process(0.0)
         while self._pending_bytes > PENDING_BYTES_MAX:
-            self._process(BACKOFF.longest_s)
+            self._process(RETRY_BACKOFF.longest_s)
 
     def finish(self) -> SendStats:
         """Wait until all requests are stored; return the counts."""
         while self._ready or self._retries or self._in_flight:
-            self._process(BACKOFF.longest_s)
+            self._process(RETRY_BACKOFF.longest_s)
         return self.stats
 
     def _process(self, most_s: float) -> None:
@@ -227,17 +211,13 @@ class RequestSender:
                 self._on_response(work, response)
 
     def _send(self, pending: _PendingRequest) -> None:
-        request, addr = pending.request, self._routes.master(pending.queue.broker)
-        header = SendMessage(
-            self._options.group_id, pending.queue.topic, AUTO_CREATE_TOPIC, 4, pending.queue.queue_id, request.sys_flag,
-            self._now_ms(), request.flag, request.properties, reconsume_times=0, batch=request.is_batch,
-        )  # fmt: skip
-        code = RequestCode.SEND_BATCH_MESSAGE if request.is_batch else RequestCode.SEND_MESSAGE_V2
+        message, addr = pending.request.message, self._routes.master(pending.queue.broker)
         self.stats.requests += 1
         try:
             if addr is None:
                 raise ConnectionLost(pending.queue.broker, "has no master in its route")
-            self._in_flight[self._connections.send(addr, code, encode_header(header), request.body)] = pending
+            fields = request_fields(message, self._options.group_id, pending.queue.queue_id, self._now_ms(), SETTINGS)
+            self._in_flight[self._connections.send(addr, message.code, fields, message.body)] = pending
         except ConnectionLost as error:
             self._on_error(pending, error)
 
@@ -245,18 +225,20 @@ class RequestSender:
         if response.command is None:
             assert response.error is not None
             self._on_error(pending, response.error)
-        elif response.command.code not in STORED_CODES:
-            addr = self._routes.master(pending.queue.broker) or ""
-            self._on_error(pending, ReplyError(response.command.code, response.command.remark, addr))
+            return
+        try:
+            status = parse_status(response.command, self._routes.master(pending.queue.broker) or "")
+        except ReplyError as error:
+            self._on_error(pending, error)
         else:
-            self._on_stored(pending, response.command)
+            self._on_stored(pending, status)
 
-    def _on_stored(self, pending: _PendingRequest, response: Command) -> None:
+    def _on_stored(self, pending: _PendingRequest, status: SendStatus) -> None:
         request = pending.request
-        self._pending_bytes -= len(request.body)
+        self._pending_bytes -= len(request.message.body)
         self.stats.messages += request.message_count
-        self.stats.bytes += len(request.body)
-        if response.code != ResponseCode.SUCCESS:
+        self.stats.bytes += len(request.message.body)
+        if status is not SendStatus.SEND_OK:
             self.stats.not_durable += request.message_count
         if request.lane.is_ordered:
             following = self._blocked[request.lane.queue]
@@ -282,11 +264,5 @@ class RequestSender:
             self._broker_turn += 1
             pending.queue = select_queue(self._routes.queues(queue.topic), self._broker_turn, queue.broker)
         heapq.heappush(
-            self._retries, (self._monotonic() + BACKOFF.delay_s(pending.attempts), self.stats.retried, pending)
+            self._retries, (self._monotonic() + RETRY_BACKOFF.delay_s(pending.attempts), self.stats.retried, pending)
         )
-
-
-def _sleep(connections: SendConnections, seconds: float, monotonic: Callable[[], float]) -> None:
-    ends = monotonic() + seconds
-    while (remaining_s := ends - monotonic()) > 0:
-        connections.poll(remaining_s)

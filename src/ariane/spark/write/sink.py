@@ -15,6 +15,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, fields
 
 import pyarrow as pa
@@ -25,6 +26,8 @@ from pyspark.sql.types import StructType
 from ariane.errors import ConfigError
 from ariane.spark.reporting import hide_traceback
 from ariane.spark.wire.access import credentials, tls_context
+from ariane.spark.wire.connections_by_address import BlockingConnectionPool
+from ariane.spark.wire.name_servers import BlockingNameServerClient
 from ariane.spark.wire.pipelined_connections import PipelinedConnectionPool
 from ariane.spark.write import message_encoder, send_client
 from ariane.spark.write.partitioner import Partitioner
@@ -55,11 +58,8 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
         options, schema, overwrite, 'expected .mode("append"): a topic cannot be overwritten', is_stream=False
     )
     if checked.topic:  # fail once here for a mistyped topic, not in each task after its retries
-        wires = _connect(checked)
-        try:
-            send_client.WriteRoutes(checked, wires).find_queues(checked.topic)
-        finally:
-            wires.close()
+        with closing(BlockingConnectionPool(checked)) as connections:
+            _routes(checked, connections).find_queues(checked.topic)
     return BatchWriter(checked, checked.run_id or secrets.token_hex(16))
 
 
@@ -126,9 +126,8 @@ def write_partition(
     """Send the rows of a partition; return when all of them are stored."""
     ids = message_encoder.row_ids(run_id, batch_id, partition, now_ms())
     # Separate connections: a look-up waits for its response and would take those of pending sends.
-    route_connections, connections = _connect(options), _connect(options)
-    try:
-        routes = send_client.WriteRoutes(options, route_connections)
+    with closing(BlockingConnectionPool(options)) as route_connections, closing(_connect(options)) as connections:
+        routes = _routes(options, route_connections)
         partitioner = Partitioner(options, ids, partition, routes.queues)
         sender = send_client.RequestSender(options, routes, connections, now_ms=now_ms)
         first_sequence = 0
@@ -139,9 +138,6 @@ def write_partition(
                     sender.put(request)
                 first_sequence += part.num_rows
         sent = sender.finish()
-    finally:
-        connections.close()
-        route_connections.close()
     return TaskCommit(**{field.name: getattr(sent, field.name) for field in fields(SendStats)}, partition=partition)
 
 
@@ -176,6 +172,10 @@ def _task_context() -> TaskContext:
     task = TaskContext.get()
     assert task is not None, "write() runs in a task"
     return task
+
+
+def _routes(options: SinkOptions, connections: BlockingConnectionPool) -> send_client.WriteRoutes:
+    return send_client.WriteRoutes(options, BlockingNameServerClient(connections.call_all, options.namesrv))
 
 
 def _connect(options: SinkOptions) -> PipelinedConnectionPool:
