@@ -40,6 +40,7 @@ LAST_LINES = {
     "print(booked": re.escape("['ORDER-19'] 1"),
     "print(reply.body)": re.escape("b'PING'"),
     "print(producer.trace.sent": "1 0",
+    "print(result.queue.topic)": "orders",
 }
 
 

@@ -196,5 +196,19 @@ def test_consistent_hashing_uses_the_names_on_the_wire() -> None:
     assert on_wire(average, NS.wrap) is average
 
 
-def test_the_default_is_no_namespace() -> None:
-    assert not ClientInstance("ns:1").namespace
+@pytest.mark.parametrize(
+    ("namesrv", "settings", "namespace"),
+    [
+        ("ns:1", None, ""),
+        ("ns:1", ClientSettings(namespace="ns"), "ns"),
+        ("http://MQ_INST_17_Bc.mq.example:8080", None, "MQ_INST_17_Bc"),
+        ("MQ_INST_17_Bc.mq.example:8080", None, "MQ_INST_17_Bc"),
+        ("MQ_INST_17_Bc.mq.example:8080", ClientSettings(namespace="ns"), "ns"),
+        ("MQ_INST_17.mq.example:8080", None, ""),
+        ("xMQ_INST_17_Bc.mq.example:8080", None, ""),
+    ],
+)
+def test_the_namespace_of_an_instance(namesrv: str, settings: ClientSettings | None, namespace: str) -> None:
+    instance = ClientInstance(namesrv, settings)
+    assert instance.namespace.name == namespace
+    assert instance.name_servers == (namesrv.removeprefix("http://"),)

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from ariane.client import validation
-from ariane.client.namespace import Namespace
+from ariane.client.namespace import Namespace, endpoint_namespace
 from ariane.client.namespaced_pool import NamespacedPool
 from ariane.client.request_reply import PendingReplies
 from ariane.client.route_cache import RouteCache
@@ -122,13 +122,14 @@ class ClientInstance:
         self._tls = tls_context(self.settings)  # None: connections are not encrypted
         self.clock = clock
         self.rng = rng or Random()  # noqa: S311 - spreads load, protects nothing
-        self.namespace = Namespace(self.settings.namespace)  # names of topics and groups on the wire
         ip = self.settings.client_ip or local_ip()
         name = self.settings.instance_name or f"{os.getpid()}#{time.time_ns()}{next(_numbers)}"
         self.client_id = f"{ip}@{name}"  # `ip@name`: identifies this member in heartbeats and in assignments
         # Generates unique ids of messages and of requests.
         self.new_message_id = unique_ids(clock.now_ms, ip=ip)
         self.name_servers = validation.name_servers(namesrv)  # validated; a look-up tries one after another
+        # Names of topics and groups on the wire.
+        self.namespace = Namespace(self.settings.namespace or endpoint_namespace(self.name_servers))
         # Producer groups, and consumer groups with what describes and wakes them.
         self._producers: set[str] = set()
         self._consumers: dict[str, GroupRegistration] = {}  # by group

@@ -15,7 +15,7 @@ of brokers are decoded.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
@@ -40,6 +40,9 @@ SEPARATOR = "%"
 NAMESPACE_MAX = 100  # characters: leaves 26 for the name of a topic, which has at most 127 with its namespace
 _NAMESPACE = re.compile(r"[|a-zA-Z0-9_-]+\Z")
 
+# Endpoint of an instance at Alibaba Cloud, whose name is the namespace. [NameServerAddressUtils]
+_INSTANCE_ENDPOINT = re.compile(r"(MQ_INST_\w+_\w+)\.", re.ASCII)
+
 # Groups of clients' own requests, which exist at every broker, or at none.
 _CLIENT_GROUPS = frozenset({"CLIENT_INNER_PRODUCER", "TOOLS_CONSUMER"})
 _TRACE_GROUP_PREFIX = "_INNER_TRACE_PRODUCER"
@@ -63,6 +66,12 @@ def namespace_fault(name: str) -> str | None:
     if is_system_topic(name + SEPARATOR) or name.startswith(SYSTEM_GROUP_PREFIX):
         return "names that begin like this belong to the system: choose another"
     return None
+
+
+def endpoint_namespace(name_servers: Sequence[str]) -> str:
+    """Return the namespace that the address of an instance of Alibaba Cloud implies; empty for other addresses."""
+    match = _INSTANCE_ENDPOINT.match(name_servers[0])
+    return match[1] if match else ""
 
 
 class Namespace:

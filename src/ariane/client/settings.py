@@ -45,7 +45,8 @@ class ClientSettings:
     """Second part of the client id; empty: `<pid>#<unique number>`, so that no two clients share an id."""
     namespace: str = ""
     """Prefix of the names of topics and groups at the brokers: `orders` is `ns%orders` there. Programs with different namespaces
-    use one cluster without sharing topics and groups. Empty: none."""
+    use one cluster without sharing topics and groups. Empty: none, or the one in an address of Alibaba Cloud
+    (`MQ_INST_….….aliyuncs.com`)."""
     credentials: Credentials | None = None
     """Account that signs every request, for brokers with aclEnable; None: requests are not signed."""
     use_tls: bool = False

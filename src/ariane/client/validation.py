@@ -16,6 +16,7 @@ from ariane.model import host
 from ariane.model.topic import group_name_fault
 
 NAMESRV_PORT = 9876
+INSTANCE_URL = "http://MQ_INST_"
 NAMESRV_FIX = "give host:port; several as a list, or joined by ';'"
 
 # Names that the Java clients refuse: a forgotten group name would mix several programs into one group.
@@ -39,7 +40,9 @@ def name_servers(value: str | Iterable[str]) -> tuple[str, ...]:
     for text in texts:
         if not isinstance(text, str):
             raise ConfigError("namesrv", value, f"{text!r} is {_kind(text)}, expected a text: {NAMESRV_FIX}")
-    addresses = tuple(part.strip() for text in texts for part in text.split(";") if part.strip())
+    parts = (part.strip() for text in texts for part in text.split(";"))
+    # The console of Alibaba Cloud shows the address of an instance as a URL.
+    addresses = tuple(part.removeprefix("http://") if part.startswith(INSTANCE_URL) else part for part in parts if part)
     if not addresses:
         raise ConfigError("namesrv", value, "no address given: give at least one host:port")
     for address in addresses:

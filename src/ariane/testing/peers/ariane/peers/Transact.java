@@ -10,7 +10,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 
 /**
  * Sends `count` messages in transactions, answers checks for `seconds`, and prints a JSON line for each of both:
- * namesrv topic group count seconds [first=commit,rollback,unknown] [check=commit] [keys=K] [trace].
+ * namesrv topic group count seconds [first=commit,rollback,unknown] [check=commit] [keys=K] [trace] [namespace=N].
  * The n-th message takes the n-th state of both lists, again from the start behind their end.
  */
 public final class Transact {
@@ -23,6 +23,7 @@ public final class Transact {
         TransactionMQProducer producer = options.containsKey("trace")
             ? new TransactionMQProducer(null, args[2], null, true, null) : new TransactionMQProducer(args[2]);
         producer.setNamesrvAddr(args[0]);
+        producer.setNamespace(options.get("namespace"));
         producer.setSendMsgTimeout(10_000);
         producer.setTransactionListener(new TransactionListener() {
             @Override
