@@ -349,7 +349,7 @@ def test_a_redis_url_needs_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_redis_client_of_a_url_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("redis")
     server = FakeRedis(FakeClock())
-    monkeypatch.setattr("redis.asyncio.Redis.from_url", lambda url: server)
+    monkeypatch.setattr("redis.asyncio.Redis.from_url", lambda url, **options: server)
 
     async def work() -> None:
         store = RedisStore("redis://127.0.0.1:6379/0")

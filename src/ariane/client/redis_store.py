@@ -17,6 +17,8 @@ from ariane.client.consumed_store import ConsumedKey
 from ariane.errors import ClientClosed, ConfigError
 
 PREFIX = "ariane:seen:"
+TIMEOUT_S = 5.0  # of connecting and of a response; clients before redis 8 had none
+RETRIES, BACKOFF_S, BACKOFF_MAX_S = 3, 0.02, 0.5
 INSTALL = "pip install 'ariane[redis]'"
 
 
@@ -44,8 +46,10 @@ class RedisStore:
     """Remembers consumed messages in a Redis server.
 
     Args:
-        client: An asyncio client (`redis.asyncio.Redis`, `RedisCluster`), which stays open, or a URL such as
-            `"redis://10.0.0.1:6379/0"` or `"rediss://…"`, which needs the extra `ariane[redis]`.
+        client: An asyncio client (`redis.asyncio.Redis`, `RedisCluster`), which stays open and has its own settings; or a URL,
+            which needs the extra `ariane[redis]`: `"redis://user:password@10.0.0.1:6379/0"`, or with TLS
+            `"rediss://10.0.0.1:6379/0?ssl_ca_certs=ca.pem"`. With a URL, requests time out after 5 s (`?socket_timeout=…`), and are
+            repeated if a connection is closed.
         prefix: Beginning of all keys.
 
     Raises:
@@ -123,11 +127,20 @@ class RedisStore:
 def _connect_lazily(url: str) -> RedisClient:
     """Return a client of the optional package, which connects with its first command."""
     try:
+        from redis import ConnectionError as RedisConnectionError
         from redis.asyncio import Redis
+        from redis.asyncio.retry import Retry
+        from redis.backoff import ExponentialBackoff
     except ImportError as error:
         raise ConfigError("store", "RedisStore", f"a URL needs the package redis: {INSTALL} ({error})") from None
+    # A server closes idle connections when it restarts or by its setting `timeout`: without a second attempt each of them would
+    # fail a call. The commands may be repeated. A timeout is not, because it has taken long already.
+    retry = Retry(ExponentialBackoff(cap=BACKOFF_MAX_S, base=BACKOFF_S), RETRIES, (RedisConnectionError,))
     try:
-        client: RedisClient = Redis.from_url(url)
+        # Options in the URL win.
+        client: RedisClient = Redis.from_url(
+            url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S, retry=retry
+        )
     except ValueError as error:
         # The URL may contain a password, so the message omits it.
         raise ConfigError("client", None, f"the URL of the Redis server is invalid: {error}") from None
