@@ -24,7 +24,9 @@ from ariane.client import (
     SendStatus,
 )
 from ariane.errors import ReplyError
+from ariane.model import clock_offset
 from ariane.model.message import Message, ReceivedMessage
+from ariane.model.topic import TRACE_TOPIC
 from ariane.testing import java
 
 pytestmark = pytest.mark.interop
@@ -443,8 +445,18 @@ def test_mqadmin_reads_our_traces(peers, topic, group):
             single = await producer.send(Message(topic=topic, body=b"single", tags="A", keys=["ORDER-17"]))
             batch = await producer.send_batch([Message(topic=topic, body=b"%d" % n) for n in range(3)])
             await until(lambda: len(inbox.messages) >= 4)
+            await until(lambda: producer.trace.clock_offsets and consumer.trace.clock_offsets)
         assert (producer.trace.sent, producer.trace.failed, producer.trace.dropped) == (4, 0, 0)
         assert (consumer.trace.sent, consumer.trace.failed, consumer.trace.dropped) == (8, 0, 0)
+        # A Java broker has the clock of this machine; its trace messages carry that, and Java reads them nevertheless.
+        for client in (producer, consumer):
+            (offset,) = client.trace.clock_offsets.values()
+            assert offset.lower_ms <= 0 <= offset.upper_ms
+        traces, subscriptions = Inbox(), {TRACE_TOPIC: "*"}
+        async with PushConsumer(
+            peers.name_server, f"{group}-traces", subscriptions, traces, start="first", settings=FAST
+        ):
+            await until(lambda: sum(clock_offset.PROPERTY in trace.properties for trace in traces.messages) >= 2)
         return [single.message_id, *batch.message_id.split(",")]
 
     for message_id in asyncio.run(play()):

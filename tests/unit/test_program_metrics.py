@@ -19,6 +19,7 @@ from ariane.metrics.families import MetricTable, read
 from ariane.metrics.name_server_source import NAME_SERVER_METRICS, RegisteredBroker, ScrapedNameServer
 from ariane.metrics_collector.publisher import PollingRound
 from ariane.metrics_collector.sample import Sample
+from ariane.model.clock_offset import ClockOffset
 from ariane.pipeline.pipeline_metrics import PIPELINE_METRICS, PipelineSource, PipelineState
 from ariane.protocol.requests.callbacks import ConsumeStatus
 from ariane.reports.pipeline_status import Freshness, SourceStatus, write_status
@@ -98,13 +99,18 @@ def test_a_consumer_in_the_registry_of_an_application() -> None:
 
 
 def test_the_trace_counters_of_a_producer() -> None:
-    producer = SimpleNamespace(group="P", trace=SimpleNamespace(sent=5, dropped=1, failed=2, spilled=3))
+    offsets = {"10.0.0.1:10911": ClockOffset(-1_203, -1_197)}
+    producer = SimpleNamespace(
+        group="P", trace=SimpleNamespace(sent=5, dropped=1, failed=2, spilled=3, clock_offsets=offsets)
+    )
     registry = CollectorRegistry()
     registry.register(ClientCollector(producer))  # type: ignore[arg-type]
     text = generate_latest(registry).decode()
     for outcome, count in (("sent", 5), ("dropped", 1), ("failed", 2)):
         assert f'ariane_client_trace_records_total{{group="P",outcome="{outcome}"}} {count}.0' in text
     assert 'ariane_client_trace_spilled_records{group="P"} 3.0' in text
+    assert 'ariane_client_clock_offset_seconds{broker="10.0.0.1:10911",group="P"} -1.2' in text
+    assert 'ariane_client_clock_offset_error_seconds{broker="10.0.0.1:10911",group="P"} 0.003' in text
     producer.trace = None
     assert "ariane_client_trace" not in generate_latest(registry).decode()
 

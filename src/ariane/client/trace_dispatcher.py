@@ -14,13 +14,14 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from ariane.client import send_codec
+from ariane.client.broker_clocks import BrokerClocks
 from ariane.client.client_instance import ClientInstance
 from ariane.client.hooks import ConsumeFinished, ConsumeStarted, SendEvent, TransactionEnd
 from ariane.client.sender import MessageSender
@@ -37,8 +38,10 @@ from ariane.client.trace_records import (
 from ariane.client.trace_spill import TraceSpill
 from ariane.clock import Clock
 from ariane.errors import ArianeError, ConfigError, MessageRefused
+from ariane.model import clock_offset
+from ariane.model.clock_offset import ClockOffset
 from ariane.model.message import Message
-from ariane.model.trace_event import TraceEvent
+from ariane.model.trace_event import PublishEvent, TraceEvent
 from ariane.net.tasks import BackgroundTasks
 
 log = logging.getLogger("ariane.client.trace_dispatcher")
@@ -67,7 +70,13 @@ class Outcome(Enum):
 class TraceDispatcher:
     """Queues trace records and sends them in batches. Leaving `async with` sends pending records, within a limited time."""
 
-    def __init__(self, send: Callable[[Message], Awaitable[object]], settings: TraceSettings, clock: Clock) -> None:
+    def __init__(
+        self,
+        send: Callable[[Message], Awaitable[object]],
+        settings: TraceSettings,
+        clock: Clock,
+        broker_clocks: BrokerClocks | None = None,
+    ) -> None:
         self.sent = 0
         """Number of records that a broker has stored."""
         self.dropped = 0
@@ -81,6 +90,8 @@ class TraceDispatcher:
         # Limits that every record is compared with; a setting is a descriptor, which takes longer to read.
         self._queue_max, self._body_max, self._keys_max = settings.queue_max, settings.body_max, settings.keys_max
         self._clock = clock  # tests replace it
+        # Trace messages carry the offsets that it measures; None: they carry none.
+        self._broker_clocks = broker_clocks
         # Records that wait in a file; None unless `when_full` is "spill".
         self._overflow: TraceSpill | None = None
         if settings.when_full == "spill":
@@ -105,17 +116,24 @@ class TraceDispatcher:
         """Return a dispatcher that sends through `instance`, as a producer group of its own without traces."""
         instance.namespace.exclude(settings.topic)  # as in Java: one trace topic serves all namespaces
         producer_settings = ProducerSettings(send_timeout=settings.send_timeout)
-        sender = MessageSender(instance, f"_INNER_TRACE_PRODUCER-{group}-{kind}-{next(_counter)}", producer_settings)
+        clocks = BrokerClocks.of_client(instance)
+        inner_group = f"_INNER_TRACE_PRODUCER-{group}-{kind}-{next(_counter)}"
+        sender = MessageSender(instance, inner_group, producer_settings, (clocks.on_send,))
 
         async def send(message: Message) -> object:
             return await sender.send(send_codec.prepare(message, instance.new_message_id(), producer_settings))
 
-        return cls(send, settings, instance.clock)
+        return cls(send, settings, instance.clock, clocks)
 
     @property
     def spilled(self) -> int:
         """Number of records that wait in the spill file."""
         return 0 if self._overflow is None else self._overflow.count
+
+    @property
+    def clock_offsets(self) -> dict[str, ClockOffset]:
+        """Bounds of the brokers' clocks - this client's clock, by broker address, as far as they were measured."""
+        return {} if self._broker_clocks is None else self._broker_clocks.offsets
 
     async def __aenter__(self) -> Self:
         if self._overflow is not None:
@@ -137,6 +155,8 @@ class TraceDispatcher:
         except TimeoutError:
             self._on_late_close()
         await self._tasks.close()
+        if self._broker_clocks is not None:
+            await self._broker_clocks.close()
         if self._overflow is not None:
             self._overflow.close()
 
@@ -213,6 +233,8 @@ class TraceDispatcher:
         entry = to_entry(event, self._clock.monotonic())
         if not self._entries:
             self._on_pending()
+            if self._broker_clocks is not None and isinstance(event, PublishEvent):
+                self._broker_clocks.on_publish(event)
         self._entries.append(entry)
         self._bytes += len(entry.text)
         self._key_bytes += entry.key_bytes
@@ -245,9 +267,18 @@ class TraceDispatcher:
                 self._empty.set()
 
     async def _send_pending(self) -> None:
-        batch = next_batch(self._entries, self._body_max, self._keys_max)
+        properties: Mapping[str, str] = {}
+        entries: Iterable[TraceEntry] = self._entries
+        if self._broker_clocks is not None:
+            await self._broker_clocks.settle()
+            if self._broker_clocks.wants_sample():
+                # One record measures the offset that the message with the others carries.
+                entries = itertools.islice(self._entries, 1)
+            elif offsets := self._broker_clocks.text(self._entries[0].since):
+                properties = {clock_offset.PROPERTY: offsets}
+        batch = next_batch(entries, self._body_max, self._keys_max)
         # Records stay in the queue until the send has ended, so that closing can count the ones that were not sent.
-        outcome = await self._send_batch(batch)
+        outcome = await self._send_batch(batch, properties)
         taken = [self._entries.popleft() for _ in range(min(batch.records, len(self._entries)))]
         for entry in taken:
             self._bytes -= len(entry.text)
@@ -275,9 +306,10 @@ class TraceDispatcher:
         if outcome is not Outcome.FAILED:
             self._overflow.discard(batch.records)
 
-    async def _send_batch(self, batch: TraceBatch) -> Outcome:
+    async def _send_batch(self, batch: TraceBatch, properties: Mapping[str, str] | None = None) -> Outcome:
         self.dropped_keys += batch.dropped_keys
-        outcome = await self._send_with_retries(Message(topic=self._settings.topic, body=batch.body, keys=batch.keys))
+        message = Message(topic=self._settings.topic, body=batch.body, keys=batch.keys, properties=properties or {})
+        outcome = await self._send_with_retries(message)
         if outcome is Outcome.SENT:
             self.sent += batch.records
         return outcome

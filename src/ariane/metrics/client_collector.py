@@ -5,7 +5,7 @@
 
     consumers   rates that they report to tools anyway, under the names of Apache's rocketmq-exporter;
                 `clientAddr` is empty: only the broker has the address of a connection
-    trace=      records that were sent, dropped, or failed, and those that wait in a file
+    trace=      records that were sent, dropped, or failed, and those that wait in a file; clock offsets of brokers
 
 All are read at each scrape.
 """
@@ -22,13 +22,14 @@ from ariane.metrics import families
 from ariane.metrics.cluster_metrics import CLUSTER_METRICS
 from ariane.metrics.families import HistogramValue
 from ariane.metrics.scraped_cluster import ClientRates, ConnectedClient, ScrapedCluster
+from ariane.model.clock_offset import ClockOffset
 from ariane.protocol.requests.callbacks import ConsumeStatus
 
 CLIENT_PREFIX = "rocketmq_client_"
 
 
 class TraceCounts(Protocol):
-    """Counters of a `TraceDispatcher`."""
+    """Counters and clock offsets of a `TraceDispatcher`."""
 
     sent: int
     dropped: int
@@ -36,6 +37,9 @@ class TraceCounts(Protocol):
 
     @property
     def spilled(self) -> int: ...
+
+    @property
+    def clock_offsets(self) -> Mapping[str, ClockOffset]: ...
 
 
 class TracedClient(Protocol):
@@ -75,6 +79,7 @@ class ClientCollector(Collector):
         """Yield the metrics, as prometheus-client requests them."""
         yield from self._rates()
         yield from self._traces()
+        yield from self._clocks()
 
     def _rates(self) -> Iterator[PrometheusMetric]:
         statuses = tuple(
@@ -107,3 +112,19 @@ class ClientCollector(Collector):
                 records.add_sample("ariane_client_trace_records_total", labels, getattr(trace, outcome))
             waiting.add_sample(waiting.name, {"group": client.group}, trace.spilled)
         yield from (metric for metric in (records, waiting) if metric.samples)
+
+    def _clocks(self) -> Iterator[PrometheusMetric]:
+        offsets = PrometheusMetric(
+            "ariane_client_clock_offset_seconds", "Clock of a broker minus that of this client, as measured.", "gauge"
+        )
+        errors = PrometheusMetric(
+            "ariane_client_clock_offset_error_seconds", "Maximum error of the measured clock offset.", "gauge"
+        )
+        for client in self._clients:
+            if (trace := client.trace) is None:
+                continue
+            for broker, offset in trace.clock_offsets.items():
+                labels = {"group": client.group, "broker": broker}
+                offsets.add_sample(offsets.name, labels, offset.offset_ms / 1000)
+                errors.add_sample(errors.name, labels, offset.error_ms / 1000)
+        yield from (metric for metric in (offsets, errors) if metric.samples)
