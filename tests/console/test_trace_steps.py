@@ -7,12 +7,15 @@ from typing import Any
 
 import msgspec
 
+from ariane.console.areas.trace_sources import decode_carriers
+from ariane.console.trace_timeline.host_clocks import HostClock
 from ariane.console.trace_timeline.journey_steps import journey_steps
 from ariane.console.trace_timeline.live_steps import CarriedEvent, StoredCopy, live_trace
 from ariane.console.trace_timeline.step_merge import merge_steps
 from ariane.console.trace_timeline.time_axis import build_axis
 from ariane.console.trace_timeline.timeline_drawing import BROKER, CONSUMER, PRODUCER, draw
 from ariane.console.trace_timeline.trace_steps import StepKind, StepSource, TraceStep
+from ariane.model.message import MessageQueue, ReceivedMessage
 from ariane.model.trace_event import (
     ConsumeEndEvent,
     ConsumeStartEvent,
@@ -21,6 +24,7 @@ from ariane.model.trace_event import (
     RecallEvent,
     TraceEvent,
 )
+from ariane.protocol import trace_codec
 from ariane.tables import JOURNEYS
 
 T0_MS = 1_700_000_000_000
@@ -276,3 +280,40 @@ def test_lanes_are_producer_broker_and_each_client_of_a_group() -> None:
     tones = [bar.tone for lane in drawing.lanes for bar in lane.bars]
     assert tones == ["good", "plain", "bad", "good", "unknown"]
     assert draw([]) is None
+
+
+def test_an_offset_that_a_client_measured_is_preferred_to_the_evidence() -> None:
+    """Producer and consumer have one address and different clocks, and no copy of the message was found."""
+    producer, consumer = HostClock(-1_203, -1_198), HostClock(-2, 2)
+    carried = [
+        sent()._replace(clock=producer),
+        started(10, "R1")._replace(host=PRODUCER_HOST),  # written before the first measurement
+        ended(15, "R1")._replace(host=PRODUCER_HOST, clock=consumer),
+    ]
+    trace = live_trace(ID, carried, [])
+    assert [relative(step) for step in trace.steps] == [
+        ("send", -1, 2, 3, "success"),
+        ("delivery", 10, 15, 2, "success"),
+    ]
+
+
+def test_the_offset_of_a_call_holds_for_both_of_its_records() -> None:
+    carried = [
+        started(10, "R1")._replace(clock=HostClock(-2, 5)),
+        ended(15, "R1")._replace(clock=HostClock(-4, 3)),
+    ]
+    trace = live_trace(ID, carried, [])
+    assert trace.clocks == {"fd00::3": (-4, 3)}
+    assert trace.steps[0].error_ms == 5
+
+
+def test_offsets_are_read_from_trace_messages() -> None:
+    record = sent().event
+    message = ReceivedMessage(
+        topic="RMQ_SYS_TRACE_TOPIC", body=trace_codec.encode(record).encode(), queue=MessageQueue("T", "b", 0),
+        properties={"CLOCK_OFFSETS": "10.0.0.9:10911 1 2,10.0.0.1:10911 -1203 -1198"}, queue_offset=0, commit_log_offset=0,
+        message_id="M", offset_message_id="O", born_ms=0, born_host=PRODUCER_HOST, store_ms=T0_MS, store_host="",
+        reconsume_times=0, flag=0, sys_flag=0, stored_size=0,
+    )  # fmt: skip
+    (carried,) = decode_carriers([message])
+    assert carried == CarriedEvent(record, PRODUCER_HOST, T0_MS, HostClock(-1_203, -1_198))

@@ -9,6 +9,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from ariane.model import clock_offset
 from ariane.model.trace_event import ConsumeEndEvent, ConsumeStartEvent, MessageType, PublishEvent, TraceEvent
 from ariane.pipeline import bucket_columns, trace_decoding
 from ariane.pipeline.jobs import TRACES
@@ -54,11 +55,14 @@ def body(events: Iterable[TraceEvent]) -> bytes:
     return "".join(map(trace_codec.encode, events)).encode()
 
 
-def message(body: bytes, offset: int, born_host: str = "10.0.0.9:5000", stored_at: datetime = STORED) -> dict[str, Any]:
+def message(
+    body: bytes, offset: int, born_host: str = "10.0.0.9:5000", stored_at: datetime = STORED, clock_offsets: str = ""
+) -> dict[str, Any]:
     """Return a trace message as the source returns it."""
+    properties = {clock_offset.PROPERTY: clock_offsets} if clock_offsets else {}
     return {
         "body": body, "broker": "broker-a", "queue_id": 0, "queue_offset": offset, "store_timestamp": stored_at,
-        "born_host": born_host,
+        "born_host": born_host, "properties": properties,
     }  # fmt: skip
 
 

@@ -5,6 +5,8 @@
     delivered      client  ──┘ after it was stored          stored - delivered <= offset
     any event      client  ──→ its trace is stored, broker  offset <= trace stored - event
 
+Records of clients that measure the offset themselves carry its bounds (`clock_lower_ms` in trace_events); `journeys` prefers those.
+
 Nothing is averaged. Each message yields an interval; the estimate is the intersection of the largest set of intervals that have
 a common point (`_agreed`, Marzullo's algorithm), if the set has more than half of the messages. The other messages are discarded
 and counted. An offset is assumed only if the bounds require one (`estimate`): 0 if it is between them, otherwise their middle.

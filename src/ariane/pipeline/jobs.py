@@ -70,7 +70,8 @@ class PipelineJob(NamedTuple):
 TRACES = TopicSource(
     "traces",
     {"topic": TRACE_TOPIC},
-    "body BINARY, broker STRING, queue_id INT, queue_offset BIGINT, store_timestamp TIMESTAMP, born_host STRING",
+    "body BINARY, broker STRING, queue_id INT, queue_offset BIGINT, store_timestamp TIMESTAMP, born_host STRING, "
+    "properties MAP<STRING, STRING>",
     (
         AppendTable(t.TRACE_EVENTS, trace_decoding.trace_events),
         AppendTable(t.TRACE_REJECTS, trace_decoding.trace_rejects),

@@ -55,6 +55,7 @@ def _sends(events: DataFrame) -> DataFrame:
     send = F.struct(
         "topic", "keys", "tags", "message_type", "region", "client_group", "client_host", "store_host", "offset_message_id",
         "event_time", "cost_ms", "success", "trace_stored_at", _trace_upper_ms(is_pub).alias("trace_upper_ms"),
+        "clock_lower_ms", "clock_upper_ms",
     )  # fmt: skip
     # Equal records are one send that was traced or read twice; a retry differs in its time or offset id.
     entry = F.when(is_pub, F.struct("event_time", "offset_message_id", "success"))
@@ -96,6 +97,8 @@ def _sends(events: DataFrame) -> DataFrame:
         F.when(F.col("send.cost_ms") >= 0, F.col("send.cost_ms")).alias("send_cost_ms"),
         F.col("send.trace_stored_at").alias("traced_at"),
         F.col("send.trace_upper_ms").alias("sent_trace_upper_ms"),
+        F.col("send.clock_lower_ms").alias("measured_lower_ms"),
+        F.col("send.clock_upper_ms").alias("measured_upper_ms"),
         F.nullif(F.size("all_sends"), F.lit(0)).alias("sends"),
         "sent_ok",
         "recalled_at",
@@ -107,25 +110,29 @@ def _sends(events: DataFrame) -> DataFrame:
 
 
 def _timed(rows: DataFrame, clocks: DataFrame, name: str) -> DataFrame:
-    """Add the clock offset of `clock_host` at `traced_at`.
+    """Add the clock offset that the record carries (`measured_…`), otherwise that of `clock_host` at `traced_at`.
 
-    Adds the bounds NAME_lower_ms and NAME_upper_ms, the estimate NAME_ms and NAME_error_ms, and NAME_fault: no majority agrees.
+    Adds the bounds NAME_lower_ms and NAME_upper_ms, the estimate NAME_ms and NAME_error_ms, NAME_fault: no majority agrees, and
+    NAME_measured: the record carries its offset.
     """
-    difference, error = estimate(F.col("lower_ms"), F.col("upper_ms"))
     clock_columns = clocks.select(
-        "bucket",
-        F.col("host").alias("clock_host"),
-        F.col("hour").alias("clock_hour"),
-        F.col("lower_ms").alias(f"{name}_lower_ms"),
-        F.col("upper_ms").alias(f"{name}_upper_ms"),
-        difference.alias(f"{name}_ms"),
-        error.alias(f"{name}_error_ms"),
-        (F.col("lower_ms") > F.col("upper_ms")).alias(f"{name}_fault"),
+        "bucket", F.col("host").alias("clock_host"), F.col("hour").alias("clock_hour"), "lower_ms", "upper_ms"
     )
     hour = rows.withColumn("clock_hour", hour_of("traced_at"))
-    return hour.join(clock_columns, ["bucket", "clock_host", "clock_hour"], "left").drop(
-        "clock_host", "clock_hour", "traced_at"
-    )
+    joined = hour.join(clock_columns, ["bucket", "clock_host", "clock_hour"], "left")
+    is_measured = F.col("measured_lower_ms").isNotNull()
+    lower_ms, upper_ms = F.coalesce("measured_lower_ms", "lower_ms"), F.coalesce("measured_upper_ms", "upper_ms")
+    difference, error = estimate(lower_ms, upper_ms)
+    return joined.withColumns(
+        {
+            f"{name}_lower_ms": lower_ms,
+            f"{name}_upper_ms": upper_ms,
+            f"{name}_ms": difference,
+            f"{name}_error_ms": error,
+            f"{name}_fault": lower_ms > upper_ms,
+            f"{name}_measured": is_measured,
+        }
+    ).drop("clock_host", "clock_hour", "traced_at", "lower_ms", "upper_ms", "measured_lower_ms", "measured_upper_ms")
 
 
 # --- consuming ---------------------------------------------------------------------------------------------------------
@@ -136,7 +143,7 @@ def _consumptions(events: DataFrame, messages: DataFrame, clocks: DataFrame) -> 
     order = F.coalesce(_plus_ms("at", F.col("clock_ms")), F.col("at")).alias("order")
     call = F.struct(
         order, "request_id", "at", "started_at", "ended_at", "cost_ms", "result", "retry_times", "host", "region", "clock_ms",
-        "clock_error_ms", "clock_fault", "clock_upper_ms", "is_outlier",
+        "clock_error_ms", "clock_fault", "clock_upper_ms", "is_outlier", "clock_measured",
     )  # fmt: skip
     # One aggregation of both is cheaper than a full outer join, whose result has lost its partitioning.
     calls = _attempts(events, clocks).withColumn("is_call", F.lit(True))
@@ -173,6 +180,7 @@ def _consumptions(events: DataFrame, messages: DataFrame, clocks: DataFrame) -> 
         first["clock_fault"].alias("delivered_fault"),
         first["clock_upper_ms"].alias("delivered_upper_ms"),
         first["is_outlier"].alias("delivered_outlier"),
+        first["clock_measured"].alias("delivered_measured"),
         last["cost_ms"].alias("consume_cost_ms"),
         last["ended_at"].alias("consumed_at"),
         last["result"].alias("result"),
@@ -201,6 +209,9 @@ def _attempts(events: DataFrame, clocks: DataFrame) -> DataFrame:
             F.max(F.when(is_after, F.col("event_time"))).alias("after_at"),
             F.max(F.when(is_after & (F.col("cost_ms") >= 0), F.col("cost_ms"))).alias("cost_ms"),
             F.max(F.when(is_after, _code())).alias("code"),
+            # Bounds of both records of a call; one of them may have been written before the first measurement.
+            F.min("clock_lower_ms").alias("measured_lower_ms"),
+            F.max("clock_upper_ms").alias("measured_upper_ms"),
         )
     )
     # The cost of a message of a batch is its share. If a clock was set back, the end may precede the start.
@@ -282,6 +293,7 @@ def _storing(joined: DataFrame) -> DataFrame:
         {
             "stored_exact": F.when(F.col("stored_at").isNotNull(), F.col("exact_at").isNotNull()),
             "sent_corrected_at": F.when(sent.isNotNull(), F.least(sent, F.col("exact_at"))),
+            "producer_clock_measured": F.when(sent.isNotNull(), F.col("producer_clock_measured")),
             "delay_ms": F.when(F.col("exact_at").isNotNull() & held_ms.isNotNull(), F.greatest(F.lit(0), held_ms)),
             "dead_lettered": F.when(
                 F.col("dead_lettered_at").isNotNull() | F.col("first_stored_at").isNotNull(),
@@ -343,6 +355,7 @@ def _durations(rows: DataFrame) -> DataFrame:
             ),
         )
         .withColumn("delivered_error_ms", F.col("delivered_clock_error_ms"))
+        .withColumn("delivered_clock_measured", F.when(delivered.isNotNull(), F.col("delivered_measured")))
         .withColumn(
             "deliveries", F.when(F.col("delivered_outlier"), _first_uncorrected()).otherwise(F.col("deliveries"))
         )

@@ -14,6 +14,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from ariane.model import clock_offset
 from ariane.pipeline import bucket_columns
 from ariane.protocol.trace_codec import FIELD_END, RECORD_END
 from ariane.tables import TRACE_EVENTS, TRACE_REJECTS
@@ -69,6 +70,7 @@ def records(messages: DataFrame) -> DataFrame:
         F.col("queue_offset").alias("trace_queue_offset"),
         F.col("store_timestamp").alias("trace_stored_at"),
         "born_host",
+        _clock_offsets().alias("clock_offsets"),
     ).where("record != ''")
     fields = _once(split, f=F.split("record", FIELD_END))
     typed = _once(fields, type=F.get("f", F.lit(0)), n=F.size("f"))
@@ -117,6 +119,33 @@ def trace_rejects(messages: DataFrame) -> DataFrame:
     """Return the invalid records with the columns of TRACE_REJECTS and `bucket`."""
     bad = records(messages).where("reason IS NOT NULL").select(*TRACE_REJECTS.column_names)
     return bad.withColumn("bucket", bucket_columns.bucket_of_time(F.col("trace_stored_at")))
+
+
+def _clock_offsets() -> Column:
+    """Return the clock offsets that a trace message carries, as `clock_offset.of_text` reads them."""
+    entries = F.split(F.col("properties").getItem(clock_offset.PROPERTY), clock_offset.ENTRY_END)
+
+    def offset(entry: Column) -> Column:
+        fields = F.split(entry, clock_offset.FIELD_END)
+        lower_ms, upper_ms = (F.get(fields, F.lit(number)).try_cast("bigint") for number in (1, 2))
+        return F.struct(F.get(fields, F.lit(0)).alias("addr"), lower_ms.alias("lower_ms"), upper_ms.alias("upper_ms"))
+
+    def is_valid(offset: Column) -> Column:
+        lower_ms, upper_ms = offset["lower_ms"], offset["upper_ms"]
+        greatest_ms = clock_offset.BOUND_MAX_MS
+        return (lower_ms >= -greatest_ms) & (lower_ms <= upper_ms) & (upper_ms <= greatest_ms)
+
+    return F.filter(F.transform(entries, offset), is_valid)
+
+
+def _clock_bounds(store_host: Column) -> dict[str, Column]:
+    """Return the bounds of the offset to the broker of a record, as `clock_offset.to_broker` chooses them."""
+    own = F.filter("clock_offsets", lambda offset: offset["addr"] == store_host)
+    chosen = F.when(F.size(own) > 0, own).otherwise(F.col("clock_offsets"))
+    lower_ms = F.array_max(F.transform(chosen, lambda offset: offset["lower_ms"]))
+    upper_ms = F.array_min(F.transform(chosen, lambda offset: offset["upper_ms"]))
+    agree = lower_ms <= upper_ms
+    return {"clock_lower_ms": F.when(agree, lower_ms), "clock_upper_ms": F.when(agree, upper_ms)}
 
 
 def _taken_apart(text: Column) -> Column:
@@ -193,13 +222,17 @@ def _columns() -> dict[str, Column]:
     )
     host = F.when((kind == "Pub") & (n >= 15), _field(14)).when((kind == "SubBefore") & (n >= 9), _field(8))
     texts = {name: _text(places) for name, places in TEXTS.items() if name != "message_id"}
-    return texts | {
-        "event_time": F.timestamp_millis(F.when(is_timed, F.col("event_ms"))),
-        "client_group": F.when(is_timed, texts["client_group"]),
-        # Consumers in C++ write `dKey` for no keys.
-        "keys": F.when(~(kind.isin("SubBefore", "SubAfter") & (keys == "dKey")), keys),
-        "offset_message_id": F.when(has_offset_id, _field(12)),
-        "success": success,
-        "from_check": F.when(kind == "EndTransaction", _is_true(12)),
-        "client_host": F.coalesce(host, F.col("born_host")),
-    }
+    return (
+        texts
+        | _clock_bounds(texts["store_host"])
+        | {
+            "event_time": F.timestamp_millis(F.when(is_timed, F.col("event_ms"))),
+            "client_group": F.when(is_timed, texts["client_group"]),
+            # Consumers in C++ write `dKey` for no keys.
+            "keys": F.when(~(kind.isin("SubBefore", "SubAfter") & (keys == "dKey")), keys),
+            "offset_message_id": F.when(has_offset_id, _field(12)),
+            "success": success,
+            "from_check": F.when(kind == "EndTransaction", _is_true(12)),
+            "client_host": F.coalesce(host, F.col("born_host")),
+        }
+    )

@@ -43,9 +43,16 @@ TRACE_EVENTS = TableSchema(
         ColumnSchema("trace_queue_offset", "BIGINT", ""),
         ColumnSchema("record_index", "INT", "index of the record in its trace message, from 0"),
         ColumnSchema("trace_stored_at", "TIMESTAMP", "time at which the trace message was stored: the broker's clock"),
+        ColumnSchema(
+            "clock_lower_ms",
+            "BIGINT",
+            "lower bound of (broker's clock - client's clock) as the client measured it at that time; null: it did not",
+        ),
+        ColumnSchema("clock_upper_ms", "BIGINT", "upper bound; null if clock_lower_ms is"),
     ),
     time_column="trace_stored_at",
     sort_columns=("message_id",),
+    schema=2,
 )
 
 TRACE_REJECTS = TableSchema(
@@ -162,9 +169,14 @@ JOURNEYS = TableSchema(
         ColumnSchema(
             "producer_clock_ms",
             "BIGINT",
-            "estimate of broker's clock - producer's clock (`clocks`); null if sent_corrected_at is",
+            "estimate of broker's clock - producer's clock; null if sent_corrected_at is",
         ),
         ColumnSchema("producer_clock_error_ms", "BIGINT", "maximum error of the estimate"),
+        ColumnSchema(
+            "producer_clock_measured",
+            "BOOLEAN",
+            "whether the producer measured the offset itself; otherwise it is from `clocks`; null if producer_clock_ms is",
+        ),
         ColumnSchema("send_cost_ms", "BIGINT", "duration of the send, until the broker's response"),
         ColumnSchema(
             "stored_at",
@@ -214,6 +226,11 @@ JOURNEYS = TableSchema(
         ),
         ColumnSchema("delivered_error_ms", "BIGINT", "maximum error of delivered_corrected_at"),
         ColumnSchema(
+            "delivered_clock_measured",
+            "BOOLEAN",
+            "whether the consumer measured the offset itself; otherwise it is from `clocks`; null if delivered_corrected_at is",
+        ),
+        ColumnSchema(
             "queueing_ms",
             "BIGINT",
             "from available_at (otherwise stored_at) to delivered_corrected_at; by the clients' clocks if no offset is known "
@@ -257,7 +274,7 @@ JOURNEYS = TableSchema(
     ),
     time_column="stored_at",
     sort_columns=("message_id", "consumer_group"),
-    schema=4,
+    schema=5,
 )
 
 MESSAGE_KEYS = TableSchema(

@@ -86,7 +86,7 @@ async def traced_messages(services: ConsoleServices, form: TraceForm) -> TracedL
 def _traced_candidates(messages: Iterable[ReceivedMessage], text: str, topic: str) -> list[_Candidate]:
     """Return the messages whose trace records have a key or id."""
     by_id: dict[str, _Candidate] = {}
-    for event, _, traced_ms in decode_carriers(messages):
+    for event, _, traced_ms, _ in decode_carriers(messages):
         keys = getattr(event, "keys", "")
         # A trace message carries the records of many messages.
         if text not in (*event.message_id.split(","), *keys.split()):

@@ -14,6 +14,7 @@ from ariane.console.trace_timeline.journey_steps import journey_steps
 from ariane.console.trace_timeline.live_steps import CarriedEvent, LiveTrace, StoredCopy, live_trace
 from ariane.console.trace_timeline.trace_steps import TraceStep
 from ariane.errors import ArianeError, RouteNotFound, StoreError
+from ariane.model import clock_offset
 from ariane.model.host import ip_of
 from ariane.model.message import ReceivedMessage
 from ariane.model.topic import dlq_topic, retry_topic
@@ -156,12 +157,15 @@ def groups_of(carried: Iterable[CarriedEvent], message_id: str) -> list[str]:
 
 def decode_carriers(messages: Iterable[ReceivedMessage]) -> list[CarriedEvent]:
     """Return the events of trace messages; records that cannot be decoded, or have impossible numbers, are skipped."""
-    return [
-        CarriedEvent(event, message.born_host, message.store_ms)
-        for message in messages
-        for event in trace_codec.decode(message.body)[0]
-        if _has_possible_numbers(event)
-    ]
+    carried = []
+    for message in messages:
+        offsets = clock_offset.of_text(message.properties.get(clock_offset.PROPERTY, ""))
+        for event in trace_codec.decode(message.body)[0]:
+            if _has_possible_numbers(event):
+                measured = clock_offset.to_broker(offsets, getattr(event, "store_host", ""))
+                clock = None if measured is None else HostClock(*measured)
+                carried.append(CarriedEvent(event, message.born_host, message.store_ms, clock))
+    return carried
 
 
 def _has_possible_numbers(event: TraceEvent) -> bool:

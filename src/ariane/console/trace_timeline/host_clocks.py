@@ -6,7 +6,8 @@ With offset = broker's clock − client's clock (docs/journeys.md, "Clocks"):
     a record that was stored at t was delivered at b (client)                            offset ≥ t − b
     an event was recorded at e (client), its trace was stored at T (broker)              offset ≤ T − e
 
-The table `clocks` combines the evidence of many messages, so its bounds are narrower.
+The table `clocks` combines the evidence of many messages, so its bounds are narrower. Those that a client has measured itself, and
+that its trace messages carry, are preferred to evidence.
 """
 
 from __future__ import annotations
@@ -46,6 +47,15 @@ class HostClock(NamedTuple):
         if offset_ms is None or self.lower_ms is None or self.upper_ms is None:
             return None
         return max(self.upper_ms - offset_ms, offset_ms - self.lower_ms)
+
+
+def hull(one: HostClock | None, other: HostClock | None) -> HostClock | None:
+    """Return bounds that hold for two records of a client; one of them may carry none."""
+    if one is None or other is None:
+        return one or other
+    lower_ms = None if one.lower_ms is None or other.lower_ms is None else min(one.lower_ms, other.lower_ms)
+    upper_ms = None if one.upper_ms is None or other.upper_ms is None else max(one.upper_ms, other.upper_ms)
+    return HostClock(lower_ms, upper_ms)
 
 
 class ClockEvidence:

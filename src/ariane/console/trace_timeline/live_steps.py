@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from ariane.cluster.message_query import PENDING_TOPICS
-from ariane.console.trace_timeline.host_clocks import ClockEvidence, HostClock
+from ariane.console.trace_timeline.host_clocks import ClockEvidence, HostClock, hull
 from ariane.console.trace_timeline.trace_steps import (
     CALL_RESULTS,
     FAILED,
@@ -42,6 +42,7 @@ class CarriedEvent(NamedTuple):
     event: TraceEvent
     host: str  # address of the client that sent the trace message
     traced_ms: int  # when the broker stored the trace message
+    clock: HostClock | None = None  # as the client measured it; None if the trace message does not carry it
 
 
 class StoredCopy(NamedTuple):
@@ -69,6 +70,7 @@ class _Call(NamedTuple):
     end: ConsumeEndEvent | None
     host: str
     traced_ms: int
+    clock: HostClock | None  # as the client measured it
 
 
 def live_trace(message_id: str, carried: Iterable[CarriedEvent], copies: Sequence[StoredCopy]) -> LiveTrace:
@@ -89,7 +91,8 @@ def live_trace(message_id: str, carried: Iterable[CarriedEvent], copies: Sequenc
     steps = [_copy_step(copy) for copy in copies]
     steps += [step for one in own if (step := _producer_step(one, evidence)) is not None]
     steps += [_delivery_step(call, evidence) for call in calls]
-    return LiveTrace(in_order(steps), evidence.all_clocks())
+    measured = {ip_of(one.host): one.clock for one in own if one.clock is not None}
+    return LiveTrace(in_order(steps), dict(sorted((measured | evidence.all_clocks()).items())))
 
 
 def _distinct(carried: Iterable[CarriedEvent]) -> list[CarriedEvent]:
@@ -105,10 +108,11 @@ def _distinct(carried: Iterable[CarriedEvent]) -> list[CarriedEvent]:
 def _pair_calls(carried: Iterable[CarriedEvent]) -> list[_Call]:
     """Return begin and end of each call of a listener, joined by the request id."""
     calls: dict[str, _Call] = {}
-    for event, host, traced_ms in carried:
+    for event, host, traced_ms, clock in carried:
         if not isinstance(event, ConsumeStartEvent | ConsumeEndEvent):
             continue
-        call = calls.get(event.request_id, _Call(None, None, host, traced_ms))
+        call = calls.get(event.request_id, _Call(None, None, host, traced_ms, clock))
+        call = call._replace(clock=hull(call.clock, clock))
         if isinstance(event, ConsumeStartEvent):
             calls[event.request_id] = call._replace(start=event)
         else:
@@ -120,7 +124,9 @@ def _pair_calls(carried: Iterable[CarriedEvent]) -> list[_Call]:
 
 
 def _add_evidence(evidence: ClockEvidence, carried: CarriedEvent, copies: Sequence[StoredCopy]) -> None:
-    event, host, traced_ms = carried
+    event, host, traced_ms, measured = carried
+    if measured is not None:
+        return  # nor does it limit other clients of its address, which may have other clocks
     ip = ip_of(host)
     recorded_ms = event.timestamp_ms
     if isinstance(event, PublishEvent):
@@ -136,7 +142,7 @@ def _add_evidence(evidence: ClockEvidence, carried: CarriedEvent, copies: Sequen
 
 def _add_delivery_evidence(evidence: ClockEvidence, call: _Call, copies: Sequence[StoredCopy]) -> None:
     """Add that the delivered record had been stored before."""
-    if call.start is None:
+    if call.start is None or call.clock is not None:
         return
     stored_ms = [copy.stored_ms for copy in copies if _is_delivered(copy, call.start)]
     if stored_ms:
@@ -171,8 +177,8 @@ def _copy_step(copy: StoredCopy) -> TraceStep:
 
 
 def _producer_step(carried: CarriedEvent, evidence: ClockEvidence) -> TraceStep | None:
-    event, host, _ = carried
-    clock = evidence.clock(ip_of(host))
+    event, host, _, measured = carried
+    clock = measured or evidence.clock(ip_of(host))
     if isinstance(event, PublishEvent):
         start_ms = event.timestamp_ms + (clock.offset_ms or 0)
         return TraceStep(
@@ -208,8 +214,8 @@ def _producer_step(carried: CarriedEvent, evidence: ClockEvidence) -> TraceStep 
 
 
 def _delivery_step(call: _Call, evidence: ClockEvidence) -> TraceStep:
-    start, end, host, traced_ms = call
-    clock = evidence.clock(ip_of(host))
+    start, end, host, traced_ms, measured = call
+    clock = measured or evidence.clock(ip_of(host))
     cost_ms = end.cost_ms if end is not None and end.cost_ms >= 0 else None
     client_start_ms, client_end_ms, note = _call_times(call, cost_ms)
     error_ms = clock.error_ms
