@@ -112,6 +112,7 @@ class RouteNotFound(ArianeError):
     def __init__(self, topic: str, reason: str) -> None:
         super().__init__(f"no route for topic {topic}: {reason}")
         self.topic = topic
+        self.reason = reason
 
 
 class ServerUnavailable(ArianeError):

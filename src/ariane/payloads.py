@@ -11,6 +11,7 @@ A codec is any object with `encode` and `decode`. A body that `decode` fails on 
 
 from __future__ import annotations
 
+from types import UnionType
 from typing import Any, Generic, Protocol, TypeVar, cast, overload
 
 import msgspec
@@ -51,6 +52,9 @@ class Json(Generic[Value]):
 
     @overload
     def __init__(self, kind: type[Value]) -> None: ...
+
+    @overload
+    def __init__(self: Json[Any], kind: UnionType) -> None: ...
 
     def __init__(self, kind: Any = Any) -> None:
         self._kind = kind

@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 import ariane
-from ariane import ConsumerSettings, LocalState, Message, blocking
+from ariane import ConsumerSettings, LocalState, Message, TraceCounts, blocking
 from ariane.blocking.background_loop import shared_loop
 from ariane.errors import ClientClosed, ConfigError, MessageRefused, RequestTimeout
+from ariane.payloads import Json
 from ariane.testing import LocalCluster
 
 PATIENCE_S = 30.0
@@ -50,24 +51,27 @@ def test_a_consumer_is_iterated_over(ariane_cluster: LocalCluster) -> None:
         for number in range(6):
             producer.send("T", b"%d" % number, order_key="one queue")
     quick = ConsumerSettings(commit_interval=0.05, close_timeout=1)
-    with blocking.Consumer(namesrv, "G", {"T": "*"}, start="first", orderly=True, settings=quick) as consumer:
+    with blocking.Consumer(
+        namesrv, "G", {"T": "*"}, start="first", orderly=True, settings=quick, payload=Json(int), trace=True
+    ) as consumer:
         seen = []
         for message in consumer:
             assert message.is_pending
-            seen.append(message.body)
+            seen.append(message.payload)
             if len(seen) == 3:
                 consumer.stop()
-    assert seen == [b"0", b"1", b"2"]
+    assert seen == [0, 1, 2]
+    assert consumer.trace_counts == TraceCounts(sent=6)  # before and after each message
     with blocking.Consumer(namesrv, "G", {"T": "*"}, ack="manual", settings=quick) as consumer:
         for messages in consumer.batches(2, timeout=1):
             for message in messages:
                 message.ack()
                 assert not message.is_pending
-                seen.append(message.body)
+                seen.append(int(message.body))
             if len(seen) >= 6:
                 break
         assert consumer.committed(message.queue) is not None
-    assert seen == [b"%d" % number for number in range(6)]
+    assert seen == list(range(6))
 
 
 def test_a_loop_that_raises_leaves_its_message_unacknowledged(ariane_cluster: LocalCluster) -> None:

@@ -39,7 +39,7 @@ LAST_LINES = {
     "print(attempts)": re.escape("[0, 1]"),
     "print(booked": re.escape("['ORDER-19'] 1"),
     "print(reply.body)": re.escape("b'PING'"),
-    "print(producer.trace.sent": "1 0",
+    "print(producer.trace_counts.sent": "1 0",
     "print(result.queue.topic)": "orders",
     "producer.trace.clock_offsets": r"127\.0\.0\.1:\d+: -?\d+ ms ± \d+ ms",
 }

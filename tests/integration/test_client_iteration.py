@@ -13,6 +13,7 @@ from ariane.client import (
     ClientSettings,
     Consumer,
     ConsumerSettings,
+    Idempotent,
     LitePullConsumer,
     PayloadMessage,
     Producer,
@@ -134,7 +135,7 @@ def test_typed_payloads_reach_loops_and_listeners_and_others_become_dead_letters
 
             async with (
                 Consumer(servers.namesrv, "g", {"t": "*"}, start="first", payload=orders) as consumer,
-                PushConsumer(servers.namesrv, "h", {"t": "*"}, listener, start="first", payload=orders),
+                PushConsumer(servers.namesrv, "h", {"t": "*"}, Idempotent(listener), start="first", payload=orders),
             ):
                 loop = asyncio.create_task(iterate(consumer))
                 for group in ("g", "h"):
@@ -155,7 +156,7 @@ def test_broadcasting_members_read_every_message_and_remember_where_they_were(tm
     async def work() -> None:
         async with AsyncLocalCluster(tmp_path / "servers") as servers:
             await fill(servers, 4)
-            limits = ConsumerSettings(**QUICK, message_model="broadcasting", offsets_dir=str(tmp_path))
+            limits = ConsumerSettings(**QUICK, message_model="broadcasting", offsets_dir=tmp_path)
             assert len(await read(servers, limits, "one", 4)) == 4
             assert len(await read(servers, limits, "two", 4)) == 4
             await fill(servers, 1)

@@ -435,6 +435,18 @@ def test_an_orderly_queue_without_its_lock_does_not_call_the_listener():
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_the_last_attempt_is_logged_as_a_dead_letter(kind, caplog):
+    listener, _ = failing_on(0, 1, times=9)
+    pulled = [message(0), message(1, reconsume_times=3)]
+    Stage(kind, listener, times_max=3).play(all_done, pulled)
+    texts = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    last = "Message ID1 (keys -, offset 1 of T at a:0, attempt 4) becomes a dead letter of group g: it failed 4 times"
+    assert last in texts
+    # An orderly queue counts the failures of the first message itself, up to its last attempt.
+    assert len(texts) == (1 if kind is ConcurrentDelivery else 2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_message_with_an_unreadable_body_becomes_a_dead_letter(kind, caplog):
     seen = []
 

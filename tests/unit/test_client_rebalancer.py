@@ -8,6 +8,7 @@ import json
 import pytest
 from client_script import Script, instance, name_server, route
 
+from ariane.client import rebalancer
 from ariane.client.lite_pull_consumer import LitePullConsumer
 from ariane.client.orderly_delivery import OrderlyDelivery
 from ariane.client.push_consumer import PushConsumer
@@ -249,6 +250,58 @@ def test_a_topic_that_appears_later_is_found():
         await until(lambda: len(consumer.queues) == 5)
 
     cluster.play(act)
+
+
+def test_a_retry_topic_that_appears_soon_is_found_before_the_next_rebalance(monkeypatch):
+    """The first heartbeat creates it, and brokers register it a moment later."""
+    monkeypatch.setattr(rebalancer, "MISSING_S", 0.001)
+    cluster = Cluster()
+    result = cluster.topics.pop("%RETRY%g")
+
+    async def act(consumer):
+        await until(lambda: len(consumer.queues) == 4)
+        cluster.topics["%RETRY%g"] = result
+        await until(lambda: len(consumer.queues) == 5)
+
+    cluster.play(act, settings=ConsumerSettings(rebalance_interval=600))
+
+
+def test_a_retry_topic_that_does_not_appear_is_not_looked_up_forever(monkeypatch):
+    monkeypatch.setattr(rebalancer, "MISSING_S", 0.001)
+    cluster = Cluster()
+    del cluster.topics["%RETRY%g"]
+
+    def look_ups():
+        return sum(
+            request.fields["topic"] == "%RETRY%g" for request in cluster.peers.of(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+        )
+
+    async def act(consumer):
+        await until(lambda: look_ups() > rebalancer.RETRY_TOPIC_LOOKUPS)
+        await asyncio.sleep(0.05)  # for the last of them
+        count = look_ups()
+        await asyncio.sleep(0.05)
+        assert look_ups() == count
+
+    cluster.play(act, settings=ConsumerSettings(rebalance_interval=600))
+
+
+@pytest.mark.parametrize(
+    ("topic", "level"), [("T", "WARNING"), ("%RETRY%g", "DEBUG"), ("%DLQ%other", "INFO")], ids=["user", "retry", "dead"]
+)
+def test_a_missing_topic_is_logged_once_by_what_creates_it(topic, level, caplog):
+    caplog.set_level("DEBUG", logger="ariane.client")
+    cluster = Cluster()
+    cluster.topics.pop(topic, None)
+
+    async def act(consumer):
+        await consumer.subscribe(topic)
+        await until(lambda: "cannot read topic" in caplog.text)
+
+    cluster.play(act)
+    (record,) = [record for record in caplog.records if "cannot read topic" in record.getMessage()]
+    assert record.levelname == level
+    assert record.getMessage().startswith(f"Group g cannot read topic {topic} yet: no such topic on name server ")
 
 
 def test_two_consumers_of_one_group_need_two_instances():

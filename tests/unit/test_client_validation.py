@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import re
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 
 import pytest
 
@@ -300,3 +301,16 @@ def test_a_client_raises_outside_of_async_with():
         Producer("a:1", "g").send(Message(topic="T", body=b"x")).send(None)
     with pytest.raises(ClientClosed):
         _ = PushConsumer("a:1", "g", {"T": "*"}, print).queues
+
+
+@pytest.mark.parametrize("path", ["home/ca.pem", Path("home/ca.pem")], ids=["str", "Path"])
+def test_paths_in_settings_are_texts_or_paths(path):
+    assert settings.ConsumerSettings(offsets_dir=path).offsets_dir == "home/ca.pem"
+    assert settings.ConsumerSettings(offsets_dir=path) == settings.ConsumerSettings(offsets_dir="home/ca.pem")
+    assert settings.ConsumerSettings().offsets_dir == ""
+
+
+@pytest.mark.parametrize("path", [b"home", 5, None, Path], ids=["bytes", "int", "None", "class"])
+def test_what_is_no_path_is_refused(path):
+    with pytest.raises(ConfigError, match="offsets_dir.*expected a path"):
+        settings.ConsumerSettings(offsets_dir=path)

@@ -38,6 +38,7 @@ class AsyncClient(Protocol):
     ) -> bool | None: ...
 
 
+Constructor = TypeVar("Constructor", bound=Callable[..., None])
 Client = TypeVar("Client", bound=AsyncClient)
 
 
@@ -100,6 +101,16 @@ def same_arguments(
 
         functools.update_wrapper(construct, getattr(client, "__init__"))  # noqa: B009 - type checkers see a function
         return construct
+
+    return decorate
+
+
+def same_signature(client: Callable[..., object]) -> Callable[[Constructor], Constructor]:
+    """Return a decorator that shows the signature of `client` in `help`, for a constructor whose types are overloads."""
+
+    def decorate(constructor: Constructor) -> Constructor:
+        functools.update_wrapper(constructor, getattr(client, "__init__"))  # noqa: B009 - type checkers see a function
+        return constructor
 
     return decorate
 

@@ -5,22 +5,31 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
 from datetime import timedelta
-from typing import Any, TypeVar, Unpack, overload
+from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack, overload
 
 from ariane import client as aio
 from ariane.blocking.background_loop import BackgroundLoop
-from ariane.blocking.blocking_client import BlockingClient, calling, iterating, same_arguments, waiting
+from ariane.blocking.blocking_client import BlockingClient, calling, iterating, same_arguments, same_signature, waiting
 from ariane.client import validation
+from ariane.client.assignment_strategy import AssignmentStrategy
 from ariane.client.consumer import BATCH
 from ariane.client.group_member import GroupMember as AsyncGroupMember
+from ariane.client.hooks import ConsumeHook
+from ariane.client.listener_invoker import Listener
 from ariane.client.message_arguments import MessageFields
 from ariane.client.producer import QueueSelector
+from ariane.client.push_consumer import PayloadListener
 from ariane.client.seekable_member import SeekableMember as AsyncSeekableMember
+from ariane.client.telemetry import ClientTelemetry
+from ariane.client.validation import StartPosition
 from ariane.model.message import Message, MessageQueue, ReceivedMessage
+from ariane.payloads import PayloadCodec
+
+P = TypeVar("P")
 
 
 class ClientInstance(BlockingClient[aio.ClientInstance]):
@@ -59,6 +68,11 @@ class Producer(BlockingClient[aio.Producer]):
     @same_arguments(aio.Producer)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(aio.Producer(*args, **kwargs))
+
+    @property
+    def trace_counts(self) -> aio.TraceCounts:
+        """How many trace records were sent, dropped and lost; also after closing."""
+        return self._client.trace_counts
 
     @overload
     def send(
@@ -145,6 +159,11 @@ class GroupMember(BlockingClient[Member]):
     """What all members of a consumer group have."""
 
     @property
+    def trace_counts(self) -> aio.TraceCounts:
+        """How many trace records were sent, dropped and lost; also after closing."""
+        return self._client.trace_counts
+
+    @property
     def client_id(self) -> str:
         """Id of the client instance, unique in the cluster."""
         return self._client.client_id
@@ -175,6 +194,19 @@ class SeekableMember(GroupMember[Seekable]):
     resume = calling(AsyncSeekableMember.resume)
 
 
+class MemberOptions(TypedDict, total=False):
+    """Arguments that the asyncio clients and these have in common, for type checkers."""
+
+    start: StartPosition
+    orderly: bool
+    strategy: AssignmentStrategy
+    settings: aio.ConsumerSettings | None
+    client: aio.ClientSettings | None
+    trace: aio.TraceSettings | bool
+    hooks: Sequence[ConsumeHook]
+    telemetry: ClientTelemetry
+
+
 class PushConsumer(GroupMember[aio.PushConsumer]):
     """A member of a consumer group whose messages are passed to a listener, in a pool of threads.
 
@@ -183,19 +215,43 @@ class PushConsumer(GroupMember[aio.PushConsumer]):
             stopped.wait()
     """
 
-    @same_arguments(aio.PushConsumer)
+    @overload
+    def __init__(
+        self,
+        namesrv: str | Sequence[str] | aio.ClientInstance,
+        group: str,
+        subscriptions: Mapping[str, str | aio.Sql],
+        listener: Listener,
+        *,
+        payload: None = ...,
+        **options: Unpack[MemberOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        namesrv: str | Sequence[str] | aio.ClientInstance,
+        group: str,
+        subscriptions: Mapping[str, str | aio.Sql],
+        listener: PayloadListener[P],
+        *,
+        payload: PayloadCodec[P],
+        **options: Unpack[MemberOptions],
+    ) -> None: ...
+
+    @same_signature(aio.PushConsumer)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(aio.PushConsumer(*args, **kwargs))
 
 
-class ConsumerMessage(ReceivedMessage, frozen=True, kw_only=True):
+class ConsumerMessage(ReceivedMessage, Generic[P], frozen=True, kw_only=True):
     """A message that a `Consumer` yields. The first of `ack`, `retry` and `reject` counts, from any thread."""
 
-    _message: aio.ConsumerMessage[Any]
+    _message: aio.ConsumerMessage[P]
     _loop: BackgroundLoop
 
     @property
-    def payload(self) -> Any:
+    def payload(self) -> P:
         """The body, decoded by the consumer's codec (`payload=`); without one, the body."""
         return self._message.payload
 
@@ -222,7 +278,7 @@ class ConsumerMessage(ReceivedMessage, frozen=True, kw_only=True):
         self._loop.run(self._message.reject())
 
 
-class Consumer(SeekableMember[aio.Consumer[Any]]):
+class Consumer(SeekableMember[aio.Consumer[P]], Generic[P]):
     """A member of a consumer group whose messages are iterated over. Several threads may iterate over one consumer.
 
     Example:
@@ -231,16 +287,42 @@ class Consumer(SeekableMember[aio.Consumer[Any]]):
                 print(message.body)
     """
 
-    @same_arguments(aio.Consumer)
+    @overload
+    def __init__(
+        self: Consumer[bytes],
+        namesrv: str | Sequence[str] | aio.ClientInstance,
+        group: str,
+        subscriptions: Mapping[str, str | aio.Sql] | None = ...,
+        *,
+        ack: Literal["auto", "manual"] = ...,
+        payload: None = ...,
+        **options: Unpack[MemberOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        namesrv: str | Sequence[str] | aio.ClientInstance,
+        group: str,
+        subscriptions: Mapping[str, str | aio.Sql] | None = ...,
+        *,
+        ack: Literal["auto", "manual"] = ...,
+        payload: PayloadCodec[P],
+        **options: Unpack[MemberOptions],
+    ) -> None: ...
+
+    @same_signature(aio.Consumer)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(aio.Consumer(*args, **kwargs))
 
-    def __iter__(self) -> Iterator[ConsumerMessage]:
+    def __iter__(self) -> Iterator[ConsumerMessage[P]]:
         """Start a loop over messages. [ariane.Consumer]"""
         for batch in self._batches(1, 0):
             yield batch[0]
 
-    def batches(self, max_messages: int = BATCH, *, timeout: float | timedelta = 0) -> Iterator[list[ConsumerMessage]]:
+    def batches(
+        self, max_messages: int = BATCH, *, timeout: float | timedelta = 0
+    ) -> Iterator[list[ConsumerMessage[P]]]:
         """Start a loop over lists of messages. [ariane.Consumer.batches]"""
         return self._batches(max_messages, timeout)
 
@@ -248,10 +330,10 @@ class Consumer(SeekableMember[aio.Consumer[Any]]):
         """End all loops: each when it asks for its next message. For signal handlers and other threads."""
         self._running().call_soon(self._client.stop)
 
-    def _batches(self, max_messages: int, timeout: float | timedelta) -> Iterator[list[ConsumerMessage]]:
+    def _batches(self, max_messages: int, timeout: float | timedelta) -> Iterator[list[ConsumerMessage[P]]]:
         loop, context = self._running(), copy_context()  # one context: a span is opened and closed in the same one
         batches = loop.call(lambda: self._client.batches(max_messages, timeout=timeout))
-        end: list[aio.ConsumerMessage[Any]] = []
+        end: list[aio.ConsumerMessage[P]] = []
         while (batch := loop.run(_next(batches, end), context)) is not end:
             yield [_blocking_message(message, loop) for message in batch]
 
@@ -285,6 +367,11 @@ class PullConsumer(BlockingClient[aio.PullConsumer]):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(aio.PullConsumer(*args, **kwargs))
 
+    @property
+    def trace_counts(self) -> aio.TraceCounts:
+        """How many trace records were sent, dropped and lost; also after closing."""
+        return self._client.trace_counts
+
     queues_of = waiting(aio.PullConsumer.queues_of)
     bounds = waiting(aio.PullConsumer.bounds)
     offset_for_time = waiting(aio.PullConsumer.offset_for_time)
@@ -309,11 +396,11 @@ async def _leave(block: Any, error: BaseException | None) -> None:
 
 
 async def _next(
-    batches: AsyncIterator[list[aio.ConsumerMessage[Any]]], end: list[aio.ConsumerMessage[Any]]
-) -> list[aio.ConsumerMessage[Any]]:
+    batches: AsyncIterator[list[aio.ConsumerMessage[P]]], end: list[aio.ConsumerMessage[P]]
+) -> list[aio.ConsumerMessage[P]]:
     return await anext(batches, end)
 
 
-def _blocking_message(message: aio.ConsumerMessage[Any], loop: BackgroundLoop) -> ConsumerMessage:
+def _blocking_message(message: aio.ConsumerMessage[P], loop: BackgroundLoop) -> ConsumerMessage[P]:
     fields = {name: getattr(message, name) for name in ReceivedMessage.__struct_fields__}
     return ConsumerMessage(**fields, _message=message, _loop=loop)

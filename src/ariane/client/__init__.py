@@ -35,6 +35,7 @@ from ariane.client.send_codec import SendResult, SendStatus
 from ariane.client.settings import ClientSettings, ConsumerSettings, ProducerSettings, TraceSettings
 from ariane.client.sqlite_store import SqliteStore
 from ariane.client.subscriptions import Sql
+from ariane.client.trace_dispatcher import TraceCounts
 from ariane.client.transaction_producer import Transaction, TransactionProducer, TransactionResult
 from ariane.protocol.signing import Credentials
 
@@ -66,6 +67,7 @@ __all__ = [
     "SendStatus",
     "Sql",
     "SqliteStore",
+    "TraceCounts",
     "TraceSettings",
     "Transaction",
     "TransactionEnd",

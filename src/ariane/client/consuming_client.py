@@ -22,7 +22,7 @@ from ariane.client.hooks import ConsumeHook
 from ariane.client.offset_store import OffsetStore
 from ariane.client.settings import ClientSettings, ConsumerSettings, TraceSettings
 from ariane.client.telemetry import NO_TELEMETRY, ClientTelemetry
-from ariane.client.trace_dispatcher import TraceDispatcher, trace_settings
+from ariane.client.trace_dispatcher import TraceCounts, TraceDispatcher, trace_settings
 from ariane.errors import ClientClosed
 from ariane.model.message import MessageQueue
 
@@ -53,7 +53,7 @@ class ConsumingClient(ABC):
         self._offsets: OffsetStore | None = None  # offsets of the group; None unless the consumer is open
         self._open = AsyncExitStack()  # what `__aexit__` has to close, in reverse order
         self.trace: TraceDispatcher | None = None
-        """Trace queue with the counters `sent`, `dropped` and `failed`; None unless `trace` is set."""
+        """Trace queue; None unless `trace` is set and the client was opened. `trace_counts` is for applications."""
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as opening:
@@ -75,6 +75,11 @@ class ConsumingClient(ABC):
     ) -> None:
         self._offsets = None
         await self._open.aclose()
+
+    @property
+    def trace_counts(self) -> TraceCounts:
+        """How many trace records were sent, dropped and lost; also after closing."""
+        return TraceCounts.of(self.trace)
 
     @property
     def client_id(self) -> str:

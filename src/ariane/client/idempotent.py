@@ -34,6 +34,7 @@ from ariane.client.listener_invoker import (
     CallListener,
     Listener,
     ListenerMiddleware,
+    M,
     ReconsumeLater,
     is_coroutine_listener,
 )
@@ -47,10 +48,10 @@ log = logging.getLogger("ariane.client")
 NAME_MAX = 512  # characters of a key's name; longer ones are replaced by their digest
 TTL_MIN_S = 0.001
 
-KeyFunction = Callable[[ReceivedMessage], str | None]
+KeyFunction = Callable[[M], str | None]
 
 
-class Idempotent(ListenerMiddleware):
+class Idempotent(ListenerMiddleware[M]):
     """A listener that skips messages which were consumed before; give it to a consumer in place of `listener`.
 
     A message is recorded after the listener's success, before it is acknowledged. A copy that arrives during the call waits for
@@ -81,18 +82,18 @@ class Idempotent(ListenerMiddleware):
 
     def __init__(
         self,
-        listener: Listener,
+        listener: Callable[[list[M]], Awaitable[None] | None],
         *,
         store: ConsumedStore | None = None,
-        key: KeyFunction | None = None,
+        key: KeyFunction[M] | None = None,
         ttl: float | timedelta | None = timedelta(days=7),
         scope: str = "",
     ) -> None:
-        self.listener = validation.callback("listener", listener, "messages")
+        self.listener: Listener = validation.callback("listener", listener, "messages")
         # A coroutine function can be cancelled by the consumer's timeout, a thread cannot.
-        self._is_async = is_coroutine_listener(listener)
+        self._is_async = is_coroutine_listener(self.listener)
         self._store = MemoryStore() if store is None else _checked_store(store)
-        self._key: KeyFunction | None = None if key is None else validation.callback("key", key, "message")
+        self._key: KeyFunction[Any] | None = None if key is None else validation.callback("key", key, "message")
         self._ttl = None if ttl is None else validation.seconds("ttl", ttl, TTL_MIN_S)
         self._scope = validation.of_kind("scope", scope, str)
         self._is_open = False  # the store was opened, by the entry or by the first call
@@ -122,8 +123,8 @@ class Idempotent(ListenerMiddleware):
                 self._is_open = False
                 await self._store.close()
 
-    async def __call__(self, messages: list[ReceivedMessage]) -> None:
-        await self.invoke(messages, self._run, "")
+    async def __call__(self, messages: list[M]) -> None:
+        await self.invoke(list(messages), self._run, "")
 
     async def invoke(self, messages: list[ReceivedMessage], run: CallListener, scope: str) -> None:
         keys = self._keys_of(messages, quote(self._scope or scope, safe="@"))

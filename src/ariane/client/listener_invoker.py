@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from ariane.client.consume_events import ConsumeEvents
 from ariane.client.group_options import Assignment, GroupOptions
@@ -33,6 +33,8 @@ from ariane.model.message import MessageQueue, ReceivedMessage
 
 log = logging.getLogger("ariane.client")
 
+M = TypeVar("M", bound=ReceivedMessage)  # messages with a payload, or without
+
 Listener = Callable[[list[ReceivedMessage]], Awaitable[None] | None]
 CallListener = Callable[[Listener, list[ReceivedMessage]], Awaitable[None]]
 
@@ -43,13 +45,13 @@ def is_coroutine_listener(listener: Listener) -> bool:
     return inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(call)
 
 
-class ListenerMiddleware(ABC):
+class ListenerMiddleware(ABC, Generic[M]):
     """A listener that wraps another one and runs under the consumer's rules: its threads and its timeout."""
 
     listener: Listener
 
     @abstractmethod
-    async def __call__(self, messages: list[ReceivedMessage]) -> None:
+    async def __call__(self, messages: list[M]) -> None:
         """Process messages without a consumer."""
 
     @abstractmethod

@@ -97,8 +97,12 @@ class DropFailed:
 
     async def send_back(self, message: ReceivedMessage, delay_level: int) -> bool:
         """Log the message and return True: it is done."""
+        reason = f"; {message.body_error}" if message.body_error else ""
         log.error(
-            "Group %s drops failed message %s: a broadcasting group has no retry topic", self._group, identity(message)
+            "Group %s drops failed message %s: a broadcasting group has no retry topic%s",
+            self._group,
+            identity(message),
+            reason,
         )
         return True
 

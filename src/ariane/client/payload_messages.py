@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from ariane.client.message_texts import identity
 from ariane.model.message import ReceivedMessage
 from ariane.payloads import PayloadCodec
 from ariane.protocol.received_messages import is_unreadable
-
-log = logging.getLogger("ariane.client")
 
 REASON_MAX = 200  # characters of a codec's error: validators quote whole bodies
 
@@ -29,7 +25,8 @@ class PayloadMessage(ReceivedMessage, Generic[P], frozen=True, kw_only=True):
 def with_payload(message: ReceivedMessage, codec: PayloadCodec[Any] | None) -> ReceivedMessage:
     """Return the message with its payload decoded; without a codec, the message.
 
-    If the body cannot be decoded, the message is returned with `body_error`, which makes it a dead letter.
+    If the body cannot be decoded, the message is returned with `body_error`, which makes it a dead letter
+    and is logged with it.
     """
     if codec is None or is_unreadable(message):
         return message
@@ -37,10 +34,5 @@ def with_payload(message: ReceivedMessage, codec: PayloadCodec[Any] | None) -> R
         payload = codec.decode(message.body)
     except Exception as error:  # noqa: BLE001 - a codec of the application may raise anything
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:REASON_MAX]}"
-        log.error(
-            "Cannot decode the payload of message %s: %s",
-            identity(message),
-            reason,
-        )
         return msgspec.structs.replace(message, body_error=f"the payload cannot be decoded: {reason}")
     return PayloadMessage(**msgspec.structs.asdict(message), payload=payload)

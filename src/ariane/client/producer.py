@@ -25,7 +25,7 @@ from ariane.client.send_codec import SendResult
 from ariane.client.sender import MessageSender
 from ariane.client.settings import ClientSettings, ProducerSettings, TraceSettings
 from ariane.client.telemetry import NO_TELEMETRY, ClientTelemetry
-from ariane.client.trace_dispatcher import TraceDispatcher, trace_settings
+from ariane.client.trace_dispatcher import TraceCounts, TraceDispatcher, trace_settings
 from ariane.errors import ArianeError, ClientClosed, MessageRefused, RequestTimeout, RouteNotFound
 from ariane.model.message import Message, MessageQueue, ReceivedMessage
 from ariane.protocol.codes import RequestCode
@@ -82,7 +82,12 @@ class Producer:
         self._sender: MessageSender | None = None  # None unless the producer is open
         self._open = AsyncExitStack()  # what `__aexit__` has to close, in reverse order
         self.trace: TraceDispatcher | None = None
-        """Trace queue with the counters `sent`, `dropped` and `failed`; None unless `trace` is set."""
+        """Trace queue; None unless `trace` is set and the client was opened. `trace_counts` is for applications."""
+
+    @property
+    def trace_counts(self) -> TraceCounts:
+        """How many trace records were sent, dropped and lost; also after closing."""
+        return TraceCounts.of(self.trace)
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as opening:

@@ -23,7 +23,7 @@ from ariane.client.process_queue import ProcessQueue
 from ariane.client.queue_locks import LOCK_RENEWAL_S, QueueLockClient
 from ariane.errors import ArianeError, RouteNotFound
 from ariane.model.message import MessageQueue
-from ariane.model.topic import RETRY_PREFIX
+from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX
 from ariane.net.tasks import BackgroundTasks
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
@@ -33,6 +33,7 @@ from ariane.protocol.transient import RETRY_BACKOFF
 log = logging.getLogger("ariane.client")
 
 LEAVE_WAIT_S = 5.0  # for queues still being revoked when the consumer closes; each needs one or two requests
+RETRY_TOPIC_LOOKUPS = 10  # before a missing retry topic is looked up at the usual interval
 MISSING_S = (
     1.0  # until the next attempt if a topic's route, or a lock that its former owner is about to release, is missing
 )
@@ -66,6 +67,8 @@ class Rebalancer:
         self._revocations: set[asyncio.Task[None]] = set()  # those in progress: leaving the group waits for them
         # Topics for which a missing route was logged already.
         self._warned_topics: set[str] = set()
+        # How often a look-up that found everything else was repeated for the group's retry topic.
+        self._retry_topic_lookups = 0
 
     @property
     def queues(self) -> list[MessageQueue]:
@@ -159,17 +162,24 @@ class Rebalancer:
         period_s = self._context.options.settings.rebalance_interval
         while True:
             self._woken.clear()
-            is_complete = True
+            is_complete, is_retry_topic_missing = True, False
             for topic in list(self._context.subscriptions):
                 try:
                     is_complete &= await self._rebalance(topic)
                 except ArianeError as error:
                     self._warn_once(topic, error)
-                    # The retry topic is created with the first failed message; until then its absence needs no fast retry.
-                    is_complete &= topic.startswith(RETRY_PREFIX) and isinstance(error, RouteNotFound)
+                    if topic.startswith(RETRY_PREFIX) and isinstance(error, RouteNotFound):
+                        is_retry_topic_missing = True
+                    else:
+                        is_complete = False
                 except Exception:
                     log.exception("Rebalancing topic %s failed for group %s", topic, self._context.options.group)
             self._revoke_unsubscribed()
+            # Brokers create the retry topic with a heartbeat, which the first look-up may precede; some only with the first
+            # failed message.
+            if is_retry_topic_missing and is_complete and self._retry_topic_lookups < RETRY_TOPIC_LOOKUPS:
+                self._retry_topic_lookups += 1
+                is_complete = False
             try:
                 async with asyncio.timeout(period_s if is_complete else MISSING_S):
                     await self._woken.wait()
@@ -351,7 +361,9 @@ class Rebalancer:
         """Log an unreadable topic once; the look-up is repeated every second until it succeeds."""
         if topic not in self._warned_topics:
             self._warned_topics.add(topic)
-            # The first heartbeat of a new group creates its retry topic, so a missing route is expected for a moment.
-            is_expected = topic.startswith(RETRY_PREFIX) and isinstance(error, RouteNotFound)
-            level = logging.INFO if is_expected else logging.WARNING
-            log.log(level, "Group %s cannot read topic %s yet: %s", self._context.options.group, topic, error)
+            reason = error.reason if isinstance(error, RouteNotFound) else error
+            # Topics that brokers create: with the first heartbeat of a group, and with its first dead letter.
+            level = logging.WARNING
+            if isinstance(error, RouteNotFound) and topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+                level = logging.DEBUG if topic.startswith(RETRY_PREFIX) else logging.INFO
+            log.log(level, "Group %s cannot read topic %s yet: %s", self._context.options.group, topic, reason)

@@ -70,6 +70,7 @@ class SendBack:
                 self._group,
                 message.body_error,
             )
+        self._log_last_attempt(message)
         request = ConsumerSendMsgBack(
             offset=message.commit_log_offset,
             group=self._group,
@@ -89,11 +90,24 @@ class SendBack:
             # A broker without retries has no retry topic either.
             if isinstance(error, ReplyError) and error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 return False
-            return await self.send_copy(message)
+            return await self._send_copy(message)
         return True
 
     async def send_copy(self, message: ReceivedMessage) -> bool:
         """Send a copy to the group's retry topic. After the last attempt the broker turns it into a dead letter."""
+        self._log_last_attempt(message)
+        return await self._send_copy(message)
+
+    def _log_last_attempt(self, message: ReceivedMessage) -> None:
+        if message.reconsume_times >= self._max and not is_unreadable(message):
+            log.error(
+                "Message %s becomes a dead letter of group %s: it failed %d times",
+                identity(message),
+                self._group,
+                message.reconsume_times + 1,
+            )
+
+    async def _send_copy(self, message: ReceivedMessage) -> bool:
         try:
             copy = copy_to_retry(message, self._group, self._max, self._sender.settings, self._namespace)
             await self._sender.send(copy)

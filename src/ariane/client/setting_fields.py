@@ -3,16 +3,19 @@
     class ProducerSettings:
         send_timeout: Seconds = Seconds(3.0, 0.001, 3_600)      # set to a float or a timedelta, read as a float of seconds
         retries: Whole = Whole(2, 0, 100)
+        tls_ca_file: FilePath = FilePath()                      # set to a str or a Path, read as a str; "": none
 
 They are descriptors of a dataclass, which type checkers know: a constructor accepts what `__set__` accepts.
 """
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from typing import Generic, TypeVar
 
 from ariane.client import validation
+from ariane.errors import ConfigError
 
 Stored = TypeVar("Stored", float, int)
 
@@ -48,3 +51,25 @@ class Whole(_Ranged[int]):
 
     def __set__(self, settings: object, value: int) -> None:
         settings.__dict__[self.name] = validation.whole(self.name, value, self.low, self.high)
+
+
+class FilePath:
+    """A path: a text or a `Path`, read as a text; empty: no path."""
+
+    def __init__(self) -> None:
+        self.name = ""  # of the field
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, settings: object | None, owner: type) -> str:
+        return "" if settings is None else settings.__dict__[self.name]
+
+    def __set__(self, settings: object, value: str | os.PathLike[str]) -> None:
+        try:
+            path = os.fspath(value)
+        except TypeError:
+            path = None
+        if not isinstance(path, str):
+            raise ConfigError(self.name, value, "expected a path: str or pathlib.Path")
+        settings.__dict__[self.name] = path

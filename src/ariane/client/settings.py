@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ariane.client.namespace import namespace_fault
-from ariane.client.setting_fields import Seconds, Whole
+from ariane.client.setting_fields import FilePath, Seconds, Whole
 from ariane.client.validation import of_kind
 from ariane.errors import ConfigError
 from ariane.model.topic import AUTO_CREATE_TOPIC, TRACE_TOPIC, topic_name_fault
@@ -54,11 +54,11 @@ class ClientSettings:
     tls_verify: Verify = "true"
     """`true`: check the server's certificate and host name; `ca`: check the certificate only, because brokers register by address;
     `false`: check neither, which a Java server with its built-in test certificate needs."""
-    tls_ca_file: str = ""
+    tls_ca_file: FilePath = FilePath()
     """PEM file of trusted authorities; empty: the machine's."""
-    tls_cert_file: str = ""
+    tls_cert_file: FilePath = FilePath()
     """PEM file of the client certificate; may contain its key, too."""
-    tls_key_file: str = ""
+    tls_key_file: FilePath = FilePath()
     """PEM file of the client certificate's key, not encrypted."""
 
     def __post_init__(self) -> None:
@@ -75,8 +75,6 @@ class ClientSettings:
                 "credentials", self.credentials, "expected an access key and a secret key, both not empty"
             )
         of_kind("use_tls", self.use_tls, bool)
-        for name in ("tls_ca_file", "tls_cert_file", "tls_key_file"):
-            of_kind(name, getattr(self, name), str)
         if self.tls_verify not in ("true", "ca", "false"):
             raise ConfigError("tls_verify", self.tls_verify, "expected 'true', 'ca' or 'false'")
         check_tls(self)
@@ -153,7 +151,7 @@ class ConsumerSettings:
     message_model: Literal["clustering", "broadcasting"] = "clustering"
     """clustering: the members of the group share the queues, so each message reaches one of them. broadcasting: each member
     receives every message, stores its offsets in its own file (`offsets_dir`), and failed messages are dropped."""
-    offsets_dir: str = ""
+    offsets_dir: FilePath = FilePath()
     """Directory for the offsets of broadcasting consumers; empty: ~/.rocketmq_offsets, as in Java. The file is found by
     `ClientSettings.instance_name`, which broadcasting requires."""
     consume_batch_max: Whole = Whole(1, 1, 1_024)
@@ -199,7 +197,6 @@ class ConsumerSettings:
     def __post_init__(self) -> None:
         if self.message_model not in ("clustering", "broadcasting"):
             raise ConfigError("message_model", self.message_model, "expected 'clustering' or 'broadcasting'")
-        of_kind("offsets_dir", self.offsets_dir, str)
         if self.pull_timeout < self.suspend_time + RESPONSE_DELAY_S:
             fix = f"choose at least suspend_time + {RESPONSE_DELAY_S:g} = {self.suspend_time + RESPONSE_DELAY_S:g} s"
             raise ConfigError("pull_timeout", self.pull_timeout, fix)
@@ -224,7 +221,7 @@ class TraceSettings:
     """What happens when the queue is full. drop: the record is dropped and counted; block: the send or the listener's call
     waits; spill: the record waits in a file of `spill_dir` and is sent later, after a crash by the next process. With spill,
     records that no broker accepted and those that closing has no time for wait in the file, too."""
-    spill_dir: str = ""
+    spill_dir: FilePath = FilePath()
     """Directory of these files, which processes of this machine may share."""
     spill_bytes_max: Whole = Whole(256 * MIB, MIB, 1_024 * 1_024 * MIB)
     """Maximum bytes of these files per client; beyond, records are dropped and counted."""
@@ -246,7 +243,7 @@ class TraceSettings:
     def __post_init__(self) -> None:
         if self.when_full not in ("drop", "block", "spill"):
             raise ConfigError("when_full", self.when_full, "expected 'drop', 'block' or 'spill'")
-        if (self.when_full == "spill") != bool(of_kind("spill_dir", self.spill_dir, str)):
+        if (self.when_full == "spill") != bool(self.spill_dir):
             fix = "when_full='spill' needs a directory for its files, and nothing else uses one"
             raise ConfigError("spill_dir", self.spill_dir, fix)
         fault = topic_name_fault(of_kind("topic", self.topic, str))

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from ariane.client import send_codec
 from ariane.client.broker_clocks import BrokerClocks
@@ -65,6 +65,26 @@ class Outcome(Enum):
     SENT = "sent"
     FAILED = "failed"  # no broker accepted it: it may be sent later
     REFUSED = "refused"  # it cannot be sent as it is
+
+
+class TraceCounts(NamedTuple):
+    """What became of the trace records of a client; all 0 without `trace`."""
+
+    sent: int = 0
+    """Number of records that a broker has stored."""
+    dropped: int = 0
+    """Number of records for which the queue, or the spill file, had no room."""
+    failed: int = 0
+    """Number of records that could not be sent, after all retries or when the client closed."""
+    spilled: int = 0
+    """Number of records that wait in the spill file."""
+
+    @classmethod
+    def of(cls, dispatcher: TraceDispatcher | None) -> Self:
+        """Return the counts of a client's trace queue; None: the client is not traced."""
+        if dispatcher is None:
+            return cls()
+        return cls(dispatcher.sent, dispatcher.dropped, dispatcher.failed, dispatcher.spilled)
 
 
 class TraceDispatcher:

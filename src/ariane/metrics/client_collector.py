@@ -28,7 +28,7 @@ from ariane.protocol.requests.callbacks import ConsumeStatus
 CLIENT_PREFIX = "rocketmq_client_"
 
 
-class TraceCounts(Protocol):
+class TraceCounters(Protocol):
     """Counters and clock offsets of a `TraceDispatcher`."""
 
     sent: int
@@ -49,7 +49,7 @@ class TracedClient(Protocol):
     def group(self) -> str: ...
 
     @property
-    def trace(self) -> TraceCounts | None: ...
+    def trace(self) -> TraceCounters | None: ...
 
 
 @runtime_checkable
