@@ -108,7 +108,7 @@ def entries(count: int, *, text: int = 10, key: str = "k{}") -> list[TraceEntry]
     results = []
     for number in range(count):
         name = key.format(number)
-        results.append(TraceEntry(b"t" * text, (name,), len(name) + 1, 0.0))
+        results.append(TraceEntry(b"t" * text, name, 1))
     return results
 
 
@@ -124,7 +124,7 @@ def test_a_batch_is_bounded_by_its_distinct_keys():
 
 
 def test_keys_that_do_not_fit_are_dropped_and_counted():
-    entry = TraceEntry(b"t", ("id", "key-1", "key-2"), 20, 0.0)
+    entry = TraceEntry(b"t", "id key-1 key-2", 1)
     batch = next_batch([entry], 1000, 9)
     assert (batch.records, batch.keys, batch.dropped_keys) == (1, ("id", "key-1"), 1)
 

@@ -40,7 +40,10 @@ class Instant(NamedTuple):
         The result is the difference of the wall clock's readings, as in Java clients. If the monotonic clock contradicts it (a
         pause between two readings, an adjusted wall clock), the monotonic difference counts, rounded up.
         """
-        elapsed_ms = (self.monotonic_s - start.monotonic_s) * 1000
-        wall_ms = self.wall_ms - start.wall_ms
-        low, high = math.floor(elapsed_ms), math.ceil(elapsed_ms)
-        return wall_ms if low <= wall_ms <= high else high
+        return duration_ms(self.wall_ms - start.wall_ms, self.monotonic_s - start.monotonic_s)
+
+
+def duration_ms(wall_ms: int, elapsed_s: float) -> int:
+    """Return `wall_ms` unless it contradicts `elapsed_s`, otherwise that, rounded up to ms."""
+    elapsed_ms = elapsed_s * 1000
+    return wall_ms if -1 < elapsed_ms - wall_ms < 1 else math.ceil(elapsed_ms)

@@ -95,12 +95,10 @@ class Producer:
                 await opening.enter_async_context(self._instance)
             self._instance.register_producer(self.group)
             opening.push_async_callback(self._instance.unregister, producer_group=self.group)
-            hooks = self._hooks
             if self._trace_settings is not None:
                 tracer = TraceDispatcher.of_client(self._instance, self.group, "PRODUCE", self._trace_settings)
                 self.trace = await opening.enter_async_context(tracer)
-                hooks = (*hooks, self.trace.on_send)
-            self._sender = MessageSender(self._instance, self.group, self._settings, hooks)
+            self._sender = MessageSender(self._instance, self.group, self._settings, self._hooks, self.trace)
             opening.callback(self._forget_sender)
             await self._discover_brokers()
             self._open = opening.pop_all()

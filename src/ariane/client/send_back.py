@@ -152,7 +152,7 @@ def copy_to_retry(
     if is_unreadable(message):
         sys_flag = message.sys_flag & (names.COMPRESSED | names.COMPRESSION_MASK)
     elif len(body) >= settings.compress_from:
-        body, sys_flag = compression.compress(body, settings.compression)
+        body, sys_flag = compression.compress(body, settings.compression, settings.compress_level)
     return PreparedMessage(
         topic=retry_topic(group),
         body=body,

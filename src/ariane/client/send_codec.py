@@ -92,6 +92,8 @@ class PreparedMessage(msgspec.Struct, frozen=True, kw_only=True):
     """Bits for compression and transactions."""
     flag: int = 0
     """The application's flag."""
+    is_delayed: bool = False
+    """Whether it asks for a later delivery."""
     redelivery: Redelivery | None = None
     """Set for a copy in a retry topic."""
     messages: Sequence[Message] = ()
@@ -116,7 +118,7 @@ def prepare(message: Message, message_id: str, settings: ProducerSettings) -> Pr
     _check_topic(message.topic)
     sys_flag = 0
     if len(body) >= settings.compress_from:
-        body, sys_flag = compression.compress(body, settings.compression)
+        body, sys_flag = compression.compress(body, settings.compression, settings.compress_level)
     text = _property_text(message, message_id)
     return PreparedMessage(
         topic=message.topic,
@@ -124,6 +126,7 @@ def prepare(message: Message, message_id: str, settings: ProducerSettings) -> Pr
         properties=text,
         sys_flag=sys_flag,
         flag=message.flag,
+        is_delayed=message.is_delayed,
         messages=(message,),
         ids=(message_id,),
     )

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -23,9 +24,10 @@ from ariane.client.broker_latencies import BrokerLatencies
 from ariane.client.client_instance import ClientInstance
 from ariane.client.hooks import SendEvent, SendHook
 from ariane.client.in_flight import InFlightBound
-from ariane.client.instants import Instant
+from ariane.client.instants import TOLERANCE_S, Instant, duration_ms
 from ariane.client.send_codec import PreparedMessage, SendResult, SendStatus
 from ariane.client.settings import ProducerSettings
+from ariane.client.trace_records import StoredSend
 from ariane.errors import ConnectionLost, ReplyError, RequestTimeout
 from ariane.model.message import MessageQueue
 from ariane.net.connection import Connection
@@ -33,19 +35,47 @@ from ariane.protocol.transient import RETRY_ELSEWHERE_CODES, is_transient
 
 log = logging.getLogger("ariane.client")
 
+HELD_MAX = 16 * 1024  # bytes of a body that may wait with its send until its record is encoded
+
+
+class SendTrace(Protocol):
+    """What records the sends of a producer: its trace dispatcher."""
+
+    sends: list[StoredSend]
+    """Sends that a broker stored: the sender appends to it."""
+    sends_max: int
+    """Length of `sends` at which the sender calls `take_sends`."""
+
+    def take_sends(self) -> Awaitable[None] | None:
+        """Record `sends`; as a hook, this may make the client wait."""
+        ...
+
+    def on_send(self, event: SendEvent) -> Awaitable[None] | None:
+        """Record any attempt that got a response."""
+        ...
+
 
 class MessageSender:
     """Sends prepared messages for one producer group."""
 
     def __init__(
-        self, instance: ClientInstance, group: str, settings: ProducerSettings, hooks: Sequence[SendHook] = ()
+        self,
+        instance: ClientInstance,
+        group: str,
+        settings: ProducerSettings,
+        hooks: Sequence[SendHook] = (),
+        trace: SendTrace | None = None,
     ) -> None:
-        self._instance = instance  # routes, connections, clock
+        self._instance = instance  # routes, connections
+        self._clock = instance.clock  # an attribute less to look up for each of its readings
         self._group = group  # producer group in the requests
         self.settings = settings  # time limit, retries, template of new topics
         # A setting is a descriptor, which takes longer to read.
         self._timeout_s, self._attempts_max = settings.send_timeout, 1 + settings.retries
-        self._hooks = hooks  # called after each attempt that got a response
+        # Called after each attempt that got a response.
+        self._hooks = hooks if trace is None else (*hooks, trace.on_send)
+        # Records attempts if the application has no hooks: without an event, which takes longer to make than a record.
+        self._trace = trace if not hooks else None
         # Back-pressure: further sends wait.
         self._in_flight = InFlightBound(settings.in_flight_max, settings.in_flight_bytes_max)
         self._namespace = instance.namespace  # of the names in requests
@@ -88,8 +118,8 @@ class MessageSender:
             await self._in_flight.take(size)
         try:
             if queue is not None:
-                return await self._attempt(message, queue, self._timeout_s * 1000)
-            return await self._attempts(message, self._instance.clock.monotonic() + self._timeout_s)
+                return await self._attempt(message, queue, self._clock.monotonic(), self._timeout_s)
+            return await self._attempts(message)
         finally:
             self._in_flight.release(size)
 
@@ -104,9 +134,7 @@ class MessageSender:
             message = self._named(message)
         if queue is None:
             queue = send_codec.select_queue(await self.publish_queues(message.topic), self._advance_index(), None)
-        header = send_codec.request_fields(
-            message, self._group, queue.queue_id, self._instance.clock.now_ms(), self.settings
-        )
+        header = send_codec.request_fields(message, self._group, queue.queue_id, self._clock.now_ms(), self.settings)
         if self._namespace:
             self._namespace.wrap_send(header)
         connection = await self._instance.peers.connect(self._address(queue))
@@ -115,31 +143,35 @@ class MessageSender:
             await connection.wait_writable(self.settings.send_timeout * 1000)
         connection.one_way(message.code, header, message.body)
 
-    async def _attempts(self, message: PreparedMessage, deadline: float) -> SendResult:
-        queues = self._instance.routes.cached_publish_queues(message.topic) or await self.publish_queues(message.topic)
+    async def _attempts(self, message: PreparedMessage) -> SendResult:
+        now_s = self._clock.monotonic()
+        deadline = now_s + self._timeout_s
+        queues = self._instance.routes.cached_publish_queues(message.topic)
+        if queues is None:
+            queues = await self.publish_queues(message.topic)
+            now_s = self._clock.monotonic()
         avoid: str | None = None
         last_error: Exception | None = None
         # A result whose flush or replication was late (retry_not_stored): returned unless a further attempt does better.
         late_result: SendResult | None = None
         attempt = self._attempt if self._latencies is None else self._timed_attempt
         for _ in range(self._attempts_max):
-            remaining_ms = (deadline - self._instance.clock.monotonic()) * 1000
-            if remaining_ms <= 0:
+            if now_s >= deadline:
                 break
             queue = self._select_queue(queues, avoid)
             avoid = queue.broker
             try:
-                stored = await attempt(message, queue, remaining_ms)
+                stored = await attempt(message, queue, now_s, deadline - now_s)
             except (ConnectionLost, RequestTimeout, ReplyError) as error:
                 if not is_transient(error, RETRY_ELSEWHERE_CODES):
                     if late_result is not None:
                         return late_result
                     raise
-                last_error = error
+                last_error, now_s = error, self._clock.monotonic()
                 continue
             if stored.status is SendStatus.SEND_OK or not self.settings.retry_not_stored:
                 return stored
-            late_result = stored
+            late_result, now_s = stored, self._clock.monotonic()
         if late_result is not None:
             return late_result
         raise last_error or RequestTimeout(f"a broker of {message.topic}", self.settings.send_timeout * 1000)
@@ -150,12 +182,13 @@ class MessageSender:
             return send_codec.select_queue(queues, turn, avoid)
         return self._latencies.select(queues, turn)
 
-    async def _timed_attempt(self, message: PreparedMessage, queue: MessageQueue, timeout_ms: float) -> SendResult:
+    async def _timed_attempt(
+        self, message: PreparedMessage, queue: MessageQueue, now_s: float, timeout_s: float
+    ) -> SendResult:
         assert self._latencies is not None
-        started = self._instance.clock.monotonic()
         has_failed = True
         try:
-            stored = await self._attempt(message, queue, timeout_ms)
+            stored = await self._attempt(message, queue, now_s, timeout_s)
             has_failed = False
             return stored
         except ReplyError as error:
@@ -163,48 +196,66 @@ class MessageSender:
             has_failed = is_transient(error, RETRY_ELSEWHERE_CODES)
             raise
         finally:
-            self._latencies.record(queue.broker, self._instance.clock.monotonic() - started, has_failed=has_failed)
+            self._latencies.record(queue.broker, self._clock.monotonic() - now_s, has_failed=has_failed)
 
-    async def _attempt(self, message: PreparedMessage, queue: MessageQueue, timeout_ms: float) -> SendResult:
-        addr = self._address(queue)
-        clock = self._instance.clock
+    async def _attempt(
+        self, message: PreparedMessage, queue: MessageQueue, now_s: float, timeout_s: float
+    ) -> SendResult:
+        """Send to `queue` within `timeout_s`; `now_s` is the monotonic time."""
+        addr, timeout_ms = self._address(queue), timeout_s * 1000
         connection = self._connections.get(addr)
         if connection is None or not connection.is_open:
             connection = await self._connect(addr, timeout_ms)
-        header = send_codec.request_fields(message, self._group, queue.queue_id, clock.now_ms(), self.settings)
+            now_s = self._clock.monotonic()
+        started_ms = self._clock.now_ms()
+        if self._hooks and self._clock.monotonic() - now_s > TOLERANCE_S:  # a pause between the two readings
+            started_ms, now_s = Instant.read(self._clock)
+        header = send_codec.request_fields(message, self._group, queue.queue_id, started_ms, self.settings)
         if self._namespace:
             self._namespace.wrap_send(header)
-        if not self._hooks:
-            return send_codec.parse_result(
-                message,
-                await connection.request_nowait(message.code, header, message.body, timeout_ms=timeout_ms),
-                queue,
-                addr,
-            )
-        refusal = stored = None
-        # Only the request is between the two readings, so the broker's store time is between them, too.
-        started = Instant.read(clock)
         response = await connection.request_nowait(message.code, header, message.body, timeout_ms=timeout_ms)
-        answered = Instant.read(clock)
+        if not self._hooks:
+            return send_codec.parse_result(message, response, queue, addr)
+        # Only the request is between the readings, so the broker's store time is between them, too.
+        ended_s, ended_ms = self._clock.monotonic(), self._clock.now_ms()
         try:
             stored = send_codec.parse_result(message, response, queue, addr)
         except ReplyError as error:
-            refusal = error
-        event = SendEvent(
+            cost_ms = duration_ms(ended_ms - started_ms, ended_s - now_s)
+            event = self._event(message, queue, addr, (started_ms, cost_ms), error)
+            await hook_events.notify(self._hooks, event)
+            raise
+        trace = self._trace
+        if trace is None:
+            cost_ms = duration_ms(ended_ms - started_ms, ended_s - now_s)
+            event = self._event(message, queue, addr, (started_ms, cost_ms), stored)
+            await hook_events.notify(self._hooks, event)
+            return stored
+        trace.sends.append((message, addr, started_ms, now_s, ended_ms, ended_s, stored))
+        is_group = len(trace.sends) >= trace.sends_max or len(message.body) > HELD_MAX
+        if is_group and (waiting := trace.take_sends()) is not None:
+            await waiting
+        return stored
+
+    def _event(
+        self,
+        message: PreparedMessage,
+        queue: MessageQueue,
+        addr: str,
+        times_ms: tuple[int, int],
+        outcome: SendResult | ReplyError,
+    ) -> SendEvent:
+        """Return the event of an attempt with its start and cost."""
+        return SendEvent(
             group=self._group,
             prepared=message,
             queue=queue,
             broker_addr=addr,
-            started_ms=started.wall_ms,
-            cost_ms=answered.ms_since(started),
-            result=stored,
-            refusal=refusal,
+            started_ms=times_ms[0],
+            cost_ms=times_ms[1],
+            result=outcome if isinstance(outcome, SendResult) else None,
+            refusal=outcome if isinstance(outcome, ReplyError) else None,
         )
-        await hook_events.notify(self._hooks, event)
-        if stored is None:
-            assert refusal is not None
-            raise refusal
-        return stored
 
     async def _connect(self, addr: str, timeout_ms: float) -> Connection:
         """Open the connection to `addr` within `timeout_ms`.

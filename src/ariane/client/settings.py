@@ -15,7 +15,7 @@ from ariane.client.validation import of_kind
 from ariane.errors import ConfigError
 from ariane.model.topic import AUTO_CREATE_TOPIC, TRACE_TOPIC, topic_name_fault
 from ariane.net.tls import TlsOptions, Verify, check_tls
-from ariane.protocol.compression import COMPRESS_MIN_BYTES
+from ariane.protocol.compression import COMPRESS_LEVEL, COMPRESS_MIN_BYTES
 from ariane.protocol.signing import Credentials
 
 MIB = 1024 * 1024
@@ -113,6 +113,8 @@ class ProducerSettings:
     """Bodies of at least this many bytes are compressed; batches are not."""
     compression: Literal["zlib", "lz4", "zstd"] = "zlib"
     """Algorithm; every client can read zlib, those of 4.9.4 and 5.x also the others."""
+    compress_level: Whole = Whole(COMPRESS_LEVEL, 1, 9)
+    """Level of zlib: 1 costs the least CPU time, 9 makes the smallest bodies."""
     retries: Whole = Whole(2, 0, 100)
     """Number of further attempts after a failed send, at another broker if possible."""
     retry_not_stored: bool = False

@@ -1,8 +1,8 @@
 """Message traces: what a client did with each message, as records in a trace topic. [AsyncTraceDispatcher, *TraceHookImpl]
 
-    hook events ─→ records ─→ text and keys ─→ queue (`queue_max`) ─→ batch ─→ one message to the trace topic
-                                      full: drop and count, wait,       bounded by body bytes, by key bytes,
-                                      or spill to a file                and by the age of its oldest record
+    sends, hook events ─→ text and keys ─→ queue (`queue_max`) ─→ batch ─→ one message to the trace topic
+                                 full: drop and count, wait,        bounded by body bytes, by key bytes,
+                                 or spill to a file                 and by the age of its oldest record
 
 No record is lost silently: `sent`, `dropped` (queue full) and `failed` (could not be sent) count all of them, and a warning is
 logged at most once a minute. `trace_records` says which records a client writes, `trace_spill` where spilled ones wait.
@@ -27,13 +27,17 @@ from ariane.client.hooks import ConsumeFinished, ConsumeStarted, SendEvent, Tran
 from ariane.client.sender import MessageSender
 from ariane.client.settings import ProducerSettings, TraceSettings
 from ariane.client.trace_records import (
+    StoredSend,
     TraceBatch,
     TraceEntry,
     events_of_consume,
     events_of_send,
+    events_of_stored,
     events_of_transaction_end,
+    keys_text,
     next_batch,
-    to_entry,
+    texts_of_stored,
+    to_entries,
 )
 from ariane.client.trace_spill import TraceSpill
 from ariane.clock import Clock
@@ -43,10 +47,13 @@ from ariane.model.clock_offset import ClockOffset
 from ariane.model.message import Message
 from ariane.model.trace_event import PublishEvent, TraceEvent
 from ariane.net.tasks import BackgroundTasks
+from ariane.protocol import trace_codec
 
 log = logging.getLogger("ariane.client.trace_dispatcher")
 
 WARNING_INTERVAL_S = 60.0
+COMPRESS_LEVEL = 1  # records resemble each other: a higher level takes twice the time for hardly smaller bodies
+SENDS_MAX = 64  # sends whose records are encoded together: one after another, each would take twice as long
 _counter = itertools.count()
 
 
@@ -96,6 +103,7 @@ class TraceDispatcher:
         settings: TraceSettings,
         clock: Clock,
         broker_clocks: BrokerClocks | None = None,
+        group: str = "",
     ) -> None:
         self.sent = 0
         """Number of records that a broker has stored."""
@@ -106,6 +114,7 @@ class TraceDispatcher:
         self.dropped_keys = 0
         """Number of keys dropped because one trace message had too many; records cannot be found by them."""
         self._send = send  # the producer's send: traces use its connections and routes
+        self._group = group  # whose messages are traced
         self._settings = settings  # topic, limits, and what to do when the queue is full
         # Limits that every record is compared with; a setting is a descriptor, which takes longer to read.
         self._queue_max, self._body_max, self._keys_max = settings.queue_max, settings.body_max, settings.keys_max
@@ -116,10 +125,18 @@ class TraceDispatcher:
         self._overflow: TraceSpill | None = None
         if settings.when_full == "spill":
             self._overflow = TraceSpill(Path(settings.spill_dir), settings.spill_bytes_max)
-        # Pending records, with the bytes of their texts and of their keys.
-        self._entries: deque[TraceEntry] = deque()
-        self._bytes = 0  # texts of pending records
-        self._key_bytes = 0  # keys of pending records: a broker bounds the keys of one message
+        self.sends: list[StoredSend] = []
+        """Sends whose records are not encoded yet: a sender appends to it."""
+        self.sends_max = 1
+        """Length of `sends` at which the sender calls `take_sends`."""
+        self._entries: deque[TraceEntry] = (
+            deque()
+        )  # records that are encoded, those of the batch that is being sent included
+        self._pending = 0  # number of these records
+        self._oldest_s = 0.0  # no pending record was queued before this monotonic time
+        self._bytes = 0  # of their texts
+        # Characters of their keys, which are bytes for almost all: a broker bounds the keys of one message.
+        self._key_size = 0
         # Set ….
         self._arrived = asyncio.Event()  # … while records are pending
         self._due = asyncio.Event()  # … when a batch must be sent immediately
@@ -135,7 +152,7 @@ class TraceDispatcher:
     def of_client(cls, instance: ClientInstance, group: str, kind: str, settings: TraceSettings) -> Self:
         """Return a dispatcher that sends through `instance`, as a producer group of its own without traces."""
         instance.namespace.exclude(settings.topic)  # as in Java: one trace topic serves all namespaces
-        producer_settings = ProducerSettings(send_timeout=settings.send_timeout)
+        producer_settings = ProducerSettings(send_timeout=settings.send_timeout, compress_level=COMPRESS_LEVEL)
         clocks = BrokerClocks.of_client(instance)
         inner_group = f"_INNER_TRACE_PRODUCER-{group}-{kind}-{next(_counter)}"
         sender = MessageSender(instance, inner_group, producer_settings, (clocks.on_send,))
@@ -143,7 +160,7 @@ class TraceDispatcher:
         async def send(message: Message) -> object:
             return await sender.send(send_codec.prepare(message, instance.new_message_id(), producer_settings))
 
-        return cls(send, settings, instance.clock, clocks)
+        return cls(send, settings, instance.clock, clocks, group)
 
     @property
     def spilled(self) -> int:
@@ -181,10 +198,12 @@ class TraceDispatcher:
             self._overflow.close()
 
     def _on_late_close(self) -> None:
-        unsent, late_s = len(self._entries), self._settings.close_timeout
+        self._put_all(*self._encode_sends())
+        unsent, late_s = self._pending, self._settings.close_timeout
         kept = self._append_to_file(tuple(self._entries))
         self.failed += unsent - kept
         self._entries.clear()
+        self._pending = 0
         if unsent > kept:
             log.warning("%d trace records are lost: not sent within %g s of closing", unsent - kept, late_s)
         if self.spilled:
@@ -196,6 +215,15 @@ class TraceDispatcher:
             )
 
     # --- hooks ---
+
+    def take_sends(self) -> Awaitable[None] | None:
+        """Queue the records of `sends`. Return as `record` does."""
+        self._note_publish(
+            events_of_stored(self.sends[0], self._group, self._settings.topic) if not self._entries else ()
+        )
+        waiting = self._add(*self._encode_sends())
+        self._update_sends_max()
+        return waiting
 
     def on_send(self, event: SendEvent) -> Awaitable[None] | None:
         """Queue the records of a send."""
@@ -215,19 +243,55 @@ class TraceDispatcher:
         Returns:
             None, or an awaitable that waits for room if the queue is full and `when_full` is "block".
         """
-        room = self._queue_max - len(self._entries)
-        for event in events[:room]:
-            self._put(event)
-        if len(events) <= room:
+        self._note_publish(events)
+        return self._add(list(map(trace_codec.encode, events)), list(map(keys_text, events)))
+
+    def _note_publish(self, events: Sequence[TraceEvent]) -> None:
+        """Let the first of several sends be a sample of its broker's clock."""
+        if self._broker_clocks is not None and not self._entries and events and isinstance(events[0], PublishEvent):
+            self._broker_clocks.on_publish(events[0])
+
+    def _encode_sends(self) -> tuple[list[str], list[str]]:
+        sends, self.sends = self.sends, []
+        return texts_of_stored(sends, self._group, self._settings.topic)
+
+    def _add(self, texts: Sequence[str], keys: Sequence[str]) -> Awaitable[None] | None:
+        """Queue records with the keys of each, as far as there is room."""
+        room = max(self._queue_max - self._pending - len(self.sends), 0)
+        if len(texts) <= room:
+            self._put_all(texts, keys)
             return None
-        rest = events[max(room, 0) :]
+        self._put_all(texts[:room], keys[:room])
+        rest = to_entries(texts[room:], keys[room:])
         if self._settings.when_full == "block" and not self._is_closing:
             return self._put_when_room(rest)
-        if kept := self._append_to_file([to_entry(event, self._clock.monotonic()) for event in rest]):
+        if kept := self._append_to_file(rest):
             self._on_pending()
         if kept < len(rest):
             self._drop(len(rest) - kept)
         return None
+
+    def _put_all(self, texts: Sequence[str], keys: Sequence[str]) -> None:
+        """Queue records: the first of all alone, as it may become a sample of a broker's clock, the others as one entry.
+
+        Records that do not fit into one message are queued one by one.
+        """
+        if texts and not self._entries:
+            self._put(TraceEntry(texts[0].encode(), keys[0], 1))
+            texts, keys = texts[1:], keys[1:]
+        if not texts:
+            return
+        joined = TraceEntry("".join(texts).encode(), " ".join(keys), len(texts))
+        if len(joined.text) <= self._body_max and len(joined.keys.encode()) < self._keys_max:
+            self._put(joined)
+            return
+        for entry in to_entries(texts, keys):
+            self._put(entry)
+
+    def _update_sends_max(self) -> None:
+        """Let the first send arrive at once, further ones in groups, and each alone if the queue is full."""
+        room = self._queue_max - self._pending
+        self.sends_max = max(min(SENDS_MAX, room), 1) if self._pending else 1
 
     def _append_to_file(self, entries: Sequence[TraceEntry]) -> int:
         """Append records to the spill file, if there is one. Return how many."""
@@ -239,26 +303,25 @@ class TraceDispatcher:
             self._warn("spill", "Trace records cannot be written to %s: %s", self._settings.spill_dir, error)
             return 0
 
-    async def _put_when_room(self, events: Sequence[TraceEvent]) -> None:
-        for number, event in enumerate(events):
-            while len(self._entries) >= self._queue_max and not self._is_closing:
+    async def _put_when_room(self, entries: Sequence[TraceEntry]) -> None:
+        for number, entry in enumerate(entries):
+            while self._pending + len(self.sends) >= self._queue_max and not self._is_closing:
                 self._room.clear()
                 await self._room.wait()
             if self._is_closing:
-                self._drop(len(events) - number)
+                self._drop(len(entries) - number)  # of one record each
                 return
-            self._put(event)
+            self._put(entry)
 
-    def _put(self, event: TraceEvent) -> None:
-        entry = to_entry(event, self._clock.monotonic())
+    def _put(self, entry: TraceEntry) -> None:
         if not self._entries:
+            self._oldest_s = self._clock.monotonic()
             self._on_pending()
-            if self._broker_clocks is not None and isinstance(event, PublishEvent):
-                self._broker_clocks.on_publish(event)
         self._entries.append(entry)
+        self._pending += entry.records
         self._bytes += len(entry.text)
-        self._key_bytes += entry.key_bytes
-        if self._is_batch_full():
+        self._key_size += len(entry.keys) + 1
+        if self._bytes >= self._body_max or self._key_size >= self._keys_max:
             self._due.set()
 
     def _on_pending(self) -> None:
@@ -266,7 +329,7 @@ class TraceDispatcher:
         self._arrived.set()
 
     def _is_batch_full(self) -> bool:
-        return self._bytes >= self._body_max or self._key_bytes >= self._keys_max
+        return self._bytes >= self._body_max or self._key_size >= self._keys_max
 
     def _drop(self, count: int) -> None:
         self.dropped += count
@@ -282,11 +345,14 @@ class TraceDispatcher:
             if self._entries and (self._is_batch_full() or not self.spilled):
                 await self._wait_until_due()
                 await self._send_pending()
+            self._put_all(*self._encode_sends())
+            self._update_sends_max()
             if not self._entries and not self.spilled:
                 self._arrived.clear()
                 self._empty.set()
 
     async def _send_pending(self) -> None:
+        self._put_all(*self._encode_sends())  # even if there is less room by now: they were accepted
         properties: Mapping[str, str] = {}
         entries: Iterable[TraceEntry] = self._entries
         if self._broker_clocks is not None:
@@ -294,18 +360,21 @@ class TraceDispatcher:
             if self._broker_clocks.wants_sample():
                 # One record measures the offset that the message with the others carries.
                 entries = itertools.islice(self._entries, 1)
-            elif offsets := self._broker_clocks.text(self._entries[0].since):
+            elif offsets := self._broker_clocks.text(self._oldest_s):
                 properties = {clock_offset.PROPERTY: offsets}
         batch = next_batch(entries, self._body_max, self._keys_max)
+        if batch.entries == len(self._entries):
+            self._oldest_s = self._clock.monotonic()  # those that follow are younger
         # Records stay in the queue until the send has ended, so that closing can count the ones that were not sent.
         outcome = await self._send_batch(batch, properties)
-        taken = [self._entries.popleft() for _ in range(min(batch.records, len(self._entries)))]
-        for entry in taken:
-            self._bytes -= len(entry.text)
-            self._key_bytes -= entry.key_bytes
+        taken = [self._entries.popleft() for _ in range(min(batch.entries, len(self._entries)))]
+        records = sum([entry.records for entry in taken])
+        self._pending -= records
+        self._bytes -= sum([len(entry.text) for entry in taken])
+        self._key_size -= sum([len(entry.keys) + 1 for entry in taken])
         if outcome is not Outcome.SENT:
             kept = self._append_to_file(taken) if outcome is Outcome.FAILED else 0
-            self._fail(len(taken) - kept)
+            self._fail(records - kept)
         self._room.set()
 
     async def _send_spilled(self) -> None:
@@ -324,7 +393,7 @@ class TraceDispatcher:
         if outcome is Outcome.REFUSED:
             self._fail(batch.records)
         if outcome is not Outcome.FAILED:
-            self._overflow.discard(batch.records)
+            self._overflow.discard(batch.entries)
 
     async def _send_batch(self, batch: TraceBatch, properties: Mapping[str, str] | None = None) -> Outcome:
         self.dropped_keys += batch.dropped_keys
@@ -344,7 +413,7 @@ class TraceDispatcher:
         if self._is_closing or self._is_batch_full():
             return
         self._due.clear()
-        remaining_s = self._entries[0].since + self._settings.flush_interval - self._clock.monotonic()
+        remaining_s = self._oldest_s + self._settings.flush_interval - self._clock.monotonic()
         try:
             async with asyncio.timeout(max(remaining_s, 0)):
                 await self._due.wait()

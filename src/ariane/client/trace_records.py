@@ -9,11 +9,14 @@ message may or may not be stored.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
-from ariane.client import send_codec
+import msgspec
+
 from ariane.client.hooks import ConsumeFinished, ConsumeReturn, ConsumeStarted, LocalState, SendEvent, TransactionEnd
-from ariane.client.send_codec import PreparedMessage, SendResult
+from ariane.client.instants import duration_ms
+from ariane.client.send_codec import PreparedMessage, SendResult, SendStatus
 from ariane.model import message as names
 from ariane.model.message import Message, ReceivedMessage
 from ariane.model.trace_event import (
@@ -25,6 +28,7 @@ from ariane.model.trace_event import (
     TraceEvent,
 )
 from ariane.protocol import trace_codec as trace_text
+from ariane.protocol.trace_codec import ABSENT, FIELD_END, RECORD_END
 
 DEFAULT_REGION = "DefaultRegion"
 STATES = {
@@ -43,7 +47,7 @@ def events_of_send(event: SendEvent, trace_topic: str) -> list[TraceEvent]:
     if prepared.topic.startswith(trace_topic) or (result is not None and not result.trace_on):
         return []
     offset_ids = _offset_ids(result, len(prepared.messages))
-    is_stored = result is not None and result.status is send_codec.SendStatus.SEND_OK
+    is_stored = result is not None and result.status is SendStatus.SEND_OK
     return [
         PublishEvent(
             timestamp_ms=event.started_ms,
@@ -134,49 +138,114 @@ def _consume_end(event: ConsumeFinished, call: ConsumeStarted, message: Received
     )
 
 
+# A send that a broker stored: the message, the broker's address, wall-clock ms and monotonic seconds of the start and of the
+# response, and the result. A tuple, because every send with traces makes one.
+StoredSend = tuple[PreparedMessage, str, int, float, int, float, SendResult]
+
+
+def events_of_stored(send: StoredSend, group: str, trace_topic: str) -> list[TraceEvent]:
+    """Return the records of a send, as `events_of_send` does."""
+    message, addr, started_ms, started_s, ended_ms, ended_s, result = send
+    event = SendEvent(
+        group=group,
+        prepared=message,
+        queue=result.queue,
+        broker_addr=addr,
+        started_ms=started_ms,
+        cost_ms=duration_ms(ended_ms - started_ms, ended_s - started_s),
+        result=result,
+    )
+    return events_of_send(event, trace_topic)
+
+
+def texts_of_stored(sends: Iterable[StoredSend], group: str, trace_topic: str) -> tuple[list[str], list[str]]:
+    """Return the records of sends and their keys: what `events_of_send` says about each, without events for most."""
+    texts: list[str] = []
+    keys: list[str] = []
+    for send in sends:
+        message, addr, started_ms, started_s, ended_ms, ended_s, result = send
+        region, offset_id = result.region, result.offset_message_id
+        if (
+            len(message.ids) != 1
+            or message.is_delayed
+            or message.sys_flag & names.TRANSACTION_MASK
+            or not result.trace_on
+            or message.topic.startswith(trace_topic)
+            # Ids and properties of a message contain no separators; what a broker says may.
+            or FIELD_END in offset_id
+            or RECORD_END in offset_id
+            or not _is_safe(region, addr)
+        ):
+            events = events_of_stored(send, group, trace_topic)
+            texts += map(trace_text.encode, events)
+            keys += map(keys_text, events)
+            continue
+        (sent,), (key,) = message.messages, message.ids
+        cost_ms = duration_ms(ended_ms - started_ms, ended_s - started_s)
+        business_keys = " ".join(sent.keys) if sent.keys else ""
+        success = "true" if result.status is SendStatus.SEND_OK else "false"
+        # A name for each separator would cost half as much again.
+        texts.append(
+            f"Pub\x01{started_ms}\x01{region or ABSENT}\x01{group}\x01{message.topic}\x01{key}\x01{sent.tags or ABSENT}"
+            f"\x01{business_keys or ABSENT}\x01{addr}\x01{len(message.body)}\x01{cost_ms}\x010\x01{offset_id or ABSENT}"
+            f"\x01{success}\x02"
+        )
+        keys.append(f"{key} {business_keys}" if business_keys else key)
+    return texts, keys
+
+
+@lru_cache(maxsize=256)
+def _is_safe(region: str, addr: str) -> bool:
+    """Return whether neither text contains a separator, and there is an address."""
+    return bool(addr) and not any(end in text for end in (FIELD_END, RECORD_END) for text in (region, addr))
+
+
+def keys_text(event: TraceEvent) -> str:
+    """Return the keys of a record, joined by spaces."""
+    return " ".join(trace_text.keys(event))
+
+
 # --- from records to messages ------------------------------------------------------------------------------------------
 
 
-class TraceEntry(NamedTuple):
-    """A pending record: its text, the distinct keys by which its trace message can be found, and when it was queued."""
+class TraceEntry(msgspec.Struct, frozen=True, gc=False):
+    """Pending records: their texts, and the keys by which their trace message can be found."""
 
     text: bytes
-    keys: tuple[str, ...]
-    key_bytes: int
-    since: float
+    keys: str  # joined by spaces; the same key may be among them twice
+    records: int
 
 
 class TraceBatch(NamedTuple):
-    """Contents of one trace message: the first `records` pending entries and their keys."""
+    """Contents of one trace message: the first `entries` pending entries with their records and keys."""
 
+    entries: int
     records: int
     body: bytes
     keys: tuple[str, ...]
     dropped_keys: int
 
 
-def to_entry(event: TraceEvent, now: float) -> TraceEntry:
-    """Encode a record that is queued at monotonic time `now`."""
-    keys = trace_text.keys(event)
-    if len(keys) > 1:
-        keys = tuple(dict.fromkeys(keys))
-    return TraceEntry(trace_text.encode(event).encode(), keys, _size(keys), now)
+def to_entries(texts: Sequence[str], keys: Sequence[str]) -> list[TraceEntry]:
+    """Return an entry for each record with its keys."""
+    return [TraceEntry(text.encode(), key, 1) for text, key in zip(texts, keys, strict=True)]
 
 
 def next_batch(entries: Iterable[TraceEntry], body_max: int, keys_max: int) -> TraceBatch:
     """Return as many of the first entries as fit into both limits, at least one.
 
-    If a single record has more keys than `keys_max`, the last ones are dropped; its ids come first.
+    If a single entry has more keys than `keys_max`, the last ones are dropped; its ids come first.
     """
     texts: list[bytes] = []
-    body_bytes = key_bytes = dropped_keys = 0
+    records = body_bytes = key_bytes = dropped_keys = 0
     keys: dict[str, None] = {}
     for entry in entries:
-        new = [key for key in entry.keys if key not in keys]
-        new_bytes = entry.key_bytes if len(new) == len(entry.keys) else _size(new)
+        new = [key for key in dict.fromkeys(entry.keys.split()) if key not in keys]
+        new_bytes = _size(new)
         if texts and (body_bytes + len(entry.text) > body_max or key_bytes + new_bytes > keys_max):
             break
         texts.append(entry.text)
+        records += entry.records
         body_bytes += len(entry.text)
         if key_bytes + new_bytes <= keys_max:
             keys.update(dict.fromkeys(new))
@@ -189,7 +258,7 @@ def next_batch(entries: Iterable[TraceEntry], body_max: int, keys_max: int) -> T
                 continue
             keys[key] = None
             key_bytes += size
-    return TraceBatch(len(texts), b"".join(texts), tuple(keys), dropped_keys)
+    return TraceBatch(len(texts), records, b"".join(texts), tuple(keys), dropped_keys)
 
 
 def _size(keys: Sequence[str]) -> int:

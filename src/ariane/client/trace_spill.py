@@ -25,6 +25,7 @@ from struct import Struct
 
 from ariane.client.trace_records import TraceEntry
 from ariane.errors import ConfigError
+from ariane.protocol.trace_codec import RECORD_END
 
 log = logging.getLogger("ariane.client.trace_dispatcher")
 
@@ -33,6 +34,7 @@ LOCK = "lock"
 _SEGMENT = re.compile(r"\d{8}\.trace")
 _HOME = re.compile(r"\d+-[0-9a-f]{8}")  # of a dispatcher; other directories are not touched
 _START = Struct(">III")
+_RECORD_END = RECORD_END.encode()
 
 
 class TraceSpill:
@@ -78,19 +80,20 @@ class TraceSpill:
         Raises:
             OSError: the file cannot be written; the records count as not stored.
         """
-        parts, size = [], self._bytes
+        parts, size, records = [], self._bytes, 0
         for entry in entries:
             data = _encode(entry)
             if size + len(data) > self._bytes_max:
                 break
             size += len(data)
             parts.append(data)
+            records += entry.records
         if parts:
-            self._write(b"".join(parts), len(parts))
-        return len(parts)
+            self._write(b"".join(parts), records)
+        return records
 
     def oldest(self) -> Sequence[TraceEntry]:
-        """Return the records of the oldest segment, which `discard` removes."""
+        """Return the entries of the oldest segment, which `discard` removes."""
         while self._segments and not self._is_read:
             if len(self._segments) == 1:
                 self._seal()
@@ -100,10 +103,9 @@ class TraceSpill:
         return self._read
 
     def discard(self, count: int) -> None:
-        """Remove the first records of `oldest`."""
+        """Remove the first entries of `oldest`."""
         for _ in range(count):
-            self._read.popleft()
-        self.count -= count
+            self.count -= self._read.popleft().records
         self._delete_if_done()
 
     def close(self) -> None:
@@ -115,7 +117,7 @@ class TraceSpill:
             os.close(self._lock)
             self._lock = -1
 
-    def _write(self, data: bytes, entries: int) -> None:
+    def _write(self, data: bytes, records: int) -> None:
         if self._writing < 0:
             self._number += 1
             path = self._home / f"{self._number:08}.trace"
@@ -130,7 +132,7 @@ class TraceSpill:
         except OSError:
             self._seal()  # what follows an incomplete entry could not be read
             raise
-        self.count += entries
+        self.count += records
         if size + len(data) >= SEGMENT_BYTES:
             self._seal()
 
@@ -160,7 +162,7 @@ class TraceSpill:
                 data = path.read_bytes()
                 self._segments.append((path, len(data)))
                 self._bytes += len(data)
-                self.count += len(_decode(data))
+                self.count += sum(entry.records for entry in _decode(data))
             if names:
                 log.info("Sending the trace records that process %s left in %s", other.name.partition("-")[0], other)
             _remove(other)
@@ -169,7 +171,7 @@ class TraceSpill:
 
 
 def _encode(entry: TraceEntry) -> bytes:
-    keys = " ".join(entry.keys).encode()
+    keys = entry.keys.encode()
     payload = entry.text + keys
     return _START.pack(zlib.crc32(payload), len(entry.text), len(keys)) + payload
 
@@ -185,8 +187,8 @@ def _decode(data: bytes) -> list[TraceEntry]:
         payload = data[start:position]
         if len(payload) != text_size + keys_size or zlib.crc32(payload) != crc:
             break
-        keys = payload[text_size:].decode()
-        entries.append(TraceEntry(payload[:text_size], tuple(keys.split(" ")) if keys else (), keys_size + 1, 0.0))
+        text = payload[:text_size]
+        entries.append(TraceEntry(text, payload[text_size:].decode(), text.count(_RECORD_END)))
     return entries
 
 

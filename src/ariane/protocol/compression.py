@@ -24,7 +24,7 @@ from ariane.model.message import (
 )
 
 COMPRESS_MIN_BYTES = 4096  # bytes; Java clients do not compress smaller bodies
-LEVEL = 5
+COMPRESS_LEVEL = 5  # of zlib, as in Java clients
 DECOMPRESSED_MAX = 64 * 1024 * 1024  # a 4 MiB body of zeros expands a thousand times; more than this is an attack
 FRAMES_MAX = 1024  # per body: LZ4 and ZSTD streams may consist of several frames; producers write one
 PIECE = 1024 * 1024  # output bytes per step for an LZ4 frame
@@ -39,39 +39,44 @@ ZLIB_FLAGS = COMPRESSED | COMPRESSION_ZLIB
 Algorithm = Literal["zlib", "lz4", "zstd"]
 
 
-def compress(body: bytes, algorithm: Algorithm = "zlib") -> tuple[bytes, int]:
+def compress(body: bytes, algorithm: Algorithm = "zlib", level: int = COMPRESS_LEVEL) -> tuple[bytes, int]:
     """Return the compressed body, and the bits of the sysFlag that say so.
+
+    Args:
+        body: The body.
+        algorithm: How to compress it.
+        level: Of zlib, from 1 (fast) to 9 (small); the other algorithms are fast at any rate.
 
     Raises:
         ConfigError: the algorithm's package is missing.
     """
     flags, compressor = _COMPRESSORS[algorithm]
     try:
-        return compressor(body), COMPRESSED | flags
+        return compressor(body, level), COMPRESSED | flags
     except ModuleNotFoundError as error:
         package = (error.name or algorithm).partition(".")[0]
         fix = f"is not installed for {sys.executable}, which compresses with {algorithm}: pip install {package}"
         raise ConfigError(package, None, fix) from None
 
 
-def _compress_zlib(body: bytes) -> bytes:
-    return zlib.compress(body, LEVEL)
+def _compress_zlib(body: bytes, level: int) -> bytes:
+    return zlib.compress(body, level)
 
 
-def _compress_lz4(body: bytes) -> bytes:
+def _compress_lz4(body: bytes, level: int) -> bytes:
     from lz4.frame import compress
 
     data: bytes = compress(body)
     return data
 
 
-def _compress_zstd(body: bytes) -> bytes:
+def _compress_zstd(body: bytes, level: int) -> bytes:
     import zstandard
 
     return zstandard.ZstdCompressor().compress(body)
 
 
-_COMPRESSORS: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
+_COMPRESSORS: dict[str, tuple[int, Callable[[bytes, int], bytes]]] = {
     "zlib": (COMPRESSION_ZLIB, _compress_zlib),
     "lz4": (COMPRESSION_LZ4, _compress_lz4),
     "zstd": (COMPRESSION_ZSTD, _compress_zstd),
