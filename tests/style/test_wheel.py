@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -36,6 +37,21 @@ def test_every_data_file_is_in_the_wheel(included: set[str], directory: str) -> 
     assert files, f"{directory} is empty"
     names = {f"ariane/{path.relative_to(PACKAGE).as_posix()}" for path in files}
     assert names - included == set()
+
+
+def test_the_documentation_is_in_the_wheel_if_it_was_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = tmp_path / "site"
+    (site / "assets").mkdir(parents=True)
+    for name in ("index.html", "api.html", "assets/style.css", "assets/script.js.map"):
+        (site / name).write_text(name)
+    monkeypatch.setenv("ARIANE_SITE", str(site))
+    [wheel] = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    names = {name.split(".data/data/")[1] for name in ZipFile(wheel).namelist() if ".data/data/" in name}
+    assert names == {f"share/doc/ariane/{name}" for name in ("index.html", "api.html", "assets/style.css")}
+
+    monkeypatch.setenv("ARIANE_SITE", str(tmp_path / "other"))
+    with pytest.raises(FileNotFoundError, match="no index.html in .*other: run `mkdocs build --strict` first"):
+        list(WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"]))
 
 
 def test_tests_and_benches_are_not_in_the_wheel(included: set[str]) -> None:

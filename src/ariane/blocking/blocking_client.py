@@ -50,11 +50,12 @@ class BlockingClient(Generic[Client]):
         self._loop: BackgroundLoop | None = None  # None unless the client is open
 
     def open(self) -> Self:
-        """Connect. `with` does it; call it where a program has no block that encloses the client's use.
+        """Connect, or raise as entering the asyncio client does.
+
+        `with` calls it; call it where a program has no block that encloses the client's use.
 
         Raises:
             ClientClosed: the client is open already.
-            The errors of entering the asyncio client.
         """
         if self._loop is not None:
             raise ClientClosed(f"this {type(self).__name__} is open already")

@@ -219,7 +219,7 @@ class Producer:
         """Send messages of one topic in as few batches as `message_max` allows, in their order, one batch after another.
 
         Each batch is stored as `send_batch` says, and its result is yielded before the next one is sent. So the program knows
-        what is stored when a later batch fails.
+        what is stored when a later batch fails. Raises as `send_batch` does; nothing is sent if one of the messages cannot be.
 
         Args:
             messages: Messages of the same topic, without delays.
@@ -228,9 +228,6 @@ class Producer:
 
         Yields:
             The result of each batch, as `send_batch` returns it.
-
-        Raises:
-            The errors of `send_batch`. Nothing is sent if one of the messages cannot be.
 
         Example:
             async for result in producer.send_batches(messages):

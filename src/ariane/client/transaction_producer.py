@@ -193,7 +193,8 @@ class TransactionProducer(Producer):
 
         Raises:
             HalfMessageLate: the half message was stored with a late flush or replication; it is rolled back.
-            The errors of `send_in_transaction`.
+            ClientClosed, MessageRefused, ConfigError, RouteNotFound, RequestTimeout, ConnectionLost, ReplyError: as
+                `send_in_transaction`.
 
         Example:
             async with producer.transaction("paid", b"ORDER-17") as transaction:
