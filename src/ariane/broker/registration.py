@@ -164,6 +164,8 @@ class Registration:
 
     async def unregister(self) -> None:
         """Unregister from all name servers, as part of an orderly stop."""
+        if self._has_left:
+            return
         config = self._config
         header = BrokerRef(config.broker_name, self._addr, config.broker_cluster_name, config.broker_id)
 
@@ -176,6 +178,10 @@ class Registration:
 
         self._has_left = True
         await asyncio.gather(*map(unregister, self._links))
+
+    def abandon(self) -> None:
+        """Register no more and do not unregister, as if the process had ended."""
+        self._has_left = True
 
     async def _catch_up(self, link: NameServerLink) -> None:
         while True:

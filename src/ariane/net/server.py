@@ -109,6 +109,19 @@ class RemotingServer:
         for server in listening:
             await server.wait_closed()
 
+    def abort(self) -> None:
+        """Close the ports and abort all connections, as the end of the process does: buffered responses are lost."""
+        for server in [self._server, *self._additional_servers] if self._server is not None else []:
+            server.close()
+        self.abort_connections()
+
+    def abort_connections(self) -> int:
+        """Abort all connections and return their number."""
+        connections = list(self._connections.values())
+        for connection in connections:
+            connection.abort()
+        return len(connections)
+
     @property
     def connection_count(self) -> int:
         """Number of open connections."""
@@ -144,8 +157,7 @@ class RemotingServer:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_S):
                     await self._all_closed.wait()
-        for connection in list(self._connections.values()):
-            connection.abort()
+        self.abort_connections()
 
     def _connection(self, peer_id: int) -> Connection:
         connection = self._connections.get(peer_id)

@@ -128,6 +128,13 @@ class StreamServer:
         if self._server is not None:
             await self._server.wait_closed()
 
+    def abort(self) -> None:
+        """Close the port and abort all streams, as the end of the process does."""
+        if self._server is not None:
+            self._server.close()
+        for stream in self._open:
+            stream.abort()
+
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         stream = Stream(reader, writer)
         self._open.append(stream)

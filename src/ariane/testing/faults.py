@@ -162,6 +162,11 @@ async def lose(handler: Handler, command: Command, peer: Peer) -> Reply | LateRe
     return None
 
 
+def ignore(handler: Handler, command: Command, peer: Peer) -> HandlerResult:
+    """Neither serve the request nor reply."""
+    return None
+
+
 async def _result(handler: Handler, command: Command, peer: Peer) -> Reply | LateReply | None:
     handled = handler(command, peer)
     return await handled if inspect.isawaitable(handled) else handled

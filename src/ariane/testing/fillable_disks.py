@@ -1,9 +1,9 @@
 """Disks of local clusters, which can be full: one in memory, and the machine's.
 
 While `is_full`, no file can be created and no file takes more room; writing over what was written, reading and removing still
-work, as on any full disk. `MemoryDisk` stores
-files only as far as they were written, so that large ones cost nothing. Unlike `ariane.testing.disk.FakeDisk` it can be used by
-several threads, and does not record which data would survive a loss of power.
+work, as on any full disk. `MemoryDisk` stores files only as far as they were written, so that large ones cost nothing. Unlike
+`ariane.testing.disk.FakeDisk` it can be used by several threads, and of a loss of power it has one outcome: everything is lost that
+was not flushed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import shutil
 import threading
 from collections.abc import Callable, Sequence
 
@@ -46,16 +47,36 @@ class _MemoryFile:
         self.data = bytearray()
         self.size = size  # length of the file, at least that of `data`
         self.modified_ms = modified_ms
+        # What each change since the last flush replaced: offset and bytes, and both lengths. Oldest first.
+        self.unflushed: list[tuple[int, bytes, int, int]] = []
+
+    def copy(self) -> _MemoryFile:
+        copy = _MemoryFile(self.size, self.modified_ms)
+        copy.data, copy.unflushed = bytearray(self.data), list(self.unflushed)
+        return copy
 
     def write(self, data: bytes, offset: int) -> None:
+        self._record(offset, bytes(self.data[offset : offset + len(data)]))
         if len(self.data) < offset:
             self.data.extend(bytes(offset - len(self.data)))
         self.data[offset : offset + len(data)] = data
         self.size = max(self.size, len(self.data))
 
     def truncate(self, size: int) -> None:
+        self._record(size, bytes(self.data[size:]))
         del self.data[size:]
         self.size = size
+
+    def lose_unflushed(self) -> None:
+        """Undo all changes since the last flush."""
+        while self.unflushed:
+            offset, replaced, written, size = self.unflushed.pop()
+            self.data[offset : offset + len(replaced)] = replaced
+            del self.data[written:]
+            self.size = size
+
+    def _record(self, offset: int, replaced: bytes) -> None:
+        self.unflushed.append((offset, replaced, len(self.data), self.size))
 
 
 class MemoryDisk:
@@ -66,6 +87,8 @@ class MemoryDisk:
         self._clock = clock  # modification times
         self._lock = threading.Lock()  # protects the tables of names: flushes run in threads
         self._files: dict[str, _MemoryFile] = {}  # by path
+        # What each name meant before its change, None for no file; until the flush of its directory. Oldest first.
+        self._names_unflushed: list[tuple[str, _MemoryFile | None]] = []
         self._directories = {"", "/"}  # created ones and both roots
         # By handle: a file stays readable after its name is removed, as on POSIX. None: a directory.
         self._handles: dict[int, _MemoryFile | None] = {}
@@ -114,10 +137,13 @@ class MemoryDisk:
         self._open_file(handle).truncate(size)
 
     def fsync(self, handle: int) -> None:
-        """Do nothing: the data is lost with the process anyway."""
+        """Protect the content of a file from a loss of power."""
+        self._open_file(handle).unflushed.clear()
 
     def fsync_dir(self, path: str) -> None:
-        """Do nothing, as `fsync`."""
+        """Protect the names in a directory from a loss of power."""
+        with self._lock:
+            self._names_unflushed = [change for change in self._names_unflushed if _parent(change[0]) != path]
 
     def for_each(self, work: Callable[[str], None], paths: Sequence[str]) -> None:
         for path in paths:
@@ -161,13 +187,13 @@ class MemoryDisk:
 
     def rename(self, source: str, target: str) -> None:
         with self._lock:
-            self._files[target] = self._file(source)
-            del self._files[source]
+            self._link(target, self._file(source))
+            self._unlink(source)
 
     def remove(self, path: str) -> None:
         with self._lock:
             self._file(path)
-            del self._files[path]
+            self._unlink(path)
 
     def remove_dir(self, path: str) -> None:
         with self._lock:
@@ -192,6 +218,36 @@ class MemoryDisk:
     def usage(self, path: str) -> Usage:
         return Usage(SIZE, 0 if self.is_full else SIZE)
 
+    # --- the end of the process ---
+
+    def copy(self) -> MemoryDisk:
+        """Return the disk as the next process finds it: the same files, nothing open or locked."""
+        copy = MemoryDisk(self._clock)
+        with self._lock:
+            copies: dict[int, _MemoryFile] = {}  # a renamed file is one file, also among the changes that may be undone
+
+            def copy_of(file: _MemoryFile) -> _MemoryFile:
+                if id(file) not in copies:
+                    copies[id(file)] = file.copy()
+                return copies[id(file)]
+
+            copy._directories = set(self._directories)
+            copy._files = {path: copy_of(file) for path, file in self._files.items()}
+            copy._names_unflushed = [(path, file and copy_of(file)) for path, file in self._names_unflushed]
+        return copy
+
+    def lose_unflushed(self) -> None:
+        """Lose every change that was not flushed. No file may be open."""
+        with self._lock:
+            while self._names_unflushed:
+                path, file = self._names_unflushed.pop()
+                if file is None:
+                    self._files.pop(path, None)
+                else:
+                    self._files[path] = file
+            for file in self._files.values():
+                file.lose_unflushed()
+
     # --- implementation ---
 
     def _file(self, path: str) -> _MemoryFile:
@@ -200,8 +256,16 @@ class MemoryDisk:
         return self._files[path]
 
     def _new_file(self, path: str, size: int) -> _MemoryFile:
-        self._files[path] = file = _MemoryFile(size, self._clock.now_ms())
+        file = _MemoryFile(size, self._clock.now_ms())
+        self._link(path, file)
         return file
+
+    def _link(self, path: str, file: _MemoryFile) -> None:
+        self._names_unflushed.append((path, self._files.get(path)))
+        self._files[path] = file
+
+    def _unlink(self, path: str) -> None:
+        self._names_unflushed.append((path, self._files.pop(path)))
 
     def _open_file(self, handle: int) -> _MemoryFile:
         file = self._handles[handle]
@@ -222,6 +286,19 @@ class MemoryDisk:
     def _check_unlocked(self, path: str) -> None:
         if path in self._locked.values():
             raise BlockingIOError(errno.EAGAIN, "locked", path)
+
+
+def copy_sparse(source: str, target: str) -> None:
+    """Copy a file with its times; ranges that were never written take no room in the copy either."""
+    disk = SystemDisk()
+    with open(source, "rb") as reading, open(target, "wb") as writing:  # noqa: PTH123 (paths of the store are str)
+        os.ftruncate(writing.fileno(), os.fstat(reading.fileno()).st_size)
+        offset = disk.next_data(reading.fileno(), 0)
+        while offset is not None:
+            end = os.lseek(reading.fileno(), offset, os.SEEK_HOLE)
+            disk.pwrite(writing.fileno(), disk.pread(reading.fileno(), end - offset, offset), offset)
+            offset = disk.next_data(reading.fileno(), end)
+    shutil.copystat(source, target)
 
 
 def _is_allocated(handle: int, offset: int, size: int) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import shutil
+from pathlib import Path
 
 import msgspec
 
@@ -17,7 +19,7 @@ from ariane.net.replies import TurnHandler
 from ariane.protocol import record
 from ariane.protocol.received_messages import to_received_message
 from ariane.testing.faults import RequestFaults, TurnsWithoutFaults
-from ariane.testing.fillable_disks import FillableDisk, MemoryDisk
+from ariane.testing.fillable_disks import FillableDisk, MemoryDisk, copy_sparse
 
 POLL_S = 0.001
 SETTLE_S = 10.0  # longest wait for deliveries; a broker that cannot write never delivers
@@ -40,6 +42,12 @@ class _FaultyBroker(Broker):
         turns = super()._turns(store_host)
         return {code: TurnsWithoutFaults(handler, self._faults) for code, handler in turns.items()}
 
+    def cut_off(self) -> None:
+        """Close ports and connections without responses, and unregister nowhere: what the end of the process does to others."""
+        self._registration.abandon()
+        self._server.abort()
+        self._ha_server.abort()
+
 
 class HostedBroker:
     """A broker and what outlives its restarts: configuration, port, disk, clock and faults."""
@@ -57,6 +65,11 @@ class HostedBroker:
         """The broker; None while it is stopped."""
         return self._broker
 
+    @property
+    def can_lose_power(self) -> bool:
+        """Whether `kill` can lose what was not flushed."""
+        return isinstance(self.disk, MemoryDisk)
+
     async def start(self) -> None:
         """Start the broker unless it is running. It has the port of its first start."""
         if self._broker is not None:
@@ -73,6 +86,34 @@ class HostedBroker:
         if broker is not None:
             await broker.__aexit__(None, None, None)
 
+    async def kill(self, *, power_loss: bool = False) -> None:
+        """End the broker unless it is stopped: from now on nothing reaches its clients or its disk.
+
+        Args:
+            power_loss: The disk loses what was not flushed. Only a disk in memory can do so.
+        """
+        broker, self._broker = self._broker, None
+        if broker is None:
+            return
+        broker.cut_off()
+        # An orderly stop releases threads and handles. What it changes on the disk is then replaced by the state of now.
+        is_full, root = self.disk.is_full, Path(self.config.store_path_root_dir)
+        left = root.with_name(f"{root.name}.left")
+        disk = self.disk.copy() if isinstance(self.disk, MemoryDisk) else self.disk
+        if disk is self.disk:
+            shutil.copytree(root, left, symlinks=True, copy_function=copy_sparse)
+        self.disk.is_full = False
+        try:
+            await broker.__aexit__(None, None, None)
+        finally:
+            if disk is self.disk:
+                shutil.rmtree(root)
+                left.rename(root)
+            elif power_loss and isinstance(disk, MemoryDisk):
+                disk.lose_unflushed()
+            self.disk = disk
+            disk.is_full = is_full
+
     async def set_full(self, is_full: bool) -> None:
         """Make the disk full or empty, and let the broker notice it now."""
         await self.settle()
@@ -87,12 +128,7 @@ class HostedBroker:
 
     async def drop_connections(self) -> int:
         """Abort all connections; return how many there were."""
-        if self._broker is None:
-            return 0
-        connections = list(self._broker.services.server._connections.values())
-        for connection in connections:
-            connection.abort()
-        return len(connections)
+        return 0 if self._broker is None else self._broker.services.server.abort_connections()
 
     async def settle(self) -> None:
         """Wait until all stored messages can be read and all due messages are delivered, at most SETTLE_S."""

@@ -2,7 +2,7 @@
 
 with cluster.broker.refuse_sends() as fault: ...      # until the end of the block
 fault = cluster.broker.delay_responses(0.5)           # until fault.end()
-cluster.broker.stop(); ...; cluster.broker.start()    # the same address, and the same messages
+cluster.broker.stop(); ...; cluster.broker.start()    # the same address, and the same messages; also after `kill()`
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import partial
 
 from ariane.broker.write_protection import SEND_CODES
 from ariane.client import validation
+from ariane.errors import ConfigError
 from ariane.net.connection import Reply
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.testing import faults
@@ -77,6 +78,31 @@ class LocalBroker:
         """Stop the broker in an orderly way: it leaves the routes, and closes its connections and its store."""
         self._thread.run(self._hosted.stop())
 
+    def kill(self) -> None:
+        """End the broker at once, as `kill -9` does.
+
+        Connections are aborted without responses. Nothing more is written: what the broker had in memory only, such as offsets that
+        were committed since they were last saved, is lost. `start` recovers the store as after a crash.
+
+        Example:
+            cluster.broker.kill()
+            cluster.broker.start()
+        """
+        self._thread.run(self._hosted.kill())
+
+    def cut_power(self) -> None:
+        """End the broker at once, as `kill`, and lose everything that was not flushed to the disk.
+
+        With the default `flush_disk_type="ASYNC_FLUSH"` these are acknowledged messages of the last half second.
+
+        Raises:
+            ConfigError: the cluster stores messages in a directory, whose disk cannot lose power.
+        """
+        if not self._hosted.can_lose_power:
+            fix = "expected none: only a cluster that stores messages in memory can lose power; use kill()"
+            raise ConfigError("directory", self._hosted.config.store_path_root_dir, fix)
+        self._thread.run(self._hosted.kill(power_loss=True))
+
     def start(self) -> None:
         """Start the broker again, with its messages and offsets. When this returns, it is registered."""
         self._thread.run(self._hosted.start())
@@ -131,6 +157,15 @@ class LocalBroker:
             times: How many responses are lost; None: all until the fault ends.
         """
         return self._hosted.faults.add(faults.lose, _codes(request_codes), times)
+
+    def lose_requests(self, request_codes: int | Collection[int] | None = None, *, times: int | None = None) -> Fault:
+        """Neither serve requests nor respond, as if the network lost them.
+
+        Args:
+            request_codes: Codes of the affected requests; None: all.
+            times: How many requests are lost; None: all until the fault ends.
+        """
+        return self._hosted.faults.add(faults.ignore, _codes(request_codes), times)
 
     def fill_disk(self) -> Fault:
         """Make the disk full: messages are refused, consumers go on. It has room again when the fault ends.
