@@ -361,7 +361,7 @@ def test_an_unavailable_server_is_reported_and_retried(
 ) -> None:
     monkeypatch.setattr(run, "UNAVAILABLE_PAUSE_S", 0.1)
     fault = tmp_path / "fault"
-    row = (frames.body([pub("A")]), "broker-a", 0, 0, frames.STORED, "10.0.0.9:5000")
+    row = (frames.body([pub("A")]), "broker-a", 0, 0, frames.STORED, "10.0.0.9:5000", {})
 
     class Reader(SimpleDataSourceStreamReader):
         def initialOffset(self) -> dict[str, Any]:
