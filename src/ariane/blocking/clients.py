@@ -9,23 +9,20 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
 from datetime import timedelta
-from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Generic, Literal, TypeVar, Unpack, overload
 
 from ariane import client as aio
 from ariane.blocking.background_loop import BackgroundLoop
 from ariane.blocking.blocking_client import BlockingClient, calling, iterating, same_arguments, same_signature, waiting
 from ariane.client import validation
-from ariane.client.assignment_strategy import AssignmentStrategy
 from ariane.client.consumer import BATCH
 from ariane.client.group_member import GroupMember as AsyncGroupMember
-from ariane.client.hooks import ConsumeHook
 from ariane.client.listener_invoker import Listener
+from ariane.client.member_options import MemberOptions
 from ariane.client.message_arguments import MessageFields
 from ariane.client.producer import QueueSelector
 from ariane.client.push_consumer import PayloadListener
 from ariane.client.seekable_member import SeekableMember as AsyncSeekableMember
-from ariane.client.telemetry import ClientTelemetry
-from ariane.client.validation import StartPosition
 from ariane.model.message import Message, MessageQueue, ReceivedMessage
 from ariane.payloads import PayloadCodec
 
@@ -192,19 +189,6 @@ class SeekableMember(GroupMember[Seekable]):
     seek_to_end = waiting(AsyncSeekableMember.seek_to_end)
     pause = calling(AsyncSeekableMember.pause)
     resume = calling(AsyncSeekableMember.resume)
-
-
-class MemberOptions(TypedDict, total=False):
-    """Arguments that the asyncio clients and these have in common, for type checkers."""
-
-    start: StartPosition
-    orderly: bool
-    strategy: AssignmentStrategy
-    settings: aio.ConsumerSettings | None
-    client: aio.ClientSettings | None
-    trace: aio.TraceSettings | bool
-    hooks: Sequence[ConsumeHook]
-    telemetry: ClientTelemetry
 
 
 class PushConsumer(GroupMember[aio.PushConsumer]):

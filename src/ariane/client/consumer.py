@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from types import TracebackType
-from typing import Generic, Literal, TypeVar, overload
+from typing import Generic, Literal, TypeVar, Unpack, overload
 
 from ariane.client import validation
 from ariane.client.assignment_strategy import AssignmentStrategy, average
@@ -25,6 +25,7 @@ from ariane.client.delivery import DeliveryServices, DeliveryStrategy
 from ariane.client.fetched_messages import FetchedMessages
 from ariane.client.hooks import ConsumeHook
 from ariane.client.iterator_delivery import IteratorDelivery
+from ariane.client.member_options import MemberOptions
 from ariane.client.seekable_member import SeekableMember
 from ariane.client.settings import ClientSettings, ConsumerSettings, TraceSettings
 from ariane.client.subscriptions import Sql
@@ -90,15 +91,8 @@ class Consumer(SeekableMember, Generic[P]):
         subscriptions: Mapping[str, str | Sql] | None = ...,
         *,
         ack: Literal["auto", "manual"] = ...,
-        start: StartPosition = ...,
-        orderly: bool = ...,
-        strategy: AssignmentStrategy = ...,
-        settings: ConsumerSettings | None = ...,
-        client: ClientSettings | None = ...,
-        trace: TraceSettings | bool = ...,
-        hooks: Sequence[ConsumeHook] = ...,
-        telemetry: ClientTelemetry = ...,
         payload: None = ...,
+        **options: Unpack[MemberOptions],
     ) -> None: ...
 
     @overload
@@ -109,15 +103,8 @@ class Consumer(SeekableMember, Generic[P]):
         subscriptions: Mapping[str, str | Sql] | None = ...,
         *,
         ack: Literal["auto", "manual"] = ...,
-        start: StartPosition = ...,
-        orderly: bool = ...,
-        strategy: AssignmentStrategy = ...,
-        settings: ConsumerSettings | None = ...,
-        client: ClientSettings | None = ...,
-        trace: TraceSettings | bool = ...,
-        hooks: Sequence[ConsumeHook] = ...,
-        telemetry: ClientTelemetry = ...,
         payload: PayloadCodec[P],
+        **options: Unpack[MemberOptions],
     ) -> None: ...
 
     def __init__(

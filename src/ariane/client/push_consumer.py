@@ -13,7 +13,7 @@ skipped.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TypeVar, overload
+from typing import TypeVar, Unpack, overload
 
 from ariane.client import validation
 from ariane.client.assignment_strategy import AssignmentStrategy, average
@@ -23,6 +23,7 @@ from ariane.client.delivery import DeliveryServices, DeliveryStrategy
 from ariane.client.group_member import GroupMember
 from ariane.client.hooks import ConsumeHook
 from ariane.client.listener_invoker import Listener, ListenerInvoker
+from ariane.client.member_options import MemberOptions
 from ariane.client.orderly_delivery import OrderlyDelivery
 from ariane.client.payload_messages import PayloadMessage
 from ariane.client.settings import ClientSettings, ConsumerSettings, TraceSettings
@@ -76,15 +77,8 @@ class PushConsumer(GroupMember):
         subscriptions: Mapping[str, str | Sql],
         listener: Listener,
         *,
-        start: StartPosition = ...,
-        orderly: bool = ...,
-        strategy: AssignmentStrategy = ...,
-        settings: ConsumerSettings | None = ...,
-        client: ClientSettings | None = ...,
-        trace: TraceSettings | bool = ...,
-        hooks: Sequence[ConsumeHook] = ...,
-        telemetry: ClientTelemetry = ...,
         payload: None = ...,
+        **options: Unpack[MemberOptions],
     ) -> None: ...
 
     @overload
@@ -95,15 +89,8 @@ class PushConsumer(GroupMember):
         subscriptions: Mapping[str, str | Sql],
         listener: PayloadListener[P],
         *,
-        start: StartPosition = ...,
-        orderly: bool = ...,
-        strategy: AssignmentStrategy = ...,
-        settings: ConsumerSettings | None = ...,
-        client: ClientSettings | None = ...,
-        trace: TraceSettings | bool = ...,
-        hooks: Sequence[ConsumeHook] = ...,
-        telemetry: ClientTelemetry = ...,
         payload: PayloadCodec[P],
+        **options: Unpack[MemberOptions],
     ) -> None: ...
 
     def __init__(
