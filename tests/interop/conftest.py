@@ -1,14 +1,20 @@
-"""Interop tests need the real Java 4.9.4 peers; without them they are skipped with the reason."""
+"""Interop tests need the real Java peers; without them they are skipped with the reason."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from interop_servers import JavaServers, JavaServersOf
 
 from ariane.testing import java
 
 HERE = Path(__file__).parent
+
+# Filters are off by default, and rounds of checks are a minute apart.
+BROKER = {"enablePropertyFilter": "true", "transactionTimeOut": "1000", "transactionCheckInterval": "1000"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -19,3 +25,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.interop)
         if reason:
             item.add_marker(pytest.mark.skip(reason=f"Java peers: {reason}"))
+
+
+@pytest.fixture(scope="session")
+def java_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaServersOf]:
+    """Return the name server and the broker of a release, which tests share: they use topics and groups of their own."""
+    started: dict[str, JavaServers] = {}
+
+    def servers(release: java.JavaRelease) -> JavaServers:
+        if release.version not in started:
+            if reason := release.available():
+                pytest.skip(f"Java peers: {reason}")
+            home = tmp_path_factory.mktemp("java")
+            ns = stack.enter_context(release.name_server(home / "ns"))
+            broker = stack.enter_context(release.broker(home / "b", ns.addr, properties=BROKER))
+            stack.callback(broker.process.kill)  # what it would store when it stops is of no use
+            started[release.version] = JavaServers(release, ns.addr, broker.addr)
+        return started[release.version]
+
+    with contextlib.ExitStack() as stack:
+        yield servers

@@ -1,8 +1,22 @@
-"""Java programs that the interop tests share, by name."""
+"""Java programs and servers that the interop tests share, by name."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 from ariane.testing import java
+
+
+class JavaServers(NamedTuple):
+    """A name server and a broker of a release, and the clients of the same release."""
+
+    java: java.JavaRelease
+    name_server: str
+    broker: str
+
+
+JavaServersOf = Callable[[java.JavaRelease], JavaServers]
 
 
 def produce(namesrv: str, count: int, *options: str, topic: str = "T") -> list[dict[str, object]]:
@@ -20,10 +34,10 @@ def pull_all(namesrv: str, topic: str) -> list[dict[str, object]]:
     return java.events(java.run("ariane.peers.PullAll", [namesrv, topic]))
 
 
-def mqadmin(namesrv: str, *lines: str) -> list[str]:
+def mqadmin(namesrv: str, *lines: str, release: java.JavaRelease = java.V4) -> list[str]:
     """Run these mqadmin command lines in one JVM and return the output of each."""
     outputs, current = [], []
-    for line in java.run("ariane.peers.Admin", [namesrv, *lines]):
+    for line in release.run("ariane.peers.Admin", [namesrv, *lines]):
         if line == f"#### {len(outputs) + 1}":
             outputs.append("\n".join(current).strip())
             current = []

@@ -52,8 +52,8 @@ def test_cat_round_trip_groups_filters_and_refusals(namesrv: str) -> None:
     refused = ariane(namesrv, "cat", "-P", "TBW102X", "--whole", data=os.urandom(5_000_000), status=1).stderr
     assert b"standard input: " in refused and b"0 messages sent, 1 failed" in refused
     # 4.x has no timers: the message is delivered immediately, which must not go unnoticed.
-    warned = ariane(namesrv, "cat", "-P", "cats", "--delay", "1h", data=b"late\n").stderr
-    assert b"did not confirm the delivery time" in warned
+    refused = ariane(namesrv, "cat", "-P", "cats", "--delay", "1h", data=b"late\n", status=1).stderr
+    assert b"would deliver it immediately" in refused and b"0 messages sent, 1 failed" in refused
 
 
 @pytest.mark.parametrize(

@@ -327,6 +327,18 @@ def test_batches_are_served_together() -> None:
     assert assert_same([b"".join(frames)]) == 10
 
 
+def test_messages_of_a_batch_keep_their_own_ids() -> None:
+    """Java 5.x clients give the batch an id, too."""
+    body = batch.encode([batch.BatchEntry(0, b"a", "UNIQ_KEY\x01A"), batch.BatchEntry(0, b"b", "TAGS\x01t")])
+    frame = send_frame(code=320, batch=True, body=body, property_text="UNIQ_KEY\x01BATCH\x02x\x01y")
+    assert assert_same([frame]) == 1
+    for together in (True, False):
+        log = b"".join(serve([frame], together=together).files.values())
+        assert b"UNIQ_KEY\x01A" in log
+        assert b"x\x01y" in log
+        assert b"BATCH" not in log
+
+
 def test_an_unusual_frame_does_not_affect_the_others() -> None:
     delayed = send_frame(5, property_text="DELAY\x013")
     frames = [send_frame(1), send_frame(2), delayed, send_frame(3), send_frame(4)]

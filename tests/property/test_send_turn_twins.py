@@ -206,6 +206,16 @@ def test_a_batch_that_repeats_long_properties_is_refused() -> None:
         )
 
 
+def test_the_id_of_a_batch_replaces_no_ids_of_its_messages() -> None:
+    body = batch.encode([batch.BatchEntry(0, b"a", "UNIQ_KEY\x01A"), batch.BatchEntry(0, b"b", "TAGS\x01t")])
+    frame = send_frame(batch=True, body=body, property_text="UNIQ_KEY\x01BATCH\x02x\x01y")
+    for name in ("python", "native"):
+        run = encode(encoder(name), frame, 0)
+        assert run.sends == 1
+        assert b"UNIQ_KEY\x01A" in run.records
+        assert b"BATCH" not in run.records
+
+
 def test_a_position_beyond_the_data_is_an_empty_run() -> None:
     for twin in (encoder("python"), encoder("native")):
         assert encode(twin, b"", 0) == SendRun(0, 0, b"", [], b"", b"")

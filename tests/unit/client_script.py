@@ -74,6 +74,7 @@ class Script:
         class To:
             is_open = True
             is_writable = True
+            peer = SimpleNamespace(id=1)
 
             async def request_nowait(self, code, fields=None, body=b"", *, timeout_ms):
                 return await script.request(addr, code, fields, body, timeout_ms=timeout_ms)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 
 import pytest
 from client_script import PausingClock, Script, instance, name_server, raising, route
@@ -14,7 +15,7 @@ from ariane.client.settings import ProducerSettings
 from ariane.errors import ConfigError, ConnectionLost, MessageRefused, ReplyError, RequestTimeout, RouteNotFound
 from ariane.model.message import Message, MessageQueue
 from ariane.protocol import properties
-from ariane.protocol.codes import RequestCode
+from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.testing.clock import FakeClock
 
@@ -368,3 +369,66 @@ def test_a_dead_broker_has_no_address():
     peers.answers[SEND] = raising(AssertionError("no request is sent"))
     with pytest.raises(ConnectionLost, match="no master"):
         send(peers, queue=MessageQueue("T", "gone", 0))
+
+
+RECALL = RequestCode.RECALL_MESSAGE
+UNSUPPORTED = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+ARIANE_OR_4_9_4, V5_0_0 = 401, 413
+
+
+def send_timed(peers: Script, *, times=1, one_way=False, message=None, **settings):
+    producer_settings = ProducerSettings(**settings)
+    timed = message or Message(topic="T", body=b"x", delay=60)
+
+    async def play():
+        sender = MessageSender(instance(peers), "g", producer_settings)
+        for _ in range(times):
+            prepared = send_codec.prepare(timed, "ID", producer_settings)
+            await (sender.send_one_way(prepared) if one_way else sender.send(prepared))
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("one_way", [False, True])
+@pytest.mark.parametrize("times", [{"delay": 60}, {"deliver_at": datetime(2030, 1, 1, tzinfo=UTC)}], ids=str)
+def test_a_delivery_time_is_refused_for_a_broker_that_would_deliver_immediately(one_way, times):
+    peers = script(STORED)
+    peers.answers[RECALL] = lambda asked: Command(UNSUPPORTED, version=ARIANE_OR_4_9_4)
+    with pytest.raises(
+        MessageRefused, match=r":1 would deliver it immediately \(RocketMQ before 5.0\): give it a delay_level"
+    ):
+        send_timed(peers, one_way=one_way, message=Message(topic="T", body=b"x", **times))
+    assert brokers_asked(peers) == []
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [Command(ResponseCode.SYSTEM_ERROR, version=ARIANE_OR_4_9_4), Command(UNSUPPORTED, version=V5_0_0)],
+    ids=["a broker that can recall", "an early 5.x broker"],
+)
+def test_a_broker_with_timers_is_asked_once_per_connection(answer):
+    peers = script(STORED, STORED, STORED, brokers=("a",))
+    peers.answers[RECALL] = lambda asked: answer
+    send_timed(peers, times=3)
+    assert (len(peers.of(RECALL)), len(brokers_asked(peers))) == (1, 3)
+
+
+def test_the_check_for_timers_is_retried_at_another_broker():
+    peers = script(STORED)
+    answers = [ConnectionLost("x", "closed"), Command(ResponseCode.SYSTEM_ERROR)]
+
+    def answer(asked):
+        if isinstance(item := answers.pop(0), Exception):
+            raise item
+        return item
+
+    peers.answers[RECALL] = answer
+    send_timed(peers)
+    assert {request.addr for request in peers.of(RECALL)} == {"a:1", "b:1"}
+
+
+def test_levels_and_senders_that_check_no_timers_ask_no_broker():
+    peers = script(STORED, STORED)
+    send_timed(peers, message=Message(topic="T", body=b"x", delay_level=3))
+    send_timed(peers, check_timers=False)
+    assert len(brokers_asked(peers)) == 2

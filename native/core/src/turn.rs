@@ -267,7 +267,8 @@ impl RecordWriter<'_> {
         Some(())
     }
 
-    /// Store the properties of a message of a batch: those of the request win, in the place of the message's.
+    /// Store the properties of a message of a batch: those of the request win, in the place of the message's. The request's
+    /// UNIQ_KEY is the id of the batch as a whole and is not stored.
     fn merge<'a>(&mut self, message: &Properties<'a>, request: &Properties<'a>) -> Lookup<'a> {
         let find = |properties: &Properties<'a>, name: &str| {
             properties.pairs.iter().copied().find(|pair| pair.name(properties.text) == name)
@@ -277,15 +278,15 @@ impl RecordWriter<'_> {
         for pair in message.pairs {
             let name = pair.name(message.text);
             let (pair, text) = match find(request, name) {
-                Some(winner) => (winner, request.text),
-                None => (*pair, message.text),
+                Some(winner) if name != UNIQ_KEY => (winner, request.text),
+                _ => (*pair, message.text),
             };
             lookup.note(name, pair.value(text));
             self.store(pair.segment(text));
         }
         for pair in request.pairs {
             let name = pair.name(request.text);
-            if find(message, name).is_none() {
+            if name != UNIQ_KEY && find(message, name).is_none() {
                 lookup.note(name, pair.value(request.text));
                 self.store(pair.segment(request.text));
             }

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ariane.cli.byte_streams import read_chunks
-from ariane.cli.cat_consume import warn
 from ariane.cli.message_input import MessageTemplate, RecordSplitter
 from ariane.client.producer import Producer
 from ariane.client.settings import MIB
@@ -129,7 +128,6 @@ class SendWindow:
         self._queue = queue
         self._free = asyncio.Semaphore(size)  # one slot per send that may still be started
         self._sends: set[asyncio.Task[None]] = set()  # in flight
-        self._has_warned = False  # whether the warning about delays was printed
 
     async def send(self, name: str, message: Message) -> None:
         """Start sending a message as soon as the window has room."""
@@ -150,17 +148,11 @@ class SendWindow:
 
     async def _send(self, name: str, message: Message) -> None:
         try:
-            result = await self._producer.send(message, queue=self._queue)
+            await self._producer.send(message, queue=self._queue)
         except ArianeError as error:
             self.fail(name, describe_failure(error, len(message.body)))
         else:
             self.report.sent += 1
-            if message.deliver_at_ms and result.recall_handle is None and not self._has_warned:
-                self._has_warned = True
-                warn(
-                    "the broker did not confirm the delivery time: Apache 4.x delivers such messages immediately; "
-                    "use --delay-level there"
-                )
         finally:
             self._free.release()
 

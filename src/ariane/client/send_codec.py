@@ -96,6 +96,8 @@ class PreparedMessage(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it asks for a later delivery."""
     redelivery: Redelivery | None = None
     """Set for a copy in a retry topic."""
+    needs_timer: bool = False
+    """Whether the broker has to support delivery times other than levels."""
     messages: Sequence[Message] = ()
     """The application's messages, for traces; none for a copy in a retry topic."""
     ids: Sequence[str] = ()
@@ -127,6 +129,7 @@ def prepare(message: Message, message_id: str, settings: ProducerSettings) -> Pr
         sys_flag=sys_flag,
         flag=message.flag,
         is_delayed=message.is_delayed,
+        needs_timer=message.is_delayed and not message.delay_level,
         messages=(message,),
         ids=(message_id,),
     )

@@ -27,6 +27,7 @@ from ariane.client.in_flight import InFlightBound
 from ariane.client.instants import TOLERANCE_S, Instant, duration_ms
 from ariane.client.send_codec import PreparedMessage, SendResult, SendStatus
 from ariane.client.settings import ProducerSettings
+from ariane.client.timer_support import TimerSupport
 from ariane.client.trace_records import StoredSend
 from ariane.errors import ConnectionLost, ReplyError, RequestTimeout
 from ariane.model.message import MessageQueue
@@ -83,6 +84,7 @@ class MessageSender:
         self._latencies = BrokerLatencies(instance.clock.monotonic) if settings.avoid_slow_brokers else None
         # Open connections by address: a look-up here is cheaper than in the pool, and every send pays for it.
         self._connections: dict[str, Connection] = {}
+        self._timers = TimerSupport(group) if settings.check_timers else None  # refuses messages delivered too early
         # Producers start at different queues, so that few of them do not load the first queue only.
         self._next_index = instance.rng.randrange(65536)
 
@@ -127,6 +129,7 @@ class MessageSender:
         """Send without waiting for a response.
 
         Raises:
+            MessageRefused: the message has a delivery time, which the broker does not support.
             ConnectionLost: the broker cannot be reached.
             RequestTimeout: the broker does not read the messages sent before.
         """
@@ -137,7 +140,10 @@ class MessageSender:
         header = send_codec.request_fields(message, self._group, queue.queue_id, self._clock.now_ms(), self.settings)
         if self._namespace:
             self._namespace.wrap_send(header)
-        connection = await self._instance.peers.connect(self._address(queue))
+        addr = self._address(queue)
+        connection = await self._instance.peers.connect(addr)
+        if message.needs_timer and self._timers is not None:
+            await self._timers.require(connection, addr, message.topic, self._timeout_s * 1000)
         if not connection.is_writable:
             # Without responses, only this bounds the memory of a client that sends faster than the broker reads.
             await connection.wait_writable(self.settings.send_timeout * 1000)
@@ -207,6 +213,10 @@ class MessageSender:
         if connection is None or not connection.is_open:
             connection = await self._connect(addr, timeout_ms)
             now_s = self._clock.monotonic()
+        if message.needs_timer and self._timers is not None:
+            await self._timers.require(connection, addr, message.topic, timeout_ms)
+            checked_s = self._clock.monotonic()
+            timeout_ms, now_s = max(1.0, timeout_ms - (checked_s - now_s) * 1000), checked_s
         started_ms = self._clock.now_ms()
         if self._hooks and self._clock.monotonic() - now_s > TOLERANCE_S:  # a pause between the two readings
             started_ms, now_s = Instant.read(self._clock)

@@ -127,10 +127,14 @@ class ProducerSettings:
     """The same limit in bytes of bodies as sent."""
     avoid_slow_brokers: bool = False
     """Whether a broker that failed or took 0.55 s and more is avoided for 30 s to 10 min. [sendLatencyFaultEnable]"""
+    check_timers: bool = True
+    """Whether a message with `delay` or `deliver_at` is refused if its broker would deliver it immediately, as Apache 4.x does.
+    The check is one request per connection. False for Alibaba Cloud's brokers of 4.x, which do not respond to it."""
 
     def __post_init__(self) -> None:
         of_kind("retry_not_stored", self.retry_not_stored, bool)
         of_kind("avoid_slow_brokers", self.avoid_slow_brokers, bool)
+        of_kind("check_timers", self.check_timers, bool)
         if self.compression not in ("zlib", "lz4", "zstd"):
             raise ConfigError("compression", self.compression, "expected 'zlib', 'lz4' or 'zstd'")
         fault = topic_name_fault(of_kind("create_topic_key", self.create_topic_key, str))

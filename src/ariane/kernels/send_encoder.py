@@ -300,13 +300,14 @@ def _plain_messages(send: _Send, settings: SendSettings) -> list[_Message] | Non
 
 def _batch_messages(body: bytes, common: dict[str, str], settings: SendSettings) -> list[_Message] | None:
     messages: list[_Message] = []
+    common.pop(UNIQ_KEY, None)
     size = 0
     try:
         entries = batch.decode(body)
     except ProtocolError:
         return None
     for entry in entries:
-        # The properties of the request hold for each message of the batch and win over its own.
+        # The properties of the request hold for each message of the batch and win over its own, except the id of the batch.
         property_map = properties_text.decode(entry.properties)
         property_map.update(common)
         message = _message(entry.flag, entry.body, property_map, settings)

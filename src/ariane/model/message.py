@@ -125,11 +125,11 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     delay_level: int = 0
     """Level of a delayed delivery, from 1; 0: immediately."""
     delay: float | timedelta = 0
-    """Delay of the delivery in seconds, by the broker's clock; 0: immediately. Ariane and Apache 5.x support it; an Apache 4.x
-    broker and Alibaba Cloud deliver immediately."""
+    """Delay of the delivery in seconds, by the broker's clock; 0: immediately. Ariane and Apache 5.x support it; for Apache 4.x,
+    which would deliver immediately, the producer refuses the message (`ProducerSettings.check_timers`)."""
     deliver_at: datetime | None = None
-    """Delivery time, with a time zone; None: immediately. Ariane, Alibaba Cloud and Apache 5.x support it; an Apache 4.x broker
-    delivers immediately."""
+    """Delivery time, with a time zone; None: immediately. Ariane, Alibaba Cloud and Apache 5.x support it; for Apache 4.x the
+    producer refuses the message, as with `delay`."""
     deliver_at_ms: int = 0
     """The same in milliseconds since the epoch; 0: immediately."""
     wait_stored: bool = True

@@ -38,3 +38,12 @@ def decode(text: str) -> dict[str, str]:
         if name and end and value:
             properties[name] = value
     return properties
+
+
+def first_value(text: str, name: str) -> str:
+    """Return the value of the first pair with this name; empty without one. `decode` returns that of the last."""
+    for segment in text.split(PAIR_END):
+        found, _, value = segment.partition(NAME_END)
+        if found == name and value:
+            return value
+    return ""

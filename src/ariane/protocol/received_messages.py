@@ -12,9 +12,12 @@ from ariane.model import message as names
 from ariane.model.ids import offset_message_id
 from ariane.model.message import MessageQueue, ReceivedMessage
 from ariane.protocol import compression
+from ariane.protocol import properties as properties_text
 from ariane.protocol.record import Record
 
 log = logging.getLogger("ariane.client")
+
+_UNIQUE_KEY = f"{names.UNIQ_KEY}{properties_text.NAME_END}"
 
 
 def to_received_message(
@@ -35,6 +38,9 @@ def to_received_message(
         topic = unwrap(topic)
     body, sys_flag, body_error = expand_body(stored.body, stored.sys_flag)
     offset_id = offset_message_id(stored.store_host, stored.offset)
+    if stored.properties.count(_UNIQUE_KEY) > 1:
+        # A Java 5.x broker appends the id of a batch to the properties of each message, behind the message's own id.
+        properties[names.UNIQ_KEY] = properties_text.first_value(stored.properties, names.UNIQ_KEY)
     message_id = properties.get(names.UNIQ_KEY, offset_id)
     if body_error:
         log.error(

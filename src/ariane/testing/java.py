@@ -1,4 +1,4 @@
-"""Real Java 4.9.4 peers for interop tests and benches: name server, broker, clients, tools, each in its own process.
+"""Real Java peers for interop tests and benches: name server, broker, clients, tools, each in its own process.
 
     if reason := java.available(): pytest.skip(reason)
     with java.name_server(home / "ns") as ns, java.broker(home / "b", ns.addr) as broker:
@@ -6,9 +6,10 @@
         with java.start("ariane.peers.Consume", [ns.addr, "T", "G", "*", "10", "30"]) as consumer: ...
         java.run(java.ADMIN, ["clusterList", "-n", ns.addr])
 
-The jars are fetched from Maven Central once, to ARIANE_PEERS_DIR (default ~/.cache/ariane/peers), together with a jar of small
-programs of this project (`peers/`) and a class-data archive of all classes they load, which makes a start twice as fast. All
-processes end with the `with` block, and with this process.
+The functions of this module are those of 4.9.4; `V5` has the same for 5.3.3: `java.V5.broker(…)`. The jars are fetched from Maven
+Central once, to ARIANE_PEERS_DIR (default ~/.cache/ariane/peers), together with a jar of small programs of this project
+(`peers/`) and a class-data archive of all classes they load, which makes a start twice as fast. All processes end with the
+`with` block, and with this process.
 """
 
 from __future__ import annotations
@@ -58,6 +59,10 @@ _SAMPLE_RUNS = {
     "Consume": ("T", "G", "*", "5", "30"),
     "Admin": ("clusterList", "topicList", "consumerProgress"),
 }
+
+# Logs of a server that has started, and what they contain then. A broker of 4.9.4 is registered before it reports its start.
+_BOOTED = ("output.log", "boot success")
+_REGISTERED_5X = ("logs/rocketmqlogs/broker.log", "Registering current broker to name server completed")
 
 # Modules that 4.9.4 accesses by reflection on Java 17.
 _OPENS = (
@@ -131,31 +136,6 @@ class JavaProgram:
             self._more.notify_all()
 
 
-# --- availability and cache ---
-
-
-@functools.cache
-def available() -> str | None:
-    """Return why the peers cannot run on this machine, or None if they can."""
-    java = shutil.which("java")
-    if java is None:
-        return f"java not found on the PATH: install Java >= {JAVA_MIN} (apt-get install openjdk-17-jdk-headless)"
-    version = java_version()
-    match = re.search(r'version "(\d+)', version)
-    if match is None or int(match[1]) < JAVA_MIN:
-        return f"Java >= {JAVA_MIN} is required, found: {version.splitlines()[0] if version else 'none'}"
-    if not _ready(_cache()):
-        for tool, package in (("mvn", "maven"), ("javac", "openjdk-17-jdk-headless")):
-            if shutil.which(tool) is None:
-                return f"{tool} not found on the PATH: it is needed to fetch the Java peers (apt-get install {package})"
-        try:
-            _fill(_cache())
-        except subprocess.CalledProcessError as error:
-            text = str(error.output or error).strip()
-            return f"Cannot fetch the Java peers from Maven Central: {text.splitlines()[0] if text else error}"
-    return None
-
-
 @functools.cache
 def java_version() -> str:
     """Return what `java -version` prints; empty without Java."""
@@ -165,85 +145,232 @@ def java_version() -> str:
     return subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
 
 
-def classpath() -> str:
-    """Return the class path of the jars and programs, for `java -cp`. Call `available` first."""
-    return _classpath(_cache())
+# --- a release ---
 
 
-def quick_start() -> tuple[str, ...]:
-    """Return JVM arguments for short-lived peers: a small heap, C1 and the serial collector, classes from the archive.
+class JavaRelease:
+    """The peers of one release of RocketMQ: servers, clients and tools."""
 
-    Benches pass their own arguments: they measure the JVM as users run it.
-    """
-    return (*TEST_HEAP, *_SHORT_LIVED, f"-XX:SharedArchiveFile={_cache() / ARCHIVE}")
+    def __init__(self, version: str) -> None:
+        self.version = version
+        self._pom = PEERS / version / "pom.xml"  # with programs for this release only next to it
+
+    def available(self) -> str | None:
+        """Return why the peers cannot run on this machine, or None if they can."""
+        return self._unavailable
+
+    def classpath(self) -> str:
+        """Return the class path of the jars and programs, for `java -cp`. Call `available` first."""
+        # The order is fixed: an archive is valid only for the class path that it was dumped with.
+        return ":".join([str(self._cache / PROGRAMS), *map(str, sorted((self._cache / "lib").glob("*.jar")))])
+
+    def quick_start(self) -> tuple[str, ...]:
+        """Return JVM arguments for short-lived peers: a small heap, C1 and the serial collector, classes from the archive.
+
+        Benches pass their own arguments: they measure the JVM as users run it.
+        """
+        return (*TEST_HEAP, *_SHORT_LIVED, f"-XX:SharedArchiveFile={self._cache / ARCHIVE}")
+
+    @contextlib.contextmanager
+    def name_server(
+        self,
+        home: Path,
+        *,
+        port: int = 0,
+        properties: Mapping[str, str] | None = None,
+        jvm_args: Sequence[str] | None = None,
+        orderly: bool = False,
+    ) -> Iterator[JavaServer]:
+        """Run a Java name server with its files in `home`. It is killed unless `orderly`: an orderly stop takes 3 s."""
+        port = port or free_port()
+        settings = {"listenPort": str(port), "kvConfigPath": str(home / "kvConfig.json"), **(properties or {})}
+        main = "org.apache.rocketmq.namesrv.NamesrvStartup"
+        with self._server(main, home, settings, jvm_args, [_BOOTED]) as server:
+            yield server
+            if not orderly:
+                server.process.kill()
+
+    @contextlib.contextmanager
+    def broker(
+        self,
+        home: Path,
+        namesrv: str,
+        *,
+        port: int = 0,
+        properties: Mapping[str, str] | None = None,
+        jvm_args: Sequence[str] | None = None,
+        wait: bool = True,
+    ) -> Iterator[JavaServer]:
+        """Run a Java broker `broker-a` on 127.0.0.1 with its store in home/store. With `wait`, return once it is registered."""
+        port = port or free_port()
+        settings = {
+            "brokerName": "broker-a",
+            "brokerIP1": "127.0.0.1",
+            "brokerIP2": "127.0.0.1",
+            "listenPort": str(port),
+            "namesrvAddr": namesrv,
+            "storePathRootDir": str(home / "store"),
+            "storePathCommitLog": str(home / "store" / "commitlog"),
+            **(properties or {}),
+        }
+        ready = [_BOOTED, *([_REGISTERED_5X] if self.version.startswith("5") else [])] if wait else []
+        with self._server("org.apache.rocketmq.broker.BrokerStartup", home, settings, jvm_args, ready) as server:
+            yield server
+
+    @contextlib.contextmanager
+    def start(
+        self, main: str, args: Sequence[str], *, jvm_args: Sequence[str] | None = None, home: Path | None = None
+    ) -> Iterator[JavaProgram]:
+        """Run a Java program until the end of the block, or until it exits."""
+        with tempfile.TemporaryDirectory() as temporary:
+            directory = home or Path(temporary)
+            _configure_logs(directory)
+            java = [*(jvm_args or self.quick_start()), f"-Duser.home={directory}", f"-Drocketmq.home.dir={directory}"]
+            process = _spawn(
+                [*java, "-cp", self.classpath(), main, *args], subprocess.PIPE, directory
+            )  # tools leave files in it
+            try:
+                yield JavaProgram(process)
+            finally:
+                _stop(process)
+
+    def run(
+        self,
+        main: str,
+        args: Sequence[str],
+        *,
+        timeout_s: float = 120,
+        jvm_args: Sequence[str] | None = None,
+        status: int = 0,
+        home: Path | None = None,
+    ) -> list[str]:
+        """Run a Java program and return the lines it printed.
+
+        Args:
+            main: Main class.
+            args: Its arguments.
+            timeout_s: Time limit.
+            jvm_args: Arguments of the JVM.
+            status: Expected exit status.
+            home: Its rocketmq.home.dir: tools read their account from conf/tools.yml there.
+
+        Raises:
+            RuntimeError: it did not exit with `status` in time; contains its output.
+        """
+        with self.start(main, args, jvm_args=jvm_args, home=home) as program:
+            lines = list(program.lines(time.monotonic() + timeout_s))
+            exit_status = program.process.poll() if program.process.poll() is not None else _wait(program.process, 5)
+            if exit_status != status:
+                raise RuntimeError(f"{main} {' '.join(args)} exited with {exit_status}:\n" + "\n".join(lines[-40:]))
+            return lines
+
+    @functools.cached_property
+    def _unavailable(self) -> str | None:
+        java = shutil.which("java")
+        if java is None:
+            return f"java not found on the PATH: install Java >= {JAVA_MIN} (apt-get install openjdk-17-jdk-headless)"
+        version = java_version()
+        match = re.search(r'version "(\d+)', version)
+        if match is None or int(match[1]) < JAVA_MIN:
+            return f"Java >= {JAVA_MIN} is required, found: {version.splitlines()[0] if version else 'none'}"
+        if not self._ready():
+            for tool, package in (("mvn", "maven"), ("javac", "openjdk-17-jdk-headless")):
+                if shutil.which(tool) is None:
+                    return f"{tool} not found on the PATH: it is needed to fetch the Java peers (apt-get install {package})"
+            try:
+                self._fill()
+            except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+                text = str(error.output or error).strip() or str(error)
+                return f"Cannot fetch the Java peers of {self.version} from Maven Central: {text.splitlines()[0]}"
+        return None
+
+    @functools.cached_property
+    def _cache(self) -> Path:
+        """The cache directory for these programs and this JVM."""
+        digest = hashlib.sha256(CACHE_LAYOUT + java_version().encode())  # an archive belongs to one JVM
+        for path in (self._pom, *self._sources()):
+            digest.update(path.read_bytes())
+        root = Path(os.environ.get("ARIANE_PEERS_DIR", Path.home() / ".cache" / "ariane" / "peers"))
+        return root.resolve() / digest.hexdigest()[:16]
+
+    def _ready(self) -> bool:
+        return (self._cache / ARCHIVE).is_file()
+
+    def _sources(self) -> list[Path]:
+        """Return the programs of all releases, and those of this one."""
+        return sorted([*(PEERS / "ariane").rglob("*.java"), *self._pom.parent.rglob("*.java")])
+
+    def _fill(self) -> None:
+        """Fetch, compile and archive. A lock lets one of several test processes do the work while the others wait."""
+        cache = self._cache
+        cache.mkdir(parents=True, exist_ok=True)
+        with (cache.parent / f"{cache.name}.lock").open("w") as lock, tempfile.TemporaryDirectory() as scratch:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if self._ready():
+                return
+            maven = ["mvn", "-q", "-B", "-f", str(self._pom), "dependency:copy-dependencies"]
+            _checked([*maven, f"-DoutputDirectory={cache / 'lib'}", f"-Dproject.build.directory={scratch}/target"])
+            sources = map(str, self._sources())
+            _checked(["javac", "-nowarn", "-cp", f"{cache}/lib/*", "-d", f"{scratch}/classes", *sources])
+            _checked(["jar", "--create", "--file", str(cache / PROGRAMS), "-C", f"{scratch}/classes", "."])
+            self._archive_classes(Path(scratch))
+
+    def _archive_classes(self, scratch: Path) -> None:
+        """Dump the classes that servers, clients and tools load into one archive for all of them."""
+
+        def listing(name: str) -> list[str]:
+            return [*TEST_HEAP, f"-XX:DumpLoadedClassList={scratch / name}.classes"]
+
+        with (
+            self.name_server(scratch / "namesrv", jvm_args=listing("namesrv"), orderly=True) as names,
+            self.broker(scratch / "broker", names.addr, jvm_args=listing("broker")),
+        ):
+            for program, args in _SAMPLE_RUNS.items():
+                self.run(f"ariane.peers.{program}", [names.addr, *args], jvm_args=listing(program))
+        # Classes of other loaders are named with ids of one run ("source:"): lists of several runs cannot share these.
+        listed = {
+            line: None
+            for path in sorted(scratch.glob("*.classes"))
+            for line in path.read_text().splitlines()
+            if "source:" not in line
+        }
+        merged = scratch / "all"
+        merged.write_text("\n".join(listed) + "\n")
+        dumped = self._cache / "incomplete.jsa"
+        dump = ["java", *_SHORT_LIVED, "-Xshare:dump", f"-XX:SharedClassListFile={merged}"]
+        _checked([*dump, f"-XX:SharedArchiveFile={dumped}", "-cp", self.classpath()])
+        dumped.rename(self._cache / ARCHIVE)  # the last step: its presence marks the cache as complete
+
+    @contextlib.contextmanager
+    def _server(
+        self,
+        main: str,
+        home: Path,
+        settings: Mapping[str, str],
+        jvm_args: Sequence[str] | None,
+        ready: Sequence[tuple[str, str]],
+    ) -> Iterator[JavaServer]:
+        path = _configure_logs(home) / "server.conf"
+        path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        output = (home / "output.log").open("w")
+        java = [*(jvm_args or self.quick_start()), f"-Drocketmq.home.dir={home}", f"-Duser.home={home}"]
+        process = _spawn([*java, "-cp", self.classpath(), main, "-c", str(path)], output)
+        server = JavaServer(f"127.0.0.1:{settings['listenPort']}", process)
+        try:
+            for log, text in ready:
+                _wait_for(text, home / log, process, home / "output.log")
+            yield server
+        finally:
+            _stop(process)
+            output.close()
 
 
-def _classpath(cache: Path) -> str:
-    # The order is fixed: an archive is valid only for the class path that it was dumped with.
-    return ":".join([str(cache / PROGRAMS), *map(str, sorted((cache / "lib").glob("*.jar")))])
-
-
-def _cache() -> Path:
-    """Return the cache directory for this state of `peers/` and this JVM."""
-    digest = hashlib.sha256(CACHE_LAYOUT + java_version().encode())  # an archive belongs to one JVM
-    for path in sorted(PEERS.rglob("*.*")):
-        digest.update(path.read_bytes())
-    root = Path(os.environ.get("ARIANE_PEERS_DIR", Path.home() / ".cache" / "ariane" / "peers"))
-    return root.resolve() / digest.hexdigest()[:16]
-
-
-def _ready(cache: Path) -> bool:
-    return (cache / ARCHIVE).is_file()
-
-
-def _fill(cache: Path) -> None:
-    """Fetch, compile and archive. A lock lets one of several test processes do the work while the others wait."""
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache.parent / f"{cache.name}.lock").open("w") as lock, tempfile.TemporaryDirectory() as scratch:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if _ready(cache):
-            return
-        maven = ["mvn", "-q", "-B", "-f", str(PEERS / "pom.xml"), "dependency:copy-dependencies"]
-        _checked([*maven, f"-DoutputDirectory={cache / 'lib'}", f"-Dproject.build.directory={scratch}/target"])
-        sources = sorted(map(str, PEERS.rglob("*.java")))
-        _checked(["javac", "-nowarn", "-cp", f"{cache}/lib/*", "-d", f"{scratch}/classes", *sources])
-        _checked(["jar", "--create", "--file", str(cache / PROGRAMS), "-C", f"{scratch}/classes", "."])
-        _archive_classes(cache, Path(scratch))
-
-
-def _archive_classes(cache: Path, scratch: Path) -> None:
-    """Dump the classes that servers, clients and tools load into one archive for all of them."""
-
-    def listing(name: str) -> list[str]:
-        return [*TEST_HEAP, f"-XX:DumpLoadedClassList={scratch / name}.classes"]
-
-    with (
-        name_server(scratch / "namesrv", jvm_args=listing("namesrv"), orderly=True) as names,
-        broker(scratch / "broker", names.addr, jvm_args=listing("broker")),
-    ):
-        for program, args in _SAMPLE_RUNS.items():
-            run(f"ariane.peers.{program}", [names.addr, *args], jvm_args=listing(program))
-    # Classes of other loaders are named with ids of one run ("source:"): lists of several runs cannot share these.
-    listed = {
-        line: None
-        for path in sorted(scratch.glob("*.classes"))
-        for line in path.read_text().splitlines()
-        if "source:" not in line
-    }
-    merged = scratch / "all"
-    merged.write_text("\n".join(listed) + "\n")
-    dumped = cache / "incomplete.jsa"
-    dump = ["java", *_SHORT_LIVED, "-Xshare:dump", f"-XX:SharedClassListFile={merged}"]
-    _checked([*dump, f"-XX:SharedArchiveFile={dumped}", "-cp", _classpath(cache)])
-    dumped.rename(cache / ARCHIVE)  # the last step: its presence marks the cache as complete
+# --- ports, processes ---
 
 
 def _checked(command: Sequence[str]) -> None:
     output, error = subprocess.PIPE, subprocess.STDOUT
     subprocess.run(command, check=True, stdout=output, stderr=error, text=True, timeout=FILL_STEP_S)
-
-
-# --- servers ---
 
 
 def free_port(span: int = 3) -> int:
@@ -273,70 +400,6 @@ def free_ports() -> tuple[int, int]:
     return port - 3, port
 
 
-@contextlib.contextmanager
-def name_server(
-    home: Path,
-    *,
-    port: int = 0,
-    properties: Mapping[str, str] | None = None,
-    jvm_args: Sequence[str] | None = None,
-    orderly: bool = False,
-) -> Iterator[JavaServer]:
-    """Run a Java name server with its files in `home`. It is killed unless `orderly`: an orderly stop takes 3 s."""
-    port = port or free_port()
-    settings = {"listenPort": str(port), "kvConfigPath": str(home / "kvConfig.json"), **(properties or {})}
-    main = "org.apache.rocketmq.namesrv.NamesrvStartup"
-    with _server(main, home, settings, port, jvm_args, wait=True) as server:
-        yield server
-        if not orderly:
-            server.process.kill()
-
-
-@contextlib.contextmanager
-def broker(
-    home: Path,
-    namesrv: str,
-    *,
-    port: int = 0,
-    properties: Mapping[str, str] | None = None,
-    jvm_args: Sequence[str] | None = None,
-    wait: bool = True,
-) -> Iterator[JavaServer]:
-    """Run a Java broker `broker-a` on 127.0.0.1 with its store in home/store. With `wait`, return once it is registered."""
-    port = port or free_port()
-    settings = {
-        "brokerName": "broker-a",
-        "brokerIP1": "127.0.0.1",
-        "brokerIP2": "127.0.0.1",
-        "listenPort": str(port),
-        "namesrvAddr": namesrv,
-        "storePathRootDir": str(home / "store"),
-        "storePathCommitLog": str(home / "store" / "commitlog"),
-        **(properties or {}),
-    }
-    with _server("org.apache.rocketmq.broker.BrokerStartup", home, settings, port, jvm_args, wait=wait) as server:
-        yield server
-
-
-@contextlib.contextmanager
-def _server(
-    main: str, home: Path, settings: Mapping[str, str], port: int, jvm_args: Sequence[str] | None, *, wait: bool
-) -> Iterator[JavaServer]:
-    path = _configure_logs(home) / "server.conf"
-    path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-    output = (home / "output.log").open("w")
-    java = [*(jvm_args or quick_start()), f"-Drocketmq.home.dir={home}", f"-Duser.home={home}"]
-    process = _spawn([*java, "-cp", classpath(), main, "-c", str(path)], output)
-    server = JavaServer(f"127.0.0.1:{port}", process)
-    try:
-        if wait:
-            _wait_until_ready(process, port, home / "output.log")
-        yield server
-    finally:
-        _stop(process)
-        output.close()
-
-
 def _configure_logs(home: Path) -> Path:
     """Direct all logs of a peer to a file in `home` and return its conf directory."""
     conf = home / "conf"
@@ -346,66 +409,15 @@ def _configure_logs(home: Path) -> Path:
     return conf
 
 
-def _wait_until_ready(process: subprocess.Popen[str], port: int, output: Path) -> None:
-    """Wait for the boot message, which follows the opening of the port and (of a broker) the first registration."""
+def _wait_for(text: str, log: Path, process: subprocess.Popen[str], output: Path) -> None:
+    """Wait until `text` is in a log of a server that is starting."""
     deadline = time.monotonic() + READY_S
-    while "boot success" not in output.read_text():
+    while not log.exists() or text not in log.read_text():
         if process.poll() is not None:
             raise RuntimeError(f"Java server exited with {process.returncode}:\n{output.read_text()[-4000:]}")
         if time.monotonic() > deadline:
-            raise RuntimeError(f"Java server on port {port} is not ready after {READY_S} s")
+            raise RuntimeError(f"Java server is not ready after {READY_S} s: {text!r} is not in {log}")
         time.sleep(0.05)
-
-
-# --- programs ---
-
-
-@contextlib.contextmanager
-def start(
-    main: str, args: Sequence[str], *, jvm_args: Sequence[str] | None = None, home: Path | None = None
-) -> Iterator[JavaProgram]:
-    """Run a Java program until the end of the block, or until it exits."""
-    with tempfile.TemporaryDirectory() as temporary:
-        directory = home or Path(temporary)
-        _configure_logs(directory)
-        java = [*(jvm_args or quick_start()), f"-Duser.home={directory}", f"-Drocketmq.home.dir={directory}"]
-        process = _spawn(
-            [*java, "-cp", classpath(), main, *args], subprocess.PIPE, directory
-        )  # tools leave files in it
-        try:
-            yield JavaProgram(process)
-        finally:
-            _stop(process)
-
-
-def run(
-    main: str,
-    args: Sequence[str],
-    *,
-    timeout_s: float = 120,
-    jvm_args: Sequence[str] | None = None,
-    status: int = 0,
-    home: Path | None = None,
-) -> list[str]:
-    """Run a Java program and return the lines it printed.
-
-    Args:
-        main: Main class.
-        args: Its arguments.
-        timeout_s: Time limit.
-        jvm_args: Arguments of the JVM.
-        status: Expected exit status.
-        home: Its rocketmq.home.dir: tools read their account from conf/tools.yml there.
-
-    Raises:
-        RuntimeError: it did not exit with `status` in time; contains its output.
-    """
-    with start(main, args, jvm_args=jvm_args, home=home) as program:
-        lines = list(program.lines(time.monotonic() + timeout_s))
-        exit_status = program.process.poll() if program.process.poll() is not None else _wait(program.process, 5)
-        if exit_status != status:
-            raise RuntimeError(f"{main} {' '.join(args)} exited with {exit_status}:\n" + "\n".join(lines[-40:]))
-        return lines
 
 
 def events(lines: Sequence[str]) -> list[Any]:
@@ -438,3 +450,9 @@ def _wait(process: subprocess.Popen[str], seconds: float) -> int | None:
         return process.wait(seconds)
     except subprocess.TimeoutExpired:
         return None
+
+
+V4 = JavaRelease("4.9.4")
+V5 = JavaRelease("5.3.3")
+available, classpath, quick_start = V4.available, V4.classpath, V4.quick_start
+name_server, broker, start, run = V4.name_server, V4.broker, V4.start, V4.run

@@ -227,11 +227,13 @@ class SendHandler:
             raise ProtocolError(f"a batch of {len(message.body)} bytes, at most {max_bytes} are allowed")
         _check_batch_entry(message.properties, request.sys_flag)
         cluster, sys_flag, drafts = self._settings.current.broker_cluster_name, _stored_sys_flag(message), []
+        # 5.x clients give the batch an id, too; stored, it would replace that of each message.
+        common = {name: value for name, value in message.properties.items() if name != UNIQ_KEY}
         size = 0
         for entry in batch.decode(message.body):
             # The properties of the request hold for each message of the batch and win over its own.
             property_map = properties.decode(entry.properties)
-            property_map.update(message.properties)
+            property_map.update(common)
             _check_batch_entry(property_map, request.sys_flag)
             if delays := delayed_delivery.delay_properties(property_map):
                 names = ", ".join(sorted(delays))

@@ -1,6 +1,8 @@
 package ariane.peers;
 
+import java.lang.reflect.Field;
 import java.util.Arrays;
+import java.util.Collection;
 import java.util.stream.Stream;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 import org.apache.rocketmq.tools.command.message.DecodeMessageIdCommond;
@@ -12,7 +14,7 @@ import org.apache.rocketmq.tools.command.offset.ResetOffsetByTimeOldCommand;
  * Behind the output of each comes a line `#### n`. Three commands that 4.9.4 has but does not register are registered too.
  */
 public final class Admin {
-    public static void main(String[] args) {
+    public static void main(String[] args) throws ReflectiveOperationException {
         for (int number = 1; number < args.length; number++) {
             Registry.refresh();
             String[] words = args[number].split(" ");
@@ -26,8 +28,13 @@ public final class Admin {
 
     /** A command object of 4.9.4 is good for one call: some keep the client that they shut down. main0 registers new ones. */
     private static final class Registry extends MQAdminStartup {
-        static void refresh() {
-            subCommandList.clear();
+        static void refresh() throws ReflectiveOperationException {
+            for (Field field : MQAdminStartup.class.getDeclaredFields()) { // the list has another name in 5.x
+                if (Collection.class.isAssignableFrom(field.getType())) {
+                    field.setAccessible(true);
+                    ((Collection<?>) field.get(null)).clear();
+                }
+            }
             initCommand(new DecodeMessageIdCommond());
             initCommand(new GetConsumerStatusCommand());
             initCommand(new ResetOffsetByTimeOldCommand());

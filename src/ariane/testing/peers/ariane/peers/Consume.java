@@ -14,7 +14,6 @@ import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
-import org.apache.rocketmq.common.protocol.heartbeat.MessageModel;
 
 /** Prints messages until `count` came (0: until it is stopped) or time is over (status 3): namesrv topic group expression count seconds [name=value ...].
  * `fail` fails on each message it prints, `level` asks for that delay, `most` bounds the attempts, `broadcast` reads all queues,
@@ -39,7 +38,8 @@ public final class Consume {
         boolean fail = options.containsKey("fail");
         consumer.setMaxReconsumeTimes(Integer.parseInt(options.getOrDefault("most", "-1")));
         if (options.containsKey("broadcast")) {
-            consumer.setMessageModel(MessageModel.BROADCASTING);
+            // MessageModel is in another package in 5.x
+            consumer.setMessageModel(Enum.valueOf(consumer.getMessageModel().getDeclaringClass(), "BROADCASTING"));
         }
         if (options.containsKey("orderly")) {
             consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
