@@ -41,13 +41,14 @@ READY_S = 60.0
 STOP_S = 30.0
 TEST_HEAP = ("-Xms256m", "-Xmx512m")
 FILL_STEP_S = 600.0
-CACHE_LAYOUT = b"2"  # increase it when the contents of a cache directory change
+CACHE_LAYOUT = b"3"  # increase it when the contents of a cache directory change
 PROGRAMS = "programs.jar"
 FIRST_PORT = 12_000
 PORT_RANGES = 20
 PORT_RANGE_SIZE = 1_000
 PORTS_OF_A_BROKER = 5  # including a spare one and one for the name server of `free_ports`
 ARCHIVE = "classes.jsa"
+LOGS_OF_5X = "logback_5x.xml"
 
 _port_steps = itertools.count()
 
@@ -62,7 +63,7 @@ _SAMPLE_RUNS = {
 
 # Logs of a server that has started, and what they contain then. A broker of 4.9.4 is registered before it reports its start.
 _BOOTED = ("output.log", "boot success")
-_REGISTERED_5X = ("logs/rocketmqlogs/broker.log", "Registering current broker to name server completed")
+_REGISTERED_5X = ("server.log", "Registering current broker to name server completed")
 
 # Modules that 4.9.4 accesses by reflection on Java 17.
 _OPENS = (
@@ -75,7 +76,7 @@ _OPENS = (
 )
 
 _LOGBACK = """<configuration>
-  <appender name="file" class="ch.qos.logback.core.FileAppender">
+  <appender name="file" class="{package}ch.qos.logback.core.FileAppender">
     <file>{home}/server.log</file><encoder><pattern>%d %p %t %logger - %m%n</pattern></encoder>
   </appender>
   <root level="INFO"><appender-ref ref="file"/></root>
@@ -225,7 +226,7 @@ class JavaRelease:
         with tempfile.TemporaryDirectory() as temporary:
             directory = home or Path(temporary)
             _configure_logs(directory)
-            java = [*(jvm_args or self.quick_start()), f"-Duser.home={directory}", f"-Drocketmq.home.dir={directory}"]
+            java = [*(jvm_args or self.quick_start()), *_home_properties(directory)]
             process = _spawn(
                 [*java, "-cp", self.classpath(), main, *args], subprocess.PIPE, directory
             )  # tools leave files in it
@@ -353,7 +354,7 @@ class JavaRelease:
         path = _configure_logs(home) / "server.conf"
         path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         output = (home / "output.log").open("w")
-        java = [*(jvm_args or self.quick_start()), f"-Drocketmq.home.dir={home}", f"-Duser.home={home}"]
+        java = [*(jvm_args or self.quick_start()), *_home_properties(home)]
         process = _spawn([*java, "-cp", self.classpath(), main, "-c", str(path)], output)
         server = JavaServer(f"127.0.0.1:{settings['listenPort']}", process)
         try:
@@ -405,8 +406,15 @@ def _configure_logs(home: Path) -> Path:
     conf = home / "conf"
     conf.mkdir(parents=True, exist_ok=True)
     for name in ("namesrv", "broker", "tools"):
-        (conf / f"logback_{name}.xml").write_text(_LOGBACK.format(home=home))
+        (conf / f"logback_{name}.xml").write_text(_LOGBACK.format(home=home, package=""))
+    # 5.x contains logback under another name.
+    (conf / LOGS_OF_5X).write_text(_LOGBACK.format(home=home, package="org.apache.rocketmq.logging."))
     return conf
+
+
+def _home_properties(home: Path) -> list[str]:
+    logs = f"-Drmq.logback.configurationFile={home / 'conf' / LOGS_OF_5X}"
+    return [f"-Drocketmq.home.dir={home}", f"-Duser.home={home}", logs]
 
 
 def _wait_for(text: str, log: Path, process: subprocess.Popen[str], output: Path) -> None:
