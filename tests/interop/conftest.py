@@ -13,8 +13,15 @@ from ariane.testing import java
 
 HERE = Path(__file__).parent
 
-# Filters are off by default, and rounds of checks are a minute apart.
-BROKER = {"enablePropertyFilter": "true", "transactionTimeOut": "1000", "transactionCheckInterval": "1000"}
+# Filters and recalls are off by default, and rounds of checks are a minute apart. A 5.x broker records the end of a transaction up
+# to 3 s later, and checks it once more before that.
+BROKER = {
+    "enablePropertyFilter": "true",
+    "recallMessageEnable": "true",
+    "transactionCheckInterval": "1000",
+    "transactionOpBatchInterval": "100",
+    "transactionTimeOut": "1000",
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -18,13 +18,16 @@ CASES = 60
 CHOSEN_ROOMS = ("east", "west")
 
 
-def test_every_strategy_assigns_what_java_assigns() -> None:
+@pytest.mark.parametrize("release", [java.V4, java.V5], ids=lambda release: release.version)
+def test_every_strategy_assigns_what_java_assigns(release: java.JavaRelease) -> None:
+    if reason := release.available():
+        pytest.skip(f"Java peers: {reason}")
     rng = Random(4)  # any cases will do, the same in each run
     cases = [random_case(rng) for _ in range(CASES)]
     args = [
         text for members, queues in cases for text in (",".join(members), described(queues), ",".join(CHOSEN_ROOMS))
     ]
-    results = java.events(java.run("ariane.peers.Allocate", args))
+    results = java.events(release.run("ariane.peers.Allocate", args))
     assert len(results) == 6 * sum(len(members) for members, _ in cases)
     for result in results:
         members, queues = cases[result["case"]]

@@ -103,7 +103,9 @@ class ConsumingClient(ABC):
             ClientClosed: the consumer is not open.
             ConnectionLost, RequestTimeout, ReplyError: the broker did not respond, or with an error.
         """
-        return await self._running_offsets().bounds(queue)
+        offsets = self._running_offsets()
+        await self._instance.routes.subscribe_queues(queue.topic)  # fetches the route
+        return await offsets.bounds(queue)
 
     async def offset_for_time(self, queue: MessageQueue, at: datetime) -> int:
         """Return the offset of the message stored nearest to `at`, a time with a time zone.
@@ -113,7 +115,9 @@ class ConsumingClient(ABC):
             ConfigError: `at` is not a time with a time zone.
             ConnectionLost, RequestTimeout, ReplyError: the broker did not respond, or with an error.
         """
-        return await self._running_offsets().offset_for_time(queue, validation.instant_ms("at", at))
+        offsets, at_ms = self._running_offsets(), validation.instant_ms("at", at)
+        await self._instance.routes.subscribe_queues(queue.topic)  # fetches the route
+        return await offsets.offset_for_time(queue, at_ms)
 
     @abstractmethod
     async def _join(self, opening: AsyncExitStack, offsets: OffsetStore, events: ConsumeEvents) -> None:
