@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import pytest
 
+from ariane.client.client_instance import ClientInstance
 from ariane.client.consumer import Consumer
 from ariane.client.lite_pull_consumer import LitePullConsumer
 from ariane.client.offset_store import OffsetStore
@@ -20,6 +22,7 @@ from ariane.client.settings import ConsumerSettings
 from ariane.errors import ArianeError, ConfigError
 from ariane.model.message import Message
 from ariane.testing.virtual_cluster import VirtualCluster, virtual_cluster
+from ariane.testing.virtual_time import VirtualProcess
 
 TOPIC, GROUP = "Orders", "sellers"
 
@@ -33,20 +36,35 @@ def quiet():
     logger.setLevel(level)
 
 
-def play(scenario, seed: int = 1, **broker) -> None:
-    async def run(world: VirtualCluster) -> None:
-        await world.start()
-        process = world.process("shop")
-        await process.start(scenario(world, process))
+def simulated(messages: int) -> Callable[[Callable[[ClientInstance], Awaitable[None]]], Callable[[], None]]:
+    """Decorate a test: it runs in virtual time, with a client instance and so many messages in the topic."""
 
-    with virtual_cluster(seed, **broker) as world:
-        world.run(run(world))
+    def decorate(scenario: Callable[[ClientInstance], Awaitable[None]]) -> Callable[[], None]:
+        async def run(world: VirtualCluster) -> None:
+            await world.start()
+            process = world.process("shop")
+            await process.start(shop(world, process))
+
+        async def shop(world: VirtualCluster, process: VirtualProcess) -> None:
+            async with world.instance(process) as instance:
+                await fill(instance, messages)
+                await scenario(instance)
+
+        def test() -> None:
+            with virtual_cluster(1) as world:
+                world.run(run(world))
+
+        # Not functools.wraps: pytest would look for the fixture `instance`.
+        test.__name__, test.__doc__ = scenario.__name__, scenario.__doc__
+        return test
+
+    return decorate
 
 
-async def fill(instance, count: int, **more: object) -> None:
+async def fill(instance: ClientInstance, count: int) -> None:
     async with Producer(instance, "shop") as producer:
         for number in range(count):
-            await producer.send(Message(topic=TOPIC, body=b"%d" % number, **more))
+            await producer.send(Message(topic=TOPIC, body=b"%d" % number))
 
 
 def consumer(instance, **more) -> Consumer:
@@ -62,85 +80,65 @@ async def remaining(instance) -> list[bytes]:
     return bodies
 
 
-def test_acknowledged_messages_are_committed_when_the_consumer_closes():
-    async def scenario(world, process):
-        async with world.instance(process) as instance:
-            await fill(instance, 10)
-            seen = []
-            async with consumer(instance) as members:
+@simulated(10)
+async def test_acknowledged_messages_are_committed_when_the_consumer_closes(instance):
+    seen = []
+    async with consumer(instance) as members:
+        async for item in members:
+            seen.append(item.body)
+            if len(seen) == 10:
+                members.stop()
+    assert len(set(seen)) == 10
+    assert await remaining(instance) == []
+
+
+@simulated(10)
+async def test_break_leaves_its_message_and_those_that_were_only_fetched(instance):
+    async with consumer(instance) as members:
+        seen = []
+        async for item in members:
+            seen.append(item.body)
+            if len(seen) == 4:
+                break
+    assert sorted(await remaining(instance)) == sorted({b"%d" % number for number in range(10)} - set(seen[:3]))
+
+
+@simulated(1)
+async def test_retries_come_back_and_end_as_dead_letters(instance):
+    attempts = []
+    settings = ConsumerSettings(max_reconsume_times=2)
+    async with consumer(instance, ack="manual", settings=settings) as members:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(3_600):
                 async for item in members:
-                    seen.append(item.body)
-                    if len(seen) == 10:
-                        members.stop()
-            assert len(set(seen)) == 10
-            assert await remaining(instance) == []
-
-    play(scenario)
+                    attempts.append((item.attempt, item.topic))
+                    await item.retry(delay_level=2)
+    assert attempts == [(1, TOPIC), (2, TOPIC), (3, TOPIC)]
+    assert await dead_letters(instance) == [b"0"]
 
 
-def test_break_leaves_its_message_and_those_that_were_only_fetched():
-    async def scenario(world, process):
-        async with world.instance(process) as instance:
-            await fill(instance, 10)
-            async with consumer(instance) as members:
-                seen = []
+@simulated(1)
+async def test_an_exception_that_closes_the_consumer_counts_as_an_attempt(instance):
+    attempts = []
+    settings = ConsumerSettings(max_reconsume_times=2)
+    while len(attempts) < 3:  # a program that is started again
+        with suppress(ValueError):
+            async with consumer(instance, settings=settings) as members:
                 async for item in members:
-                    seen.append(item.body)
-                    if len(seen) == 4:
-                        break
-            assert sorted(await remaining(instance)) == sorted({b"%d" % number for number in range(10)} - set(seen[:3]))
-
-    play(scenario)
+                    attempts.append(item.attempt)
+                    raise ValueError
+    assert attempts == [1, 2, 3]
+    assert await dead_letters(instance) == [b"0"]
 
 
-def test_retries_come_back_and_end_as_dead_letters():
-    async def scenario(world, process):
-        async with world.instance(process) as instance:
-            await fill(instance, 1)
-            attempts = []
-            settings = ConsumerSettings(max_reconsume_times=2)
-            async with consumer(instance, ack="manual", settings=settings) as members:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(3_600):
-                        async for item in members:
-                            attempts.append((item.attempt, item.topic))
-                            await item.retry(delay_level=2)
-            assert attempts == [(1, TOPIC), (2, TOPIC), (3, TOPIC)]
-            assert await dead_letters(instance) == [b"0"]
-
-    play(scenario)
-
-
-def test_an_exception_that_closes_the_consumer_counts_as_an_attempt():
-    async def scenario(world, process):
-        async with world.instance(process) as instance:
-            await fill(instance, 1)
-            attempts = []
-            settings = ConsumerSettings(max_reconsume_times=2)
-            while len(attempts) < 3:  # a program that is started again
-                with suppress(ValueError):
-                    async with consumer(instance, settings=settings) as members:
-                        async for item in members:
-                            attempts.append(item.attempt)
-                            raise ValueError
-            assert attempts == [1, 2, 3]
-            assert await dead_letters(instance) == [b"0"]
-
-    play(scenario)
-
-
-def test_a_rejected_message_is_a_dead_letter():
-    async def scenario(world, process):
-        async with world.instance(process) as instance:
-            await fill(instance, 1)
-            async with consumer(instance, ack="manual") as members:
-                async for item in members:
-                    await item.reject()
-                    members.stop()
-            assert await dead_letters(instance) == [b"0"]
-            assert await remaining(instance) == []
-
-    play(scenario)
+@simulated(1)
+async def test_a_rejected_message_is_a_dead_letter(instance):
+    async with consumer(instance, ack="manual") as members:
+        async for item in members:
+            await item.reject()
+            members.stop()
+    assert await dead_letters(instance) == [b"0"]
+    assert await remaining(instance) == []
 
 
 async def dead_letters(instance) -> list[bytes]:
@@ -148,72 +146,62 @@ async def dead_letters(instance) -> list[bytes]:
         return [item.body for item in await reader.poll(timeout=300)]
 
 
-def test_a_message_that_is_never_acknowledged_is_delivered_again():
-    async def scenario(world, process):
-        async with world.instance(process) as instance:
-            await fill(instance, 1)
-            attempts = []
-            settings = ConsumerSettings(consume_timeout=60)
-            async with consumer(instance, ack="manual", settings=settings) as members:
-                async for item in members:
-                    attempts.append(item.attempt)
-                    if item.attempt == 2:
-                        await item.ack()
-                        members.stop()
-            assert attempts == [1, 2]
-            assert await remaining(instance) == []
-
-    play(scenario)
+@simulated(1)
+async def test_a_message_that_is_never_acknowledged_is_delivered_again(instance):
+    attempts = []
+    settings = ConsumerSettings(consume_timeout=60)
+    async with consumer(instance, ack="manual", settings=settings) as members:
+        async for item in members:
+            attempts.append(item.attempt)
+            if item.attempt == 2:
+                await item.ack()
+                members.stop()
+    assert attempts == [1, 2]
+    assert await remaining(instance) == []
 
 
-def test_assigned_queues_are_read_paused_and_sought():
-    async def scenario(world, process):
-        async with world.instance(process) as instance:
-            await fill(instance, 12)
-            settings = ConsumerSettings(local_retry_delay=7)
-            async with Consumer(instance, GROUP, start="first", ack="manual", settings=settings) as members:
-                with pytest.raises(ConfigError, match="call `assign` before iterating"):
-                    aiter(members)
-                queues = await members.queues_of(TOPIC)
-                await members.assign(queues[:1])
-                loop = aiter(members)
-                first, second, third = [await anext(loop) for _ in range(3)]
-                assert {item.queue for item in (first, second, third)} == {queues[0]}
-                assert members.position(queues[0]) == 3
-                await members.seek(queues[0], 1)
-                await first.ack()  # does not count: the queue is read from another offset
-                again = await anext(loop)
-                assert (again.queue_offset, again.attempt) == (1, 1)
-                assert (await anext(loop)).queue_offset == 2
-                await again.retry()  # by this consumer: it does not read the retry topic
-                repeated = await anext(loop)
-                assert (repeated.queue_offset, repeated.attempt, repeated.message_id) == (1, 2, again.message_id)
-                members.pause(queues[:1])
-                await members.seek_to_begin(queues[0])
-                with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(60):
-                        await anext(loop)
-                members.resume(queues[:1])
-                assert (await anext(loop)).queue_offset == 0
-
-    play(scenario)
+@simulated(12)
+async def test_assigned_queues_are_read_paused_and_sought(instance):
+    settings = ConsumerSettings(local_retry_delay=7)
+    async with Consumer(instance, GROUP, start="first", ack="manual", settings=settings) as members:
+        with pytest.raises(ConfigError, match="call `assign` before iterating"):
+            aiter(members)
+        queues = await members.queues_of(TOPIC)
+        await members.assign(queues[:1])
+        loop = aiter(members)
+        first, second, third = [await anext(loop) for _ in range(3)]
+        assert {item.queue for item in (first, second, third)} == {queues[0]}
+        assert members.position(queues[0]) == 3
+        await members.seek(queues[0], 1)
+        await first.ack()  # does not count: the queue is read from another offset
+        again = await anext(loop)
+        assert (again.queue_offset, again.attempt) == (1, 1)
+        assert (await anext(loop)).queue_offset == 2
+        await again.retry()  # by this consumer: it does not read the retry topic
+        repeated = await anext(loop)
+        assert (repeated.queue_offset, repeated.attempt, repeated.message_id) == (1, 2, again.message_id)
+        members.pause(queues[:1])
+        await members.seek_to_begin(queues[0])
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(60):
+                await anext(loop)
+        members.resume(queues[:1])
+        assert (await anext(loop)).queue_offset == 0
 
 
-def test_an_orderly_consumer_delivers_at_once_after_a_seek():
-    async def scenario(world, process):
-        async with world.instance(process) as instance:
-            await fill(instance, 8)
-            async with consumer(instance, orderly=True, ack="manual") as members:
-                loop = aiter(members)
-                first = await anext(loop)
-                await first.ack()
-                sought_at = world.loop.time()
-                for queue in members.queues:
-                    await members.seek_to_begin(queue)
-                assert (await anext(loop)).queue_offset == 0
-                assert world.loop.time() - sought_at < 5  # a queue without its lock would wait for the next renewal
-
-    play(scenario)
+@simulated(8)
+async def test_an_orderly_consumer_delivers_at_once_after_a_seek(instance):
+    async with consumer(instance, orderly=True, ack="manual") as members:
+        loop = aiter(members)
+        first = await anext(loop)
+        await first.ack()
+        sought_at = asyncio.get_running_loop().time()
+        for queue in members.queues:
+            await members.seek_to_begin(queue)
+        assert (await anext(loop)).queue_offset == 0
+        assert (
+            asyncio.get_running_loop().time() - sought_at < 5
+        )  # a queue without its lock would wait for the next renewal
 
 
 @pytest.mark.parametrize("seed", range(4))
