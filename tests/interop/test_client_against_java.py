@@ -11,7 +11,10 @@ from collections.abc import Callable
 
 import pytest
 from interop_servers import JavaServers, JavaServersOf, mqadmin
+from typer.testing import CliRunner
 
+from ariane.cli.main import app
+from ariane.cli.mqadmin import main as our_mqadmin
 from ariane.client import (
     ClientInstance,
     ClientSettings,
@@ -148,6 +151,18 @@ def test_java_reads_what_we_compress_and_send_over_tls(peers, topic, group, algo
     asyncio.run(play())
     (received,) = consume_with_java(peers, topic, group, "*", 1)
     assert received["body"] == b"large" * 5_000
+
+
+def test_our_commands_connect_over_tls(peers, capfd, monkeypatch):
+    arguments = ["topicList", "-n", peers.name_server, "--useTls"]
+    assert our_mqadmin.main([*arguments, "--tlsVerify", "false"]) == 0
+    assert "TBW102" in capfd.readouterr().out
+    assert our_mqadmin.main(arguments) == 1  # nothing trusts the certificate that the servers generate
+    assert "certificate verify failed" in capfd.readouterr().err
+    for name, value in (("NAMESRV_ADDR", peers.name_server), ("ARIANE_TLS", "1"), ("ARIANE_TLS_VERIFY", "false")):
+        monkeypatch.setenv(name, value)
+    result = CliRunner().invoke(app, ["topic", "list", "--all"])
+    assert (result.exit_code, "TBW102" in result.stdout) == (0, True), result.output
 
 
 def test_our_consumer_reads_java_messages(peers, topic, group):
