@@ -1,4 +1,4 @@
-"""What our clients ask of a broker, at Java brokers of 4.9.4 and 5.3.3: delays, transactions, pull, requests, SQL, admin requests."""
+"""Requests of our clients at Java brokers of 4.9.4 and 5.3.3: delays, transactions, pull, requests, SQL, admin requests."""
 
 from __future__ import annotations
 
