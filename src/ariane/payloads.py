@@ -1,7 +1,8 @@
 """PUBLIC: payload codecs: what the body of a message means.
 
     orders = Json(Order)                                   # a dataclass, msgspec.Struct, TypedDict or pydantic model
-    await producer.send("orders", orders.encode(order))
+    async with Producer(namesrv, "shop", payload=orders) as producer:
+        await producer.send("orders", payload=order)       # an Order
     async with Consumer(namesrv, "stock", {"orders": "*"}, payload=orders) as consumer:
         async for message in consumer:
             message.payload                                # an Order
@@ -12,11 +13,22 @@ A codec is any object with `encode` and `decode`. A body that `decode` fails on 
 from __future__ import annotations
 
 from types import UnionType
-from typing import Any, Generic, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Protocol, cast, overload
 
 import msgspec
 
 from ariane.errors import ConfigError
+
+# Type of the payloads of a client and its messages; without a codec a payload is the body. Type checkers have the stubs of
+# typing_extensions, whose type variables have defaults: `Producer` means `Producer[bytes]`.
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    P = TypeVar("P", default=bytes)
+else:
+    from typing import TypeVar
+
+    P = TypeVar("P")
 
 Value = TypeVar("Value")
 

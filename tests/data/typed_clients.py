@@ -10,13 +10,19 @@ from ariane import (
     ConsumerMessage,
     ConsumerSettings,
     Idempotent,
+    LitePullConsumer,
+    LocalState,
+    Message,
     PayloadMessage,
     Producer,
+    PullConsumer,
     PushConsumer,
     ReceivedMessage,
+    SendResult,
     SqliteStore,
     TraceCounts,
     TraceSettings,
+    TransactionProducer,
     blocking,
 )
 from ariane.payloads import Json
@@ -87,6 +93,93 @@ def blocking_iterations() -> None:
     with blocking.Consumer(NAMESRV, "stock", ORDERS) as untyped:
         for raw in untyped:
             assert_type(raw.payload, bytes)
+
+
+def check(message: ReceivedMessage) -> LocalState:
+    return LocalState.COMMIT
+
+
+async def any_producer(producer: Producer) -> None:
+    """`Producer` means one without a codec: its payloads are bytes."""
+    await producer.send("orders", payload=b"x")
+    await producer.send("orders", payload="x")  # type: ignore[call-overload]
+
+
+async def sends() -> None:
+    async with Producer(NAMESRV, "shop", payload=PAYMENTS, trace=True) as producer:
+        assert_type(producer, Producer[Payment])
+        assert_type(await producer.send("bills", payload=Payment("a", 1), keys=["a"], order_key="a"), SendResult)
+        assert_type(await producer.send("bills", b"x", tags="raw", queue=None), SendResult)
+        assert_type(await producer.send(Message(topic="bills", body=b"x"), order_key="a"), SendResult)
+        await producer.send("bills", payload="a")  # type: ignore[call-overload]
+        await producer.send("bills", b"x", payload=Payment("a", 1))  # type: ignore[call-overload]
+        await producer.send(Message(topic="bills", body=b"x"), keys=["a"])  # type: ignore[call-overload]
+        await producer.send(Message(topic="bills", body=b"x"), payload=Payment("a", 1))  # type: ignore[call-overload]
+        await producer.send("bills")  # type: ignore[call-overload]
+        await producer.send("bills", b"x", key="a")  # type: ignore[call-overload]
+        await producer.send_one_way("bills", payload=Payment("a", 1), tags="a")
+        await producer.send_one_way("bills", payload=1)  # type: ignore[call-overload]
+        assert_type(await producer.request("bills", payload=Payment("a", 1), timeout=1), ReceivedMessage)
+        await producer.request("bills", timeout=1)  # type: ignore[call-overload]
+    async with Producer(NAMESRV, "shop") as plain_producer:
+        assert_type(plain_producer, Producer[bytes])
+        await any_producer(plain_producer)
+    async with TransactionProducer(NAMESRV, "shop", check=check, payload=PAYMENTS, checks_at_once=2) as payments:
+        await payments.send("bills", payload=Payment("a", 1))
+        async with payments.transaction("bills", payload=Payment("a", 1), immunity=5) as transaction:
+            assert_type(transaction.id, str)
+        payments.transaction("bills", payload=1)  # type: ignore[call-overload]
+    Producer(NAMESRV, "shop", payload=Json)  # type: ignore[call-overload]
+    Producer(NAMESRV, "shop", checks_at_once=2)  # type: ignore[call-overload]
+
+
+def blocking_sends() -> None:
+    with blocking.Producer(NAMESRV, "shop", payload=PAYMENTS, trace=True) as producer:
+        assert_type(producer, blocking.Producer[Payment])
+        assert_type(producer.send("bills", payload=Payment("a", 1), keys=["a"], order_key="a"), SendResult)
+        assert_type(producer.send("bills", b"x", tags="raw"), SendResult)
+        assert_type(producer.send(Message(topic="bills", body=b"x"), order_key="a"), SendResult)
+        producer.send("bills", payload="a")  # type: ignore[call-overload]
+        producer.send("bills", b"x", key="a")  # type: ignore[call-overload]
+        producer.send_one_way("bills", payload=Payment("a", 1))
+        producer.send_one_way("bills")  # type: ignore[call-overload]
+        assert_type(producer.request("bills", payload=Payment("a", 1), timeout=1), ReceivedMessage)
+    with blocking.Producer(NAMESRV, "shop") as plain_producer:
+        assert_type(plain_producer, blocking.Producer[bytes])
+    with blocking.TransactionProducer(NAMESRV, "shop", check=check, payload=PAYMENTS) as payments:
+        with payments.transaction("bills", payload=Payment("a", 1)) as transaction:
+            assert_type(transaction.id, str)
+        payments.transaction("bills")  # type: ignore[call-overload]
+    blocking.TransactionProducer(NAMESRV, "shop", payload=PAYMENTS)  # type: ignore[call-overload]
+
+
+async def polls() -> None:
+    async with LitePullConsumer(NAMESRV, "stock", ORDERS, payload=PAYMENTS, auto_commit=False) as consumer:
+        assert_type(consumer, LitePullConsumer[PayloadMessage[Payment]])
+        for message in await consumer.poll(timeout=1):
+            assert_type(message.payload.cents, int)
+    async with LitePullConsumer(NAMESRV, "stock", ORDERS) as untyped:
+        assert_type(await untyped.poll(), list[ReceivedMessage])
+    async with PullConsumer(NAMESRV, payload=PAYMENTS) as puller:
+        (queue, *_) = await puller.queues_of("orders")
+        pulled = await puller.pull(queue, 0)
+        assert_type(pulled.messages, list[PayloadMessage[Payment]])
+        assert_type(pulled.unreadable, tuple[ReceivedMessage, ...])
+    async with PullConsumer(NAMESRV) as raw:
+        assert_type((await raw.pull(queue, 0)).messages, list[ReceivedMessage])
+
+
+def blocking_polls() -> None:
+    with blocking.LitePullConsumer(NAMESRV, "stock", ORDERS, payload=PAYMENTS, start="first") as consumer:
+        assert_type(consumer.poll(max_messages=1)[0].payload.cents, int)
+    with blocking.LitePullConsumer(NAMESRV, "stock", ORDERS) as untyped:
+        assert_type(untyped.poll(), list[ReceivedMessage])
+    with blocking.PullConsumer(NAMESRV, payload=PAYMENTS) as puller:
+        (queue, *_) = puller.queues_of("orders")
+        assert_type(puller.pull(queue, 0).messages[0].payload, Payment)
+    with blocking.PullConsumer(NAMESRV) as raw:
+        assert_type(raw.pull(queue, 0).messages, list[ReceivedMessage])
+    blocking.LitePullConsumer(NAMESRV, "stock", ORDERS, orderly=True)  # type: ignore[call-overload]
 
 
 def settings() -> None:

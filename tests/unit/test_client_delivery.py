@@ -308,6 +308,14 @@ def test_a_copy_is_sent_to_the_retry_topic_if_sending_back_fails():
     assert copy.body == b"2"
 
 
+def test_a_copy_of_a_dead_letter_has_used_up_its_attempts():
+    listener, _ = failing_on()
+    messages = [message(0, body_error="no JSON")]
+    stage = Stage(ConcurrentDelivery, listener, back=ConnectionLost("a:1", "reset")).play(all_done, messages)
+    (copy,) = stage.peers.of(SEND)
+    assert (copy.fields["b"], copy.fields["j"], copy.fields["l"]) == ("%RETRY%g", "16", "16")
+
+
 @pytest.mark.parametrize("back", [Command(3).code, ConnectionLost("a:1", "reset")])
 def test_a_message_that_no_broker_accepts_is_retried_locally(back):
     listener, seen = failing_on(2)

@@ -15,7 +15,7 @@ from ariane.client.client_instance import ClientInstance
 from ariane.client.namespace import Namespace
 from ariane.client.namespaced_pool import _unwrapping
 from ariane.client.send_back import copy_to_retry
-from ariane.client.send_codec import prepare
+from ariane.client.send_codec import Redelivery, prepare
 from ariane.client.sender import MessageSender
 from ariane.client.settings import ClientSettings, ProducerSettings
 from ariane.errors import ConfigError, MessageRefused
@@ -165,7 +165,7 @@ def test_properties_of_sends() -> None:
 
 
 def test_a_copy_for_the_retry_topic_names_the_original_topic_on_the_wire() -> None:
-    copy = copy_to_retry(message(1), "stock", 16, ProducerSettings(), NS)
+    copy = copy_to_retry(message(1), "stock", Redelivery(1, 16), ProducerSettings(), NS)
     assert copy.topic == "%RETRY%stock"  # wrapped with the request
     assert properties.decode(copy.properties)["RETRY_TOPIC"] == "ns%T"
 

@@ -11,6 +11,7 @@ from ariane.client.hooks import ConsumeFinished, ConsumeReturn, ConsumeStarted
 from ariane.client.polling_delivery import PollingDelivery
 from ariane.client.process_queue import ProcessQueue
 from ariane.model.message import MessageQueue
+from ariane.payloads import Json
 from ariane.testing.clock import FakeClock
 
 OTHER = MessageQueue("T", "a", 1)
@@ -130,5 +131,48 @@ def test_a_paused_queue_is_passed_over():
         stage = Stage(also=True)
         assert {item.queue for item in await stage.delivery.take(5, {QUEUE})} == {OTHER}
         assert await stage.delivery.take(5, {QUEUE}) == []
+
+    asyncio.run(play())
+
+
+def test_messages_that_cannot_be_decoded_become_dead_letters_before_a_poll():
+    class Brokers:
+        """Refuse the first attempt."""
+
+        def __init__(self) -> None:
+            self.calls: list[tuple[int, int]] = []
+
+        async def send_back(self, failed, delay_level):
+            self.calls.append((failed.queue_offset, delay_level))
+            return len(self.calls) > 1
+
+    async def play():
+        clock, brokers = FakeClock(is_auto=True), Brokers()
+        services = delivery_services(clock, send_back=brokers, payload=Json())
+        delivery, queue = PollingDelivery(services), ProcessQueue(QUEUE, 0)
+        messages = [message(0, body_error="no JSON"), message(1)]
+        queue.tracker.add(messages, 2)
+        delivery.on_messages(queue, messages)
+        assert [item.queue_offset for item in await delivery.take(5, ())] == [1]
+        await delivery.acknowledge()
+        assert services.offsets.consumed(QUEUE) == 0  # nothing passes the first message yet
+        async with asyncio.timeout(5):
+            while len(queue.tracker):
+                await asyncio.sleep(0)
+        assert brokers.calls == [(0, -1), (0, -1)]
+        assert services.offsets.consumed(QUEUE) == 2
+        await delivery.close(0)
+
+    asyncio.run(play())
+
+
+def test_without_a_codec_a_message_that_cannot_be_expanded_is_polled():
+    async def play():
+        services = delivery_services(FakeClock())
+        delivery, queue = PollingDelivery(services), ProcessQueue(QUEUE, 0)
+        queue.tracker.add([message(0, body_error="broken")], 1)
+        delivery.on_messages(queue, [message(0, body_error="broken")])
+        (polled,) = await delivery.take(5, ())
+        assert polled.body_error == "broken"
 
     asyncio.run(play())

@@ -9,16 +9,8 @@ They run on one event loop in a background thread. Any number of threads may sha
 after the fork.
 """
 
-from ariane.blocking.clients import (
-    ClientInstance,
-    Consumer,
-    ConsumerMessage,
-    LitePullConsumer,
-    Producer,
-    PullConsumer,
-    PushConsumer,
-    TransactionProducer,
-)
+from ariane.blocking.consumers import Consumer, ConsumerMessage, LitePullConsumer, PullConsumer, PushConsumer
+from ariane.blocking.producers import ClientInstance, Producer, TransactionProducer
 
 __all__ = [
     "ClientInstance",

@@ -1,14 +1,15 @@
 """How a blocking client is made of an asyncio one: the same arguments and results, on the background loop.
 
-    class Producer(BlockingClient[aio.Producer]):
-        @same_arguments(aio.Producer)
+    class Producer(BlockingClient[aio.Producer[Any]], Generic[P]):
+        @same_signature(aio.Producer)                          # below the overloads, for type checkers
         def __init__(self, *args, **kwargs): super().__init__(aio.Producer(*args, **kwargs))
 
         send_batch = waiting(aio.Producer.send_batch)          # coroutine function → function
         send_batches = iterating(aio.Producer.send_batches)    # asynchronous generator → generator
         pause = calling(aio.LitePullConsumer.pause)            # function → the same, on the loop
 
-Types follow from those of the asyncio client, so no list of parameters is repeated.
+Types follow from those of the asyncio client. Functions with overloads repeat these, because type checkers see only the first
+overload of a function through a decorator; `client.client_arguments` has the lists of keyword arguments.
 """
 
 from __future__ import annotations

@@ -15,26 +15,24 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from types import TracebackType
-from typing import Generic, Literal, TypeVar, Unpack, overload
+from typing import Generic, Literal, Unpack, overload
 
 from ariane.client import validation
 from ariane.client.assignment_strategy import AssignmentStrategy, average
+from ariane.client.client_arguments import ConsumerArguments
 from ariane.client.client_instance import ClientInstance
 from ariane.client.consumer_message import ConsumerMessage
 from ariane.client.delivery import DeliveryServices, DeliveryStrategy
 from ariane.client.fetched_messages import FetchedMessages
 from ariane.client.hooks import ConsumeHook
 from ariane.client.iterator_delivery import IteratorDelivery
-from ariane.client.member_options import MemberOptions
 from ariane.client.seekable_member import SeekableMember
 from ariane.client.settings import ClientSettings, ConsumerSettings, TraceSettings
 from ariane.client.subscriptions import Sql
 from ariane.client.telemetry import NO_TELEMETRY, ClientTelemetry
 from ariane.client.validation import StartPosition
 from ariane.errors import ConfigError
-from ariane.payloads import PayloadCodec
-
-P = TypeVar("P")
+from ariane.payloads import P, PayloadCodec
 
 BATCH = 32  # messages, as many as a broker returns per pull by default
 
@@ -90,9 +88,8 @@ class Consumer(SeekableMember, Generic[P]):
         group: str,
         subscriptions: Mapping[str, str | Sql] | None = ...,
         *,
-        ack: Literal["auto", "manual"] = ...,
         payload: None = ...,
-        **options: Unpack[MemberOptions],
+        **arguments: Unpack[ConsumerArguments],
     ) -> None: ...
 
     @overload
@@ -102,9 +99,8 @@ class Consumer(SeekableMember, Generic[P]):
         group: str,
         subscriptions: Mapping[str, str | Sql] | None = ...,
         *,
-        ack: Literal["auto", "manual"] = ...,
         payload: PayloadCodec[P],
-        **options: Unpack[MemberOptions],
+        **arguments: Unpack[ConsumerArguments],
     ) -> None: ...
 
     def __init__(

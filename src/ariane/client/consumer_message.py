@@ -9,7 +9,7 @@ received ─┬─ ack()      consumed
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol
 
 import msgspec
 
@@ -19,8 +19,7 @@ from ariane.client.process_queue import ProcessQueue
 from ariane.client.send_back import DEAD_LETTER
 from ariane.errors import ConfigError
 from ariane.model.message import ReceivedMessage
-
-P = TypeVar("P")
+from ariane.payloads import P
 
 DELAY_LEVEL_MAX = 18  # of Java's brokers; one with fewer levels takes its highest
 

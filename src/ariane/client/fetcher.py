@@ -14,14 +14,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Generic, NamedTuple
 
 from ariane.client.client_instance import ClientInstance
 from ariane.client.delivery import DeliveryStrategy
 from ariane.client.group_options import GroupOptions
 from ariane.client.namespace import Namespace
 from ariane.client.offset_store import OffsetStore
-from ariane.client.payload_messages import with_payload
+from ariane.client.payload_messages import M, with_payload
 from ariane.client.process_queue import ProcessQueue
 from ariane.client.rates import ConsumeRates
 from ariane.errors import ArianeError, ConnectionLost, ReplyError
@@ -79,7 +79,7 @@ class FetchContext:
     """Counts pulls and pulled messages."""
 
 
-class PullResult(NamedTuple):
+class PullResult(NamedTuple, Generic[M]):
     """A parsed response to a pull request."""
 
     code: int
@@ -88,8 +88,10 @@ class PullResult(NamedTuple):
     """Offset of the next pull: after the messages and those that the filter skipped."""
     broker_id: int
     """Id of the server of the broker to pull from next."""
-    messages: list[ReceivedMessage]
+    messages: list[M]
     """The messages; empty if there are none, or none that match the filter."""
+    unreadable: tuple[ReceivedMessage, ...] = ()
+    """Messages whose bodies the codec of a `PullConsumer` cannot decode; `body_error` says why."""
 
     @property
     def is_offset_moved(self) -> bool:

@@ -17,13 +17,16 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
+from typing import Any, Generic, Unpack, cast, overload
 
 from ariane.client import validation
 from ariane.client.assignment_strategy import AssignmentStrategy, average
+from ariane.client.client_arguments import LitePullConsumerArguments
 from ariane.client.client_instance import ClientInstance
 from ariane.client.delivery import DeliveryServices, DeliveryStrategy
 from ariane.client.fetched_messages import FetchedMessages
 from ariane.client.hooks import ConsumeHook
+from ariane.client.payload_messages import M, PayloadMessage
 from ariane.client.polling_delivery import PollingDelivery
 from ariane.client.seekable_member import SeekableMember
 from ariane.client.settings import ClientSettings, ConsumerSettings, TraceSettings
@@ -32,12 +35,13 @@ from ariane.client.telemetry import NO_TELEMETRY, ClientTelemetry
 from ariane.client.validation import StartPosition
 from ariane.errors import ConfigError
 from ariane.model.message import MessageQueue, ReceivedMessage
+from ariane.payloads import P, PayloadCodec
 from ariane.protocol.requests.messaging import LITE_PULL, SUBSCRIPTION
 
 POLL_S = 5.0
 
 
-class LitePullConsumer(SeekableMember):
+class LitePullConsumer(SeekableMember, Generic[M]):
     """A member of a consumer group that polls for messages.
 
     Args:
@@ -56,6 +60,8 @@ class LitePullConsumer(SeekableMember):
         hooks: Functions that receive `ConsumeStarted` when a poll returns messages, and `ConsumeFinished` when they are
             acknowledged, or when their queue is revoked before (FAILED).
         telemetry: Opens a span per poll, from the messages to their acknowledgement. It is not the current span.
+        payload: Codec of the bodies, such as `ariane.payloads.Json(Order)`: `poll` returns messages with `payload`, an `Order`. A
+            message whose body it cannot decode is logged and becomes a dead letter.
 
     Raises:
         ConfigError: an argument cannot be used; raised before anything is connected.
@@ -65,6 +71,28 @@ class LitePullConsumer(SeekableMember):
             messages = await consumer.poll(max_messages=32, timeout=10)
             await consumer.commit()
     """
+
+    @overload
+    def __init__(
+        self: LitePullConsumer[ReceivedMessage],
+        namesrv: str | Sequence[str] | ClientInstance,
+        group: str,
+        subscriptions: Mapping[str, str | Sql] | None = ...,
+        *,
+        payload: None = ...,
+        **arguments: Unpack[LitePullConsumerArguments],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: LitePullConsumer[PayloadMessage[P]],
+        namesrv: str | Sequence[str] | ClientInstance,
+        group: str,
+        subscriptions: Mapping[str, str | Sql] | None = ...,
+        *,
+        payload: PayloadCodec[P],
+        **arguments: Unpack[LitePullConsumerArguments],
+    ) -> None: ...
 
     def __init__(
         self,
@@ -80,6 +108,7 @@ class LitePullConsumer(SeekableMember):
         trace: TraceSettings | bool = False,
         hooks: Sequence[ConsumeHook] = (),
         telemetry: ClientTelemetry = NO_TELEMETRY,
+        payload: PayloadCodec[Any] | None = None,
     ) -> None:
         super().__init__(
             namesrv,
@@ -92,6 +121,7 @@ class LitePullConsumer(SeekableMember):
             trace=trace,
             hooks=hooks,
             telemetry=telemetry,
+            payload=payload,
             is_polled=True,
             # The request carries the expression, so it applies even before a heartbeat has reached the broker.
             pull_flags=SUBSCRIPTION | LITE_PULL,
@@ -113,12 +143,11 @@ class LitePullConsumer(SeekableMember):
 
     # --- messages ---
 
-    async def poll(
-        self, *, max_messages: int | None = None, timeout: float | timedelta = POLL_S
-    ) -> list[ReceivedMessage]:
+    async def poll(self, *, max_messages: int | None = None, timeout: float | timedelta = POLL_S) -> list[M]:
         """Return the next messages of one queue.
 
-        A body that cannot be expanded is returned as stored, with `body_error` set.
+        A body that cannot be expanded is returned as stored, with `body_error` set; with a codec (`payload=`), such a message is
+        not returned, but becomes a dead letter.
 
         Args:
             max_messages: At most this many messages; `settings.pull_batch` if None.
@@ -139,7 +168,8 @@ class LitePullConsumer(SeekableMember):
         if self._auto_commit:
             await delivery.acknowledge()
         deadline = asyncio.get_running_loop().time() + wait_s
-        while not (messages := await delivery.take(max_messages or self.settings.pull_batch, self._paused)):
+        count = max_messages or self.settings.pull_batch
+        while not (messages := await delivery.take(count, self._paused)):
             delivery.fetched.available.clear()
             try:
                 async with asyncio.timeout_at(deadline):
@@ -147,7 +177,7 @@ class LitePullConsumer(SeekableMember):
             except TimeoutError:
                 return []
             self._polling()
-        return messages
+        return cast(list[M], messages)
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Commit consumed offsets at the brokers.

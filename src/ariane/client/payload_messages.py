@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic
 
 import msgspec
 
 from ariane.model.message import ReceivedMessage
-from ariane.payloads import PayloadCodec
+from ariane.payloads import P, PayloadCodec
 from ariane.protocol.received_messages import is_unreadable
 
 REASON_MAX = 200  # characters of a codec's error: validators quote whole bodies
 
-P = TypeVar("P")
-
 
 class PayloadMessage(ReceivedMessage, Generic[P], frozen=True, kw_only=True):
-    """A message that a listener receives from a `PushConsumer` with a codec (`payload=`)."""
+    """A message of a consumer with a codec (`payload=`): what a listener receives, and what `poll` and `pull` return."""
 
     payload: P
     """The body, decoded."""
+
+
+# Messages of a consumer that is polled or pulls: `ReceivedMessage`, with a codec `PayloadMessage`.
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    M = TypeVar("M", bound=ReceivedMessage, default=ReceivedMessage)
+else:
+    from typing import TypeVar
+
+    M = TypeVar("M", bound=ReceivedMessage)
 
 
 def with_payload(message: ReceivedMessage, codec: PayloadCodec[Any] | None) -> ReceivedMessage:

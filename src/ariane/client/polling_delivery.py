@@ -18,7 +18,10 @@ from ariane.client.delivery import DeliveryServices
 from ariane.client.fetched_messages import FetchedMessages
 from ariane.client.hooks import ConsumeReturn
 from ariane.client.process_queue import ProcessQueue
+from ariane.client.send_back import DEAD_LETTER
 from ariane.model.message import MessageQueue, ReceivedMessage
+from ariane.net.tasks import BackgroundTasks
+from ariane.protocol.received_messages import is_unreadable
 
 
 @dataclass(eq=False)
@@ -51,6 +54,9 @@ class PollingDelivery:
         """Messages that were not polled yet."""
         self._services = services  # events, spans and counters
         self._polled: list[PolledBatch] = []  # not acknowledged yet
+        self._tasks = BackgroundTasks(
+            "delivery"
+        )  # messages whose payloads cannot be decoded, on their way to dead letters
 
     def start(self) -> None:
         """Do nothing: the application drives the delivery."""
@@ -59,8 +65,13 @@ class PollingDelivery:
         """Do nothing: a queue appears with its first messages."""
 
     def on_messages(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
-        """Append fetched messages."""
-        self.fetched.add(process_queue, messages)
+        """Append fetched messages. With a codec, those that it cannot decode become dead letters."""
+        if self._services.options.payload is not None and any(map(is_unreadable, messages)):
+            for message in filter(is_unreadable, messages):
+                self._tasks.start(self._reject(process_queue, message), "reject an unreadable message")
+            messages = [message for message in messages if not is_unreadable(message)]
+        if messages:
+            self.fetched.add(process_queue, messages)
 
     async def on_revoked(self, process_queue: ProcessQueue) -> None:
         """Drop the queue and its messages."""
@@ -71,6 +82,7 @@ class PollingDelivery:
     async def close(self, wait_s: float) -> None:
         """Wake a waiting poll. Polled messages that were not acknowledged are delivered again to the next owner."""
         self.fetched.available.set()
+        await self._tasks.close()
         batches, self._polled = self._polled, []
         for batch in batches:
             await self._finish(batch, ConsumeReturn.FAILED)
@@ -122,6 +134,17 @@ class PollingDelivery:
         self._polled = remaining
         for batch, outcome in done:
             await self._finish(batch, outcome)
+
+    async def _reject(self, process_queue: ProcessQueue, message: ReceivedMessage) -> None:
+        """Make a message a dead letter. Until a broker has it, no committed offset passes it."""
+        services = self._services
+        while not process_queue.is_dropped:
+            if await services.send_back.send_back(message, DEAD_LETTER):
+                if not process_queue.is_dropped:
+                    services.offsets.update(process_queue.queue, process_queue.tracker.mark_consumed([message]))
+                    process_queue.changed.set()
+                return
+            await services.instance.clock.sleep(services.options.settings.local_retry_delay)
 
     async def _finish_dropped(self) -> None:
         dropped = [batch for batch in self._polled if batch.process_queue.is_dropped]

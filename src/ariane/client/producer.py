@@ -11,23 +11,32 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from types import TracebackType
-from typing import Self, Unpack, overload
+from typing import Any, Generic, Self, Unpack, overload
 
 from ariane.client import request_reply, send_codec, validation
+from ariane.client.client_arguments import ProducerArguments
 from ariane.client.client_instance import ClientInstance
 from ariane.client.hooks import SendHook
-from ariane.client.message_arguments import MessageFields, message_of
+from ariane.client.message_arguments import (
+    MessageFields,
+    QueueChoice,
+    QueueSelector,
+    SendFields,
+    choose_queue,
+    message_of,
+)
 from ariane.client.send_codec import SendResult
 from ariane.client.sender import MessageSender
 from ariane.client.settings import ClientSettings, ProducerSettings, TraceSettings
 from ariane.client.telemetry import NO_TELEMETRY, ClientTelemetry
 from ariane.client.trace_dispatcher import TraceCounts, TraceDispatcher, trace_settings
-from ariane.errors import ArianeError, ClientClosed, MessageRefused, RequestTimeout, RouteNotFound
+from ariane.errors import ArianeError, ClientClosed, RequestTimeout, RouteNotFound
 from ariane.model.message import Message, MessageQueue, ReceivedMessage
+from ariane.payloads import P, PayloadCodec
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.messaging import RecallMessage
 
@@ -35,10 +44,8 @@ log = logging.getLogger("ariane.client")
 
 REPLY_TIMEOUT_S = 3.0
 
-QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 
-
-class Producer:
+class Producer(Generic[P]):
     """A member of a producer group.
 
     Args:
@@ -49,6 +56,8 @@ class Producer:
         trace: True or `TraceSettings` to record when and with what result each message was sent.
         hooks: Functions that receive a `SendEvent` after each attempt that got a response.
         telemetry: Opens a span around each send: `ariane.otel.OpenTelemetry`.
+        payload: Codec of payloads, such as `ariane.payloads.Json(Order)`, for `send("orders", payload=order)`. None: a payload
+            is bytes.
 
     Raises:
         ConfigError: an argument cannot be used; raised before anything is connected.
@@ -58,6 +67,26 @@ class Producer:
             result = await producer.send(Message(topic="orders", body=b"created", keys=["ORDER-17"]))
             print(result.status.name, result.message_id)
     """
+
+    @overload
+    def __init__(
+        self: Producer[bytes],
+        namesrv: str | Sequence[str] | ClientInstance,
+        group: str,
+        *,
+        payload: None = ...,
+        **arguments: Unpack[ProducerArguments],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        namesrv: str | Sequence[str] | ClientInstance,
+        group: str,
+        *,
+        payload: PayloadCodec[P],
+        **arguments: Unpack[ProducerArguments],
+    ) -> None: ...
 
     def __init__(
         self,
@@ -69,6 +98,7 @@ class Producer:
         trace: TraceSettings | bool = False,
         hooks: Sequence[SendHook] = (),
         telemetry: ClientTelemetry = NO_TELEMETRY,
+        payload: PayloadCodec[P] | None = None,
     ) -> None:
         self.group = validation.group_name(group)
         self._settings = validation.optional("settings", settings, ProducerSettings) or ProducerSettings()
@@ -79,6 +109,7 @@ class Producer:
         self._trace_settings = trace_settings(trace)  # None: messages are not traced
         self._hooks = validation.callbacks("hooks", hooks, "event")
         self._telemetry = telemetry  # opens a span around each send
+        self._codec: PayloadCodec[Any] | None = validation.codec(payload)  # encodes payloads; None: they are bodies
         self._sender: MessageSender | None = None  # None unless the producer is open
         self._open = AsyncExitStack()  # what `__aexit__` has to close, in reverse order
         self.trace: TraceDispatcher | None = None
@@ -110,28 +141,13 @@ class Producer:
         await self._open.aclose()
 
     @overload
-    async def send(
-        self,
-        message: Message,
-        /,
-        *,
-        queue: MessageQueue | None = None,
-        order_key: str | None = None,
-        selector: QueueSelector | None = None,
-    ) -> SendResult: ...
+    async def send(self, message: Message, /, **choice: Unpack[QueueChoice]) -> SendResult: ...
 
     @overload
-    async def send(
-        self,
-        topic: str,
-        body: bytes,
-        /,
-        *,
-        queue: MessageQueue | None = None,
-        order_key: str | None = None,
-        selector: QueueSelector | None = None,
-        **fields: Unpack[MessageFields],
-    ) -> SendResult: ...
+    async def send(self, topic: str, body: bytes, /, **fields: Unpack[SendFields]) -> SendResult: ...
+
+    @overload
+    async def send(self, topic: str, /, *, payload: P, **fields: Unpack[SendFields]) -> SendResult: ...
 
     async def send(
         self,
@@ -142,7 +158,7 @@ class Producer:
         queue: MessageQueue | None = None,
         order_key: str | None = None,
         selector: QueueSelector | None = None,
-        **fields: Unpack[MessageFields],
+        **fields: Any,
     ) -> SendResult:
         """Send a message and wait until the broker has stored it.
 
@@ -155,7 +171,8 @@ class Producer:
             queue: Queue to send to.
             order_key: Key whose hash selects the queue.
             selector: Function of the topic's queues and the message that returns one of the queues.
-            fields: Further fields of `Message`, if `message` is the name of a topic: `keys`, `tags`, `delay`, …
+            fields: Further fields of `Message`, if `message` is the name of a topic: `keys`, `tags`, `delay`, …; and `payload`
+                in place of the body, which the producer's codec encodes.
 
         With any of `queue`, `order_key` and `selector` there is one attempt, otherwise `1 + settings.retries`.
 
@@ -173,14 +190,14 @@ class Producer:
             result = await producer.send("orders", b"paid", keys=["ORDER-17"], order_key="ORDER-17")
         """
         sender = self._running()
-        sent = message_of(message, body, fields)
+        sent = message_of(message, body, fields, self._codec)
         if self._telemetry is NO_TELEMETRY and order_key is None and selector is None:  # most sends: no span to pay for
             return await sender.send(self._prepare(sent), queue)
         with self._telemetry.sending(self.group, (sent,)) as span:
             (sent,) = span.messages
             prepared = self._prepare(sent)
             if queue is None and (order_key is not None or selector is not None):
-                queue = self._select_queue(await sender.publish_queues(sent.topic), sent, order_key, selector)
+                queue = choose_queue(await sender.publish_queues(sent.topic), sent, order_key, selector)
             result = await sender.send(prepared, queue)
             span.on_result(result)
         return result
@@ -237,6 +254,19 @@ class Producer:
         for batch in send_codec.split_batch(messages, self._instance.new_message_id, self._settings):
             yield await self.send_batch(batch, queue=queue, order_key=order_key)
 
+    @overload
+    async def send_one_way(self, message: Message, /, *, queue: MessageQueue | None = ...) -> None: ...
+
+    @overload
+    async def send_one_way(
+        self, topic: str, body: bytes, /, *, queue: MessageQueue | None = ..., **fields: Unpack[MessageFields]
+    ) -> None: ...
+
+    @overload
+    async def send_one_way(
+        self, topic: str, /, *, payload: P, queue: MessageQueue | None = ..., **fields: Unpack[MessageFields]
+    ) -> None: ...
+
     async def send_one_way(
         self,
         message: Message | str,
@@ -244,7 +274,7 @@ class Producer:
         /,
         *,
         queue: MessageQueue | None = None,
-        **fields: Unpack[MessageFields],
+        **fields: Any,
     ) -> None:
         """Send a message without waiting for a response; a failure at the broker is not reported.
 
@@ -252,7 +282,7 @@ class Producer:
             message: The message, or the name of its topic.
             body: Body of the message, if `message` is the name of a topic.
             queue: Queue to send to; by default the queues take turns.
-            fields: Further fields of `Message`, if `message` is the name of a topic.
+            fields: Further fields of `Message`, if `message` is the name of a topic; and `payload` in place of the body.
 
         Raises:
             ClientClosed: the producer is not open.
@@ -262,7 +292,7 @@ class Producer:
             RequestTimeout: the broker does not read the messages sent before.
         """
         sender = self._running()
-        with self._telemetry.sending(self.group, (message_of(message, body, fields),)) as span:
+        with self._telemetry.sending(self.group, (message_of(message, body, fields, self._codec),)) as span:
             (message,) = span.messages
             await sender.send_one_way(self._prepare(message), queue)
 
@@ -288,6 +318,21 @@ class Producer:
             sent.queue.topic, f"broker {sent.queue.broker}, which stores the message, has no address in the routes"
         )
 
+    @overload
+    async def request(
+        self, message: Message, /, *, timeout: float | timedelta = ..., **choice: Unpack[QueueChoice]
+    ) -> ReceivedMessage: ...
+
+    @overload
+    async def request(
+        self, topic: str, body: bytes, /, *, timeout: float | timedelta = ..., **fields: Unpack[SendFields]
+    ) -> ReceivedMessage: ...
+
+    @overload
+    async def request(
+        self, topic: str, /, *, payload: P, timeout: float | timedelta = ..., **fields: Unpack[SendFields]
+    ) -> ReceivedMessage: ...
+
     async def request(
         self,
         message: Message | str,
@@ -298,7 +343,7 @@ class Producer:
         queue: MessageQueue | None = None,
         order_key: str | None = None,
         selector: QueueSelector | None = None,
-        **fields: Unpack[MessageFields],
+        **fields: Any,
     ) -> ReceivedMessage:
         """Send a message and wait for the message that a consumer replies with (`reply`).
 
@@ -309,7 +354,7 @@ class Producer:
             queue: Queue to send to.
             order_key: Key whose hash selects the queue.
             selector: Function of the topic's queues and the message that returns one of the queues.
-            fields: Further fields of `Message`, if `message` is the name of a topic.
+            fields: Further fields of `Message`, if `message` is the name of a topic; and `payload` in place of the body.
 
         Returns:
             The reply.
@@ -324,7 +369,7 @@ class Producer:
             reply = await producer.request("questions", b"ping", timeout=3)
         """
         sender, instance = self._running(), self._instance
-        asked = message_of(message, body, fields)
+        asked = message_of(message, body, fields, self._codec)
         timeout_s = validation.seconds("timeout", timeout)
         correlation_id = str(uuid.uuid4())
         response = instance.replies.expect(correlation_id)
@@ -337,7 +382,7 @@ class Producer:
                     )
                     queues = await sender.publish_queues(asked.topic)
                     if queue is None and (order_key is not None or selector is not None):
-                        queue = self._select_queue(queues, asked, order_key, selector)
+                        queue = choose_queue(queues, asked, order_key, selector)
                     await self._ensure_registered(sender.master_addresses([queue] if queue else queues))
                     try:
                         span.on_result(await sender.send(prepared, queue))
@@ -436,19 +481,3 @@ class Producer:
         except ArianeError as error:  # auto-creation may be off, or the cluster may still be starting
             log.info("Producer %s found no brokers yet and will register with its first send: %s", self.group, error)
         await self._instance.heartbeat()
-
-    @staticmethod
-    def _select_queue(
-        queues: Sequence[MessageQueue], message: Message, order_key: str | None, selector: QueueSelector | None
-    ) -> MessageQueue:
-        if selector is None:
-            assert order_key is not None
-            return send_codec.queue_for_key(queues, order_key)
-        if order_key is not None:
-            raise MessageRefused("both order_key and selector are given: give only one of them")
-        chosen = selector(queues, message)
-        if not isinstance(chosen, MessageQueue):
-            raise MessageRefused(
-                f"the selector returned {chosen!r}: expected one of the queues that it was called with"
-            )
-        return chosen

@@ -13,28 +13,37 @@ Pulls are requests of the group TOOLS_CONSUMER, which exists on every broker.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from typing import Any, Generic, Unpack, cast, overload
 
 from ariane.client import validation
+from ariane.client.client_arguments import PullConsumerArguments
 from ariane.client.client_instance import ClientInstance
 from ariane.client.consume_events import ConsumeEvents
 from ariane.client.consuming_client import ConsumingClient
 from ariane.client.fetcher import PullResult, parse_pull_result, require_sql_support
 from ariane.client.hooks import ConsumeHook, ConsumeReturn
+from ariane.client.message_texts import identity
 from ariane.client.offset_store import OffsetStore
+from ariane.client.payload_messages import M, PayloadMessage, with_payload
 from ariane.client.settings import ClientSettings, ConsumerSettings, TraceSettings
 from ariane.client.subscriptions import Sql, subscription_data
 from ariane.errors import ConnectionLost, ReplyError, RequestTimeout
 from ariane.filter import tags
-from ariane.model.message import MessageQueue
+from ariane.model.message import MessageQueue, ReceivedMessage
+from ariane.payloads import P, PayloadCodec
 from ariane.protocol.codes import PULL_RESULT_CODES, RequestCode
+from ariane.protocol.received_messages import is_unreadable
 from ariane.protocol.requests.messaging import SUBSCRIPTION, SUSPEND, TAG, PullMessage
+
+log = logging.getLogger("ariane.client")
 
 TOOLS_GROUP = "TOOLS_CONSUMER"
 
 
-class PullConsumer(ConsumingClient):
+class PullConsumer(ConsumingClient, Generic[M]):
     """Reads queues without a consumer group.
 
     Args:
@@ -45,6 +54,8 @@ class PullConsumer(ConsumingClient):
         trace: True or `TraceSettings` to record each pulled message as consumed: `SubBefore` and `SubAfter` with success and
             a duration of 0 ms, when `pull` returns it. Pulling it again records it again.
         hooks: Functions that receive `ConsumeStarted` and `ConsumeFinished` for the messages that `pull` returns.
+        payload: Codec of the bodies, such as `ariane.payloads.Json(Order)`: `result.messages` have `payload`, an `Order`. Messages
+            whose bodies it cannot decode are logged and in `result.unreadable`.
 
     Raises:
         ConfigError: an argument cannot be used; raised before anything is connected.
@@ -55,6 +66,26 @@ class PullConsumer(ConsumingClient):
             result = await consumer.pull(queues[0], 0)
     """
 
+    @overload
+    def __init__(
+        self: PullConsumer[ReceivedMessage],
+        namesrv: str | Sequence[str] | ClientInstance,
+        group: str = ...,
+        *,
+        payload: None = ...,
+        **arguments: Unpack[PullConsumerArguments],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: PullConsumer[PayloadMessage[P]],
+        namesrv: str | Sequence[str] | ClientInstance,
+        group: str = ...,
+        *,
+        payload: PayloadCodec[P],
+        **arguments: Unpack[PullConsumerArguments],
+    ) -> None: ...
+
     def __init__(
         self,
         namesrv: str | Sequence[str] | ClientInstance,
@@ -64,8 +95,12 @@ class PullConsumer(ConsumingClient):
         client: ClientSettings | None = None,
         trace: TraceSettings | bool = False,
         hooks: Sequence[ConsumeHook] = (),
+        payload: PayloadCodec[Any] | None = None,
     ) -> None:
         super().__init__(namesrv, group, settings=settings, client=client, trace=trace, hooks=hooks)
+        self._codec: PayloadCodec[Any] | None = validation.codec(
+            payload
+        )  # decodes bodies; None: messages have no payload
         # Notifies hooks and traces of pulled messages; None unless the consumer is open.
         self._events: ConsumeEvents | None = None
         # Which server of a broker to pull each queue from, as its last response suggested.
@@ -81,7 +116,7 @@ class PullConsumer(ConsumingClient):
         expression: str | Sql = tags.ALL,
         max_messages: int | None = None,
         can_wait: bool = True,
-    ) -> PullResult:
+    ) -> PullResult[M]:
         """Return the messages of a queue from `offset` on.
 
         Args:
@@ -135,10 +170,18 @@ class PullConsumer(ConsumingClient):
             raise ReplyError(response.code, response.remark, address.addr)
         result = parse_pull_result(response, queue, subscription.tags_set, instance.namespace)
         self._broker_ids[queue] = result.broker_id
+        if self._codec is not None:
+            decoded = [with_payload(message, self._codec) for message in result.messages]
+            for message in filter(is_unreadable, decoded):
+                log.error("Cannot decode message %s: %s", identity(message), message.body_error)
+            result = result._replace(
+                messages=[message for message in decoded if not is_unreadable(message)],
+                unreadable=tuple(filter(is_unreadable, decoded)),
+            )
         if result.messages and self._events is not None:
             consumption = await self._events.start(queue, result.messages)
             await self._events.finish(consumption, ConsumeReturn.SUCCESS)
-        return result
+        return cast(PullResult[M], result)
 
     async def _join(self, opening: AsyncExitStack, offsets: OffsetStore, events: ConsumeEvents) -> None:
         self._events = events

@@ -13,26 +13,25 @@ skipped.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TypeVar, Unpack, overload
+from typing import Unpack, overload
 
 from ariane.client import validation
 from ariane.client.assignment_strategy import AssignmentStrategy, average
+from ariane.client.client_arguments import PushConsumerArguments
 from ariane.client.client_instance import ClientInstance
 from ariane.client.concurrent_delivery import ConcurrentDelivery
 from ariane.client.delivery import DeliveryServices, DeliveryStrategy
 from ariane.client.group_member import GroupMember
 from ariane.client.hooks import ConsumeHook
 from ariane.client.listener_invoker import Listener, ListenerInvoker
-from ariane.client.member_options import MemberOptions
 from ariane.client.orderly_delivery import OrderlyDelivery
 from ariane.client.payload_messages import PayloadMessage
 from ariane.client.settings import ClientSettings, ConsumerSettings, TraceSettings
 from ariane.client.subscriptions import Sql
 from ariane.client.telemetry import NO_TELEMETRY, ClientTelemetry
 from ariane.client.validation import StartPosition
-from ariane.payloads import PayloadCodec
+from ariane.payloads import P, PayloadCodec
 
-P = TypeVar("P")
 PayloadListener = Callable[[list[PayloadMessage[P]]], Awaitable[None] | None]
 
 
@@ -78,7 +77,7 @@ class PushConsumer(GroupMember):
         listener: Listener,
         *,
         payload: None = ...,
-        **options: Unpack[MemberOptions],
+        **arguments: Unpack[PushConsumerArguments],
     ) -> None: ...
 
     @overload
@@ -90,7 +89,7 @@ class PushConsumer(GroupMember):
         listener: PayloadListener[P],
         *,
         payload: PayloadCodec[P],
-        **options: Unpack[MemberOptions],
+        **arguments: Unpack[PushConsumerArguments],
     ) -> None: ...
 
     def __init__(

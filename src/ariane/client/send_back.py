@@ -90,7 +90,8 @@ class SendBack:
             # A broker without retries has no retry topic either.
             if isinstance(error, ReplyError) and error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 return False
-            return await self._send_copy(message)
+            # A copy with all attempts used up becomes a dead letter, also if this member does not read the retry topic.
+            return await self._send_copy(message, self._max if delay_level == DEAD_LETTER else 0)
         return True
 
     async def send_copy(self, message: ReceivedMessage) -> bool:
@@ -107,9 +108,10 @@ class SendBack:
                 message.reconsume_times + 1,
             )
 
-    async def _send_copy(self, message: ReceivedMessage) -> bool:
+    async def _send_copy(self, message: ReceivedMessage, attempts: int = 0) -> bool:
+        redelivery = Redelivery(max(message.reconsume_times + 1, attempts), self._max)
         try:
-            copy = copy_to_retry(message, self._group, self._max, self._sender.settings, self._namespace)
+            copy = copy_to_retry(message, self._group, redelivery, self._sender.settings, self._namespace)
             await self._sender.send(copy)
         except ArianeError as error:
             log.warning(
@@ -139,7 +141,7 @@ class RetryLocally:
 
 
 def copy_to_retry(
-    message: ReceivedMessage, group: str, max_times: int, settings: ProducerSettings, namespace: Namespace
+    message: ReceivedMessage, group: str, redelivery: Redelivery, settings: ProducerSettings, namespace: Namespace
 ) -> PreparedMessage:
     """Return a copy of the message, prepared for the group's retry topic."""
     table = dict(message.properties)
@@ -161,5 +163,5 @@ def copy_to_retry(
         flag=message.flag,
         messages=(),
         ids=(message.message_id,),
-        redelivery=Redelivery(message.reconsume_times + 1, max_times),
+        redelivery=redelivery,
     )

@@ -22,15 +22,16 @@ import inspect
 import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Self, Unpack, overload
 
 import msgspec
 
 from ariane.client import hooks as hook_events
 from ariane.client import send_codec, validation
+from ariane.client.client_arguments import TransactionProducerArguments
 from ariane.client.client_instance import ClientInstance
 from ariane.client.hooks import LocalState, SendHook, TransactionEnd, TransactionEndHook
 from ariane.client.message_arguments import MessageFields, message_of
@@ -44,6 +45,7 @@ from ariane.model import message as names
 from ariane.model.message import Message, MessageQueue, ReceivedMessage
 from ariane.net.connection import Peer
 from ariane.net.tasks import BackgroundTasks
+from ariane.payloads import P, PayloadCodec
 from ariane.protocol import record
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
@@ -98,7 +100,7 @@ class Transaction:
         self.state = LocalState.UNKNOWN
 
 
-class TransactionProducer(Producer):
+class TransactionProducer(Producer[P]):
     """A producer whose group answers the brokers' transaction checks. Messages sent with `send` are not transactional.
 
     Args:
@@ -112,6 +114,7 @@ class TransactionProducer(Producer):
         hooks: Functions that receive a `SendEvent` after each attempt that got a response.
         end_hooks: Functions that receive a `TransactionEnd` before a state is sent to the broker.
         telemetry: Opens a span around each send: `ariane.otel.OpenTelemetry`.
+        payload: Codec of payloads that are sent, as for `Producer`. `check` receives bodies as they are.
 
     Raises:
         ConfigError: an argument cannot be used; raised before anything is connected.
@@ -120,6 +123,28 @@ class TransactionProducer(Producer):
         async with TransactionProducer("127.0.0.1:9876", "payments", check=check) as producer:
             result = await producer.send_in_transaction(Message(topic="paid", body=b"ORDER-17"), pay)
     """
+
+    @overload
+    def __init__(
+        self: TransactionProducer[bytes],
+        namesrv: str | Sequence[str] | ClientInstance,
+        group: str,
+        *,
+        check: Check,
+        payload: None = ...,
+        **arguments: Unpack[TransactionProducerArguments],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        namesrv: str | Sequence[str] | ClientInstance,
+        group: str,
+        *,
+        check: Check,
+        payload: PayloadCodec[P],
+        **arguments: Unpack[TransactionProducerArguments],
+    ) -> None: ...
 
     def __init__(
         self,
@@ -134,7 +159,9 @@ class TransactionProducer(Producer):
         hooks: Sequence[SendHook] = (),
         end_hooks: Sequence[TransactionEndHook] = (),
         telemetry: ClientTelemetry = NO_TELEMETRY,
+        payload: PayloadCodec[P] | None = None,
     ) -> None:
+        codec: Any = payload  # the overloads of the base class are for applications
         super().__init__(
             namesrv,
             group,
@@ -143,6 +170,7 @@ class TransactionProducer(Producer):
             trace=trace,
             hooks=hooks,
             telemetry=telemetry,
+            payload=codec,
         )
         self._check: Check = validation.callback("check", check, "message")
         self._checks_at_once = validation.whole("checks_at_once", checks_at_once, 1, 1_000)
@@ -169,6 +197,21 @@ class TransactionProducer(Producer):
     ) -> None:
         await self._open_checks.aclose()
 
+    @overload
+    def transaction(
+        self, message: Message, /, *, immunity: float | timedelta | None = ...
+    ) -> AbstractAsyncContextManager[Transaction]: ...
+
+    @overload
+    def transaction(
+        self, topic: str, body: bytes, /, *, immunity: float | timedelta | None = ..., **fields: Unpack[MessageFields]
+    ) -> AbstractAsyncContextManager[Transaction]: ...
+
+    @overload
+    def transaction(
+        self, topic: str, /, *, payload: P, immunity: float | timedelta | None = ..., **fields: Unpack[MessageFields]
+    ) -> AbstractAsyncContextManager[Transaction]: ...
+
     @asynccontextmanager
     async def transaction(
         self,
@@ -177,7 +220,7 @@ class TransactionProducer(Producer):
         /,
         *,
         immunity: float | timedelta | None = None,
-        **fields: Unpack[MessageFields],
+        **fields: Any,
     ) -> AsyncIterator[Transaction]:
         """Send a half message, run the block, and commit.
 
@@ -189,7 +232,7 @@ class TransactionProducer(Producer):
             body: Body of the message, if `message` is the name of a topic.
             immunity: How long the broker sends no check, in seconds (rounded up to whole ones) or as a `timedelta`; None: the
                 broker's transactionTimeOut.
-            fields: Further fields of `Message`, if `message` is the name of a topic.
+            fields: Further fields of `Message`, if `message` is the name of a topic; and `payload` in place of the body.
 
         Raises:
             HalfMessageLate: the half message was stored with a late flush or replication; it is rolled back.
@@ -200,7 +243,7 @@ class TransactionProducer(Producer):
             async with producer.transaction("paid", b"ORDER-17") as transaction:
                 await database.pay(order, transaction.id)
         """
-        half = message_of(message, body, fields)
+        half = message_of(message, body, fields, self._codec)
         sent = await self._send_half(half, immunity)
         if sent.status is not SendStatus.SEND_OK:
             await self._end_after_execute(half, sent, LocalState.ROLLBACK, None)

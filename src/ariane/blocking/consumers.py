@@ -1,152 +1,31 @@
-"""The clients of `ariane`, for programs without asyncio. Their arguments, results and errors are those of the asyncio clients."""
+"""The consumers of `ariane`, for programs without asyncio. Their arguments, results and errors are those of the asyncio clients."""
 
 from __future__ import annotations
 
-import asyncio
-import functools
-import inspect
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from contextvars import copy_context
 from datetime import timedelta
-from typing import Any, Generic, Literal, TypeVar, Unpack, overload
+from typing import Any, Generic, TypeVar, Unpack, overload
 
 from ariane import client as aio
 from ariane.blocking.background_loop import BackgroundLoop
-from ariane.blocking.blocking_client import BlockingClient, calling, iterating, same_arguments, same_signature, waiting
-from ariane.client import validation
+from ariane.blocking.blocking_client import BlockingClient, calling, same_signature, waiting
+from ariane.client.client_arguments import (
+    ConsumerArguments,
+    LitePullConsumerArguments,
+    PullConsumerArguments,
+    PushConsumerArguments,
+)
 from ariane.client.consumer import BATCH
 from ariane.client.group_member import GroupMember as AsyncGroupMember
 from ariane.client.listener_invoker import Listener
-from ariane.client.member_options import MemberOptions
-from ariane.client.message_arguments import MessageFields
-from ariane.client.producer import QueueSelector
+from ariane.client.lite_pull_consumer import POLL_S
+from ariane.client.payload_messages import M, PayloadMessage
 from ariane.client.push_consumer import PayloadListener
 from ariane.client.seekable_member import SeekableMember as AsyncSeekableMember
-from ariane.model.message import Message, MessageQueue, ReceivedMessage
-from ariane.payloads import PayloadCodec
-
-P = TypeVar("P")
-
-
-class ClientInstance(BlockingClient[aio.ClientInstance]):
-    """Connections that several clients share.
-
-    Example:
-        with ClientInstance("127.0.0.1:9876") as instance:
-            with Producer(instance.shared, "shop") as producer:
-                producer.send("orders", b"created")
-    """
-
-    @same_arguments(aio.ClientInstance)
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(aio.ClientInstance(*args, **kwargs))
-
-    @property
-    def shared(self) -> aio.ClientInstance:
-        """What clients take in place of addresses.
-
-        Raises:
-            ClientClosed: the instance is not open.
-        """
-        self._running()
-        return self._client
-
-
-class Producer(BlockingClient[aio.Producer]):
-    """A member of a producer group. Threads may share it: their sends leave together on one connection.
-
-    Example:
-        with Producer("127.0.0.1:9876", "shop") as producer:
-            result = producer.send("orders", b"created", keys=["ORDER-17"])
-            print(result.status.name, result.message_id)
-    """
-
-    @same_arguments(aio.Producer)
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(aio.Producer(*args, **kwargs))
-
-    @property
-    def trace_counts(self) -> aio.TraceCounts:
-        """How many trace records were sent, dropped and lost; also after closing."""
-        return self._client.trace_counts
-
-    @overload
-    def send(
-        self,
-        message: Message,
-        /,
-        *,
-        queue: MessageQueue | None = None,
-        order_key: str | None = None,
-        selector: QueueSelector | None = None,
-    ) -> aio.SendResult: ...
-
-    @overload
-    def send(
-        self,
-        topic: str,
-        body: bytes,
-        /,
-        *,
-        queue: MessageQueue | None = None,
-        order_key: str | None = None,
-        selector: QueueSelector | None = None,
-        **fields: Unpack[MessageFields],
-    ) -> aio.SendResult: ...
-
-    def send(self, *args: Any, **kwargs: Any) -> aio.SendResult:
-        """Send a message and wait until the broker has stored it. [ariane.Producer.send]"""
-        return self._running().run(self._client.send(*args, **kwargs))
-
-    send_batch = waiting(aio.Producer.send_batch)
-    send_batches = iterating(aio.Producer.send_batches)
-    send_one_way = waiting(aio.Producer.send_one_way)
-    recall = waiting(aio.Producer.recall)
-    request = waiting(aio.Producer.request)
-    reply = waiting(aio.Producer.reply)
-    queues = waiting(aio.Producer.queues)
-
-
-class TransactionProducer(Producer):
-    """A producer whose group answers the brokers' transaction checks. `check` is called in a thread of its own.
-
-    Example:
-        with TransactionProducer("127.0.0.1:9876", "payments", check=check) as producer:
-            with producer.transaction("paid", b"ORDER-17") as transaction:
-                database.pay(order, transaction.id)
-    """
-
-    _client: aio.TransactionProducer
-
-    @same_arguments(aio.TransactionProducer)
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        check = validation.callback("check", kwargs.get("check"), "message")
-        if not inspect.iscoroutinefunction(check):
-            kwargs["check"] = _in_thread(check)
-        BlockingClient.__init__(self, aio.TransactionProducer(*args, **kwargs))
-
-    @contextmanager
-    def transaction(
-        self,
-        message: Message | str,
-        body: bytes | None = None,
-        /,
-        *,
-        immunity: float | timedelta | None = None,
-        **fields: Unpack[MessageFields],
-    ) -> Iterator[aio.Transaction]:
-        """Send a half message, run the block, and commit. [ariane.TransactionProducer.transaction]"""
-        loop = self._running()
-        block = self._client.transaction(message, body, immunity=immunity, **fields)
-        transaction = loop.run(block.__aenter__())
-        try:
-            yield transaction
-        except BaseException as error:
-            loop.run(_leave(block, error))
-            raise
-        loop.run(_leave(block, None))
-
+from ariane.filter import tags
+from ariane.model.message import MessageQueue, ReceivedMessage
+from ariane.payloads import P, PayloadCodec
 
 Member = TypeVar("Member", bound=AsyncGroupMember)
 Seekable = TypeVar("Seekable", bound=AsyncSeekableMember)
@@ -208,7 +87,7 @@ class PushConsumer(GroupMember[aio.PushConsumer]):
         listener: Listener,
         *,
         payload: None = ...,
-        **options: Unpack[MemberOptions],
+        **arguments: Unpack[PushConsumerArguments],
     ) -> None: ...
 
     @overload
@@ -220,7 +99,7 @@ class PushConsumer(GroupMember[aio.PushConsumer]):
         listener: PayloadListener[P],
         *,
         payload: PayloadCodec[P],
-        **options: Unpack[MemberOptions],
+        **arguments: Unpack[PushConsumerArguments],
     ) -> None: ...
 
     @same_signature(aio.PushConsumer)
@@ -278,9 +157,8 @@ class Consumer(SeekableMember[aio.Consumer[P]], Generic[P]):
         group: str,
         subscriptions: Mapping[str, str | aio.Sql] | None = ...,
         *,
-        ack: Literal["auto", "manual"] = ...,
         payload: None = ...,
-        **options: Unpack[MemberOptions],
+        **arguments: Unpack[ConsumerArguments],
     ) -> None: ...
 
     @overload
@@ -290,9 +168,8 @@ class Consumer(SeekableMember[aio.Consumer[P]], Generic[P]):
         group: str,
         subscriptions: Mapping[str, str | aio.Sql] | None = ...,
         *,
-        ack: Literal["auto", "manual"] = ...,
         payload: PayloadCodec[P],
-        **options: Unpack[MemberOptions],
+        **arguments: Unpack[ConsumerArguments],
     ) -> None: ...
 
     @same_signature(aio.Consumer)
@@ -322,7 +199,7 @@ class Consumer(SeekableMember[aio.Consumer[P]], Generic[P]):
             yield [_blocking_message(message, loop) for message in batch]
 
 
-class LitePullConsumer(SeekableMember[aio.LitePullConsumer]):
+class LitePullConsumer(SeekableMember[aio.LitePullConsumer[Any]], Generic[M]):
     """A member of a consumer group that polls for messages.
 
     Example:
@@ -331,15 +208,40 @@ class LitePullConsumer(SeekableMember[aio.LitePullConsumer]):
             consumer.commit()
     """
 
-    @same_arguments(aio.LitePullConsumer)
+    @overload
+    def __init__(
+        self: LitePullConsumer[ReceivedMessage],
+        namesrv: str | Sequence[str] | aio.ClientInstance,
+        group: str,
+        subscriptions: Mapping[str, str | aio.Sql] | None = ...,
+        *,
+        payload: None = ...,
+        **arguments: Unpack[LitePullConsumerArguments],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: LitePullConsumer[PayloadMessage[P]],
+        namesrv: str | Sequence[str] | aio.ClientInstance,
+        group: str,
+        subscriptions: Mapping[str, str | aio.Sql] | None = ...,
+        *,
+        payload: PayloadCodec[P],
+        **arguments: Unpack[LitePullConsumerArguments],
+    ) -> None: ...
+
+    @same_signature(aio.LitePullConsumer)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(aio.LitePullConsumer(*args, **kwargs))
 
-    poll = waiting(aio.LitePullConsumer.poll)
+    def poll(self, *, max_messages: int | None = None, timeout: float | timedelta = POLL_S) -> list[M]:
+        """Return the next messages of one queue. [ariane.LitePullConsumer.poll]"""
+        return self._running().run(self._client.poll(max_messages=max_messages, timeout=timeout))
+
     commit = waiting(aio.LitePullConsumer.commit)
 
 
-class PullConsumer(BlockingClient[aio.PullConsumer]):
+class PullConsumer(BlockingClient[aio.PullConsumer[Any]], Generic[M]):
     """Reads queues at offsets that the application chooses, without a consumer group.
 
     Example:
@@ -347,7 +249,27 @@ class PullConsumer(BlockingClient[aio.PullConsumer]):
             result = consumer.pull(consumer.queues_of("orders")[0], 0)
     """
 
-    @same_arguments(aio.PullConsumer)
+    @overload
+    def __init__(
+        self: PullConsumer[ReceivedMessage],
+        namesrv: str | Sequence[str] | aio.ClientInstance,
+        group: str = ...,
+        *,
+        payload: None = ...,
+        **arguments: Unpack[PullConsumerArguments],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: PullConsumer[PayloadMessage[P]],
+        namesrv: str | Sequence[str] | aio.ClientInstance,
+        group: str = ...,
+        *,
+        payload: PayloadCodec[P],
+        **arguments: Unpack[PullConsumerArguments],
+    ) -> None: ...
+
+    @same_signature(aio.PullConsumer)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(aio.PullConsumer(*args, **kwargs))
 
@@ -359,24 +281,19 @@ class PullConsumer(BlockingClient[aio.PullConsumer]):
     queues_of = waiting(aio.PullConsumer.queues_of)
     bounds = waiting(aio.PullConsumer.bounds)
     offset_for_time = waiting(aio.PullConsumer.offset_for_time)
-    pull = waiting(aio.PullConsumer.pull)
 
-
-def _in_thread(check: Any) -> Any:
-    @functools.wraps(check)
-    async def checked(message: ReceivedMessage) -> Any:
-        return await asyncio.to_thread(check, message)
-
-    return checked
-
-
-async def _leave(block: Any, error: BaseException | None) -> None:
-    """Leave a transaction's block as its thread left it."""
-    try:
-        await block.__aexit__(type(error) if error else None, error, error.__traceback__ if error else None)
-    except BaseException as raised:
-        if raised is not error:
-            raise
+    def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        expression: str | aio.Sql = tags.ALL,
+        max_messages: int | None = None,
+        can_wait: bool = True,
+    ) -> aio.PullResult[M]:
+        """Return the messages of a queue from `offset` on. [ariane.PullConsumer.pull]"""
+        loop, pull = self._running(), self._client.pull
+        return loop.run(pull(queue, offset, expression=expression, max_messages=max_messages, can_wait=can_wait))
 
 
 async def _next(
