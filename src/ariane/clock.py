@@ -47,9 +47,8 @@ class SystemClock:
         # Integers throughout: a float of seconds cannot represent every millisecond exactly.
         return time.time_ns() // 1_000_000
 
-    def monotonic(self) -> float:
-        """Return seconds since an arbitrary instant; the value never decreases."""
-        return time.monotonic()
+    monotonic = staticmethod(time.monotonic)
+    """Return seconds since an arbitrary instant; the value never decreases."""
 
     async def sleep(self, seconds: float) -> None:
         """Wait until `seconds` have passed."""

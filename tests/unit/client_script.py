@@ -24,7 +24,7 @@ from ariane.errors import ReplyError
 from ariane.model.message import MessageQueue, ReceivedMessage
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
-from ariane.protocol.command import Command
+from ariane.protocol.command import Command, field_texts
 from ariane.protocol.requests import encode_header
 from ariane.protocol.requests.clients import SubscriptionData
 from ariane.protocol.requests.routing import BrokerData, QueueData, TopicRoute
@@ -86,7 +86,7 @@ class Script:
 
 
 def _texts(header) -> Mapping[str, str]:
-    return encode_header(header) if isinstance(header, msgspec.Struct) else header or {}
+    return encode_header(header) if isinstance(header, msgspec.Struct) else field_texts(header)
 
 
 class PausingClock(FakeClock):

@@ -21,9 +21,12 @@ class InFlightBound:
 
     def try_take(self, size: int) -> bool:
         """Take room for a send of `size` bytes, unless others wait or there is none."""
-        if self._waiting or not self._has_room(size):
+        # Written out, as every send takes room.
+        count = self._count
+        if self._waiting or (count and (count >= self._count_max or self._bytes + size > self._bytes_max)):
             return False
-        self._take(size)
+        self._count = count + 1
+        self._bytes += size
         return True
 
     async def take(self, size: int) -> None:
@@ -45,7 +48,8 @@ class InFlightBound:
         """Return the room of a send of `size` bytes."""
         self._count -= 1
         self._bytes -= size
-        self._admit()
+        if self._waiting:
+            self._admit()
 
     def _has_room(self, size: int) -> bool:
         return not self._count or (self._count < self._count_max and self._bytes + size <= self._bytes_max)

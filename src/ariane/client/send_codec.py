@@ -22,7 +22,7 @@ from ariane.model import message as names
 from ariane.model.hashes import java_hash
 from ariane.model.message import Message, MessageQueue
 from ariane.model.topic import RETRY_PREFIX, SEND_FORBIDDEN, topic_name_fault
-from ariane.protocol import batch, compression, properties
+from ariane.protocol import batch, compression, fastjson, properties
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import decode_header
@@ -270,12 +270,12 @@ def parse_result(message: PreparedMessage, response: Command, queue: MessageQueu
         ReplyError: the message is not stored.
     """
     status = parse_status(response, addr)
-    stored = decode_header(response, SendMessageResponse)
+    stored = _stored_at(response)
     if stored.queue_id != queue.queue_id:
         queue = MessageQueue(queue.topic, queue.broker, stored.queue_id)
     return SendResult(
         status=status,
-        message_id=",".join(message.ids),
+        message_id=message.ids[0] if len(message.ids) == 1 else ",".join(message.ids),
         offset_message_id=stored.message_id,
         queue=queue,
         queue_offset=stored.queue_offset,
@@ -284,6 +284,19 @@ def parse_result(message: PreparedMessage, response: Command, queue: MessageQueu
         trace_on=stored.trace_on,
         recall_handle=stored.recall_handle,
     )
+
+
+def _stored_at(response: Command) -> SendMessageResponse:
+    """Decode the header, without the rules for values that clients send."""
+    if isinstance(response.fields, msgspec.Raw):
+        try:
+            return _decode_stored(response.fields)
+        except fastjson.UNREADABLE:
+            pass  # read more liberally, or refused with the name of the member
+    return decode_header(response, SendMessageResponse)
+
+
+_decode_stored = msgspec.json.Decoder(SendMessageResponse, strict=False).decode
 
 
 def select_queue(queues: Sequence[MessageQueue], turn: int, avoid: str | None) -> MessageQueue:
@@ -366,6 +379,10 @@ def _checked_body(message: Message, settings: ProducerSettings) -> bytes:
 
 
 def _property_text(message: Message, message_id: str) -> str:
+    if not message.properties and not message.is_delayed:
+        text = _simple_property_text(message, message_id)
+        if text is not None:
+            return text
     table = {names.UNIQ_KEY: message_id, names.WAIT: "true" if message.wait_stored else "false"}
     if message.tags:
         table[names.TAGS] = message.tags
@@ -386,6 +403,18 @@ def _property_text(message: Message, message_id: str) -> str:
             f"the properties have {len(text.encode())} bytes, at most {properties.SIZE_MAX} are allowed"
         )
     return text
+
+
+def _simple_property_text(message: Message, message_id: str) -> str | None:
+    """Return the text for most messages; None if a value has separators, or the text may be too large."""
+    wait = "true" if message.wait_stored else "false"
+    text, pairs = f"UNIQ_KEY\x01{message_id}\x02WAIT\x01{wait}", 2
+    if message.tags:
+        text, pairs = f"{text}\x02TAGS\x01{message.tags}", pairs + 1
+    if message.keys:
+        text, pairs = f"{text}\x02KEYS\x01{_joined_keys(message.keys)}", pairs + 1
+    is_valid = text.count(properties.NAME_END) == pairs and text.count(properties.PAIR_END) == pairs - 1
+    return text if is_valid and len(text) * 4 <= properties.SIZE_MAX else None
 
 
 def _delay_properties(message: Message) -> dict[str, str]:

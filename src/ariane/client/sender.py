@@ -26,6 +26,7 @@ from ariane.client.hooks import SendEvent, SendHook
 from ariane.client.in_flight import InFlightBound
 from ariane.client.instants import TOLERANCE_S, Instant, duration_ms
 from ariane.client.send_codec import PreparedMessage, SendResult, SendStatus
+from ariane.client.send_headers import SendHeaders
 from ariane.client.settings import ProducerSettings
 from ariane.client.timer_support import TimerSupport
 from ariane.client.trace_records import StoredSend
@@ -85,6 +86,10 @@ class MessageSender:
         # Open connections by address: a look-up here is cheaper than in the pool, and every send pays for it.
         self._connections: dict[str, Connection] = {}
         self._timers = TimerSupport(group) if settings.check_timers else None  # refuses messages delivered too early
+        # None: the fields of a request are changed before it is sent, by a namespace or a signature.
+        self._headers: SendHeaders | None = None
+        if not instance.namespace and instance.settings.credentials is None:
+            self._headers = SendHeaders(group, settings)
         # Producers start at different queues, so that few of them do not load the first queue only.
         self._next_index = instance.rng.randrange(65536)
 
@@ -137,9 +142,7 @@ class MessageSender:
             message = self._named(message)
         if queue is None:
             queue = send_codec.select_queue(await self.publish_queues(message.topic), self._advance_index(), None)
-        header = send_codec.request_fields(message, self._group, queue.queue_id, self._clock.now_ms(), self.settings)
-        if self._namespace:
-            self._namespace.wrap_send(header)
+        header = self._fields(message, queue, self._clock.now_ms())
         addr = self._address(queue)
         connection = await self._instance.peers.connect(addr)
         if message.needs_timer and self._timers is not None:
@@ -185,6 +188,8 @@ class MessageSender:
     def _select_queue(self, queues: Sequence[MessageQueue], avoid: str | None) -> MessageQueue:
         turn = self._advance_index()
         if self._latencies is None:
+            if avoid is None:
+                return queues[turn % len(queues)]
             return send_codec.select_queue(queues, turn, avoid)
         return self._latencies.select(queues, turn)
 
@@ -220,9 +225,10 @@ class MessageSender:
         started_ms = self._clock.now_ms()
         if self._hooks and self._clock.monotonic() - now_s > TOLERANCE_S:  # a pause between the two readings
             started_ms, now_s = Instant.read(self._clock)
-        header = send_codec.request_fields(message, self._group, queue.queue_id, started_ms, self.settings)
-        if self._namespace:
-            self._namespace.wrap_send(header)
+        if self._headers is not None:
+            header = self._headers.fields(message, queue.queue_id, started_ms)
+        else:
+            header = self._fields(message, queue, started_ms)
         response = await connection.request_nowait(message.code, header, message.body, timeout_ms=timeout_ms)
         if not self._hooks:
             return send_codec.parse_result(message, response, queue, addr)
@@ -246,6 +252,12 @@ class MessageSender:
         if is_group and (waiting := trace.take_sends()) is not None:
             await waiting
         return stored
+
+    def _fields(self, message: PreparedMessage, queue: MessageQueue, born_ms: int) -> dict[str, str]:
+        fields = send_codec.request_fields(message, self._group, queue.queue_id, born_ms, self.settings)
+        if self._namespace:
+            self._namespace.wrap_send(fields)
+        return fields
 
     def _event(
         self,

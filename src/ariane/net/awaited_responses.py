@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import NamedTuple
+
+import msgspec
 
 from ariane.errors import ConnectionLost, RequestTimeout
 from ariane.protocol.command import Command
@@ -16,7 +17,7 @@ from ariane.protocol.session import Session
 log = logging.getLogger("ariane.net")
 
 
-class _AwaitedResponse(NamedTuple):
+class _AwaitedResponse(msgspec.Struct):
     answer: asyncio.Future[Command]
     addr: str  # of the peer
     timeout_ms: float

@@ -138,13 +138,13 @@ class Connection(asyncio.Protocol):
             raise RequestTimeout(self.peer.addr, timeout_ms) from None
 
     def request_nowait(
-        self, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"", *, timeout_ms: float
+        self, code: int, fields: commands.Fields | None = None, body: bytes = b"", *, timeout_ms: float
     ) -> asyncio.Future[Command]:
         """Send a request without waiting for room in the write buffer; the caller bounds its requests in flight."""
         if self._transport is None:
             raise ConnectionLost(self.peer.addr, "is closed")
         if self._sign is not None:
-            fields = self._sign(fields, body)
+            fields = self._sign(commands.field_texts(fields), body)
         opaque, response = self._awaited.add(self.peer.addr, timeout_ms)
         try:
             pieces = commands.encode(code, opaque=opaque, flag=0, fields=fields, body=body, language=self._language)

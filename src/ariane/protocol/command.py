@@ -54,6 +54,7 @@ HEADER_MAX = 256 * 1024
 LIBERAL_HEADER_MAX = 64 * 1024
 
 _BINARY_START = Struct(">hBhiii")
+_HEADER_END = b'"serializeTypeCurrentRPC":"JSON","version":%d}' % VERSION
 _I16 = Struct(">h")
 _I32 = Struct(">i")
 
@@ -71,32 +72,22 @@ class CommandHeader(msgspec.Struct, rename={"fields": "extFields", "form": "seri
     version: Int32 = 0  # of RocketMQ, as a number; responses of brokers depend on the client's
 
 
-class Command:
+Fields = Mapping[str, str] | msgspec.Raw
+"""extFields: as texts, or as JSON."""
+
+
+class Command(msgspec.Struct, eq=False):
     """A received request or response."""
 
-    __slots__ = ("body", "code", "fields", "flag", "form", "language", "opaque", "remark", "version")
-
-    def __init__(
-        self,
-        code: int,
-        opaque: int = 0,
-        flag: int = 0,
-        remark: str | None = None,
-        fields: msgspec.Raw | Mapping[str, str] | None = None,
-        body: bytes = b"",
-        language: str | None = OUR_LANGUAGE,
-        version: int = VERSION,
-        form: int = JSON_FORM,
-    ) -> None:
-        self.code = code  # request code, or response code
-        self.opaque = opaque  # number of the request, which the response repeats
-        self.flag = flag  # bit 0 response, bit 1 one-way
-        self.remark = remark  # error text of a response; None if there is none
-        self.fields = fields  # header fields, undecoded: the handler of the code decides on their type
-        self.body = body  # bytes after the header; b"" without a body
-        self.language = language  # of the sender; None if a binary header has an unknown number
-        self.version = version  # of the sender, as a number of RocketMQ
-        self.form = form  # JSON or binary header; a response uses the form of its request
+    code: int  # request code, or response code
+    opaque: int = 0  # number of the request, which the response repeats
+    flag: int = 0  # bit 0 response, bit 1 one-way
+    remark: str | None = None  # error text of a response; None if there is none
+    fields: Fields | None = None  # header fields, undecoded: the handler of the code decides on their type
+    body: bytes = b""  # bytes after the header; b"" without a body
+    language: str | None = OUR_LANGUAGE  # of the sender; None if a binary header has an unknown number
+    version: int = VERSION  # of the sender, as a number of RocketMQ
+    form: int = JSON_FORM  # JSON or binary header; a response uses the form of its request
 
     @property
     def is_response(self) -> bool:
@@ -108,18 +99,23 @@ class Command:
 
     def field_map(self) -> dict[str, str]:
         """Return the extFields as texts. Numbers, booleans and objects become their JSON text; null is dropped."""
-        if self.fields is None:
-            return {}
-        if not isinstance(self.fields, msgspec.Raw):
-            return dict(self.fields)
-        try:
-            return _decode_texts(self.fields) or {}
-        except fastjson.UNREADABLE:
-            return _texts(fastjson.read(bytes(self.fields), LIBERAL_HEADER_MAX))
+        return field_texts(self.fields)
 
     def __repr__(self) -> str:
         kind = "response" if self.is_response else "one-way" if self.is_one_way else "request"
         return f"<{kind} code={self.code} opaque={self.opaque} fields={self.field_map()} body={len(self.body)} B>"
+
+
+def field_texts(fields: Fields | None) -> dict[str, str]:
+    """Return extFields as `Command.field_map` does."""
+    if fields is None:
+        return {}
+    if not isinstance(fields, msgspec.Raw):
+        return dict(fields)
+    try:
+        return _decode_texts(fields) or {}
+    except fastjson.UNREADABLE:
+        return _texts(fastjson.read(bytes(fields), LIBERAL_HEADER_MAX))
 
 
 _decode_json = msgspec.json.Decoder(CommandHeader).decode
@@ -166,7 +162,7 @@ def encode(
     *,
     opaque: int,
     flag: int,
-    fields: Mapping[str, str] | None = None,
+    fields: Fields | None = None,
     remark: str | None = None,
     body: bytes | Sequence[bytes] = b"",
     form: int = JSON_FORM,
@@ -174,7 +170,7 @@ def encode(
 ) -> list[bytes]:
     """Return a frame as pieces to be written in order; the pieces of a body are not joined."""
     header = (
-        _binary_header(code, opaque, flag, fields, remark)
+        _binary_header(code, opaque, flag, field_texts(fields), remark)
         if form == BINARY_FORM
         else _json_header(code, opaque, flag, fields, remark, language)
     )
@@ -184,9 +180,11 @@ def encode(
     return [prefix(form, len(header), sum(map(len, body))) + header, *body]
 
 
-def _json_header(
-    code: int, opaque: int, flag: int, fields: Mapping[str, str] | None, remark: str | None, language: str
-) -> bytes:
+def _json_header(code: int, opaque: int, flag: int, fields: Fields | None, remark: str | None, language: str) -> bytes:
+    if isinstance(fields, msgspec.Raw) and remark is None:  # a send: the same bytes in half the time
+        return b'{"code":%d,"extFields":%b,"flag":%d,"language":"%b","opaque":%d,%b' % (
+            code, fields, flag, language.encode(), opaque, _HEADER_END,
+        )  # fmt: skip
     header: dict[str, Any] = {"code": code}
     if fields is not None:
         header["extFields"] = fields
