@@ -44,6 +44,14 @@ def test_a_missing_route_error_names_the_requested_topic():
     asyncio.run(play())
 
 
+def test_the_default_topic_of_a_cluster_without_brokers_is_not_one_to_create():
+    async def play():
+        with pytest.raises(RouteNotFound, match="topic TBW102: no such topic on name server [^ ]*$"):
+            await instance(Script({ROUTE: name_server({})})).routes.publish_queues("TBW102", "TBW102", 4)
+
+    asyncio.run(play())
+
+
 def test_concurrent_lookups_share_one_request():
     script = Script({ROUTE: name_server({"T": route("a")})})
 

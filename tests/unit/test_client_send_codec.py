@@ -159,6 +159,11 @@ def test_an_order_key_selects_the_queue_as_java_does(key, count, queue_id):
     assert send_codec.queue_for_key(queues, key).queue_id == queue_id
 
 
+def test_an_order_key_that_is_no_text_is_refused():
+    with pytest.raises(MessageRefused, match=r"order_key = 17: expected a text, give str\(…\)"):
+        send_codec.queue_for_key([MessageQueue("T", "a", 0)], 17)
+
+
 def test_response_codes_of_stored_messages_equal_those_of_the_protocol():
     from ariane.protocol.codes import STORED_CODES
 

@@ -314,3 +314,13 @@ def test_paths_in_settings_are_texts_or_paths(path):
 def test_what_is_no_path_is_refused(path):
     with pytest.raises(ConfigError, match="offsets_dir.*expected a path"):
         settings.ConsumerSettings(offsets_dir=path)
+
+
+def test_milliseconds_in_place_of_seconds_are_refused():
+    """3000 and 5000 are the values of Java's clients."""
+    with pytest.raises(
+        ConfigError, match=r"send_timeout = 3000: choose seconds, or a timedelta, from 0.001 s to 600 s"
+    ):
+        settings.ProducerSettings(send_timeout=3000)
+    assert validation.TIMEOUT_MAX_S < 3_000
+    assert validation.POLL_MAX_S < 5_000

@@ -163,7 +163,7 @@ class LitePullConsumer(SeekableMember, Generic[M]):
         delivery = self._polling()
         if max_messages is not None:
             validation.whole("max_messages", max_messages, 1, 2**31 - 1)
-        wait_s = validation.seconds("timeout", timeout)
+        wait_s = validation.seconds("timeout", timeout, high=validation.POLL_MAX_S)
         self._check_assigned("`poll`")
         if self._auto_commit:
             await delivery.acknowledge()

@@ -370,7 +370,7 @@ class Producer(Generic[P]):
         """
         sender, instance = self._running(), self._instance
         asked = message_of(message, body, fields, self._codec)
-        timeout_s = validation.seconds("timeout", timeout)
+        timeout_s = validation.seconds("timeout", timeout, high=validation.TIMEOUT_MAX_S)
         correlation_id = str(uuid.uuid4())
         response = instance.replies.expect(correlation_id)
         try:

@@ -165,6 +165,8 @@ class RouteCache:
             try:
                 route = cap_queues(await self.fetch(default_topic), queue_nums)
             except RouteNotFound:
+                if topic == default_topic:
+                    raise
                 fix = f"no broker that creates topics is registered; create it: ariane topic create {topic}"
                 raise RouteNotFound(topic, f"{not_found.reason}, and {fix}") from None
             self._from_default[topic] = (default_topic, queue_nums)

@@ -312,6 +312,8 @@ def select_queue(queues: Sequence[MessageQueue], turn: int, avoid: str | None) -
 
 def queue_for_key(queues: Sequence[MessageQueue], key: str) -> MessageQueue:
     """Return the queue of all messages with this ordering key, as Java's SelectMessageQueueByHash does for a String."""
+    if not isinstance(key, str):
+        raise MessageRefused(f"order_key = {key!r}: expected a text, give str(…)")
     # Java's 4.9.4 takes the absolute value of the remainder. Integers of Python do not overflow, so this is the same number.
     return queues[abs(java_hash(key)) % len(queues)]
 

@@ -1,7 +1,7 @@
 """Fields of settings: each states its default and its range, and checks what it is set to.
 
     class ProducerSettings:
-        send_timeout: Seconds = Seconds(3.0, 0.001, 3_600)      # set to a float or a timedelta, read as a float of seconds
+        send_timeout: Seconds = Seconds(3.0, 0.001, 600)      # set to a float or a timedelta, read as a float of seconds
         retries: Whole = Whole(2, 0, 100)
         tls_ca_file: FilePath = FilePath()                      # set to a str or a Path, read as a str; "": none
 

@@ -107,7 +107,7 @@ class ProducerSettings:
     """Topic from which a new topic takes its route and permissions."""
     default_topic_queue_nums: Whole = Whole(4, 1, 65_535)
     """Number of queues of a topic that the first send creates."""
-    send_timeout: Seconds = Seconds(3, 0.001, 3_600)
+    send_timeout: Seconds = Seconds(3, 0.001, 600)
     """Time budget of one send over all attempts, starting once it is among the `in_flight_max`."""
     compress_from: Whole = Whole(COMPRESS_MIN_BYTES, 1, 2**31 - 1)
     """Bodies of at least this many bytes are compressed; batches are not."""

@@ -25,6 +25,9 @@ REFUSED_GROUPS = frozenset({"DEFAULT_PRODUCER", "DEFAULT_CONSUMER"})
 # Times in ms since the epoch from 1973 to 5138. Seconds are below until 5138, microseconds are above since 1973.
 MS_MIN, MS_MAX = 10**11, 10**14
 SECONDS_MAX = 10 * 365 * 86_400  # longer durations are a mistake of units
+# Java's are milliseconds: 3000 for a request, 5000 for a poll.
+TIMEOUT_MAX_S = 600.0
+POLL_MAX_S = 3_600.0
 
 Value = TypeVar("Value")
 
