@@ -41,7 +41,7 @@ LAST_LINES = {
     "print(reply.body)": re.escape("b'PING'"),
     "print(producer.trace_counts.sent": "1 0",
     "print(result.queue.topic)": "orders",
-    "producer.trace.clock_offsets": r"127\.0\.0\.1:\d+: -?\d+ ms ± \d+ ms",
+    "in producer.clock_offsets": r"127\.0\.0\.1:\d+: -?\d+ ms ± \d+ ms",
 }
 
 

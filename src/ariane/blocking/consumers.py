@@ -24,6 +24,7 @@ from ariane.client.payload_messages import M, PayloadMessage
 from ariane.client.push_consumer import PayloadListener
 from ariane.client.seekable_member import SeekableMember as AsyncSeekableMember
 from ariane.filter import tags
+from ariane.model.clock_offset import ClockOffset
 from ariane.model.message import MessageQueue, ReceivedMessage
 from ariane.payloads import P, PayloadCodec
 
@@ -38,6 +39,11 @@ class GroupMember(BlockingClient[Member]):
     def trace_counts(self) -> aio.TraceCounts:
         """How many trace records were sent, dropped and lost; also after closing."""
         return self._client.trace_counts
+
+    @property
+    def clock_offsets(self) -> dict[str, ClockOffset]:
+        """Offsets of the brokers' clocks from this machine's, by address, as far as they were measured; empty without `trace`."""
+        return self._client.clock_offsets
 
     @property
     def client_id(self) -> str:
@@ -277,6 +283,11 @@ class PullConsumer(BlockingClient[aio.PullConsumer[Any]], Generic[M]):
     def trace_counts(self) -> aio.TraceCounts:
         """How many trace records were sent, dropped and lost; also after closing."""
         return self._client.trace_counts
+
+    @property
+    def clock_offsets(self) -> dict[str, ClockOffset]:
+        """Offsets of the brokers' clocks from this machine's, by address, as far as they were measured; empty without `trace`."""
+        return self._client.clock_offsets
 
     queues_of = waiting(aio.PullConsumer.queues_of)
     bounds = waiting(aio.PullConsumer.bounds)

@@ -17,6 +17,7 @@ from ariane.client import validation
 from ariane.client.client_arguments import ProducerArguments, TransactionProducerArguments
 from ariane.client.message_arguments import MessageFields, QueueChoice, SendFields
 from ariane.client.transaction_producer import Check
+from ariane.model.clock_offset import ClockOffset
 from ariane.model.message import Message, MessageQueue, ReceivedMessage
 from ariane.payloads import P, PayloadCodec
 
@@ -82,6 +83,11 @@ class Producer(BlockingClient[aio.Producer[Any]], Generic[P]):
     def trace_counts(self) -> aio.TraceCounts:
         """How many trace records were sent, dropped and lost; also after closing."""
         return self._client.trace_counts
+
+    @property
+    def clock_offsets(self) -> dict[str, ClockOffset]:
+        """Offsets of the brokers' clocks from this machine's, by address, as far as they were measured; empty without `trace`."""
+        return self._client.clock_offsets
 
     @overload
     def send(self, message: Message, /, **choice: Unpack[QueueChoice]) -> aio.SendResult: ...

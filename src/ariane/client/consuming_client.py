@@ -24,6 +24,7 @@ from ariane.client.settings import ClientSettings, ConsumerSettings, TraceSettin
 from ariane.client.telemetry import NO_TELEMETRY, ClientTelemetry
 from ariane.client.trace_dispatcher import TraceCounts, TraceDispatcher, trace_settings
 from ariane.errors import ClientClosed
+from ariane.model.clock_offset import ClockOffset
 from ariane.model.message import MessageQueue
 
 
@@ -80,6 +81,11 @@ class ConsumingClient(ABC):
     def trace_counts(self) -> TraceCounts:
         """How many trace records were sent, dropped and lost; also after closing."""
         return TraceCounts.of(self.trace)
+
+    @property
+    def clock_offsets(self) -> dict[str, ClockOffset]:
+        """Offsets of the brokers' clocks from this machine's, by address, as far as they were measured; empty without `trace`."""
+        return {} if self.trace is None else self.trace.clock_offsets
 
     @property
     def client_id(self) -> str:

@@ -35,6 +35,7 @@ from ariane.client.settings import ClientSettings, ProducerSettings, TraceSettin
 from ariane.client.telemetry import NO_TELEMETRY, ClientTelemetry
 from ariane.client.trace_dispatcher import TraceCounts, TraceDispatcher, trace_settings
 from ariane.errors import ArianeError, ClientClosed, RequestTimeout, RouteNotFound
+from ariane.model.clock_offset import ClockOffset
 from ariane.model.message import Message, MessageQueue, ReceivedMessage
 from ariane.payloads import P, PayloadCodec
 from ariane.protocol.codes import RequestCode
@@ -119,6 +120,11 @@ class Producer(Generic[P]):
     def trace_counts(self) -> TraceCounts:
         """How many trace records were sent, dropped and lost; also after closing."""
         return TraceCounts.of(self.trace)
+
+    @property
+    def clock_offsets(self) -> dict[str, ClockOffset]:
+        """Offsets of the brokers' clocks from this machine's, by address, as far as they were measured; empty without `trace`."""
+        return {} if self.trace is None else self.trace.clock_offsets
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as opening:

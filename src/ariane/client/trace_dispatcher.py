@@ -169,7 +169,7 @@ class TraceDispatcher:
 
     @property
     def clock_offsets(self) -> dict[str, ClockOffset]:
-        """Bounds of the brokers' clocks - this client's clock, by broker address, as far as they were measured."""
+        """Offsets of the brokers' clocks from this machine's, by address, as far as they were measured."""
         return {} if self._broker_clocks is None else self._broker_clocks.offsets
 
     async def __aenter__(self) -> Self:
