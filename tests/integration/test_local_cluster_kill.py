@@ -6,11 +6,12 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from ariane import Producer, ProducerSettings, PushConsumer, ReceivedMessage
+from ariane import Producer, ProducerSettings, PushConsumer, ReceivedMessage, SendStatus
 from ariane.blocking import LitePullConsumer
 from ariane.errors import ArianeError, ConfigError, RequestTimeout
 from ariane.testing import AsyncLocalCluster, LocalCluster, RequestCode
@@ -181,6 +182,26 @@ def test_another_broker_takes_over() -> None:
         assert {cluster.send("t", b"x").queue.broker for _ in range(4)} == {"broker-b"}
         cluster.brokers[0].start()
         assert len(cluster.messages("t")) == 4
+
+
+def test_a_slave_goes_on_without_its_master_and_follows_it_again() -> None:
+    with LocalCluster(slaves=1, broker_role="SYNC_MASTER") as cluster:
+        master, slave = cluster.broker, cluster.slaves[0]
+        cluster.create_topic("t", queues=1)
+        cluster.send("t", b"1")  # acknowledged by the slave
+        cluster.clock.advance(timedelta(seconds=10))  # the interval at which slaves copy topics
+        master.kill()
+        with LitePullConsumer(cluster.namesrv, "g", {"t": "*"}, start="first") as consumer:
+            wait_until(lambda: b"1" in bodies(consumer.poll(timeout=1)))
+        master.start()
+        slave.kill()
+        slave.start()
+
+        def is_replicated() -> bool:
+            return cluster.send("t", b"2").status is SendStatus.SEND_OK
+
+        wait_until(is_replicated)
+        assert bodies(cluster.messages("t"))[:2] == [b"1", b"2"]
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])

@@ -31,12 +31,20 @@ pytestmark = pytest.mark.skipif(PROGRAM is None, reason="neither redis-server no
 WAIT_S = 30.0
 
 
+def _free_port() -> int:
+    while True:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port: int = free.getsockname()[1]
+        # A node of a cluster uses the port 10,000 above as well.
+        if port < 55_000:
+            return port
+
+
 class RedisServer:
     """A server in a process of its own, at a port that stays the same over restarts."""
 
     def __init__(self, directory: Path, *options: str, scheme: str = "redis") -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = _free_port()
         self.addr = f"127.0.0.1:{self.port}"
         self.url = f"{scheme}://{self.addr}"
         self._directory = directory
