@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
 
 import pytest
 from client_script import Script, instance, message, name_server, route
@@ -14,11 +15,12 @@ from ariane.client.assignment_strategy import average, consistent_hash, on_wire
 from ariane.client.client_instance import ClientInstance
 from ariane.client.namespace import Namespace
 from ariane.client.namespaced_pool import _unwrapping
+from ariane.client.route_cache import RouteCache
 from ariane.client.send_back import copy_to_retry
 from ariane.client.send_codec import Redelivery, prepare
 from ariane.client.sender import MessageSender
 from ariane.client.settings import ClientSettings, ProducerSettings
-from ariane.errors import ConfigError, MessageRefused
+from ariane.errors import ConfigError, MessageRefused, RouteNotFound
 from ariane.model.message import Message, MessageQueue
 from ariane.net.connection import Peer, Reply
 from ariane.protocol import properties
@@ -149,6 +151,26 @@ def test_a_send_has_the_names_on_the_wire_and_the_instance_id() -> None:
     assert (asked.fields["a"], asked.fields["b"], asked.fields["c"]) == ("ns%shop", "ns%orders", "TBW102")
     assert properties.decode(asked.fields["i"]) == {"UNIQ_KEY": "ID", "WAIT": "true", "INSTANCE_ID": "ns"}
     assert result.queue.topic == "orders"
+
+
+def test_questions_about_a_topic_have_its_name_on_the_wire() -> None:
+    script = Script(
+        {
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: name_server({"orders": route("a")}),
+            RequestCode.RECALL_MESSAGE: lambda asked: Command(3, remark="no timers"),
+        }
+    )
+    client = instance(script)
+    client.namespace = Namespace("ns")
+    sender = MessageSender(client, "shop", ProducerSettings())
+    delayed = prepare(Message(topic="orders", body=b"x", delay=5), "ID", ProducerSettings())
+    with pytest.raises(MessageRefused, match="delivery time"):
+        asyncio.run(sender.send(delayed))
+    (asked,) = script.of(RequestCode.RECALL_MESSAGE)
+    assert (asked.fields["topic"], asked.fields["producerGroup"]) == ("ns%orders", "ns%shop")
+    client._routes = RouteCache(script, ("ns:1",), timeout_ms=1, rng=Random(1), namespace=client.namespace)
+    with pytest.raises(RouteNotFound, match=r"topic other: .* ariane topic create ns%other$"):
+        asyncio.run(sender.publish_queues("other"))
 
 
 def test_properties_of_sends() -> None:

@@ -176,7 +176,11 @@ class ClientInstance:
         else:
             self._peers = ConnectionPool(handlers, sign=sign, tls=self._tls)
         self._routes = RouteCache(
-            self._peers, self.name_servers, timeout_ms=self.settings.request_timeout * 1000, rng=self.rng
+            self._peers,
+            self.name_servers,
+            timeout_ms=self.settings.request_timeout * 1000,
+            rng=self.rng,
+            namespace=self.namespace,
         )
         self._tasks.repeat(self.settings.route_refresh_interval, self.refresh_routes, "refresh routes")
         self._tasks.repeat(self.settings.heartbeat_interval, self.heartbeat, "heartbeat")

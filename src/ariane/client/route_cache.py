@@ -15,6 +15,7 @@ from typing import Protocol
 
 import msgspec
 
+from ariane.client.namespace import Namespace
 from ariane.errors import ProtocolError, ReplyError, RouteNotFound
 from ariane.model.message import MessageQueue
 from ariane.net.name_servers import NameServerClient
@@ -50,11 +51,20 @@ class Peers(Protocol):
 class RouteCache:
     """Routes of the topics in use. `refresh` returns the topics that changed; nothing is called back."""
 
-    def __init__(self, peers: Peers, name_servers: tuple[str, ...], *, timeout_ms: float, rng: Random) -> None:
+    def __init__(
+        self,
+        peers: Peers,
+        name_servers: tuple[str, ...],
+        *,
+        timeout_ms: float,
+        rng: Random,
+        namespace: Namespace | None = None,
+    ) -> None:
         # Starts at a random one, so that clients spread over them.
         self._name_servers = NameServerClient(
             peers, name_servers, first=rng.randrange(len(name_servers)), timeout_ms=timeout_ms, is_first_final=True
         )
+        self._namespace = namespace or Namespace("")  # of the topics at the brokers, for errors
         self._rng = rng  # spreads requests that any broker of a topic can answer
         # Route of each topic in use.
         self._routes: dict[str, TopicRoute] = {}
@@ -167,7 +177,8 @@ class RouteCache:
             except RouteNotFound:
                 if topic == default_topic:
                     raise
-                fix = f"no broker that creates topics is registered; create it: ariane topic create {topic}"
+                name = self._namespace.wrap(topic)
+                fix = f"no broker that creates topics is registered; create it: ariane topic create {name}"
                 raise RouteNotFound(topic, f"{not_found.reason}, and {fix}") from None
             self._from_default[topic] = (default_topic, queue_nums)
         queues = publish_queues(topic, route)

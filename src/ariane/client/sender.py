@@ -80,12 +80,13 @@ class MessageSender:
         self._trace = trace if not hooks else None
         # Back-pressure: further sends wait.
         self._in_flight = InFlightBound(settings.in_flight_max, settings.in_flight_bytes_max)
-        self._namespace = instance.namespace  # of the names in requests
+        self._namespace = instance.namespace or None  # of the names in requests; None: they are the application's
         # None: brokers take turns, whatever their latency.
         self._latencies = BrokerLatencies(instance.clock.monotonic) if settings.avoid_slow_brokers else None
         # Open connections by address: a look-up here is cheaper than in the pool, and every send pays for it.
         self._connections: dict[str, Connection] = {}
-        self._timers = TimerSupport(group) if settings.check_timers else None  # refuses messages delivered too early
+        # Refuses messages that the broker would deliver too early.
+        self._timers = TimerSupport(instance.namespace.wrap(group)) if settings.check_timers else None
         # None: the fields of a request are changed before it is sent, by a namespace or a signature.
         self._headers: SendHeaders | None = None
         if not instance.namespace and instance.settings.credentials is None:
@@ -95,7 +96,7 @@ class MessageSender:
 
     async def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the queues of `topic` that can be written to, from the cache if possible."""
-        if self._namespace:
+        if self._namespace is not None:
             self._namespace.check_sent_topic(topic)
             topic = self._namespace.unwrap(topic)
         cached = self._instance.routes.cached_publish_queues(topic)
@@ -118,7 +119,7 @@ class MessageSender:
         Raises:
             ArianeError: the last attempt's error, if none succeeded.
         """
-        if self._namespace:
+        if self._namespace is not None:
             message = self._named(message)
         size = len(message.body)
         if not self._in_flight.try_take(size):
@@ -138,7 +139,7 @@ class MessageSender:
             ConnectionLost: the broker cannot be reached.
             RequestTimeout: the broker does not read the messages sent before.
         """
-        if self._namespace:
+        if self._namespace is not None:
             message = self._named(message)
         if queue is None:
             queue = send_codec.select_queue(await self.publish_queues(message.topic), self._advance_index(), None)
@@ -146,7 +147,7 @@ class MessageSender:
         addr = self._address(queue)
         connection = await self._instance.peers.connect(addr)
         if message.needs_timer and self._timers is not None:
-            await self._timers.require(connection, addr, message.topic, self._timeout_s * 1000)
+            await self._timers.require(connection, addr, self._wire_topic(message), self._timeout_s * 1000)
         if not connection.is_writable:
             # Without responses, only this bounds the memory of a client that sends faster than the broker reads.
             await connection.wait_writable(self.settings.send_timeout * 1000)
@@ -219,7 +220,7 @@ class MessageSender:
             connection = await self._connect(addr, timeout_ms)
             now_s = self._clock.monotonic()
         if message.needs_timer and self._timers is not None:
-            await self._timers.require(connection, addr, message.topic, timeout_ms)
+            await self._timers.require(connection, addr, self._wire_topic(message), timeout_ms)
             checked_s = self._clock.monotonic()
             timeout_ms, now_s = max(1.0, timeout_ms - (checked_s - now_s) * 1000), checked_s
         started_ms = self._clock.now_ms()
@@ -255,7 +256,7 @@ class MessageSender:
 
     def _fields(self, message: PreparedMessage, queue: MessageQueue, born_ms: int) -> dict[str, str]:
         fields = send_codec.request_fields(message, self._group, queue.queue_id, born_ms, self.settings)
-        if self._namespace:
+        if self._namespace is not None:
             self._namespace.wrap_send(fields)
         return fields
 
@@ -294,8 +295,12 @@ class MessageSender:
 
     def _named(self, message: PreparedMessage) -> PreparedMessage:
         """Return the message with the application's name of its topic, if it was given the name on the wire."""
+        assert self._namespace is not None
         name = self._namespace.unwrap(message.topic)
         return message if name == message.topic else msgspec.structs.replace(message, topic=name)
+
+    def _wire_topic(self, message: PreparedMessage) -> str:
+        return message.topic if self._namespace is None else self._namespace.wrap(message.topic)
 
     def _address(self, queue: MessageQueue) -> str:
         addr = self._instance.routes.master_address(queue.broker)
