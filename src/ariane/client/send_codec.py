@@ -399,16 +399,20 @@ def _property_text(message: Message, message_id: str) -> str:
         text = properties.encode(table)
     except ProtocolError as error:
         raise MessageRefused(str(error)) from None
-    # A character takes at most four bytes, so most texts need not be encoded to be measured.
-    if len(text) * 4 > properties.SIZE_MAX and len(text.encode()) > properties.SIZE_MAX:
+    if _is_too_large(text):
         raise MessageRefused(
             f"the properties have {len(text.encode())} bytes, at most {properties.SIZE_MAX} are allowed"
         )
     return text
 
 
+def _is_too_large(text: str) -> bool:
+    # A character takes at most four bytes, so most texts need not be encoded to be measured.
+    return len(text) * 4 > properties.SIZE_MAX and len(text.encode()) > properties.SIZE_MAX
+
+
 def _simple_property_text(message: Message, message_id: str) -> str | None:
-    """Return the text for most messages; None if a value has separators, or the text may be too large."""
+    """Return the text for most messages; None if a value has separators, or the text is too large."""
     wait = "true" if message.wait_stored else "false"
     text, pairs = f"UNIQ_KEY\x01{message_id}\x02WAIT\x01{wait}", 2
     if message.tags:
@@ -416,7 +420,7 @@ def _simple_property_text(message: Message, message_id: str) -> str | None:
     if message.keys:
         text, pairs = f"{text}\x02KEYS\x01{_joined_keys(message.keys)}", pairs + 1
     is_valid = text.count(properties.NAME_END) == pairs and text.count(properties.PAIR_END) == pairs - 1
-    return text if is_valid and len(text) * 4 <= properties.SIZE_MAX else None
+    return text if is_valid and not _is_too_large(text) else None
 
 
 def _delay_properties(message: Message) -> dict[str, str]:

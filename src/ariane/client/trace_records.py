@@ -8,7 +8,7 @@ message may or may not be stored.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -162,36 +162,42 @@ def texts_of_stored(sends: Iterable[StoredSend], group: str, trace_topic: str) -
     """Return the records of sends and their keys: what `events_of_send` says about each, without events for most."""
     texts: list[str] = []
     keys: list[str] = []
+    traced_topic = safe_region = safe_addr = None  # those of the send before: most sends have the same
     for send in sends:
         message, addr, started_ms, started_s, ended_ms, ended_s, result = send
-        region, offset_id = result.region, result.offset_message_id
+        region, offset_id, topic = result.region, result.offset_message_id, message.topic
         if (
             len(message.ids) != 1
             or message.is_delayed
             or message.sys_flag & names.TRANSACTION_MASK
             or not result.trace_on
-            or message.topic.startswith(trace_topic)
+            or (topic is not traced_topic and topic.startswith(trace_topic))
             # Ids and properties of a message contain no separators; what a broker says may.
             or FIELD_END in offset_id
             or RECORD_END in offset_id
-            or not _is_safe(region, addr)
+            or ((addr is not safe_addr or region != safe_region) and not _is_safe(region, addr))
         ):
             events = events_of_stored(send, group, trace_topic)
             texts += map(trace_text.encode, events)
             keys += map(keys_text, events)
             continue
-        (sent,), (key,) = message.messages, message.ids
-        cost_ms = duration_ms(ended_ms - started_ms, ended_s - started_s)
+        traced_topic, safe_region, safe_addr = topic, region, addr
+        cost_ms = ended_ms - started_ms
+        if not -1 < (ended_s - started_s) * 1000 - cost_ms < 1:
+            cost_ms = duration_ms(cost_ms, ended_s - started_s)
+        sent, key = message.messages[0], message.ids[0]
         business_keys = " ".join(sent.keys) if sent.keys else ""
-        success = "true" if result.status is SendStatus.SEND_OK else "false"
         # A name for each separator would cost half as much again.
         texts.append(
-            f"Pub\x01{started_ms}\x01{region or ABSENT}\x01{group}\x01{message.topic}\x01{key}\x01{sent.tags or ABSENT}"
+            f"Pub\x01{started_ms}\x01{region or ABSENT}\x01{group}\x01{topic}\x01{key}\x01{sent.tags or ABSENT}"
             f"\x01{business_keys or ABSENT}\x01{addr}\x01{len(message.body)}\x01{cost_ms}\x010\x01{offset_id or ABSENT}"
-            f"\x01{success}\x02"
+            f"\x01{'true' if result.status is _SEND_OK else 'false'}\x02"
         )
         keys.append(f"{key} {business_keys}" if business_keys else key)
     return texts, keys
+
+
+_SEND_OK = SendStatus.SEND_OK  # a look-up less per record
 
 
 @lru_cache(maxsize=256)
@@ -240,7 +246,9 @@ def next_batch(entries: Iterable[TraceEntry], body_max: int, keys_max: int) -> T
     records = body_bytes = key_bytes = dropped_keys = 0
     keys: dict[str, None] = {}
     for entry in entries:
-        new = [key for key in dict.fromkeys(entry.keys.split()) if key not in keys]
+        new = dict.fromkeys(entry.keys.split())
+        if not keys.keys().isdisjoint(new):
+            new = {key: None for key in new if key not in keys}
         new_bytes = _size(new)
         if texts and (body_bytes + len(entry.text) > body_max or key_bytes + new_bytes > keys_max):
             break
@@ -248,7 +256,7 @@ def next_batch(entries: Iterable[TraceEntry], body_max: int, keys_max: int) -> T
         records += entry.records
         body_bytes += len(entry.text)
         if key_bytes + new_bytes <= keys_max:
-            keys.update(dict.fromkeys(new))
+            keys |= new
             key_bytes += new_bytes
             continue
         for key in new:
@@ -261,6 +269,6 @@ def next_batch(entries: Iterable[TraceEntry], body_max: int, keys_max: int) -> T
     return TraceBatch(len(texts), records, b"".join(texts), tuple(keys), dropped_keys)
 
 
-def _size(keys: Sequence[str]) -> int:
+def _size(keys: Collection[str]) -> int:
     """Return the bytes that keys take in a message, with the separator after each."""
     return len(" ".join(keys).encode()) + 1 if keys else 0

@@ -11,6 +11,7 @@ import logging
 import msgspec
 
 from ariane.errors import ConnectionLost, RequestTimeout
+from ariane.net.replies import Peer
 from ariane.protocol.command import Command
 from ariane.protocol.session import Session
 
@@ -19,7 +20,7 @@ log = logging.getLogger("ariane.net")
 
 class _AwaitedResponse(msgspec.Struct):
     answer: asyncio.Future[Command]
-    addr: str  # of the peer
+    peer: Peer
     timeout_ms: float
 
 
@@ -39,15 +40,15 @@ class AwaitedResponses:
         """Return the number of a request without a response."""
         return self._session.next_opaque()
 
-    def add(self, addr: str, timeout_ms: float) -> tuple[int, asyncio.Future[Command]]:
-        """Return the number of a request to `addr` that is sent now, and the future of its response.
+    def add(self, peer: Peer, timeout_ms: float) -> tuple[int, asyncio.Future[Command]]:
+        """Return the number of a request to `peer` that is sent now, and the future of its response.
 
         Raises:
             TooManyRequests: too many requests are in flight.
         """
         response: asyncio.Future[Command] = self._loop.create_future()
         deadline = self._loop.time() + timeout_ms / 1000
-        opaque = self._session.register(_AwaitedResponse(response, addr, timeout_ms), deadline)
+        opaque = self._session.register(_AwaitedResponse(response, peer, timeout_ms), deadline)
         if self._timer is None or self._timer.when() > deadline:
             self._schedule_expiry(deadline)
         return opaque, response
@@ -56,12 +57,12 @@ class AwaitedResponses:
         """Forget a request that was not sent."""
         self._session.resolve(opaque)
 
-    def resolve(self, command: Command, addr: str) -> None:
-        """Resolve the request that this response of `addr` belongs to."""
+    def resolve(self, command: Command, peer: Peer) -> None:
+        """Resolve the request that this response of `peer` belongs to."""
         awaited = self._session.resolve(command.opaque)
         if awaited is None:
             # It timed out, or the peer responded twice.
-            log.debug("Dropping response %d of %s: no pending request", command.opaque, addr)
+            log.debug("Dropping response %d of %s: no pending request", command.opaque, peer.addr)
         elif not awaited.answer.done():
             awaited.answer.set_result(command)
 
@@ -82,7 +83,7 @@ class AwaitedResponses:
         self._timer = None
         for awaited in self._session.pop_expired(self._loop.time()):
             if not awaited.answer.done():
-                awaited.answer.set_exception(RequestTimeout(awaited.addr, awaited.timeout_ms))
+                awaited.answer.set_exception(RequestTimeout(awaited.peer.addr, awaited.timeout_ms))
         deadline = self._session.next_deadline()
         if deadline is not None:
             self._schedule_expiry(deadline)

@@ -145,7 +145,7 @@ class Connection(asyncio.Protocol):
             raise ConnectionLost(self.peer.addr, "is closed")
         if self._sign is not None:
             fields = self._sign(commands.field_texts(fields), body)
-        opaque, response = self._awaited.add(self.peer.addr, timeout_ms)
+        opaque, response = self._awaited.add(self.peer, timeout_ms)
         try:
             pieces = commands.encode(code, opaque=opaque, flag=0, fields=fields, body=body, language=self._language)
         except ProtocolError as error:
@@ -249,7 +249,7 @@ class Connection(asyncio.Protocol):
                 continue
             command = commands.decode(frame)
             if command.flag & RESPONSE:
-                self._awaited.resolve(command, self.peer.addr)
+                self._awaited.resolve(command, self.peer)
                 continue
             self._serve(command)
             if len(self._out) >= PIECES_PER_TICK or self._out_bytes >= BATCH_BYTES_MAX:

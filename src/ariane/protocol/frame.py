@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from struct import Struct
-from typing import NamedTuple
+
+import msgspec
 
 from ariane.errors import ProtocolError
 
@@ -22,7 +23,7 @@ PREFIX = Struct(">iI")  # length; form and header length
 PREFIX_SIZE = PREFIX.size
 
 
-class Frame(NamedTuple):
+class Frame(msgspec.Struct, frozen=True, gc=False):
     """One frame of the stream with its header still encoded."""
 
     form: int
