@@ -14,6 +14,7 @@ from ariane.client.send_headers import SendHeaders
 from ariane.client.settings import ProducerSettings
 from ariane.client.trace_records import events_of_stored, next_batch, texts_of_stored, to_entries
 from ariane.model.message import TRANSACTION_PREPARED, Message, MessageQueue
+from ariane.model.trace_event import ConsumeEndEvent, ConsumeStartEvent, PublishEvent
 from ariane.protocol import command, trace_codec
 
 SETTINGS = ProducerSettings()
@@ -89,3 +90,21 @@ def test_the_cost_of_a_send_is_that_of_its_two_instants(start, wall_ms, elapsed_
     elapsed_ms = elapsed_s * 1000
     cost = ended.ms_since(started)
     assert cost == wall_ms or (cost - 1 < elapsed_ms <= cost and abs(elapsed_ms - wall_ms) >= 1)
+
+
+EVENTS = st.one_of(
+    st.builds(
+        ConsumeStartEvent, region=FOREIGN, group=FOREIGN, request_id=FOREIGN, message_id=FOREIGN, keys=FOREIGN | TEXTS
+    ),
+    st.builds(ConsumeEndEvent, request_id=FOREIGN, message_id=FOREIGN, keys=FOREIGN | TEXTS, group=FOREIGN),
+    st.builds(
+        PublishEvent, region=FOREIGN, group=FOREIGN, topic=FOREIGN, message_id=FOREIGN, tags=FOREIGN, keys=FOREIGN,
+        store_host=FOREIGN, offset_message_id=FOREIGN,
+    ),
+)  # fmt: skip
+
+
+@given(EVENTS)
+def test_common_records_have_the_bytes_of_the_general_layout(event):
+    fields = [trace_codec.RECORD_TYPES[type(event)], *map(trace_codec._text, trace_codec._LAYOUTS[type(event)](event))]
+    assert trace_codec.encode(event) == "\x01".join(field.translate(trace_codec._SAFE) for field in fields) + "\x02"

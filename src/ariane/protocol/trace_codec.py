@@ -43,9 +43,10 @@ class TraceReject(NamedTuple):
 
 def encode(event: TraceEvent) -> str:
     """One record with its end."""
-    if type(event) is PublishEvent:
-        text = _pub_text(event)
-        if text.count(FIELD_END) == PUB_FIELDS and text.count(RECORD_END) == 1:
+    if known := _TEXTS.get(type(event)):
+        make_text, separators = known
+        text = make_text(event)
+        if text.count(FIELD_END) == separators and text.count(RECORD_END) == 1:
             return text
     fields = [RECORD_TYPES[type(event)], *map(_text, _LAYOUTS[type(event)](event))]
     return FIELD_END.join(field.translate(_SAFE) for field in fields) + RECORD_END
@@ -81,17 +82,41 @@ def decode(body: bytes) -> tuple[list[TraceEvent], list[TraceReject]]:
 # --- writing -----------------------------------------------------------------------------------------------------------
 
 
-PUB_FIELDS = 13  # after the name
+# Records whose texts contain no separator, as almost all: every message with traces pays for them.
 
 
 def _pub_text(e: PublishEvent) -> str:
-    """A Pub record whose texts contain no separator, as almost all: every send with traces pays for it."""
     return (
         f"Pub{FIELD_END}{e.timestamp_ms}{FIELD_END}{e.region or ABSENT}{FIELD_END}{e.group or ABSENT}{FIELD_END}"
         f"{e.topic or ABSENT}{FIELD_END}{e.message_id or ABSENT}{FIELD_END}{e.tags or ABSENT}{FIELD_END}"
         f"{e.keys or ABSENT}{FIELD_END}{e.store_host or ABSENT}{FIELD_END}{e.body_length}{FIELD_END}{e.cost_ms}{FIELD_END}"
         f"{e.message_type:d}{FIELD_END}{e.offset_message_id or ABSENT}{FIELD_END}{'true' if e.success else 'false'}{RECORD_END}"
     )
+
+
+def _before_text(e: ConsumeStartEvent) -> str:
+    return (
+        f"SubBefore{FIELD_END}{e.timestamp_ms}{FIELD_END}{e.region or ABSENT}{FIELD_END}{e.group or ABSENT}{FIELD_END}"
+        f"{e.request_id or ABSENT}{FIELD_END}{e.message_id or ABSENT}{FIELD_END}{e.retry_times}{FIELD_END}"
+        f"{e.keys or ABSENT}{RECORD_END}"
+    )
+
+
+def _after_text(e: ConsumeEndEvent) -> str:
+    timestamp = ABSENT if e.timestamp_ms is None else e.timestamp_ms
+    return (
+        f"SubAfter{FIELD_END}{e.request_id or ABSENT}{FIELD_END}{e.message_id or ABSENT}{FIELD_END}{e.cost_ms}{FIELD_END}"
+        f"{'true' if e.success else 'false'}{FIELD_END}{e.keys or ABSENT}{FIELD_END}{e.context_code:d}{FIELD_END}{timestamp}"
+        f"{FIELD_END}{e.group or ABSENT}{RECORD_END}"
+    )
+
+
+# Kind → its text, and the number of its separators.
+_TEXTS: dict[type, tuple[Callable[[Any], str], int]] = {
+    PublishEvent: (_pub_text, 13),
+    ConsumeStartEvent: (_before_text, 7),
+    ConsumeEndEvent: (_after_text, 8),
+}
 
 
 def _text(value: object) -> str:
