@@ -8,6 +8,7 @@ import os
 import ssl
 import subprocess
 import sys
+import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -122,6 +123,23 @@ def test_benchmark_processes_connect_with_tls(environment: dict[str, str]) -> No
     output = run(environment, "bench", "send", "-c", "100", "--json").stdout
     assert '"use_tls": true' in output
     assert "tls_ca_file" not in output
+
+
+def test_the_exporter_connects_with_tls(environment: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "ariane.cli", "exporter", "--port", "0"]
+    process = subprocess.Popen(command, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        state, url = process.stdout.readline().split()
+        assert state == "ready"
+        with urllib.request.urlopen(url, timeout=60) as response:
+            metrics = response.read().decode().splitlines()
+        broker = next(line for line in metrics if line.startswith("ariane_broker_up{"))
+        assert broker.endswith(" 1")
+        assert f'addr="{PUBLIC}:' in broker
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
 
 
 def test_options_on_the_command_line(namesrv: str, certificate: tuple[Path, Path]) -> None:
