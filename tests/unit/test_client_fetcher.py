@@ -265,8 +265,7 @@ def test_a_full_queue_is_not_pulled_until_messages_are_consumed():
         for _ in range(5):
             await asyncio.sleep(0)
         assert asked == 0
-        queue.tracker.mark_consumed([message(0)])
-        queue.changed.set()
+        queue.mark_consumed([message(0)])
         async with asyncio.timeout(5):
             await task
         assert asked == 1

@@ -33,3 +33,13 @@ def test_at_most_an_hour_is_retained() -> None:
         clock.advance_ms(10_000)
         rates.record_consume("T", 1, 0, ok=False)
     assert rates.status("T").consume_failed_msgs == 360
+
+
+def test_only_a_minute_is_retained_without_failures() -> None:
+    clock = FakeClock(is_auto=True)
+    rates = ConsumeRates(clock.monotonic)
+    for _ in range(1_000):
+        clock.advance_ms(10_000)
+        rates.record_consume("T", 60, 0, ok=True)
+    assert rates.status("T").consume_ok_tps == 7.0  # the buckets of 0 to 60 seconds ago
+    assert len(rates._buckets["T"]) <= 8

@@ -98,18 +98,19 @@ class ConcurrentDelivery:
             process_queue, messages = await self._chunks.get()
             if self._limiter is not None:
                 await self._limiter.wait(len(messages))
-            if self._is_closing or process_queue.is_dropped:
-                continue
-            self._running += 1
-            try:
-                await self._consume(process_queue, messages)
-            except Exception:
-                log.exception("Consuming messages of %s failed; delivering them again", process_queue.queue)
-                self._redeliver_later(process_queue, messages)
-            finally:
-                self._running -= 1
-                if not self._running:
-                    self._idle.set()
+            if not self._is_closing and not process_queue.is_dropped:
+                self._running += 1
+                try:
+                    await self._consume(process_queue, messages)
+                except Exception:
+                    log.exception("Consuming messages of %s failed; delivering them again", process_queue.queue)
+                    self._redeliver_later(process_queue, messages)
+                finally:
+                    self._running -= 1
+                    if not self._running:
+                        self._idle.set()
+            # An idle worker retains no message: there may be thousands of workers, and bodies of megabytes.
+            del process_queue, messages
 
     async def _consume(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
         failed = [(message, DEAD_LETTER) for message in messages if is_unreadable(message)]
@@ -124,10 +125,9 @@ class ConcurrentDelivery:
             return
         if failed:
             messages = await self._settle_failed(process_queue, messages, failed)
-        offset = process_queue.tracker.mark_consumed(messages)
+        offset = process_queue.mark_consumed(messages)
         if not process_queue.is_dropped:
             self._offsets.update(process_queue.queue, offset)
-        process_queue.changed.set()
 
     async def _settle_failed(
         self, process_queue: ProcessQueue, messages: list[ReceivedMessage], failed: list[tuple[ReceivedMessage, int]]

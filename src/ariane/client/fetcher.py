@@ -47,7 +47,6 @@ log = logging.getLogger("ariane.client")
 
 WAIT_S = 1.0  # for a lock, and for a slave that lags
 SQL_VERSION_MIN = 232  # 4.1.0-SNAPSHOT; older brokers treat an SQL92 expression as tags
-FULL_PAUSE_S = 0.05  # how often a full tracker is checked, in addition to each time messages are consumed
 
 # The broker lost this group or its subscription, for example in a restart. A heartbeat registers it again.
 NOT_REGISTERED_CODES = frozenset(
@@ -111,7 +110,7 @@ async def run_fetch_loop(process_queue: ProcessQueue, context: FetchContext) -> 
     failures = 0  # failed pulls in a row
     while not process_queue.is_revoked:
         if tracker.is_full(count_max=settings.cached_max, bytes_max=settings.cached_bytes_max, span_max=span_max):
-            await process_queue.wait_change(FULL_PAUSE_S)
+            await process_queue.wait_change()
             continue
         if context.options.needs_locks and not process_queue.is_locked(clock.monotonic()):
             await clock.sleep(WAIT_S)
@@ -139,6 +138,8 @@ async def run_fetch_loop(process_queue: ProcessQueue, context: FetchContext) -> 
         if is_stuck:
             # A slave that lags replies immediately; without a pause the loop would be busy until the slave catches up.
             await clock.sleep(WAIT_S)
+        # The broker may hold the next pull for long, and messages that are consumed must not stay in memory until then.
+        del result
     return None
 
 

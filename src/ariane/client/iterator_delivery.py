@@ -287,7 +287,7 @@ class IteratorDelivery:
         if not is_done:
             self._redeliver(receipt)
         elif not process_queue.is_dropped:
-            self._services.offsets.update(process_queue.queue, process_queue.tracker.mark_consumed([message]))
+            self._services.offsets.update(process_queue.queue, process_queue.mark_consumed([message]))
 
     async def _send_back(self, receipt: Receipt, delay_level: int) -> bool:
         """Hand a failed message to the broker. Return False if it has to be delivered again by this member."""

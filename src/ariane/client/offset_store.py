@@ -70,7 +70,9 @@ class OffsetStore:
 
     async def commit(self, queues: Iterable[MessageQueue]) -> None:
         """Commit offsets that changed since the last commit. Failures are logged and repeated with the next commit."""
-        await asyncio.gather(*map(self._commit, queues))
+        # Without a task for each of the unchanged ones, which are nearly all in an idle consumer.
+        changed = [queue for queue in queues if self._consumed.get(queue) not in (None, self._committed.get(queue))]
+        await asyncio.gather(*map(self._commit, changed))
 
     async def start_offset(self, queue: MessageQueue, position: StartOffset) -> int:
         """Return where to start reading a queue: its committed offset, else the start position.
@@ -98,7 +100,7 @@ class OffsetStore:
 
     async def _commit(self, queue: MessageQueue) -> None:
         offset = self._consumed.get(queue)
-        if offset is None or offset == self._committed.get(queue):
+        if offset is None:  # revoked in this moment
             return
         request = UpdateConsumerOffset(self._group, queue.topic, queue.queue_id, offset)
         try:

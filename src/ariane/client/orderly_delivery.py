@@ -33,7 +33,6 @@ log = logging.getLogger("ariane.client")
 
 NO_LOCK_PAUSE_S = 0.1
 REVOKE_WARNING_S = 30.0  # between two warnings about a listener that does not end
-IDLE_S = 1.0  # how often an empty queue is checked, in addition to each time messages arrive
 
 
 class OrderlyDelivery:
@@ -101,7 +100,7 @@ class OrderlyDelivery:
         while not process_queue.is_revoked:
             messages = process_queue.tracker.first(self._settings.consume_batch_max)
             if not messages:
-                await process_queue.wait_change(IDLE_S)
+                await process_queue.wait_change()
             elif not self._may_consume(process_queue):
                 await self._clock.sleep(NO_LOCK_PAUSE_S)
             else:
@@ -136,8 +135,7 @@ class OrderlyDelivery:
             return False
         # Without the lock another member may have consumed further: its offset must not be overwritten.
         if is_done and not process_queue.is_dropped and self._may_consume(process_queue):
-            self._offsets.update(process_queue.queue, process_queue.tracker.mark_consumed(messages))
-            process_queue.changed.set()
+            self._offsets.update(process_queue.queue, process_queue.mark_consumed(messages))
         return is_done
 
     async def _call(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> ListenerOutcome:

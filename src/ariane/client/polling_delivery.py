@@ -124,8 +124,7 @@ class PollingDelivery:
             end = None if below is None else below.get(process_queue.queue, -1)
             consumed = [message for message in batch.messages if end is None or message.queue_offset < end]
             if consumed:
-                self._services.offsets.update(process_queue.queue, process_queue.tracker.mark_consumed(consumed))
-                process_queue.changed.set()
+                self._services.offsets.update(process_queue.queue, process_queue.mark_consumed(consumed))
             batch.messages = batch.messages[len(consumed) :]
             if batch.messages:
                 remaining.append(batch)

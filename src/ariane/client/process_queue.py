@@ -6,9 +6,10 @@ assigned ─ revoke() ─→ revoked: no call starts, running calls still count 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 from ariane.client.offset_tracker import OffsetTracker
-from ariane.model.message import MessageQueue
+from ariane.model.message import MessageQueue, ReceivedMessage
 
 LOCK_TRUSTED_S = 30.0  # how long after its request a lock is trusted; the broker holds it for 60 s
 
@@ -56,8 +57,14 @@ class ProcessQueue:
         self.is_revoked = self.is_dropped = True
         self.changed.set()
 
-    async def wait_change(self, timeout_s: float) -> None:
-        """Return when something changed, after `timeout_s` seconds at the latest."""
+    def mark_consumed(self, messages: Iterable[ReceivedMessage]) -> int:
+        """Remove messages that were consumed or sent back. Return the offset that may be committed."""
+        offset = self.tracker.mark_consumed(messages)
+        self.changed.set()
+        return offset
+
+    async def wait_change(self, timeout_s: float | None = None) -> None:
+        """Return when something changed, or after `timeout_s` seconds."""
         self.changed.clear()
         try:
             async with asyncio.timeout(timeout_s):

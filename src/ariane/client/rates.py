@@ -1,18 +1,18 @@
 """Consume rates of the last minute and hour, by topic, for the running info of a consumer. [ConsumerStatsManager]
 
-Counters cover ten seconds each: the newest ones make up the minute, all of them the hour. Time is the monotonic clock.
+Counters cover ten seconds each. Those of the last minute are stored, and of the hour before those with failures, because only
+failures are reported for an hour. Time is the monotonic clock.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 
 from ariane.protocol.requests.callbacks import ConsumeStatus
 
 BUCKET_S = 10.0
 MINUTE_S = 60.0
-BUCKETS_MAX = 360  # an hour
+HOUR_S = 3_600.0
 
 
 class _RateBucket:
@@ -34,7 +34,7 @@ class ConsumeRates:
         self._monotonic = monotonic
         self._started_at = monotonic()
         # Buckets of each topic, oldest first.
-        self._buckets: dict[str, deque[_RateBucket]] = {}
+        self._buckets: dict[str, list[_RateBucket]] = {}
 
     def record_pull(self, topic: str, messages: int, took_s: float) -> None:
         """Count a pull that returned messages and took `took_s` seconds."""
@@ -61,9 +61,7 @@ class ConsumeRates:
         seconds = max(1.0, min(MINUTE_S, now - self._started_at))
         pulls, calls = sum(bucket.pulls for bucket in minute), sum(bucket.calls for bucket in minute)
         return ConsumeStatus(
-            consume_failed_msgs=sum(
-                bucket.failed for bucket in buckets if now - bucket.since <= BUCKET_S * BUCKETS_MAX
-            ),
+            consume_failed_msgs=sum(bucket.failed for bucket in buckets if now - bucket.since < HOUR_S),
             consume_failed_tps=sum(bucket.failed for bucket in minute) / seconds,
             consume_ok_tps=sum(bucket.consumed for bucket in minute) / seconds,
             consume_rt=sum(bucket.call_ms for bucket in minute) / calls if calls else 0.0,
@@ -72,10 +70,10 @@ class ConsumeRates:
         )
 
     def _current_bucket(self, topic: str) -> _RateBucket:
-        buckets = self._buckets.get(topic)
-        if buckets is None:
-            buckets = self._buckets[topic] = deque(maxlen=BUCKETS_MAX)
-        now = self._monotonic()
+        buckets, now = self._buckets.get(topic, []), self._monotonic()
         if not buckets or now - buckets[-1].since >= BUCKET_S:
-            buckets.append(_RateBucket(now))
+            recent = [
+                bucket for bucket in buckets if now - bucket.since < (HOUR_S if bucket.failed else MINUTE_S + BUCKET_S)
+            ]
+            buckets = self._buckets[topic] = [*recent, _RateBucket(now)]
         return buckets[-1]
