@@ -44,6 +44,7 @@ def test_commands_that_connect_were_found() -> None:
 
 def test_access_key_and_secret_key_are_required_together() -> None:
     assert NO_ACCESS.client_settings() is None
+    assert "s3cret" not in repr(AccessOptions(access_key="a", secret_key="s3cret"))
     settings = AccessOptions(access_key="a", secret_key="s").client_settings()
     assert settings is not None
     assert settings.credentials is not None

@@ -10,7 +10,7 @@ clients, to administration and to Spark.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -98,7 +98,7 @@ class AccessOptions:
             help="Secret key of the access key.",
             rich_help_panel=CONNECTION,
         ),
-    ] = ""
+    ] = field(default="", repr=False)  # never part of a message or log line
     # The options below have no effect without it, and are then refused.
     use_tls: Annotated[bool, _tls_option(tls_options.USE_TLS)] = False
     # By default everything is checked: accepting less is a decision of the operator.
