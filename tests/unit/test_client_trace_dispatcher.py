@@ -198,6 +198,47 @@ def test_a_full_batch_is_sent_immediately():
     play.run(act)
 
 
+def test_a_full_queue_is_sent_immediately():
+    play = Play(queue_max=10, when_full="block")
+
+    async def act(tracer):
+        for _ in range(10):
+            if (waiting := tracer.record(records(3))) is not None:
+                await waiting
+        while tracer.sent < 20:
+            await asyncio.sleep(0)
+
+    tracer = play.run(act)
+    assert (tracer.sent, tracer.dropped, play.records) == (30, 0, 30)
+
+
+@pytest.mark.parametrize("queue_max", [1, 10, 100, 1000])
+@pytest.mark.parametrize("when_full", ["drop", "block", "spill"])
+def test_sends_are_recorded_in_groups_that_the_queue_has_room_for(tmp_path, queue_max, when_full):
+    """Whatever the groups, each send has its record or is counted, and no more than `queue_max` wait."""
+    more = {"spill_dir": str(tmp_path)} if when_full == "spill" else {}
+    play = Play(queue_max=queue_max, when_full=when_full, **more)
+    result = sent(one()).result
+
+    async def send_some(tracer):
+        for _ in range(50):
+            tracer.sends.append((one(), "a:1", 5, 1.0, 7, 1.002, result))
+            if len(tracer.sends) >= tracer.sends_max and (waiting := tracer.take_sends()) is not None:
+                await waiting
+            assert tracer._pending + len(tracer.sends) <= queue_max
+            await asyncio.sleep(0)
+
+    async def act(tracer):
+        await asyncio.gather(*(send_some(tracer) for _ in range(5)))
+
+    tracer = play.run(act)
+    assert tracer.sent + tracer.dropped == 250
+    assert play.records == tracer.sent
+    assert (tracer.failed, tracer.spilled) == (0, 0)
+    assert tracer.dropped == 0 or when_full == "drop"
+    assert tracer.dropped == 0 or queue_max < 250
+
+
 def test_a_full_queue_counts_dropped_records_and_warns_once_a_minute(caplog):
     play = Play(queue_max=10)
 

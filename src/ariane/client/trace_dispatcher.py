@@ -321,7 +321,7 @@ class TraceDispatcher:
         self._pending += entry.records
         self._bytes += len(entry.text)
         self._key_size += len(entry.keys) + 1
-        if self._bytes >= self._body_max or self._key_size >= self._keys_max:
+        if self._is_batch_full():
             self._due.set()
 
     def _on_pending(self) -> None:
@@ -329,7 +329,9 @@ class TraceDispatcher:
         self._arrived.set()
 
     def _is_batch_full(self) -> bool:
-        return self._bytes >= self._body_max or self._key_size >= self._keys_max
+        # Records that a small queue has no room for must not wait for those that would fill the batch.
+        is_queue_full = self._pending >= self._queue_max
+        return is_queue_full or self._bytes >= self._body_max or self._key_size >= self._keys_max
 
     def _drop(self, count: int) -> None:
         self.dropped += count
