@@ -114,7 +114,7 @@ class TraceDispatcher:
         self.dropped_keys = 0
         """Number of keys dropped because one trace message had too many; records cannot be found by them."""
         self._send = send  # the producer's send: traces use its connections and routes
-        self._group = group  # whose messages are traced
+        self._group = group  # producer group in the records of `sends`
         self._settings = settings  # topic, limits, and what to do when the queue is full
         # Limits that every record is compared with; a setting is a descriptor, which takes longer to read.
         self._queue_max, self._body_max, self._keys_max = settings.queue_max, settings.body_max, settings.keys_max
@@ -129,9 +129,8 @@ class TraceDispatcher:
         """Sends whose records are not encoded yet: a sender appends to it."""
         self.sends_max = 1
         """Length of `sends` at which the sender calls `take_sends`."""
-        self._entries: deque[TraceEntry] = (
-            deque()
-        )  # records that are encoded, those of the batch that is being sent included
+        # Records that are encoded, those of the batch that is being sent included.
+        self._entries: deque[TraceEntry] = deque()
         self._pending = 0  # number of these records
         self._oldest_s = 0.0  # no pending record was queued before this monotonic time
         self._bytes = 0  # of their texts
