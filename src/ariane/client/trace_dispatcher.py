@@ -197,7 +197,7 @@ class TraceDispatcher:
             self._overflow.close()
 
     def _on_late_close(self) -> None:
-        self._put_all(*self._encode_sends())
+        self._put_sends()
         unsent, late_s = self._pending, self._settings.close_timeout
         kept = self._append_to_file(tuple(self._entries))
         self.failed += unsent - kept
@@ -287,6 +287,13 @@ class TraceDispatcher:
         for entry in to_entries(texts, keys):
             self._put(entry)
 
+    def _put_sends(self) -> None:
+        """Queue the records of `sends`, even if there is less room by now: they were accepted."""
+        if self.sends:
+            ended_s = self.sends[0][5]
+            self._put_all(*self._encode_sends())
+            self._oldest_s = min(self._oldest_s, ended_s)
+
     def _update_sends_max(self) -> None:
         """Let the first send arrive at once, further ones in groups, and each alone if the queue is full."""
         room = self._queue_max - self._pending
@@ -346,14 +353,14 @@ class TraceDispatcher:
             if self._entries and (self._is_batch_full() or not self.spilled):
                 await self._wait_until_due()
                 await self._send_pending()
-            self._put_all(*self._encode_sends())
+            self._put_sends()
             self._update_sends_max()
             if not self._entries and not self.spilled:
                 self._arrived.clear()
                 self._empty.set()
 
     async def _send_pending(self) -> None:
-        self._put_all(*self._encode_sends())  # even if there is less room by now: they were accepted
+        self._put_sends()
         properties: Mapping[str, str] = {}
         entries: Iterable[TraceEntry] = self._entries
         if self._broker_clocks is not None:

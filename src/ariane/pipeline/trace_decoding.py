@@ -63,19 +63,26 @@ def records(messages: DataFrame) -> DataFrame:
     Columns: the fields `f`, `type`, the number of fields `n`, `reason` (null: valid), and those of `messages` named below.
     """
     text = F.make_valid_utf8(F.col("body").cast("string"))
-    split = messages.select(
+    # Below the generator, so that it is computed once per message.
+    carried = messages.select("*", _clock_offsets().alias("clock_offsets"))
+    with_common = carried.withColumn("common_clock", _common_clock())
+    split = with_common.select(
         F.posexplode(F.split(_taken_apart(text), RECORD_END)).alias("record_index", "record"),
         F.col("broker").alias("trace_broker"),
         F.col("queue_id").alias("trace_queue_id"),
         F.col("queue_offset").alias("trace_queue_offset"),
         F.col("store_timestamp").alias("trace_stored_at"),
         "born_host",
-        _clock_offsets().alias("clock_offsets"),
+        "clock_offsets",
+        "common_clock",
     ).where("record != ''")
     fields = _once(split, f=F.split("record", FIELD_END))
     typed = _once(fields, type=F.get("f", F.lit(0)), n=F.size("f"))
     with_numbers = _once(
-        typed, message_id=_text(TEXTS["message_id"]), **{name: _number(*spec) for name, spec in NUMBERS.items()}
+        typed,
+        message_id=_text(TEXTS["message_id"]),
+        clock=_clock(),
+        **{name: _number(*spec) for name, spec in NUMBERS.items()},
     )
     return _once(with_numbers, reason=_reason())
 
@@ -138,14 +145,20 @@ def _clock_offsets() -> Column:
     return F.filter(F.transform(entries, offset), is_valid)
 
 
-def _clock_bounds(store_host: Column) -> dict[str, Column]:
+def _common_clock() -> Column:
+    """Return the bounds on which the offsets to all brokers agree; null if they do not."""
+    lower_ms = F.array_max(F.transform("clock_offsets", lambda offset: offset["lower_ms"]))
+    upper_ms = F.array_min(F.transform("clock_offsets", lambda offset: offset["upper_ms"]))
+    common = F.struct(F.lit(None).cast("string").alias("addr"), lower_ms.alias("lower_ms"), upper_ms.alias("upper_ms"))
+    return F.when(lower_ms <= upper_ms, common)
+
+
+def _clock() -> Column:
     """Return the bounds of the offset to the broker of a record, as `clock_offset.to_broker` chooses them."""
+    store_host = _text(TEXTS["store_host"])
     own = F.filter("clock_offsets", lambda offset: offset["addr"] == store_host)
-    chosen = F.when(F.size(own) > 0, own).otherwise(F.col("clock_offsets"))
-    lower_ms = F.array_max(F.transform(chosen, lambda offset: offset["lower_ms"]))
-    upper_ms = F.array_min(F.transform(chosen, lambda offset: offset["upper_ms"]))
-    agree = lower_ms <= upper_ms
-    return {"clock_lower_ms": F.when(agree, lower_ms), "clock_upper_ms": F.when(agree, upper_ms)}
+    chosen = F.coalesce(F.get(own, F.lit(0)), F.col("common_clock"))
+    return F.when(F.col("clock_offsets").isNotNull(), chosen)
 
 
 def _taken_apart(text: Column) -> Column:
@@ -222,17 +235,15 @@ def _columns() -> dict[str, Column]:
     )
     host = F.when((kind == "Pub") & (n >= 15), _field(14)).when((kind == "SubBefore") & (n >= 9), _field(8))
     texts = {name: _text(places) for name, places in TEXTS.items() if name != "message_id"}
-    return (
-        texts
-        | _clock_bounds(texts["store_host"])
-        | {
-            "event_time": F.timestamp_millis(F.when(is_timed, F.col("event_ms"))),
-            "client_group": F.when(is_timed, texts["client_group"]),
-            # Consumers in C++ write `dKey` for no keys.
-            "keys": F.when(~(kind.isin("SubBefore", "SubAfter") & (keys == "dKey")), keys),
-            "offset_message_id": F.when(has_offset_id, _field(12)),
-            "success": success,
-            "from_check": F.when(kind == "EndTransaction", _is_true(12)),
-            "client_host": F.coalesce(host, F.col("born_host")),
-        }
-    )
+    return texts | {
+        "clock_lower_ms": F.col("clock.lower_ms"),
+        "clock_upper_ms": F.col("clock.upper_ms"),
+        "event_time": F.timestamp_millis(F.when(is_timed, F.col("event_ms"))),
+        "client_group": F.when(is_timed, texts["client_group"]),
+        # Consumers in C++ write `dKey` for no keys.
+        "keys": F.when(~(kind.isin("SubBefore", "SubAfter") & (keys == "dKey")), keys),
+        "offset_message_id": F.when(has_offset_id, _field(12)),
+        "success": success,
+        "from_check": F.when(kind == "EndTransaction", _is_true(12)),
+        "client_host": F.coalesce(host, F.col("born_host")),
+    }
