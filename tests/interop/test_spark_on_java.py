@@ -56,10 +56,13 @@ def stored(namesrv: str) -> dict[MessageQueue, list[int]]:
     }
 
 
-@pytest.fixture(scope="module")
-def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peers]:
+@pytest.fixture(scope="module", params=[java.V4, java.V5], ids=lambda release: release.version)
+def peers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peers]:
+    release: java.JavaRelease = request.param
+    if reason := release.available():
+        pytest.skip(f"Java peers: {reason}")
     home = tmp_path_factory.mktemp("java")
-    with java.name_server(home / "ns") as names, java.broker(home / "b", names.addr, properties=CHECKED):
+    with release.name_server(home / "ns") as names, release.broker(home / "b", names.addr, properties=CHECKED):
         produce(names.addr, 60)
         time.sleep(0.1)
         produce(names.addr, 60)

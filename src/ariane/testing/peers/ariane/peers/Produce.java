@@ -11,10 +11,11 @@ import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.remoting.RPCHook;
 
 /** Sends `count` messages and prints one JSON line for each: namesrv topic group count [name=value ...].
- * `namespace` goes before topics and groups, `delay` is a delay level, `property` a list NAME:VALUE,... of user properties; a VALUE `+MS` is so many ms from now on.
+ * `namespace` goes before topics and groups, `delay` is a delay level, `property` a list NAME:VALUE,... of properties; a VALUE `+MS` is so many ms from now on.
  * `trace` writes traces; its value is how many ms to wait for them (1500).
  * `delay` and `property` may be lists with | between them: the n-th message takes the n-th, again from the start behind their end. */
 public final class Produce {
@@ -44,7 +45,7 @@ public final class Produce {
                 if (options.containsKey("delay")) {
                     message.setDelayTimeLevel(Integer.parseInt(turn(options.get("delay"), number)));
                 }
-                properties(turn(options.getOrDefault("property", ""), number)).forEach(message::putUserProperty);
+                properties(turn(options.getOrDefault("property", ""), number)).forEach((name, value) -> MessageAccessor.putProperty(message, name, value));
                 messages.add(message);
             }
             final int order = orders > 0 ? at % orders : -1;
