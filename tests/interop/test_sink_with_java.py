@@ -68,9 +68,12 @@ def test_rows_written_to_a_java_broker_are_read_by_a_java_client(tmp_path: Path)
         _a_time_is_not_known_to_4_9_4(name_server.addr)
 
 
-def test_rows_are_written_over_tls(tmp_path: Path) -> None:
+@pytest.mark.parametrize("release", [java.V4, java.V5], ids=lambda release: release.version)
+def test_rows_are_written_over_tls(tmp_path: Path, release: java.JavaRelease) -> None:
     """Start servers with Java's default: plain and TLS on one port, with a generated certificate."""
-    with java.name_server(tmp_path / "ns") as name_server, java.broker(tmp_path / "b", name_server.addr):
+    if reason := release.available():
+        pytest.skip(f"Java peers: {reason}")
+    with release.name_server(tmp_path / "ns") as name_server, release.broker(tmp_path / "b", name_server.addr):
         make_topic(name_server.addr, "Rows")
         encrypted = {"useTls": "true", "tlsVerify": "false"}
         assert write(name_server.addr, "Rows", frame(200), batchSize="9", **encrypted).messages == 200
