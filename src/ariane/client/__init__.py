@@ -15,29 +15,74 @@ Incoming messages: fetcher (one pull loop per queue) → offset tracker (pending
 Outgoing messages: send codec (message → request, pure) → sender (attempts within one deadline).
 Both notify hooks, from whose events the trace dispatcher builds trace records. Every client has a `ClientInstance` (connections,
 routes, heartbeats), its own or a shared one; consumers join their group with a `GroupMembership`.
+
+The names below are imported on first use: a program loads only the clients that it uses.
 """
 
-from ariane.client.client_instance import ClientInstance
-from ariane.client.consumed_store import ConsumedKey, ConsumedStore, MemoryStore
-from ariane.client.consumer import Consumer
-from ariane.client.consumer_message import ConsumerMessage
-from ariane.client.fetcher import PullResult
-from ariane.client.hooks import ConsumeFinished, ConsumeStarted, LocalState, SendEvent, TransactionEnd
-from ariane.client.idempotent import Idempotent
-from ariane.client.listener_invoker import ReconsumeLater
-from ariane.client.lite_pull_consumer import LitePullConsumer
-from ariane.client.payload_messages import PayloadMessage
-from ariane.client.producer import Producer
-from ariane.client.pull_consumer import PullConsumer
-from ariane.client.push_consumer import PushConsumer
-from ariane.client.redis_store import RedisStore
-from ariane.client.send_codec import SendResult, SendStatus
-from ariane.client.settings import ClientSettings, ConsumerSettings, ProducerSettings, TraceSettings
-from ariane.client.sqlite_store import SqliteStore
-from ariane.client.subscriptions import Sql
-from ariane.client.trace_dispatcher import TraceCounts
-from ariane.client.transaction_producer import Transaction, TransactionProducer, TransactionResult
-from ariane.protocol.signing import Credentials
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+# Type checkers and editors see the names without importing anything at run time.
+if TYPE_CHECKING:
+    from ariane.client.client_instance import ClientInstance
+    from ariane.client.consumed_store import ConsumedKey, ConsumedStore, MemoryStore
+    from ariane.client.consumer import Consumer
+    from ariane.client.consumer_message import ConsumerMessage
+    from ariane.client.fetcher import PullResult
+    from ariane.client.hooks import ConsumeFinished, ConsumeStarted, LocalState, SendEvent, TransactionEnd
+    from ariane.client.idempotent import Idempotent
+    from ariane.client.listener_invoker import ReconsumeLater
+    from ariane.client.lite_pull_consumer import LitePullConsumer
+    from ariane.client.payload_messages import PayloadMessage
+    from ariane.client.producer import Producer
+    from ariane.client.pull_consumer import PullConsumer
+    from ariane.client.push_consumer import PushConsumer
+    from ariane.client.redis_store import RedisStore
+    from ariane.client.send_codec import SendResult, SendStatus
+    from ariane.client.settings import ClientSettings, ConsumerSettings, ProducerSettings, TraceSettings
+    from ariane.client.sqlite_store import SqliteStore
+    from ariane.client.subscriptions import Sql
+    from ariane.client.trace_dispatcher import TraceCounts
+    from ariane.client.transaction_producer import Transaction, TransactionProducer, TransactionResult
+    from ariane.protocol.signing import Credentials
+
+_MODULES = {
+    "ClientInstance": "ariane.client.client_instance",
+    "ClientSettings": "ariane.client.settings",
+    "ConsumeFinished": "ariane.client.hooks",
+    "ConsumeStarted": "ariane.client.hooks",
+    "ConsumedKey": "ariane.client.consumed_store",
+    "ConsumedStore": "ariane.client.consumed_store",
+    "Consumer": "ariane.client.consumer",
+    "ConsumerMessage": "ariane.client.consumer_message",
+    "ConsumerSettings": "ariane.client.settings",
+    "Credentials": "ariane.protocol.signing",
+    "Idempotent": "ariane.client.idempotent",
+    "LitePullConsumer": "ariane.client.lite_pull_consumer",
+    "LocalState": "ariane.client.hooks",
+    "MemoryStore": "ariane.client.consumed_store",
+    "PayloadMessage": "ariane.client.payload_messages",
+    "Producer": "ariane.client.producer",
+    "ProducerSettings": "ariane.client.settings",
+    "PullConsumer": "ariane.client.pull_consumer",
+    "PullResult": "ariane.client.fetcher",
+    "PushConsumer": "ariane.client.push_consumer",
+    "ReconsumeLater": "ariane.client.listener_invoker",
+    "RedisStore": "ariane.client.redis_store",
+    "SendEvent": "ariane.client.hooks",
+    "SendResult": "ariane.client.send_codec",
+    "SendStatus": "ariane.client.send_codec",
+    "Sql": "ariane.client.subscriptions",
+    "SqliteStore": "ariane.client.sqlite_store",
+    "TraceCounts": "ariane.client.trace_dispatcher",
+    "TraceSettings": "ariane.client.settings",
+    "Transaction": "ariane.client.transaction_producer",
+    "TransactionEnd": "ariane.client.hooks",
+    "TransactionProducer": "ariane.client.transaction_producer",
+    "TransactionResult": "ariane.client.transaction_producer",
+}
 
 __all__ = [
     "ClientInstance",
@@ -74,3 +119,13 @@ __all__ = [
     "TransactionProducer",
     "TransactionResult",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])
