@@ -133,37 +133,29 @@ def route_lookup(topic: str, *, is_first_final: bool = False) -> NameServerLooku
     """Return a look-up of the route of `topic`."""
     # Strict JSON is decoded many times as fast; name servers before 4.9.3 ignore the wish.
     header = RouteRequest(topic, accept_standard_json_only=True)
-    return _body_lookup(RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicRoute, header, is_first_final=is_first_final)
+    code = RequestCode.GET_ROUTEINFO_BY_TOPIC
+    return NameServerLookup(code, header, _body_as(TopicRoute), is_first_final=is_first_final)
 
 
 def cluster_lookup(*, is_first_final: bool = False) -> NameServerLookup[ClusterInfo]:
     """Return a look-up of the registered brokers, by name and by cluster."""
-    code = RequestCode.GET_BROKER_CLUSTER_INFO
-    return _body_lookup(
-        code, ClusterInfo, is_empty=lambda info: not info.broker_addr_table, is_first_final=is_first_final
+    return NameServerLookup(
+        RequestCode.GET_BROKER_CLUSTER_INFO,
+        None,
+        _body_as(ClusterInfo),
+        is_empty=lambda info: not info.broker_addr_table,
+        is_first_final=is_first_final,
     )
 
 
 def topics_lookup() -> NameServerLookup[TopicList]:
     """Return a look-up of all registered topics."""
     code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
-    return _body_lookup(code, TopicList, is_empty=lambda topics: not topics.topic_list)
+    return NameServerLookup(code, None, _body_as(TopicList), is_empty=lambda topics: not topics.topic_list)
 
 
-def _body_lookup(
-    code: RequestCode,
-    body_type: type[T],
-    header: msgspec.Struct | None = None,
-    *,
-    is_empty: Callable[[T], bool] | None = None,
-    is_first_final: bool = False,
-) -> NameServerLookup[T]:
-    """Return a look-up whose result is the body of the response."""
-
-    def decode(response: Command) -> T:
-        return fastjson.decode(response.body, body_type)
-
-    return NameServerLookup(code, header, decode, is_empty=is_empty, is_first_final=is_first_final)
+def _body_as(kind: type[T]) -> Callable[[Command], T]:
+    return lambda response: fastjson.decode(response.body, kind)
 
 
 def is_unknown_topic(error: BaseException | None) -> bool:
