@@ -123,7 +123,8 @@ def test_a_java_consumer_sends_back_to_ours(tmp_path: Path) -> None:
                 message = await anext(aiter(consumer))
                 await message.reject()
             (dead,) = await servers.wait_messages("%DLQ%one%G", 1)
-        assert (message.topic, message.queue.topic, message.attempt) == ("T", "%RETRY%G", 2)
+        assert (message.topic, message.queue.topic) == ("T", "%RETRY%G")
+        assert message.attempt >= 2  # the Java consumer may have failed on the first redelivery, too
         assert dead.properties["RETRY_TOPIC"] == "one%T"
 
     run(work)
