@@ -33,11 +33,11 @@ SEND_STEPS = (
 )
 PULL_STEPS = (
     Step("connection: frames in, responses out", "ariane.net.connection", "Connection.data_received"),
-    Step("requests, plans, responses", "ariane.broker.handlers.pull_turns", "PullTurns.serve"),
-    Step("queue, its entries, limits", "ariane.store.message_store", "MessageStore.get"),
-    Step("selection of the records", "ariane.kernels.implementation", "PythonCore.select_messages"),
-    Step("selection of the records", "ariane.kernels.native", "NativeCore.select_messages", is_optional=True),
-    Step("statistics", "ariane.broker.stats.broker_stats", "BrokerStats.record_pulls"),
+    Step("offsets", "ariane.broker.handlers.pull_turns", "PullTurns.serve"),
+    Step("requests, plans, entries", "ariane.broker.handlers.pull_turns", "PullTurns._collect"),
+    Step("responses", "ariane.kernels.implementation", "PythonCore.answer_pulls"),
+    Step("responses", "ariane.kernels.native", "NativeCore.answer_pulls", is_optional=True),
+    Step("statistics", "ariane.broker.handlers.pull_turns", "PullTurns._record"),
 )
 REST = "event loop, flushes"
 

@@ -58,6 +58,26 @@ def select_messages(
 ) -> _SelectedMessages | None:
     """`ariane.kernels.pull_selection.select_messages`. Reads a `FileMap` of this module without Python."""
 
+class PullHeaders:
+    """Headers of pulls that are known to `ariane.kernels.pull_reader`."""
+
+    def __init__(self) -> None: ...
+    def learn(self, key: bytes, value: object) -> None:
+        """Remember a header, with a zero byte in place of each number; `value` is returned for all pulls with this header."""
+
+    def clear(self) -> None: ...
+    def find(self, data: bytes, position: int, header_max: int) -> tuple[Any, int, int, int, int, int, int] | None:
+        """Return value, queue id, queue offset, commit offset, opaque, form and end of the pull at `position`; None if unknown."""
+
+# `ariane.kernels.pull_answers.PullQuery`: entries, count, codes, number of the first entry, bounds of the queue, brokers, opaque
+_PullQuery = tuple[bytes, int, Set[int] | None, int, int, int, tuple[int, int], int]
+_PullSource = tuple[int, int, int, int, int, int, int, int, int]  # `ariane.kernels.pull_answers.PullSource`
+
+def answer_pulls(
+    queries: Sequence[_PullQuery], log_map: Any, source: _PullSource, texts: list[bytes]
+) -> tuple[bytes, list[tuple[int, int, int, int]]]:
+    """`ariane.kernels.pull_answers.answer_pulls`. `texts` surround the numbers in the header of a response."""
+
 class IndexSlots:
     """`ariane.kernels.index_slots.IndexSlots`. Raises ValueError, TypeError, or MemoryError for too many slots."""
 

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ariane.kernels.implementation import select
+from ariane.kernels.pull_answers import AnsweredPull, PullQuery, PullSource
 from ariane.kernels.pull_selection import (
     EXT_ADDRESS_MAX,
     FileMap,
@@ -24,8 +25,10 @@ from ariane.kernels.pull_selection import (
     low_32,
     select_entries,
 )
+from ariane.kernels.pull_turn import found_header
+from ariane.protocol.frame import JSON_FORM
 from ariane.protocol.queue_entry import BLANK_SIZE, ENTRY, LOST_CODE
-from ariane.protocol.record import FIXED_SIZE, IDENTITY, MAGIC
+from ariane.protocol.record import FIXED_SIZE, IDENTITY, MAGIC, store_ms
 from ariane.store.files import SystemDisk
 
 pytest.importorskip("ariane_native", reason="ariane_native is not installed; ./ariane install builds it with cargo")
@@ -41,14 +44,15 @@ Entry = tuple[int, int, int]
 class CopiedFile:
     """A map of Python's. [FileMap]"""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, end: int = LOG_SIZE) -> None:
         self.data = data
+        self.end = end  # of what can be loaded
         self.loads: list[tuple[int, int]] = []
 
     def load(self, start: int, stop: int) -> bool:
         assert 0 <= start < stop <= len(self.data)
         self.loads.append((start, stop))
-        return True
+        return stop <= self.end
 
     def __getitem__(self, part: slice) -> bytes:
         start, stop = self.loads[-1]
@@ -203,3 +207,106 @@ def test_an_error_of_the_map_is_that_of_the_pull(log: Log) -> None:
     for core in (PYTHON, NATIVE):
         with pytest.raises(ValueError, match="closed"):
             core.select_messages(ENTRY.pack(*log.entries[0]), failing, BASE, LOG_SIZE, None, usual)
+
+
+# --- the pulls of a turn ---
+
+
+def answers_of_select(
+    log: Log, queries: list[PullQuery], source: PullSource, *, reads_far: bool
+) -> tuple[bytes, list[AnsweredPull]]:
+    """Return the responses that single pulls have, up to the first that `select_messages` leaves to the caller."""
+    responses, answers = b"", list[AnsweredPull]()
+    core, log_map = (NATIVE, log.compiled) if reads_far else (PYTHON, CopiedFile(log.data))
+    for entries, count_max, codes, number, low, high, brokers, opaque in queries:
+        limits = PullLimits(*source[2:4], min(count_max, source.count_max), *source[5:8])
+        selected = core.select_messages(entries, log_map, BASE, LOG_SIZE, codes, limits)
+        if selected is None or not selected.sizes:
+            break
+        body, last = selected.body, selected.last
+        numbers = (high, low, number + selected.scanned, brokers[last < source.recent_from], opaque)
+        responses += found_header(numbers, JSON_FORM, len(body)) + body
+        answers.append((len(selected.sizes), len(body), last, store_ms(body, len(body) - selected.sizes[-1])))
+        if sum(answer[1] for answer in answers) >= source.turn_bytes:
+            break
+    return responses, answers
+
+
+def answer_with_all(log: Log, queries: list[PullQuery], source: PullSource) -> int:
+    """Return how many pulls are answered, the same by each implementation and map as by single pulls."""
+    expected = answers_of_select(log, queries, source, reads_far=False)
+    python_loads, native_loads = CopiedFile(log.data), CopiedFile(log.data)
+    assert PYTHON.answer_pulls(queries, python_loads, source) == expected
+    assert NATIVE.answer_pulls(queries, native_loads, source) == expected
+    assert native_loads.loads == python_loads.loads
+    assert PYTHON.answer_pulls(queries, log.compiled, source) == expected
+    far = answers_of_select(log, queries, source, reads_far=True)
+    assert NATIVE.answer_pulls(queries, log.compiled, source) == far
+    return len(far[1])
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_the_pulls_of_a_turn_are_the_same(log: Log, data: st.DataObject) -> None:
+    near = data.draw(st.integers(0, len(log.entries) - 1))
+    queries: list[PullQuery] = []
+    for number in range(data.draw(st.integers(1, 8))):
+        first = near + number if data.draw(st.booleans()) else data.draw(st.integers(0, len(log.entries) - 1))
+        entries = log.entries[first :: data.draw(st.sampled_from([1, 4, 16]))][: data.draw(st.integers(1, 40))]
+        if entries and data.draw(st.integers(0, 9)) == 0:
+            entries[data.draw(st.integers(0, len(entries) - 1))] = data.draw(damaged_entries)
+        if entries:
+            packed = b"".join(ENTRY.pack(*entry) for entry in entries)
+            count_max, codes = data.draw(st.sampled_from([32, 32, 5, -1])), data.draw(wanted)
+            queries.append((packed, count_max, codes, number * 7, number, number + 90, (0, 2**40), 2**31 - 1 - number))
+    chosen = data.draw(limits)
+    turn_bytes = data.draw(st.sampled_from([1, 20_000, 262_144, 1 << 30]))
+    source = PullSource(
+        BASE, LOG_SIZE, chosen.log_start, chosen.recent_from, max(1, chosen.count_max), *chosen[3:], turn_bytes
+    )
+    answer_with_all(log, queries, source)
+
+
+USUAL_SOURCE = PullSource(BASE, LOG_SIZE, BASE, BASE, 32, 262_144, 8, 65_536, 262_144)
+
+
+def query_of(entries: list[Entry]) -> PullQuery:
+    return b"".join(ENTRY.pack(*entry) for entry in entries), 32, None, 5, 1, 100, (0, 1), 7
+
+
+def test_most_turns_of_a_log_are_answered(log: Log) -> None:
+    """The random turns above would also agree if none of them had an answer."""
+    queries = [query_of(log.entries[first : first + 3]) for first in range(0, len(log.entries), 3)]
+    answered = [answer_with_all(log, queries[first : first + 4], USUAL_SOURCE) for first in range(0, len(queries), 4)]
+    assert sum(answered) > len(queries) / 2
+    assert answered.count(4) > len(answered) / 4
+
+
+def test_a_turn_whose_records_cannot_be_loaded_together_is_loaded_one_by_one(log: Log) -> None:
+    queries = [query_of([entry]) for entry in log.entries[:6]]
+    end = sum(log.entries[2][:2]) - BASE
+    for core in (PYTHON, NATIVE):
+        _, answers = core.answer_pulls(queries, CopiedFile(log.data, end), USUAL_SOURCE)
+        assert len(answers) == 3
+
+
+def test_an_error_of_the_map_is_that_of_the_turn(log: Log) -> None:
+    class Failing(CopiedFile):
+        def load(self, start: int, stop: int) -> bool:
+            raise OSError(5, "Input/output error")
+
+    for core in (PYTHON, NATIVE):
+        with pytest.raises(OSError, match="Input/output error"):
+            core.answer_pulls([query_of(log.entries[:1])], Failing(log.data), USUAL_SOURCE)
+
+
+def test_a_closed_map_is_refused(log: Log, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(log.data)
+    disk = SystemDisk()
+    handle = disk.open(str(tmp_path / "file"))
+    compiled = NATIVE.map_file(handle, LOG_SIZE, 1 << 20)
+    disk.close(handle)
+    assert compiled is not None
+    compiled.close()
+    with pytest.raises(ValueError, match="closed"):
+        NATIVE.answer_pulls([query_of(log.entries[:1])], compiled, USUAL_SOURCE)

@@ -13,6 +13,8 @@ import pytest
 
 from ariane.errors import ConfigError
 from ariane.kernels import implementation, native
+from ariane.kernels.pull_answers import PullSource
+from ariane.kernels.pull_reader import PythonPullReader
 from ariane.kernels.pull_selection import PullLimits
 from ariane.kernels.record_runs import LogPlace
 from ariane.kernels.send_encoder import FRAMES_MAX, PythonSendEncoder
@@ -128,6 +130,22 @@ def test_python_continues_after_a_failure(caplog: pytest.LogCaptureFixture) -> N
     assert "index out of bounds" in record.getMessage()
     assert core.description == "python (native failed: ariane_native failed: index out of bounds)"
     assert isinstance(core.send_encoder(SETTINGS), PythonSendEncoder)
+
+
+def test_the_pulls_of_a_turn_are_answered_after_a_failure() -> None:
+    calls: list[str] = []
+
+    def fail(*arguments: Any) -> Any:
+        calls.append("answer_pulls")
+        raise RuntimeError("ariane_native failed")
+
+    core = native.NativeCore(module(answer_pulls=fail))
+    query = (ENTRY.pack(0, 100, 0), 32, None, 0, 0, 1, (0, 0), 1)
+    for _ in range(2):
+        source = PullSource(0, 1000, 10, 0, 1, 1, 1, 1, 1)  # the record is removed
+        assert core.answer_pulls([query], None, source) == (b"", [])  # type: ignore[arg-type]
+    assert calls == ["answer_pulls"]
+    assert isinstance(core.pull_reader(), PythonPullReader)
 
 
 def test_a_failure_of_one_part_ends_the_use_of_all() -> None:

@@ -17,6 +17,7 @@ pub mod json;
 pub mod layout;
 pub mod properties;
 pub mod pull;
+pub mod pull_turn;
 pub mod record;
 pub mod response;
 pub mod run;
@@ -41,6 +42,7 @@ mod ariane_native {
     use crate::file_map;
     use crate::layout;
     use crate::pull::{self, LoadedBytes};
+    use crate::pull_turn::{self, LoadableBytes};
     use crate::record::Host;
     use crate::run::Run;
     use crate::scan;
@@ -49,7 +51,7 @@ mod ariane_native {
 
     /// Version of the interface to `ariane.kernels`, which must expect this one.
     #[pymodule_export]
-    const INTERFACE_VERSION: u32 = 3;
+    const INTERFACE_VERSION: u32 = 4;
 
     #[pymodule_export]
     const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -200,6 +202,155 @@ mod ariane_native {
             let sizes = PyTuple::new(py, places.iter().map(|place| place.size))?;
             Ok(Some((body, sizes, selection.scanned, selection.last, selection.is_removed).into_pyobject(py)?))
         })
+    }
+
+    /// Known headers of pulls. The interface is that of `ariane.kernels.pull_reader`.
+    ///
+    /// In a box: its searchers contain vectors of 32 bytes, and Python aligns its objects to 16.
+    #[pyclass]
+    #[derive(Default)]
+    struct PullHeaders(Box<pull_turn::Headers<Py<PyAny>>>);
+
+    const _: () = assert!(align_of::<PullHeaders>() <= 16);
+
+    type FoundPull<'py> = (Bound<'py, PyAny>, i64, i64, i64, i64, i64, usize);
+
+    #[pymethods]
+    impl PullHeaders {
+        #[new]
+        fn new() -> Self {
+            Self::default()
+        }
+
+        fn learn(&mut self, key: &[u8], value: Py<PyAny>) {
+            self.0.learn(key, value);
+        }
+
+        fn clear(&mut self) {
+            self.0.clear();
+        }
+
+        /// Return `(value, queue id, queue offset, commit offset, opaque, form, end)` of a pull whose header is known, or None.
+        fn find<'py>(
+            &mut self,
+            py: Python<'py>,
+            data: &[u8],
+            position: usize,
+            header_max: usize,
+        ) -> PyResult<Option<FoundPull<'py>>> {
+            guarded(|| {
+                let Some((value, pull)) = self.0.find(data, position, header_max) else { return Ok(None) };
+                let pull_turn::Pull { queue_id, queue_offset, commit_offset, opaque, end } = pull;
+                Ok(Some((value.bind(py).clone(), queue_id, queue_offset, commit_offset, opaque, 0, end)))
+            })
+        }
+    }
+
+    /// The map of the log that the pulls of a turn read.
+    enum LogMap<'a, 'py> {
+        #[cfg(target_os = "linux")]
+        Native(&'a mut file_map::FileMap),
+        Python {
+            map: &'a Bound<'py, PyAny>,
+            start: usize,
+            data: Option<Bound<'py, PyBytes>>,
+        },
+    }
+
+    impl LoadedBytes for LogMap<'_, '_> {
+        fn copy(&self, start: usize, to: &mut [u8]) -> bool {
+            match self {
+                #[cfg(target_os = "linux")]
+                LogMap::Native(map) => map.copy(start, to),
+                LogMap::Python { start: first, data, .. } => data
+                    .as_ref()
+                    .is_some_and(|data| pull::Copied { start: *first, data: data.as_bytes() }.copy(start, to)),
+            }
+        }
+    }
+
+    impl LoadableBytes for LogMap<'_, '_> {
+        type Error = PyErr;
+
+        fn loads_far(&self) -> bool {
+            !matches!(self, LogMap::Python { .. }) // preads cost less than the calls
+        }
+
+        fn load(&mut self, range: Range<usize>) -> PyResult<bool> {
+            match self {
+                #[cfg(target_os = "linux")]
+                LogMap::Native(map) => Ok(map.load(range)),
+                LogMap::Python { map, start, data } => {
+                    *data = None;
+                    if !map.call_method1("load", (range.start, range.end))?.is_truthy()? {
+                        return Ok(false);
+                    }
+                    let slice = PySlice::new(map.py(), range.start as isize, range.end as isize, 1);
+                    (*start, *data) = (range.start, Some(map.get_item(slice)?.cast_into::<PyBytes>()?));
+                    Ok(true)
+                }
+            }
+        }
+    }
+
+    // base, file size, log start, recent from, count, bytes, count and bytes of old records, bytes of the turn
+    type Source = (i64, usize, i64, i64, i64, i64, i64, i64, usize);
+    // entries, count, codes, number of the first entry, start and end of the queue, both brokers, opaque
+    type Query<'py> = (Bound<'py, PyBytes>, i64, Option<Bound<'py, PyAny>>, i64, i64, i64, (i64, i64), i64);
+    // responses; messages, bytes, offset of the last record that was examined, store time of the last message
+    type Answered<'py> = (Bound<'py, PyBytes>, Vec<(usize, usize, i64, i64)>);
+
+    /// Return the responses of the first queries. The interface is that of `ariane.kernels.pull_answers.answer_pulls`.
+    #[pyfunction]
+    fn answer_pulls<'py>(
+        py: Python<'py>,
+        queries: Vec<Query<'py>>,
+        log_map: &Bound<'py, PyAny>,
+        source: Source,
+        texts: Vec<Vec<u8>>,
+    ) -> PyResult<Answered<'py>> {
+        let (base, size, log_start, recent_from, count_max, bytes_max, disk_count_max, disk_bytes_max, turn_bytes) =
+            source;
+        let limits = pull::Limits { log_start, recent_from, count_max, bytes_max, disk_count_max, disk_bytes_max };
+        let source = pull_turn::Source { base, size, limits, turn_bytes };
+        let queries = queries.iter().map(|(entries, count_max, codes, first, low, high, brokers, opaque)| {
+            let codes = codes.as_ref().map(tags_codes).transpose()?;
+            let (entries, bounds) = (entries.as_bytes(), (*low, *high));
+            let (count_max, first, opaque) = (*count_max, *first, *opaque);
+            Ok(pull_turn::Query { entries, count_max, codes, first, bounds, brokers: *brokers, opaque })
+        });
+        let queries = queries.collect::<PyResult<Vec<_>>>()?;
+        guarded(|| {
+            let mut answers = pull_turn::prepare(&queries, &source, &texts).unwrap_or_default();
+            #[cfg(target_os = "linux")]
+            if let Ok(map) = log_map.cast_exact::<FileMap>() {
+                let mut map = map.try_borrow_mut()?;
+                let map = map.0.as_mut().ok_or_else(closed)?;
+                return answered(py, &mut answers, &source, &mut LogMap::Native(map));
+            }
+            answered(py, &mut answers, &source, &mut LogMap::Python { map: log_map, start: 0, data: None })
+        })
+    }
+
+    fn answered<'py>(
+        py: Python<'py>,
+        answers: &mut pull_turn::Answers,
+        source: &pull_turn::Source,
+        log_map: &mut LogMap<'_, 'py>,
+    ) -> PyResult<Answered<'py>> {
+        let mut size = 0;
+        let mut responses = PyBytes::new_with(py, answers.size, |out| {
+            size = answers.write(source, log_map, out)?;
+            Ok(())
+        })?;
+        if size < answers.size {
+            responses = PyBytes::new(py, &responses.as_bytes()[..size]);
+        }
+        let answers = answers.answers.iter();
+        Ok((
+            responses,
+            answers.map(|answer| (answer.places.len(), answer.size, answer.last, answer.store_ms)).collect(),
+        ))
     }
 
     fn tags_codes(codes: &Bound<'_, PyAny>) -> PyResult<pull::Codes> {

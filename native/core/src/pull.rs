@@ -17,7 +17,7 @@ const EXT_ADDRESS_MAX: i64 = i32::MIN as i64 - 1; // codes up to here are addres
 
 // The load of a map covers everything between the first record and the last. Further apart, single reads cost less; and the
 // size in a damaged entry must not cause the load of a gigabyte.
-const SPAN_MIN: usize = 256 * 1024;
+pub const SPAN_MIN: usize = 256 * 1024;
 const SPAN_PER_RECORD: usize = 32 * 1024;
 
 const SIZE: Range<usize> = 0..4;
@@ -151,7 +151,7 @@ pub fn gather_far(
 }
 
 /// Return whether the record that begins with `head` is the one at `place`.
-fn is_record(place: &Place, head: &[u8]) -> Option<bool> {
+pub fn is_record(place: &Place, head: &[u8]) -> Option<bool> {
     let (size, magic, offset) = (int(head, SIZE)?, int(head, MAGIC_CODE)?, long(head, OFFSET)?);
     Some((size, magic, offset) == (place.size, MAGIC as i32, place.offset))
 }

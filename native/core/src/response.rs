@@ -118,7 +118,7 @@ impl ResponseWriter {
 }
 
 /// Append a decimal number.
-fn put_number(out: &mut Vec<u8>, value: i64) {
+pub fn put_number(out: &mut Vec<u8>, value: i64) {
     let mut digits = [0; 20];
     let (mut position, mut rest) = (digits.len(), value.unsigned_abs());
     loop {

@@ -17,6 +17,8 @@ from ariane.kernels import record_runs
 from ariane.kernels.index_slots import IndexSlots, PythonIndexSlots
 from ariane.kernels.native import NativeCore, NativeUnavailable, NativeUnfit, load_native
 from ariane.kernels.native_records import NativeRecords
+from ariane.kernels.pull_answers import AnsweredPull, PullQuery, PullSource, answer_pulls
+from ariane.kernels.pull_reader import PullReader, PythonPullReader
 from ariane.kernels.pull_selection import FileMap, PullLimits, SelectedMessages, select_messages
 from ariane.kernels.record_runs import LogPlace, ScannedRecords
 from ariane.kernels.send_encoder import PythonSendEncoder
@@ -65,6 +67,16 @@ class Implementation(Protocol):
         """Return the messages of one pull. [pull_selection.select_messages]"""
         ...
 
+    def pull_reader(self) -> PullReader:
+        """Return a reader of plain pulls."""
+        ...
+
+    def answer_pulls(
+        self, queries: list[PullQuery], log_map: FileMap, source: PullSource
+    ) -> tuple[bytes, list[AnsweredPull]]:
+        """Return the responses to the pulls of a turn. [pull_answers.answer_pulls]"""
+        ...
+
     def scan_records(
         self, data: bytes, position: int, place: LogPlace, *, check_crc: bool, hash_keys: bool
     ) -> ScannedRecords | None:
@@ -92,6 +104,14 @@ class PythonCore:
         self, entries: bytes, log_map: FileMap, base: int, size: int, codes: frozenset[int] | None, limits: PullLimits
     ) -> SelectedMessages | None:
         return select_messages(entries, log_map, base, size, codes, limits)
+
+    def pull_reader(self) -> PullReader:
+        return PythonPullReader()
+
+    def answer_pulls(
+        self, queries: list[PullQuery], log_map: FileMap, source: PullSource
+    ) -> tuple[bytes, list[AnsweredPull]]:
+        return answer_pulls(queries, log_map, source)
 
     def scan_records(
         self, data: bytes, position: int, place: LogPlace, *, check_crc: bool, hash_keys: bool

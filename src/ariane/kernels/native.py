@@ -13,7 +13,10 @@ from typing import Any, cast
 from ariane.kernels.index_slots import IndexSlots, PythonIndexSlots
 from ariane.kernels.native_records import NativeRecords
 from ariane.kernels.native_slots import NativeIndexSlots
+from ariane.kernels.pull_answers import AnsweredPull, PullQuery, PullSource, answer_pulls
+from ariane.kernels.pull_reader import NativePullReader, PullReader, PythonPullReader
 from ariane.kernels.pull_selection import FileMap, PullLimits, SelectedMessages, select_messages
+from ariane.kernels.pull_turn import FOUND_TEXTS
 from ariane.kernels.record_runs import LogPlace, QueueRecords, RunTimes, ScannedRecords, scan_records
 from ariane.kernels.send_encoder import PythonSendEncoder
 from ariane.kernels.send_turn import LogEnd, QueueRun, SendEncoder, SendRun, SendSettings
@@ -21,7 +24,7 @@ from ariane.kernels.send_turn import LogEnd, QueueRun, SendEncoder, SendRun, Sen
 log = logging.getLogger("ariane.kernels")
 
 MODULE = "ariane_native"
-INTERFACE_VERSION = 3  # of the classes in `native/core/ariane_native.pyi` that this module uses
+INTERFACE_VERSION = 4  # of the classes in `native/core/ariane_native.pyi` that this module uses
 
 
 class NativeUnavailable(Exception):
@@ -113,6 +116,27 @@ class NativeCore:
             self._failure.report(error)
             return messages
         return None if selected is None else SelectedMessages._make(selected)
+
+    def pull_reader(self) -> PullReader:
+        if self._failure.text:
+            return PythonPullReader()
+        return NativePullReader(self._module, lambda: self._failure.text, self._failure.report)
+
+    def answer_pulls(
+        self, queries: list[PullQuery], log_map: FileMap, source: PullSource
+    ) -> tuple[bytes, list[AnsweredPull]]:
+        """Return the responses to the pulls of a turn. [pull_answers.answer_pulls]"""
+        if self._failure.text:
+            return answer_pulls(queries, log_map, source)
+        try:
+            answered: tuple[bytes, list[AnsweredPull]] = self._module.answer_pulls(
+                queries, log_map, source, FOUND_TEXTS
+            )
+        except RuntimeError as error:
+            # As in `select_messages`: an error of `log_map` is raised once more here.
+            answered = answer_pulls(queries, log_map, source)
+            self._failure.report(error)
+        return answered
 
     def scan_records(
         self, data: bytes, position: int, place: LogPlace, *, check_crc: bool, hash_keys: bool

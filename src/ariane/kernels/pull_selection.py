@@ -115,12 +115,17 @@ def _select_first(entries: bytes, codes: frozenset[int] | None, limits: PullLimi
     count = max(1, min(count_max, len(entries) // ENTRY_SIZE, COLUMNS_MAX))
     columns = _columns(count).unpack_from(entries)
     offsets, sizes, tags_codes = columns[0::3], columns[1::3], columns[2::3]
-    first = min(offsets)
-    if first < log_start or first < recent_from or min(sizes) < FIXED_SIZE or max(sizes) == BLANK_SIZE:
+    first, largest = min(offsets), sizes[0]
+    total = count * largest
+    if sizes.count(largest) < count:
+        largest, total = max(sizes), sum(sizes)
+        if min(sizes) < FIXED_SIZE:
+            return None
+    if first < log_start or first < recent_from or not FIXED_SIZE <= largest < BLANK_SIZE:
         return None
     if LOST_CODE in tags_codes or (codes is not None and not codes.issuperset(tags_codes)):
         return None
-    if sum(sizes) > bytes_max:
+    if total > bytes_max:
         count = max(1, bisect_right(list(accumulate(sizes)), bytes_max))
         offsets, sizes = offsets[:count], sizes[:count]
     elif count == COLUMNS_MAX:
@@ -178,17 +183,31 @@ def gather_records(
     log_map: FileMap, base: int, size: int, offsets: Sequence[int], sizes: Sequence[int]
 ) -> bytes | None:
     """Return the records at `offsets`, one after another; None unless all of them are near each other in this file and valid."""
-    smallest, largest = min(sizes), max(sizes)
+    span = find_span(base, size, offsets, sizes)
+    # Nothing between `load` and the slices may wait, write or call back.
+    return None if span is None or not log_map.load(*span) else copy_records(log_map, base, offsets, sizes)
+
+
+def find_span(base: int, size: int, offsets: Sequence[int], sizes: Sequence[int]) -> tuple[int, int] | None:
+    """Return a range of a file that contains all records; None if one is elsewhere, too small, or far from the others."""
+    largest = sizes[0]
+    if sizes.count(largest) < len(sizes):
+        largest = max(sizes)
+        if min(sizes) < FIXED_SIZE:
+            return None
     first = min(offsets) - base
     stop = max(offsets) - base + largest
     if stop > size:
         stop = max(map(add, offsets, sizes)) - base
-    if first < 0 or stop > size or stop - first > SPAN_MIN + SPAN_PER_RECORD * len(sizes):
+    if first < 0 or stop > size or stop - first > SPAN_MIN + SPAN_PER_RECORD * len(sizes) or largest < FIXED_SIZE:
         return None
-    if smallest < FIXED_SIZE or not log_map.load(first, stop):
-        return None
-    # Nothing between `load` and these slices may wait, write or call back.
-    if smallest == largest and len(sizes) <= COLUMNS_MAX:
+    return first, stop
+
+
+def copy_records(log_map: FileMap, base: int, offsets: Sequence[int], sizes: Sequence[int]) -> bytes | None:
+    """Return loaded records, one after another; None if one is not the record that it should be."""
+    largest, count = sizes[0], len(sizes)
+    if count <= COLUMNS_MAX and sizes.count(largest) == count:
         after = largest - base
         body = b"".join([log_map[offset - base : offset + after] for offset in offsets])
         return body if _are_equal_records(body, offsets, largest) else None

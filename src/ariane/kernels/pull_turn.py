@@ -1,10 +1,8 @@
-"""Plain pulls of a turn: frames become requests, and what is found becomes the headers of responses.
+"""Plain pulls: frames become requests, and numbers become the headers of responses with messages.
 
-    frame → PlainPull → PullTurns: plan of all pulls that differ only in queue, offset and opaque → MessageStore.get
-                                                                       FOUND → found_header → response: header, records
+    frame → parse_pull → request                    found_header ← numbers of a queue, opaque
 
-A pull is plain if its header is in a form that clients write, strictly JSON or ROCKETMQ; `PullHandler` serves all others. One
-pass of msgspec decodes and validates such a header (0.6 µs), so that native code would gain little.
+A pull is plain if its header is in a form that clients write, strictly JSON or ROCKETMQ; `PullHandler` serves all others.
 """
 
 from __future__ import annotations
@@ -45,13 +43,8 @@ class _PullCommand(
 _decode_json = msgspec.json.Decoder(_PullCommand, strict=False).decode
 
 
-class PlainPull(msgspec.Struct, frozen=True, gc=False):
-    """A pull that expects a response."""
-
-    request: PullMessage
-    opaque: int  # number of the request, which the response repeats
-    form: int  # JSON or binary header, that of the response as well
-    end: int  # of the frame, in the data
+# A pull that expects a response: request, opaque (which the response repeats), form of the header, end of the frame in the data.
+ParsedPull = tuple[PullMessage, int, int, int]
 
 
 # The numbers in the header of a response with messages, in its order: end and first offset of the queue, where the consumer
@@ -59,7 +52,7 @@ class PlainPull(msgspec.Struct, frozen=True, gc=False):
 FoundNumbers = tuple[int, int, int, int, int]
 
 
-def parse_pull(data: bytes, position: int, header_max: int) -> PlainPull | None:
+def parse_pull(data: bytes, position: int, header_max: int) -> ParsedPull | None:
     """Return the pull at `position`; None if the frame is incomplete, not a pull, or not plain.
 
     Args:
@@ -82,16 +75,16 @@ def parse_pull(data: bytes, position: int, header_max: int) -> PlainPull | None:
             return None
         if command.flag or command.code not in PULL_CODES:
             return None
-        return PlainPull(command.fields, command.opaque, form, end)
+        return command.fields, command.opaque, form, end
     return _parse_binary(header, end) if form == BINARY_FORM else None
 
 
-def _parse_binary(header: bytes, end: int) -> PlainPull | None:
+def _parse_binary(header: bytes, end: int) -> ParsedPull | None:
     try:
         command = commands.decode(Frame(BINARY_FORM, header, b""))
         if command.flag or command.code not in PULL_CODES:
             return None
-        return PlainPull(decode_header(command, PullMessage), command.opaque, BINARY_FORM, end)
+        return decode_header(command, PullMessage), command.opaque, BINARY_FORM, end
     except ProtocolError:
         return None
 
@@ -113,13 +106,15 @@ def _encode_found(numbers: FoundNumbers, form: int) -> bytes:
     return commands.encode(code, opaque=opaque, flag=RESPONSE, fields=fields, remark=FOUND, form=form)[0]
 
 
-def _json_found() -> bytes:
-    """Return the JSON header of a response as a format for its numbers."""
+def _found_texts() -> list[bytes]:
+    """Return the parts of the JSON header of a response that surround its numbers."""
     marks = (-5, -4, -3, -2, -1)
-    header = _encode_found(marks, JSON_FORM)[PREFIX_SIZE:].replace(b"%", b"%%")
+    texts, rest = [], _encode_found(marks, JSON_FORM)[PREFIX_SIZE:]
     for mark in marks:
-        header = header.replace(b"%d" % mark, b"%d")
-    return header
+        text, _, rest = rest.partition(b"%d" % mark)
+        texts.append(text)
+    return [*texts, rest]
 
 
-_JSON_FOUND = _json_found()
+FOUND_TEXTS = _found_texts()
+_JSON_FOUND = b"%d".join(text.replace(b"%", b"%%") for text in FOUND_TEXTS)

@@ -44,7 +44,7 @@ FRAMES_PER_TICK = 32
 # Pieces and bytes of responses that end a batch of requests. Batches of consumers end sooner, so that producers do not wait for
 # thousands of messages that are being read.
 PIECES_PER_TICK = 2 * FRAMES_PER_TICK
-BATCH_BYTES_MAX = 128 * 1024
+BATCH_BYTES_MAX = 256 * 1024
 # Bytes of late replies in one tick: unread bytes exceed their bound by at most this and one response.
 BYTES_PER_TICK = 1024 * 1024
 WRITE_HIGH_WATER = 4 * 1024 * 1024  # bytes of a client's requests that may be buffered before `request` waits

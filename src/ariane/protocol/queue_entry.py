@@ -12,6 +12,7 @@ from struct import Struct
 
 ENTRY = Struct(">qiq")
 ENTRY_SIZE = ENTRY.size
+OFFSET_AND_SIZE = Struct(">qi")  # the beginning of an entry
 # An entry without a record has this size; offset and code are 0.
 BLANK_SIZE = 2147483647
 BLANK = ENTRY.pack(0, BLANK_SIZE, 0)

@@ -24,6 +24,8 @@ from ariane.store.files import OpenFiles
 from ariane.store.segments import Segments
 
 TAIL_ENTRIES = 256  # entries in memory per queue after trimming; up to twice as many before
+AHEAD_ENTRIES = 256  # read ahead of a consumer: they take hardly longer than those that it wants
+AHEAD_COUNT_MAX = 800  # wanted entries; beyond, none are read ahead, so that a queue retains at most 21 KB
 LMQ_PREFIX = "%LMQ%"  # Java's light queues contain entries of records of other topics
 
 Read = Callable[[int, int], bytes]  # reads the commit log: (offset, length)
@@ -51,6 +53,8 @@ class ConsumeQueue:
         "_files",
         "_min",
         "_min_for",
+        "ahead",
+        "ahead_at",
         "changed",
         "last_end",
         "max",
@@ -85,6 +89,9 @@ class ConsumeQueue:
         # Newest entries, from number `tail_at` on: consumers that keep up read from memory.
         self.tail = bytearray()
         self.tail_at = 0  # number of the first entry in `tail`
+        # Entries read ahead of a consumer, from number `ahead_at` on. Entries below `max` do not change, except by `clear_tail`.
+        self.ahead = b""
+        self.ahead_at = 0  # number of the first entry in `ahead`
         # Cached `min_offset`, valid for this start of the log.
         self._min = 0
         self._min_for = -1  # -1: not computed
@@ -200,6 +207,19 @@ class ConsumeQueue:
             return bytes(self.tail[position : position + count * ENTRY_SIZE])
         return self.segments.read(number * ENTRY_SIZE, count * ENTRY_SIZE)
 
+    def read_ahead(self, number: int, count: int) -> bytes:
+        """Return entries like `entries`; those after them are read as well, for the next call."""
+        if number >= self.tail_at or count > AHEAD_COUNT_MAX:
+            return self.entries(number, count)
+        position = (number - self.ahead_at) * ENTRY_SIZE
+        size = min(count, self.max - number) * ENTRY_SIZE
+        if position >= 0:
+            entries = self.ahead[position : position + size]
+            if len(entries) == size:
+                return entries
+        self.ahead, self.ahead_at = self.entries(number, count + AHEAD_ENTRIES), number
+        return self.ahead[:size]
+
     def min_offset(self, log_start: int) -> int:
         """Return the number of the first entry whose record is still in a log that starts at `log_start`."""
         if self._min_for != log_start:
@@ -249,8 +269,10 @@ class ConsumeQueue:
         self.clear_tail()
 
     def clear_tail(self) -> None:
+        """Forget the entries in memory."""
         self.tail.clear()
         self.tail_at = self.max
+        self.ahead = b""
 
     def _create_first_file(self) -> None:
         """Create the directory and the first file, with blank entries up to `max`."""

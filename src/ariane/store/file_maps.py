@@ -20,7 +20,7 @@ from ariane.kernels.pull_selection import FileMap
 
 PAGE = mmap.PAGESIZE
 # Bytes that a map loads before it releases all its pages, which count as memory of the process.
-RESIDENT_MAX = 32 << 20
+RESIDENT_MAX = 4 << 20
 _POPULATE_READ = 22  # MADV_POPULATE_READ of Linux 5.14, which the mmap module does not define
 
 

@@ -40,6 +40,7 @@ from ariane.store.retention import Retention
 from ariane.store.store_directory import claim, mark_stopped, release
 from ariane.store.store_dispatcher import ROUND_QUEUES, StoreDispatcher
 from ariane.store.topic_removal import TopicRemoval
+from ariane.store.turn_reads import TurnReads
 from ariane.store.types import ALL_RECORDS, AppendResult, GetResult, GetStatus, RecordDraft, RecordFilter, StoreConfig
 
 __all__ = [
@@ -146,6 +147,7 @@ class MessageStore:
         self._dispatcher = StoreDispatcher(
             state, self._appender, source=self.replication_source, removed_files=self._removed_files
         )  # writes queue entries
+        self.turn_reads = TurnReads(state.log, state.queues, self._dispatcher, self._readable)  # of a turn's pulls
         self.retention = Retention(self._disk, state.log, state.queues, state.checkpoint)  # by age or usage
         # Flushes derived files.
         self._checkpoints = CheckpointWriter(state, retention=self.retention, removed_files=self._removed_files)

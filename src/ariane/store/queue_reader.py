@@ -64,7 +64,7 @@ def read_messages(
     low, high = queue.min_offset(log_start), queue.max
     if not low <= offset < high:
         return _outside(offset, low, high)
-    entries = queue.entries(offset, _entry_count(max_count, record_filter))
+    entries = queue.entries(offset, entry_count(max_count, record_filter))
     if not entries:
         per_file = queue.segments.size // ENTRY_SIZE
         return _nothing(GetStatus.OFFSET_FOUND_NULL, offset - offset % per_file + per_file, low, high)
@@ -119,7 +119,7 @@ def _select(log: CommitLog, entries: bytes, limits: PullLimits, record_filter: R
     return SelectedMessages(body, sizes, selection.scanned, selection.last, is_removed)
 
 
-def _entry_count(max_count: int, record_filter: RecordFilter) -> int:
+def entry_count(max_count: int, record_filter: RecordFilter) -> int:
     """Return how many entries a read examines: it blocks the event loop, and the client chooses `max_count`."""
     if record_filter.accept is not None:
         return SCAN_ENTRIES  # records are read and filtered, which costs far more than an entry

@@ -7,7 +7,7 @@
     record_send_back(topic, group, …)               a message returned for a retry      SNDBCK_PUT_NUMS
     record_delayed_delivery(topic, queue_id, …)     a delivered delayed message         QUEUE_GET_*, GROUP_GET_*, TOPIC_PUT_*
     record_pull(topic, group, queue_id, …)          a pull with messages                GROUP_GET_*, BROKER_GET_NUMS
-    record_pulls(pulls)                             pulls of a turn                     the same
+    record_pulls(topic, group, pulls, seconds)      pulls of a turn                     the same
     record_miss(group)                              a pull without messages             rates of the store
     record_transaction_read(topic, count, size)     half messages read by the broker    GROUP_GET_*, BROKER_GET_NUMS
     record_put_time(seconds), record_put_failure()  each put                            StoreStats
@@ -20,7 +20,7 @@ Reads of tools (`is_tool_group`) do not count, since they are not consumption.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -51,9 +51,9 @@ def is_tool_group(group: str) -> bool:
 
 
 @lru_cache(PULL_KEYS_MAX)
-def _pull_keys(topic: str, group: str, queue_id: int) -> tuple[str, str] | None:
-    """Return the keys of a group and of its queue, retained because each pull needs them; None for the group of a tool."""
-    return None if is_tool_group(group) else (f"{topic}@{group}", f"{queue_id}@{topic}@{group}")
+def _queue_key(topic: str, group: str, queue_id: int) -> str:
+    """Return the key of a queue of a group, retained because each pull needs it."""
+    return f"{queue_id}@{topic}@{group}"
 
 
 class StatsView(NamedTuple):
@@ -78,6 +78,10 @@ class PulledMessages(NamedTuple):
     """Bytes of log after the last message."""
     late_ms: int
     """Age of the last message."""
+
+
+# A pull of a turn: queue id; messages, size, behind and late_ms as in PulledMessages.
+PulledQueue = tuple[int, int, int, int, int]
 
 
 class BrokerStats:
@@ -194,24 +198,31 @@ class BrokerStats:
 
     def record_pull(self, topic: str, group: str, queue_id: int, pulled: PulledMessages) -> None:
         """Count a pull that returned messages."""
-        self.record_pulls([(topic, group, queue_id, pulled)])
+        count, size, seconds, behind, late_ms = pulled
+        self.record_pulls(topic, group, [(queue_id, count, size, behind, late_ms)], seconds)
 
-    def record_pulls(self, pulls: Iterable[tuple[str, str, int, PulledMessages]]) -> None:
-        """Count pulls that returned messages, each with its topic, group and queue."""
-        store_stats, now_ms, messages = self.store_stats, self._now_ms(), 0
-        for topic, group, queue_id, (count, size, seconds, behind, late_ms) in pulls:
-            keys = _pull_keys(topic, group, queue_id)
-            if keys is None:
-                continue
-            group_key, queue_key = keys
+    def record_pulls(self, topic: str, group: str, pulls: Sequence[PulledQueue], seconds: float) -> None:
+        """Count pulls of a group that returned messages of a topic, each after `seconds`."""
+        if is_tool_group(group):
+            return
+        store_stats, now_ms, messages, total = self.store_stats, self._now_ms(), 0, 0
+        group_key, detail, fall_recorded = f"{topic}@{group}", self._detail, self._fall_recorded
+        us = round(seconds * 1_000_000)
+        add_latency, set_size, set_time = self._latency.add, self.fall_size.set, self.fall_time.set
+        for queue_id, count, size, behind, late_ms in pulls:
+            queue_key = _queue_key(topic, group, queue_id)
             messages += count
-            store_stats.found += 1
-            store_stats.record_get_time(seconds * 1000)
-            self._group_get.add(group_key, count, size)
-            self._latency.add(queue_key if self._detail else group_key, round(seconds * 1_000_000))
-            if self._fall_recorded:
-                self.fall_size.set(queue_key, behind, now_ms)
-            self.fall_time.set(queue_key, late_ms, now_ms)
+            total += size
+            add_latency(queue_key if detail else group_key, us)
+            if fall_recorded:
+                set_size(queue_key, behind, now_ms)
+            set_time(queue_key, late_ms, now_ms)
+        item = self._group_get.get(group_key) or self._group_get.create(group_key)
+        item.times += len(pulls)
+        item.count += messages
+        item.size += total
+        store_stats.found += len(pulls)
+        store_stats.record_get_times(len(pulls), seconds * 1000)
         store_stats.transferred += messages
         self._broker_get.count += messages
 

@@ -109,10 +109,10 @@ class StoreStats:
         self._fine[bisect_left(FINE_BOUNDS_MS, ms)] += puts
         self.put_max_ms = max(self.put_max_ms, ms)
 
-    def record_get_time(self, ms: float) -> None:
-        """Record the duration of a get."""
-        self._gets[bisect_left(FINE_BOUNDS_MS, ms)] += 1
-        self.get_s += ms / 1000
+    def record_get_times(self, gets: int, ms: float) -> None:
+        """Record gets that took `ms` each."""
+        self._gets[bisect_left(FINE_BOUNDS_MS, ms)] += gets
+        self.get_s += gets * ms / 1000
         self.get_max_ms = max(self.get_max_ms, ms)
 
     def sample(self, now_ms: float, put_total: int) -> None:
