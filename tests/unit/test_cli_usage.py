@@ -179,6 +179,7 @@ def test_a_failure_is_one_line(
     arguments: list[str], said: str, capsys: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # the homes of running demos would be proposed
     status, reported = called(arguments, capsys, monkeypatch)
     assert status == (2 if arguments[0] == "store" else 1)  # documented: 2, it cannot be read
     assert reported.startswith("Error: ")
