@@ -19,7 +19,7 @@ from interop_servers import mqadmin, pull_all
 from ariane.client import PushConsumer
 from ariane.client.idempotent import Idempotent
 from ariane.cluster.admin import Admin
-from ariane.errors import ConnectionLost
+from ariane.errors import ArianeError, ConnectionLost
 from ariane.model import dedup
 from ariane.model.message import ReceivedMessage
 from ariane.spark.write import sink
@@ -125,10 +125,12 @@ def _copies_are_left_out(namesrv: str) -> None:
 
 
 def _a_time_is_not_known_to_4_9_4(namesrv: str) -> None:
-    """A Java 4.9.4 broker delivers immediately and stores the property."""
+    """A Java 4.9.4 broker would deliver immediately, and stores the property."""
     due = datetime.now(UTC) + timedelta(hours=1)
     rows = pa.record_batch({"body": pa.array([b"x"]), "deliver_at": pa.array([due], pa.timestamp("us", "UTC"))})
-    write(namesrv, "Late", rows)
+    with pytest.raises(ArianeError, match="would deliver it immediately"):
+        write(namesrv, "Late", rows)
+    write(namesrv, "Late", rows, checkTimers="false")
     (item,) = pull_all(namesrv, "Late")
     assert item["properties"]["__STARTDELIVERTIME"] == str(int(due.timestamp() * 1000))
     assert item["storeTimestamp"] < time.time() * 1000

@@ -9,6 +9,7 @@ pytest.importorskip("pyspark", reason="the extra spark is not installed")
 import logging
 import random
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -47,6 +48,8 @@ class Cluster:
         self.requests: list[tuple[str, int, dict[str, str]]] = []
         self.in_flight = self.most_in_flight = 0
         self.clock = FakeClock(100_000)
+        self.versions: dict[str, int] = {}  # of the brokers that do not know RECALL_MESSAGE
+        self.asked: list[str] = []  # addresses that got a RECALL_MESSAGE
         self._waiting: list[PipelinedResponse] = []
         self._chance = random.Random(seed)
         self._tokens = 0
@@ -76,6 +79,15 @@ class Cluster:
 
     def close(self) -> None:
         """Nothing to close."""
+
+    def answer_recall(self, addr: str, requests: Sequence[Request]) -> list[Command]:
+        assert [request.code for request in requests] == [RequestCode.RECALL_MESSAGE]
+        self.asked.append(addr)
+        if self.behave(0, addr) == "refused":
+            raise ConnectionLost(addr, "refused")
+        if addr in self.versions:
+            return [Command(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, version=self.versions[addr])]
+        return [Command(ResponseCode.MESSAGE_ILLEGAL)]
 
     def route(self, topic: str) -> Command:
         if topic not in self.topics:
@@ -120,9 +132,17 @@ def write(cluster: Cluster, rows: dict[str, list[Any]], record_batch: int = 50, 
     routes = write_routes(cluster, sink_options)
     spread = Partitioner(sink_options, CALLED, 1, routes.queues)
     sender = send_client.RequestSender(
-        sink_options, routes, cluster, now_ms=lambda: 5, monotonic=cluster.clock.monotonic
+        sink_options,
+        routes,
+        cluster,
+        require_timers=sink.timer_check(sink_options, cluster.answer_recall),
+        now_ms=lambda: 5,
+        monotonic=cluster.clock.monotonic,
     )
-    types = {"queue_id": pa.int32(), "delay_level": pa.int32(), "flag": pa.int32(), "body": pa.binary()}
+    types = {
+        "queue_id": pa.int32(), "delay_level": pa.int32(), "flag": pa.int32(), "body": pa.binary(),
+        "deliver_at": pa.timestamp("us", "UTC"),
+    }  # fmt: skip
     table = pa.table({name: pa.array(values, types.get(name, pa.string())) for name, values in rows.items()})
     first = 0
     for part in table.to_batches(record_batch):
@@ -307,3 +327,37 @@ def test_commit_and_abort_log_the_counts_of_a_job(caplog: pytest.LogCaptureFixtu
     assert failed.startswith(f"Run run-1 failed: {counts}")
     assert failed.endswith("messages already sent cannot be removed from their topics, and a retry sends them again")
     assert fine == "Batch 7 committed: 5 messages, 100 bytes in 1 requests by 1 of 1 tasks"
+
+
+DUE = datetime(2030, 1, 1, tzinfo=UTC)
+V4_9_4, V5_0_0 = 399, 413
+
+
+def timed_rows(count: int) -> dict[str, list[Any]]:
+    return {"body": numbers(count), "deliver_at": [DUE] * count, "queue_id": [0] * count, "broker": ["broker-a"] * count}
+
+
+def test_a_broker_is_asked_once_whether_it_delivers_at_a_time() -> None:
+    cluster = Cluster()
+    write(cluster, {"body": numbers(2)})
+    assert cluster.asked == []
+    write(cluster, timed_rows(3))
+    assert cluster.asked == [ADDRS["broker-a"]]
+    cluster.versions = dict.fromkeys(ADDRS.values(), V5_0_0)  # has timers, and not this request
+    assert write(cluster, timed_rows(1)).messages == 1
+
+
+def test_a_time_is_refused_for_a_broker_that_would_deliver_immediately() -> None:
+    cluster = Cluster()
+    cluster.versions = dict.fromkeys(ADDRS.values(), V4_9_4)
+    with pytest.raises(ArianeError, match=r"T queue 0 of broker-a: 1 messages .*deliver it immediately.*checkTimers=false"):
+        write(cluster, timed_rows(1))
+    assert cluster.everything() == []
+    assert write(cluster, timed_rows(1), checkTimers="false").messages == 1
+
+
+def test_a_broker_that_cannot_be_asked_is_asked_again() -> None:
+    outcomes = iter(["refused", "refused"])
+    cluster = Cluster(lambda number, addr: 0 if number else next(outcomes, 0))
+    assert write(cluster, timed_rows(1)).messages == 1
+    assert len(cluster.asked) == 3

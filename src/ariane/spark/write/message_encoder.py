@@ -72,6 +72,7 @@ class EncodedMessages(NamedTuple):
     sizes: Ints
     """Size of each batch entry in bytes."""
     single: Bools  # delayed rows and bodies to compress: a batch can hold neither
+    timed: Bools  # rows with a delivery time, which the broker has to support
     first_sequence: int
     """Sequence number of the first row in its partition."""
 
@@ -121,7 +122,7 @@ def encode(batch: pa.RecordBatch, ids: RowIds, first_sequence: int, options: Sin
         body_sizes > options.max_message_size,
         f"the body is larger than maxMessageSize, {options.max_message_size} bytes",
     )
-    pieces, delayed = _delay_pieces(columns, count, reject)
+    pieces, delayed, timed = _delay_pieces(columns, count, reject)
     application_pieces = _application_pieces(columns.get("properties"), count, reject, options)
     encoded = _join(
         b"UNIQ_KEY\x01", _unique_ids(ids, first_sequence, count),
@@ -134,7 +135,7 @@ def encode(batch: pa.RecordBatch, ids: RowIds, first_sequence: int, options: Sin
     sizes = body_sizes + text_sizes + batch_form.OVERHEAD
     is_alone = delayed | (body_sizes >= options.compression_threshold)
     flags = ints(columns["flag"], 0) if "flag" in columns else np.zeros(count, np.int64)
-    return EncodedMessages(bodies, encoded, flags, sizes, is_alone, first_sequence)
+    return EncodedMessages(bodies, encoded, flags, sizes, is_alone, timed, first_sequence)
 
 
 def batch_entries(messages: EncodedMessages, order: Ints) -> pa.BinaryArray:
@@ -168,8 +169,8 @@ def _property_piece(name: str, column: pa.Array | None, refuse: Reject) -> list[
     return [_or_empty(has, _join(f"\x02{name}\x01".encode(), pc.fill_null(values, b"")))]
 
 
-def _delay_pieces(columns: dict[str, pa.Array], count: int, refuse: Reject) -> tuple[list[pa.Array], Bools]:
-    """Return the encoded delay properties, and which rows are delayed."""
+def _delay_pieces(columns: dict[str, pa.Array], count: int, refuse: Reject) -> tuple[list[pa.Array], Bools, Bools]:
+    """Return the encoded delay properties, which rows are delayed, and which of them until a time."""
     pieces: list[pa.Array] = []
     levels, due_ms = np.zeros(count, np.int64), np.zeros(count, np.int64)
     if "delay_level" in columns:
@@ -186,7 +187,7 @@ def _delay_pieces(columns: dict[str, pa.Array], count: int, refuse: Reject) -> t
         due_digits = _decimals(due_ms)
         first, second = f"\x02{names.START_DELIVER_TIME}\x01", f"\x02{names.TIMER_DELIVER_MS}\x01"
         pieces.append(_or_empty(pa.array(due_ms > 0), _join(first.encode(), due_digits, second.encode(), due_digits)))
-    return pieces, (levels > 0) | (due_ms > 0)
+    return pieces, (levels > 0) | (due_ms > 0), due_ms > 0
 
 
 def _application_pieces(column: pa.MapArray | None, count: int, refuse: Reject, options: SinkOptions) -> list[pa.Array]:

@@ -127,6 +127,7 @@ class Partitioner:
             properties=messages.properties[row].as_py().decode(),
             sys_flag=sys_flag,
             flag=int(messages.flags[row]),
+            needs_timer=bool(messages.timed[row]),
         )
         return SendRequest(lane, message, 1, self._ids.dedup_id(messages.first_sequence + row))
 

@@ -7,6 +7,7 @@
     codes 0 10 11 12                                  stored; 10 to 12 count as `not_durable`: flush or replica timed out
     no connection, no response, 1 2 14 16 17 204 205  retried up to `retries` times; on a free lane at another broker, if any
     other codes, or access denied                     the task fails with topic, broker and remark
+    a delivery time that the broker does not support  the same, before the message is sent
 
 The next request of an ordered lane is sent after the previous one is stored, so retries do not change the order of rows.
 """
@@ -23,7 +24,7 @@ from typing import Protocol
 
 from ariane.client.send_codec import SendStatus, parse_status, request_fields, select_queue
 from ariane.client.settings import ProducerSettings
-from ariane.errors import ArianeError, ConnectionLost, ReplyError, RouteNotFound
+from ariane.errors import ArianeError, ConnectionLost, MessageRefused, ReplyError, RequestTimeout, RouteNotFound
 from ariane.model.message import MessageQueue
 from ariane.protocol.requests.routing import TopicRoute
 from ariane.protocol.route_rules import publish_queues
@@ -150,12 +151,14 @@ class RequestSender:
         routes: WriteRoutes,
         connections: SendConnections,
         *,
+        require_timers: Callable[[str, str], None],
         now_ms: Callable[[], int],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._options = options  # producer group, retries, requests in flight
         self._routes = routes  # addresses of brokers, refreshed when a request fails
         self._connections = connections  # pipelined: requests do not wait for the responses of others
+        self._require_timers = require_timers  # (addr, topic): raises MessageRefused if the broker has no delivery times
         self._now_ms = now_ms  # wall clock, for the born time of messages
         self._monotonic = monotonic  # clock in seconds for retries; replaced in tests
         # Requests that may be sent as soon as fewer than maxInFlight are in flight.
@@ -216,9 +219,11 @@ class RequestSender:
         try:
             if addr is None:
                 raise ConnectionLost(pending.queue.broker, "has no master in its route")
+            if message.needs_timer:
+                self._require_timers(addr, message.topic)
             fields = request_fields(message, self._options.group_id, pending.queue.queue_id, self._now_ms(), SETTINGS)
             self._in_flight[self._connections.send(addr, message.code, fields, message.body)] = pending
-        except ConnectionLost as error:
+        except (ConnectionLost, RequestTimeout, MessageRefused) as error:
             self._on_error(pending, error)
 
     def _on_response(self, pending: _PendingRequest, response: PipelinedResponse) -> None:

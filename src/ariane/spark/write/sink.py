@@ -23,11 +23,14 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from ariane.client.timer_support import check_response, recall_without_effect
 from ariane.errors import ConfigError
+from ariane.protocol.codes import RequestCode
 from ariane.spark.reporting import hide_traceback
 from ariane.spark.wire.access import credentials, tls_context
+from ariane.spark.wire.blocking_connection import Request
 from ariane.spark.wire.connections_by_address import BlockingConnectionPool
-from ariane.spark.wire.name_servers import BlockingNameServerClient
+from ariane.spark.wire.name_servers import BlockingNameServerClient, BlockingRequester
 from ariane.spark.wire.pipelined_connections import PipelinedConnectionPool
 from ariane.spark.write import message_encoder, send_client
 from ariane.spark.write.partitioner import Partitioner
@@ -126,10 +129,11 @@ def write_partition(
     """Send the rows of a partition; return when all of them are stored."""
     ids = message_encoder.row_ids(run_id, batch_id, partition, now_ms())
     # Separate connections: a look-up waits for its response and would take those of pending sends.
-    with closing(BlockingConnectionPool(options)) as route_connections, closing(_connect(options)) as connections:
-        routes = _routes(options, route_connections)
+    with closing(BlockingConnectionPool(options)) as look_ups, closing(_connect(options)) as connections:
+        routes = _routes(options, look_ups)
         partitioner = Partitioner(options, ids, partition, routes.queues)
-        sender = send_client.RequestSender(options, routes, connections, now_ms=now_ms)
+        require_timers = timer_check(options, look_ups.call_all)
+        sender = send_client.RequestSender(options, routes, connections, require_timers=require_timers, now_ms=now_ms)
         first_sequence = 0
         for batch in iterator:
             for part in message_encoder.split_batch(batch):
@@ -172,6 +176,24 @@ def _task_context() -> TaskContext:
     task = TaskContext.get()
     assert task is not None, "write() runs in a task"
     return task
+
+
+def timer_check(options: SinkOptions, send: BlockingRequester) -> Callable[[str, str], None]:
+    """Return a function (addr, topic) that asks each broker once whether it supports delivery times.
+
+    It raises MessageRefused if the broker does not, and ConnectionLost or RequestTimeout if it does not respond.
+    """
+    confirmed: set[str] = set()
+
+    def require(addr: str, topic: str) -> None:
+        if addr in confirmed or not options.check_timers:
+            return
+        request = Request(RequestCode.RECALL_MESSAGE, recall_without_effect(topic, options.group_id))
+        (response,) = send(addr, [request])
+        check_response(response, addr, "the option checkTimers=false")
+        confirmed.add(addr)
+
+    return require
 
 
 def _routes(options: SinkOptions, connections: BlockingConnectionPool) -> send_client.WriteRoutes:

@@ -55,6 +55,8 @@ class SinkOptions(ClusterAccess, frozen=True, kw_only=True):
     run_id: str = ""
     """Batch only: identifies the run in ARIANE_DEDUP. A job that is repeated with the same id writes recognisable copies. Empty: a
     new id for each write."""
+    check_timers: bool = True
+    """Whether a task asks each broker that is to deliver rows at a time whether it can. Brokers that cannot deliver immediately."""
     drop_reserved_properties: bool = False
     """Whether to drop reserved names from `properties` (a frame read from a topic contains them) instead of rejecting them."""
 
@@ -66,6 +68,7 @@ READERS: Readers = {
     "batchbytes": integer_option(1, 15 * 1024 * 1024),  # a frame has at most 16 MiB
     "compressionthreshold": integer_option(1),
     "maxmessagesize": integer_option(1, 15 * 1024 * 1024),
+    "checktimers": boolean_option,
     "dropreservedproperties": boolean_option,
 }
 
