@@ -334,7 +334,12 @@ V4_9_4, V5_0_0 = 399, 413
 
 
 def timed_rows(count: int) -> dict[str, list[Any]]:
-    return {"body": numbers(count), "deliver_at": [DUE] * count, "queue_id": [0] * count, "broker": ["broker-a"] * count}
+    return {
+        "body": numbers(count),
+        "deliver_at": [DUE] * count,
+        "queue_id": [0] * count,
+        "broker": ["broker-a"] * count,
+    }
 
 
 def test_a_broker_is_asked_once_whether_it_delivers_at_a_time() -> None:
@@ -350,7 +355,9 @@ def test_a_broker_is_asked_once_whether_it_delivers_at_a_time() -> None:
 def test_a_time_is_refused_for_a_broker_that_would_deliver_immediately() -> None:
     cluster = Cluster()
     cluster.versions = dict.fromkeys(ADDRS.values(), V4_9_4)
-    with pytest.raises(ArianeError, match=r"T queue 0 of broker-a: 1 messages .*deliver it immediately.*checkTimers=false"):
+    with pytest.raises(
+        ArianeError, match=r"T queue 0 of broker-a: 1 messages .*deliver it immediately.*checkTimers=false"
+    ):
         write(cluster, timed_rows(1))
     assert cluster.everything() == []
     assert write(cluster, timed_rows(1), checkTimers="false").messages == 1

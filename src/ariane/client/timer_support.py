@@ -42,12 +42,12 @@ class TimerSupport:
 
 
 def recall_without_effect(topic: str, group: str) -> RecallMessage:
-    """Return the header of a RECALL_MESSAGE request of which only the response matters."""
+    """Return the header of a RECALL_MESSAGE request that names no message."""
     return RecallMessage(NO_TIMER, topic, group)
 
 
 def check_response(response: Command, addr: str, setting: str) -> None:
-    """Raise MessageRefused if the broker that responded has no delivery times; `setting` omits the check."""
+    """Raise MessageRefused if the broker that responded does not support delivery times; `setting` omits the check."""
     if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and response.version < VERSION_5:
         raise MessageRefused(
             f"the message has a delivery time, and the broker at {addr} would deliver it immediately (RocketMQ before 5.0): "

@@ -158,7 +158,9 @@ class RequestSender:
         self._options = options  # producer group, retries, requests in flight
         self._routes = routes  # addresses of brokers, refreshed when a request fails
         self._connections = connections  # pipelined: requests do not wait for the responses of others
-        self._require_timers = require_timers  # (addr, topic): raises MessageRefused if the broker has no delivery times
+        self._require_timers = (
+            require_timers  # (addr, topic): raises MessageRefused if the broker would deliver too early
+        )
         self._now_ms = now_ms  # wall clock, for the born time of messages
         self._monotonic = monotonic  # clock in seconds for retries; replaced in tests
         # Requests that may be sent as soon as fewer than maxInFlight are in flight.
