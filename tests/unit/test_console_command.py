@@ -70,8 +70,9 @@ def test_options_become_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     where = ("-n", "10.0.0.1:9876", "--host", "10.0.0.2", "--port", "8081", "--data", str(tmp_path))
     settings = settings_of(monkeypatch, *where, *keys, "--read-only", "--require-login", "--trace-topic", "MyTrace")
     assert (settings.namesrv, settings.host, settings.port) == ("10.0.0.1:9876", "10.0.0.2", 8081)
-    assert settings.credentials is not None
-    assert settings.credentials.access_key == "rocketmq"
+    assert settings.client is not None
+    assert settings.client.credentials is not None
+    assert settings.client.credentials.access_key == "rocketmq"
     assert (settings.is_read_only, settings.is_login_required, settings.trace_topic) == (True, True, "MyTrace")
     assert settings.data_dir == tmp_path
 

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from ariane.client.producer import Producer
+from ariane.cluster.admin import Admin
 from ariane.errors import ArianeError, ConfigError, ConnectionLost, RequestTimeout, ServerUnavailable
 from ariane.metrics_collector import publisher, sample
 from ariane.metrics_collector.poller import FORGET_MS, BrokerPoller, PollLimits, take_round_robin
@@ -328,12 +329,12 @@ class NameServers(ConnectionPool):
 @pytest.mark.parametrize("first", ["started", "away"])
 def test_the_topic_is_created_although_the_first_name_server_lists_no_broker(first: str) -> None:
     servers = NameServers(started=None, ns="master:1")
-    asyncio.run(publisher._ensure_topic(servers, [first, "ns"], "S"))
+    asyncio.run(publisher._ensure_topic(Admin([first, "ns"], peers=servers), "S"))
     assert servers.created == ["master:1"]
 
 
 def test_without_a_broker_the_topic_cannot_be_created() -> None:
     with pytest.raises(ServerUnavailable, match="no broker is registered with started, ns"):
-        asyncio.run(publisher._ensure_topic(NameServers(started=None, ns=None), ["started", "ns"], "S"))
+        asyncio.run(publisher._ensure_topic(Admin(["started", "ns"], peers=NameServers(started=None, ns=None)), "S"))
     with pytest.raises(RequestTimeout, match="away"):
-        asyncio.run(publisher._ensure_topic(NameServers(started=None), ["started", "away"], "S"))
+        asyncio.run(publisher._ensure_topic(Admin(["started", "away"], peers=NameServers(started=None)), "S"))
