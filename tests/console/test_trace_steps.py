@@ -317,3 +317,8 @@ def test_offsets_are_read_from_trace_messages() -> None:
     )  # fmt: skip
     (carried,) = decode_carriers([message])
     assert carried == CarriedEvent(record, PRODUCER_HOST, T0_MS, HostClock(-1_203, -1_198))
+
+
+def test_a_bound_from_the_evidence_does_not_replace_measured_ones() -> None:
+    carried = [sent()._replace(clock=HostClock(-2, 3)), started(10, "R1")._replace(host=PRODUCER_HOST)]
+    assert list(live_trace(ID, carried, []).clocks.values()) == [(-2, 3)]

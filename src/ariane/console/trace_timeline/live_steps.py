@@ -92,7 +92,7 @@ def live_trace(message_id: str, carried: Iterable[CarriedEvent], copies: Sequenc
     steps += [step for one in own if (step := _producer_step(one, evidence)) is not None]
     steps += [_delivery_step(call, evidence) for call in calls]
     measured = {ip_of(one.host): one.clock for one in own if one.clock is not None}
-    return LiveTrace(in_order(steps), dict(sorted((measured | evidence.all_clocks()).items())))
+    return LiveTrace(in_order(steps), dict(sorted((evidence.all_clocks() | measured).items())))
 
 
 def _distinct(carried: Iterable[CarriedEvent]) -> list[CarriedEvent]:
