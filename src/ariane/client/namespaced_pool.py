@@ -62,17 +62,6 @@ def _unwrapping(handler: Handler, namespace: Namespace) -> Handler:
         for name in NAME_FIELDS:
             if name in fields:
                 fields[name] = namespace.unwrap(fields[name])
-        unwrapped = Command(
-            command.code,
-            command.opaque,
-            command.flag,
-            command.remark,
-            fields,
-            command.body,
-            command.language,
-            command.version,
-            command.form,
-        )
-        return handler(unwrapped, peer)
+        return handler(msgspec.structs.replace(command, fields=fields), peer)
 
     return handle
