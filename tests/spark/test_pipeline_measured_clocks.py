@@ -41,6 +41,7 @@ def folded(
 
 
 TEXTS = (
+    f"{BROKER} -2 2," * 100,  # longer than clients write
     "",
     AHEAD,
     f"{AHEAD},10.0.0.2:10911 5 6",

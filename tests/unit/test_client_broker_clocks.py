@@ -175,6 +175,12 @@ def test_entries_that_cannot_be_read_are_ignored():
     assert clock_offset.of_text(text) == {"a:1": ClockOffset(-3, 4), "f:1": ClockOffset(0, 0)}
 
 
+def test_a_text_longer_than_clients_write_is_ignored():
+    entry = "a:1 -3 4,"
+    assert clock_offset.of_text(entry * (clock_offset.TEXT_MAX // len(entry))) == {"a:1": ClockOffset(-3, 4)}
+    assert clock_offset.of_text(entry * (clock_offset.TEXT_MAX // len(entry) + 1)) == {}
+
+
 # --- in trace messages -------------------------------------------------------------------------------------------------
 
 

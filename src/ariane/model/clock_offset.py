@@ -53,8 +53,13 @@ def to_text(offsets: Iterable[tuple[str, ClockOffset]]) -> str:
 
 
 def of_text(text: str) -> dict[str, ClockOffset]:
-    """Return the offsets by broker address; entries that cannot be read are ignored."""
-    offsets = {}
+    """Return the offsets by broker address; entries that cannot be read are ignored, and a text that no client writes.
+
+    A text has at most TEXT_MAX characters: each record of its message is compared with all entries.
+    """
+    offsets: dict[str, ClockOffset] = {}
+    if len(text) > TEXT_MAX:
+        return offsets
     for entry in text.split(ENTRY_END):
         fields = entry.split(FIELD_END)
         try:

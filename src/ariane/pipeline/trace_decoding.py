@@ -130,7 +130,8 @@ def trace_rejects(messages: DataFrame) -> DataFrame:
 
 def _clock_offsets() -> Column:
     """Return the clock offsets that a trace message carries, as `clock_offset.of_text` reads them."""
-    entries = F.split(F.col("properties").getItem(clock_offset.PROPERTY), clock_offset.ENTRY_END)
+    text = F.col("properties").getItem(clock_offset.PROPERTY)
+    entries = F.when(F.length(text) <= clock_offset.TEXT_MAX, F.split(text, clock_offset.ENTRY_END))
 
     def offset(entry: Column) -> Column:
         fields = F.split(entry, clock_offset.FIELD_END)
