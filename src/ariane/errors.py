@@ -202,6 +202,10 @@ class ConfigError(ArianeError):
         self.fix = fix
 
 
+class AlreadyExists(ConfigError):
+    """Something has the name that was chosen for something new."""
+
+
 class UsageError(ConfigError):
     """An option or argument of a command is invalid. `value` is None if it is missing."""
 

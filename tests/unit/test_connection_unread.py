@@ -31,11 +31,12 @@ class SlowTransport:
         self.last = b""
         self.is_reading = True
         self.is_over = False
+        self.peername: tuple[str, int] | None = ("127.0.0.1", 1)
         self._high = 65536
         self._is_full = False
 
-    def get_extra_info(self, name: str) -> tuple[str, int]:
-        return ("127.0.0.1", 1)
+    def get_extra_info(self, name: str) -> tuple[str, int] | None:
+        return self.peername
 
     def get_write_buffer_size(self) -> int:
         return self.unread
@@ -419,6 +420,25 @@ def test_failing_requests_log_a_bounded_number_of_lines(caplog: pytest.LogCaptur
     assert "suppressed" in caplog.records[-1].getMessage()
 
 
+def test_connections_that_were_reset_before_they_were_accepted_cause_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    """284 lines in half an hour said "Closing the connection of 0.0.0.0:0"."""
+
+    async def work() -> None:
+        limits = ServerLimits()
+        for number in range(300):
+            connection = Connection(number, {}, is_server=True, limits=limits)
+            transport = SlowTransport()
+            transport.peername = None  # as the socket of uvloop answers after a reset
+            connection.connection_made(transport)  # type: ignore[arg-type]
+            connection.data_received(b"GET / HTTP/1.1\r\n\r\n")
+
+    with caplog.at_level(logging.INFO):
+        in_loop(work)
+    assert [record.levelname for record in caplog.records] == ["INFO"]
+    assert "an unknown address (reset before it was accepted)" in caplog.records[0].getMessage()
+    assert "0.0.0.0" not in caplog.text
+
+
 def test_suppressed_lines_are_counted_and_logged_addresses_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     lines = PeerLog(logging.getLogger("test"))
     with caplog.at_level(logging.WARNING):
@@ -427,7 +447,7 @@ def test_suppressed_lines_are_counted_and_logged_addresses_are_bounded(caplog: p
         lines.warning("10.0.0.2", 1.0, "another")
         lines.warning("10.0.0.1", 1.0 + WINDOW_S, "later")
     texts = [record.getMessage() for record in caplog.records]
-    assert texts[LINES_PER_ADDRESS - 1] == "line of x (further lines about 10.0.0.1 are suppressed for a minute)"
+    assert texts[LINES_PER_ADDRESS - 1] == "line of x (further lines about 10.0.0.1 are suppressed for 60 s)"
     assert texts[LINES_PER_ADDRESS:] == [
         "another",
         "5 log lines about 10.0.0.1 were suppressed in the last minutes",

@@ -122,3 +122,18 @@ def test_a_directory_in_place_of_the_file_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "kv.json").mkdir()
     with pytest.raises(ConfigError, match=r"cannot read .*kv\.json"):
         KvStore(tmp_path / "kv.json")
+
+
+def test_invalid_entries_are_not_loaded_and_the_file_is_retained(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, content = tmp_path / "kv.json", {"configTable": {"NS": {"k": "v", "a\u0001": "v", "": "v"}}}
+    path.write_text(json.dumps(content))
+    table = KvStore(path)
+    assert table.namespace("NS") == {"k": "v"}
+    assert "Dropped 2 invalid entries" in caplog.text
+    table.put("NS", "l", "w")
+    asyncio.run(table.wait_saved())
+    table.close()
+    assert json.loads((tmp_path / "kv.json.damaged").read_text()) == content
+    assert KvStore(path).namespace("NS") == {"k": "v", "l": "w"}

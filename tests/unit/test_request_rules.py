@@ -126,6 +126,7 @@ BROKER_REQUESTS: dict[int, Example] = {
     RequestCode.CHECK_CLIENT_CONFIG: Example(None, CheckClient("c", "G", SUBSCRIPTION)),
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Example(None, SubscriptionGroupConfig(group_name="G")),
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: NOTHING,
+    RequestCode.REQUEST_BATCH: NOTHING,  # its requests are those of other codes: test_request_batch
     RequestCode.GET_TOPIC_STATS_INFO: Example(TopicRef("T")),
     RequestCode.GET_CONSUMER_CONNECTION_LIST: Example(GroupRef("G")),
     RequestCode.GET_PRODUCER_CONNECTION_LIST: Example(ProducerGroupRef("P")),
@@ -398,6 +399,29 @@ def test_a_java_broker_can_register_under_its_host_name(name: str) -> None:
     assert decode_header(Command(code=103, fields=encode_header(header)), RegisterBroker) == header
     registered = registration.decode(header, body, VERSION)
     assert set(registered.topic_config_serialize_wrapper.topic_config_table) == {name, retry}
+
+
+@pytest.mark.parametrize("directory", [".", "..", "../up", "a\\b"])
+@pytest.mark.parametrize("member", ["broker_name", "broker_addr", "cluster_name", "ha_server_addr"])
+def test_a_broker_cannot_register_under_a_path(member: str, directory: str) -> None:
+    """The name server accepted a broker named `..`, and passed it on in routes."""
+    valid = RegisterBroker("a.b_c-d", "host.internal:10911", "Default.Cluster", "[::1]:10912", 0)
+    assert decode_header(Command(code=103, fields=encode_header(valid)), RegisterBroker) == valid
+    header = msgspec.structs.replace(valid, **{member: directory})
+    with pytest.raises(ProtocolError, match="Invalid (broker|cluster|haServer)(Name|Addr)"):
+        decode_header(Command(code=103, fields=encode_header(header)), RegisterBroker)
+
+
+def test_no_name_of_a_path_may_be_a_directory() -> None:
+    paths = {member: rule for member, rule in rules.RULES.items() if rule and set(rules.PATH) & set(rule.forbidden)}
+    assert {"broker_name", "cluster_name", "group", "topic_config_table", "filter_server_list"} <= paths.keys()
+    for member, rule in paths.items():
+        for name in rules.PARENTS:
+            with pytest.raises(ProtocolError, match="expected a name, not a directory"):
+                rule.check(member, name)
+        rule.check(member, "...")
+    with pytest.raises(ProtocolError, match="Invalid topicConfigTable"):
+        rules.check(TopicTable(DataVersion(), {"..": TopicConfig(topic_name="T")}))
 
 
 def test_a_rule_caches_a_bounded_number_of_values(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,8 @@ from ariane.broker import replication
 from ariane.broker.config import BrokerConfig
 from ariane.broker.replication import ReplicationFeed
 from ariane.errors import ConnectionLost
-from ariane.net.streams import ADDRESS_CONNECTIONS_MAX, CLOSE_S, CONNECTIONS_MAX, Stream, select_displaced
+from ariane.net.connection_limits import select_displaced
+from ariane.net.streams import CLOSE_S, LIMITS, Stream
 from ariane.store.message_store import MessageStore
 from ariane.testing.virtual_time import VirtualLoop
 
@@ -27,10 +28,9 @@ class Connected:
 def test_a_slave_can_connect_despite_many_other_connections() -> None:
     """64 connections that send no reports, or come from a few addresses, do not exclude a slave."""
     for is_slave in (False, True):
-        attackers = [Connected(f"10.0.0.{number % 4}", is_slave=is_slave) for number in range(CONNECTIONS_MAX)]
+        attackers = [Connected(f"10.0.0.{number % 4}", is_slave=is_slave) for number in range(LIMITS.total)]
         slave = Connected("10.0.1.1")
-        streams = cast(list[Stream], [*attackers, slave])
-        displaced = select_displaced(streams[-1], streams)
+        displaced = select_displaced(slave, [*attackers, slave], LIMITS)
         assert displaced in attackers
 
 
@@ -41,17 +41,17 @@ def test_a_host_with_many_ipv6_addresses_does_not_exclude_a_slave() -> None:
     for number in range(1000):
         newest = Connected(f"2001:db8:0:2:{number:x}::1")
         streams.append(newest)
-        displaced = select_displaced(cast(Stream, newest), cast(list[Stream], streams))
+        displaced = select_displaced(newest, streams, LIMITS)
         if displaced is not None:
-            streams.remove(cast(Connected, displaced))
+            streams.remove(displaced)
     assert slave in streams
-    assert len(streams) == ADDRESS_CONNECTIONS_MAX + 1
+    assert len(streams) == LIMITS.per_address + 1
 
 
 @pytest.mark.parametrize("ip", ["::ffff:10.0.{}.1", "10.0.{}.1"])
 def test_ipv4_addresses_count_individually(ip: str) -> None:
-    streams = [Connected(ip.format(number)) for number in range(CONNECTIONS_MAX)]
-    assert select_displaced(cast(Stream, streams[-1]), cast(list[Stream], streams)) is None
+    streams = [Connected(ip.format(number)) for number in range(LIMITS.total)]
+    assert select_displaced(streams[-1], streams, LIMITS) is None
 
 
 def test_slaves_remain_connected_while_idle_connections_come_and_go() -> None:
@@ -60,20 +60,20 @@ def test_slaves_remain_connected_while_idle_connections_come_and_go() -> None:
     for number in range(1000):
         newest = Connected(f"10.0.{number // 250}.{number % 250}")
         streams.append(newest)
-        displaced = select_displaced(cast(Stream, newest), cast(list[Stream], streams))
+        displaced = select_displaced(newest, streams, LIMITS)
         if displaced is not None:
-            streams.remove(cast(Connected, displaced))
+            streams.remove(displaced)
     assert slave in streams
-    assert len(streams) == CONNECTIONS_MAX
+    assert len(streams) == LIMITS.total
 
 
 def test_connections_per_address_are_bounded() -> None:
     slave = Connected("10.0.0.1", is_slave=True)
-    streams = [slave, *(Connected("10.0.0.1") for _ in range(ADDRESS_CONNECTIONS_MAX))]
-    assert select_displaced(cast(Stream, streams[-1]), cast(list[Stream], streams)) is streams[1]
-    full = [Connected("10.0.0.1", is_slave=True) for _ in range(ADDRESS_CONNECTIONS_MAX + 1)]
-    assert select_displaced(cast(Stream, full[-1]), cast(list[Stream], full)) is full[-1]
-    assert select_displaced(cast(Stream, full[0]), cast(list[Stream], full[:3])) is None
+    streams = [slave, *(Connected("10.0.0.1") for _ in range(LIMITS.per_address))]
+    assert select_displaced(streams[-1], streams, LIMITS) is streams[1]
+    full = [Connected("10.0.0.1", is_slave=True) for _ in range(LIMITS.per_address + 1)]
+    assert select_displaced(full[-1], full, LIMITS) is full[-1]
+    assert select_displaced(full[0], full[:3], LIMITS) is None
 
 
 class Silent:

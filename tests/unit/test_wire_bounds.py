@@ -6,6 +6,8 @@ import zlib
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ariane.errors import ConfigError, ProtocolError
 from ariane.nameserver import registration
@@ -13,7 +15,7 @@ from ariane.nameserver.config import NAME_SERVER_SETTINGS, NameServerConfig
 from ariane.protocol import command, fastjson, java_properties, properties, trace_codec
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
-from ariane.protocol.frame import Frame
+from ariane.protocol.frame import Frame, FrameReader, OversizedFrame, prefix
 from ariane.protocol.requests import JSON_BODY_MAX, LIBERAL_BODY_MAX, decode_header, decode_json_body
 from ariane.protocol.requests.clients import HeartbeatData, LockBatch
 from ariane.protocol.requests.routing import RegisterBroker, RouteRequest
@@ -111,8 +113,59 @@ def test_the_largest_valid_properties_fit_into_a_header_of_either_format() -> No
 @pytest.mark.parametrize("form", [0, 1])
 def test_the_request_number_of_an_oversized_header_is_decoded(form: int) -> None:
     (data,) = command.encode(310, opaque=77, flag=0, fields={"i": "x" * 300_000}, form=form)
-    outline = command.outline(Frame(form, data[8:], b""))
+    outline = command.outline(oversized(data))
     assert (outline.code, outline.opaque, outline.form, outline.field_map()) == (310, 77, form, {})
+
+
+@pytest.mark.parametrize("header", [
+    b'{"code":310,"extFields":{"a":%b},"flag":0,"language":"JAVA","opaque":77,"version":401}',  # Java
+    b'{"code":310,"language":"GO","version":401,"opaque":77,"flag":0,"remark":"","extFields":{"a":%b}}',
+])  # fmt: skip
+def test_an_oversized_header_is_not_parsed(header: bytes) -> None:
+    """A header of 15 MiB cost 0.1 s: all of it was buffered and parsed to read its request number."""
+    header %= b'"opaque":1' * 200_000  # which no parser accepts
+    outline = command.outline(oversized(prefix(0, len(header), 0) + header))
+    assert (outline.code, outline.opaque, outline.version, outline.flag) == (310, 77, 401, 0)
+
+
+def test_an_oversized_header_is_discarded_as_it_arrives() -> None:
+    (data,) = command.encode(310, opaque=77, flag=0, fields={"i": "x" * 3_000_000})
+    (small,) = command.encode(11, opaque=78, flag=0)
+    reader = FrameReader()
+    for start in range(0, len(data), 64 * 1024):
+        assert reader.next_request(command.HEADER_MAX) is None
+        reader.append((data + small)[start : start + 64 * 1024])
+        frame = reader.next_request(command.HEADER_MAX)
+        assert reader.waiting + len(reader.data) <= len(small)
+    assert isinstance(frame, OversizedFrame) and command.outline(frame).opaque == 77
+    request = reader.next_request(command.HEADER_MAX)
+    assert isinstance(request, Frame) and command.decode(request).opaque == 78
+
+
+@given(sizes=st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 50)), max_size=6), step=st.integers(1, 3000))
+def test_frames_between_oversized_ones_are_read_in_any_fragments(sizes: list[tuple[int, int]], step: int) -> None:
+    headers = [(bytes(number % 251 for number in range(size)), b"b" * body) for size, body in sizes]
+    data = b"".join(prefix(0, len(header), len(body)) + header + body for header, body in headers)
+    reader, read = FrameReader(), []
+    for start in range(0, len(data), step):
+        reader.append(data[start : start + step])
+        while (frame := reader.next_request(2000)) is not None:
+            read.append(frame)
+    assert len(read) == len(headers) and reader.release() and not reader.waiting
+    for frame, (header, body) in zip(read, headers, strict=True):
+        if len(header) <= 2000:
+            assert frame == Frame(0, header, body)
+        else:
+            assert isinstance(frame, OversizedFrame)
+            assert (frame.head, frame.tail, frame.header_size) == (header[:1024], header[-1024:], len(header))
+
+
+def oversized(data: bytes) -> OversizedFrame:
+    reader = FrameReader()
+    reader.append(data)
+    frame = reader.next_request(command.HEADER_MAX)
+    assert isinstance(frame, OversizedFrame)
+    return frame
 
 
 def test_bodies_are_bounded_by_request_code_and_errors_name_the_request() -> None:

@@ -20,10 +20,13 @@ import msgspec
 
 from ariane.errors import ConfigError, ProtocolError, StoreError
 from ariane.protocol import fastjson
+from ariane.protocol.requests import rules
+from ariane.protocol.requests.routing import PutKv
 
 log = logging.getLogger("ariane.nameserver")
 
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
+EXAMPLES_MAX = 3  # dropped entries in one log line
 NAMESPACES_MAX = 1000
 NAME_MAX = 1024  # characters of a namespace or key
 VALUES_MAX = 100_000
@@ -44,6 +47,7 @@ class KvStore:
         # A damaged file is renamed at the next write, instead of replacing the backup that the table was read from.
         document, self._damaged = _load(path)
         self._table = {name: dict(values) for name, values in document.config_table.items()}  # by namespace and key
+        self._drop_invalid()
         # Totals of all namespaces, compared with VALUES_MAX and TABLE_MAX.
         self._count = sum(map(len, self._table.values()))
         # Bytes, see above.
@@ -52,6 +56,23 @@ class KvStore:
         self._written = 0  # number of changes on disk
         self._writing = asyncio.Lock()  # one write at a time; the waiting ones find their changes written by it
         self._writer = ThreadPoolExecutor(1, "kv-table")  # writes block on the disk, requests must not
+
+    def _drop_invalid(self) -> None:
+        """Remove entries that PUT_KV_CONFIG would refuse; the file is retained as one that is damaged."""
+        faults = []
+        for namespace, values in self._table.items():
+            for key, value in list(values.items()):
+                try:
+                    rules.check(PutKv(namespace, key, value))
+                except ProtocolError as error:
+                    del values[key]
+                    faults.append(str(error))
+        if faults:
+            self._damaged = True
+            text = "Dropped %d invalid entries of %s, the next change retains the file as %s.damaged: %s"
+            log.error(
+                text, len(faults), self._path, self._path.name, "; ".join(faults[:EXAMPLES_MAX]), extra={"notice": True}
+            )
 
     def get(self, namespace: str, key: str) -> str | None:
         """Return a value, None if it does not exist."""

@@ -30,7 +30,7 @@ from ariane.net.unread_responses import NOTE_MIN_BYTES
 from ariane.protocol import command as commands
 from ariane.protocol.codes import ResponseCode, code_name
 from ariane.protocol.command import ONE_WAY, RESPONSE, Command
-from ariane.protocol.frame import FRAME_MAX, Frame, FrameReader
+from ariane.protocol.frame import FRAME_MAX, FrameReader, OversizedFrame
 
 __all__ = ["Connection", "Handler", "HandlerResult", "LateReply", "Peer", "Reply", "Sign"]
 
@@ -110,7 +110,7 @@ class Connection(asyncio.Protocol):
         self._unsupported = replies.UnsupportedCodes()  # each is logged once
         self._frames_per_tick = FRAMES_PER_TICK if is_server else sys.maxsize  # so that others get their turn
         self._has_pending_frames = False  # frames were read but not served yet
-        self._read_at = 0.0  # when they were read, on the loop's clock
+        self.read_at = 0.0  # when they were read, on the loop's clock; of a client, when anything was read
         self._waited_s = 0.0  # how long the requests of this batch have been queued since
         self._overload: str | None = None  # why no further request is accepted in this batch, if so
 
@@ -190,8 +190,8 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._set_high_water()
-        name = transport.get_extra_info("peername") or ("0.0.0.0", 0)  # noqa: S104 - the peer left already
-        self.peer = replies.make_peer(self.peer.id, name)
+        # The socket has no name if the peer reset the connection before it was accepted; data that it sent is still served.
+        self.peer = replies.make_peer(self.peer.id, transport.get_extra_info("peername") or replies.UNKNOWN)
         self.last_active = self._loop.time()
         if self._on_made:
             self._on_made(self)
@@ -201,7 +201,7 @@ class Connection(asyncio.Protocol):
         self._reader.append(data)
         if self._has_pending_frames:
             return
-        self._read_at = self.last_active
+        self.read_at = self.last_active
         if self._is_server and not self._writable.is_set():
             self._has_pending_frames = True  # served once the peer has read its responses
         else:
@@ -241,10 +241,10 @@ class Connection(asyncio.Protocol):
                 if is_over or reader.release():
                     return is_over
                 continue
-            frame = reader.next_frame()
+            frame = reader.next_request(header_max)
             if frame is None:
                 return False
-            if len(frame.header) > header_max:
+            if isinstance(frame, OversizedFrame):
                 self._refuse_header(frame, header_max)
                 continue
             command = commands.decode(frame)
@@ -292,7 +292,7 @@ class Connection(asyncio.Protocol):
         self._is_batch_scheduled = False
         self._send_late_replies()
         if self._has_pending_frames:
-            self._process_batch(self._loop.time() - self._read_at)
+            self._process_batch(self._loop.time() - self.read_at)
 
     def _update_reading(self) -> None:
         """Resume reading, or pause it while frames are pending or (as a server) responses are unread."""
@@ -341,8 +341,7 @@ class Connection(asyncio.Protocol):
         self._unread_timer = self._loop.call_later(self._limits.unread_timeout_s, self._check_progress)
 
     def _log_closing(self, reason: object) -> None:
-        now = self._loop.time()
-        self._limits.log.warning(self.peer.ip, now, "Closing the connection of %s: %s", self.peer.addr, reason)
+        self._limits.log_about(self.peer, self._loop.time(), "Closing the connection of %s: %s", reason)
 
     def unread_bytes(self) -> int:
         """Return the number of bytes that were written but not read by the peer yet."""
@@ -409,11 +408,11 @@ class Connection(asyncio.Protocol):
 
         future.add_done_callback(end)
 
-    def _refuse_header(self, frame: Frame, header_max: int) -> None:
+    def _refuse_header(self, frame: OversizedFrame, header_max: int) -> None:
         """Reject a request whose header is too large, without decoding its fields."""
         command = commands.outline(frame)
         if not command.flag & RESPONSE:
-            self._reply(command, replies.header_too_large(command.code, len(frame.header), header_max))
+            self._reply(command, replies.header_too_large(command.code, frame.header_size, header_max))
 
     def _busy(self, code: int) -> str | None:
         """Return the rejection of a request if the server is overloaded, else None."""
@@ -451,7 +450,7 @@ class Connection(asyncio.Protocol):
             pieces = replies.encode(command, reply)
         except ProtocolError as error:
             refusal = replies.response_too_large(command.code, error)
-            self._limits.log.warning(self.peer.ip, self._loop.time(), "%s: %s", self.peer.addr, refusal.remark)
+            self._limits.log.warning(self.peer.ip, self._loop.time(), "%s: %s", self.peer.shown, refusal.remark)
             self._reply(command, refusal)
             return
         self._write_responses(pieces)

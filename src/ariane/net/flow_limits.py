@@ -11,7 +11,8 @@ import logging
 from collections.abc import Mapping
 from typing import Protocol
 
-from ariane.net.peer_log import PeerLog
+from ariane.net.peer_log import REPEAT_S, PeerLog
+from ariane.net.replies import Peer
 from ariane.net.unread_responses import UnreadResponses
 from ariane.protocol.command import HEADER_MAX
 
@@ -96,9 +97,18 @@ class ServerLimits:
         # Bytes of frames that have partly arrived, of all connections together.
         self.unfinished = UnfinishedFrames(unfinished_max)
         self.log = PeerLog(logging.getLogger("ariane.net"))  # logs refusals, at a bounded rate per peer
+        # Connections that were reset before they were accepted, as port scans and health checks do.
+        self._resets = PeerLog(logging.getLogger("ariane.net"), lines=1, window_s=REPEAT_S)
         self.queue_time_limits_s: Mapping[int, float] = queue_time_limits_s or {}
         self.exempt = exempt
         self.in_flight = 0  # requests of all connections that a handler has not answered yet
+
+    def log_about(self, peer: Peer, now: float, text: str, *args: object) -> None:
+        """Log a warning about a connection. The first `%s` of the text is the peer; one that is unknown is logged as a detail."""
+        if peer.is_unknown:
+            self._resets.line(logging.INFO, peer.shown, now, text, peer.shown, *args)
+        else:
+            self.log.warning(peer.ip, now, text, peer.addr, *args)
 
     def overload_reason(self, of_connection: int) -> str | None:
         """Return why a connection with `of_connection` requests in flight must not accept another; None if it may."""

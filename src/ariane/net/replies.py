@@ -17,6 +17,9 @@ from ariane.protocol.command import RESPONSE, Command
 UNSUPPORTED_CODES_MAX = 64  # codes per connection that are remembered as logged
 
 
+UNKNOWN = ("0.0.0.0", 0)  # noqa: S104 - the name of a peer that reset its connection before it was accepted
+
+
 class Peer(NamedTuple):
     """The sender of a request: a number that is unique while the connection lives, and its address (`packed` as in records)."""
 
@@ -24,6 +27,16 @@ class Peer(NamedTuple):
     ip: str
     port: int
     packed: bytes
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether the peer reset its connection before it was accepted."""
+        return (self.ip, self.port) == UNKNOWN
+
+    @property
+    def shown(self) -> str:
+        """The address in log lines."""
+        return "an unknown address (reset before it was accepted)" if self.is_unknown else self.addr
 
     @property
     def addr(self) -> str:
@@ -87,7 +100,7 @@ class UnsupportedCodes:
         if code not in self._logged and len(self._logged) < UNSUPPORTED_CODES_MAX:
             self._logged.add(code)
             text = "Rejecting requests of %s with code %s: not supported here"
-            log.warning(peer.ip, now, text, peer.addr, code_name(code))
+            log.warning(peer.ip, now, text, peer.shown, code_name(code))
 
 
 def make_peer(number: int, name: Sequence[Any]) -> Peer:
@@ -128,7 +141,7 @@ def error_reply(code: int, error: BaseException, peer: Peer, log: PeerLog, now: 
     """Return the reply to a request of `peer` whose handler raised `error`, and log what is not a rejection."""
     if isinstance(error, ReplyError):
         return Reply(error.code, remark=error.remark)
-    request = f"{code_name(code)} of {peer.addr}"
+    request = f"{code_name(code)} of {peer.shown}"
     if isinstance(error, ArianeError):
         log.warning(peer.ip, now, "%s failed: %s", request, error)
         return Reply(ResponseCode.SYSTEM_ERROR, remark=str(error))

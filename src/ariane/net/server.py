@@ -186,14 +186,8 @@ class RemotingServer:
     def _on_connection_made(self, connection: Connection) -> None:
         if len(self._connections) >= self.limits.connections_max:
             now = asyncio.get_running_loop().time()
-            open_now = len(self._connections)
-            self.limits.log.error(
-                connection.peer.ip,
-                now,
-                "Refusing the connection of %s: %d connections are open",
-                connection.peer.addr,
-                open_now,
-            )
+            text = "Refusing the connection of %s: %d connections are open"
+            self.limits.log_about(connection.peer, now, text, len(self._connections))
             connection.abort()
             return
         self._connections[connection.peer.id] = connection

@@ -3,24 +3,22 @@
 A `Stream` is one connection: `read` returns available data, `write` waits while the peer does not read. Server and client own
 their end: when the coroutine that received a stream returns or fails, the stream is closed.
 
-A server bounds its connections in total and per address. A new connection displaces one that has not identified itself yet
-(`Stream.set_identified`), or else the newest of the address with most connections: connections from a few addresses cannot
-shut out the others. The IPv6 addresses of a /64 network count as one.
+A server bounds its connections in total and per address (`connection_limits`). A new connection displaces one that has not
+identified itself yet (`Stream.set_identified`), or else the newest of the address with most connections.
 """
 
 from __future__ import annotations
 
 import asyncio
-import collections
 import contextlib
-import ipaddress
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import Self
 
 from ariane.errors import ArianeError, ConfigError, ConnectionLost
 from ariane.model import host
+from ariane.net.connection_limits import ConnectionLimits, select_displaced
 from ariane.net.peer_log import PeerLog
 from ariane.net.tasks import BackgroundTasks
 
@@ -29,8 +27,7 @@ log = logging.getLogger("ariane.net.streams")
 READ_SIZE = 1 << 20
 CONNECT_TIMEOUT_S = 3.0
 CLOSE_S = 10.0  # time limit for writing buffered data when a connection is closed
-CONNECTIONS_MAX = 64  # per listening port
-ADDRESS_CONNECTIONS_MAX = 16  # per listening port and address
+LIMITS = ConnectionLimits(total=64, per_address=16)  # of a listening port
 
 
 class Stream:
@@ -138,7 +135,7 @@ class StreamServer:
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         stream = Stream(reader, writer)
         self._open.append(stream)
-        displaced = select_displaced(stream, self._open)
+        displaced = select_displaced(stream, self._open, LIMITS)
         if displaced is not None:
             self._open.remove(displaced)
             now = asyncio.get_running_loop().time()
@@ -164,32 +161,6 @@ class StreamServer:
             finally:
                 if stream in self._open:
                     self._open.remove(stream)
-
-
-def select_displaced(newest: Stream, streams: Sequence[Stream]) -> Stream | None:
-    """Return which of `streams` (oldest first, including `newest`) exceeds a limit and must be closed; None if none does."""
-    networks = {stream: _network(stream.ip) for stream in streams}
-    same_address = [stream for stream in streams if networks[stream] == networks[newest]]
-    if len(same_address) > ADDRESS_CONNECTIONS_MAX:
-        crowded = same_address
-    elif len(streams) > CONNECTIONS_MAX:
-        crowded = list(streams)
-    else:
-        return None
-    counts = collections.Counter(networks[stream] for stream in crowded)
-    unidentified = [stream for stream in crowded if not stream.is_identified and stream is not newest]
-    # The address with most connections loses its oldest that has not identified itself, or else its newest.
-    return max(unidentified or reversed(crowded), key=lambda stream: counts[networks[stream]])
-
-
-def _network(ip: str) -> str:
-    """Return the unit that limits apply to: an IPv4 address, or the /64 network from which IPv6 hosts choose addresses."""
-    if ":" not in ip:
-        return ip
-    address = ipaddress.IPv6Address(ip.partition("%")[0])
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    return str(ipaddress.IPv6Network((address, 64), strict=False))
 
 
 @contextlib.asynccontextmanager

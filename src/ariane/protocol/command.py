@@ -16,6 +16,7 @@ LIBERAL_HEADER_MAX.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from struct import Struct
 from struct import error as StructError
@@ -26,7 +27,7 @@ import msgspec
 from ariane.errors import ProtocolError
 from ariane.protocol import fastjson
 from ariane.protocol.codes import VERSION
-from ariane.protocol.frame import BINARY_FORM, JSON_FORM, Frame, prefix
+from ariane.protocol.frame import BINARY_FORM, JSON_FORM, Frame, OversizedFrame, prefix
 
 RESPONSE = 1  # flag bit 0
 ONE_WAY = 2  # flag bit 1
@@ -53,6 +54,8 @@ Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 HEADER_MAX = 256 * 1024
 LIBERAL_HEADER_MAX = 64 * 1024
 
+# A field of a command in strict JSON. Quotes in texts are escaped there, so texts contain no such field.
+_OUTLINE = re.compile(rb'"(code|flag|opaque|version)"\s*:\s*(-?[0-9]{1,10})(?=[\s,}])')
 _BINARY_START = Struct(">hBhiii")
 _HEADER_END = b'"serializeTypeCurrentRPC":"JSON","version":%d}' % VERSION
 _I16 = Struct(">h")
@@ -70,6 +73,15 @@ class CommandHeader(msgspec.Struct, rename={"fields": "extFields", "form": "seri
     remark: str | None = None  # error text of a response
     form: str | None = None  # form of the header, repeated by Java within JSON; the frame's first byte is authoritative
     version: Int32 = 0  # of RocketMQ, as a number; responses of brokers depend on the client's
+
+
+class _Outline(msgspec.Struct):
+    """The fields that the response to a refused request needs."""
+
+    code: Int32
+    opaque: Int32
+    flag: Int32 = 0
+    version: Int32 = 0
 
 
 Fields = Mapping[str, str] | msgspec.Raw
@@ -137,23 +149,26 @@ def decode(frame: Frame) -> Command:
     )  # fmt: skip
 
 
-def outline(frame: Frame) -> Command:
-    """Return a command without extFields and body, for a frame whose header is too large: enough to respond to it.
+def outline(frame: OversizedFrame) -> Command:
+    """Return a command without extFields and body: enough to refuse it, at a cost that does not depend on its size.
+
+    The fields of a JSON header are read from its ends, which precede and follow the extFields of all known clients.
 
     Raises:
-        ProtocolError: the header is not in a form that Java writes.
+        ProtocolError: the fields are at neither end of the header.
     """
     if frame.form == BINARY_FORM:
-        if len(frame.header) < _BINARY_START.size:
-            raise ProtocolError(
-                f"Invalid ROCKETMQ header: {len(frame.header)} bytes, expected at least {_BINARY_START.size + 4}"
-            )
-        code, _, version, opaque, flag, _ = _BINARY_START.unpack_from(frame.header)
+        if len(frame.head) < _BINARY_START.size:
+            raise ProtocolError(f"Invalid ROCKETMQ header: {frame.header_size} bytes")
+        code, _, version, opaque, flag, _ = _BINARY_START.unpack_from(frame.head)
         return Command(code, opaque, flag, version=version, form=BINARY_FORM)
+    head = frame.head.partition(b'"extFields"')[0]
+    values = {**dict(_OUTLINE.findall(frame.tail)), **dict(_OUTLINE.findall(head))}
+    fields = {name.decode(): int(value) for name, value in values.items()}
     try:
-        header = _decode_json(frame.header)
-    except fastjson.UNREADABLE as error:
-        raise ProtocolError(f"Invalid header of {len(frame.header)} bytes: not strict JSON: {error}") from None
+        header = msgspec.convert(fields, _Outline)
+    except msgspec.ValidationError as error:
+        raise ProtocolError(f"Invalid header of {frame.header_size} bytes: {error} at either end") from None
     return Command(header.code, header.opaque, header.flag, version=header.version)
 
 

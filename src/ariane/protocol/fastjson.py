@@ -12,7 +12,7 @@ Reference: remoting-protocol 9.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cache
 from math import isnan
@@ -288,6 +288,11 @@ _SHORT = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r":
 
 
 def _text(value: Any, newline: str) -> str:
+    write = _SCALARS.get(type(value))
+    if write is not None:
+        return write(value)
+    if isinstance(value, msgspec.Struct):
+        return _struct_text(value, newline)
     if isinstance(value, str):
         return _quoted(value.value if isinstance(value, Enum) else value)
     if value is None:
@@ -300,8 +305,6 @@ def _text(value: Any, newline: str) -> str:
         return _java_double(value)
     if isinstance(value, bytes):
         return _quoted(value.decode())
-    if isinstance(value, msgspec.Struct):
-        return _braced([(name, getattr(value, field)) for name, field in _members(type(value))], newline)
     if isinstance(value, Mapping):
         # The pretty form has no line ends before names that are not texts: {0:"a",1:"b"↵}
         return _braced(
@@ -312,6 +315,18 @@ def _text(value: Any, newline: str) -> str:
         items = ",".join(f"{inner}{_text(item, inner)}" for item in value)
         return f"[{items}{newline}]" if items else "[]"
     raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def _struct_text(value: msgspec.Struct, newline: str) -> str:
+    inner = newline + "\t" if newline else ""
+    members = []
+    for name, field in _members(type(value)):
+        member = getattr(value, field)
+        if member is None or member is msgspec.UNSET:
+            continue
+        write = _SCALARS.get(type(member))
+        members.append(f"{inner}{name}:{_text(member, inner) if write is None else write(member)}")
+    return f"{{{','.join(members)}{newline}}}" if members else "{}"
 
 
 @cache
@@ -336,11 +351,22 @@ def _braced(members: list[tuple[str, Any]], newline: str, has_text_names: bool =
 
 
 def _quoted(text: str) -> str:
+    if _MUST_ESCAPE.search(text) is None:
+        return f'"{text}"'
     return f'"{_MUST_ESCAPE.sub(lambda match: _escaped(match.group()), text)}"'
 
 
 def _escaped(char: str) -> str:
     return _SHORT.get(char) or f"\\u{ord(char):04X}"
+
+
+# What the members of a table are, nearly all of them.
+_SCALARS: Mapping[type, Callable[[Any], str]] = {
+    str: _quoted,
+    int: str,
+    bool: lambda value: "true" if value else "false",
+    type(None): lambda value: "null",
+}
 
 
 def _java_double(value: float) -> str:

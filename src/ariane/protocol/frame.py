@@ -3,7 +3,8 @@
     length i32 = 4 + header + body | form u8 (0 JSON, 1 ROCKETMQ) | header length u24 | header | body
 
 A frame has at most 16 MiB, including its length field. Every length is checked before data of that size is buffered, so a
-FrameReader holds at most one frame and the rest of one socket read. [NettyDecoder, RemotingCommand]
+FrameReader holds at most one frame and the rest of one socket read. Of a frame whose header exceeds the limit of a server it holds
+both ends of the header only, which are enough to refuse the request. [NettyDecoder, RemotingCommand]
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ FRAME_MAX = 16 * 1024 * 1024
 JSON_FORM = 0
 BINARY_FORM = 1
 
+OUTLINE_BYTES = 1024  # of either end of an oversized header: the fields of a command are before or after its extFields
+
 PREFIX = Struct(">iI")  # length; form and header length
 PREFIX_SIZE = PREFIX.size
 
@@ -31,6 +34,29 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
     body: bytes
 
 
+class OversizedFrame:
+    """A frame whose header exceeds the limit: it is discarded as it arrives, except for both ends of its header."""
+
+    def __init__(self, form: int, header_size: int, size: int) -> None:
+        self.form = form  # of the header
+        self.header_size = header_size  # bytes of the whole header
+        self.head = b""  # the first OUTLINE_BYTES of the header
+        self.tail = b""  # the last OUTLINE_BYTES of it; both ends may overlap
+        self.left = size  # bytes of header and body that have not arrived
+        self._header_left = header_size  # bytes of the header that have not arrived
+
+    def take(self, data: bytes, position: int) -> int:
+        """Take the bytes of the frame from `data` at `position` on. Return the position after them."""
+        header_stop = min(len(data), position + self._header_left)
+        if len(self.head) < OUTLINE_BYTES:
+            self.head += data[position : min(header_stop, position + OUTLINE_BYTES - len(self.head))]
+        self.tail = (self.tail + data[max(position, header_stop - OUTLINE_BYTES) : header_stop])[-OUTLINE_BYTES:]
+        self._header_left -= header_stop - position
+        stop = min(len(data), position + self.left)
+        self.left -= stop - position
+        return stop
+
+
 class FrameReader:
     """Splits a byte stream into frames: `append` takes received data, `next_frame` returns the frames that are complete.
 
@@ -41,9 +67,10 @@ class FrameReader:
     def __init__(self, frame_max: int = FRAME_MAX) -> None:
         self.data = b""  # received data with complete frames, and perhaps the start of another
         self.position = 0  # of the next frame in `data`
-        self._frame_max = frame_max
+        self._frame_max = frame_max  # bytes: a longer frame is refused by its length field
         self._unfinished = bytearray()  # start of a frame that is not complete
         self._need = PREFIX_SIZE  # bytes until it may be
+        self._oversized: OversizedFrame | None = None  # arrives, or has arrived and was not returned yet
 
     @property
     def waiting(self) -> int:
@@ -52,6 +79,8 @@ class FrameReader:
 
     def append(self, data: bytes) -> None:
         """Add received data."""
+        if self._oversized is not None and self._oversized.left:  # then no other data is buffered
+            data = data[self._oversized.take(data, 0) :]
         if self._unfinished:
             self._unfinished += data
             if len(self._unfinished) >= self._need:
@@ -63,13 +92,21 @@ class FrameReader:
 
     def release(self) -> bool:
         """Release the received data if all of it was taken; return whether it was."""
-        if self.position < len(self.data):
+        if self.position < len(self.data) or self._oversized is not None:
             return False
         self.data, self.position = b"", 0
         return True
 
     def next_frame(self) -> Frame | None:
         """Return the next frame, or None if it is not complete."""
+        frame = self.next_request(self._frame_max)
+        assert not isinstance(frame, OversizedFrame)
+        return frame
+
+    def next_request(self, header_max: int) -> Frame | OversizedFrame | None:
+        """Return the next frame, None if it is not complete; an OversizedFrame if its header has more than `header_max` bytes."""
+        if self._oversized is not None:
+            return self._next_oversized()
         data, position = self.data, self.position
         self._need = PREFIX_SIZE
         if len(data) - position >= PREFIX_SIZE:
@@ -82,6 +119,10 @@ class FrameReader:
                 raise ProtocolError(f"Invalid header length {header_size} in a frame of {length} bytes")
             if form > BINARY_FORM:
                 raise ProtocolError(f"Unknown header form {form}: expected 0 (JSON) or 1 (ROCKETMQ)")
+            if header_size > header_max:
+                self._oversized = OversizedFrame(form, header_size, length - 4)
+                self.position = self._oversized.take(data, position + PREFIX_SIZE)
+                return self._next_oversized()
             stop = position + 4 + length
             if stop <= len(data):
                 self.position = stop
@@ -92,6 +133,14 @@ class FrameReader:
             self._unfinished += data[position:]
         self.data, self.position = b"", 0
         return None
+
+    def _next_oversized(self) -> OversizedFrame | None:
+        oversized = self._oversized
+        if oversized is not None and oversized.left:
+            self.data, self.position = b"", 0  # all of it belongs to this frame
+            return None
+        self._oversized = None
+        return oversized
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """Add received data and yield the frames that are complete."""

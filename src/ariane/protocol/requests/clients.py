@@ -9,6 +9,8 @@ import msgspec
 
 from ariane.model.message import MessageQueue
 
+BROADCASTING = ("BROADCASTING", 0)  # message model: Java sends the name of the enum, other clients its ordinal
+
 
 class ProducerData(msgspec.Struct, frozen=True, rename="camel"):
     group_name: str

@@ -23,6 +23,8 @@ from ariane.protocol.requests.messaging import EXPRESSION_MAX, NAME_MAX, WORD_MA
 SHOWN_MAX = 40  # characters of a refused value in its error
 REMEMBERED_MAX = 128  # characters: longer values are checked each time
 REMEMBERED_VALUES = 8_192  # of one rule
+PATH = "/\\"  # characters that separate the parts of a path
+PARENTS = (".", "..")  # the directory itself and the one above it
 
 INT32 = (-(2**31), 2**31 - 1)
 INT64 = (-(2**63), 2**63 - 1)
@@ -35,7 +37,8 @@ class FieldRule:
         longest: Maximum number of characters.
         may_be_empty: Whether an empty or blank text is valid: a member that a request may omit.
         is_free: Whether any character is valid: text that is compared or stored, never used as a name.
-        forbidden: Invalid characters, in addition to control characters.
+        forbidden: Invalid characters, in addition to control characters. A rule with PATH is for names that may become part of
+            a path: it refuses `.` and `..`, too.
         count: Maximum number of elements if the member is a collection.
         accepted: Values that passed the check recently.
     """
@@ -72,6 +75,8 @@ class FieldRule:
             return "expected no control characters"
         if any(character in value for character in self.forbidden):
             return f"expected none of the characters {self.forbidden}"
+        if value in PARENTS and PATH[0] in self.forbidden:
+            return "expected a name, not a directory"
         return None
 
 
@@ -84,11 +89,11 @@ class NumberRange(NamedTuple):
 
 # Names that are looked up. The retry topic of a group with the longest name is longer than a topic may be that is created.
 TOPIC = FieldRule(NAME_MAX)
-GROUP = FieldRule(GROUP_MAX, forbidden="@/\\")  # stored as part of `topic@group`, and of the names of retry topics
+GROUP = FieldRule(GROUP_MAX, forbidden=f"@{PATH}")  # stored as part of `topic@group`, and of the names of retry topics
 PRODUCER_GROUP = FieldRule(GROUP_MAX)
 CLIENT_ID = FieldRule(512)  # IP@instance@unit; the last two are the application's
-SERVER_NAME = FieldRule(GROUP_MAX, forbidden="/\\")  # brokers and clusters: Java's default is the name of the host
-ADDRESS = FieldRule(GROUP_MAX)
+SERVER_NAME = FieldRule(GROUP_MAX, forbidden=PATH)  # brokers and clusters: Java's default is the name of the host
+ADDRESS = FieldRule(GROUP_MAX, forbidden=PATH)
 KV_NAME = FieldRule(1_024)
 ACCESS_KEY = FieldRule(1_024)
 MESSAGE_KEY = FieldRule(32_767, is_free=True)  # as many as the properties of a message hold
@@ -100,7 +105,8 @@ LIST = FieldRule(32_767, may_be_empty=True, is_free=True)  # names joined by com
 OPTIONAL_TOPIC = FieldRule(TOPIC.longest, may_be_empty=True)
 OPTIONAL_GROUP = FieldRule(GROUP_MAX, may_be_empty=True, forbidden=GROUP.forbidden)
 OPTIONAL_PRODUCER_GROUP = FieldRule(GROUP_MAX, may_be_empty=True)
-OPTIONAL_ADDRESS = FieldRule(GROUP_MAX, may_be_empty=True)
+OPTIONAL_SERVER_NAME = FieldRule(SERVER_NAME.longest, may_be_empty=True, forbidden=PATH)
+OPTIONAL_ADDRESS = FieldRule(GROUP_MAX, may_be_empty=True, forbidden=PATH)
 
 RULES: dict[str, FieldRule | None] = {
     # Sends and pulls are the hot path: their types bound the lengths, and the handlers check a name only if it is not in the
@@ -118,7 +124,7 @@ RULES: dict[str, FieldRule | None] = {
     "origin_topic": OPTIONAL_TOPIC,
     "topic_name": OPTIONAL_TOPIC,  # in a table the key counts
     "topic_filter_type": WORD,
-    "topic_config_table": FieldRule(NAME_MAX, forbidden="/\\"),  # the keys
+    "topic_config_table": FieldRule(NAME_MAX, forbidden=PATH),  # the keys
     "RecallMessage.topic": OPTIONAL_TOPIC,
     "GetConsumeStats.topic": OPTIONAL_TOPIC,  # every topic of the group
     "CloneOffsets.topic": OPTIONAL_TOPIC,
@@ -166,14 +172,14 @@ RULES: dict[str, FieldRule | None] = {
     "QueryMessage.key": MESSAGE_KEY,
     # brokers and name servers
     "broker_name": SERVER_NAME,
-    "ConsumeDirectly.broker_name": FieldRule(SERVER_NAME.longest, may_be_empty=True),
+    "ConsumeDirectly.broker_name": OPTIONAL_SERVER_NAME,
     "cluster_name": SERVER_NAME,
-    "DeleteTopicRoute.cluster_name": FieldRule(SERVER_NAME.longest, may_be_empty=True),
+    "DeleteTopicRoute.cluster_name": OPTIONAL_SERVER_NAME,
     "cluster": SERVER_NAME,
     "broker_addr": ADDRESS,
     "ha_server_addr": OPTIONAL_ADDRESS,
     "filter_server_addr": ADDRESS,
-    "filter_server_list": FieldRule(GROUP_MAX, count=256),
+    "filter_server_list": FieldRule(GROUP_MAX, forbidden=PATH, count=256),
     "namespace": KV_NAME,
     "key": KV_NAME,
     "value": FieldRule(1024 * 1024, may_be_empty=True, is_free=True),
