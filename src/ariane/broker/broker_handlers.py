@@ -26,6 +26,7 @@ from ariane.broker.handlers.pull import PullHandler
 from ariane.broker.handlers.pull_filter import PullFilterBuilder
 from ariane.broker.handlers.recall import RecallHandler
 from ariane.broker.handlers.reply_message import ReplyMessageHandler
+from ariane.broker.handlers.request_batch import RequestBatchHandler
 from ariane.broker.handlers.runtime_info import RuntimeInfoHandler
 from ariane.broker.handlers.send import SendHandler
 from ariane.broker.handlers.send_back import SendBackHandler
@@ -43,6 +44,7 @@ from ariane.broker.transaction_service import TransactionService
 from ariane.clock import Clock
 from ariane.net.server import RemotingServer
 from ariane.net.tasks import BackgroundTasks
+from ariane.protocol.codes import RequestCode
 from ariane.store.files import Disk
 from ariane.store.message_store import MessageStore
 
@@ -192,6 +194,16 @@ class BrokerHandlers:
             stats=stats,
             clock=clock,
         )
+        self.request_batch = RequestBatchHandler(
+            {
+                RequestCode.QUERY_CONSUMER_OFFSET: self.offsets.query_consumer_offset,
+                RequestCode.GET_TOPIC_STATS_INFO: self.statistics.topic_stats,
+                RequestCode.GET_CONSUMER_CONNECTION_LIST: self.client_sessions.consumer_connections,
+                RequestCode.QUERY_CONSUME_TIME_SPAN: self.statistics.time_spans,
+                RequestCode.VIEW_BROKER_STATS_DATA: self.statistics.view,
+            },
+            clock,
+        )
         self.runtime_info = RuntimeInfoHandler(
             settings=settings,
             store=store,
@@ -199,6 +211,7 @@ class BrokerHandlers:
             disk=services.disk,
             stats=stats,
             recorder=services.recorder,
+            dropped_entries=state.dropped_entries,
             clock=clock,
         )
         self.broker_admin = BrokerAdminHandler(

@@ -61,6 +61,7 @@ def routes(handlers: BrokerHandlers) -> dict[int, Handler]:
         code.GET_BROKER_CONSUME_STATS: handlers.statistics.all_consume_stats,
         code.QUERY_CONSUME_TIME_SPAN: handlers.statistics.time_spans,
         code.VIEW_BROKER_STATS_DATA: handlers.statistics.view,
+        code.REQUEST_BATCH: handlers.request_batch.batch,
         code.GET_BROKER_RUNTIME_INFO: handlers.runtime_info.runtime_info,
         # The broker as a whole
         code.GET_ALL_DELAY_OFFSET: handlers.broker_admin.delay_offsets,

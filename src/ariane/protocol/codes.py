@@ -100,6 +100,7 @@ class RequestCode(IntEnum):
     GET_ALL_PRODUCER_INFO = 328
     GET_TOPIC_CONFIG = 351  # of 5.x
     GET_SUBSCRIPTIONGROUP_CONFIG = 352  # of 5.x
+    REQUEST_BATCH = 14_000  # of Ariane: `protocol.request_batch`
 
 
 class ResponseCode(IntEnum):

@@ -18,6 +18,7 @@ from ariane.net.connection import Peer, Reply
 from ariane.protocol import fastjson, record
 from ariane.protocol.codes import VERSION
 from ariane.protocol.command import Command
+from ariane.protocol.request_batch import REQUESTS_KEY, REQUESTS_MAX
 from ariane.protocol.requests.routing import KvTableBody
 from ariane.store.files import Disk, Usage
 from ariane.store.message_store import MessageStore
@@ -49,6 +50,7 @@ class RuntimeInfoHandler:
         disk: Disk,
         stats: BrokerStats,
         recorder: StatsRecorder,
+        dropped_entries: int,
         clock: Clock,
     ) -> None:
         self._settings = settings  # addresses and limits that the reply lists
@@ -57,6 +59,8 @@ class RuntimeInfoHandler:
         self._disk = disk  # usage of the file systems
         self._stats = stats  # rates and put times
         self._recorder = recorder  # delay of the event loop
+        # Invalid entries of config/ that the start dropped; absent if there were none, as Java has no such key.
+        self._dropped = {"droppedStateEntries": str(dropped_entries)} if dropped_entries else {}
         self._clock = clock  # uptime
         self._boot_ms = clock.now_ms()  # wall time of the start
 
@@ -72,6 +76,7 @@ class RuntimeInfoHandler:
             "brokerVersion": str(VERSION),
             "brokerVersionDesc": VERSION_NAME,
             "kernels": implementation.selected().description,
+            REQUESTS_KEY: str(REQUESTS_MAX),
             "bootTimestamp": str(self._boot_ms),
             "runtime": _runtime(self._clock.now_ms() - self._boot_ms),
             "startAcceptSendRequestTimeStamp": str(self._settings.current.start_accept_send_request_time_stamp),
@@ -83,6 +88,7 @@ class RuntimeInfoHandler:
             **dict.fromkeys(_HEADS, late_ms),
             "pageCacheLockTimeMills": "0",
             "dispatchMaxBuffer": "0",
+            **self._dropped,
             "remainTransientStoreBufferNumbs": str(NO_BUFFER_POOL),
             **{f"scheduleMessageOffset_{level}": f"{next_},{end}" for level, (next_, end) in positions.items()},
         }
