@@ -1,8 +1,9 @@
-"""A config directory that is removed, moved or replaced by a copy while the broker runs: no state is lost."""
+"""A config directory that is removed, moved or replaced: no state is lost while the broker runs, and no start ignores it."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +14,11 @@ from ariane.broker.broker import Broker
 from ariane.broker.config import BrokerConfig
 from ariane.errors import StoreError
 from ariane.net.connection_pool import ConnectionPool
+from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
-from ariane.protocol.requests.admin import CreateTopic
-from ariane.protocol.requests.messaging import QueryConsumerOffset, UpdateConsumerOffset
+from ariane.protocol.requests.admin import ConsumerOffsetTable, CreateTopic
+from ariane.protocol.requests.messaging import QueryConsumerOffset, QueueRef, SendMessage, UpdateConsumerOffset
+from ariane.protocol.requests.routing import KvTableBody
 from ariane.store.files import SystemDisk
 
 DOCUMENTS = ("topics.json", "consumerOffset.json")
@@ -87,6 +90,90 @@ def test_a_removed_config_directory_is_rewritten(
     asyncio.run(asyncio.wait_for(run(), 60))
     notices = [record.getMessage() for record in caplog.records if getattr(record, "notice", False)]
     assert len(notices) == 1 and "was removed while the broker runs" in notices[0]
+
+
+async def send(peers: ConnectionPool, broker: Broker, topic: str, queue_id: int) -> None:
+    header = SendMessage("P", topic, "TBW102", 4, queue_id, 0, 1, 0, "")
+    await peers.request_ok(broker.addr, RequestCode.SEND_MESSAGE_V2, header, b"body")
+
+
+async def write_messages(path: Path) -> None:
+    async with ConnectionPool() as peers, Broker(settings(path)) as broker:
+        await create(peers, broker, "A")
+        for queue_id in (0, 2):
+            await send(peers, broker, "A", queue_id)
+        await send(peers, broker, "%RETRY%G", 0)
+
+
+async def start(path: Path, *, restore: bool = False) -> tuple[list[str], int]:
+    """Return the topics of a started broker, and the number of messages in queue 2 of topic A."""
+    async with ConnectionPool() as peers, Broker(settings(path), restore_topics=restore) as broker:
+        topics = broker.services.state.topics
+        header = QueueRef("A", 2)
+        end = await peers.request_ok(broker.addr, RequestCode.GET_MAX_OFFSET, header)
+        names = [name for name in topics.names() if name in ("A", "%RETRY%G")]
+        return names, int(end.field_map()["offset"])
+
+
+@pytest.mark.parametrize("removed", ["directory", "files"])
+def test_a_start_without_its_configuration_is_refused_until_topics_are_restored(
+    tmp_path: Path, removed: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The broker started without a line: topics and groups were gone, and 1,600 messages could not be read."""
+    config = tmp_path / "store" / "config"
+    asyncio.run(write_messages(tmp_path))
+    if removed == "directory":
+        shutil.rmtree(config)
+    else:
+        for file in config.iterdir():
+            file.unlink()
+    for _ in range(2):  # a refusal changes nothing
+        with pytest.raises(StoreError, match="has messages of 2 topics .*--restore-topics"):
+            asyncio.run(start(tmp_path))
+    assert not config.exists() or not list(config.iterdir())
+    assert sorted(asyncio.run(start(tmp_path, restore=True))[0]) == ["%RETRY%G", "A"]
+    assert "Restored 2 topics" in caplog.text
+    names, end = asyncio.run(start(tmp_path))
+    assert (sorted(names), end) == (["%RETRY%G", "A"], 1)
+    table = json.loads((config / "topics.json").read_text())["topicConfigTable"]
+    assert (table["A"]["readQueueNums"], table["A"]["perm"]) == (3, 6)
+    assert '"G"' in (config / "subscriptionGroup.json").read_text()
+
+
+def test_an_invalid_offset_is_not_served(tmp_path: Path) -> None:
+    """An offset of -5 in consumerOffset.json was returned to consumers."""
+    path = tmp_path / "store" / "config" / "consumerOffset.json"
+    path.parent.mkdir(parents=True)
+    path.write_text('{"offsetTable":{"A@G":{0:-5,1:99999999999999999999,2:7}}}')
+
+    async def run() -> None:
+        async with ConnectionPool() as peers, Broker(settings(tmp_path)) as broker:
+            answer = await peers.request_ok(broker.addr, RequestCode.GET_ALL_CONSUMER_OFFSET)
+            assert fastjson.decode(answer.body, ConsumerOffsetTable).offset_table == {"A@G": {2: 7}}
+            answer = await peers.request_ok(broker.addr, RequestCode.GET_BROKER_RUNTIME_INFO)
+            assert fastjson.decode(answer.body, KvTableBody).table["droppedStateEntries"] == "2"
+
+    asyncio.run(run())
+    assert "-5" not in path.read_text()
+    (retained,) = path.parent.glob("consumerOffset.json.invalid-*")
+    assert "-5" in retained.read_text()
+
+
+def test_a_store_of_java_without_a_configuration_starts_with_an_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    asyncio.run(write_messages(tmp_path))
+    shutil.rmtree(tmp_path / "store" / "config")
+    (tmp_path / "store" / "checkpoint").write_bytes(bytes(4096))  # which has no part of ours
+    assert asyncio.run(start(tmp_path))[0] == []
+    assert "has messages of 2 topics" in caplog.text
+
+
+def test_an_empty_store_starts_without_a_configuration(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        assert asyncio.run(start(tmp_path)) == ([], 0)
+        shutil.rmtree(tmp_path / "store" / "config")
+    assert "has messages" not in caplog.text
 
 
 def test_changes_are_rejected_if_a_file_replaces_the_config_directory(

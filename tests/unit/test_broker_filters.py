@@ -263,10 +263,17 @@ def test_the_total_size_of_expressions_is_bounded(monkeypatch):
     assert (expression(filters, "G"), expression(filters, "H"), expression(filters, "I")) == ("a > 6", "b > 5", None)
 
 
-def test_invalid_expressions_log_a_bounded_number_of_lines(caplog):
-    filters = made()
-    for version in range(100):
+def test_an_invalid_expression_is_logged_once_and_then_counted(caplog):
+    """A consumer that registers again after each refused pull caused an ERROR twice a second."""
+    clock = FakeClock(1_000_000, tick_ms=500)
+    filters = made(clock=clock)
+    for version in range(1200):  # ten minutes
         filters.register("G", [sql("a >", version)])
-    assert len(caplog.records) == 10
-    assert "suppressed" in caplog.records[-1].getMessage()
+    filters.register("H", [sql("b >")])
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
+    texts = [record.getMessage() for record in caplog.records]
+    assert "group G to T: " in texts[0] and "suppressed for 600 s" in texts[0]
+    assert "group H to T: " in texts[1]
+    filters.register("G", [sql("a >", 1201)])
+    assert "1199 log lines about the filter 'a >' of group G on topic T were" in caplog.records[2].getMessage()
     assert filters.get("G", "T") is None

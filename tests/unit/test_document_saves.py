@@ -9,6 +9,7 @@ from typing import Any
 
 from ariane.broker.config import BrokerConfig
 from ariane.broker.persistent_state import PersistentState
+from ariane.broker.state.consumer_offsets import ConsumerOffsets
 from ariane.broker.state.saved_state import SavedState
 from ariane.model.topic import TopicConfig
 from ariane.testing.disk import FakeDisk
@@ -79,3 +80,30 @@ def test_a_write_interrupted_by_a_stop_ends_before_the_last_write_starts() -> No
 
     asyncio.run(scenario())
     assert topics_of(disk.after_kill()) == {"A", "B"}
+
+
+def test_an_offset_that_is_committed_during_a_save_is_in_the_next_one() -> None:
+    """After a kill an offset is therefore older than flushConsumerOffsetInterval by the time of two writes, at most."""
+    disk, threads = FakeDisk(), Held()
+    disk.make_dirs(CONFIG.config_dir)
+    saved = SavedState(disk, CONFIG.config_dir)
+    saved.load()
+    tables = PersistentState(CONFIG, disk, saved, threads, lambda: 5, lambda: 0.0)
+
+    def committed() -> int:
+        state = SavedState(disk.after_kill(), CONFIG.config_dir)
+        state.load()
+        return ConsumerOffsets(state.offsets).get("G", "T", 0) or 0
+
+    async def scenario() -> None:
+        tables.offsets.commit("G", "T", 0, 7)
+        first = asyncio.ensure_future(tables.save())
+        await turns()
+        tables.offsets.commit("G", "T", 0, 8)  # the disk is slow: the first save holds the earlier offset
+        await threads.run_while(lambda: not first.done())
+        assert committed() == 7
+        second = asyncio.ensure_future(tables.save())
+        await threads.run_while(lambda: not second.done())
+        assert committed() == 8
+
+    asyncio.run(scenario())

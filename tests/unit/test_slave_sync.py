@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from typing import cast
+from typing import ClassVar, cast
+
+import pytest
 
 from ariane.broker import slave_sync, topic_pages
 from ariane.broker.config import BrokerConfig
@@ -73,6 +75,31 @@ class Slave:
         removal = self.store.retention.begin_log_removal(self.store.retention.log_files()[0])
         assert removal is not None
         removal.run()
+
+
+class InvalidMaster(Master):
+    """A master with values that no client may send."""
+
+    BODIES: ClassVar = {
+        RequestCode.GET_ALL_CONSUMER_OFFSET: b'{"offsetTable":{"T@G":{0:-5,1:99999999999999999999,2:7}}}',
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: b'{"dataVersion":{"counter":9},'
+        b'"subscriptionGroupTable":{"G":{"groupName":"G"},"a@b":{"groupName":"a@b"}}}',
+    }
+
+    async def request_ok(self, addr: str, code: int, header: object = None) -> Command:
+        body = self.BODIES.get(code)
+        return Command(0, body=body) if body is not None else await super().request_ok(addr, code, header)
+
+
+def test_invalid_entries_of_a_master_are_not_copied(caplog: pytest.LogCaptureFixture) -> None:
+    slave = Slave()
+    slave.copy(InvalidMaster("A"))
+    assert slave.tables.offsets.table().offset_table == {"T@G": {2: 7}}
+    assert list(slave.tables.groups.table().subscription_group_table) == ["G"]
+    texts = [record.getMessage() for record in caplog.records if "invalid" in record.getMessage()]
+    assert [text.partition(" of the master")[0] for text in texts] == [
+        "Not copying 2 invalid consumer offsets", "Not copying 1 invalid consumer groups",
+    ]  # fmt: skip
 
 
 def test_a_deletion_older_than_the_slaves_log_removes_no_topic() -> None:

@@ -9,6 +9,7 @@ the reverse order, so that acknowledged messages are on the disk before the stor
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from concurrent.futures import ThreadPoolExecutor
@@ -35,7 +36,9 @@ from ariane.broker.post_store import PostStoreDispatcher
 from ariane.broker.producer_selection import ProducerSelector
 from ariane.broker.registration import Registration
 from ariane.broker.replication import ReplicationFeed
+from ariane.broker.state.lost_configuration import refuse_loss, restore_topics
 from ariane.broker.state.saved_state import SavedState
+from ariane.broker.state.topic_registry import builtin_topics
 from ariane.broker.stats.broker_stats import BrokerStats
 from ariane.broker.stats.stats_journal import StatsLogFile
 from ariane.broker.stats.stats_recorder import StatsRecorder
@@ -56,6 +59,7 @@ from ariane.net.replies import TurnHandler
 from ariane.net.streams import Stream
 from ariane.net.tasks import BackgroundTasks
 from ariane.protocol.codes import RequestCode
+from ariane.store.deletions import Deletions
 from ariane.store.files import Disk, SystemDisk
 from ariane.store.message_store import open_store
 
@@ -65,6 +69,7 @@ MEMBER_SCAN_S = 10.0
 LOCK_SCAN_S = 60.0
 FILTER_SAVE_S = 10.0
 BACKLOG_CHECK_S = 0.1
+IDLE_FILES_S = 60.0  # a file that was not used in this time is closed
 
 
 class Broker:
@@ -78,6 +83,7 @@ class Broker:
         disk: Disk | None = None,
         clock: Clock = SYSTEM_CLOCK,
         accept_empty_log: bool = False,
+        restore_topics: bool = False,
     ) -> None:
         """Create a broker; it starts with `async with`.
 
@@ -87,11 +93,13 @@ class Broker:
             disk: The file system, replaced by tests.
             clock: Wall and monotonic clock, replaced by tests.
             accept_empty_log: Start even if the commit log, or its end, is missing.
+            restore_topics: Create topics that have messages and are not in the configuration, which was lost.
 
         Raises:
             ConfigError: a setting is invalid.
         """
         self._accept_empty_log = accept_empty_log
+        self._restore_topics = restore_topics
         # Current values; requests may change some of them.
         self._settings = DynamicConfig(config.validate(), clock.now_ms())
         self._config_file = config_file
@@ -217,18 +225,26 @@ class Broker:
     def _open_store(self, store_host: bytes) -> None:
         config, now_ms = self.config, self._clock.now_ms
         saved = SavedState(self._disk, config.config_dir)
+
+        def load() -> Deletions:  # once the directory is locked
+            builtin = builtin_topics(config)
+            refuse_loss(self._disk, config.store_path_root_dir, builtin, restores=self._restore_topics)
+            return saved.load()
+
         self._store = open_store(
             msgspec.structs.replace(to_store_config(config), accept_empty_log=self._accept_empty_log),
             self._disk,
             now_ms=now_ms,
             store_host=store_host,
             delay_positions=load_delay_offsets(self._disk, config),
-            deletions=saved.load,
+            deletions=load,
         )
         self._open.callback(self._store.close)
         self._replica = self._store.follow_master() if config.is_slave else None
         self._state = PersistentState(config, self._disk, saved, self._state_thread, now_ms, self._monotonic_ms)
         self._open.push_async_callback(self._state.close)
+        if self._restore_topics:
+            restore_topics(self._store.topics(), self._state.topics, self._state.groups)
         self._clients.members.on_group_empty = self._state.filters.mark_group_dead
 
     def _build_services(self, store_host: bytes) -> None:
@@ -379,6 +395,7 @@ class Broker:
         clean_s = config.clean_resource_interval / 1000
         every(clean_s, self._drop_obsolete_deletions, "drop obsolete deletions")
         every(clean_s, self._cleaner.run, "remove old files", first_s=FIRST_RUN_S)
+        every(IDLE_FILES_S, self._close_idle_files, "close idle files")
         every(CHECK_INTERVAL_S, self._cleaner.check_disk_space, "watch the disk", first_s=FIRST_CHECK_S)
         every(BACKLOG_CHECK_S, self._protection.update_backlog, "measure the unflushed log")
         if self._access:
@@ -404,6 +421,10 @@ class Broker:
         )
         self._tasks.start(self._transactions.rebuild(), "rebuild the open transactions")
         every(config.transaction_check_interval / 1000, check_back.check_all, "check open transactions")
+
+    async def _close_idle_files(self) -> None:
+        for _ in self._store.close_idle_files():
+            await asyncio.sleep(0)
 
     async def _drop_obsolete_deletions(self) -> None:
         self._state.drop_obsolete_deletions(self._store.commit_log_min)

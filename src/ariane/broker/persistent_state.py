@@ -22,14 +22,15 @@ from concurrent.futures import Executor
 import msgspec
 
 from ariane.broker.config import BrokerConfig
-from ariane.broker.state import json_documents
+from ariane.broker.state import json_documents, loaded_values
 from ariane.broker.state.change_log import ChangeLog
 from ariane.broker.state.change_records import DOCUMENTS, Change, SavedDocument, TopicDeleted
 from ariane.broker.state.consumer_filters import ConsumerFilters, FilterTable
 from ariane.broker.state.consumer_offsets import ConsumerOffsets
 from ariane.broker.state.group_registry import GroupRegistry
+from ariane.broker.state.loaded_values import DeletedTopics
 from ariane.broker.state.queue_locks import QueueLocks
-from ariane.broker.state.saved_state import DeletedTopics, SavedState
+from ariane.broker.state.saved_state import SavedState
 from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.broker.write_protection import SEND_CODES
 from ariane.errors import FlushFailed, StoreError
@@ -66,7 +67,8 @@ WRITE_CODES = SEND_CODES | {
 
 def load_delay_offsets(disk: Disk, config: BrokerConfig) -> dict[int, int]:
     """Return the offsets of delayOffset.json by level, which the store needs when it is opened."""
-    return json_documents.load(disk, config.config_dir, json_documents.DELAY_OFFSETS, DelayOffsetTable).offset_table
+    name = json_documents.DELAY_OFFSETS
+    return loaded_values.read(disk, config.config_dir, name, DelayOffsetTable).document.offset_table
 
 
 class PersistentState:
@@ -96,9 +98,10 @@ class PersistentState:
         self.deletions = saved.deletions  # log offsets of deleted topics: records before them must not reappear
         bloom = Bloom.sized(config.max_error_rate_of_bloom_filter, config.expect_consumer_num_use_filter)
         keep_ms = config.filter_data_clean_time_span
-        filters = json_documents.read(disk, config.config_dir, json_documents.FILTERS, FilterTable, is_expendable=True)
+        filters = loaded_values.read(disk, config.config_dir, json_documents.FILTERS, FilterTable, is_expendable=True)
         # SQL92 filters; expendable, because heartbeats bring them again.
         self.filters = ConsumerFilters(filters.document, bloom, keep_ms=keep_ms, now_ms=now_ms)
+        self.dropped_entries = saved.dropped + filters.dropped  # invalid ones of the documents, at the start
         # Survive a restart, so that no second consumer gets a queue whose lock is still trusted.
         self.locks = QueueLocks(saved.lock_table(), monotonic_ms(), record=self._record_lock)
         self._monotonic_ms = monotonic_ms  # expiry of locks: a wall clock may be set

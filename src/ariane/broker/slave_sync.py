@@ -8,6 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
 
 from ariane.broker import topic_pages
 from ariane.broker.config import BrokerConfig
@@ -15,11 +18,13 @@ from ariane.broker.persistent_state import PersistentState
 from ariane.broker.ports import VIP_PORT_OFFSET
 from ariane.broker.registration import Registration
 from ariane.broker.replication import follow_master
+from ariane.broker.state import loaded_values
 from ariane.broker.topic_deletion import TopicRemover
 from ariane.errors import ArianeError
 from ariane.model import host
 from ariane.net.connection import Handler, Peer, Reply
 from ariane.net.connection_pool import ConnectionPool
+from ariane.net.peer_log import REPEAT_S, PeerLog
 from ariane.net.tasks import BackgroundTasks
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
@@ -28,6 +33,8 @@ from ariane.protocol.requests.admin import ConsumerOffsetTable, SubscriptionGrou
 from ariane.store.log_replica import Replica
 
 log = logging.getLogger("ariane.broker.slave_sync")
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 COPY_INTERVAL_S = 10.0
 FIRST_COPY_S = 3.0
@@ -107,6 +114,7 @@ class TableCopier:
         self.peers = peers
         self._state = state
         self._remover = remover
+        self._log = PeerLog(log, lines=1, window_s=REPEAT_S)  # an invalid entry is found in every round
 
     async def copy(self, master: str) -> None:
         """Copy all tables once. A table that fails is logged and retried in the next round; the others are not affected."""
@@ -130,12 +138,13 @@ class TableCopier:
             self._state.topics, lambda page: self.peers.request_ok(vip_addr, RequestCode.GET_ALL_TOPIC_CONFIG, page)
         )
         self._remover.apply_master_deletions(table.deleted_topics or {})
-        self._state.topics.replace(table)
+        self._state.topics.replace(await self._valid(table, "topics", master))
 
     async def _copy_offsets(self, master: str) -> None:
         response = await self.peers.request_ok(master, RequestCode.GET_ALL_CONSUMER_OFFSET)
         # Java's dialect of JSON, about 20 bytes for each queue of each group: decode it outside the loop.
-        self._state.offsets.merge(await asyncio.to_thread(fastjson.decode, response.body, ConsumerOffsetTable))
+        table = await asyncio.to_thread(fastjson.decode, response.body, ConsumerOffsetTable)
+        self._state.offsets.merge(await self._valid(table, "consumer offsets", master))
 
     async def _copy_delay_offsets(self, master: str) -> None:
         response = await self.peers.request(master, RequestCode.GET_ALL_DELAY_OFFSET)
@@ -146,7 +155,17 @@ class TableCopier:
 
     async def _copy_groups(self, master: str) -> None:
         response = await self.peers.request_ok(master, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-        self._state.groups.replace(fastjson.decode(response.body, SubscriptionGroupTable))
+        table = fastjson.decode(response.body, SubscriptionGroupTable)
+        self._state.groups.replace(await self._valid(table, "consumer groups", master))
+
+    async def _valid(self, table: T, name: str, master: str) -> T:
+        """Return a table without the entries that no client may send: Java's masters store any."""
+        dropped = await asyncio.to_thread(loaded_values.drop_invalid, table)
+        if dropped:
+            now, shown = asyncio.get_running_loop().time(), loaded_values.examples(dropped)
+            text = "Not copying %d invalid %s of the master %s: %s"
+            self._log.warning(f"the {name} of {master}", now, text, len(dropped), name, master, shown)
+        return table
 
 
 def start(

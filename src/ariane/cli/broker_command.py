@@ -74,6 +74,13 @@ def broker(
             help="Start even if commit log files are missing; their messages are lost.",
         ),
     ] = False,
+    restore_topics: Annotated[
+        bool,
+        typer.Option(
+            "--restore-topics",
+            help="Create topics that have messages but are not in the configuration.",
+        ),
+    ] = False,
     until_stdin_closes: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """Run a broker, unless a subcommand follows."""
@@ -96,7 +103,7 @@ def broker(
     path = str(config_file.resolve()) if config_file else None
     run_server.serve(
         lambda: with_metrics(
-            Broker(config, config_file=path, accept_empty_log=accept_empty_log),
+            Broker(config, config_file=path, accept_empty_log=accept_empty_log, restore_topics=restore_topics),
             broker_source,
             config.bind_address,
             config.metrics_port,

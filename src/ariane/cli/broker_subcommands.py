@@ -9,6 +9,7 @@ import typer
 from ariane.cli import access_options, admin_session, shared_options
 from ariane.cli.admin_session import AdminSession
 from ariane.cli.help_format import HelpCommand, examples
+from ariane.model.quantities import count_text
 
 if TYPE_CHECKING:
     from ariane.cluster.admin import Admin
@@ -200,7 +201,7 @@ def _set_writable(session: AdminSession, broker: str, is_writable: bool) -> None
     if results is not None:
         verb = "restored" if is_writable else "removed"
         lines = (
-            f"{verb} the write permission of {broker} for {topics} topics on {name_server}"
+            f"{verb} the write permission of {broker} for {count_text(topics or 0, 'topic')} on {name_server}"
             for name_server, topics in results
         )
         session.show(results, *lines)

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 import typer
 
+from ariane.cli.garbage_collection import FrozenSurvivors
 from ariane.errors import ConfigError
 
 READY = "ready"
@@ -109,6 +110,7 @@ async def _serve(make: Callable[[], AbstractAsyncContextManager[RunningServer]],
     if until_stdin_closes:
         loop.add_reader(sys.stdin.fileno(), _stop_at_end_of_stdin, loop, stop)
     async with make() as server:
+        FrozenSurvivors().start()
         # Only now: a parent or a test that reads this line connects at once.
         print(READY, server.addr, flush=True)
         await stop_requested.wait()

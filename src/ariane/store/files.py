@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePath
 from typing import ClassVar, NamedTuple, Protocol
@@ -20,6 +21,7 @@ from ariane.kernels.pull_selection import FileMap
 from ariane.store.file_maps import map_file
 
 OPEN_FILES_MAX = 512  # open descriptors of the store; a usual process limit is 1024
+CLOSED_PER_SLICE = 64  # idle files closed without yielding to the loop
 FILES_PER_MAP = 16  # a map takes a descriptor as well: so many open files allow one map
 PARALLEL = 16  # threads that fsync many files
 PARALLEL_MIN = 4
@@ -280,7 +282,7 @@ class ReadOnlyDisk(SystemDisk):
 
 
 class OpenFiles:
-    """Handles and maps by path; the least recently used ones are closed first. One thread only."""
+    """Handles and maps by path; the least recently used ones are closed first, and idle handles in time. One thread only."""
 
     def __init__(self, disk: Disk, files_max: int = OPEN_FILES_MAX) -> None:
         self.disk = disk  # opens, maps and closes
@@ -288,18 +290,36 @@ class OpenFiles:
         self._maps_max = max(1, files_max // FILES_PER_MAP)  # a small limit of open files still allows one map
         # By path, the least recently used first.
         self._handles: dict[str, int] = {}
+        self._idle: dict[str, int] = {}  # not used since the last call of `close_idle`, in the same order
         self._maps: dict[str, FileMap] = {}  # of log files that pulls read
         # Paths that are not mapped again: an attempt costs as much as several reads.
         self._unmappable: set[str] = set()
 
     def get(self, path: str) -> int:
         handle = self._handles.pop(path, None)
-        if handle is None:
-            handle = self.disk.open(path)
-            if len(self._handles) >= self._files_max:
-                self.disk.close(self._handles.pop(next(iter(self._handles))))
+        if handle is None and (handle := self._idle.pop(path, None)) is None:
+            return self._add(path, self.disk.open(path))
         self._handles[path] = handle
         return handle
+
+    def create(self, path: str, size: int) -> None:
+        """Create a file of `size` zero bytes, which is written next, so its handle stays open."""
+        self._add(path, self.disk.create(path, size))
+
+    def _add(self, path: str, handle: int) -> int:
+        if len(self._handles) + len(self._idle) >= self._files_max:
+            oldest = self._idle or self._handles
+            self.disk.close(oldest.pop(next(iter(oldest))))
+        self._handles[path] = handle
+        return handle
+
+    def close_idle(self) -> Iterator[None]:
+        """Close the handles that were not used since the last call, in slices: thousands of topics may be used once only."""
+        while self._idle:
+            for path in list(itertools.islice(self._idle, CLOSED_PER_SLICE)):
+                self.disk.close(self._idle.pop(path))
+            yield
+        self._idle, self._handles = self._handles, {}
 
     def map(self, path: str, size: int) -> FileMap | None:
         """Return the map of a file of `size` bytes; None if it cannot be mapped safely."""
@@ -319,6 +339,8 @@ class OpenFiles:
     def drop(self, path: str) -> None:
         """Close `path`, which is about to be removed."""
         handle = self._handles.pop(path, None)
+        if handle is None:
+            handle = self._idle.pop(path, None)
         if handle is not None:
             self.disk.close(handle)
         file_map = self._maps.pop(path, None)
@@ -329,8 +351,9 @@ class OpenFiles:
     def close(self) -> None:
         while self._maps:
             self._maps.popitem()[1].close()
-        while self._handles:
-            self.disk.close(self._handles.popitem()[1])
+        for handles in (self._idle, self._handles):
+            while handles:
+                self.disk.close(handles.popitem()[1])
 
 
 def write_error(error: OSError, path: str) -> StoreError:

@@ -117,12 +117,12 @@ class MessageStore:
     ) -> None:
         """Run the recovered `state`; `locks` are released by `close`."""
         self.config = config  # replaced when a setting is changed at runtime
-        # What the start found and repaired, for logs and tests.
-        self.recovery_report = state.report
+        self.recovery_report = state.report  # what the start found and repaired, for logs and tests
         self._now_ms = now_ms  # store times
 
         # The disk: all handles are in `_files`, except those of the log, which a flush may be using.
         self._files = state.files
+        self.close_idle_files = state.files.close_idle  # closes those that were not used since the last call, in slices
         self._disk = state.files.disk  # the file system; memory in tests
         self._locks = locks  # exclude a second process
         self._closed = False  # further calls fail

@@ -120,7 +120,7 @@ class Segments:
     def create_file(self, base: int) -> None:
         """Create the file at `base`, which must follow the last one. The caller fsyncs the directory."""
         path = self._name(base)
-        self._disk.close(self._disk.create(path, self.size))
+        self._files.create(path, self.size)
         self.bases.append(base)
         self._paths[base] = path
         if self._count is not None:

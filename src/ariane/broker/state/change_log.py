@@ -117,6 +117,8 @@ class ChangeLog:
     def start(self, contents: Mapping[str, tuple[SavedDocument, ...]]) -> None:
         """Start a file that extends these contents of the documents. If the disk is full, later appends try again.
 
+        The first file of a store is durable before the store is: it proves that there is a configuration (`lost_configuration`).
+
         Raises:
             StoreError: the directory cannot be created or written.
         """
@@ -127,6 +129,9 @@ class ChangeLog:
             if error.errno not in NO_ROOM:
                 raise open_error(error, self._directory) from error
             log.error("Cannot start a change log; changes are refused until there is room: %s", error)
+        else:
+            if not contents:
+                self.flush_blocking()
 
     # --- writing ---
 

@@ -18,7 +18,7 @@ import msgspec
 from ariane.errors import FilterError, ReplyError
 from ariane.filter.bloom import Bloom
 from ariane.filter.sql import SqlFilter, compile_sql
-from ariane.net.peer_log import PeerLog
+from ariane.net.peer_log import REPEAT_S, PeerLog
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.requests.clients import SubscriptionData
 from ariane.protocol.requests.messaging import SQL92, TAG
@@ -27,6 +27,7 @@ log = logging.getLogger("ariane.broker.state")
 
 FILTERS_MAX = 100_000  # pairs of topic and group
 EXPRESSIONS_MAX = 4 * 1024 * 1024  # characters of all expressions; a compiled one takes about 80 bytes per character
+SHOWN_MAX = 100  # characters of an invalid expression in a log line
 DEAD_AT_LOAD_MS = 30_000  # at a start, every filter counts as dead since this long
 
 
@@ -97,7 +98,7 @@ class ConsumerFilters:
         self._bloom = bloom
         self._keep_ms = keep_ms
         self._now_ms = now_ms
-        self._log = PeerLog(log)  # clients repeat an invalid subscription with each heartbeat
+        self._log = PeerLog(log, lines=1, window_s=REPEAT_S)  # clients repeat an invalid subscription all the time
         self._filters: dict[tuple[str, str], ConsumerFilter] = {}  # by group and topic
         self._topics: dict[str, set[str]] = {}  # topics with a filter, by group
         self._chars = 0  # of all expressions
@@ -172,27 +173,12 @@ class ConsumerFilters:
             )
             raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
         if subscription.expression_type != SQL92:
-            kind = subscription.expression_type
-            self._log.error(
-                group,
-                self._now_ms() / 1000,
-                "Ignoring the subscription of group %s to %s: unsupported expression type %s",
-                group,
-                subscription.topic,
-                kind,
-            )
+            self._report_ignored(group, subscription, f"unsupported expression type {subscription.expression_type}")
             return
         try:
             sql = compile_sql(subscription.sub_string or "")
         except FilterError as error:
-            self._log.error(
-                group,
-                self._now_ms() / 1000,
-                "Ignoring the subscription of group %s to %s: %s",
-                group,
-                subscription.topic,
-                error,
-            )
+            self._report_ignored(group, subscription, str(error))
             return
         data = FilterData(
             bloom_filter_data=BloomData(self._bloom.bits, self._bloom.positions(f"{group}#{subscription.topic}")),
@@ -204,6 +190,13 @@ class ConsumerFilters:
             topic=subscription.topic,
         )
         self._put(ConsumerFilter(data, sql))
+
+    def _report_ignored(self, group: str, subscription: SubscriptionData, fault: str) -> None:
+        about = (
+            f"the filter {subscription.sub_string or ''!r:.{SHOWN_MAX}} of group {group} on topic {subscription.topic}"
+        )
+        text = "Ignoring the subscription of group %s to %s: %s"
+        self._log.warning(about, self._now_ms() / 1000, text, group, subscription.topic, fault)
 
     def _mark_dead(self, group: str, topic: str) -> None:
         current = self._filters[group, topic]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ariane.errors import ReplyError
 from ariane.protocol.codes import ResponseCode
-from ariane.protocol.requests.clients import ConsumerData, SubscriptionData
+from ariane.protocol.requests.clients import BROADCASTING, ConsumerData, SubscriptionData
 
 MEMBER_LIVE_MS = 120_000
 
@@ -48,8 +48,7 @@ class ConsumerGroup:
     @property
     def is_broadcasting(self) -> bool:
         """Whether every member consumes every message."""
-        # Java sends the name of the enum, other clients its ordinal.
-        return self.message_model in ("BROADCASTING", 0)
+        return self.message_model in BROADCASTING
 
     def update(self, data: ConsumerData) -> bool:
         """Apply a heartbeat. Return whether the set of subscribed topics changed."""

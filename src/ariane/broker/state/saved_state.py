@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import msgspec
 
-from ariane.broker.state import change_records, json_documents
+from ariane.broker.state import change_records, json_documents, loaded_values
 from ariane.broker.state.change_records import (
     DOCUMENTS,
     GroupDeleted,
@@ -30,9 +30,9 @@ from ariane.broker.state.change_records import (
     TopicPut,
 )
 from ariane.broker.state.consumer_offsets import ConsumerOffsets
+from ariane.broker.state.loaded_values import DeletedTopics
 from ariane.broker.state.queue_locks import LockTable
 from ariane.errors import StoreError
-from ariane.model.topic import TopicDeletion
 from ariane.protocol.requests.admin import ConsumerOffsetTable, SubscriptionGroupTable
 from ariane.protocol.requests.clients import WireQueue
 from ariane.protocol.requests.routing import TopicTable
@@ -43,12 +43,6 @@ log = logging.getLogger("ariane.broker.state")
 
 T = TypeVar("T", bound=msgspec.Struct)
 REPORTED_MAX = 10  # changes in one warning
-
-
-class DeletedTopics(msgspec.Struct, frozen=True, rename="camel"):
-    """The document deletedTopics.json, which 4.9.4 does not have."""
-
-    deleted_topics: dict[str, TopicDeletion] = {}
 
 
 class SavedState:
@@ -62,7 +56,8 @@ class SavedState:
         self.offsets = ConsumerOffsetTable()  # by topic and group
         self.locks: dict[str, dict[WireQueue, str]] = {}  # group → queue → client id
         self.deletions = Deletions()  # log offsets of deleted topics
-        self.unsaved: set[str] = set()  # documents that lack changes of the log
+        self.unsaved: set[str] = set()  # documents that lack changes of the log, or have invalid entries
+        self.dropped = 0  # invalid entries of all documents
         self.contents: dict[str, tuple[SavedDocument, ...]] = {}  # by document: its content, and that of its .bak
         self.log = change_records.LoadedChanges([], {}, [], 0, set())  # changes that the documents do not hold yet
 
@@ -92,7 +87,12 @@ class SavedState:
         )
 
     def _read(self, name: str, kind: type[T], *, is_expendable: bool = False) -> T:
-        document, crc = json_documents.read(self._disk, self._directory, name, kind, is_expendable=is_expendable)
+        document, crc, dropped = loaded_values.read(
+            self._disk, self._directory, name, kind, is_expendable=is_expendable
+        )
+        if dropped:
+            self.dropped += dropped
+            self.unsaved.add(name)
         saved = self.log.saved.get(name, {})
         if crc is None:
             if name in self.log.existing and not is_expendable:
