@@ -23,7 +23,7 @@ from ariane.protocol.requests import decode_header, encode_header
 from ariane.protocol.requests.clients import WireQueue
 from ariane.protocol.requests.messaging import OffsetResponse, QueryConsumerOffset
 from ariane.protocol.requests.routing import BrokerData, ClusterInfo, KvTableBody
-from ariane.protocol.requests.stats import ConsumeStats, GroupOffset, TopicStats
+from ariane.protocol.requests.stats import ConsumeStats, GetConsumeStats, GroupOffset, TopicStats
 
 COMMITTED, NEVER, EMPTY, FROM_START = range(4)
 RUNTIME = {
@@ -83,10 +83,13 @@ def test_lag_is_unknown_for_a_group_without_committed_offsets() -> None:
         assert (result.total, result.consume_tps) == (None, 2.5)
         assert sorted(requests) == [NEVER, FROM_START]
 
-    stats = fastjson.write(ConsumeStats(2.5, reported))
+    def consume_stats(command: Command, peer: Peer) -> Reply:
+        topic = decode_header(command, GetConsumeStats).topic
+        return Reply(body=fastjson.write(ConsumeStats(2.5, reported) if topic is None else ConsumeStats()))
+
     against(
         {
-            RequestCode.GET_CONSUME_STATS: lambda command, peer: Reply(body=stats),
+            RequestCode.GET_CONSUME_STATS: consume_stats,
             RequestCode.QUERY_CONSUMER_OFFSET: offset,
         },
         work,

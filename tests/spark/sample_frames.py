@@ -49,7 +49,7 @@ def at(second: float) -> datetime:
 
 
 def group(
-    second: float, *queues: tuple[int, int, int | None, int | None, int | None], name: str = "G"
+    second: float, *queues: tuple[int, int | None, int | None, int | None, int | None], name: str = "G"
 ) -> GroupProgress:
     return GroupProgress(name, "T", ms(second), ms(second), queues)
 
@@ -63,7 +63,13 @@ def got(second: float, tps: float, name: str = "G") -> StatsCounter:
 
 
 def state(
-    second: float, committed: int, end: int, *, age: int | None = None, master: float = 0.0, slave: float | None = None
+    second: float,
+    committed: int | None,
+    end: int,
+    *,
+    age: int | None = None,
+    master: float = 0.0,
+    slave: float | None = None,
 ) -> list[Sample]:
     """Return a round of a master with one queue and one group, and of a slave if it has delivered messages."""
     queue = (0, committed, 0, end, age)

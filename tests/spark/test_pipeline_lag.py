@@ -10,10 +10,12 @@ import pytest
 pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
 
 import sample_frames as frames
+from pyspark.sql import functions as F
 from sample_frames import Row, at, away, folded, sample, state
 
+from ariane.cluster.lag import queue_lag
 from ariane.metrics_collector.sample import Sample, TopicQueueRanges, encode_messages
-from ariane.pipeline import samples
+from ariane.pipeline import consumption, samples
 from ariane.tables import CONSUMPTION, SAMPLES_BROKERS, SAMPLES_COUNTERS, SAMPLES_QUEUES, SAMPLES_REJECTS
 from ariane.tables.time_buckets import bucket_of_time
 
@@ -113,6 +115,8 @@ CASES = {
     "nothing waits": state(5, 100, 100),
     "reset": RESET,
     "reset only": RESET[1:],
+    "no offset": [*state(5, None, 100), *state(15, None, 110)],
+    "first commit": [*state(5, None, 100), *state(15, 40, 110, age=1)],
     "lost": [*state(5, 50, 100), *state(15, 50, 40)],
     "gap": [*state(5, 50, 100, age=1), *state(305, 80, 100, age=1)],
     "master unreachable": [*state(5, 50, 100, slave=1.0), away(65), sample(65, 1, counters=(frames.got(65, 4.0),))],
@@ -180,8 +184,23 @@ def test_an_offset_reset_gives_no_negative_rate(minutes: dict[str, list[Row]]) -
 
 def test_a_broker_that_lost_messages_has_no_rate(minutes: dict[str, list[Row]]) -> None:
     (row,) = minutes["lost"]
-    assert (row["produced_tps"], row["lag"], row["drain_s"]) == (None, None, None)
+    assert (row["produced_tps"], row["lag"], row["drain_s"]) == (None, 0, 0.0)
     assert row["flags"] == ["max offset moved back", "committed offset beyond max offset"]
+
+
+def test_a_queue_without_a_committed_offset_has_an_unknown_lag(minutes: dict[str, list[Row]]) -> None:
+    (row,) = minutes["no offset"]
+    assert (row["lag"], row["consumed_tps"], row["produced_tps"], row["drain_s"]) == (None, 0.0, 1.0, None)
+    assert row["flags"] == ["queue without committed offset"]
+    (row,) = minutes["first commit"]
+    assert (row["lag"], row["consumed_tps"]) == (70, None)
+
+
+def test_the_lag_of_the_pipeline_is_that_of_commands_and_console(spark: SparkSession) -> None:
+    cases = [(committed, end) for committed in (None, 0, 4, 9, 12) for end in (None, 0, 9)]
+    frame = spark.createDataFrame(cases, "committed BIGINT, end BIGINT")
+    rows = frame.select("*", consumption.queue_lag(F.col("committed"), F.col("end")).alias("lag")).collect()
+    assert [row["lag"] for row in rows] == [None if end is None else queue_lag(offset, end) for offset, end in cases]
 
 
 def test_samples_far_apart_give_no_rate(minutes: dict[str, list[Row]]) -> None:

@@ -21,6 +21,7 @@ from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import encode_header
 from ariane.protocol.requests.admin import ConsumerOffsetTable
+from ariane.protocol.requests.messaging import OffsetResponse
 from ariane.protocol.requests.routing import BrokerData, ClusterInfo, KvTableBody
 from ariane.testing.clock import FakeClock
 
@@ -37,6 +38,7 @@ class Cluster(ConnectionPool):
         self.offsets = {"T@G": {0: 90, 1: 50}}
         self.delays = {0: 4100, 1: 0}
         self.counted = {("slave:1", "GROUP_GET_NUMS", "T@G"): 60, ("slave:1", "GROUP_GET_SIZE", "T@G"): 6000}
+        self.starts: set[int] = set()  # queues whose first message is in memory
         self.silent: set[str] = set()
         self.asked: list[tuple[str, RequestCode, str]] = []
 
@@ -59,7 +61,7 @@ class Cluster(ConnectionPool):
             return good(KvTableBody(BOOT))
         if code == RequestCode.GET_ALL_TOPIC_CONFIG:
             names = [*self.topics, "gone", "TBW102", "b", "c", "RMQ_SYS_TRACE_TOPIC"]
-            table = {name: {"topicName": name} for name in names}
+            table = {name: {"topicName": name, "readQueueNums": len(self.topics.get(name, ()))} for name in names}
             return good(msgspec.json.encode({"topicConfigTable": table}))
         if code == RequestCode.GET_ALL_CONSUMER_OFFSET:
             return good(ConsumerOffsetTable(self.offsets))
@@ -74,6 +76,10 @@ class Cluster(ConnectionPool):
             return good(f'{{"offsetTable":{{{inside}}}}}'.encode())
         if code == RequestCode.QUERY_CONSUME_TIME_SPAN:
             return good(msgspec.json.encode({"consumeTimeSpanSet": [_span(*delay) for delay in self.delays.items()]}))
+        if code == RequestCode.QUERY_CONSUMER_OFFSET:
+            if int(values["queueId"]) not in self.starts:
+                return Command(ResponseCode.QUERY_NOT_FOUND, remark="none")
+            return Command(ResponseCode.SUCCESS, fields=encode_header(OffsetResponse(0)))
         assert code == RequestCode.VIEW_BROKER_STATS_DATA
         count = self.counted.get((addr, values["statsName"], values["statsKey"]))
         if count is None:
@@ -132,6 +138,18 @@ def test_a_round_samples_a_master_and_its_slave() -> None:
     assert of_broker["master:1"].index(RequestCode.GET_ALL_CONSUMER_OFFSET) < of_broker["master:1"].index(
         RequestCode.GET_TOPIC_STATS_INFO
     )
+
+
+def test_queues_without_a_committed_offset_are_in_samples() -> None:
+    cluster = Cluster()
+    cluster.topics = {"T": {0: (0, 100), 1: (0, 50), 2: (0, 7), 3: (3, 9), 4: (0, 0)}, "%RETRY%G": {0: (0, 2)}}
+    cluster.offsets = {"T@G": {0: 120, 9: 5}}  # the topic had more queues before
+    cluster.starts = {0, 1}
+    (master, _) = one_round(cluster)
+    positions = {group.topic: [queue[:2] for queue in group.queues] for group in master.groups}
+    assert positions == {"T": [(0, 120), (1, 0), (2, None), (3, None), (4, 0)], "%RETRY%G": [(0, 0)]}
+    asked = [name for _, code, name in cluster.asked if code == RequestCode.QUERY_CONSUMER_OFFSET]
+    assert sorted(asked) == ["G@%RETRY%G@0", "G@T@1", "G@T@2"]
 
 
 def test_topics_are_requested_again_when_a_group_subscribes_to_a_new_one() -> None:

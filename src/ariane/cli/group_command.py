@@ -82,7 +82,7 @@ def list_groups(
             row["version"] or "-",
             " ".join(filter(None, (row["type"], row["model"]))).lower() or "-",
             row["consumeTps"],
-            row["lag"],
+            f"≥ {row['lagAtLeast']:,}" if row["lag"] is None and row["lagAtLeast"] else row["lag"],
         )
         for row in data
     )
@@ -172,8 +172,7 @@ def _lag_text(
     )
     names = ("TOPIC", "BROKER", "QUEUE", "COMMITTED", "END", "LAG", "OLDEST", "CLIENT")
     unknown = sum(queue.lag is None for queue in found.queues)
-    known = sum(queue.lag for queue in found.queues if queue.lag is not None)
-    total = f"Total lag: {known:,}"
+    total = f"Total lag: {found.lag.minimum or 0:,}"
     if unknown or not found.is_complete:
         parts = [f"{unknown} of {len(found.queues)} queues unknown"] if unknown else []
         parts += ["" if found.is_complete else "brokers did not respond"]

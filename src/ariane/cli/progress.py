@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import typer
 
+from ariane.model.quantities import count_text
+
 if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
@@ -99,9 +101,9 @@ class SummaryProgress:
             reason = wait_reason(status)
             typer.echo(f"{status.source:{NAME_WIDTH}} {f'waiting: {reason}' if reason else _source_state(status)}")
         for result in progress.rebuilt:
-            buckets = f"{result.buckets:,} time bucket{'' if result.buckets == 1 else 's'}"
+            buckets = f"{count_text(result.buckets, 'time bucket')}"
             typer.echo(f"{result.table.name:{NAME_WIDTH}} rows {result.published.rows:,}  {buckets} updated")
-        typer.echo(f"{len(progress.rebuilt)} tables updated in {progress.seconds:.1f} s")
+        typer.echo(f"{count_text(len(progress.rebuilt), 'table')} updated in {progress.seconds:.1f} s")
 
     def print_line(self, line: str) -> None:
         typer.echo(line)

@@ -14,7 +14,7 @@ import msgspec
 
 from ariane.cluster.connection import BrokerServer, BrokerUnavailable, ClientUnavailable, gather_bounded
 from ariane.cluster.group_admin import GroupConnections, GroupOperations
-from ariane.cluster.group_lag import GroupLag, GroupLagOperations
+from ariane.cluster.group_lag import GroupLag, GroupLagOperations, Subscriptions
 from ariane.errors import ArianeError, NotFound
 from ariane.model.message import MessageQueue, parse_ms
 from ariane.model.topic import retry_topic
@@ -144,7 +144,9 @@ class ConsumerStatusOperations(GroupOperations, GroupLagOperations):
         """Return the lag, the rate and the clients of groups, in their order."""
 
         async def ask(group: str) -> GroupSummary:
-            return GroupSummary(await self.group_lag(group), await self.consumer_connections(group))
+            connections = await self.consumer_connections(group)
+            declared = connections.declared if connections else Subscriptions()
+            return GroupSummary(await self.group_lag(group, subscriptions=declared), connections)
 
         return await gather_bounded((ask(group) for group in groups), GROUPS_AT_ONCE)
 

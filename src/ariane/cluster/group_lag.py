@@ -1,4 +1,4 @@
-"""Lag of consumer groups, queried from all masters and slaves concurrently.
+"""Lag of consumer groups, queried from all masters and slaves concurrently. `lag` has its definition.
 
 Brokers without a response are in `unavailable`, and totals without them are None: unknown is never zero. Java's tools report a
 rate of 0 while a slave serves the reads, and cut its decimals off. [ConsumerProgressSubCommand]
@@ -7,15 +7,19 @@ rate of 0 while a slave serves the reads, and cut its decimals off. [ConsumerPro
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from ariane.cluster.connection import BrokerServer, BrokerUnavailable, ClusterConnection
+from ariane.cluster.lag import LagSum, has_unknown_start, is_consumed_topic, oldest_age_ms, queue_lag, sum_lags
 from ariane.errors import ReplyError
 from ariane.model.message import MessageQueue
+from ariane.model.topic import retry_topic
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests import decode_header
+from ariane.protocol.requests.admin import ConsumerConnection
+from ariane.protocol.requests.clients import BROADCASTING, GroupRef
 from ariane.protocol.requests.messaging import OffsetResponse, QueryConsumerOffset
 from ariane.protocol.requests.stats import (
     ConsumeStats,
@@ -28,7 +32,6 @@ from ariane.protocol.requests.stats import (
 )
 
 CONCURRENT_QUEUES = 64  # requests in flight to one broker for single queues
-AGE_MAX_MS = 40 * 365 * 86_400_000  # of a message; larger values come from an unknown store time
 
 
 class QueueLag(NamedTuple):
@@ -48,7 +51,7 @@ class QueueLag(NamedTuple):
     @property
     def lag(self) -> int | None:
         """Messages not consumed yet; None if unknown."""
-        return None if self.consumer_offset is None else self.broker_offset - self.consumer_offset
+        return queue_lag(self.consumer_offset, self.broker_offset)
 
     @property
     def queue(self) -> MessageQueue:
@@ -61,7 +64,7 @@ class GroupLag(NamedTuple):
 
     Attributes:
         group: Its name.
-        queues: Queues of the topics for which it has offsets, sorted.
+        queues: Queues of the topics that it consumes (`is_consumed_topic`), sorted.
         consume_tps: Messages delivered per second in the last minute, summed over masters and slaves; None if one of them did
             not respond.
         is_complete: Whether every broker has a master that responded.
@@ -77,7 +80,24 @@ class GroupLag(NamedTuple):
     @property
     def total(self) -> int | None:
         """Messages not consumed yet; None if a broker or queue is unknown, or no broker has the group."""
-        return total_of(self.queues) if self.is_complete else None
+        return self.lag.total
+
+    @property
+    def lag(self) -> LagSum:
+        """Messages not consumed yet, with a lower bound if a broker or queue is unknown."""
+        return sum_lags((queue.lag for queue in self.queues), is_partial=not self.is_complete)
+
+
+class Subscriptions(NamedTuple):
+    """What the connected clients of a group declared; the default: it is offline.
+
+    Attributes:
+        topics: Topics that they subscribe to.
+        is_broadcasting: Whether each client receives every message, and stores its offsets itself.
+    """
+
+    topics: Collection[str] = frozenset()
+    is_broadcasting: bool = False
 
 
 class UnconsumedAges(NamedTuple):
@@ -89,15 +109,21 @@ class UnconsumedAges(NamedTuple):
 
 def total_of(queues: Iterable[QueueLag]) -> int | None:
     """Return the messages not consumed yet in all queues; None if one is unknown, or without queues."""
-    lags = [queue.lag for queue in queues]
-    return None if not lags or None in lags else sum(lag for lag in lags if lag is not None)
+    return sum_lags(queue.lag for queue in queues).total
 
 
 class GroupLagOperations(ClusterConnection):
     """Lag of consumer groups."""
 
-    async def group_lag(self, group: str, topic: str | None = None, *, cluster: str | None = None) -> GroupLag:
-        """Return the lag of a group in one topic, or in all topics for which it has offsets.
+    async def group_lag(
+        self,
+        group: str,
+        topic: str | None = None,
+        *,
+        cluster: str | None = None,
+        subscriptions: Subscriptions | None = None,
+    ) -> GroupLag:
+        """Return the lag of a group in one topic, or in all topics that it consumes.
 
         Messages that a slave delivered are counted by the slave: the rate is the sum over all servers, the offsets are those of
         the masters.
@@ -106,6 +132,7 @@ class GroupLagOperations(ClusterConnection):
             group: Consumer group. An unknown one has no queues.
             topic: Only this topic.
             cluster: Only brokers of this cluster.
+            subscriptions: Those of its clients; None: ask the masters.
 
         Raises:
             NotFound: no such cluster is registered.
@@ -114,10 +141,14 @@ class GroupLagOperations(ClusterConnection):
         servers = await self.select_brokers(cluster=cluster, with_slaves=True)
 
         async def ask(server: BrokerServer) -> tuple[float, list[QueueLag]]:
-            header = GetConsumeStats(group, topic)
-            answer = await self.request(server.addr, RequestCode.GET_CONSUME_STATS, header, is_slow=True)
-            stats = fastjson.decode(answer.body, ConsumeStats)
-            return stats.consume_tps, await self._queue_lags(server, group, stats) if server.is_master else []
+            if not server.is_master:  # clients register with masters
+                return (await self._consume_stats(server, group, topic)).consume_tps, []
+            first, declared = await asyncio.gather(
+                self._consume_stats(server, group, topic), self._subscriptions(server, group, subscriptions)
+            )
+            stats = [first] if topic is not None else [first, *await self._other_topics(server, group, first, declared)]
+            lags = [await self._queue_lags(server, group, one, declared.is_broadcasting) for one in stats]
+            return sum(one.consume_tps for one in stats), [queue for queues in lags for queue in queues]
 
         answers = await self.ask_all(servers, ask)
         responding = {server for server, _ in answers.values}
@@ -152,17 +183,50 @@ class GroupLagOperations(ClusterConnection):
             return spans
 
         answers = await self.ask_all(servers, ask)
-        ages = {span.message_queue.queue(): _age(span.delay_time) for _, spans in answers.values for span in spans}
+        ages = {span.message_queue.queue(): oldest_age_ms(span) for _, spans in answers.values for span in spans}
         return UnconsumedAges({queue.queue: ages.get(queue.queue) for queue in lagging}, answers.unavailable)
 
-    async def _queue_lags(self, server: BrokerServer, group: str, stats: ConsumeStats) -> list[QueueLag]:
+    async def _consume_stats(self, server: BrokerServer, group: str, topic: str | None) -> ConsumeStats:
+        """Return the statistics of a topic; None: of all topics with committed offsets."""
+        header = GetConsumeStats(group, topic)
+        answer = await self.request(server.addr, RequestCode.GET_CONSUME_STATS, header, is_slow=True)
+        return fastjson.decode(answer.body, ConsumeStats)
+
+    async def _other_topics(
+        self, server: BrokerServer, group: str, committed: ConsumeStats, declared: Subscriptions
+    ) -> list[ConsumeStats]:
+        """Return the statistics of the topics without a committed offset that a group consumes."""
+        known = {queue.topic for queue in by_queue(committed.offset_table)}
+        candidates = sorted({*declared.topics, retry_topic(group)} - known)
+        names = [name for name in candidates if is_consumed_topic(name, group, declared.topics, has_offsets=False)]
+        others = await asyncio.gather(*(self._consume_stats(server, group, name) for name in names))
+        # Without a message and without an offset, a topic has nothing to show; Java's tools do not list it either.
+        return [one for one in others if any(queue.broker_offset for queue in one.offset_table.values())]
+
+    async def _subscriptions(
+        self, server: BrokerServer, group: str, subscriptions: Subscriptions | None
+    ) -> Subscriptions:
+        if subscriptions is not None:
+            return subscriptions
+        try:
+            answer = await self.request(server.addr, RequestCode.GET_CONSUMER_CONNECTION_LIST, GroupRef(group))
+        except ReplyError:
+            return Subscriptions()  # offline, or not permitted: the topics with committed offsets remain
+        declared = fastjson.decode(answer.body, ConsumerConnection)
+        return Subscriptions(frozenset(declared.subscription_table), declared.message_model in BROADCASTING)
+
+    async def _queue_lags(
+        self, server: BrokerServer, group: str, stats: ConsumeStats, is_broadcasting: bool
+    ) -> list[QueueLag]:
         limit = asyncio.Semaphore(CONCURRENT_QUEUES)
         queues = by_queue(stats.offset_table)
 
         async def committed(queue: MessageQueue, offset: GroupOffset) -> int | None:
             # Statistics report 0 for offsets that were never committed, too: an offset of 0 is queried individually.
-            if offset.consumer_offset > 0 or offset.broker_offset == 0:
+            if not has_unknown_start(offset.consumer_offset or None, 0, offset.broker_offset):
                 return offset.consumer_offset
+            if is_broadcasting:
+                return None
             async with limit:
                 return await self.committed_offset(server.addr, group, queue)
 
@@ -189,11 +253,6 @@ class GroupLagOperations(ClusterConnection):
 
 def _names(queue: MessageQueue) -> tuple[str, str, int]:
     return queue.topic, queue.broker, queue.queue_id
-
-
-def _age(ms: int) -> int | None:
-    # Java brokers subtract -1, the unknown store time of a deleted message, from the time: the result is about that time itself.
-    return ms if 0 <= ms < AGE_MAX_MS else None
 
 
 def _time(ms: int) -> int | None:

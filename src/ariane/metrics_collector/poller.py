@@ -6,6 +6,7 @@
     master     21    its topics                                   1 in TOPIC_REFRESH_ROUNDS rounds
     master     43    committed offsets of all groups              1
     master     202   min and max offsets of a topic's queues      1 per topic
+    master     14    where a group without an offset starts       1 per queue with messages and without a committed offset
     master     315   TOPIC_PUT_NUMS                               1 per topic
     broker     315   GROUP_GET_NUMS; its _SIZE if it is not 0     1 or 2 per topic and group
     master     315   SNDBCK_PUT_NUMS                              1 per topic and group
@@ -25,6 +26,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from ariane.clock import SYSTEM_CLOCK, Clock
+from ariane.cluster.lag import has_unknown_start, next_offset, queue_lag
 from ariane.cluster.statistics_requests import Pair, StatisticsRequests
 from ariane.errors import ArianeError, ConfigError
 from ariane.metrics_collector.sample import (
@@ -35,7 +37,15 @@ from ariane.metrics_collector.sample import (
     StatsCounter,
     TopicQueueRanges,
 )
-from ariane.model.topic import AUTO_CREATE_TOPIC, RETRY_PREFIX, SYSTEM_GROUP_PREFIX, is_system_topic, reply_topic
+from ariane.model.topic import (
+    AUTO_CREATE_TOPIC,
+    RETRY_PREFIX,
+    SYSTEM_GROUP_PREFIX,
+    TopicConfig,
+    is_system_topic,
+    reply_topic,
+    retry_topic,
+)
 from ariane.net.connection_pool import ConnectionPool
 from ariane.net.name_servers import NameServerClient
 from ariane.protocol.requests.routing import MASTER_ID
@@ -72,8 +82,8 @@ class _MasterState:
     """State of a broker name between rounds."""
 
     def __init__(self) -> None:
-        # Names of the last list (21), which is large and therefore requested rarely.
-        self.topics: frozenset[str] = frozenset()
+        # Topics of the last list (21), which is large and therefore requested rarely.
+        self.topics: Mapping[str, TopicConfig] = {}
         self.topics_round: int | None = None  # round of that list; None before the first
         self.missing: frozenset[str] = frozenset()
         """Topics for which groups have offsets but which do not exist."""
@@ -244,6 +254,8 @@ class BrokerPoller:
         at_ms = self._clock.now_ms()
         offsets = {pair: queues for pair, queues in committed.items() if not pair[1].startswith(SYSTEM_GROUP_PREFIX)}
         await self._refresh_topics(requests, master, {topic for topic, _ in offsets})
+        retried = {(retry_topic(group), group): dict[int, int]() for _, group in offsets}
+        offsets = retried | offsets
         existing_pairs = sorted(pair for pair in offsets if pair[0] in master.topics)
         pairs = master.turn("pairs", existing_pairs, self._limits.pairs)
         consumed = {topic for topic, _ in pairs}
@@ -254,12 +266,17 @@ class BrokerPoller:
         turn = master.turn("topics", lone_topics, self._limits.topics)
         names = sorted({*consumed, *turn})
         topics = {
-            item.topic: item for item in await _gather_results(self._queue_ranges(requests, name) for name in names)
+            item.topic: item
+            for item in await _gather_results(
+                self._queue_ranges(requests, name, master.topics[name].read_queue_nums) for name in names
+            )
         }
-        lagging = [pair for pair in pairs if pair[0] in topics and _has_lag(offsets[pair], topics[pair[0]])]
+        starts = await _starts(requests, {pair: offsets[pair] for pair in pairs}, topics)
+        positions = {pair: _positions(pair[0], offsets[pair], topics.get(pair[0]), starts) for pair in pairs}
+        lagging = [pair for pair in pairs if any(position.lag for position in positions[pair])]
         polled = master.turn("ages", lagging, self._limits.ages)
         ages = dict(await _gather_results(self._ages(requests, pair) for pair in polled))
-        groups = [_progress(pair, at_ms, offsets[pair], topics.get(pair[0]), ages.get(pair, {})) for pair in pairs]
+        groups = [_progress(pair, at_ms, positions[pair], topics.get(pair[0]), ages.get(pair, {})) for pair in pairs]
         master.pairs, master.skipped_pairs = tuple(pairs), len(existing_pairs) - len(pairs)
         omitted = OmittedPart(
             len(lone_topics) - len(turn), master.skipped_pairs, master.skipped_pairs, len(lagging) - len(polled)
@@ -268,16 +285,18 @@ class BrokerPoller:
 
     async def _refresh_topics(self, requests: StatisticsRequests, master: _MasterState, consumed: set[str]) -> None:
         """Request the master's topics if the last list is old, or if a group has a topic that is not in it."""
-        new_topics = consumed - master.topics - master.missing
+        new_topics = consumed - master.topics.keys() - master.missing
         is_recent = master.topics_round is not None and self._number - master.topics_round < TOPIC_REFRESH_ROUNDS
         if is_recent and not new_topics:
             return
-        master.topics = await requests.topic_names()
-        master.missing = frozenset(consumed - master.topics)
+        master.topics = await requests.topic_configs()
+        master.missing = frozenset(consumed - master.topics.keys())
         master.topics_round = self._number
 
-    async def _queue_ranges(self, requests: StatisticsRequests, topic: str) -> TopicQueueRanges | None:
-        ranges = await requests.queue_ranges(topic)
+    async def _queue_ranges(
+        self, requests: StatisticsRequests, topic: str, read_queues: int
+    ) -> TopicQueueRanges | None:
+        ranges = await requests.queue_ranges(topic, read_queues)
         return None if ranges is None else TopicQueueRanges(topic, self._clock.now_ms(), ranges)
 
     async def _ages(self, requests: StatisticsRequests, pair: Pair) -> tuple[Pair, dict[int, int]] | None:
@@ -324,18 +343,55 @@ def _is_polled_alone(topic: str, target: PolledBroker) -> bool:
     )
 
 
-def _has_lag(offsets: Mapping[int, int], ends: TopicQueueRanges) -> bool:
-    return any(queue in offsets and offsets[queue] < last for queue, _, last in ends.queues)
+class _GroupPosition(NamedTuple):
+    """The offset at which a group continues in a queue, and the bounds of the queue; None: unknown."""
+
+    queue_id: int
+    offset: int | None
+    first: int | None
+    last: int | None
+
+    @property
+    def lag(self) -> int | None:
+        return None if self.last is None else queue_lag(self.offset, self.last)
+
+
+async def _starts(
+    requests: StatisticsRequests,
+    offsets: Mapping[Pair, Mapping[int, int]],
+    topics: Mapping[str, TopicQueueRanges],
+) -> frozenset[tuple[str, int]]:
+    """Return the queues, as topic and id, that groups without a committed offset start at 0."""
+    queues = {
+        (topic, queue_id): group
+        for (topic, group), committed in offsets.items()
+        for queue_id, first, last in (topics[topic].queues if topic in topics else ())
+        if has_unknown_start(committed.get(queue_id), first, last)
+    }
+    answers = await asyncio.gather(*(requests.starts_first(*queue, group) for queue, group in queues.items()))
+    return frozenset(queue for queue, is_first in zip(queues, answers, strict=True) if is_first)
+
+
+def _positions(
+    topic: str, offsets: Mapping[int, int], ends: TopicQueueRanges | None, starts: frozenset[tuple[str, int]]
+) -> list[_GroupPosition]:
+    """Return the positions of a group in all queues of a topic; in those with committed offsets if the queues are unknown."""
+    if ends is None:
+        return [_GroupPosition(queue_id, offset, None, None) for queue_id, offset in sorted(offsets.items())]
+    return [
+        _GroupPosition(
+            queue_id,
+            next_offset(offsets.get(queue_id), first, last, starts_first=(topic, queue_id) in starts),
+            first,
+            last,
+        )
+        for queue_id, first, last in ends.queues
+    ]
 
 
 def _progress(
-    pair: Pair, at_ms: int, offsets: Mapping[int, int], ends: TopicQueueRanges | None, ages: Mapping[int, int]
+    pair: Pair, at_ms: int, positions: Iterable[_GroupPosition], ends: TopicQueueRanges | None, ages: Mapping[int, int]
 ) -> GroupProgress:
-    """Return the progress of a group in the queues for which it has offsets."""
-    ranges = {queue: (first, last) for queue, first, last in ends.queues} if ends else {}
-    queues = []
-    for queue, offset in sorted(offsets.items()):
-        first, last = ranges.get(queue, (None, None))
-        is_behind = last is not None and offset < last
-        queues.append((queue, offset, first, last, ages.get(queue) if is_behind else None))
-    return GroupProgress(pair[1], pair[0], at_ms, ends.at_ms if ends else None, tuple(queues))
+    """Return the progress of a group in a topic."""
+    queues = tuple((*position, ages.get(position.queue_id) if position.lag else None) for position in positions)
+    return GroupProgress(pair[1], pair[0], at_ms, ends.at_ms if ends else None, queues)

@@ -46,6 +46,7 @@ class TopicQueueRanges(msgspec.Struct, frozen=True):
 class GroupProgress(msgspec.Struct, frozen=True):
     """Progress of a group in the queues of a topic: id, committed, min and max offset, age of the oldest unconsumed message (ms).
 
+    The committed offset is 0 in a queue without one that the group starts at 0, and None where that is unknown.
     `at_ms` is the time of the response with the committed offsets, `bounds_at_ms` of the one with min and max offsets.
     """
 
@@ -53,7 +54,7 @@ class GroupProgress(msgspec.Struct, frozen=True):
     topic: str
     at_ms: int
     bounds_at_ms: int | None
-    queues: tuple[tuple[int, int, int | None, int | None, int | None], ...]
+    queues: tuple[tuple[int, int | None, int | None, int | None, int | None], ...]
 
 
 class StatsCounter(msgspec.Struct, frozen=True):

@@ -65,11 +65,16 @@ def _pairs(queues: DataFrame) -> DataFrame:
     def before(name: str) -> Column:
         return F.lag(name).over(order)
 
+    is_uncommitted = F.col("consumer_group").isNotNull() & F.col("committed_offset").isNull()
     paired = once.select(
         "*",
         _seconds_between(F.col("sampled_at"), before("sampled_at")).alias("at_s"),
         _seconds_between(F.col("bounds_at"), before("bounds_at")).alias("bounds_s"),
-        (F.col("committed_offset") - before("committed_offset")).alias("consumed"),
+        F.coalesce(
+            F.col("committed_offset") - before("committed_offset"),
+            # Without an offset in both samples, the group has consumed nothing.
+            F.when(is_uncommitted & before("committed_offset").isNull() & before("sampled_at").isNotNull(), F.lit(0)),
+        ).alias("consumed"),
         (F.col("max_offset") - before("max_offset")).alias("produced"),
     )
     consumed_ok = (F.col("consumed") >= 0) & F.col("at_s").between(0.001, MAX_PAIR_S)
@@ -81,11 +86,14 @@ def _pairs(queues: DataFrame) -> DataFrame:
         F.when(consumed_ok, F.col("at_s")).alias("consumed_s"),
         F.when(produced_ok, F.col("produced")).alias("produced_ok"),
         F.when(produced_ok, F.col("bounds_s")).alias("produced_s"),
-        # The lag would be negative if the offset was set beyond the end, or if the broker has lost messages.
-        F.when(F.col("max_offset") >= F.col("committed_offset"), F.col("max_offset") - F.col("committed_offset")).alias(
-            "lag"
-        ),
+        queue_lag(F.col("committed_offset"), F.col("max_offset")).alias("lag"),
     )
+
+
+def queue_lag(committed: Column, end: Column) -> Column:
+    """Return the lag of a queue as `ariane.cluster.lag.queue_lag` does; null if an offset is unknown."""
+    # `greatest` ignores nulls.
+    return F.when(committed.isNotNull() & end.isNotNull(), F.greatest(F.lit(0).cast("bigint"), end - committed))
 
 
 def _of_queues(pairs: DataFrame) -> DataFrame:
@@ -105,6 +113,7 @@ def _of_queues(pairs: DataFrame) -> DataFrame:
         F.max(F.coalesce(F.col("at_s") > MAX_PAIR_S, F.lit(False))).alias("gap"),
         F.max_by(F.col("max_offset") < F.col("committed_offset"), last).alias("beyond"),
         F.max_by(F.col("max_offset").isNull(), last).alias("no_bounds"),
+        F.max_by(F.col("consumer_group").isNotNull() & F.col("committed_offset").isNull(), last).alias("no_offset"),
     )
 
 
@@ -130,7 +139,7 @@ def _of_groups(queues: DataFrame) -> DataFrame:
         F.max(F.when(has_lag, F.col("age_ms"))).alias("oldest_age_ms"),
         F.sum(F.when(has_lag & F.col("age_ms").isNull(), 1).otherwise(0)).alias("queues_without_age"),
         _sum_or_null("removed").alias("removed"),
-        *(_any(name).alias(name) for name in ("went_back", "max_went_back", "gap", "beyond", "no_bounds")),
+        *(_any(name).alias(name) for name in ("went_back", "max_went_back", "gap", "beyond", "no_bounds", "no_offset")),
     )
 
 
@@ -186,6 +195,7 @@ def _flagged(rows: DataFrame) -> DataFrame:
         "a queue has only one sample": (
             is_group & F.col("seconds").isNotNull() & F.col("consumed_tps").isNull() & ~_is("gap") & ~_is("went_back")
         ),
+        "queue without committed offset": _is("no_offset"),
         "samples missing": _is("gap"),
         "committed offset moved back": _is("went_back"),
         "max offset moved back": _is("max_went_back"),

@@ -76,7 +76,7 @@ SAMPLES_QUEUES = TableSchema(
         ColumnSchema("queue_id", "INT", ""),
         ColumnSchema("min_offset", "BIGINT", "offset of the first message that is still stored; null: unknown"),
         ColumnSchema("max_offset", "BIGINT", "offset of the next message to be stored; null: unknown"),
-        ColumnSchema("committed_offset", "BIGINT", "offset of the next message for the group"),
+        ColumnSchema("committed_offset", "BIGINT", "offset of the next message for the group; null: unknown"),
         ColumnSchema(
             "oldest_age_ms", "BIGINT", "time since that message was stored, by the broker's clock; null: unknown"
         ),

@@ -73,10 +73,8 @@ class OffsetHandler:
         offset = self._offsets.get(group, topic, queue_id)
         if offset is not None:
             return _offset(offset)
-        if self._store.min_offset(topic, queue_id) <= 0:
-            first = self._store.get(topic, queue_id, 0, 1)
-            if first.status != GetStatus.FOUND or not first.suggest_slave:
-                return _offset(0)
+        if starts_first(self._store, topic, queue_id):
+            return _offset(0)
         remark = (
             f"Not found, {group} has committed no offset for {topic}@{queue_id}; maybe this group consumes first time"
         )
@@ -114,3 +112,11 @@ class OffsetHandler:
 
 def _offset(offset: int) -> Reply:
     return Reply(fields=encode_header(OffsetResponse(offset)))
+
+
+def starts_first(store: MessageStore, topic: str, queue_id: int) -> bool:
+    """Return whether a group without a committed offset starts at 0: the queue still has its first message, in memory."""
+    if store.min_offset(topic, queue_id) > 0:
+        return False
+    first = store.get(topic, queue_id, 0, 1)
+    return first.status != GetStatus.FOUND or not first.suggest_slave

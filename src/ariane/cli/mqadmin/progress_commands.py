@@ -92,6 +92,7 @@ def lag_data(lag: GroupLag, owners: dict[MessageQueue, str]) -> dict[str, Any]:
     return {
         "group": lag.group,
         "lag": lag.total,
+        "lagAtLeast": lag.lag.minimum,
         "consumeTps": lag.consume_tps,
         "queues": [
             {
@@ -136,6 +137,7 @@ def summary_data(summary: GroupSummary) -> dict[str, Any]:
         "model": str(found.message_model) if found is not None and is_push else None,
         "consumeTps": summary.lag.consume_tps,
         "lag": summary.lag.total,
+        "lagAtLeast": summary.lag.lag.minimum,
     }
 
 
