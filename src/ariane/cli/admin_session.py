@@ -84,7 +84,11 @@ class AdminSession(NamedTuple):
         from ariane.cluster.admin import Admin
 
         async with Admin(self.namesrv, client=self.access.client_settings(), is_dry_run=self.is_dry_run) as admin:
-            return await work(admin), admin.changes
+            try:
+                return await work(admin), admin.changes
+            finally:
+                for note in admin.notes:
+                    typer.echo(note, err=True)
 
     def show(self, data: Any, *parts: Table | str) -> None:
         """Print `data` as JSON with --json, otherwise the parts: tables, and lines of text."""
@@ -103,12 +107,14 @@ class AdminSession(NamedTuple):
                 console.print(ReportTable(part, max_rows=None), soft_wrap=True)
 
     def finish(self, unavailable: Iterable[BrokerUnavailable]) -> None:
-        """Report brokers that did not respond on stderr.
+        """Report brokers that did not respond on stderr, each once.
 
         Raises:
             typer.Exit: with status 1 if there are any.
         """
-        missing = list(unavailable)
+        from ariane.cluster.connection import each_once
+
+        missing = each_once(unavailable)
         for broker in missing:
             typer.echo(str(broker), err=True)
         if missing:

@@ -14,6 +14,7 @@ from ariane.bench.bench_run import BenchProgress, BenchResult
 from ariane.bench.environment import BrokerFacts
 from ariane.bench.measurements import LatencyHistogram, Throughput
 from ariane.cli.value_format import format_number
+from ariane.model.quantities import count_text
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -100,7 +101,7 @@ def _main_count(progress: BenchProgress) -> int:
 def result_lines(result: BenchResult) -> Iterator[str]:
     """Yield the result as text."""
     plan, host = result.plan, result.host
-    yield f"{plan.mode.value} · topic {plan.topic} · {result.queues} queues"
+    yield f"{plan.mode.value} · topic {plan.topic} · {count_text(result.queues, 'queue')}"
     memory = "" if host.memory_bytes is None else f", {host.memory_bytes / (1 << 30):.1f} GiB"
     yield f"host    {host.name}: {host.cpus} CPUs{memory}, load {_or_unknown(host.load_average)}, {host.system}"
     yield f"        {host.cpu_model}"
@@ -118,22 +119,22 @@ def result_lines(result: BenchResult) -> Iterator[str]:
 
 def _clients(plan: BenchPlan) -> str:
     if plan.mode is BenchMode.CONSUME:
-        return _count(plan.clients, "consumer")
+        return count_text(plan.clients, "consumer")
     name = "requester" if plan.mode is BenchMode.REQUEST else "sender"
-    parts = [f"{_count(plan.clients, name)}, {_method(plan)}"]
+    parts = [f"{count_text(plan.clients, name)}, {_method(plan)}"]
     if plan.mode is BenchMode.BOTH:
-        parts.append(_count(plan.consumers, "consumer"))
+        parts.append(count_text(plan.consumers, "consumer"))
     if plan.mode is BenchMode.REQUEST:
-        parts.append(_count(plan.consumers, "replier"))
+        parts.append(count_text(plan.consumers, "replier"))
     return "; ".join(parts)
 
 
 def _messages(plan: BenchPlan) -> str:
-    counts = f"{plan.messages:,} messages, {plan.warm_up:,} of them warm-up"
+    counts = f"{count_text(plan.messages, 'message')}, {plan.warm_up:,} of them warm-up"
     if plan.mode is BenchMode.CONSUME:
         return counts
     rate = "as fast as possible" if plan.rate is None else f"{plan.rate:,.10g} messages/s"
-    return f"{counts}; {plan.size:,} bytes, {rate}"
+    return f"{counts}; {count_text(plan.size, 'byte')}, {rate}"
 
 
 def _method(plan: BenchPlan) -> str:
@@ -168,13 +169,13 @@ def _remarks(result: BenchResult) -> Iterator[str]:
             yield f"{one.role}: {meaning}"
     for one in result.throughputs:
         for status, count in sorted(one.late_statuses.items()):
-            yield f"{one.role}: {count:,} messages stored, but {status}"
+            yield f"{one.role}: {count_text(count, 'message')} stored, but {status}"
         if one.duplicates:
-            yield f"{one.role}: {one.duplicates:,} messages arrived more than once"
+            yield f"{one.role}: {count_text(one.duplicates, 'message')} arrived more than once"
         for kind, entry in sorted(one.errors.kinds.items(), key=lambda item: -item[1].count):
             yield f"{one.role}: {entry.count:,} failed: {kind}: {entry.example}"
     if result.missing:
-        yield f"{result.missing:,} messages did not arrive"
+        yield f"{count_text(result.missing, 'message')} did not arrive"
     for error in result.worker_errors:
         yield f"no measurements: {error}"
     if result.is_interrupted:
@@ -213,10 +214,6 @@ def _software(broker: BrokerFacts) -> str:
     if broker.is_ariane is None:
         return broker.version
     return f"{'Ariane' if broker.is_ariane else 'Apache'} {broker.version}"
-
-
-def _count(count: int, name: str) -> str:
-    return f"{count} {name}{'' if count == 1 else 's'}"
 
 
 def _or_unknown(value: object) -> object:

@@ -15,6 +15,7 @@ from ariane.cli import access_options, queue_selection, shared_options, signals
 from ariane.cli.time_options import parse_time
 from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import FilterError, UsageError
+from ariane.model.quantities import count_text
 
 if TYPE_CHECKING:
     from ariane.cli.cat_consume import Anchor, ConsumePlan
@@ -315,8 +316,10 @@ def _produce(
     in_flight: int,
 ) -> None:
     from ariane.cli import cat_produce, run_server
+    from ariane.client.client_instance import ClientInstance
     from ariane.client.producer import Producer
     from ariane.client.settings import ProducerSettings
+    from ariane.net.server_health import ServerHealth
 
     settings = ProducerSettings(message_max=cat_produce.MESSAGE_MAX, in_flight_max=in_flight)
     status = 0
@@ -324,7 +327,10 @@ def _produce(
     async def work() -> None:
         nonlocal status
         with signals.loop_stop_signal() as stop:
-            async with Producer(namesrv, PRODUCER_GROUP, settings=settings, client=client) as producer:
+            async with (
+                ClientInstance(namesrv, client, health=ServerHealth()) as instance,
+                Producer(instance, PRODUCER_GROUP, settings=settings) as producer,
+            ):
                 target = None
                 if queues:
                     names = queue_selection.select_queues(await producer.queues(template.topic), queues)
@@ -351,7 +357,7 @@ def _print_unsent(report: SendReport) -> None:
         typer.echo(f"Error: {failure}", err=True)
     if report.failures or not report.is_complete:
         rest = "" if report.is_complete else f"; any input after {report.last_read or 'the start'} was not sent"
-        typer.echo(f"{report.sent:,} messages sent, {len(report.failures):,} failed{rest}", err=True)
+        typer.echo(f"{count_text(report.sent, 'message')} sent, {len(report.failures):,} failed{rest}", err=True)
 
 
 # --- consume ---

@@ -24,6 +24,7 @@ from ariane.client.settings import MIB
 from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import ArianeError, MessageRefused, ReplyError
 from ariane.model.message import Message, MessageQueue
+from ariane.net.fail_fast_pool import NotAsked
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.transient import NO_RESPONSE
 
@@ -159,7 +160,7 @@ class SendWindow:
 
 def describe_failure(error: ArianeError, body_size: int) -> str:
     """Return why a message was not sent, with what the user can do about it."""
-    if isinstance(error, NO_RESPONSE):
+    if isinstance(error, NO_RESPONSE) and not isinstance(error, NotAsked):
         return f"{error} (not acknowledged: it may be stored)"
     if isinstance(error, ReplyError) and error.code == ResponseCode.MESSAGE_ILLEGAL:
         return f"{error} (body of {body_size:,} bytes; the broker's limit is its setting maxMessageSize, by default 4,194,304)"

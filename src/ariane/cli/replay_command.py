@@ -17,6 +17,7 @@ from ariane.cli.rate_options import parse_rate
 from ariane.cli.time_options import parse_time
 from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import ArianeError, UsageError
+from ariane.model.quantities import count_text
 from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX
 
 if TYPE_CHECKING:
@@ -171,13 +172,13 @@ async def _preview(originals: AsyncIterator[OriginalMessage], topic: str | None)
         counts[message.topic] += 1
         if previewed < PREVIEW_MESSAGES:
             previewed += 1
-            details = f"keys {' '.join(message.keys) or '-'}  tag {message.tags or '-'}  {len(message.body):,} bytes"
+            details = f"keys {' '.join(message.keys) or '-'}  tag {message.tags or '-'}  {count_text(len(message.body), 'byte')}"
             source = "/".join(map(str, original.record_id))
             typer.echo(f"{source}  {original.message_id}  →  {message.topic}  {details}")
     if not counts:
         raise _no_match()
     for name, count in sorted(counts.items()):
-        typer.echo(f"{count:,} messages  →  {name}")
+        typer.echo(f"{count_text(count, 'message')}  →  {name}")
     typer.echo("Nothing sent (--dry-run).")
 
 
@@ -210,7 +211,7 @@ async def _send(
     if done.stop_reason is not None or done.failed:
         reason = f"{done.stop_reason}: " if done.stop_reason else ""
         typer.echo(
-            f"{reason}{done.failed + done.unsent:,} messages not sent; run again with the same --result to retry them",
+            f"{reason}{count_text(done.failed + done.unsent, 'message')} not sent; run again with the same --result to retry them",
             err=True,
         )
         raise typer.Exit(1)

@@ -15,6 +15,7 @@ from ariane.cli import shared_options, value_format
 from ariane.cli.time_options import parse_time
 from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import UsageError
+from ariane.model.quantities import count_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -126,7 +127,7 @@ def _print(result: LookupResult, remarks: list[str], selection: str, *, is_list:
             console.print(f"#{number} {message_id}")
         messages = len({row["message_id"] for row in result.rows})
         groups = len({row["consumer_group"] for row in result.rows if row["consumer_group"]})
-        counts = ", ".join((_count(messages, "message"), _count(groups, "consumer group")))
+        counts = ", ".join((count_text(messages, "message"), count_text(groups, "consumer group")))
         console.print(f"{counts}; ±: error of the time in ms, ?: clock offset unknown")
     else:
         console.print(f"no traced message with {selection}", soft_wrap=True)
@@ -222,10 +223,6 @@ def _message_numbers(events: Iterable[TimelineEvent]) -> dict[str, int]:
     """Return a number for each message id, in the order of the first events."""
     ids = dict.fromkeys(event.message_id for event in events)
     return {message_id: number for number, message_id in enumerate(ids, 1)}
-
-
-def _count(number: int, name: str) -> str:
-    return f"{number} {name}{'' if number == 1 else 's'}"
 
 
 def _ms(duration: timedelta) -> str:

@@ -33,7 +33,9 @@ from ariane.model.ids import unique_ids
 from ariane.model.message import PGROUP
 from ariane.net.connection import Handler, HandlerResult, Peer, Reply
 from ariane.net.connection_pool import ConnectionPool
+from ariane.net.fail_fast_pool import FailFastPool
 from ariane.net.interfaces import local_ip
+from ariane.net.server_health import ServerHealth
 from ariane.net.tasks import BackgroundTasks
 from ariane.net.tls import tls_context
 from ariane.protocol import fastjson, record, signing
@@ -54,6 +56,8 @@ from ariane.protocol.requests.clients import (
 log = logging.getLogger("ariane.client")
 
 TransactionCheckHandler = Callable[[Command, Peer], None]
+
+UNREGISTER_TIMEOUT_S = 1.0
 
 _numbers = itertools.count(1)
 
@@ -98,6 +102,8 @@ class ClientInstance:
     Args:
         namesrv: Name server addresses, `"host:port;host:port"` or a list.
         settings: Settings of the instance.
+        health: Which servers are silent, for programs that end with their task: they wait for a silent server once, and report it
+            themselves. None: each request has its own time limit, and a warning is logged for each that failed.
         clock: Source of time; tests replace it.
         rng: Random numbers that spread load over servers; tests replace it.
 
@@ -115,9 +121,11 @@ class ClientInstance:
         namesrv: str | Sequence[str],
         settings: ClientSettings | None = None,
         *,
+        health: ServerHealth | None = None,
         clock: Clock = SYSTEM_CLOCK,
         rng: Random | None = None,
     ) -> None:
+        self._health = health  # None: a client that runs for long, see the arguments
         self.settings = validation.optional("client", settings, ClientSettings) or ClientSettings()
         self._tls = tls_context(self.settings)  # None: connections are not encrypted
         self.clock = clock
@@ -173,6 +181,10 @@ class ClientInstance:
         sign = functools.partial(signing.sign, credentials) if credentials else None
         if self.namespace:
             self._peers = NamespacedPool(self.namespace, handlers, sign=sign, tls=self._tls)
+        elif self._health is not None:
+            self._peers = FailFastPool(
+                self.name_servers, handlers, health=self._health, sign=sign, tls=self._tls, clock=self.clock
+            )
         else:
             self._peers = ConnectionPool(handlers, sign=sign, tls=self._tls)
         self._routes = RouteCache(
@@ -246,13 +258,18 @@ class ClientInstance:
         self._consumers[group] = registration
 
     async def unregister(self, *, producer_group: str | None = None, consumer_group: str | None = None) -> None:
-        """Remove a group and report it to the brokers, so that they do not wait for its next heartbeat."""
+        """Remove a group and report it to the brokers, so that they do not wait for its next heartbeat.
+
+        A program that ends waits for UNREGISTER_TIMEOUT_S only: a broker removes the group when the connection closes, too.
+        """
         if producer_group is not None:
             self._producers.discard(producer_group)
         if consumer_group is not None:
             self._consumers.pop(consumer_group, None)
         request = UnregisterClient(self.client_id, producer_group, consumer_group)
-        await self._request_all(sorted(self._registered_brokers), RequestCode.UNREGISTER_CLIENT, request)
+        timeout_s = None if self._health is None else UNREGISTER_TIMEOUT_S
+        code, brokers = RequestCode.UNREGISTER_CLIENT, sorted(self._registered_brokers)
+        await self._request_all(brokers, code, request, timeout_s=timeout_s)
 
     async def check_subscription(self, group: str, subscription: SubscriptionData) -> None:
         """Ask one broker of the topic whether it accepts the subscription, as Java clients do.
@@ -338,16 +355,22 @@ class ClientInstance:
         return fastjson.write(self.namespace.to_wire(HeartbeatData(self.client_id, consumers, producers)))
 
     async def _request_all(
-        self, targets: Iterable[str], code: RequestCode, header: UnregisterClient | None = None, body: bytes = b""
+        self,
+        targets: Iterable[str],
+        code: RequestCode,
+        header: UnregisterClient | None = None,
+        body: bytes = b"",
+        *,
+        timeout_s: float | None = None,
     ) -> None:
+        timeout_ms = (timeout_s or self.settings.request_timeout) * 1000
+
         async def send(addr: str) -> None:
             try:
-                response = await self.peers.request_ok(
-                    addr, code, header, body, timeout_ms=self.settings.request_timeout * 1000
-                )
+                response = await self.peers.request_ok(addr, code, header, body, timeout_ms=timeout_ms)
                 self._versions[addr] = response.version
             except ArianeError as error:
-                log.warning("%s failed: %s", code.name, error)
+                log.log(logging.WARNING if self._health is None else logging.INFO, "%s failed: %s", code.name, error)
 
         await asyncio.gather(*map(send, targets))
 

@@ -17,9 +17,19 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, Self, TypeVar
 
 import msgspec
 
-from ariane.errors import ArianeError, ConfigError, NotFound, PartialFailure, ServerUnavailable
+from ariane.errors import (
+    ArianeError,
+    ConfigError,
+    ConnectionLost,
+    NotFound,
+    PartialFailure,
+    RequestTimeout,
+    ServerUnavailable,
+)
 from ariane.net.connection_pool import ConnectionPool
+from ariane.net.fail_fast_pool import FailFastPool
 from ariane.net.name_servers import NameServerClient
+from ariane.net.server_health import ServerHealth
 from ariane.net.tls import tls_context
 from ariane.protocol import signing
 from ariane.protocol.codes import RequestCode
@@ -50,15 +60,23 @@ class BrokerServer(NamedTuple):
 
 
 class BrokerUnavailable(NamedTuple):
-    """A broker that did not respond, with the reason. `broker` is empty for a name server, `addr` without a server."""
+    """A broker that did not respond, with the reason. `broker` is empty if only its address is known, `addr` without a server."""
 
     broker: str
     addr: str
     reason: str
 
     def __str__(self) -> str:
-        server = f"Broker {self.broker}" if self.broker else "Name server"
-        return f"{server} {self.addr} did not respond: {self.reason}"
+        return f"{' '.join(filter(None, ('Broker', self.broker, self.addr)))} did not respond: {self.reason}"
+
+
+class NameServerUnavailable(BrokerUnavailable):
+    """A name server that did not respond. `broker` is empty."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return f"Name server {self.addr} did not respond: {self.reason}"
 
 
 class ClientUnavailable(BrokerUnavailable):
@@ -86,6 +104,7 @@ class Change(msgspec.Struct, frozen=True):
         code: Request code.
         header: Header of the request.
         body: Body of the request.
+        is_optional: Whether a failure is a note: the server copies the change from another one.
     """
 
     addr: str
@@ -93,6 +112,7 @@ class Change(msgspec.Struct, frozen=True):
     code: RequestCode
     header: msgspec.Struct | None = None
     body: bytes = b""
+    is_optional: bool = False
 
 
 class ExecutedChange(NamedTuple):
@@ -133,11 +153,12 @@ class ClusterConnection:
         if not self.name_servers:
             raise ConfigError("namesrv", namesrv, "expected HOST:PORT, several separated by ';'")
         self.client = client
-        self.peers = peers or _open_pool(client, language)
+        self.peers = peers or _open_pool(self.name_servers, client, language)
         self._owns_peers = peers is None  # whether to close the connections at the end
         self.timeout_ms = timeout_ms
         self.is_dry_run = is_dry_run
         self.changes: list[Change] = []  # executed, or in a dry run those that would be executed
+        self.notes: list[str] = []  # optional changes that failed, for people
         # Asks the name servers in turn, for reads.
         self.routing = NameServerClient(self.peers, self.name_servers, timeout_ms=timeout_ms)
 
@@ -172,14 +193,22 @@ class ClusterConnection:
         Args:
             cluster: Only brokers of this cluster.
             broker: Name of a broker, or the address of a server. An address that is not registered is used as it is, for
-                servers that are registered with another address of theirs; its cluster and name are then empty.
+                servers that are registered with another address of theirs, and while no name server responds; its cluster
+                and name are then empty.
             with_slaves: Return slaves, too. An address selects that server in any case.
 
         Raises:
             NotFound: no such cluster or broker is registered; the message lists those that are.
             ServerUnavailable: no broker is registered, or no master of those that were selected.
         """
-        info = await self.fetch_cluster()
+        try:
+            info = await self.fetch_cluster()
+        except (ConnectionLost, RequestTimeout, ServerUnavailable):
+            if broker is None or ":" not in broker or cluster is not None:
+                raise
+            return [
+                BrokerServer("", "", MASTER_ID, broker)
+            ]  # its address is enough: the name server only adds its name
         servers = registered_servers(info)
         if cluster is not None and cluster not in info.cluster_addr_table:
             raise NotFound("cluster", cluster, sorted(info.cluster_addr_table))
@@ -281,7 +310,7 @@ class ClusterConnection:
     async def execute(self, *changes: Change) -> list[ExecutedChange]:
         """Execute changes one after another, and return those that succeeded. In a dry run, only record them.
 
-        A failure does not stop the others: servers that can be changed are changed.
+        A failure does not stop the others: servers that can be changed are changed. That of an optional change is added to `notes`.
 
         Raises:
             PartialFailure: some of several changes failed; the message names them with the reason, and those that succeeded.
@@ -295,6 +324,9 @@ class ClusterConnection:
                 if not self.is_dry_run:
                     response = await self.request(change.addr, change.code, change.header, change.body, is_slow=True)
             except ArianeError as error:
+                if change.is_optional:
+                    self.notes.append(f"{change.addr} did not {change.summary}: {error}")
+                    continue
                 if len(changes) == 1:
                     raise
                 failed.append((f"{change.summary} on {change.addr}", str(error)))
@@ -306,11 +338,23 @@ class ClusterConnection:
         return succeeded
 
 
-def _open_pool(client: ClientSettings | None, language: str) -> ConnectionPool:
-    if client is None:
-        return ConnectionPool(language=language)
-    sign = functools.partial(signing.sign, client.credentials) if client.credentials else None
-    return ConnectionPool(sign=sign, language=language, tls=tls_context(client))
+def _open_pool(name_servers: Sequence[str], client: ClientSettings | None, language: str) -> ConnectionPool:
+    sign = functools.partial(signing.sign, client.credentials) if client and client.credentials else None
+    return FailFastPool(
+        name_servers,
+        health=ServerHealth(),
+        sign=sign,
+        tls=tls_context(client) if client else None,
+        language=language,
+    )
+
+
+def each_once(unavailable: Iterable[BrokerUnavailable]) -> list[BrokerUnavailable]:
+    """Return servers and clients that did not respond, each once: several requests of a command may have failed."""
+    first: dict[tuple[str, str], BrokerUnavailable] = {}
+    for missing in unavailable:
+        first.setdefault((missing.broker, missing.addr), missing)
+    return list(first.values())
 
 
 def registered_servers(info: ClusterInfo) -> list[BrokerServer]:

@@ -67,7 +67,7 @@ class QueryResult(NamedTuple):
     def not_found(self, kind: str, name: str) -> ArianeError:
         """Return the error for an empty result. It is final only if all brokers responded."""
         if not self.unavailable:
-            return NotFound(kind, name)
+            return NotFound(kind, f"{name}; all store times were searched")
         reasons = ", ".join(f"{broker.broker} {broker.addr}: {broker.reason}" for broker in self.unavailable)
         return ServerUnavailable(f"no {kind} {name} on the brokers that responded; without a response: {reasons}")
 

@@ -14,6 +14,7 @@ from ariane.cluster.connection import Change, ClusterConnection
 from ariane.errors import ArianeError, RouteNotFound
 from ariane.model.message import REAL_TOPIC, RETRY_TOPIC, Message, MessageQueue, ReceivedMessage
 from ariane.model.topic import AUTO_CREATE_TOPIC, DLQ_PREFIX, PERM_WRITE, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
+from ariane.net.server_health import ServerHealth
 from ariane.protocol.codes import RequestCode
 
 if TYPE_CHECKING:
@@ -46,9 +47,13 @@ class MessageSendOperations(ClusterConnection):
     @asynccontextmanager
     async def open_producer(self, group: str = GROUP, *, trace: bool = False) -> AsyncIterator[Producer]:
         """Open a producer with the account and TLS of this connection."""
+        from ariane.client.client_instance import ClientInstance
         from ariane.client.producer import Producer
 
-        async with Producer(self.name_servers, group, client=self.client, trace=trace) as producer:
+        async with (
+            ClientInstance(self.name_servers, self.client, health=ServerHealth()) as instance,
+            Producer(instance, group, trace=trace) as producer,
+        ):
             yield producer
 
     async def send_message(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ariane.cluster.connection import Answers, BrokerServer, Change, ClusterConnection
+from ariane.cluster.connection import Answers, BrokerServer, Change, ClusterConnection, NameServerUnavailable
 from ariane.errors import ConfigError, NotFound, ReplyError
 from ariane.protocol import java_properties
 from ariane.protocol.codes import RequestCode, ResponseCode
@@ -67,7 +67,8 @@ class NameServerOperations(ClusterConnection):
             answer = await self.request(server.addr, RequestCode.GET_NAMESRV_CONFIG)
             return dict(sorted(java_properties.parse(answer.body.decode()).items()))
 
-        return await self.ask_all((BrokerServer("", "", 0, addr) for addr in self.name_servers), ask)
+        answers = await self.ask_all((BrokerServer("", "", 0, addr) for addr in self.name_servers), ask)
+        return answers._replace(unavailable=tuple(NameServerUnavailable(*missing) for missing in answers.unavailable))
 
     async def update_name_server_config(self, settings: Mapping[str, str]) -> list[Change]:
         """Change settings of all name servers.

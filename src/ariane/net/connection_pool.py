@@ -122,11 +122,16 @@ class ConnectionPool:
             task.add_done_callback(lambda done: self._connecting.pop(addr, None))
         return await asyncio.shield(task)
 
-    def drop(self, addr: str, reason: str) -> None:
-        """Close the connection to `addr`, if there is one: requests in flight raise ConnectionLost with `reason`."""
+    def abort(self, addr: str) -> None:
+        """Abort the connection to `addr`, if there is one: requests in flight raise ConnectionLost."""
         connection = self._connections.get(addr)
         if connection is not None:
-            connection.drop(reason)
+            connection.abort()
+
+    def has_read(self, addr: str, since_ms: float) -> bool:
+        """Return whether anything has arrived from `addr` in the last `since_ms`, for example a part of a response."""
+        connection = self._connections.get(addr)
+        return connection is not None and connection.read_at > asyncio.get_running_loop().time() - since_ms / 1000
 
     async def _connect(self, addr: str) -> Connection:
         if self._closed:

@@ -102,18 +102,23 @@ async def _run(command: AdminCommand, options: Options) -> int:
 
 async def _run_once(command: AdminCommand, options: Options) -> int:
     from ariane.cluster.admin import Admin
+    from ariane.cluster.connection import each_once
 
     is_dry_run = command.is_change and options.dry_run
     is_complete = True
     async with Admin(options.namesrvAddr, client=_client_settings(options), is_dry_run=is_dry_run) as admin:
-        async for output in command.run(admin, options):
-            if output.is_plan or not is_dry_run:
-                _print(output, options)
-            for note in output.notes:
+        try:
+            async for output in command.run(admin, options):
+                if output.is_plan or not is_dry_run:
+                    _print(output, options)
+                for note in output.notes:
+                    print(note, file=sys.stderr)
+                for missing in each_once(output.unavailable):
+                    is_complete = False
+                    print(missing, file=sys.stderr)
+        finally:
+            for note in admin.notes:
                 print(note, file=sys.stderr)
-            for missing in output.unavailable:
-                is_complete = False
-                print(missing, file=sys.stderr)
         if is_dry_run:
             _print_changes(admin, options)
     return 0 if is_complete else FAILED

@@ -1,4 +1,4 @@
-"""Which servers did not respond lately; shared by all connections of the console, in all of its threads.
+"""Which servers did not respond lately; shared by connection pools, which may be in different threads.
 
 request without a response ─→ report_silence(addr) ─→ listeners: drop what is in flight to this server
 response ─→ report_response(addr)
@@ -64,12 +64,16 @@ class ServerHealth:
             if known is not None:
                 self._silent[addr] = known._replace(checked_s=self._clock.monotonic())
 
+    def forget_silence(self, addr: str) -> None:
+        """Forget that a server did not respond, long ago."""
+        with self._lock:
+            self._silent.pop(addr, None)
+
     def report_response(self, addr: str) -> None:
         """Record that a server responded, or that its machine refused the connection, which costs no time."""
         self._responded_s[addr] = self._clock.monotonic()
         if addr in self._silent:
-            with self._lock:
-                self._silent.pop(addr, None)
+            self.forget_silence(addr)
 
     def has_responded_since(self, addr: str, since_s: float) -> bool:
         """Return whether a server responded to any request after a monotonic time."""
