@@ -20,7 +20,7 @@ from ariane.protocol.requests.admin import ClientConnection, ConsumerConnection,
 from ariane.protocol.requests.callbacks import ConsumeStatus, ProcessQueueInfo, RunningInfo, reset_body
 from ariane.protocol.requests.clients import SubscriptionData, WireQueue
 from ariane.protocol.requests.routing import TopicList
-from ariane.protocol.requests.stats import ConsumeStats, ConsumeTimeSpans, GroupOffset, QueueTimeSpan
+from ariane.protocol.requests.stats import ConsumeStats, ConsumeTimeSpans, GetConsumeStats, GroupOffset, QueueTimeSpan
 from ariane.protocol.versions import HIGHER, version_name
 from scripted_peers import MASTER, NAMES, OTHER, SLAVE, Script, ScriptedPeers
 
@@ -52,12 +52,20 @@ def connection(*names: str) -> ConsumerConnection:
 
 
 OFFLINE = ReplyError(ResponseCode.CONSUMER_NOT_ONLINE, "not online")
-LAG = {
-    (MASTER, RequestCode.GET_CONSUME_STATS): stats("broker-a", 0.0, GroupOffset(10, 4, 7_000)),
-    (SLAVE, RequestCode.GET_CONSUME_STATS): stats("broker-a", 1.25, GroupOffset(9, 4, 7_000)),
-    (OTHER, RequestCode.GET_CONSUME_STATS): stats("broker-b", 0.5, GroupOffset(8, 8, 9_000)),
-}
 NO_CLIENTS = {(addr, RequestCode.GET_CONSUMER_CONNECTION_LIST): OFFLINE for addr in (MASTER, OTHER)}
+
+
+def of_committed_topics(answer: ConsumeStats) -> Callable[[GetConsumeStats], ConsumeStats]:
+    """Answer a request for all topics, or for T; the retry topic has no messages."""
+    return lambda header: answer if header.topic in (None, "", "T") else ConsumeStats(0.0, {})
+
+
+LAG = {
+    **NO_CLIENTS,
+    (MASTER, RequestCode.GET_CONSUME_STATS): of_committed_topics(stats("broker-a", 0.0, GroupOffset(10, 4, 7_000))),
+    (SLAVE, RequestCode.GET_CONSUME_STATS): of_committed_topics(stats("broker-a", 1.25, GroupOffset(9, 4, 7_000))),
+    (OTHER, RequestCode.GET_CONSUME_STATS): of_committed_topics(stats("broker-b", 0.5, GroupOffset(8, 8, 9_000))),
+}
 
 
 def test_rates_of_masters_and_slaves_are_added_and_offsets_are_those_of_masters() -> None:
@@ -305,3 +313,26 @@ def test_versions_have_the_names_of_java() -> None:
     assert [version_name(number) for number in (0, 6, 7, 15)] == list(names)
     assert version_name(401) == "V4_9_4"
     assert (version_name(611), version_name(612), version_name(-1)) == ("V5_9_9", HIGHER, HIGHER)
+
+
+def test_the_lag_of_a_broadcasting_group_is_unknown() -> None:
+    """Its clients store the offsets: the broker would answer 0, the start of a group without any."""
+    broadcasting = ConsumerConnection(
+        (client("a"),),
+        "CONSUME_FROM_FIRST_OFFSET",
+        "CONSUME_PASSIVELY",
+        "BROADCASTING",
+        {"T": SubscriptionData(topic="T")},
+    )
+    never_committed = stats("broker-a", 1.0, GroupOffset(10, 0, 0))
+    script = LAG | {
+        (MASTER, RequestCode.GET_CONSUME_STATS): lambda header: (
+            never_committed if header.topic else ConsumeStats(0.0, {})
+        ),
+        (OTHER, RequestCode.GET_CONSUME_STATS): ConsumeStats(0.0, {}),
+        (MASTER, RequestCode.GET_CONSUMER_CONNECTION_LIST): broadcasting,
+        (MASTER, RequestCode.QUERY_CONSUMER_OFFSET): 0,
+    }
+    lag, _ = run(script, lambda admin: admin.group_lag("G"))
+    assert [(queue.topic, queue.lag) for queue in lag.queues] == [("T", None)]
+    assert lag.total is None

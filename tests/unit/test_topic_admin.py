@@ -10,11 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from ariane.cli.mqadmin import broker_commands
 from ariane.cli.mqadmin.broker_commands import cluster_list
 from ariane.cli.mqadmin.command import Output
 from ariane.cli.mqadmin.traffic_commands import stats_all
 from ariane.cluster.admin import Admin
 from ariane.cluster.broker_runtime import BrokerRates, RequestQueue, parse_runtime
+from ariane.cluster.connection import BrokerServer
 from ariane.cluster.topic_queries import TopicGroups, TopicSummary
 from ariane.cluster.topic_traffic import Traffic
 from ariane.errors import (
@@ -23,6 +25,7 @@ from ariane.errors import (
     NotFound,
     PartialFailure,
     ReplyError,
+    RequestTimeout,
     RouteNotFound,
     ServerUnavailable,
 )
@@ -39,6 +42,7 @@ from ariane.protocol.requests.routing import (
     BrokerData,
     ChangedTopics,
     ClusterInfo,
+    DeleteTopicRoute,
     KvTableBody,
     KvValue,
     PutKv,
@@ -176,8 +180,8 @@ def test_a_dry_run_sends_no_change() -> None:
     changes, servers = run({}, work, is_dry_run=True)
     assert changes == [
         "delete topic T on a:1",
-        "delete topic T on a:2",
         "delete topic T on b:1",
+        "delete topic T on a:2",
         "delete the route of topic T on ns:1",
         "create or change topic T on a:1",
         "create or change topic T on b:1",
@@ -193,6 +197,47 @@ def test_name_servers_keep_a_topic_that_a_broker_failed_to_delete() -> None:
     assert failed == "delete topic T on b:1"
     assert "refused" in reason
     assert len(failure.value.succeeded) == 2
+
+
+def test_a_topic_is_deleted_although_a_slave_refuses() -> None:
+    async def work(admin: Admin) -> tuple[list[str], list[str]]:
+        return [change.addr for change in await admin.delete_topic("T", cluster="C")], admin.notes
+
+    script = accept(CODE.DELETE_TOPIC_IN_BROKER, MASTER, OTHER) | accept(CODE.DELETE_TOPIC_IN_NAMESRV, NAMES)
+    script[SLAVE, CODE.DELETE_TOPIC_IN_BROKER] = ReplyError(1, "please execute it from master broker.", SLAVE)
+    (addrs, (note,)), _ = run(script, work)
+    assert addrs == [MASTER, OTHER, NAMES]
+    assert note.startswith("a:2 did not delete topic T: ") and "master broker" in note
+
+
+def test_the_route_stays_if_only_a_slave_could_be_asked() -> None:
+    """The master, which is not registered now, still has the topic."""
+    registered = ClusterInfo({"broker-a": BrokerData({1: SLAVE}, "broker-a", "C")}, {"C": ("broker-a",)})
+    script: Script = {
+        (NAMES, CODE.GET_BROKER_CLUSTER_INFO): registered,
+        (SLAVE, CODE.DELETE_TOPIC_IN_BROKER): ReplyError(1, "please execute it from master broker.", SLAVE),
+    }
+    with pytest.raises(ReplyError, match="master broker"):
+        run(script, lambda admin: admin.delete_topic("T"))
+
+
+def test_deleting_a_group_keeps_the_routes_of_other_clusters_and_of_failed_brokers() -> None:
+    clusters = ClusterInfo(BROKERS | {"d": BrokerData({0: "d:1"}, "d", "D")}, {"C": tuple(BROKERS), "D": ("d",)})
+
+    async def work(admin: Admin) -> None:
+        servers = await admin.select_brokers(cluster="C")
+        await admin.delete_group("G", with_topics=True, servers=servers)
+
+    script: Script = {(NAMES, CODE.GET_BROKER_CLUSTER_INFO): clusters}
+    script |= accept(CODE.DELETE_SUBSCRIPTIONGROUP, MASTER, OTHER) | accept(CODE.DELETE_TOPIC_IN_BROKER, MASTER, OTHER)
+    _, servers = run(script | accept(CODE.DELETE_TOPIC_IN_NAMESRV, NAMES), work)
+    routes = [header for _, code, header, _ in servers.sent if code == CODE.DELETE_TOPIC_IN_NAMESRV]
+    assert routes == [DeleteTopicRoute("%RETRY%G", "C"), DeleteTopicRoute("%DLQ%G", "C")]
+
+    del script[OTHER, CODE.DELETE_TOPIC_IN_BROKER]
+    with pytest.raises(PartialFailure, match="delete topic %RETRY%G on b:1") as failure:
+        run(script, work)
+    assert "route" not in str(failure.value)
 
 
 @pytest.mark.parametrize(("name", "queues"), [("a/b", 1), ("", 1), ("T", 0), ("T", 65_537)])
@@ -281,6 +326,10 @@ def test_traffic_is_summed_over_masters_and_slaves() -> None:
         (OTHER, CODE.VIEW_BROKER_STATS_DATA): ReplyError(ResponseCode.SYSTEM_ERROR, "The stats <x> not exist", OTHER),
         **{(addr, CODE.QUERY_TOPIC_CONSUME_BY_WHO): GroupList(("G",)) for addr in (MASTER, OTHER)},
         **{(addr, CODE.GET_CONSUME_STATS): ConsumeStats() for addr in (MASTER, SLAVE, OTHER)},
+        **{
+            (addr, CODE.GET_CONSUMER_CONNECTION_LIST): ReplyError(ResponseCode.CONSUMER_NOT_ONLINE, "not online")
+            for addr in (MASTER, OTHER)
+        },
     }
     report, _ = run(script, lambda admin: admin.fetch_traffic("T"))
     (topic,) = report.topics
@@ -301,6 +350,33 @@ def test_an_address_that_is_not_registered_is_used_as_it_is() -> None:
     assert [(server.addr, server.broker) for server in servers] == [("10.0.0.9:10911", "")]
     with pytest.raises(NotFound, match="expected one of: broker-a, broker-b"):
         run({}, lambda admin: admin.select_brokers(broker="broker-z"))
+
+
+@pytest.mark.parametrize(
+    "refused", [ConnectionLost(NAMES, "refused"), RequestTimeout(NAMES, 3000), ClusterInfo({}, {})]
+)
+def test_an_address_needs_no_name_server(refused: Any) -> None:
+    script = {(NAMES, CODE.GET_BROKER_CLUSTER_INFO): refused}
+    servers, _ = run(script, lambda admin: admin.select_brokers(broker="10.0.0.9:10911"))
+    assert [(server.addr, server.broker) for server in servers] == [("10.0.0.9:10911", "")]
+    for options in ({}, {"broker": "broker-a"}, {"broker": "10.0.0.9:10911", "cluster": "C"}):
+        with pytest.raises((ConnectionLost, RequestTimeout, ServerUnavailable)):
+            run(script, lambda admin, options=options: admin.select_brokers(**options))
+
+
+def test_a_server_that_does_not_respond_is_named_by_its_kind_and_address() -> None:
+    async def broker_status(admin: Admin) -> list[Output]:
+        options = Namespace(clusterName=None, brokerAddr="10.0.0.9:10911")
+        return [output async for output in broker_commands.broker_status(admin, options)]
+
+    (output,), _ = run({(NAMES, CODE.GET_BROKER_CLUSTER_INFO): ConnectionLost(NAMES, "refused")}, broker_status)
+    assert [str(missing) for missing in output.unavailable] == [
+        "Broker 10.0.0.9:10911 did not respond: connection to 10.0.0.9:10911: refused"
+    ]
+    answers, _ = run({}, lambda admin: admin.fetch_runtimes([BrokerServer("C", "broker-b", 0, OTHER)]))
+    assert str(answers.unavailable[0]).startswith("Broker broker-b b:1 did not respond: ")
+    settings, _ = run({}, lambda admin: admin.fetch_name_server_config())
+    assert str(settings.unavailable[0]).startswith("Name server ns:1 did not respond: ")
 
 
 def test_no_registered_broker_is_an_error() -> None:

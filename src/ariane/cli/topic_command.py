@@ -10,6 +10,7 @@ import typer
 from ariane.cli import access_options, admin_session, shared_options
 from ariane.cli.admin_session import AdminSession
 from ariane.cli.help_format import HelpCommand, create_app, examples
+from ariane.model.quantities import count_text
 from ariane.model.topic import PERMISSIONS, permission_words
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def create(
     if addrs is not None:
         session.show(
             {"topic": topic, "queues": queues, "brokers": addrs},
-            f"created topic {topic} with {queues} queues on {', '.join(addrs)}",
+            f"created topic {topic} with {count_text(queues, 'queue')} on {', '.join(addrs)}",
         )
 
 

@@ -10,7 +10,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from ariane.cluster.connection import Answers, BrokerServer, BrokerUnavailable, Change, ClusterConnection
+from ariane.cluster.connection import Answers, BrokerServer, BrokerUnavailable, Change
+from ariane.cluster.group_lag import Subscriptions
+from ariane.cluster.topic_deletion import TopicDeletionOperations
 from ariane.errors import NotFound, ReplyError
 from ariane.model.topic import RETRY_PREFIX, SYSTEM_GROUP_PREFIX, SubscriptionGroupConfig, dlq_topic, retry_topic
 from ariane.protocol import fastjson
@@ -22,11 +24,10 @@ from ariane.protocol.requests.admin import (
     ProducerConnection,
     ProducerGroupRef,
     SubscriptionGroupTable,
-    TopicRef,
 )
 from ariane.protocol.requests.brokers import ProducerInfo, ProducerTable
-from ariane.protocol.requests.clients import GroupRef, SubscriptionData
-from ariane.protocol.requests.routing import DeleteTopicRoute, TopicList
+from ariane.protocol.requests.clients import BROADCASTING, GroupRef, SubscriptionData
+from ariane.protocol.requests.routing import TopicList
 
 # Groups of tools and of the broker itself.
 SYSTEM_GROUPS = frozenset(
@@ -47,7 +48,6 @@ SYSTEM_GROUPS = frozenset(
         "CID_SYS_RMQ_TRANS",
     }
 )
-BROADCASTING = ("BROADCASTING", 0)  # message model of a heartbeat, by name or as an enum's index
 
 
 class GroupConnections(msgspec.Struct, frozen=True):
@@ -85,6 +85,11 @@ class GroupConnections(msgspec.Struct, frozen=True):
         """Whether every client receives every message, and stores its offsets itself."""
         return self.message_model in BROADCASTING
 
+    @property
+    def declared(self) -> Subscriptions:
+        """What the lag of the group depends on."""
+        return Subscriptions(frozenset(self.subscriptions), self.is_broadcasting)
+
 
 class GroupNames(NamedTuple):
     """Names of consumer groups, sorted."""
@@ -105,7 +110,7 @@ def is_system_group(group: str) -> bool:
     return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
 
 
-class GroupOperations(ClusterConnection):
+class GroupOperations(TopicDeletionOperations):
     """Operations on consumer groups and their clients."""
 
     # --- configuration ---
@@ -161,21 +166,15 @@ class GroupOperations(ClusterConnection):
         targets = await self.select_brokers() if servers is None else servers
         summary = f"delete consumer group {group}" + (" with its offsets" if with_offsets else "")
         header = DeleteGroup(group, with_offsets)
-        changes = [Change(server.addr, summary, RequestCode.DELETE_SUBSCRIPTIONGROUP, header) for server in targets]
+        deleted = await self.change(
+            *(Change(server.addr, summary, RequestCode.DELETE_SUBSCRIPTIONGROUP, header) for server in targets)
+        )
+        clusters = {server.cluster for server in targets}
+        cluster = clusters.pop() if len(clusters) == 1 else None
         for topic in (retry_topic(group), dlq_topic(group)) if with_topics else ():
-            changes += self._topic_deletions(topic, targets)
-        return await self.change(*changes)
-
-    def _topic_deletions(self, topic: str, servers: Sequence[BrokerServer]) -> list[Change]:
-        # Brokers first: a broker that still has the topic registers it again.
-        summary = f"delete topic {topic}"
-        on_brokers = [
-            Change(server.addr, summary, RequestCode.DELETE_TOPIC_IN_BROKER, TopicRef(topic)) for server in servers
-        ]
-        code, header = RequestCode.DELETE_TOPIC_IN_NAMESRV, DeleteTopicRoute(topic)
-        return on_brokers + [
-            Change(addr, f"{summary} from the name server", code, header) for addr in self.name_servers
-        ]
+            deleted += await self.delete_stored_topic(topic, targets)
+            deleted += await self.delete_route(topic, cluster)
+        return deleted
 
     async def group_tables(
         self, servers: Sequence[BrokerServer] | None = None

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ariane.cluster.connection import BrokerServer, Change
+from ariane.cluster.topic_deletion import TopicDeletionOperations
 from ariane.cluster.topic_queries import TopicQueries
-from ariane.errors import ConfigError, NotFound, RouteNotFound
+from ariane.errors import AlreadyExists, ConfigError, NotFound, RouteNotFound
 from ariane.model.topic import (
     AUTO_CREATE_TOPIC,
     PERM_READ,
@@ -17,8 +18,7 @@ from ariane.model.topic import (
     topic_name_fault,
 )
 from ariane.protocol.codes import RequestCode
-from ariane.protocol.requests.admin import CreateTopic, TopicRef
-from ariane.protocol.requests.routing import DeleteTopicRoute
+from ariane.protocol.requests.admin import CreateTopic
 
 READ_WRITE = PERM_READ | PERM_WRITE
 QUEUES = 8  # of a new topic on each broker, as Java's mqadmin creates it
@@ -33,7 +33,7 @@ class TopicChange(NamedTuple):
     config: TopicConfig
 
 
-class TopicOperations(TopicQueries):
+class TopicOperations(TopicQueries, TopicDeletionOperations):
     """Operations on topics."""
 
     # --- changing ---
@@ -98,14 +98,14 @@ class TopicOperations(TopicQueries):
         """Check that none of these servers has a topic.
 
         Raises:
-            ConfigError: one of them has it.
+            AlreadyExists: one of them has it.
         """
         try:
             route = await self.fetch_route(topic)
         except RouteNotFound:
             return
         if existing := sorted({server.broker for server in servers} & {data.broker_name for data in route.queue_datas}):
-            raise ConfigError(
+            raise AlreadyExists(
                 "topic",
                 topic,
                 f"exists on {', '.join(existing)}; use another name, or change it with `ariane topic change`",
@@ -157,7 +157,7 @@ class TopicOperations(TopicQueries):
         return changes
 
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> list[Change]:
-        """Delete a topic with its messages from all brokers, masters and slaves, and then from the name servers.
+        """Delete a topic with its messages from all brokers, and then from the name servers.
 
         A topic that does not exist is ignored. Name servers keep it if a broker failed, because that broker still has it.
 
@@ -170,13 +170,8 @@ class TopicOperations(TopicQueries):
             PartialFailure: some servers rejected the request or did not respond.
         """
         servers = await self.select_brokers(cluster=cluster, with_slaves=True)
-        summary, request = f"delete topic {topic}", TopicRef(topic)
-        deleted = await self.change(
-            *(Change(server.addr, summary, RequestCode.DELETE_TOPIC_IN_BROKER, request) for server in servers)
-        )
-        summary, header = f"delete the route of topic {topic}", DeleteTopicRoute(topic, cluster)
-        code = RequestCode.DELETE_TOPIC_IN_NAMESRV
-        return deleted + await self.change(*(Change(addr, summary, code, header) for addr in self.name_servers))
+        deleted = await self.delete_stored_topic(topic, servers)
+        return deleted + await self.delete_route(topic, cluster)
 
     # --- order configuration ---
 
