@@ -71,10 +71,17 @@ def test_a_message_is_found_by_key_and_both_ids(servers: LocalCluster) -> None:
         found = run_json(servers, "message", "search", "orders", *selection)
         assert [message["messageId"] for message in found["messages"]] == [sent["messageId"]], selection
         assert (found["matching"], found["unavailable"]) == (1, [])
-    assert run(servers, "message", "search", "orders", "--until", "2020-01-01") == "No messages of orders match.\n"
+    assert run(servers, "message", "search", "orders", "--key", "ORDER-17", "--until", "2020-01-01") == (
+        "No messages of orders match.\n"
+        "Searched: stored from the beginning to 2020-01-01 00:00:00.000 UTC.\n"
+        "Remove --until to search all store times.\n"
+    )
+    assert run(servers, "message", "search", "orders", "--key", "ORDER-18") == (
+        "No messages of orders match.\nAll store times were searched.\n"
+    )
     table = run(servers, "message", "search", "orders")
     assert max(map(len, table.splitlines())) <= 80
-    with pytest.raises(NotFound, match="no message"):
+    with pytest.raises(NotFound, match=r"no message \w+; all store times were searched"):
         run(servers, "message", "show", f"{sent['messageId'][:-4]}FFFF")
 
 

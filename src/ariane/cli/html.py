@@ -12,7 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from ariane.cli import value_format
-from ariane.reports.report import Line, Plot, Report, Table
+from ariane.reports.report import Line, Plot, Report, Table, charts_first
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -67,7 +67,7 @@ def render(report: Report, tables_dir: str = "") -> str:
             (section, _cells(section), _alignment(section), None)
             if isinstance(section, Table)
             else (section, None, None, layout_chart(section))
-            for section in report.sections
+            for section in charts_first(report.sections)
         ],
         legend=value_format.LEGEND,
         size={"width": WIDTH, "height": HEIGHT, "left": LEFT, "right": WIDTH - RIGHT, "baseline": HEIGHT - 6},

@@ -10,9 +10,10 @@ import typer
 from ariane.cli import access_options, admin_session, shared_options
 from ariane.cli.admin_session import AdminSession
 from ariane.cli.help_format import HelpCommand, create_app, examples
-from ariane.cli.message_table import message_lines, message_table, time_text, utc
+from ariane.cli.message_table import clock_remarks, message_lines, message_table, time_text, utc
 from ariane.cli.time_options import parse_duration_ms, parse_time
 from ariane.errors import UsageError
+from ariane.model.quantities import count_text
 
 if TYPE_CHECKING:
     from ariane.client.send_codec import SendResult
@@ -168,16 +169,27 @@ def search_topic(
     found = session.run(lambda admin: admin.search(topic, selection, limit=limit))
     assert found is not None
     if not found.messages:
-        remark = f"No messages of {topic} match."
+        remark = f"No messages of {topic} match.\n{_searched_range(selection)}"
     elif found.matching is None:
-        remark = f"{len(found.messages)} messages; unknown how many more match."
+        remark = f"{count_text(len(found.messages), 'message')}; unknown how many more match."
     else:
         omitted = found.matching - len(found.messages)
         more = f"; {omitted:,} older omitted, raise --limit to see them" if omitted else ""
-        remark = f"{_count(len(found.messages), 'message')}{more}."
+        remark = f"{count_text(len(found.messages), 'message')}{more}."
     tables = [message_table(found.messages, with_origin=is_dead_letter)] if found.messages else []
-    session.show(found, *tables, remark)
+    session.show(found, *tables, remark, *clock_remarks(found.messages))
     session.finish(found.unavailable)
+
+
+def _searched_range(selection: MessageFilter) -> str:
+    """Return which store times were searched, and how to search all of them."""
+    options = {"--since": selection.since_ms, "--until": selection.until_ms}
+    given = [name for name, time_ms in options.items() if time_ms is not None]
+    if not given:
+        return "All store times were searched."
+    begin = "the beginning" if selection.since_ms is None else time_text(selection.since_ms)
+    end = "now" if selection.until_ms is None else time_text(selection.until_ms)
+    return f"Searched: stored from {begin} to {end}.\nRemove {' and '.join(given)} to search all store times."
 
 
 @app.command(
@@ -416,7 +428,3 @@ def _trace_table(traces: TraceRows) -> Table:
         for row in traces.rows
     )
     return Table("", columns, rows)
-
-
-def _count(number: int, name: str) -> str:
-    return f"{number:,} {name}{'' if number == 1 else 's'}"

@@ -20,6 +20,7 @@ from ariane.cli.message_input import parse_escapes
 from ariane.cluster.replay import DROPPED_PROPERTIES
 from ariane.errors import UsageError
 from ariane.model.message import ReceivedMessage
+from ariane.model.quantities import count_text
 
 Formatter = Callable[[ReceivedMessage], bytes]
 
@@ -94,7 +95,7 @@ def hex_format(message: ReceivedMessage) -> bytes:
         format_time(message.store_ms),
         *([f"keys {' '.join(message.keys)}"] if message.keys else []),
         *([f"tag {message.tags}"] if message.tags else []),
-        f"{len(message.body):,} bytes",
+        count_text(len(message.body), "byte"),
     ]
     lines = [_printable("  ".join(map(str, about)))]
     for start in range(0, len(message.body), HEX_WIDTH):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from ariane.cli.value_format import escape_control
+from ariane.model.born_time import ClockDifference, compare_clocks
+from ariane.model.host import ip_of
 from ariane.model.message import RETRY_TOPIC, ReceivedMessage
+from ariane.model.quantities import count_text, duration_text
 
 if TYPE_CHECKING:
     from ariane.reports.report import Table
@@ -51,6 +54,34 @@ def message_table(messages: Sequence[ReceivedMessage], *, with_origin: bool = Fa
     return Table("", tuple(map(Column, names)), tuple(rows))
 
 
+def clock_remarks(messages: Iterable[ReceivedMessage]) -> list[str]:
+    """Return what the times of messages prove about the clocks of their producers: one line per producer and broker."""
+    greatest: dict[tuple[str, str, bool], tuple[ClockDifference, int]] = {}
+    for message in messages:
+        difference = compare_clocks(message)
+        if difference == ClockDifference():
+            continue
+        key = (ip_of(message.born_host), message.queue.broker, difference.late_ms is None)
+        former, count = greatest.get(key, (difference, 0))
+        greatest[key] = (max(former, difference, key=lambda one: one.ahead_ms or one.late_ms or 0), count + 1)
+    return [
+        f"{_clock_remark(difference)} ({count_text(count, 'message')} from {host}, stored by {broker})"
+        for (host, broker, _), (difference, count) in greatest.items()
+    ]
+
+
+def _clock_remark(difference: ClockDifference) -> str:
+    """Return a statement about the clock of a producer as a sentence; empty without one."""
+    if difference.ahead_ms is not None:
+        return f"The producer's clock was at least {duration_text(difference.ahead_ms)} ahead of the broker's."
+    if difference.late_ms is not None:
+        return (
+            f"Stored {duration_text(difference.late_ms)} after it was sent, by the producer's clock:"
+            " that clock was behind the broker's, or the send was late."
+        )
+    return ""
+
+
 def message_lines(message: ReceivedMessage) -> Iterator[str]:
     """Yield the attributes of a message, its properties and its body."""
     queue = message.queue
@@ -62,12 +93,14 @@ def message_lines(message: ReceivedMessage) -> Iterator[str]:
     yield _line("Keys", escape_control(" ".join(message.keys)) or "-")
     yield _line("Stored", f"{time_text(message.store_ms)} by {message.store_host}")
     yield _line("Born", f"{time_text(message.born_ms)} by {message.born_host}")
+    if remark := _clock_remark(compare_clocks(message)):
+        yield _line("", remark)
     if message.reconsume_times:
         yield _line("Retries", str(message.reconsume_times))
     yield _line("Properties", "" if message.properties else "-")
     for name, value in sorted(message.properties.items()):
         yield f"  {escape_control(name)} = {escape_control(value)}"
-    yield _line("Body", f"{len(message.body):,} bytes")
+    yield _line("Body", count_text(len(message.body), "byte"))
     yield from _body_lines(message)
 
 

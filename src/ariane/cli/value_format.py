@@ -69,11 +69,11 @@ def is_time(values: Iterable[Value]) -> bool:
 
 
 def freshness_line(report: Report) -> str:
-    """Return the as-of time of a report and whether it is complete."""
+    """Return the as-of time of a report, whether it is complete, and the zone of all times."""
     if report.as_of is None:
         return "as of: no data yet"
     state = "INCOMPLETE" if report.warnings else "complete"
-    return f"as of {report.as_of.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, {state}"
+    return f"as of {report.as_of.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, {state}; times are UTC"
 
 
 def source_line(tables_dir: str) -> str:

@@ -25,9 +25,10 @@ from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests.admin import ConsumerConnection, TopicRef
 from ariane.protocol.requests.brokers import GroupList
 from ariane.protocol.requests.callbacks import ConsumeDirectly
-from ariane.protocol.requests.clients import GroupRef, SubscriptionData
+from ariane.protocol.requests.clients import BROADCASTING, GroupRef, SubscriptionData
 from ariane.protocol.requests.stats import ConsumeStats, GetConsumeStats, by_queue
 
+BROADCAST_REASON = "the group broadcasts: each client stores its offsets itself"
 PULL_CONSUMER = ("CONSUME_ACTIVELY", 0)  # consume type of pull consumers, by name or as an enum's index
 
 
@@ -187,6 +188,8 @@ class MessageTrackOperations(MessageOperations):
                 failed = str(error)
         if not connections:
             return MessageTrack(group, TrackState.UNKNOWN if failed else TrackState.NOT_ONLINE, failed or offline)
+        if connections[0].message_model in BROADCASTING:
+            return MessageTrack(group, TrackState.UNKNOWN, BROADCAST_REASON)
         if connections[0].consume_type in PULL_CONSUMER:
             return MessageTrack(group, TrackState.PULL)
         try:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from ariane.cli.message_table import time_text
 from ariane.cli.mqadmin import message_text
 from ariane.cli.mqadmin.command import TOPIC, AdminCommand, Option, Options, Output, lines, yes_or_no
 from ariane.clock import SYSTEM_CLOCK
@@ -65,6 +66,11 @@ class BodyFormat(NamedTuple):
 
 async def print_messages(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Print all messages of a topic in a time range, queue by queue."""
+    async for output in _with_range_note(_topic_messages(admin, options), options, "-b"):
+        yield output
+
+
+async def _topic_messages(admin: Admin, options: Options) -> AsyncIterator[Output]:
     form = BodyFormat(options.charsetName, options.printBody)
     for at in await admin.locate_queues(options.topic):
         first, stop = await admin.time_bounds(at, options.beginTimestamp, options.endTimestamp)
@@ -95,6 +101,11 @@ async def print_queue(admin: Admin, options: Options) -> AsyncIterator[Output]:
 async def consume_messages(admin: Admin, options: Options) -> AsyncIterator[Output]:
     """Print the oldest messages of a topic or queue. Despite its name, it commits nothing."""
     _check_consume(options)
+    async for output in _with_range_note(_oldest_messages(admin, options), options, "-s"):
+        yield output
+
+
+async def _oldest_messages(admin: Admin, options: Options) -> AsyncIterator[Output]:
     if options.queueId is not None:
         at = await admin.locate_queue(options.topic, options.brokerName, options.queueId)
         async for output in _consume_queue(admin, options, at):
@@ -137,6 +148,23 @@ async def _consume_range(
     async for page in admin.read_queue(at, first, stop, group=group):
         text = _page_text(page, at, BodyFormat())
         yield Output(f"Consume ok\n{text}" if page.status == FOUND else text, _page_data(page, at))
+
+
+async def _with_range_note(
+    outputs: AsyncIterator[Output], options: Options, begin_option: str
+) -> AsyncIterator[Output]:
+    """Yield outputs; if none of them has a message, a note that names the time range that excludes some."""
+    has_messages = False
+    async for output in outputs:
+        has_messages = has_messages or (isinstance(output.data, list) and bool(output.data))
+        yield output
+    begin_ms, end_ms = options.beginTimestamp, options.endTimestamp
+    given = [name for name, time_ms in ((begin_option, begin_ms), ("-e", end_ms)) if time_ms is not None]
+    if given and not has_messages:
+        begin = "the beginning" if begin_ms is None else time_text(begin_ms)
+        end = "now" if end_ms is None else time_text(end_ms)
+        note = f"No message stored from {begin} to {end}. Remove {' and '.join(given)} to print all store times."
+        yield Output("", [], notes=(note,))
 
 
 def _check_consume(options: Options) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
+from ariane.cli.message_table import clock_remarks
 from ariane.cli.mqadmin import message_text
 from ariane.cli.mqadmin.command import TOPIC, AdminCommand, Option, Options, Output, lines, yes_or_no
 from ariane.cli.mqadmin.value_text import time_s
@@ -128,6 +129,7 @@ async def _view(
     admin: Admin, message: ReceivedMessage, found: QueryResult, *, with_offset_id: bool = False, number: int = 0
 ) -> Output:
     """Return a message with its consumers; without them if they cannot be determined."""
+    shown = found._replace(messages=[message])
     tracks: list[MessageTrack] = []
     unavailable: tuple[BrokerUnavailable, ...] = found.unavailable
     error = None
@@ -139,7 +141,7 @@ async def _view(
     path = message_text.write_body(message, number)
     rows = message_text.message_rows(message, path, with_offset_id=with_offset_id)
     end = "".join(map(message_text.track, tracks)) if tracks else "WARN: No Consumer"
-    notes = _notes(found) + (() if error is None else (f"The consumers of the message are unknown: {error}",))
+    notes = _notes(shown) + (() if error is None else (f"The consumers of the message are unknown: {error}",))
     text = lines(rows) + ("" if error is not None else f"\n\n{end}")
     return Output(text, MessageView(message, tracks, error), unavailable, notes)
 
@@ -156,7 +158,8 @@ def _check_direct(options: Options) -> None:
 
 
 def _notes(found: QueryResult) -> tuple[str, ...]:
-    return tuple(f"Broker {broker}: {reason}." for broker, reason in found.truncated.items())
+    truncated = (f"Broker {broker}: {reason}." for broker, reason in found.truncated.items())
+    return (*truncated, *clock_remarks(found.messages))
 
 
 def _command(name: str, run: Any, *options: Option, is_change: bool = False) -> AdminCommand:
