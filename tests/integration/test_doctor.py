@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 
 from typer.testing import CliRunner
 
-from ariane import PushConsumer, ReceivedMessage
+from ariane import PushConsumer, ReceivedMessage, ReconsumeLater
 from ariane.cli import main
+from ariane.client import ConsumerSettings
 from ariane.cluster.admin import Admin
-from ariane.testing import LocalCluster
+from ariane.cluster.findings import Finding
+from ariane.testing import AsyncLocalCluster, LocalCluster
 
 RUNNER = CliRunner()
 
@@ -34,6 +37,49 @@ def test_a_name_server_that_does_not_respond_is_an_error(tmp_path: Path) -> None
         assert printed.exit_code == 1
         assert "ERROR name servers: 127.0.0.1:1" in printed.output
         assert "fix: start it" in printed.output
+
+
+def test_groups_are_counted_and_backlogs_and_dead_letters_are_found(tmp_path: Path) -> None:
+    async def give_up(_: Sequence[ReceivedMessage]) -> None:
+        raise ReconsumeLater("not yet")
+
+    async def trouble(servers: AsyncLocalCluster) -> tuple[str, str, list[Finding]]:
+        namesrv = servers.namesrv
+        quick = ConsumerSettings(max_reconsume_times=0)
+        async with Admin(namesrv) as admin:
+            await admin.create_topic("orders")
+            async with PushConsumer(namesrv, "billing", {"orders": "*"}, give_up, start="first", settings=quick):
+                await servers.send("orders", b"refused")
+                async with asyncio.timeout(60):
+                    while not [finding for finding in await admin.diagnose() if finding.check == "dead letters"]:
+                        await asyncio.sleep(0.1)
+                online = await asyncio.to_thread(printed, namesrv)
+            for _ in range(5):
+                await servers.send("orders", b"pending")
+            servers.clock.advance(timedelta(minutes=11))
+            offline = await asyncio.to_thread(printed, namesrv)
+            return online, offline, await admin.diagnose()
+
+    def printed(namesrv: str) -> str:
+        done = RUNNER.invoke(main.app, ["doctor", "-n", namesrv], env={"COLUMNS": "80"})
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    async def run() -> tuple[str, str, list[Finding]]:
+        async with AsyncLocalCluster(tmp_path) as servers:
+            return await trouble(servers)
+
+    online, offline, findings = asyncio.run(run())
+    assert "groups 1 (1 online)" in online
+    assert "WARNING dead letters: billing" in online
+    assert "backlog" not in online
+    assert "groups 1 (0 online)" in offline
+    (backlog,) = [finding for finding in findings if finding.check == "backlog"]
+    assert backlog.subject == "billing"
+    assert "no client is connected; most of all billing: 5 messages pending, the oldest for 11 min" in backlog.problem
+    (letters,) = [finding for finding in findings if finding.check == "dead letters"]
+    assert letters.problem.startswith("1 in the last hour, the last one ")
+    assert letters.problem.endswith("; 1 dead letter stored")
 
 
 def test_members_with_different_tags_are_an_error(tmp_path: Path) -> None:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import pytest
 
 from ariane.cluster.connection import BrokerServer
-from ariane.cluster.diagnosis import (
+from ariane.cluster.consumer_status import BlockedQueue
+from ariane.cluster.diagnosis import clock_offset_ms, diagnose
+from ariane.cluster.findings import (
     ERROR,
     WARNING,
+    Backlog,
     BrokerState,
     ClientState,
     ClusterSnapshot,
+    ConsumerGroupState,
+    DeadLetters,
     Finding,
     NameServerState,
-    clock_offset_ms,
-    diagnose,
 )
+from ariane.model.message import MessageQueue
 
 NOW_MS = 1_800_000_000_000
 MASTER = BrokerServer("C", "a", 0, "10.0.0.2:10911")
@@ -44,7 +48,7 @@ def broker(server: BrokerServer = MASTER, config: dict[str, str] | None = None, 
 def snapshot(
     *brokers: BrokerState,
     name_servers: tuple[NameServerState, ...] = (),
-    groups: dict[str, tuple[ClientState, ...]] | None = None,
+    groups: dict[str, ConsumerGroupState] | None = None,
     files: int | None = 65_536,
 ) -> ClusterSnapshot:
     states = brokers or (broker(), broker(SLAVE))
@@ -59,12 +63,13 @@ def only(findings: list[Finding]) -> Finding:
 
 def test_a_sound_cluster_has_no_finding() -> None:
     members = (ClientState("1@x", "395", {"T": "*"}), ClientState("2@x", "395", {"T": "*"}))
-    assert diagnose(snapshot(groups={"G": members})) == []
+    assert diagnose(snapshot(groups={"G": ConsumerGroupState(2, members)})) == []
 
 
 FAULTS = [
     (snapshot(broker(commitLogDiskRatio="0.93"), broker(SLAVE)), ERROR, "disks", "93%", "free space"),
     (snapshot(broker(commitLogDiskRatio="0.80"), broker(SLAVE)), WARNING, "disks", "from 75% on", "free space"),
+    (snapshot(broker(droppedStateEntries="7"), broker(SLAVE)), WARNING, "state", "7 invalid entries", "*.invalid-*"),
     (snapshot(broker(sendThreadPoolQueueHeadWaitTimeMills="900"), broker(SLAVE)), WARNING, "load", "900 ms", "SYSTEM_BUSY"),
     (snapshot(broker(dispatchBehindBytes="999999999"), broker(SLAVE)), WARNING, "load", "954 MiB", "consumers"),
     (snapshot(broker(), broker(SLAVE, commitLogMaxOffset="1000")), WARNING, "replication", "954 MiB behind", "haListenPort"),
@@ -135,9 +140,94 @@ def test_settings_that_differ_between_masters_are_found() -> None:
 
 def test_members_with_different_subscriptions_are_found_and_silent_ones_are_not_counted() -> None:
     members = (ClientState("1", "", {"T": "A"}), ClientState("2", "", {"T": "B"}), ClientState("3", "", None))
-    finding = only(diagnose(snapshot(groups={"G": members, "H": members[2:]})))
+    finding = only(
+        diagnose(snapshot(groups={"G": ConsumerGroupState(3, members), "H": ConsumerGroupState(1, members[2:])}))
+    )
     assert (finding.level, finding.subject) == (ERROR, "G")
     assert finding.problem == "members differ: 1: T A; 2: T B"
+
+
+QUEUE = MessageQueue("T", "a", 0)
+BLOCKED = (BlockedQueue("c1", QUEUE, "not consuming", 300_000),)
+MINUTE_MS = 60_000
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        ConsumerGroupState(1, backlog=Backlog(1_000_000, False, 59_000)),  # a burst
+        ConsumerGroupState(
+            1, backlog=Backlog(1_000_000, False, 9 * MINUTE_MS, growth=-5_000, arrived=1_000)
+        ),  # catches up
+        ConsumerGroupState(
+            1, backlog=Backlog(1_000, False, 9 * MINUTE_MS, growth=500, arrived=1_000)
+        ),  # commits every 5 s
+        ConsumerGroupState(0, backlog=Backlog(1_000, False, 9 * MINUTE_MS)),  # restarts
+        ConsumerGroupState(1, backlog=Backlog(1_000, False, None)),  # of an unknown age
+        ConsumerGroupState(1, backlog=None, blocked=BLOCKED),  # nothing is pending
+        ConsumerGroupState(1, backlog=Backlog(3, False, 5_000), blocked=BLOCKED),  # by the client's clock alone
+        ConsumerGroupState(1, dead_letters=DeadLetters(7, 61 * MINUTE_MS, 0)),
+    ],
+)
+def test_a_lag_alone_is_no_finding(state: ConsumerGroupState) -> None:
+    assert diagnose(snapshot(groups={"G": state})) == []
+
+
+@pytest.mark.parametrize(
+    ("state", "problem", "fix"),
+    [
+        (
+            ConsumerGroupState(2, backlog=Backlog(1_200, False, 192 * MINUTE_MS)),
+            "1,200 messages pending, the oldest for 3 h 12 min", "group lag G",
+        ),
+        (
+            ConsumerGroupState(None, backlog=Backlog(1, True, 10 * MINUTE_MS)),
+            "at least 1 message pending, the oldest for 10 min", "group lag G",
+        ),
+        (
+            ConsumerGroupState(1, backlog=Backlog(5_000, False, 2 * MINUTE_MS, growth=501, arrived=1_000)),
+            "5,000 messages pending, the oldest for 2 min; 501 more than 10 s before", "add consumers",
+        ),
+        (
+            ConsumerGroupState(1, backlog=Backlog(41, False, MINUTE_MS), blocked=BLOCKED),
+            "1 queue blocked for 5 min (not consuming) in c1; 41 messages pending, the oldest for 1 min", "-i c1 -s",
+        ),
+        (
+            ConsumerGroupState(0, backlog=Backlog(9, False, 11 * MINUTE_MS)),
+            "no client is connected; most of all G: 9 messages pending, the oldest for 11 min", "start the consumers",
+        ),
+    ],
+)  # fmt: skip
+def test_a_backlog_that_is_old_grows_or_is_blocked_is_one_finding(
+    state: ConsumerGroupState, problem: str, fix: str
+) -> None:
+    finding = only(diagnose(snapshot(groups={"G": state})))
+    assert (finding.level, finding.check, finding.subject) == (WARNING, "backlog", "G")
+    assert finding.problem == problem
+    assert fix in finding.fix
+
+
+def test_offline_groups_with_a_backlog_are_one_finding() -> None:
+    groups = {
+        f"g{number:02}": ConsumerGroupState(0, backlog=Backlog(number, False, number * 60 * MINUTE_MS))
+        for number in range(1, 13)
+    }
+    finding = only(diagnose(snapshot(groups=groups)))
+    assert finding.subject == ", ".join(sorted(groups)[:10]) + " and 2 more (ariane group list)"
+    assert "most of all g12: 12 messages pending, the oldest for 12 h" in finding.problem
+
+
+def test_dead_letters_that_arrive_are_a_finding() -> None:
+    letters = DeadLetters(1_234, 2 * MINUTE_MS, 17)
+    finding = only(diagnose(snapshot(groups={"G": ConsumerGroupState(1, dead_letters=letters)})))
+    assert (finding.level, finding.check, finding.subject) == (WARNING, "dead letters", "G")
+    assert finding.problem == "17 in the last hour, the last one 2 min ago; 1,234 dead letters stored"
+    assert "ariane dead-letter list G" in finding.fix
+    unknown = letters._replace(stored=None, last_hour=None)
+    assert (
+        only(diagnose(snapshot(groups={"G": ConsumerGroupState(1, dead_letters=unknown)}))).problem
+        == "the last one 2 min ago"
+    )
 
 
 def test_errors_come_first() -> None:

@@ -8,10 +8,11 @@ import typer
 
 from ariane.cli import access_options, shared_options
 from ariane.cli.admin_session import AdminSession
+from ariane.cli.value_format import UNKNOWN
 
 if TYPE_CHECKING:
     from ariane.cluster.admin import Admin
-    from ariane.cluster.diagnosis import ClusterSnapshot, Finding
+    from ariane.cluster.findings import ClusterSnapshot, Finding
 
 FAILED = 1
 INDENT = "    "
@@ -24,11 +25,13 @@ def doctor(
 ) -> None:
     """Check a cluster for faults and print the fix of each.
 
-    Checks name servers, addresses, replication, disks, settings, subscriptions, clocks, versions, load and limits.
+    Checks name servers, addresses, replication, disks, settings, subscriptions, backlogs, dead letters, clocks, versions,
+    load and limits. Takes 10 s more if messages have been pending for a minute: it measures whether the lag grows.
     Exit status: 1 if an error was found; warnings alone end with 0.
     """
     from ariane.cluster.cluster_snapshot import open_files_limit
-    from ariane.cluster.diagnosis import ERROR, diagnose
+    from ariane.cluster.diagnosis import diagnose
+    from ariane.cluster.findings import ERROR
 
     session = AdminSession(namesrv, access, as_json)
 
@@ -58,6 +61,12 @@ def _print(snapshot: ClusterSnapshot, findings: list[Finding]) -> None:
         console.print(Padding(Text(f"fix: {finding.fix}"), (0, 0, 0, len(INDENT))))
     errors = sum(finding.level == "error" for finding in findings)
     result = f"errors {errors}, warnings {len(findings) - errors}" if findings else "no fault found"
-    # Groups with one member cannot have inconsistent subscriptions.
-    scope = f"name servers {len(snapshot.name_servers)}, brokers {len(snapshot.brokers)}, groups {len(snapshot.groups)}"
+    scope = f"name servers {len(snapshot.name_servers)}, brokers {len(snapshot.brokers)}, groups {_groups(snapshot)}"
     console.print(f"checked: {scope}; {result}")
+
+
+def _groups(snapshot: ClusterSnapshot) -> str:
+    if snapshot.groups is None:
+        return UNKNOWN
+    online = sum(state.clients != 0 for state in snapshot.groups.values())
+    return f"{len(snapshot.groups)} ({online} online)"

@@ -2,8 +2,8 @@
 
     ClusterSnapshot (what each server said, or why it did not) ─→ CHECKS ─→ Finding (what is wrong, where, what to do)
 
-Pure: `cluster_snapshot` asks the servers. A check yields nothing where a value is unknown; that the value is unknown is a
-finding of its own.
+Pure: `cluster_snapshot` asks the servers, `group_findings` checks the groups. A check yields nothing where a value is unknown;
+that the value is unknown is a finding of its own.
 """
 
 from __future__ import annotations
@@ -11,14 +11,12 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
 
-from ariane.cluster.connection import BrokerServer
+from ariane.cluster.findings import ERROR, WARNING, BrokerState, ClusterSnapshot, Finding
+from ariane.cluster.group_findings import check_backlogs, check_dead_letters, check_subscriptions
 from ariane.model.host import ip_of
 from ariane.model.topic import PERM_READ, PERM_WRITE
-
-ERROR, WARNING = "error", "warning"
 
 CLOCK_OFFSET_MAX_MS = 500  # more misleads look-ups by time and delays; brokers report their time in whole seconds
 DISK_REFUSES_RATIO = 0.90  # 4.9.4 refuses writes from here on (rocketmq.broker.diskSpaceWarningLevelRatio)
@@ -31,69 +29,6 @@ PERM_ALL = PERM_READ | PERM_WRITE
 EQUAL_SETTINGS = ("messageDelayLevel", "maxMessageSize", "defaultTopicQueueNums", "autoCreateTopicEnable", "aclEnable")
 
 _RUNTIME = re.compile(r"(\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds")
-
-
-class Finding(NamedTuple):
-    """Something to mend.
-
-    Attributes:
-        level: ERROR: messages are refused, unreachable or misrouted. WARNING: they will be, or answers mislead.
-        check: Name of the check.
-        subject: Server, cluster or group.
-        problem: What is wrong, with the values.
-        fix: What to do.
-    """
-
-    level: str
-    check: str
-    subject: str
-    problem: str
-    fix: str
-
-
-class NameServerState(NamedTuple):
-    """A name server: addresses of its brokers, or the reason why it did not respond."""
-
-    addr: str
-    brokers: frozenset[str] | None
-    error: str = ""
-
-
-class BrokerState(NamedTuple):
-    """A broker: its runtime values and configuration, or the reason why it did not respond.
-
-    Attributes:
-        server: The broker as registered.
-        runtime: Values of code 28; None if it did not respond.
-        config: Values of code 26; None if it did not respond or refused.
-        error: Why it did not respond.
-        asked_ms: This machine's time halfway through the request for `runtime`.
-        uncertainty_ms: Half of that request's duration.
-    """
-
-    server: BrokerServer
-    runtime: Mapping[str, str] | None
-    config: Mapping[str, str] | None
-    error: str = ""
-    asked_ms: int = 0
-    uncertainty_ms: int = 0
-
-
-class ClientState(NamedTuple):
-    """A member of a consumer group. `subscriptions` maps topics to expressions; None if it did not respond."""
-
-    client_id: str
-    version: str
-    subscriptions: Mapping[str, str] | None
-
-
-class ClusterSnapshot(NamedTuple):
-    """What doctor knows. `open_files_max` is the limit of this process; None where systems have none."""
-
-    name_servers: tuple[NameServerState, ...]
-    brokers: tuple[BrokerState, ...]
-    groups: Mapping[str, tuple[ClientState, ...]]
-    open_files_max: int | None = None
 
 
 def diagnose(snapshot: ClusterSnapshot) -> list[Finding]:
@@ -258,6 +193,16 @@ def check_load(snapshot: ClusterSnapshot) -> Iterator[Finding]:
             yield Finding(WARNING, "load", _subject(state), f"consume queues are {behind / 2**20:.0f} MiB behind", fix)
 
 
+def check_dropped_state(snapshot: ClusterSnapshot) -> Iterator[Finding]:
+    """Find brokers that dropped invalid entries of their configuration at the start."""
+    for state in snapshot.brokers:
+        dropped = _number((state.runtime or {}).get("droppedStateEntries"))
+        if dropped:
+            fix = "see its log for the entries, and the files *.invalid-* in config/ for the former content"
+            problem = f"dropped {dropped:.0f} invalid entries of topics, groups or offsets at its start"
+            yield Finding(WARNING, "state", _subject(state), problem, fix)
+
+
 def check_replication(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """Find slaves far behind, slaves without a master, and synchronous masters without a slave."""
     by_name: dict[str, list[BrokerState]] = defaultdict(list)
@@ -283,23 +228,7 @@ def check_replication(snapshot: ClusterSnapshot) -> Iterator[Finding]:
                 yield Finding(WARNING, "replication", _subject(slave), problem, fix)
 
 
-# --- clients and this machine ---
-
-
-def check_subscriptions(snapshot: ClusterSnapshot) -> Iterator[Finding]:
-    """Find groups whose members subscribe to different topics or tags: brokers know only the newest, so messages are lost."""
-    for group, clients in snapshot.groups.items():
-        variants: dict[tuple[tuple[str, str], ...], list[str]] = defaultdict(list)
-        for client in clients:
-            if client.subscriptions is not None:
-                variants[tuple(sorted(client.subscriptions.items()))].append(client.client_id)
-        if len(variants) > 1:
-            shown = "; ".join(
-                f"{', '.join(ids)}: {', '.join(f'{topic} {expression}' for topic, expression in variant) or 'nothing'}"
-                for variant, ids in variants.items()
-            )
-            fix = "give all members of the group the same topics and tags, or use one group per subscription"
-            yield Finding(ERROR, "subscriptions", group, f"members differ: {shown}", fix)
+# --- this machine ---
 
 
 def check_limits(snapshot: ClusterSnapshot) -> Iterator[Finding]:
@@ -317,9 +246,12 @@ CHECKS: tuple[Callable[[ClusterSnapshot], Iterable[Finding]], ...] = (
     check_disks,
     check_settings,
     check_subscriptions,
+    check_backlogs,
+    check_dead_letters,
     check_clocks,
     check_versions,
     check_load,
+    check_dropped_state,
     check_limits,
 )
 
