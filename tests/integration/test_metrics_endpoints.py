@@ -21,10 +21,12 @@ from ariane.cli.metrics_endpoint import broker_source, name_server_source, with_
 from ariane.client.producer import Producer
 from ariane.client.push_consumer import PushConsumer
 from ariane.errors import ConfigError
+from ariane.metrics import endpoint
 from ariane.metrics.broker_metrics import BROKER_METRICS
 from ariane.metrics.cluster_poller import ClusterPoller
-from ariane.metrics.endpoint import MetricsEndpoint
+from ariane.metrics.endpoint import LIMITS, MetricsEndpoint
 from ariane.metrics.exporter import ExporterSource
+from ariane.metrics.families import Family, Metric
 from ariane.model.message import Message, ReceivedMessage
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.server import NameServer
@@ -255,6 +257,41 @@ def test_a_client_that_leaves_does_not_end_the_endpoint(tmp_path: Path) -> None:
                 writer.write(request)
                 writer.close()
             assert (await get(servers.broker_port)).status == 200
+
+    asyncio.run(asyncio.wait_for(run(), DEADLINE_S))
+
+
+class LargeSource:
+    """More text than the buffers of a connection contain."""
+
+    async def families(self, timeout_s: float | None) -> list[Family]:
+        return [(Metric("ariane_large", "gauge", "x" * 1000), [((), 1.0)])] * 20_000
+
+
+def test_half_sent_requests_do_not_keep_scrapes_out() -> None:
+    async def run() -> None:
+        async with MetricsEndpoint(LargeSource(), "127.0.0.1", 0) as metrics:
+            half_sent = [await asyncio.open_connection("127.0.0.1", metrics.port) for _ in range(2 * LIMITS.total)]
+            for _, writer in half_sent:
+                writer.write(b"GET /metrics HTTP/1.1\r\nHost: ")
+            assert (await get(metrics.port, "/")).status == 200
+
+    asyncio.run(asyncio.wait_for(run(), DEADLINE_S))
+
+
+def test_a_client_that_reads_nothing_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "WRITE_TIMEOUT_S", 0.2)
+
+    async def run() -> None:
+        async with MetricsEndpoint(LargeSource(), "127.0.0.1", 0) as metrics:
+            reader, writer = await asyncio.open_connection("127.0.0.1", metrics.port, limit=1024)
+            writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+            with pytest.raises(ConnectionError):
+                while True:
+                    writer.write(b"x")
+                    await writer.drain()
+                    await asyncio.sleep(0.05)
+            assert reader.exception() is not None
 
     asyncio.run(asyncio.wait_for(run(), DEADLINE_S))
 

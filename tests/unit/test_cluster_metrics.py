@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from ariane.cluster.lag import LagSum
 from ariane.metrics import runtime_metrics
 from ariane.metrics.cluster_metrics import CLUSTER_METRICS, EXPORTER_METRICS
 from ariane.metrics.families import read
@@ -22,6 +23,7 @@ from ariane.metrics.scraped_cluster import (
     ScrapedBroker,
     ScrapedCluster,
     compute_progress,
+    find_unknown_starts,
 )
 from ariane.protocol.requests.callbacks import ConsumeStatus
 
@@ -211,3 +213,13 @@ def test_the_distance_of_a_slave() -> None:
     unknown = msgspec.structs.replace(slave, runtime={})
     assert values(cluster(MASTER, unknown), "rocketmq_broker_commitlog_diff") == {}
     assert values(cluster(slave), "rocketmq_broker_commitlog_diff") == {}
+
+
+def test_the_lag_of_a_broadcasting_group_is_unknown() -> None:
+    """Its clients store the offsets, although the broker says where a group without any starts."""
+    master = msgspec.structs.replace(MASTER, offsets={}, starts={"T": frozenset({0})})
+    clustering = cluster(master, groups={"G": GroupState((CLIENT,), False, frozenset({"T"}))})
+    broadcasting = cluster(master, groups={"G": GroupState((CLIENT,), True, frozenset({"T"}))})
+    assert [(one.topic, one.lag) for one in clustering.progress] == [("T", LagSum(100, True))]
+    assert [(one.topic, one.lag) for one in broadcasting.progress] == [("T", LagSum(None, True))]
+    assert find_unknown_starts(master, [("T", "G")], broadcasting.groups) == {}

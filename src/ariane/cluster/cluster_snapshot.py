@@ -1,4 +1,4 @@
-"""Asks every server of a cluster what `diagnosis` needs: name servers, brokers, members of groups with their subscriptions.
+"""Asks every server of a cluster what `diagnosis` needs: name servers, brokers, and groups (`group_snapshot`).
 
 Whatever does not respond is part of the snapshot, with the reason. [DefaultMQAdminExt]
 """
@@ -7,23 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping, Sequence
 
 from ariane.clock import SYSTEM_CLOCK, Clock
-from ariane.cluster.connection import BrokerServer, gather_bounded, registered_servers
-from ariane.cluster.consumer_status import ConsumerState, ConsumerStatusOperations
-from ariane.cluster.diagnosis import BrokerState, ClientState, ClusterSnapshot, Finding, NameServerState, diagnose
+from ariane.cluster.connection import BrokerServer, registered_servers
+from ariane.cluster.diagnosis import diagnose
+from ariane.cluster.findings import BrokerState, ClusterSnapshot, Finding, NameServerState
+from ariane.cluster.group_snapshot import GroupSnapshotOperations
 from ariane.errors import ArianeError
-from ariane.model.topic import retry_topic
 from ariane.net.name_servers import NameServerClient
 from ariane.protocol import fastjson, java_properties
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.routing import ClusterInfo, KvTableBody
 
-GROUPS_AT_ONCE = 32  # groups in flight: each costs a request per master and one per member
 
-
-class DiagnosisOperations(ConsumerStatusOperations):
+class DiagnosisOperations(GroupSnapshotOperations):
     """Operations that look for faults of a cluster."""
 
     async def diagnose(self, *, open_files_max: int | None = None, clock: Clock = SYSTEM_CLOCK) -> list[Finding]:
@@ -43,7 +40,8 @@ class DiagnosisOperations(ConsumerStatusOperations):
         infos = [info for _, info in registrations if info is not None]
         servers = sorted({server for info in infos for server in registered_servers(info)})
         brokers, groups = await asyncio.gather(
-            asyncio.gather(*(self._broker_state(server, clock) for server in servers)), self._groups(servers)
+            asyncio.gather(*(self._broker_state(server, clock) for server in servers)),
+            self.group_states(servers, clock),
         )
         return ClusterSnapshot(tuple(state for state, _ in registrations), tuple(brokers), groups, open_files_max)
 
@@ -71,33 +69,6 @@ class DiagnosisOperations(ConsumerStatusOperations):
         except ArianeError as error:
             return BrokerState(server, runtime, None, str(error), before_ms + half_ms, half_ms)
         return BrokerState(server, runtime, config, "", before_ms + half_ms, half_ms)
-
-    async def _groups(self, servers: Sequence[BrokerServer]) -> Mapping[str, tuple[ClientState, ...]]:
-        """Return the members of all groups that have more than one. A group is known by its retry topic."""
-        try:
-            names = await self.groups_with_retry_topic()
-        except ArianeError:
-            return {}  # no name server responds, which is a finding of its own
-        masters = [server for server in servers if server.is_master]
-        members = await gather_bounded((self._members(name, masters) for name in names), GROUPS_AT_ONCE)
-        return {name: clients for name, clients in zip(names, members, strict=True) if len(clients) > 1}
-
-    async def _members(self, group: str, masters: Sequence[BrokerServer]) -> tuple[ClientState, ...]:
-        connections = await self.consumer_connections(group, masters)
-        if connections is None or len(connections.connections) < 2:
-            return ()
-        states = (await self.consumer_states(group, connections)).states
-        return tuple(
-            ClientState(client.client_id, str(client.version), _subscriptions(group, states.get(client.client_id)))
-            for client in sorted(connections.connections, key=lambda client: client.client_id)
-        )
-
-
-def _subscriptions(group: str, state: ConsumerState | None) -> Mapping[str, str] | None:
-    """Return topics and expressions of a member, without the group's own retry topic; None if it did not respond."""
-    if state is None:
-        return None
-    return {data.topic: data.sub_string or "*" for data in state.subscriptions if data.topic != retry_topic(group)}
 
 
 def open_files_limit() -> int | None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from ariane.broker.broker_handlers import BrokerServices
+from ariane.broker.handlers.offset_requests import starts_first
 from ariane.broker.handlers.runtime_info import RuntimeInfoHandler
 from ariane.broker.stats.stats_items import MINUTE
 from ariane.broker.stats.store_stats import FINE_BOUNDS_MS
+from ariane.cluster.lag import queue_lag
 from ariane.cluster.statistics_requests import split_pairs
 from ariane.metrics import families, runtime_metrics
 from ariane.metrics.broker_metrics import BROKER_METRICS, BrokerInternals
@@ -28,7 +30,10 @@ from ariane.metrics.scraped_cluster import (
     ScrapedBroker,
     ScrapedCluster,
     compute_progress,
+    find_unknown_starts,
+    list_pairs,
 )
+from ariane.model.topic import TopicConfig
 
 STATISTICS = frozenset(
     (
@@ -60,9 +65,11 @@ class BrokerSource:
         pauses = Pauses()
         groups = await self._groups(pauses)
         ages_ms: dict[Pair, int] = {}
-        state = await self._state(ages_ms, pauses)
+        starts: dict[str, frozenset[int]] = {}
+        state = await self._state(ages_ms, starts, pauses)
+        # The starts need the state, and the ages the progress, which refers to it.
+        starts.update(await self._starts(state, groups, pauses))
         progress = await compute_progress([state], groups, pauses)
-        # The ages need the progress, which refers to the state.
         ages_ms.update(await self._ages(progress, pauses))
         snapshot = ScrapedCluster(brokers=(state,), groups=groups, progress=progress)
         return families.read(CLUSTER_METRICS, snapshot) + families.read(BROKER_METRICS, self._internals(state))
@@ -80,7 +87,9 @@ class BrokerSource:
             await pauses.add(1 + len(clients))
         return groups
 
-    async def _state(self, ages_ms: Mapping[Pair, int], pauses: Pauses) -> ScrapedBroker:
+    async def _state(
+        self, ages_ms: Mapping[Pair, int], starts: Mapping[str, frozenset[int]], pauses: Pauses
+    ) -> ScrapedBroker:
         services, config = self._services, self._services.settings.current
         # Offsets are copied before the ends of queues are read, so that a lag is never too small.
         offsets: dict[Pair, dict[int, int]] = {}
@@ -88,9 +97,12 @@ class BrokerSource:
             offsets[pair] = dict(queues)
             await pauses.add(2)
         topics: dict[str, tuple[QueueRange, ...]] = {}
+        configs: dict[str, TopicConfig] = {}
         for name in services.state.topics.names():
-            topics[name] = tuple(self._queues(name))
-            await pauses.add(1 + len(topics[name]))
+            topic = services.state.topics.get(name)
+            if topic is not None:
+                configs[name], topics[name] = topic, tuple(self._queues(topic))
+                await pauses.add(1 + len(topics[name]))
         rates = {}
         for name, key, item in services.stats.snapshots(MINUTE, STATISTICS):
             rates[name, key] = MinuteRate(item.sum, item.tps)
@@ -103,16 +115,29 @@ class BrokerSource:
             is_up=True,
             runtime=self._runtime.table(),
             topics=topics,
+            topic_configs=configs,
             offsets=offsets,
             producers={group: len(members) for group, members in services.clients.members.producers.items()},
             rates=rates,
             ages_ms=ages_ms,
+            starts=starts,
         )
 
-    def _queues(self, topic: str) -> Iterator[QueueRange]:
-        config, store = self._services.state.topics.get(topic), self._services.store
-        for queue_id in range(config.write_queue_nums if config else 0):
+    def _queues(self, config: TopicConfig) -> Iterator[QueueRange]:
+        topic, store = config.topic_name, self._services.store
+        for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
             yield queue_id, store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+
+    async def _starts(
+        self, state: ScrapedBroker, groups: Mapping[str, GroupState], pauses: Pauses
+    ) -> dict[str, frozenset[int]]:
+        """Return the queues by topic that a group without a committed offset starts at 0."""
+        found: dict[str, set[int]] = {}
+        for topic, queue_id in find_unknown_starts(state, list_pairs(state, groups), groups):
+            if starts_first(self._services.store, topic, queue_id):
+                found.setdefault(topic, set()).add(queue_id)
+            await pauses.add(10)  # a read of the log
+        return {topic: frozenset(ids) for topic, ids in found.items()}
 
     async def _ages(self, progress: Iterable[PairProgress], pauses: Pauses) -> dict[Pair, int]:
         """Return the age of the oldest unconsumed message of each pair with a lag, if all of them are still stored."""
@@ -121,29 +146,32 @@ class BrokerSource:
         ages = {}
         for one in progress:
             await pauses.add(2)
-            if not one.lag and not one.reported_lag:
+            if not one.lag.minimum:
                 continue
             pair = (one.topic, one.group)
+            offsets = {
+                queue_id: offset
+                for queue_id, offset, last in one.positions()
+                if offset is not None and queue_lag(offset, last)
+            }
             entry = self._oldest_ms.get(pair)
-            if entry is None or entry[0] != one.offsets:
-                entry = (one.offsets, await self._oldest(one, pauses))
+            if entry is None or entry[0] != offsets:
+                entry = (offsets, await self._oldest(one.topic, offsets, pauses))
             known[pair] = entry
             if entry[1] is not None:
                 ages[pair] = max(0, now_ms - entry[1])
         self._oldest_ms = known
         return ages
 
-    async def _oldest(self, one: PairProgress, pauses: Pauses) -> int | None:
-        """Return the store time of the oldest unconsumed message; None if one of them is not stored any more."""
+    async def _oldest(self, topic: str, offsets: Mapping[int, int], pauses: Pauses) -> int | None:
+        """Return the store time of the oldest of the messages at these offsets; None if one of them is not stored any more."""
         oldest: int | None = None
-        for queue_id, _, last in one.ranges:
-            offset = one.offsets.get(queue_id)
-            if offset is not None and offset < last:
-                stored_ms = self._services.store.store_time(one.topic, queue_id, offset)
-                await pauses.add(10)  # a read of the log
-                if stored_ms is None:
-                    return None
-                oldest = stored_ms if oldest is None else min(oldest, stored_ms)
+        for queue_id, offset in offsets.items():
+            stored_ms = self._services.store.store_time(topic, queue_id, offset)
+            await pauses.add(10)  # a read of the log
+            if stored_ms is None:
+                return None
+            oldest = stored_ms if oldest is None else min(oldest, stored_ms)
         return oldest
 
     def _internals(self, state: ScrapedBroker) -> BrokerInternals:

@@ -9,24 +9,26 @@
     315   masters  GROUP_GET_NUMS of retry topics          1 per group that has returned messages [retries]
     43    slaves   pairs of topic and group                1 [slaves]
     315   slaves   GROUP_GET_NUMS                          1 per topic and group [slaves]
+    14    masters  where groups without an offset start    1 per queue with messages and without a committed offset
     303   masters  age of the oldest unconsumed message    1 per topic and group with a lag
     328   masters  producers                               1
 
-A statistic of the size is only requested if that of the number exists. Apache's exporter pulls a message of each queue for the
-age; a pull would count as consumption in these very statistics.
+Requests of one code are sent in batches to brokers that accept them (`protocol.request_batch`). A statistic of the size is only
+requested if that of the number exists. An age is only requested if the oldest message is another one than before. Apache's exporter
+pulls a message of each queue for the age; a pull would count as consumption in these very statistics.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from ariane.clock import Clock
-from ariane.cluster.statistics_requests import NOT_COUNTED, StatisticsRequests
+from ariane.cluster.statistics_requests import StatisticsRequests, batch_max
 from ariane.errors import ArianeError, ProtocolError
 from ariane.metrics.scraped_cluster import (
     ClientRates,
@@ -34,21 +36,33 @@ from ariane.metrics.scraped_cluster import (
     GroupState,
     MinuteRate,
     Pair,
+    PairProgress,
     ScrapedBroker,
+    find_unknown_starts,
+    iter_progress,
     list_pairs,
 )
-from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX, dlq_topic, retry_topic
+from ariane.metrics.settled_rates import SettledRates, Statistic
+from ariane.metrics.wanted_statistics import (
+    EXPORTER_SCOPE,
+    PollScope,
+    StatisticKey,
+    is_nonzero,
+    request_statistics,
+    wanted_statistics,
+)
 from ariane.net.name_servers import Requester
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.command import Command
 from ariane.protocol.requests.admin import ClientConnection
 from ariane.protocol.requests.brokers import ProducerTable
 from ariane.protocol.requests.callbacks import ConsumeStatus, RunningInfoRequest
-from ariane.protocol.requests.clients import GroupRef
+from ariane.protocol.requests.clients import BROADCASTING, GroupRef
 
 log = logging.getLogger("ariane.metrics")
 
-_BROADCASTING = ("BROADCASTING", 0)
+T = TypeVar("T")
 
 
 class _OnlineConsumers(msgspec.Struct, frozen=True, rename="camel"):
@@ -66,83 +80,129 @@ class _ReportedRates(msgspec.Struct, frozen=True, rename="camel"):
     status_table: dict[str, ConsumeStatus] = {}
 
 
-class BrokerDetails(NamedTuple):
-    """Details of one master, as in `ScrapedBroker`; of a slave only the rates."""
+class MinuteRates(NamedTuple):
+    """Statistics of one broker, as in `ScrapedBroker`."""
 
-    producers: Mapping[str, int] | None
-    rates: Mapping[tuple[str, str], MinuteRate]
-    ages_ms: Mapping[Pair, int]
-    lost_rates: frozenset[tuple[str, str]]
+    rates: Mapping[Statistic, MinuteRate]
+    lost: frozenset[Statistic]
 
 
-class ClusterDetails(NamedTuple):
-    """The result of a detail round."""
+class DetailTimes(NamedTuple):
+    """Monotonic times at which the requests for each part of the details began; None: no part yet."""
 
-    started_s: float
-    """Monotonic time."""
-    duration_s: float
-    brokers: Mapping[str, BrokerDetails]
-    """Details by the address of the broker; one that stopped responding is missing."""
-    groups: Mapping[str, GroupState]
-    statuses: tuple[ClientRates, ...]
+    clients_s: float | None = None
+    rates_s: float | None = None
+    ages_s: float | None = None
 
-
-class PollScope(NamedTuple):
-    """What a poll requests beyond what every reader of snapshots needs."""
-
-    client_rates: bool = True
-    """Ask each client for its rates."""
-    returned: bool = True
-    """Request the rate of messages that groups sent back."""
-    retries: bool = False
-    """Request the rate at which groups receive from their retry topics."""
-    slaves: bool = False
-    """Request the rates of groups at slaves, too, which may serve their reads."""
-    remember_s: float = 0.0
-    """Time for which a broker that no name server lists any more is still polled."""
+    def oldest(self) -> float | None:
+        """Return the time of the oldest part."""
+        return min((part_s for part_s in self if part_s is not None), default=None)
 
 
-EXPORTER_SCOPE = PollScope()
+class ClusterDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """The results of detail rounds. Those of brokers by address; one that stopped responding is missing."""
+
+    times: DetailTimes = DetailTimes()
+    """When the parts were requested."""
+    duration_s: float = 0.0
+    """Of the last complete round."""
+    groups: Mapping[str, GroupState] = {}
+    """Clients and subscriptions of groups; missing: unknown."""
+    statuses: tuple[ClientRates, ...] = ()
+    """Rates that clients report."""
+    starts: Mapping[str, Mapping[str, frozenset[int]]] = {}
+    """As in `ScrapedBroker`, of masters."""
+    rates: Mapping[str, MinuteRates] = {}
+    """Of masters, and of slaves if the scope has them."""
+    ages_ms: Mapping[str, Mapping[Pair, int]] = {}
+    """As in `ScrapedBroker`, of masters."""
+    producers: Mapping[str, Mapping[str, int] | None] = {}
+    """The same."""
 
 
-class DetailRound:
-    """One detail round."""
+class KnownAge(NamedTuple):
+    """An age that a broker reported, and the positions of the oldest unconsumed message in each queue."""
+
+    positions: Mapping[int, int]
+    age_ms: int
+    asked_s: float
+
+
+class DetailRounds:
+    """Detail rounds, one after the other.
+
+    Args:
+        peers: Sends the requests.
+        timeout_ms: Time limit of one request.
+        scope: What to request.
+        clock: Replaced by tests.
+    """
 
     def __init__(self, peers: Requester, *, timeout_ms: float, clock: Clock, scope: PollScope = EXPORTER_SCOPE) -> None:
-        self._peers = peers
-        self._scope = scope
-        self._timeout_ms = timeout_ms
-        self._clock = clock
+        self._peers = peers  # connections to the brokers
+        self._scope = scope  # what to request
+        self._timeout_ms = timeout_ms  # of one request
+        self._clock = clock  # monotonic times of the parts
+        self._brokers: Sequence[ScrapedBroker] = ()  # base values, replaced while a round is in flight
+        self._observed_s = 0.0  # when their requests began
+        self._groups: frozenset[str] = frozenset()  # groups of these brokers
+        self._started_s = 0.0  # of the round in flight, or of the last one
+        self._details = ClusterDetails()  # shown
+        self._settled = SettledRates()  # which rates are still zero
+        self._known_ages: dict[str, dict[Pair, KnownAge]] = {}  # by the address of the broker
 
-    async def run(self, brokers: Sequence[ScrapedBroker], groups: frozenset[str]) -> ClusterDetails:
-        """Return the details of the brokers that responded and of `groups`."""
-        started_s = self._clock.monotonic()
-        masters = {broker.addr: broker for broker in brokers if broker.is_master and broker.is_up}
-        requests = {addr: StatisticsRequests(self._peers, addr, timeout_ms=self._timeout_ms) for addr in masters}
-        states, homes = await self._groups(requests, groups)
-        statuses = await self._statuses(requests, states, homes) if self._scope.client_rates else ()
-        rounds = {addr: self._broker(requests[addr], broker, states) for addr, broker in masters.items()}
-        if self._scope.slaves:
-            slaves = [broker.addr for broker in brokers if broker.is_up and not broker.is_master]
-            rounds |= {addr: self._slave(addr) for addr in slaves}
-        responses = await asyncio.gather(*rounds.values(), return_exceptions=True)
-        details = {}
-        for addr, response in zip(rounds, responses, strict=True):
-            if isinstance(response, ArianeError):
-                log.warning("Broker %s stopped responding: %s", addr, response)
-            elif isinstance(response, BaseException):
-                raise response
-            else:
-                details[addr] = response
-        duration_s = self._clock.monotonic() - started_s
-        return ClusterDetails(started_s, duration_s, details, states, statuses)
+    @property
+    def duration_s(self) -> float | None:
+        """Duration of the last complete round; None before its end."""
+        return None if self._details.times == DetailTimes() else self._details.duration_s
 
-    async def _groups(
-        self, requests: Mapping[str, StatisticsRequests], groups: frozenset[str]
-    ) -> tuple[dict[str, GroupState], dict[str, str]]:
-        """Return the state of the groups about which a master responded, and a master that has their consumers."""
-        names = sorted(groups)
-        columns = await asyncio.gather(*(self._groups_at(one, names) for one in requests.values()))
+    def observe(self, brokers: Sequence[ScrapedBroker], groups: frozenset[str], started_s: float) -> None:
+        """Accept base values, whose requests began at a monotonic time. Rounds refer to the newest ones."""
+        self._brokers, self._groups, self._observed_s = brokers, groups, started_s
+        if self._scope.is_paced:
+            self._settled.observe_offsets(brokers, self._clock.monotonic())
+
+    def start(self) -> asyncio.Task[None]:
+        """Start a round."""
+        self._started_s = self._clock.monotonic()
+        return asyncio.create_task(self._run())
+
+    def current(self, age_max_s: float) -> ClusterDetails | None:
+        """Return the newest details; None if there are none, or some of them are too old.
+
+        Args:
+            age_max_s: Maximum age of details, unless a round takes longer.
+        """
+        oldest_s = self._details.times.oldest()
+        if oldest_s is None:
+            return None
+        # A round that takes minutes is the newest one until the next has ended, which takes as long again.
+        now_s = self._clock.monotonic()
+        elapsed_s = now_s - self._started_s if self._scope.is_paced else 0.0
+        limit_s = max(age_max_s, 3 * self._details.duration_s, 3 * elapsed_s)
+        return None if now_s - oldest_s > limit_s else self._details
+
+    async def _run(self) -> None:
+        details = self._details
+        for part in (self._with_clients, self._with_rates, self._with_ages):
+            details = await part(details)
+            if self._scope.is_paced:
+                self._details = details
+        self._details = msgspec.structs.replace(details, duration_s=self._clock.monotonic() - self._started_s)
+
+    def _masters(self) -> dict[str, ScrapedBroker]:
+        return {broker.addr: broker for broker in self._brokers if broker.is_master and broker.is_up}
+
+    def _requests(self, broker: ScrapedBroker) -> StatisticsRequests:
+        accepted = batch_max(broker.runtime)
+        return StatisticsRequests(self._peers, broker.addr, timeout_ms=self._timeout_ms, batch_max=accepted)
+
+    async def _with_clients(self, details: ClusterDetails) -> ClusterDetails:
+        """Return the details with the state of the groups about which a master responded, and the rates of their clients."""
+        started_s, masters = self._clock.monotonic(), self._masters()
+        requests = {addr: self._requests(broker) for addr, broker in masters.items()}
+        names = sorted(self._groups)
+        columns = await asyncio.gather(*(_groups_at(one, names) for one in requests.values()))
         states: dict[str, GroupState] = {}
         homes: dict[str, str] = {}
         for addr, column in zip(requests, columns, strict=True):
@@ -151,114 +211,120 @@ class DetailRound:
                     # The rates of a client (307) are relayed by a broker to which it is connected.
                     homes.setdefault(group, addr)
                 states[group] = _merged(states.get(group), state)
-        return states, homes
+        if self._scope.is_paced:
+            self._settled.observe_groups(states, self._clock.monotonic())
+        statuses = await _statuses(requests, states, homes) if self._scope.client_rates else ()
+        starts = await _responsive({addr: _starts(requests[addr], broker, states) for addr, broker in masters.items()})
+        times = details.times._replace(clients_s=started_s)
+        return msgspec.structs.replace(details, times=times, groups=states, statuses=statuses, starts=starts)
 
-    async def _groups_at(self, requests: StatisticsRequests, groups: Iterable[str]) -> dict[str, GroupState]:
-        async def state_of(group: str) -> tuple[str, GroupState | None]:
-            return group, await _group_state(requests, group)
-
-        responses = await asyncio.gather(*map(state_of, groups), return_exceptions=True)
-        found = {}
-        for response in responses:
-            # A group whose request failed stays unknown, the others are reported.
-            if isinstance(response, BaseException):
-                if not isinstance(response, ArianeError):
-                    raise response
-            elif response[1] is not None:
-                found[response[0]] = response[1]
-        return found
-
-    async def _statuses(
-        self,
-        requests: Mapping[str, StatisticsRequests],
-        groups: Mapping[str, GroupState],
-        homes: Mapping[str, str],
-    ) -> tuple[ClientRates, ...]:
-        found = await asyncio.gather(
-            *(
-                _client_rates(requests[homes[group]], group, client)
-                for group, state in groups.items()
-                if group in homes
-                for client in state.clients
-            )
-        )
-        return tuple(status for statuses in found for status in statuses)
-
-    async def _broker(
-        self, requests: StatisticsRequests, broker: ScrapedBroker, groups: Mapping[str, GroupState]
-    ) -> BrokerDetails:
-        pairs = list(list_pairs(broker, groups))
-        wanted = _wanted_statistics(broker, pairs, self._scope)
-        rates, lost = await _all_statistics(requests, wanted)
-        lagging = [pair for pair in pairs if _lagging_queues(broker, pair)]
-        ages = await asyncio.gather(*(_age(requests, broker, pair) for pair in lagging))
-        return BrokerDetails(
-            await _producers(requests),
-            rates,
-            {pair: age for pair, age in zip(lagging, ages, strict=True) if age is not None},
-            lost,
+    async def _with_rates(self, details: ClusterDetails) -> ClusterDetails:
+        """Return the details with the rates of all brokers."""
+        asked = [one for one in self._brokers if one.is_up and (one.is_master or self._scope.slaves)]
+        # Zeros that are not requested are those of the time of the offsets.
+        started_s = self._observed_s if any(map(self._may_skip, asked)) else self._clock.monotonic()
+        rounds = {broker.addr: self._rates(broker, details.groups) for broker in asked}
+        return msgspec.structs.replace(
+            details, times=details.times._replace(rates_s=started_s), rates=await _responsive(rounds)
         )
 
-    async def _slave(self, addr: str) -> BrokerDetails:
-        requests = StatisticsRequests(self._peers, addr, timeout_ms=self._timeout_ms)
-        # Slaves copy the offsets of their master, which may not respond.
-        pairs = await requests.committed_offsets()
-        wanted = [StatisticKey(f"{topic}@{group}", ("GROUP_GET_NUMS",)) for topic, group in pairs]
-        rates, lost = await _all_statistics(requests, wanted)
-        return BrokerDetails(None, rates, {}, lost)
+    def _may_skip(self, broker: ScrapedBroker) -> bool:
+        # A broker that accepts batches reports all rates for less than it costs to find out which ones are zero.
+        return self._scope.is_paced and not batch_max(broker.runtime)
+
+    async def _rates(self, broker: ScrapedBroker, groups: Mapping[str, GroupState]) -> MinuteRates:
+        requests = self._requests(broker)
+        if broker.is_master:
+            wanted = wanted_statistics(broker, list(list_pairs(broker, groups)), self._scope)
+        else:
+            # Slaves copy the offsets of their master, which may not respond.
+            pairs = await requests.committed_offsets()
+            wanted = [StatisticKey(f"{topic}@{group}", ("GROUP_GET_NUMS",)) for topic, group in pairs]
+        skipped: list[Statistic] = []
+        if self._may_skip(broker):
+            skipped = [one.first for one in wanted if self._settled.is_zero(broker, one.first)]
+            wanted = [one for one in wanted if not self._settled.is_zero(broker, one.first)]
+        asked_s = self._clock.monotonic()
+        rates, lost = await request_statistics(requests, wanted)
+        if self._may_skip(broker):
+            zeros = (one.first for one in wanted if one.first not in lost and not is_nonzero(rates.get(one.first)))
+            self._settled.observe_zeros(broker.addr, zeros, skipped, asked_s)
+        return MinuteRates(rates, lost)
+
+    async def _with_ages(self, details: ClusterDetails) -> ClusterDetails:
+        """Return the details with the ages of all masters, and their producers."""
+        started_s, masters = self._clock.monotonic(), self._masters()
+        ages = await _responsive(
+            {
+                addr: self._ages(msgspec.structs.replace(broker, starts=details.starts.get(addr, {})), details.groups)
+                for addr, broker in masters.items()
+            }
+        )
+        producers = await _responsive({addr: _producers(self._requests(broker)) for addr, broker in masters.items()})
+        times = details.times._replace(ages_s=started_s)
+        self._known_ages = {addr: known for addr, known in self._known_ages.items() if addr in masters}
+        return msgspec.structs.replace(details, times=times, ages_ms=ages, producers=producers)
+
+    async def _ages(self, broker: ScrapedBroker, groups: Mapping[str, GroupState]) -> dict[Pair, int]:
+        """Return the ages of the oldest messages that groups have not consumed; without those of messages that were removed."""
+        progress = ((one.topic, one.group, _next_positions(one)) for one in iter_progress(broker, groups))
+        lagging = {(topic, group): positions for topic, group, positions in progress if positions}
+        before, asked_s = self._known_ages.get(broker.addr, {}), self._clock.monotonic()
+        # While the oldest message remains the same, its age grows with the time: the broker need not be asked again.
+        known = {
+            pair: before[pair]
+            for pair, positions in lagging.items()
+            if pair in before and before[pair].positions == positions
+        }
+        reported = await self._requests(broker).all_oldest_ages([pair for pair in lagging if pair not in known])
+        for pair, ages in reported.items():
+            # The oldest message is only known if every lagging queue has an age.
+            if ages and lagging[pair].keys() <= ages.keys():
+                known[pair] = KnownAge(lagging[pair], max(ages[queue] for queue in lagging[pair]), asked_s)
+        self._known_ages[broker.addr] = known
+        return {pair: one.age_ms + round((asked_s - one.asked_s) * 1000) for pair, one in known.items()}
 
 
-class StatisticKey(NamedTuple):
-    """A key, and names of statistics. Each name is requested only if the statistic before it exists."""
-
-    key: str
-    names: tuple[str, ...]
-
-
-def _wanted_statistics(broker: ScrapedBroker, pairs: Iterable[Pair], scope: PollScope) -> list[StatisticKey]:
-    wanted = [StatisticKey(broker.cluster, (name,)) for name in ("BROKER_PUT_NUMS", "BROKER_GET_NUMS")]
-    for topic in broker.topics:
-        if not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-            wanted.append(StatisticKey(topic, ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE")))
-    for topic, group in pairs:
-        if topic.startswith(RETRY_PREFIX):
-            if scope.retries and any(last for _, _, last in broker.topics[topic]):
-                wanted.append(StatisticKey(f"{topic}@{group}", ("GROUP_GET_NUMS",)))
-            continue
-        wanted.append(StatisticKey(f"{topic}@{group}", ("GROUP_GET_NUMS", "GROUP_GET_SIZE")))
-        returned = broker.topics.get(retry_topic(group), ()) + broker.topics.get(dlq_topic(group), ())
-        # Without a message in the retry or dead-letter topic nothing was sent back, which spares a request per pair.
-        if scope.returned and any(last for _, _, last in returned):
-            wanted.append(StatisticKey(f"{topic}@{group}", ("SNDBCK_PUT_NUMS",)))
-    return wanted
-
-
-async def _all_statistics(
-    requests: StatisticsRequests, wanted: Iterable[StatisticKey]
-) -> tuple[dict[tuple[str, str], MinuteRate], frozenset[tuple[str, str]]]:
-    """Return the statistics that exist, and those whose request was rejected."""
-    tables = await asyncio.gather(*(_statistics(requests, one) for one in wanted))
-    results = {key: rate for table in tables for key, rate in table.items()}
-    found = {key: rate for key, rate in results.items() if rate is not None}
-    return found, frozenset(results.keys() - found.keys())
-
-
-async def _statistics(requests: StatisticsRequests, wanted: StatisticKey) -> dict[tuple[str, str], MinuteRate | None]:
-    """Return the statistics of a key that exist; None instead of one whose request was rejected."""
-    found: dict[tuple[str, str], MinuteRate | None] = {}
-    for name in wanted.names:
-        item = await requests.minute_statistic(name, wanted.key)
-        # Where the number does not exist, the size does not either.
-        if item is NOT_COUNTED:
-            break
-        found[name, wanted.key] = None if item is None else MinuteRate(item.sum, item.tps)
-        if item is None:
-            break
+async def _responsive(rounds: Mapping[str, Coroutine[Any, Any, T]]) -> dict[str, T]:
+    """Return the results of the brokers that responded, by address."""
+    found = {}
+    for addr, result in zip(rounds, await asyncio.gather(*rounds.values(), return_exceptions=True), strict=True):
+        if isinstance(result, ArianeError):
+            log.warning("Broker %s stopped responding: %s", addr, result)
+        elif isinstance(result, BaseException):
+            raise result
+        else:
+            found[addr] = result
     return found
 
 
-async def _group_state(requests: StatisticsRequests, group: str) -> GroupState | None:
-    response = await requests.request(RequestCode.GET_CONSUMER_CONNECTION_LIST, GroupRef(group))
+async def _groups_at(requests: StatisticsRequests, groups: Sequence[str]) -> dict[str, GroupState]:
+    """Return the states of groups. A group whose request failed stays unknown, the others are reported."""
+    headers = [GroupRef(group) for group in groups]
+    responses = await requests.request_many(RequestCode.GET_CONSUMER_CONNECTION_LIST, headers)
+    found = {}
+    for group, response in zip(groups, responses, strict=True):
+        state = None if isinstance(response, ArianeError) else _group_state(requests, group, response)
+        if state is not None:
+            found[group] = state
+    return found
+
+
+async def _statuses(
+    requests: Mapping[str, StatisticsRequests], groups: Mapping[str, GroupState], homes: Mapping[str, str]
+) -> tuple[ClientRates, ...]:
+    found = await asyncio.gather(
+        *(
+            _client_rates(requests[homes[group]], group, client)
+            for group, state in groups.items()
+            if group in homes
+            for client in state.clients
+        )
+    )
+    return tuple(status for statuses in found for status in statuses)
+
+
+def _group_state(requests: StatisticsRequests, group: str, response: Command) -> GroupState | None:
     if response.code == ResponseCode.CONSUMER_NOT_ONLINE:
         return GroupState()
     if response.code != ResponseCode.SUCCESS:
@@ -274,7 +340,7 @@ async def _group_state(requests: StatisticsRequests, group: str) -> GroupState |
     )
     return GroupState(
         tuple(sorted(clients, key=lambda client: client[:2])),
-        body.message_model in _BROADCASTING,
+        body.message_model in BROADCASTING,
         frozenset(body.subscription_table),
         body.consume_type,
     )
@@ -306,18 +372,27 @@ async def _client_rates(requests: StatisticsRequests, group: str, client: Connec
     return [ClientRates(client, group, topic, status) for topic, status in table.items()]
 
 
-def _lagging_queues(broker: ScrapedBroker, pair: Pair) -> set[int]:
-    offsets = broker.offsets.get(pair, {})
-    return {queue for queue, _, last in broker.topics[pair[0]] if queue in offsets and offsets[queue] < last}
+async def _starts(
+    requests: StatisticsRequests, broker: ScrapedBroker, groups: Mapping[str, GroupState]
+) -> dict[str, frozenset[int]]:
+    """Return the queues by topic that a group without a committed offset starts at 0."""
+    queues = find_unknown_starts(broker, list_pairs(broker, groups), groups)
+    answers = await requests.all_starts_first([(*queue, group) for queue, group in queues.items()])
+    starts: dict[str, set[int]] = {}
+    for (topic, queue_id), is_first in zip(queues, answers, strict=True):
+        if is_first:
+            starts.setdefault(topic, set()).add(queue_id)
+    return {topic: frozenset(ids) for topic, ids in starts.items()}
 
 
-async def _age(requests: StatisticsRequests, broker: ScrapedBroker, pair: Pair) -> int | None:
-    """Return the age of the oldest message that a group has not consumed; None if one of them is not in the log any more."""
-    ages = await requests.oldest_ages(*pair)
-    # The oldest message is only known if every lagging queue has an age.
-    if not ages or not _lagging_queues(broker, pair) <= ages.keys():
-        return None
-    return max(ages.values())
+def _next_positions(progress: PairProgress) -> dict[int, int]:
+    """Return the position of the next message for a group in each queue with a known lag."""
+    first = {queue_id: low for queue_id, low, _ in progress.ranges}
+    return {
+        queue_id: max(offset, first[queue_id])
+        for queue_id, offset, last in progress.positions()
+        if offset is not None and offset < last
+    }
 
 
 async def _producers(requests: StatisticsRequests) -> dict[str, int] | None:

@@ -100,14 +100,18 @@ def _lags(is_retry: bool) -> Reader:
 
     def samples(snapshot: ScrapedCluster) -> Samples:
         totals: dict[tuple[str, str], int] = {}
+        unknown: set[str] = set()  # topics whose queues a broker did not report
         for one in snapshot.progress:
             if one.topic.startswith(RETRY_PREFIX) == is_retry:
                 key = (one.group, one.topic)
                 totals[key] = totals.get(key, 0) + one.reported_lag
+                if not one.ranges:
+                    unknown.add(one.topic)
         for (group, topic), lag in totals.items():
             state = snapshot.groups.get(group)
             # A sum without one of the brokers would look as if the group had caught up.
-            if state is not None and not state.is_broadcasting and not snapshot.is_partial(topic):
+            is_partial = topic in unknown or snapshot.is_partial(topic)
+            if state is not None and not state.is_broadcasting and not is_partial:
                 yield (group, topic, str(len(state.clients)), CLUSTERING), lag
 
     return samples
@@ -136,14 +140,14 @@ def _ages(snapshot: ScrapedCluster) -> Samples:
     """Yield the age of the next message, 0 for groups without a lag."""
     for one in snapshot.progress:
         state = snapshot.groups.get(one.group)
-        age_ms = one.broker.ages_ms.get((one.topic, one.group)) if one.reported_lag else 0
+        age_ms = 0 if one.lag.total == 0 else one.broker.ages_ms.get((one.topic, one.group))
         if age_ms is not None and state is not None and not state.is_broadcasting:
             yield (one.broker.cluster, one.broker.name, one.topic, one.group), age_ms
 
 
 def _group_lags(snapshot: ScrapedCluster) -> Samples:
     for one in snapshot.progress:
-        if (lag := one.lag) is not None:
+        if (lag := one.lag.total) is not None:
             yield (one.broker.cluster, one.broker.name, one.topic, one.group), lag
 
 
@@ -254,8 +258,8 @@ CLUSTER_METRICS: MetricTable = {
     Metric("ariane_topic_stored_messages", "gauge", "Messages in a topic's queues that have not expired.", _TOPIC, "messages"):
         _stored_messages,
     Metric("ariane_group_consumers", "gauge", "Connected consumers of a group.", ("group",)): _group_consumers,
-    Metric("ariane_group_lag_messages", "gauge", "Messages that a group has not consumed yet; absent if it has committed no"
-           " offset for a queue with messages.", _GROUP_AT_BROKER, "messages"): _group_lags,
+    Metric("ariane_group_lag_messages", "gauge", "Messages that a group has not consumed yet; absent if that of a"
+           " queue is unknown.", _GROUP_AT_BROKER, "messages"): _group_lags,
     Metric("ariane_group_queue_lag_messages", "gauge", "Messages of a queue that a group has not consumed yet.",
            (*_GROUP_AT_BROKER, "queue"), "messages"): _queue_lags,
     Metric("ariane_group_queue_offset", "gauge", "Committed offset of a group in a queue.", (*_GROUP_AT_BROKER, "queue")):

@@ -24,9 +24,10 @@ import msgspec
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.cluster.statistics_requests import StatisticsRequests
 from ariane.errors import ArianeError
-from ariane.metrics.cluster_details import EXPORTER_SCOPE, BrokerDetails, ClusterDetails, DetailRound, PollScope
+from ariane.metrics.cluster_details import ClusterDetails, DetailRounds, DetailTimes
 from ariane.metrics.pauses import Pauses
 from ariane.metrics.scraped_cluster import ClientRates, GroupState, ScrapedBroker, ScrapedCluster, compute_progress
+from ariane.metrics.wanted_statistics import EXPORTER_SCOPE, PollScope
 from ariane.net.name_servers import NameServerClient, Requester
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
@@ -63,6 +64,8 @@ class PolledCluster(NamedTuple):
     """Duration of the base round."""
     details_age_s: float | None
     """Time since the detail round started whose results the snapshot contains; None without results."""
+    times: DetailTimes
+    """Monotonic times of its parts."""
     requests: int
     """Requests of base rounds since the start."""
     failed_requests: int
@@ -104,8 +107,9 @@ class ClusterPoller:
         # Topics and groups of each master when it last responded.
         self._known_names: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
         self._polling: asyncio.Task[PolledCluster] | None = None  # shared by concurrent scrapes
-        self._refreshing: asyncio.Task[ClusterDetails] | None = None  # the detail round in flight
-        self._details: ClusterDetails | None = None  # of the last complete detail round
+        # Requests the details, and has the newest ones.
+        self._rounds = DetailRounds(peers, timeout_ms=timeout_ms, clock=clock, scope=scope)
+        self._refreshing: asyncio.Task[None] | None = None  # the detail round in flight
         self._silent: set[str] = set()  # servers whose silence was logged: once, not at each scrape
         self._requests = 0  # of base rounds since the start
         self._failed = 0  # those that a broker rejected
@@ -138,12 +142,16 @@ class ClusterPoller:
         brokers = await asyncio.gather(*(self._base(broker, base_timeout_s) for broker in listed))
         base_s = self._clock.monotonic() - started
         groups = frozenset[str]().union(*(broker.group_names for broker in brokers))
-        details = await self._refreshed_details(brokers, groups)
+        self._rounds.observe(brokers, groups, started)
+        details = await self._refreshed_details()
+        times = DetailTimes() if details is None else details.times
+        oldest_s = times.oldest()
         return PolledCluster(
             await _snapshot(brokers, groups, details),
             name_servers,
             base_s,
-            None if details is None else self._clock.monotonic() - details.started_s,
+            None if oldest_s is None else self._clock.monotonic() - oldest_s,
+            times,
             self._requests,
             self._failed,
         )
@@ -226,39 +234,30 @@ class ClusterPoller:
         )
         names = sorted(topics)
         groups |= {group for _, group in offsets}
-        ranges = await asyncio.gather(*(requests.queue_ranges(topic) for topic in names))
+        ranges = await requests.all_queue_ranges({name: topics[name].read_queue_nums for name in names})
         self._known_names[target.name] = frozenset(topics), groups
         return ScrapedBroker(
             **target._asdict(),
             is_up=True,
             runtime=runtime,
-            topics={topic: queues for topic, queues in zip(names, ranges, strict=True) if queues is not None},
+            topics={topic: queues for topic, queues in ranges.items() if queues is not None},
             topic_configs=topics,
             group_names=groups,
             offsets=offsets,
         )
 
-    async def _refreshed_details(
-        self, brokers: Sequence[ScrapedBroker], groups: frozenset[str]
-    ) -> ClusterDetails | None:
+    async def _refreshed_details(self) -> ClusterDetails | None:
         """Return the newest details that are available within the wait."""
         if self._refreshing is None:
-            detail_round = DetailRound(self._peers, timeout_ms=self._timeout_ms, clock=self._clock, scope=self._scope)
-            self._refreshing = asyncio.create_task(detail_round.run(brokers, groups))
-        if self._details is None or self._details.duration_s <= self.detail_wait_s:
+            self._refreshing = self._rounds.start()
+        duration_s = self._rounds.duration_s
+        if duration_s is None or duration_s <= self.detail_wait_s:
             # A round that takes longer is not waited for: the scrape would be late, and without newer details.
             await asyncio.wait([self._refreshing], timeout=self.detail_wait_s)
         if self._refreshing.done():
             task, self._refreshing = self._refreshing, None
-            self._details = task.result()
-        details = self._details
-        if details is None:
-            return None
-        # A round that takes minutes is the newest one until the next has ended, which takes as long again.
-        age_max_s = max(DETAIL_AGE_MAX_S, 3 * details.duration_s)
-        if self._clock.monotonic() - details.started_s > age_max_s:
-            return None
-        return details
+            task.result()  # raises what ended it
+        return self._rounds.current(DETAIL_AGE_MAX_S)
 
 
 async def _groups(requests: StatisticsRequests) -> frozenset[str]:
@@ -273,21 +272,23 @@ async def _snapshot(
     states: dict[str, GroupState] = {}
     statuses: tuple[ClientRates, ...] = ()
     if details is not None:
-        brokers = [_broker_with_details(broker, details.brokers.get(broker.addr)) for broker in brokers]
+        brokers = [_broker_with_details(broker, details) for broker in brokers]
         states = {group: state for group, state in details.groups.items() if group in groups}
         statuses = tuple(status for status in details.statuses if status.group in groups)
     progress = await compute_progress(brokers, states, Pauses())
     return ScrapedCluster(brokers=tuple(brokers), groups=states, statuses=statuses, progress=progress)
 
 
-def _broker_with_details(broker: ScrapedBroker, details: BrokerDetails | None) -> ScrapedBroker:
-    if details is None or not broker.is_up:
+def _broker_with_details(broker: ScrapedBroker, details: ClusterDetails) -> ScrapedBroker:
+    if not broker.is_up:
         return broker
+    rates = details.rates.get(broker.addr)
     return msgspec.structs.replace(
         broker,
-        producers=details.producers,
-        rates=details.rates,
-        ages_ms=details.ages_ms,
-        has_rates=True,
-        lost_rates=details.lost_rates,
+        producers=details.producers.get(broker.addr),
+        rates={} if rates is None else rates.rates,
+        lost_rates=frozenset() if rates is None else rates.lost,
+        has_rates=rates is not None,
+        ages_ms=details.ages_ms.get(broker.addr, {}),
+        starts=details.starts.get(broker.addr, {}),
     )

@@ -8,7 +8,8 @@ change, and would take the interpreter for 5 ms at a time from the loop that ser
 produces its text in slices of about a millisecond (`exposition`), written and compressed as they are produced: a scrape of any
 size takes little memory, and other requests wait for one slice at most.
 
-Only what Prometheus needs of HTTP/1.1 is served: GET and HEAD without a body, one request per connection.
+Only what Prometheus needs of HTTP/1.1 is served: GET and HEAD without a body, one request per connection. A new connection
+displaces one whose request is incomplete, so that half-sent requests do not keep Prometheus out.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import NamedTuple, Protocol, Self
 from ariane.errors import ArianeError, ConfigError
 from ariane.metrics import exposition, process_metrics
 from ariane.metrics.families import Family
+from ariane.net.connection_limits import ConnectionLimits, select_displaced
 
 log = logging.getLogger("ariane.metrics")
 
@@ -34,8 +36,8 @@ PATH = "/metrics"
 LOOPBACK = "127.0.0.1"
 REQUEST_MAX = 16 * 1024  # bytes of a request's head
 REQUEST_TIMEOUT_S = 10.0
-WRITE_TIMEOUT_S = 30.0  # for a slice: a client that reads nothing is disconnected
-CONNECTIONS_MAX = 32
+WRITE_TIMEOUT_S = 30.0  # for a slice, and for the rest at the end: a client that reads nothing is disconnected
+LIMITS = ConnectionLimits(total=32, per_address=8)
 SCRAPE_TIMEOUT_HEADER = "x-prometheus-scrape-timeout-seconds"
 _GZIP = 16 + zlib.MAX_WBITS
 _PAGE = '<html><head><title>Ariane</title></head><body><a href="/metrics">Metrics</a></body></html>\n'
@@ -66,6 +68,27 @@ class HttpRequest(NamedTuple):
             return None
 
 
+class ScrapeConnection:
+    """A connection. `is_identified`: its request is complete."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.ip = str((writer.get_extra_info("peername") or ("?",))[0])
+        self.is_identified = False
+
+    async def close(self) -> None:
+        """Send what is buffered, then close; what the client does not read within WRITE_TIMEOUT_S is discarded."""
+        self.writer.close()
+        try:
+            async with asyncio.timeout(WRITE_TIMEOUT_S):
+                await self.writer.wait_closed()
+        except OSError:  # includes TimeoutError; the connection is over either way
+            pass
+        finally:
+            self.writer.transport.abort()
+
+
 class MetricsEndpoint:
     """Serves the metrics of `source` and of the process.
 
@@ -79,11 +102,12 @@ class MetricsEndpoint:
     """
 
     def __init__(self, source: MetricsSource, address: str, port: int) -> None:
-        self._source = source
-        self._address = address
-        self._wanted_port = port
-        self._connections: set[asyncio.Task[None]] = set()
-        self.port = 0
+        self._source = source  # read by each scrape
+        self._address = address  # empty: all of the machine
+        self._wanted_port = port  # 0: any
+        self._tasks: set[asyncio.Task[None]] = set()  # one for each connection until it is closed
+        self._connections: list[ScrapeConnection] = []  # oldest first
+        self.port = 0  # that it listens on
 
     @property
     def url(self) -> str:
@@ -109,19 +133,26 @@ class MetricsEndpoint:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._server.close()
-        for task in list(self._connections):
+        for task in list(self._tasks):
             task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._connections.add(task)
+        self._tasks.add(task)
+        connection = ScrapeConnection(reader, writer)
+        self._connections.append(connection)
+        displaced = select_displaced(connection, self._connections, LIMITS)
         try:
-            if len(self._connections) > CONNECTIONS_MAX:
-                await _respond(writer, HTTPStatus.SERVICE_UNAVAILABLE, f"more than {CONNECTIONS_MAX} connections\n")
+            if displaced is connection:
+                text = f"more than {LIMITS.per_address} requests of an address, or {LIMITS.total} in all, are in progress\n"
+                _respond(writer, HTTPStatus.SERVICE_UNAVAILABLE, text)
             else:
-                await self._serve(reader, writer)
+                if displaced is not None:
+                    self._connections.remove(displaced)
+                    displaced.writer.transport.abort()
+                await self._serve(connection)
         except (TimeoutError, ConnectionError, asyncio.IncompleteReadError) as error:
             log.debug("Scrape ended: %s", error)
         except asyncio.CancelledError:
@@ -131,23 +162,31 @@ class MetricsEndpoint:
             writer.transport.abort()
             log.exception("Scrape failed")
         finally:
-            self._connections.discard(task)
-            writer.close()
+            # It counts until it is closed, but a new connection displaces it first.
+            connection.is_identified = False
+            try:
+                await connection.close()
+            finally:
+                self._tasks.discard(task)
+                if connection in self._connections:
+                    self._connections.remove(connection)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, connection: ScrapeConnection) -> None:
+        writer = connection.writer
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                request = parse_request(await reader.readuntil(b"\r\n\r\n"))
+                request = parse_request(await connection.reader.readuntil(b"\r\n\r\n"))
         except (ValueError, asyncio.LimitOverrunError) as error:
-            await _respond(writer, HTTPStatus.BAD_REQUEST, f"{error}\n")
+            _respond(writer, HTTPStatus.BAD_REQUEST, f"{error}\n")
             return
+        connection.is_identified = True
         path = request.path.partition("?")[0]
         if request.method not in ("GET", "HEAD"):
-            await _respond(writer, HTTPStatus.METHOD_NOT_ALLOWED, "expected GET or HEAD\n")
+            _respond(writer, HTTPStatus.METHOD_NOT_ALLOWED, "expected GET or HEAD\n")
         elif path == "/":
-            await _respond(writer, HTTPStatus.OK, _PAGE, content_type="text/html; charset=utf-8")
+            _respond(writer, HTTPStatus.OK, _PAGE, content_type="text/html; charset=utf-8")
         elif path != PATH:
-            await _respond(writer, HTTPStatus.NOT_FOUND, f"not found; metrics are at {PATH}\n")
+            _respond(writer, HTTPStatus.NOT_FOUND, f"not found; metrics are at {PATH}\n")
         else:
             await self._scrape(request, writer)
 
@@ -158,7 +197,7 @@ class MetricsEndpoint:
             families = await self._source.families(request.scrape_timeout_s)
         except (ArianeError, OSError) as error:
             log.warning("Scrape failed: %s", error)
-            await _respond(writer, HTTPStatus.SERVICE_UNAVAILABLE, f"{error}\n")
+            _respond(writer, HTTPStatus.SERVICE_UNAVAILABLE, f"{error}\n")
             return
         head = ["HTTP/1.1 200 OK", f"Content-Type: {content_type}", "Connection: close"]
         head.append("Transfer-Encoding: chunked")
@@ -167,7 +206,6 @@ class MetricsEndpoint:
         writer.write(("\r\n".join(head) + "\r\n\r\n").encode())
         if request.method == "GET":
             await _write_chunks(writer, _text(families, is_openmetrics), is_compressed)
-        await writer.drain()
 
 
 async def _text(families: Iterable[Family], is_openmetrics: bool) -> AsyncIterator[bytes]:
@@ -196,7 +234,7 @@ async def _write_chunk(writer: asyncio.StreamWriter, data: bytes) -> None:
             await writer.drain()
 
 
-async def _respond(
+def _respond(
     writer: asyncio.StreamWriter,
     status: HTTPStatus,
     text: str,
@@ -206,7 +244,6 @@ async def _respond(
     body = text.encode()
     head = f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
     writer.write(f"{head}Connection: close\r\n\r\n".encode() + body)
-    await writer.drain()
 
 
 def parse_request(head: bytes) -> HttpRequest:

@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from ariane.cluster.lag import LagSum, has_unknown_start, is_consumed_topic, next_offset, queue_lag, sum_lags
 from ariane.metrics.pauses import Pauses
-from ariane.model.topic import DLQ_PREFIX, TopicConfig
+from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX, TopicConfig
 from ariane.protocol.requests.callbacks import ConsumeStatus
 from ariane.protocol.requests.routing import MASTER_ID
 
@@ -60,6 +61,8 @@ class ScrapedBroker(msgspec.Struct, frozen=True, kw_only=True):
     """Groups that have a configuration or offsets."""
     offsets: Mapping[Pair, Mapping[int, int]] = {}
     """Committed offsets by queue."""
+    starts: Mapping[str, frozenset[int]] = {}
+    """Queues by topic that a group without a committed offset starts at 0, as the broker answered."""
     producers: Mapping[str, int] | None = None
     """Number of connected producers of each group; None: unknown."""
     rates: Mapping[tuple[str, str], MinuteRate] = {}
@@ -125,22 +128,28 @@ class PairProgress(msgspec.Struct, frozen=True, gc=False):
     group: str
     """Consumer group."""
     ranges: tuple[QueueRange, ...]
-    """All queues of the topic."""
+    """The queues of the topic that consumers read; none if the broker rejected the request for them."""
     offsets: Mapping[int, int]
     """Committed offsets by queue; missing: none."""
-    lag: int | None
-    """Messages that are not consumed yet; None if a queue's lag is unknown."""
+    starts: frozenset[int]
+    """Queues that the group starts at 0 without a committed offset."""
+    lag: LagSum
+    """Messages that are not consumed yet."""
     reported_lag: int
     """The lag as brokers report it (208): a queue without a committed offset counts from 0."""
     offset: int
     """Sum of the committed offsets, as brokers report them: 0 without one."""
 
     def queue_lags(self) -> Iterator[tuple[int, int]]:
-        """Yield queue id and lag of each queue whose lag is known: it has a committed offset, or never had a message."""
-        for queue_id, _, last in self.ranges:
-            offset = self.offsets.get(queue_id)
-            if offset is not None or last == 0:
-                yield queue_id, max(0, last - (offset or 0))
+        """Yield queue id and lag of each queue whose lag is known."""
+        for queue_id, offset, last in self.positions():
+            lag = queue_lag(offset, last)
+            if lag is not None:
+                yield queue_id, lag
+
+    def positions(self) -> Iterator[tuple[int, int | None, int]]:
+        """Yield id, the offset at which the group continues (None: unknown), and max offset of each queue."""
+        return _positions(self.ranges, self.offsets, self.starts)
 
 
 class ScrapedCluster(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,36 +175,80 @@ class ScrapedCluster(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def list_pairs(broker: ScrapedBroker, groups: Mapping[str, GroupState]) -> Iterator[Pair]:
-    """Yield the pairs of topic and group of a broker, without dead letter topics.
+    """Yield the pairs of topic and group of a broker whose lag counts (`is_consumed_topic`), without dead letter topics.
 
-    These are the pairs with committed offsets and those of subscriptions. As in RocketMQ, the offsets of an online group in a
-    topic that it does not subscribe to any more are ignored.
+    A topic that was deleted has none. One whose queues are unknown, because the broker rejected the request, has.
     """
+    offline = GroupState()
+
+    def is_pair(topic: str, group: str, *, has_offsets: bool) -> bool:
+        exists = (topic in broker.topics or topic in broker.topic_configs) and not topic.startswith(DLQ_PREFIX)
+        return exists and is_consumed_topic(topic, group, groups.get(group, offline).topics, has_offsets=has_offsets)
+
     for topic, group in broker.offsets:
-        state = groups.get(group)
-        is_stale = state is not None and bool(state.topics) and topic not in state.topics
-        if topic in broker.topics and not topic.startswith(DLQ_PREFIX) and not is_stale:
+        if is_pair(topic, group, has_offsets=True):
             yield topic, group
-    for group, state in groups.items():
-        for topic in state.topics:
-            if topic in broker.topics and (topic, group) not in broker.offsets and not topic.startswith(DLQ_PREFIX):
-                yield topic, group
+    subscribed = ((topic, group) for group, state in groups.items() for topic in state.topics)
+    retried = (
+        (topic, topic.removeprefix(RETRY_PREFIX))
+        for topic, ranges in broker.topics.items()
+        if topic.startswith(RETRY_PREFIX) and any(last for _, _, last in ranges)
+    )
+    for topic, group in dict.fromkeys((*subscribed, *retried)):
+        exists = group in groups or group in broker.group_names
+        if exists and (topic, group) not in broker.offsets and is_pair(topic, group, has_offsets=False):
+            yield topic, group
+
+
+def find_unknown_starts(
+    broker: ScrapedBroker, pairs: Iterable[Pair], groups: Mapping[str, GroupState]
+) -> dict[tuple[str, int], str]:
+    """Return the queues, as topic and id, for which only the broker can decide where a group without an offset starts.
+
+    The value is a group without one. The answer is the same for all of them. The clients of a broadcasting group store its offsets.
+    """
+    return {
+        (topic, queue_id): group
+        for topic, group in pairs
+        if not _is_broadcasting(groups, group)
+        for queue_id, first, last in _read_queues(broker, topic) or ()
+        if has_unknown_start(broker.offsets.get((topic, group), {}).get(queue_id), first, last)
+    }
 
 
 def iter_progress(broker: ScrapedBroker, groups: Mapping[str, GroupState]) -> Iterator[PairProgress]:
     """Yield the progress of all groups on a master. The caller may pause between them: there may be thousands."""
     for topic, group in list_pairs(broker, groups):
-        ranges, offsets = broker.topics[topic], broker.offsets.get((topic, group), {})
-        lag = reported_lag = total = 0
-        is_known = True
-        for queue_id, _, last in ranges:
-            offset = offsets.get(queue_id)
-            committed = max(0, offset or 0)
+        ranges, offsets = _read_queues(broker, topic), broker.offsets.get((topic, group), {})
+        starts = frozenset[int]() if _is_broadcasting(groups, group) else broker.starts.get(topic, frozenset())
+        positions = _positions(ranges or (), offsets, starts)
+        lag = sum_lags((queue_lag(offset, last) for _, offset, last in positions), is_partial=ranges is None)
+        total = reported_lag = 0
+        for queue_id, _, last in ranges or ():
+            committed = max(0, offsets.get(queue_id, 0))
             total += committed
             reported_lag += last - committed
-            lag += max(0, last - committed)
-            is_known = is_known and (offset is not None or last == 0)
-        yield PairProgress(broker, topic, group, ranges, offsets, lag if is_known else None, reported_lag, total)
+        yield PairProgress(broker, topic, group, ranges or (), offsets, starts, lag, reported_lag, total)
+
+
+def _is_broadcasting(groups: Mapping[str, GroupState], group: str) -> bool:
+    state = groups.get(group)
+    return state is not None and state.is_broadcasting
+
+
+def _read_queues(broker: ScrapedBroker, topic: str) -> tuple[QueueRange, ...] | None:
+    """Return the queues that consumers read; None if the broker rejected the request for them."""
+    ranges, config = broker.topics.get(topic), broker.topic_configs.get(topic)
+    if ranges is None or config is None or len(ranges) <= config.read_queue_nums:
+        return ranges
+    return tuple(queue for queue in ranges if queue[0] < config.read_queue_nums)
+
+
+def _positions(
+    ranges: Iterable[QueueRange], offsets: Mapping[int, int], starts: frozenset[int]
+) -> Iterator[tuple[int, int | None, int]]:
+    for queue_id, first, last in ranges:
+        yield queue_id, next_offset(offsets.get(queue_id), first, last, starts_first=queue_id in starts), last
 
 
 async def compute_progress(
