@@ -84,13 +84,14 @@ def test_duckdb_computes_the_same_buckets_and_quantiles(rows: list[tuple[str, fl
         SELECT * FROM ({in_sql.quantiles("partial", ["name"], "h", QS)}) ORDER BY name"""
     statement = f"""
         WITH partial AS (
-            SELECT name, place % 3 AS part, {in_sql.histogram_aggregate("ms")} AS h
+            SELECT name, place % 3 AS part, {in_sql.histogram_aggregate("ms")} AS h, max(ms) AS h_max
             FROM (SELECT unnest($1) AS name, unnest($2::DOUBLE[]) AS ms, generate_subscripts($1, 1) AS place) GROUP BY ALL
         ) {question}"""
     expected = []
     for name in sorted(set(names)):
-        own = histogram_of([ms for key, ms in zip(names, durations, strict=True) if key == name])
-        expected.append((name, sum(own.values()), *(quantile(own, q) for q in QS)))
+        of_name = [ms for key, ms in zip(names, durations, strict=True) if key == name]
+        own, most = histogram_of(of_name), max(of_name)
+        expected.append((name, sum(own.values()), *(min(quantile(own, q) or 0.0, most) for q in QS)))
     result = asked(statement, names, durations)
     assert [row[:2] for row in result] == [row[:2] for row in expected]
     for row, expected_row in zip(result, expected, strict=True):
@@ -103,7 +104,7 @@ def test_duckdb_ignores_missing_and_negative_durations() -> None:
 
 
 def test_duckdb_quantiles_without_keys_and_without_rows() -> None:
-    rows = "(SELECT MAP {0: 3, 35: 1}::MAP(INTEGER, BIGINT) AS h)"
+    rows = "(SELECT MAP {0: 3, 35: 1}::MAP(INTEGER, BIGINT) AS h, 2 AS h_max)"
     ((count, half, most),) = asked(in_sql.quantiles(rows, [], "h", (0.5, 1.0)))
     assert (count, half, most) == (4, pytest.approx(bucket_value(0)), pytest.approx(bucket_value(35)))
     assert asked(in_sql.quantiles(f"(SELECT * FROM {rows} WHERE false)", [], "h", (0.5,))) == []

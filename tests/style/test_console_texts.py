@@ -1,6 +1,7 @@
 """Texts of the console: each has a Chinese translation, and no translation is unused.
 
-Read are the calls of `_`, `gettext` and `gettext_noop` with a constant text, in templates and in Python.
+Read are the calls of `_`, `gettext` and `gettext_noop` with a constant text, in templates and in Python, and the plural texts of
+`_n` and `ngettext`: Chinese has one form for all numbers. Reports have texts and columns: `text("…")` and `Column("…")`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,18 @@ import pytest
 from jinja2 import Environment, nodes
 
 CONSOLE = Path(__file__).resolve().parents[2] / "src" / "ariane" / "console"
+REPORTS = CONSOLE.parent / "reports"
 TRANSLATIONS = sorted((CONSOLE / "translations" / "zh").glob("*.json"))
-MARKERS = {"_", "gettext", "gettext_noop"}
+# Position of the text to translate.
+MARKERS = {
+    "_": 0,
+    "gettext": 0,
+    "gettext_noop": 0,
+    "_n": 1,
+    "ngettext": 1,
+    "text": 0,
+    "Column": 0,
+}
 PLACEHOLDER = re.compile(r"%\((\w+)\)[sd]")
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 PRODUCT_NAMES = {"NameServer"}
@@ -24,14 +35,16 @@ PRODUCT_NAMES = {"NameServer"}
 
 def template_texts(source: str) -> Iterator[str]:
     for call in Environment(autoescape=True).parse(source).find_all(nodes.Call):
-        if isinstance(call.node, nodes.Name) and call.node.name in MARKERS and isinstance(call.args[0], nodes.Const):
-            yield call.args[0].value
+        if isinstance(call.node, nodes.Name) and call.node.name in MARKERS:
+            text = call.args[MARKERS[call.node.name]]
+            if isinstance(text, nodes.Const):
+                yield text.value
 
 
 def python_texts(source: str) -> Iterator[str]:
     for call in ast.walk(ast.parse(source)):
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in MARKERS and call.args:
-            text = call.args[0]
+            text = call.args[MARKERS[call.func.id]]
             if isinstance(text, ast.Constant) and isinstance(text.value, str):
                 yield text.value
 
@@ -41,7 +54,7 @@ def used_texts() -> dict[str, str]:
     texts: dict[str, str] = {}
     for path in sorted(CONSOLE.rglob("*.html")):
         texts |= dict.fromkeys(template_texts(path.read_text(encoding="utf-8")), path.name)
-    for path in sorted(CONSOLE.rglob("*.py")):
+    for path in sorted((*CONSOLE.rglob("*.py"), *REPORTS.glob("*.py"))):
         texts |= dict.fromkeys(python_texts(path.read_text(encoding="utf-8")), path.name)
     return texts
 
@@ -84,9 +97,12 @@ def test_translations_are_chinese() -> None:
 
 
 def test_the_check_reads_templates_and_python() -> None:
-    assert list(template_texts('{{ _("Topics") }}{% set x = _("%(n)s rows", n=1) %}{{ _(name) }}')) == [
+    assert list(
+        template_texts('{{ _("Topics") }}{% set x = _("%(n)s rows", n=1) %}{{ _(name) }}{{ _n("topic", "topics", 2) }}')
+    ) == [
         "Topics",
         "%(n)s rows",
+        "topics",
     ]
     assert list(python_texts('a = _("Created.")\nb = gettext_noop("viewer")\nc = _(a)\nd = other("x")')) == [
         "Created.",

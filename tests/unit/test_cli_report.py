@@ -187,9 +187,9 @@ def test_the_terminal_shows_the_as_of_time_and_completeness(home: Path, name: st
     assert done.exit_code == 0, done.output
     lines = done.output.splitlines()
     assert max(map(len, lines)) <= 80
-    assert lines[1].startswith(f"as of {at(150):%Y-%m-%d %H:%M:%S} UTC, INCOMPLETE")
+    assert lines[1].startswith(f"as of {at(150):%Y-%m-%d %H:%M:%S} UTC, INCOMPLETE; times are UTC")
     assert f"tables: {home}" in " ".join(done.output.split())  # a long path has a line of its own
-    assert "! source traces has not been read for" in done.output
+    assert "! message traces have not been read for" in done.output
 
 
 def test_json_contains_units_nulls_and_times(home: Path) -> None:
@@ -199,7 +199,7 @@ def test_json_contains_units_nulls_and_times(home: Path) -> None:
     assert answer["home"] == str(home)
     assert answer["title"].startswith("Throughput, topic orders, 2023-11-14 22:14 to")
     assert (answer["as_of"], answer["complete"]) == (at(150).isoformat(), False)
-    assert "source traces has not been read" in answer["warnings"][0]
+    assert "message traces have not been read" in answer["warnings"][0]
     first = answer["tables"][0]
     assert set(first) == {"title", "note", "omitted_rows", "columns", "rows"}
     assert {"name": "mean", "unit": "/s"} in first["columns"]
@@ -222,7 +222,7 @@ def test_no_data_exits_with_status_1(tmp_path: Path) -> None:
     done = run("tps", "--home", str(tmp_path))
     assert done.exit_code == 1
     assert "no data yet" in done.output
-    assert "table traffic in" in done.output
+    assert "no rates and latencies yet: `ariane pipeline run traffic`" in done.output
 
 
 @pytest.mark.parametrize(

@@ -214,7 +214,7 @@ def test_reasons_for_missing_samples_are_reported(tmp_path: Path) -> None:
     assert gaps == ("no samples in the last 10 minutes: is `ariane collect` running?",)
     empty = lag_report.report(tmp_path / "empty", since_ms=0, until_ms=T0_MS, now_ms=T0_MS)
     assert empty.as_of is None
-    assert empty.warnings[0].startswith("table consumption in ")
+    assert empty.warnings[0].startswith("no lag and rates of groups yet")
 
 
 def test_the_share_of_slaves_that_serve_everything_is_exactly_100() -> None:

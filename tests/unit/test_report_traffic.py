@@ -152,7 +152,7 @@ def test_two_days_use_longer_buckets_with_the_same_rates(tmp_path: Path) -> None
 def test_an_empty_home_has_no_data(tmp_path: Path, name: str) -> None:
     report = asked(name, tmp_path)
     assert report.as_of is None
-    assert re.fullmatch(r"table \w+ in .* has no data yet", report.warnings[0])
+    assert re.fullmatch(r"no [a-z ]+ yet: `ariane pipeline run traffic` supplies them", report.warnings[0])
     assert all(not (part.rows if isinstance(part, Table) else part.lines) for part in report.sections)
 
 
@@ -170,6 +170,14 @@ def test_percentiles_cover_all_hosts_and_time_buckets(tmp_path: Path) -> None:
     }  # fmt: skip
     series = plot(asked("latency", tmp_path), "Send: p99")["orders · shop"]
     assert series == [pytest.approx(99, rel=0.01), pytest.approx(900, rel=0.01)]
+
+
+def test_no_percentile_exceeds_the_exact_maximum(tmp_path: Path) -> None:
+    rows = [sent(0, 3, send=[1, 2, 614]), sent(1, 1, send=[614])]
+    both(tmp_path, rows, [], as_of_s=120)
+    (row,) = sheet(asked("latency", tmp_path, until_s=120), "Send")
+    assert (row["p90"], row["p99"], row["max"]) == (614, 614, 614)
+    assert plot(asked("latency", tmp_path), "Send: p99")["orders · shop"] == [614, 614]
 
 
 def test_latency_filters_apply_and_null_topics_are_included(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 
 from ariane.errors import ConfigError, StoreError
 from ariane.model import ids
-from ariane.pipeline import incremental, jobs, run, table_publisher
+from ariane.pipeline import incremental, jobs, run, source_reader, table_publisher
 from ariane.reports import pipeline_status
 from ariane.tables import JOURNEYS, MESSAGES, TRACE_EVENTS, TRAFFIC, TableSchema, table_format
 from ariane.tables.table_format import DataFile, TableVersion
@@ -117,7 +117,7 @@ def test_a_recreated_table_is_rebuilt(tmp_path: Path, monkeypatch: pytest.Monkey
     (gap,) = [
         warning for warning in pipeline_status.freshness(tmp_path, TRAFFIC, T0_MS).warnings if "newest" in warning
     ]
-    assert gap == "traffic does not include the newest rows of journeys yet"
+    assert gap == "rates and latencies do not include the newest journeys of messages yet"
     assert incremental.rebuild_changed(FRAME, tmp_path, fold, T0_MS + 60_000) is not None
 
 
@@ -131,7 +131,7 @@ def test_a_restored_older_version_of_a_table_is_rebuilt(tmp_path: Path, monkeypa
     incremental.rebuild_changed(FRAME, tmp_path, fold, T0_MS)
     (tmp_path / JOURNEYS.name / table_format.CURRENT).write_bytes(backup)
     assert (
-        "traffic does not include the newest rows of journeys yet"
+        "rates and latencies do not include the newest journeys of messages yet"
         in pipeline_status.freshness(tmp_path, TRAFFIC, T0_MS).warnings
     )
     assert incremental.rebuild_changed(FRAME, tmp_path, fold, T0_MS) is not None
@@ -169,7 +169,7 @@ def test_a_query_can_be_stopped_while_it_is_awaited() -> None:
             stop.set()
             return False
 
-    run._await_end(Query(), stop)  # type: ignore[arg-type]
+    source_reader._await_end(Query(), stop)  # type: ignore[arg-type]
     assert stop.is_set()
 
 
@@ -192,7 +192,7 @@ class Query:
 
 
 def test_a_query_without_input_has_no_pending_messages() -> None:
-    result = run._source_status(jobs.TRACES, run.RunningQuery(Query(active=False), 1000))  # type: ignore[arg-type]
+    result = source_reader.source_status(jobs.TRACES, source_reader.RunningQuery(Query(active=False), 1000))  # type: ignore[arg-type]
     assert (result.batch, result.pending, result.unavailable, result.caught_up_ms) == (None, 0, None, 1000)
 
 
@@ -204,7 +204,9 @@ def test_a_query_reports_pending_messages_and_its_caught_up_time(
     ends: int, away: str | None, behind: int, read_ms: int | None
 ) -> None:
     """A batch requests the end offsets when it begins, so all messages stored before then are read when none is pending."""
-    result = run._source_status(jobs.TRACES, run.RunningQuery(Query(active=True, ends=ends, away=away), None))  # type: ignore[arg-type]
+    result = source_reader.source_status(
+        jobs.TRACES, source_reader.RunningQuery(Query(active=True, ends=ends, away=away), None)
+    )  # type: ignore[arg-type]
     assert (result.pending, result.caught_up_ms, result.batch, result.batch_ms) == (behind, read_ms, 3, 9)
     assert result.unavailable == (away and f"a is unavailable: {away}")
 

@@ -11,8 +11,10 @@ pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]
 
 import duckdb
 
+from ariane import tables
+from ariane.cli.command_names import JOBS
 from ariane.errors import StoreError
-from ariane.reports import pipeline_status, table_views
+from ariane.reports import pipeline_status, table_contents, table_views
 from ariane.reports.pipeline_status import Freshness, SourceStatus
 from ariane.tables import JOURNEYS, TRACE_EVENTS, ColumnSchema, TableSchema, table_format
 from tables_on_disk import put
@@ -119,11 +121,13 @@ def tell(home: Path, *, behind: int | None = 0, away: str | None = None, read_ms
 
 def test_a_result_has_its_as_of_time_and_known_gaps(tmp_path: Path) -> None:
     assert pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS) == Freshness(
-        None, (f"table journeys in {tmp_path} has no data yet",)
+        None, ("no journeys of messages yet: `ariane pipeline run trace` supplies them",)
     )
     put(tmp_path, TRACE_EVENTS, [{}], as_of_ms=T0_MS - 5, applied={"traces 0a-1b": 3})
     put(tmp_path, JOURNEYS, [{}], as_of_ms=T0_MS - 5, applied={"trace_events": 1})
-    assert pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS).warnings == ("source traces has no status",)
+    assert pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS).warnings == (
+        "message traces were never read: is `ariane pipeline run` running?",
+    )
     tell(tmp_path)
     fresh = pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS)
     assert fresh == Freshness(T0_MS - 5, ())
@@ -134,24 +138,33 @@ def test_a_result_has_its_as_of_time_and_known_gaps(tmp_path: Path) -> None:
     assert (stopped.as_of_ms, len(stopped.warnings)) == (T0_MS - 2, 1), "all was read until it stopped"
 
     tell(tmp_path, behind=1200)
-    assert pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS).warnings == (
-        "source traces has 1,200 pending messages",
-    )
+    assert pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS).warnings == ("message traces: 1,200 pending messages",)
+    tell(tmp_path, behind=1200, read_ms=T0_MS - 600_001)
+    assert len(pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS).warnings) == 1
+    tell(tmp_path, behind=1200, read_ms=T0_MS - 310_000)
+    assert pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS).is_complete, "newer messages wait for the next batch"
     tell(tmp_path, behind=None, away="ConnectionLost: refused")
     assert pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS).warnings == (
-        "source traces waits for a server: ConnectionLost: refused",
-        "source traces: number of pending messages unknown",
+        "message traces wait for a server: ConnectionLost: refused",
+        "message traces: number of pending messages unknown",
     )
     tell(tmp_path)
     assert pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS + 180_000).warnings == (
-        "source traces has not been read for 3 minutes: is the pipeline running?",
+        "message traces have not been read for 3 minutes: is `ariane pipeline run` running?",
     )
     tell(tmp_path, read_ms=T0_MS + 9)
     put(tmp_path, TRACE_EVENTS, [{}], as_of_ms=T0_MS, applied={"traces 0a-1b": 4})
     assert pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS).as_of_ms == T0_MS - 5, "it lacks what was read last"
     assert pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS).warnings == (
-        "journeys does not include the newest rows of trace_events yet",
+        "journeys of messages do not include the newest message traces yet",
     )
+
+
+def test_every_table_has_words_for_its_contents_and_a_job_that_supplies_it() -> None:
+    assert table_contents.CONTENTS.keys() == {table.name for table in tables.ALL_TABLES}
+    assert {job for _, job in table_contents.CONTENTS.values()} - {None} <= JOBS.keys()
+    for table in tables.ALL_TABLES:
+        assert "_" not in table_contents.no_data(table)
 
 
 def test_an_invalid_status_file_is_reported(tmp_path: Path) -> None:

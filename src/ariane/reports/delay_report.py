@@ -13,6 +13,7 @@ from ariane.reports import plot_buckets, time_range
 from ariane.reports.pipeline_status import freshness
 from ariane.reports.report import Column, Plot, Report, Table, Value, utc_time
 from ariane.reports.table_views import open_views, query, whole_table
+from ariane.reports.texts import ZONE, Moment, Text, text
 from ariane.tables import DELAYS, MESSAGES
 from ariane.tables.delays import LEVEL, RETRY, TIME
 
@@ -28,15 +29,15 @@ HOUR_MS = 3_600_000
 COUNTED = "kind, level, state, scheduled_at, lateness_ms"
 
 # Name and upper bound in ms (inclusive); the lower bound is that of the previous class.
-DISTANCES: tuple[tuple[str, int | None], ...] = (
-    ("more than 1 s early", -1001),
-    ("up to 1 s early", -1),
-    ("0 to 100 ms late", 100),
-    ("to 1 s late", 1000),
-    ("to 10 s late", 10_000),
-    ("to 1 min late", 60_000),
-    ("to 10 min late", 600_000),
-    ("later", None),
+DISTANCES: tuple[tuple[Text, int | None], ...] = (
+    (text("more than 1 s early"), -1001),
+    (text("up to 1 s early"), -1),
+    (text("0 to 100 ms late"), 100),
+    (text("to 1 s late"), 1000),
+    (text("to 10 s late"), 10_000),
+    (text("to 1 min late"), 60_000),
+    (text("to 10 min late"), 600_000),
+    (text("later"), None),
 )
 
 
@@ -66,7 +67,7 @@ def report(
         if table_freshness.as_of_ms is not None:
             parts += [_pending(sql, table_freshness.as_of_ms), _overdue(sql, table_freshness.as_of_ms)]
     warnings = (*table_freshness.warnings, *time_range.late_start_warnings(home, MESSAGES, since_ms))
-    return Report("Delayed messages", utc_time(table_freshness.as_of_ms), warnings, tuple(parts))
+    return Report(text("Delayed messages"), utc_time(table_freshness.as_of_ms), warnings, tuple(parts))
 
 
 def _deliveries(sql: DuckDBPyConnection) -> Table:
@@ -115,12 +116,12 @@ def _deliveries(sql: DuckDBPyConnection) -> Table:
         "late_max",
         "unknown",
     )
-    note = (
+    note = text(
         "Messages due in this time range. Late: stored in the target topic after the due time, by the broker's clock. Kind level: "
         "due after the delay of the level; retry: redelivery to a consumer group, where the level counts the failures. "
         "Unknown: delivered, but the original record is in no table."
     )
-    return Table("Deliveries", fields, tuple(tuple(row[name] for name in names) for row in results), note)
+    return Table(text("Deliveries"), fields, tuple(tuple(row[name] for name in names) for row in results), note)
 
 
 def _distances(sql: DuckDBPyConnection) -> Table:
@@ -139,18 +140,20 @@ def _distances(sql: DuckDBPyConnection) -> Table:
     rows: tuple[tuple[Value, ...], ...] = tuple(
         (name, *(counts.get((number, kind), 0) for kind in kinds)) for number, (name, _) in enumerate(DISTANCES)
     )
-    return Table("Deviation from the due time", (Column("deviation"), *map(Column, kinds)), rows if results else ())
+    return Table(
+        text("Deviation from the due time"), (Column("deviation"), *map(Column, kinds)), rows if results else ()
+    )
 
 
 def _plot(sql: DuckDBPyConnection) -> Plot:
-    title, unit, note = "p99 of lateness", "ms", "By due time. Early deliveries count as negative."
+    title, unit, note = text("p99 of lateness"), "ms", text("By due time. Early deliveries count as negative.")
     (span,) = query(
         sql,
         "SELECT epoch_ms(min(scheduled_at)) AS first, "
         "epoch_ms(max(scheduled_at)) AS last FROM due WHERE lateness_ms IS NOT NULL",
     )
     if span["first"] is None:
-        return Plot(title, unit, (), "No message due in this time range was delivered.")
+        return Plot(title, unit, (), text("No message due in this time range was delivered."))
     bucket = plot_buckets.bucket_ms(span["first"], span["last"])
     results = query(
         sql,
@@ -179,11 +182,11 @@ def _pending(sql: DuckDBPyConnection, as_of_ms: int) -> Table:
         for row in results[:HOURS_MAX]
     )
     fields = (Column("due from"), Column("level"), Column("time"), Column("retry"), Column("total"))
-    note = (
+    note = text(
         "All pending messages by hour of their due time; hours without messages are omitted. Without an hour: unknown delay level "
         "(--delay-levels)."
     )
-    return Table("Pending by due hour", fields, rows, note, max(0, len(results) - HOURS_MAX))
+    return Table(text("Pending by due hour"), fields, rows, note, max(0, len(results) - HOURS_MAX))
 
 
 def _overdue(sql: DuckDBPyConnection, as_of_ms: int) -> Table:
@@ -205,10 +208,17 @@ def _overdue(sql: DuckDBPyConnection, as_of_ms: int) -> Table:
         Column("due"),
         Column("overdue", "ms"),
     )
-    note = (
-        f"Due {OVERDUE_MS // 1000} s or more before the as-of time, {utc_time(as_of_ms):%Y-%m-%d %H:%M:%S} UTC. Oldest first. The "
-        "broker is late or stopped, or could not deliver the message (see its log)."
+    note = text(
+        "Due %(seconds)s s or more before the as-of time, %(as_of)s %(zone)s. Oldest first. The broker is late or stopped, or "
+        "could not deliver the message (see its log).",
+        seconds=OVERDUE_MS // 1000,
+        as_of=Moment(utc_time(as_of_ms), "%Y-%m-%d %H:%M:%S"),
+        zone=ZONE,
     )
     return Table(
-        "Overdue", fields, tuple(tuple(row[name] for name in names) for row in results), note, count - len(results)
+        text("Overdue"),
+        fields,
+        tuple(tuple(row[name] for name in names) for row in results),
+        note,
+        count - len(results),
     )

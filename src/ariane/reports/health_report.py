@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ariane.reports import time_range
 from ariane.reports.pipeline_status import freshness
 from ariane.reports.report import Column, Report, Table, Value, utc_time
+from ariane.reports.table_contents import no_data
 from ariane.reports.table_views import files_between, open_views, query
+from ariane.reports.texts import Text, text
 from ariane.tables import HEALTH, MESSAGES, TRACE_EVENTS
 from ariane.tables import health as kinds
 from ariane.tables.table_format import read_version
@@ -26,56 +28,71 @@ class _ProblemKind(NamedTuple):
     """A kind of finding and its table. `worst` is the column of the worst value, `by` the key of the rows."""
 
     kind: str
-    title: str
+    title: Text
     by: tuple[str, ...]
     worst: Column
-    note: str
+    note: Text
 
 
-NAMES = {"consumer_group": "group", "host": "client", "cause": "cause", "topic": "topic"}
+NAMES = {
+    "consumer_group": Column("group"),
+    "host": Column("client"),
+    "cause": Column("cause"),
+    "topic": Column("topic"),
+}
 
 KINDS = (
     _ProblemKind(
         kinds.CONSUMED_TWICE,
-        "Consumed twice",
+        text("Consumed twice"),
         ("consumer_group", "topic"),
         Column("most times"),
-        "A group reported success twice for the same message. Delivery is at least once: make the listener idempotent by the "
-        "unique id. Frequent causes: rebalancing before offsets are committed, or a listener slower than its timeout. "
-        "In a broadcasting group every member consumes every message; that is not a fault.",
+        text(
+            "A group reported success twice for the same message. Delivery is at least once: make the listener idempotent by the "
+            "unique id. Frequent causes: rebalancing before offsets are committed, or a listener slower than its timeout. "
+            "In a broadcasting group every member consumes every message; that is not a fault."
+        ),
     ),
     _ProblemKind(
         kinds.STORED_TWICE,
-        "Stored twice",
+        text("Stored twice"),
         ("topic", "host"),
         Column("most copies"),
-        "A producer resent a message that the broker had stored, because the response was late. Consumers receive both copies "
-        "with the same unique id: drop the second one. Check the send timeout and the broker's flush times.",
+        text(
+            "A producer resent a message that the broker had stored, because the response was late. Consumers receive both copies "
+            "with the same unique id: drop the second one. Check the send timeout and the broker's flush times."
+        ),
     ),
     _ProblemKind(
         kinds.OUT_OF_ORDER,
-        "Out of order",
+        text("Out of order"),
         ("consumer_group", "topic", "cause"),
         Column("worst by", "ms"),
-        "A message was delivered before an earlier one of the same key and queue. If the group relies on order, use an orderly "
-        "listener. Two clients: the queue was reassigned, or their clocks differ.",
+        text(
+            "A message was delivered before an earlier one of the same key and queue. If the group relies on order, use an orderly "
+            "listener. Two clients: the queue was reassigned, or their clocks differ."
+        ),
     ),
     _ProblemKind(
         kinds.CLOCK_AHEAD,
-        "Producers' clocks ahead of the broker's",
+        text("Producers' clocks ahead of the broker's"),
         ("host", "topic"),
         Column("at least", "ms"),
-        "The producer's timestamp is later than the store time. A search by unique key that starts at the time in the id does "
-        "not find these messages. Synchronize the client's clock (NTP); until then search from an earlier time, or with "
-        "`ariane trace --id`. Errors shorter than the duration of a send are not detected.",
+        text(
+            "The producer's timestamp is later than the store time. A search by unique key that starts at the time in the id does "
+            "not find these messages. Synchronize the client's clock (NTP); until then search from an earlier time, or with "
+            "`ariane trace --id`. Errors shorter than the duration of a send are not detected."
+        ),
     ),
     _ProblemKind(
         kinds.DEAD_LETTER,
-        "Dead letters",
+        text("Dead letters"),
         ("consumer_group", "topic", "cause"),
         Column("most retries"),
-        "Messages that exceeded the retry limit of a group, by the result of the last attempt. Fix the listener, then resend: "
-        "`ariane replay --from-topic '%DLQ%<group>' --result FILE`.",
+        text(
+            "Messages that exceeded the retry limit of a group, by the result of the last attempt. Fix the listener, then resend: "
+            "`ariane replay --from-topic '%DLQ%<group>' --result FILE`."
+        ),
     ),
 )
 
@@ -92,9 +109,12 @@ def report(
     """Return the report about messages stored in a time range, most frequent findings first."""
     table_freshness = freshness(home, HEALTH, now_ms)
     warnings = [*table_freshness.warnings, *time_range.late_start_warnings(home, HEALTH, since_ms)]
-    for table, lost in ((MESSAGES, "clock errors, disorder and dead letters"), (TRACE_EVENTS, "consumption")):
+    for table, lost in (
+        (MESSAGES, text("clock errors, disorder and dead letters")),
+        (TRACE_EVENTS, text("consumption")),
+    ):
         if read_version(home, table) is None:
-            warnings.append(f"no table {table.name} in {home}: {lost} unknown")
+            warnings.append(text("%(missing)s; unknown without them: %(lost)s", missing=no_data(table), lost=lost))
     # Traces reach the tables later than messages: a message that they do not cover yet is not missing.
     covered_ms = min(now_ms, table_freshness.as_of_ms) if table_freshness.as_of_ms is not None else now_ms
     old_ms = min(until_ms, covered_ms - UNCONSUMED_AFTER_MS)
@@ -104,7 +124,7 @@ def report(
         tables.insert(4, _never_consumed(sql, group))
         tables += [_untraced_producers(sql), _untraced_groups(sql, group)]
     return Report(
-        "Health of messages", utc_time(table_freshness.as_of_ms), tuple(dict.fromkeys(warnings)), tuple(tables)
+        text("Health of messages"), utc_time(table_freshness.as_of_ms), tuple(dict.fromkeys(warnings)), tuple(tables)
     )
 
 
@@ -142,13 +162,15 @@ def _findings_table(sql: DuckDBPyConnection, kind: _ProblemKind, group: str | No
         [kind.kind, group],
     )
     fields = (
-        *(Column(NAMES[name]) for name in kind.by),
+        *(NAMES[name] for name in kind.by),
         Column("messages"),
         kind.worst,
         Column("last"),
         Column("example"),
     )
-    return _limit_rows(f"{kind.title}: {_total(findings)}", fields, _with_examples(sql, kind.kind, findings), kind.note)
+    return _limit_rows(
+        _counted(kind.title, _total(findings)), fields, _with_examples(sql, kind.kind, findings), kind.note
+    )
 
 
 def _with_examples(sql: DuckDBPyConnection, kind: str, findings: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -198,13 +220,16 @@ def _never_consumed(sql: DuckDBPyConnection, group: str | None) -> Table:
         FROM missed WHERE old > 0 GROUP BY topic, by_group ORDER BY messages DESC, topic, by_group""",
         [group],
     )
-    note = (
-        f"Stored at least {UNCONSUMED_AFTER_MS // 60_000} minutes before the as-of time, without a trace of consumption by a group "
+    note = text(
+        "Stored at least %(minutes)s minutes before the as-of time, without a trace of consumption by a group "
         "that consumed this topic and tag within the last day. Without a group: the topic has no known consumer. Causes: a "
-        "stopped or lagging group (`ariane report lag`), SQL filters, offsets that were set forward, lost traces."
+        "stopped or lagging group (`ariane report lag`), SQL filters, offsets that were set forward, lost traces.",
+        minutes=UNCONSUMED_AFTER_MS // 60_000,
     )
     fields = (Column("topic"), Column("group"), Column("messages"), Column("first"), Column("last"), Column("example"))
-    return _limit_rows(f"Never consumed: {_total(findings)}", fields, _with_examples(sql, kinds.STORED, findings), note)
+    return _limit_rows(
+        _counted(text("Never consumed"), _total(findings)), fields, _with_examples(sql, kinds.STORED, findings), note
+    )
 
 
 def _untraced_producers(sql: DuckDBPyConnection) -> Table:
@@ -214,12 +239,12 @@ def _untraced_producers(sql: DuckDBPyConnection) -> Table:
                   round(100 * untraced / messages, 2) AS share
            FROM sums WHERE kind = 'sent' GROUP BY host, topic HAVING untraced > 0 ORDER BY untraced DESC, host, topic""",
     )
-    note = (
+    note = text(
         "Stored messages without a trace of their send. 100 %: tracing is off (enableMsgTrace). Less: traces are lost; Java "
         "4.9.4 loses them from about 1,000 messages per second. One-way sends of Java clients are never traced."
     )
     fields = (Column("client"), Column("topic"), Column("without trace"), Column("messages"), Column("share", "%"))
-    return _limit_rows(f"Producers without traces: {len(findings)}", fields, findings, note)
+    return _limit_rows(_counted(text("Producers without traces"), len(findings)), fields, findings, note)
 
 
 def _untraced_groups(sql: DuckDBPyConnection, group: str | None) -> Table:
@@ -232,18 +257,22 @@ def _untraced_groups(sql: DuckDBPyConnection, group: str | None) -> Table:
            GROUP BY consumer_group, topic ORDER BY records DESC, consumer_group, topic""",
         [group],
     )
-    note = (
+    note = text(
         "Groups with messages in their retry or dead-letter topics, but without a trace of consumption within the last day. A "
         "group without traces that never failed cannot be detected."
     )
     fields = (Column("group"), Column("topic"), Column("records sent back"), Column("last"))
-    return _limit_rows(f"Groups without traces: {len(findings)}", fields, findings, note)
+    return _limit_rows(_counted(text("Groups without traces"), len(findings)), fields, findings, note)
 
 
-def _limit_rows(title: str, fields: tuple[Column, ...], findings: list[dict[str, Any]], note: str) -> Table:
+def _limit_rows(title: Text, fields: tuple[Column, ...], findings: list[dict[str, Any]], note: Text) -> Table:
     shown: tuple[tuple[Value, ...], ...] = tuple(tuple(row.values()) for row in findings[:ROWS_MAX])
     return Table(title, fields, shown, note, max(0, len(findings) - ROWS_MAX))
 
 
-def _total(findings: list[dict[str, Any]]) -> str:
-    return f"{sum(row['messages'] for row in findings):,}"
+def _total(findings: list[dict[str, Any]]) -> int:
+    return int(sum(row["messages"] for row in findings))
+
+
+def _counted(title: Text, count: int) -> Text:
+    return text("%(title)s: %(count)s", title=title, count=count)

@@ -29,26 +29,32 @@ def histogram_aggregate(ms: str) -> str:
 
 
 def merged_histograms(relation: str, by: Sequence[str], column: str) -> str:
-    """Return the query that merges the histograms `column` of `relation` by `by`. Result columns: by, bucket, count."""
+    """Return the query that merges the histograms `column` of `relation` by `by`, with their exact maximum `{column}_max`.
+
+    Result columns: by, bucket, count, most (of the rows with values in the bucket).
+    """
     keys = "".join(f"{key}, " for key in by)
     return f"""
-        SELECT {keys}bucket, sum(count)::BIGINT AS count
-        FROM (SELECT {keys}unnest(map_keys({column})) AS bucket, unnest(map_values({column})) AS count FROM {relation})
+        SELECT {keys}bucket, sum(count)::BIGINT AS count, max(most) AS most
+        FROM (SELECT {keys}unnest(map_keys({column})) AS bucket, unnest(map_values({column})) AS count, {column}_max AS most
+              FROM {relation})
         GROUP BY ALL"""
 
 
 def quantiles(relation: str, by: Sequence[str], column: str, levels: Sequence[float]) -> str:
     """Return the query for quantiles of the histograms `column` of `relation`, merged by `by`.
 
-    Result columns: by, count, q0, q1, … in the order of `levels`. A group without values has no row.
+    Result columns: by, count, q0, q1, … in the order of `levels`. A group without values has no row. The middle of a bucket may
+    exceed the largest value in it: no quantile exceeds the exact maximum, `{column}_max` of the relation.
     """
     keys = "".join(f"{key}, " for key in by)
     parted = f"PARTITION BY {', '.join(by)}" if by else ""
     quantile_columns = ", ".join(
-        value_expression(
+        "least(max(most), "
+        + value_expression(
             f"min(bucket) FILTER (WHERE upto >= greatest(1, ceil({float(q)!r}::DOUBLE * total - {RANK_SLACK!r}::DOUBLE)))"
         )
-        + f" AS q{number}"
+        + f") AS q{number}"
         for number, q in enumerate(levels)
     )
     return f"""

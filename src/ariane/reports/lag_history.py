@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ariane.reports.report import Column, Table
 from ariane.reports.table_views import query
+from ariane.reports.texts import text
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -77,7 +78,7 @@ def misleading_tps(sql: DuckDBPyConnection, rows_max: int) -> Table:
         Column("by slaves", "/s"),
         Column("lag"),
     )
-    note = (
+    note = text(
         "Consoles and consumerProgress query masters only: their TPS excludes deliveries by slaves. Minutes: affected ones, of all "
         "with data of the group. Rates and lag: of the worst minute."
     )
@@ -93,7 +94,9 @@ def misleading_tps(sql: DuckDBPyConnection, rows_max: int) -> Table:
         )
         for row in results
     )
-    return Table("Misleading TPS in consoles", fields, table_rows[:rows_max], note, max(0, len(table_rows) - rows_max))
+    return Table(
+        text("Misleading TPS in consoles"), fields, table_rows[:rows_max], note, max(0, len(table_rows) - rows_max)
+    )
 
 
 def groups_over_range(sql: DuckDBPyConnection, rows_max: int) -> Table:
@@ -128,9 +131,11 @@ def groups_over_range(sql: DuckDBPyConnection, rows_max: int) -> Table:
         Column("oldest", "ms"),
         Column("remarks"),
     )
-    note = "Mean rates and maximum values of all complete minutes with data of the group."
+    note = text("Mean rates and maximum values of all complete minutes with data of the group.")
     table_rows = tuple((*tuple(row.values())[:-1], row["remarks"] or "") for row in results)
-    return Table("Groups over the time range", fields, table_rows[:rows_max], note, max(0, len(table_rows) - rows_max))
+    return Table(
+        text("Groups over the time range"), fields, table_rows[:rows_max], note, max(0, len(table_rows) - rows_max)
+    )
 
 
 def _values(row: dict[str, Any], names: tuple[str, ...]) -> tuple[Any, ...]:

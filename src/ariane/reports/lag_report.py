@@ -17,6 +17,7 @@ from ariane.reports import lag_history, time_range
 from ariane.reports.pipeline_status import freshness
 from ariane.reports.report import Column, Line, Plot, Report, Table, Value, utc_time
 from ariane.reports.table_views import files_between, open_views, query
+from ariane.reports.texts import ZONE, Moment, Text, sentences, text
 from ariane.tables import CONSUMPTION, SAMPLES_BROKERS
 from ariane.tables.samples import WINDOW_MS
 
@@ -80,7 +81,7 @@ def report(
         plots = _plots(sql, groups[:LINES_MAX], len(groups), since_ms, until_ms)
     parts: tuple[Table | Plot, ...] = (_groups(groups), *history, _by_broker(latest), states, *plots)
     return Report(
-        "Lag and true TPS of consumer groups",
+        text("Lag and true TPS of consumer groups"),
         utc_time(table_freshness.as_of_ms),
         (*table_freshness.warnings, *time_range.late_start_warnings(home, CONSUMPTION, since_ms), *warnings),
         parts,
@@ -157,7 +158,7 @@ def _latest(sql: DuckDBPyConnection, topic: str | None, group: str | None) -> li
     )
 
 
-def _limit_rows(title: str, fields: tuple[Column, ...], all_rows: Sequence[tuple[Value, ...]], note: str = "") -> Table:
+def _limit_rows(title: Text, fields: tuple[Column, ...], all_rows: Sequence[tuple[Value, ...]], note: Text) -> Table:
     return Table(title, fields, tuple(all_rows[:ROWS_MAX]), note, max(0, len(all_rows) - ROWS_MAX))
 
 
@@ -170,7 +171,7 @@ def _groups(groups: Sequence[GroupSnapshot]) -> Table:
         Column("group"), Column("topic"), Column("minute"), Column("lag"), Column("change"), Column("in", "/s"),
         Column("consumed", "/s"), Column("by slaves", "%"), Column("oldest", "ms"), Column("ETA", "ms"), Column("remarks"),
     )  # fmt: skip
-    note = (
+    note = text(
         "Last complete minute of the group. Consumed: by committed offsets, the true TPS. By slaves: share of deliveries. Oldest: "
         "age of the oldest pending message. ETA: time until the lag is 0 at these rates; unknown if the lag does not decrease."
     )
@@ -181,7 +182,7 @@ def _groups(groups: Sequence[GroupSnapshot]) -> Table:
         )
         for group in groups
     ]  # fmt: skip
-    return _limit_rows("Groups", fields, rows, note)
+    return _limit_rows(text("Groups"), fields, rows, note)
 
 
 def _by_broker(latest: Sequence[dict[str, Any]]) -> Table:
@@ -197,10 +198,10 @@ def _by_broker(latest: Sequence[dict[str, Any]]) -> Table:
         names = ("consumer_group", "topic", "broker", "queues", "lag", "produced_tps", "consumed_tps")
         served = (row["delivered_master_tps"], row["delivered_slaves_tps"])
         rows.append((*(row[name] for name in names), *served, share))
-    return _limit_rows("By broker", fields, rows, "Last complete minute of the group.")
+    return _limit_rows(text("By broker"), fields, rows, text("Last complete minute of the group."))
 
 
-def _brokers(sql: DuckDBPyConnection, since_ms: int, until_ms: int) -> tuple[Table, list[str]]:
+def _brokers(sql: DuckDBPyConnection, since_ms: int, until_ms: int) -> tuple[Table, list[Text]]:
     """Return the brokers at their last sample with rates since the previous one, and reasons for missing samples."""
     results = query(
         sql,
@@ -252,17 +253,17 @@ def _brokers(sql: DuckDBPyConnection, since_ms: int, until_ms: int) -> tuple[Tab
         Column("broker"), Column("role"), Column("address"), Column("sampled"), Column("state"), Column("unavailable", "%"),
         Column("stored", "/s"), Column("delivered", "/s"), Column("replication lag", "B"),
     )  # fmt: skip
-    note = (
+    note = text(
         "Rates between the last two samples, over all topics and groups. Unavailable: share of the samples in this time range "
         "in which the broker did not respond. Replication lag: bytes that the slave's commit log lacks."
     )
-    return _limit_rows("Brokers", fields, states, note), [
+    return _limit_rows(text("Brokers"), fields, states, note), [
         *_silences(sql, since_ms, until_ms),
         *_missing(results, until_ms),
     ]
 
 
-def _silences(sql: DuckDBPyConnection, since_ms: int, until_ms: int) -> list[str]:
+def _silences(sql: DuckDBPyConnection, since_ms: int, until_ms: int) -> list[Text]:
     """Return a warning if no broker was sampled for some time within the range."""
     gaps = query(
         sql,
@@ -281,26 +282,34 @@ def _silences(sql: DuckDBPyConnection, since_ms: int, until_ms: int) -> list[str
     if not gaps:
         return []
     longest = gaps[0]
-    more = f", and {len(gaps) - 1} more gaps" if len(gaps) > 1 else ""
-    return [
-        f"no samples from {longest['before_at']:%m-%d %H:%M:%S} to {longest['sampled_at']:%m-%d %H:%M:%S} UTC{more}"
-    ]
+    begin, end = (Moment(longest[name], "%m-%d %H:%M:%S") for name in ("before_at", "sampled_at"))
+    gap = text("no samples from %(begin)s to %(end)s %(zone)s", begin=begin, end=end, zone=ZONE)
+    return [text("%(gap)s, and %(count)s more gaps", gap=gap, count=len(gaps) - 1) if len(gaps) > 1 else gap]
 
 
-def _missing(brokers: Sequence[dict[str, Any]], until_ms: int) -> list[str]:
+def _missing(brokers: Sequence[dict[str, Any]], until_ms: int) -> list[Text]:
     """Return the reasons why recent samples may be missing."""
     if not brokers:
-        return [f"no samples in the last {RECENT_MS // 60_000} minutes: is `ariane collect` running?"]
+        return [
+            text(
+                "no samples in the last %(minutes)s minutes: is `ariane collect` running?", minutes=RECENT_MS // 60_000
+            )
+        ]
     warnings = []
     newest = max(row["sampled_at"] for row in brokers)
     silent_ms = until_ms - ms_of(newest)
     # Three intervals: a single lost round is not a gap.
     if silent_ms > max(SILENT_MS, *(3 * (row["interval_ms"] or 0) for row in brokers)):
-        warnings.append(f"no samples since {newest:%H:%M:%S} UTC: is `ariane collect` running?")
+        since = Moment(newest, "%H:%M:%S")
+        warnings.append(
+            text("no samples since %(since)s %(zone)s: is `ariane collect` running?", since=since, zone=ZONE)
+        )
     if dropped := max(row["dropped"] or 0 for row in brokers):
-        warnings.append(f"the collector discarded {dropped:,} samples: no broker accepted them")
+        warnings.append(text("the collector discarded %(count)s samples: no broker accepted them", count=dropped))
     if any(row["full"] for row in brokers):
-        warnings.append("groups are sampled in turns: there are more than the collector polls per round (--groups-max)")
+        warnings.append(
+            text("groups are sampled in turns: there are more than the collector polls per round (--groups-max)")
+        )
     return warnings
 
 
@@ -322,11 +331,19 @@ def _plots(
         points = _points(sql, group, step)
         name = f"{group.group} · {group.topic}"
         lags.append(Line(name, tuple((time, lag) for time, lag, _, _ in points)))
-        tps.append(Line(f"{name} in", tuple((time, produced) for time, _, produced, _ in points)))
-        tps.append(Line(f"{name} consumed", tuple((time, consumed) for time, _, _, consumed in points)))
-    selection = f"The {len(groups)} of {group_count} groups with the highest lag. " if group_count > len(groups) else ""
-    note = f"{selection}One point per {step // 60_000} min: maximum lag, mean rates."
-    return Plot("Lag", "", tuple(lags), note), Plot("Messages in and consumed", "/s", tuple(tps), note)
+        tps.append(Line(text("%(name)s in", name=name), tuple((time, produced) for time, _, produced, _ in points)))
+        tps.append(
+            Line(text("%(name)s consumed", name=name), tuple((time, consumed) for time, _, _, consumed in points))
+        )
+    selection = text("The %(shown)s of %(count)s groups with the highest lag.", shown=len(groups), count=group_count)
+    note = sentences(
+        selection if group_count > len(groups) else None,
+        text("One point per %(minutes)s min: maximum lag, mean rates.", minutes=step // 60_000),
+    )
+    return (
+        Plot(text("Lag"), "", tuple(lags), note),
+        Plot(text("Messages in and consumed"), "/s", tuple(tps), note),
+    )
 
 
 Point = tuple[datetime, float | None, float | None, float | None]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ariane.reports import histogram_sql, table_views, time_range
 from ariane.reports.pipeline_status import freshness
 from ariane.reports.report import Column, Line, Plot, Report, Table, Value, utc_time
+from ariane.reports.texts import Text, sentences, text
 from ariane.reports.tps_report import LINES_MAX, NARROWED, ROWS_MAX
 from ariane.tables import CLOCKS, LATENCIES, SLOW_MESSAGES, TRAFFIC
 from ariane.tables.traffic import EXCLUSION_COUNTERS, LATENCY_WINDOW_MINUTES, SLOWEST_PER_BUCKET
@@ -29,24 +30,26 @@ class LatencyMeasure(NamedTuple):
     """A measured duration: histogram column, title, the counted events, and its definition."""
 
     column: str
-    title: str
-    events: str
-    meaning: str
+    title: Text
+    events: Text
+    meaning: Text
 
 
 MEASURES = (
-    LatencyMeasure("send_cost_ms", "Send", "sends", "From the call of send to the broker's response."),
+    LatencyMeasure(
+        "send_cost_ms", text("Send"), text("sends"), text("From the call of send to the broker's response.")
+    ),
     LatencyMeasure(
         "queueing_ms",
-        "Queueing",
-        "listener calls",
-        "From the broker's response to the first call of the listener; compares the clocks of two hosts.",
+        text("Queueing"),
+        text("listener calls"),
+        text("From the broker's response to the first call of the listener; compares the clocks of two hosts."),
     ),
     LatencyMeasure(
         "consume_cost_ms",
-        "Consumption",
-        "listener calls",
-        "Duration of the listener call; for batches, the mean per message.",
+        text("Consumption"),
+        text("listener calls"),
+        text("Duration of the listener call; for batches, the mean per message."),
     ),
 )
 
@@ -82,7 +85,7 @@ def report(
         parts += _contradicting(sql, clocks_since_ms, until_ms)
     gaps = tuple(dict.fromkeys((*table_freshness.warnings, *slow.warnings, *time_range.start_warnings(span, since_ms))))
     return Report(
-        time_range.report_title("Latency", since_ms, until_ms, topic=topic, group=group),
+        time_range.report_title(text("Latency"), since_ms, until_ms, topic=topic, group=group),
         utc_time(table_freshness.as_of_ms),
         gaps,
         tuple(parts),
@@ -110,12 +113,16 @@ def _percentiles(sql: DuckDBPyConnection, measure: LatencyMeasure, span: time_ra
         Column("topic"), Column("group"), Column("messages"), *(Column(name, "ms") for name in NAMES), Column("max", "ms"),
         Column("not included"),
     )  # fmt: skip
-    note = f"{measure.meaning} Highest p99 first; percentiles are within 1 %, max is exact."
-    if measure is MEASURES[0]:
-        note += f" {time_range.range_note(span)}"
     total = sum(row[-1] for row in rows if isinstance(row[-1], int))
-    if total:
-        note += f" {total:,} {measure.events} are not included: see table Not included."
+    missing_note = text(
+        "%(count)s %(events)s are not included: see table Not included.", count=total, events=measure.events
+    )
+    note = sentences(
+        measure.meaning,
+        text("Highest p99 first; percentiles are within 1 %, max is exact."),
+        time_range.range_note(span) if measure is MEASURES[0] else None,
+        missing_note if total else None,
+    )
     return Table(measure.title, fields, tuple(rows[:ROWS_MAX]), note, max(0, len(rows) - ROWS_MAX))
 
 
@@ -147,9 +154,11 @@ def _not_counted(sql: DuckDBPyConnection) -> list[Table]:
     )
     if not rows:
         return []
-    note = "Sends and listener calls that are in none of the percentiles above."
+    note = text("Sends and listener calls that are in none of the percentiles above.")
     return [
-        Table("Not included", (Column("measure"), Column("count"), Column("reason"), Column("meaning")), rows, note)
+        Table(
+            text("Not included"), (Column("measure"), Column("count"), Column("reason"), Column("meaning")), rows, note
+        )
     ]
 
 
@@ -174,11 +183,11 @@ def _contradicting(sql: DuckDBPyConnection, since_ms: int, until_ms: int) -> lis
     fields = (
         Column("host"), Column("hour"), Column("messages"), Column("discarded"), Column("clock"), Column("message id"),
     )  # fmt: skip
-    note = (
+    note = text(
         "Messages whose trace records contradict the clock offset on which most records of the host agree. They are not used "
         "to estimate the offset (docs/journeys.md, Clocks). All topics and groups."
     )
-    return [Table("Discarded clock records", fields, rows, note, max(0, len(results) - ROWS_MAX))]
+    return [Table(text("Discarded clock records"), fields, rows, note, max(0, len(results) - ROWS_MAX))]
 
 
 def _plot(sql: DuckDBPyConnection, measure: LatencyMeasure, span: time_range.TimeRange) -> Plot:
@@ -190,7 +199,8 @@ def _plot(sql: DuckDBPyConnection, measure: LatencyMeasure, span: time_range.Tim
     )
     pairs = table_views.query(sql, "SELECT * FROM busiest ORDER BY messages DESC, topic, client_group")
     of_them = f"""(
-        SELECT bucket_at, selected.topic, selected.client_group, {measure.column} FROM selected
+        SELECT bucket_at, selected.topic, selected.client_group, {measure.column}, {measure.column}_max
+        FROM selected
         JOIN (SELECT * FROM busiest ORDER BY messages DESC, topic, client_group LIMIT {LINES_MAX}) AS pair
         ON selected.topic IS NOT DISTINCT FROM pair.topic AND selected.client_group IS NOT DISTINCT FROM pair.client_group)"""
     results = table_views.query(
@@ -207,9 +217,8 @@ def _plot(sql: DuckDBPyConnection, measure: LatencyMeasure, span: time_range.Tim
         )
         for pair in pairs[:LINES_MAX]
     )
-    omitted = len(pairs) - LINES_MAX
-    note = f"The {LINES_MAX} busiest; the table above contains {omitted} more." if omitted > 0 else ""
-    return Plot(f"{measure.title}: p99 by {time_range.bucket_name(span)}", "ms", lines, note)
+    title = text("%(measure)s: p99 by %(bucket)s", measure=measure.title, bucket=time_range.bucket_name(span))
+    return Plot(title, "ms", lines, time_range.busiest_note(LINES_MAX, len(pairs)))
 
 
 def _slowest(sql: DuckDBPyConnection, span: time_range.TimeRange, topic: str | None, group: str | None) -> Table:
@@ -230,5 +239,8 @@ def _slowest(sql: DuckDBPyConnection, span: time_range.TimeRange, topic: str | N
         Column("measure"), Column("duration", "ms"), Column("at"), Column("topic"), Column("group"), Column("host"),
         Column("message id"), Column("keys"),
     )  # fmt: skip
-    note = f"The {SLOWEST_PER_BUCKET} slowest of each measure. `ariane trace --id ID` prints the timeline of a message."
-    return Table("Slowest messages", fields, rows, note)
+    note = text(
+        "The %(count)s slowest of each measure. `ariane trace --id ID` prints the timeline of a message.",
+        count=SLOWEST_PER_BUCKET,
+    )
+    return Table(text("Slowest messages"), fields, rows, note)

@@ -13,10 +13,13 @@ import msgspec
 
 from ariane import tables
 from ariane.errors import StoreError
+from ariane.reports import table_contents
+from ariane.reports.texts import Text, text
 from ariane.tables import TableSchema
 from ariane.tables.table_format import read_version
 
 STATUS = "status"
+PENDING_MS = 600_000  # few new messages wait up to half of this for a micro-batch
 SILENT_MS = 120_000  # a pipeline without an update for this long is considered stopped
 
 
@@ -48,7 +51,7 @@ class Freshness(NamedTuple):
     nothing that would advance the time. None without data."""
 
     as_of_ms: int | None
-    warnings: tuple[str, ...]
+    warnings: tuple[Text, ...]
     """Reasons why data may be missing; empty if the table is complete."""
     caught_up_ms: int | None = None
     """Time up to which everything was read, as in `SourceStatus`; None if the table lags behind a source table."""
@@ -97,8 +100,8 @@ def freshness(home: Path, table: TableSchema, now_ms: int) -> Freshness:
 def _freshness(home: Path, table: TableSchema, now_ms: int, statuses: Mapping[str, SourceStatus]) -> Freshness:
     version = read_version(home, table)
     if version is None:
-        return Freshness(None, (f"table {table.name} in {home} has no data yet",))
-    warnings = []
+        return Freshness(None, (table_contents.no_data(table),))
+    warnings: list[Text] = []
     by_name = {candidate.name: candidate for candidate in tables.ALL_TABLES}
     caught_up_ms: list[int | None] = []
     for name, applied_version in version.applied.items():
@@ -115,7 +118,7 @@ def _freshness(home: Path, table: TableSchema, now_ms: int, statuses: Mapping[st
             applied_version > input_version.version
             or any(file.added_version > applied_version for file in input_version.files)
         ):
-            warnings.append(f"{table.name} does not include the newest rows of {name} yet")
+            warnings.append(table_contents.outdated(table, input_table))
             caught_up_ms.append(None)
         input_freshness = _freshness(home, input_table, now_ms, statuses)
         warnings.extend(input_freshness.warnings)
@@ -127,20 +130,25 @@ def _freshness(home: Path, table: TableSchema, now_ms: int, statuses: Mapping[st
     return Freshness(max(times, default=None), tuple(dict.fromkeys(warnings)), all_caught_up_ms)
 
 
-def _source_warnings(source: str, statuses: Mapping[str, SourceStatus], now_ms: int) -> list[str]:
+def _source_warnings(source: str, statuses: Mapping[str, SourceStatus], now_ms: int) -> list[Text]:
     """Return the reasons why tables of a source may be incomplete."""
-    status = statuses.get(source)
+    status, name = statuses.get(source), table_contents.source_contents(source)
     if status is None:
-        return [f"source {source} has no status"]
+        return [text("%(source)s were never read: is `ariane pipeline run` running?", source=name)]
     warnings = []
     if status.unavailable is not None:
-        warnings.append(f"source {source} waits for a server: {status.unavailable}")
+        warnings.append(text("%(source)s wait for a server: %(error)s", source=name, error=status.unavailable))
     if status.pending is None:
-        warnings.append(f"source {source}: number of pending messages unknown")
-    elif status.pending:
-        warnings.append(f"source {source} has {status.pending:,} pending messages")
+        warnings.append(text("%(source)s: number of pending messages unknown", source=name))
+    elif status.pending and (status.caught_up_ms is None or status.at_ms - status.caught_up_ms > PENDING_MS):
+        # A source that caught up recently only has newer messages, which wait for its next micro-batch.
+        warnings.append(text("%(source)s: %(count)s pending messages", source=name, count=status.pending))
     if now_ms - status.at_ms > SILENT_MS:
         warnings.append(
-            f"source {source} has not been read for {(now_ms - status.at_ms) // 60_000:,} minutes: is the pipeline running?"
+            text(
+                "%(source)s have not been read for %(minutes)s minutes: is `ariane pipeline run` running?",
+                source=name,
+                minutes=(now_ms - status.at_ms) // 60_000,
+            )
         )
     return warnings

@@ -1,10 +1,12 @@
 """Data model of a report: tables and plots, the as-of time, and warnings about missing data.
 
-Pure values: `ariane.cli` renders them as text, JSON or HTML.
+Pure values: `ariane.cli` renders them as text, JSON or HTML. Titles, names of columns, notes and warnings of the reports are
+texts that the console translates (`ariane.reports.texts`; names of columns may be plain).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple, overload
 
@@ -55,6 +57,11 @@ class Report(NamedTuple):
     """Reasons why data before `as_of` may be missing; empty if it is complete."""
     sections: tuple[Table | Plot, ...]
     """Tables and plots, in reading order."""
+
+
+def charts_first(sections: Sequence[Table | Plot]) -> list[Table | Plot]:
+    """Return the sections of a report in the order of a page: plots, then tables."""
+    return sorted(sections, key=lambda section: isinstance(section, Table))
 
 
 @overload

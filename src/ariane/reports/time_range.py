@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ariane.reports import table_views
 from ariane.reports.report import utc_time
+from ariane.reports.texts import ZONE, Moment, Text, text
 from ariane.tables import TRACE_EVENTS, TableSchema
 from ariane.tables.table_format import read_version
 
@@ -110,20 +111,25 @@ def in_complete_minutes(time: str, span: TimeRange) -> str:
     return f"{time} >= to_timestamp({first_ms} / 1000) AND {time} <= to_timestamp({last_ms} / 1000)"
 
 
-def report_title(name: str, since_ms: int, until_ms: int, **filters: str | None) -> str:
+def report_title(name: Text, since_ms: int, until_ms: int, *, topic: str | None, group: str | None) -> Text:
     """Return the title of a report with its filters and time range."""
-    of = "".join(f", {key} {value}" for key, value in filters.items() if value is not None)
-    return f"{name}{of}, {utc_time(since_ms):%Y-%m-%d %H:%M} to {utc_time(until_ms):%Y-%m-%d %H:%M} UTC"
+    title = name
+    if topic is not None:
+        title = text("%(title)s, topic %(topic)s", title=title, topic=topic)
+    if group is not None:
+        title = text("%(title)s, group %(group)s", title=title, group=group)
+    since, until = (Moment(utc_time(ms), "%Y-%m-%d %H:%M") for ms in (since_ms, until_ms))
+    return text("%(title)s, %(since)s to %(until)s %(zone)s", title=title, since=since, until=until, zone=ZONE)
 
 
-def start_warnings(span: TimeRange, since_ms: int) -> tuple[str, ...]:
+def start_warnings(span: TimeRange, since_ms: int) -> tuple[Text, ...]:
     """Return a warning if the covered range starts after the requested one."""
     if not span.starts_inside or span.start_ms <= since_ms:
         return ()
     return (_start_warning(span.start_ms),)
 
 
-def late_start_warnings(home: Path, table: TableSchema, since_ms: int) -> tuple[str, ...]:
+def late_start_warnings(home: Path, table: TableSchema, since_ms: int) -> tuple[Text, ...]:
     """Return a warning if the table starts at least a minute after the requested range, for reports without buckets."""
     first_ms = _first_ms(home, table)
     return (_start_warning(first_ms),) if first_ms is not None and first_ms >= since_ms + MINUTE_MS else ()
@@ -137,21 +143,33 @@ def _first_ms(home: Path, table: TableSchema) -> int | None:
     )
 
 
-def _start_warning(ms: int) -> str:
-    return f"the tables start at {utc_time(ms):%Y-%m-%d %H:%M} UTC: no data before"
+def _start_warning(ms: int) -> Text:
+    return text(
+        "the tables start at %(start)s %(zone)s: no data before",
+        start=Moment(utc_time(ms), "%Y-%m-%d %H:%M"),
+        zone=ZONE,
+    )
 
 
-def range_note(span: TimeRange) -> str:
+def range_note(span: TimeRange) -> Text:
     """Return a sentence about the covered range, for the note of a table."""
     if not span.seconds:
-        return "No data for this time range."
-    return f"Data covers {utc_time(span.start_ms):%Y-%m-%d %H:%M:%S} to {utc_time(span.end_ms):%Y-%m-%d %H:%M:%S} UTC."
+        return text("No data for this time range.")
+    start, end = (Moment(utc_time(ms), "%Y-%m-%d %H:%M:%S") for ms in (span.start_ms, span.end_ms))
+    return text("Data covers %(start)s to %(end)s %(zone)s.", start=start, end=end, zone=ZONE)
 
 
-def bucket_name(span: TimeRange) -> str:
+def bucket_name(span: TimeRange) -> Text:
     """Return the duration of a bucket in words."""
     minutes = span.bucket_ms // MINUTE_MS
-    return "minute" if minutes == 1 else f"{minutes} minutes"
+    return text("minute") if minutes == 1 else text("%(count)s minutes", count=minutes)
+
+
+def busiest_note(shown: int, count: int) -> str:
+    """Return the note of a plot that shows only some of the series."""
+    if count <= shown:
+        return ""
+    return text("The %(shown)s busiest; the table contains %(omitted)s more.", shown=shown, omitted=count - shown)
 
 
 def series_name(pair: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ariane.reports import table_views, time_range
 from ariane.reports.pipeline_status import freshness
 from ariane.reports.report import Column, Line, Plot, Report, Table, Value, utc_time
+from ariane.reports.texts import Text, sentences, text
 from ariane.tables import TRAFFIC
 
 if TYPE_CHECKING:
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
 ROWS_MAX = 100  # per table; the number of omitted rows is shown
 LINES_MAX = 6  # per plot: more cannot be distinguished
 DIRECTIONS = {"out": "sent", "in": "consumed"}
+BY_GROUP = {"out": text("Sent by topic and group"), "in": text("Consumed by topic and group")}
+BY_HOST = {"out": text("Sent by client host"), "in": text("Consumed by client host")}
+BUCKET_COLUMNS = {
+    "out": (Column("sent"), Column("TPS out", "/s"), Column("OK out", "%")),
+    "in": (Column("consumed"), Column("TPS in", "/s"), Column("OK in", "%")),
+}
 NARROWED = "($1::VARCHAR IS NULL OR topic = $1) AND ($2::VARCHAR IS NULL OR client_group = $2)"
 SUMS = "sum(messages)::BIGINT AS messages, sum(successes)::BIGINT AS successes, sum(failures)::BIGINT AS failures"
 
@@ -46,14 +53,14 @@ def report(
         parts += (_by_host(sql, span, direction) for direction in DIRECTIONS)
         parts.append(_by_bucket(sql, span, reported))
     return Report(
-        time_range.report_title("Throughput", since_ms, until_ms, topic=topic, group=group),
+        time_range.report_title(text("Throughput"), since_ms, until_ms, topic=topic, group=group),
         utc_time(table_freshness.as_of_ms),
         (*table_freshness.warnings, *time_range.start_warnings(span, since_ms)),
         tuple(parts),
     )
 
 
-def _by_group(sql: DuckDBPyConnection, span: time_range.TimeRange, direction: str, excluded: str) -> Table:
+def _by_group(sql: DuckDBPyConnection, span: time_range.TimeRange, direction: str, excluded: Text | None) -> Table:
     by = "topic, client_group"
     peaks = table_views.query(
         sql,
@@ -84,11 +91,13 @@ def _by_group(sql: DuckDBPyConnection, span: time_range.TimeRange, direction: st
         Column("topic"), Column("group"), Column("hosts"), Column("messages"), Column("mean", "/s"), Column("peak", "/s"),
         Column("OK", "%"), Column("failed"), Column("bytes", "B/s") if is_out else Column("open"),
     )  # fmt: skip
-    note = f"{time_range.range_note(span)} Mean: over this time. Peak: the best complete minute."
-    if not is_out:
-        note += " OK: share of the finished calls. Open: no end was traced."
-    title = f"{DIRECTIONS[direction].capitalize()} by topic and group"
-    return Table(title, fields, rows, note + excluded, max(0, len(results) - ROWS_MAX))
+    note = sentences(
+        time_range.range_note(span),
+        text("Mean: over this time. Peak: the best complete minute."),
+        None if is_out else text("OK: share of the finished calls. Open: no end was traced."),
+        excluded,
+    )
+    return Table(BY_GROUP[direction], fields, rows, note, max(0, len(results) - ROWS_MAX))
 
 
 def _by_host(sql: DuckDBPyConnection, span: time_range.TimeRange, direction: str) -> Table:
@@ -109,8 +118,7 @@ def _by_host(sql: DuckDBPyConnection, span: time_range.TimeRange, direction: str
         Column("host"), Column("topic"), Column("group"), Column("messages"), Column("mean", "/s"), Column("OK", "%"),
         Column("failed"),
     )  # fmt: skip
-    title = f"{DIRECTIONS[direction].capitalize()} by client host"
-    return Table(title, fields, rows, omitted_rows=max(0, len(results) - ROWS_MAX))
+    return Table(BY_HOST[direction], fields, rows, omitted_rows=max(0, len(results) - ROWS_MAX))
 
 
 def _by_bucket(sql: DuckDBPyConnection, span: time_range.TimeRange, reported: set[int]) -> Table:
@@ -130,10 +138,11 @@ def _by_bucket(sql: DuckDBPyConnection, span: time_range.TimeRange, reported: se
             cells.append(_outcome(row)[0])
         rows.append(tuple(cells))
     fields = [Column("start"), Column("complete")]
-    for direction, name in DIRECTIONS.items():
-        fields += [Column(name), Column(f"TPS {direction}", "/s"), Column(f"OK {direction}", "%")]
-    note = "Incomplete: the covered time starts or ends within the bucket, so no rate is computed."
-    return Table(f"By {time_range.bucket_name(span)}, newest first", tuple(fields), tuple(rows), note)
+    for direction in DIRECTIONS:
+        fields += BUCKET_COLUMNS[direction]
+    note = text("Incomplete: the covered time starts or ends within the bucket, so no rate is computed.")
+    title = text("By %(bucket)s, newest first", bucket=time_range.bucket_name(span))
+    return Table(title, tuple(fields), tuple(rows), note)
 
 
 def _plot(sql: DuckDBPyConnection, span: time_range.TimeRange, reported: set[int], direction: str) -> Plot:
@@ -161,9 +170,12 @@ def _plot(sql: DuckDBPyConnection, span: time_range.TimeRange, reported: set[int
             for bucket in span.buckets
         )
         lines.append(Line(time_range.series_name(pair), points))
-    omitted = len(pairs) - LINES_MAX
-    note = f"The {LINES_MAX} busiest; the table above contains {omitted} more." if omitted > 0 else ""
-    return Plot(f"{DIRECTIONS[direction].capitalize()} by {time_range.bucket_name(span)}", "/s", tuple(lines), note)
+    bucket_name = time_range.bucket_name(span)
+    titles = {
+        "out": text("Sent by %(bucket)s", bucket=bucket_name),
+        "in": text("Consumed by %(bucket)s", bucket=bucket_name),
+    }
+    return Plot(titles[direction], "/s", tuple(lines), time_range.busiest_note(LINES_MAX, len(pairs)))
 
 
 def _excluded_note(
@@ -173,20 +185,26 @@ def _excluded_note(
     until_ms: int,
     topic: str | None,
     group: str | None,
-) -> str:
+) -> Text | None:
     """Return sentences about messages outside the covered time, whose clients' clocks are wrong."""
-    note = ""
     first_ms = since_ms // time_range.MINUTE_MS * time_range.MINUTE_MS
-    for begin_ms, end_ms, direction in ((first_ms, span.start_ms, "before"), (span.end_ms, until_ms, "after")):
+    counts = []
+    for begin_ms, end_ms in ((first_ms, span.start_ms), (span.end_ms, until_ms)):
         (row,) = table_views.query(
             sql,
             f"""SELECT coalesce(sum(messages), 0)::BIGINT AS count FROM traffic
             WHERE minute >= to_timestamp({begin_ms} / 1000) AND minute < to_timestamp({end_ms} / 1000) AND {NARROWED}""",
             [topic, group],
         )
-        if row["count"]:
-            note += f" {row['count']:,} messages excluded: their clients' clocks are {direction} this time."
-    return note
+        counts.append(row["count"])
+    before, after = counts
+    notes = (
+        text("%(count)s messages excluded: their clients' clocks are before this time.", count=before)
+        if before
+        else None,
+        text("%(count)s messages excluded: their clients' clocks are after this time.", count=after) if after else None,
+    )
+    return sentences(*notes) if any(notes) else None
 
 
 def _outcome(row: dict[str, Any]) -> tuple[float | None, int]:

@@ -12,6 +12,7 @@ from ariane.reports import plot_buckets, time_range
 from ariane.reports.pipeline_status import freshness
 from ariane.reports.report import Column, Plot, Report, Table, utc_time
 from ariane.reports.table_views import open_views, query, whole_table
+from ariane.reports.texts import Text, text
 from ariane.tables import MESSAGES, TRANSACTIONS
 from ariane.tables.transactions import COMMIT, DISCARDED, OPEN, ROLLBACK, UNKNOWN
 
@@ -34,13 +35,13 @@ _ID_COLUMNS = {
     "half_stored_at": Column("stored"),
 }
 # Name and upper bound of the age in ms; the last class has no bound.
-AGES: tuple[tuple[str, int | None], ...] = (
-    ("to 10 s", 10_000),
-    ("to 1 min", 60_000),
-    ("to 10 min", 600_000),
-    ("to 1 h", 3_600_000),
-    ("to 1 day", 86_400_000),
-    ("older", None),
+AGES: tuple[tuple[Text, int | None], ...] = (
+    (text("to 10 s"), 10_000),
+    (text("to 1 min"), 60_000),
+    (text("to 10 min"), 600_000),
+    (text("to 1 h"), 3_600_000),
+    (text("to 1 day"), 86_400_000),
+    (text("older"), None),
 )
 
 
@@ -81,7 +82,7 @@ def report(
         )
         parts = (_decisions(sql), _times(sql), _plot(sql), _checks(sql), _ages(sql), _oldest(sql), _discarded(sql))
     warnings = (*table_freshness.warnings, *time_range.late_start_warnings(home, MESSAGES, since_ms))
-    return Report("Transactions", utc_time(table_freshness.as_of_ms), warnings, parts)
+    return Report(text("Transactions"), utc_time(table_freshness.as_of_ms), warnings, parts)
 
 
 def _decisions(sql: DuckDBPyConnection) -> Table:
@@ -106,12 +107,12 @@ def _decisions(sql: DuckDBPyConnection) -> Table:
         Column("last answer UNKNOWN"),
         Column("committed twice"),
     )
-    note = (
+    note = text(
         "Half messages stored in this time range. Discarded: the check limit was exceeded. Last answer: of the producers of open "
         "and discarded transactions, from traces."
     )
     table_rows = tuple(tuple(row[name] for name in names) for row in rows[:ROWS_MAX])
-    return Table("Decisions", fields, table_rows, note, max(0, len(rows) - ROWS_MAX))
+    return Table(text("Decisions"), fields, table_rows, note, max(0, len(rows) - ROWS_MAX))
 
 
 def _times(sql: DuckDBPyConnection) -> Table:
@@ -134,17 +135,19 @@ def _times(sql: DuckDBPyConnection) -> Table:
         Column("decided by a check"),
         Column("time unknown"),
     )
-    note = "From the store time of the half message to that of the commit, op message or discarded copy, by the broker's clock."
-    return Table("Time to decision", fields, tuple(tuple(row[name] for name in names) for row in rows), note)
+    note = text(
+        "From the store time of the half message to that of the commit, op message or discarded copy, by the broker's clock."
+    )
+    return Table(text("Time to decision"), fields, tuple(tuple(row[name] for name in names) for row in rows), note)
 
 
 def _plot(sql: DuckDBPyConnection) -> Plot:
-    title, unit = "Transactions by decision", ""
+    title, unit = text("Transactions by decision"), ""
     (span,) = query(
         sql, "SELECT epoch_ms(min(half_stored_at)) AS first, epoch_ms(max(half_stored_at)) AS last FROM selected"
     )
     if span["first"] is None:
-        return Plot(title, unit, (), "No half message in this time range.")
+        return Plot(title, unit, (), text("No half message in this time range."))
     bucket = plot_buckets.bucket_ms(span["first"], span["last"])
     rows = query(
         sql,
@@ -161,7 +164,12 @@ def _plot(sql: DuckDBPyConnection) -> Plot:
             lines.append(
                 plot_buckets.series(decision, {start: counts.get(start, 0.0) for start in starts}, first, last, bucket)
             )
-    return Plot(title, unit, tuple(lines), f"By store time of the half message, per {bucket // 60_000} min.")
+    return Plot(
+        title,
+        unit,
+        tuple(lines),
+        text("By store time of the half message, per %(minutes)s min.", minutes=bucket // 60_000),
+    )
 
 
 def _checks(sql: DuckDBPyConnection) -> Table:
@@ -179,8 +187,8 @@ def _checks(sql: DuckDBPyConnection) -> Table:
         Column("discarded"),
         Column("open"),
     )
-    note = "Number of checks per transaction. A check counts even if no producer of the group was connected."
-    return Table("Checks", fields, tuple(tuple(row[name] for name in names) for row in rows), note)
+    note = text("Number of checks per transaction. A check counts even if no producer of the group was connected.")
+    return Table(text("Checks"), fields, tuple(tuple(row[name] for name in names) for row in rows), note)
 
 
 def _ages(sql: DuckDBPyConnection) -> Table:
@@ -193,22 +201,22 @@ def _ages(sql: DuckDBPyConnection) -> Table:
         count(*) FILTER (WHERE is_silent) AS silent, count(*) FILTER (WHERE checks > 0) AS checked, max(checks) AS most_checks,
         count(*) FILTER (WHERE reported_state = 'UNKNOW') AS unknown FROM open_transactions GROUP BY ALL ORDER BY age""",
     )
-    ages = [*(name for name, _ in AGES), "unknown"]
+    ages = [*(name for name, _ in AGES), text("unknown")]
     names = ("count", "silent", "checked", "most_checks", "unknown")
     table_rows = tuple((ages[row["age"]], *(row[name] for name in names)) for row in rows)
     fields = (
         Column("age"),
         Column("open"),
-        Column(f"no check for {UNCHECKED_MS // 60_000} min"),
+        Column(text("no check for %(minutes)s min", minutes=UNCHECKED_MS // 60_000)),
         Column("checked"),
         Column("max checks"),
         Column("last answer UNKNOWN"),
     )
-    note = (
+    note = text(
         "All transactions without a known decision; age as of now. Transactions that the broker no longer checks have ended, or "
         "have a long immunity time: rollbacks on Java brokers are visible only in the producers' traces."
     )
-    return Table("Open by age", fields, table_rows, note)
+    return Table(text("Open by age"), fields, table_rows, note)
 
 
 def _oldest(sql: DuckDBPyConnection) -> Table:
@@ -220,8 +228,8 @@ def _oldest(sql: DuckDBPyConnection) -> Table:
         "reported_state": Column("last answer"),
         "offset_message_id": Column("offset id"),
     }
-    note = "Check that producers of the group are connected, and what their transaction listeners return."
-    return _transactions(sql, "Oldest open", "open_transactions", "half_stored_at NULLS FIRST", columns, note)
+    note = text("Check that producers of the group are connected, and what their transaction listeners return.")
+    return _transactions(sql, text("Oldest open"), "open_transactions", "half_stored_at NULLS FIRST", columns, note)
 
 
 def _discarded(sql: DuckDBPyConnection) -> Table:
@@ -231,12 +239,12 @@ def _discarded(sql: DuckDBPyConnection) -> Table:
         "checks": Column("checks"),
         "reported_state": Column("last answer"),
     }
-    note = "Stored in TRANS_CHECK_MAX_TIME_TOPIC; resuming one makes the broker check it again. Newest first."
-    return _transactions(sql, "Discarded", "discarded", "decided_at DESC", columns, note)
+    note = text("Stored in TRANS_CHECK_MAX_TIME_TOPIC; resuming one makes the broker check it again. Newest first.")
+    return _transactions(sql, text("Discarded"), "discarded", "decided_at DESC", columns, note)
 
 
 def _transactions(
-    sql: DuckDBPyConnection, title: str, view: str, order: str, columns: dict[str, Column], note: str
+    sql: DuckDBPyConnection, title: Text, view: str, order: str, columns: dict[str, Column], note: Text
 ) -> Table:
     """Return the first IDS_MAX transactions of a temporary table, one row each, and the number of the omitted ones."""
     ((count,),) = sql.execute(f"SELECT count(*) FROM {view}").fetchall()
