@@ -26,7 +26,7 @@ from ariane.client.producer import Producer
 from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import ArianeError, ConfigError, ConnectionLost
 from ariane.model.message import Message
-from ariane.pipeline import bucket_columns, incremental, jobs, run, table_publisher
+from ariane.pipeline import bucket_columns, incremental, jobs, run, source_reader, table_publisher
 from ariane.reports import pipeline_status, table_views, trace_lookup
 from ariane.tables import JOURNEYS, TRACE_EVENTS, TRACE_REJECTS, ColumnSchema, TableSchema, table_format, time_buckets
 from ariane.testing import LocalCluster
@@ -359,7 +359,7 @@ def watching(work: Callable[[Callable[[run.JobProgress], None], threading.Event]
 def test_an_unavailable_server_is_reported_and_retried(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "UNAVAILABLE_PAUSE_S", 0.1)
+    monkeypatch.setattr(source_reader, "UNAVAILABLE_PAUSE_S", 0.1)
     fault = tmp_path / "fault"
     row = (frames.body([pub("A")]), "broker-a", 0, 0, frames.STORED, "10.0.0.9:5000", {})
 

@@ -154,28 +154,32 @@ class Query:
 
 
 def test_a_query_ended_by_a_transient_error_is_restarted_until_it_completes() -> None:
-    run = pytest.importorskip("ariane.pipeline.run", reason="needs pyspark: pip install 'ariane[spark]'")
+    source_reader = pytest.importorskip(
+        "ariane.pipeline.source_reader", reason="needs pyspark: pip install 'ariane[spark]'"
+    )
     queries = [Query(WORKER), Query(WORKER), Query(None)]
     stop, output = Stop(), list[str]()
-    started = iter([run.RunningQuery(query, 1) for query in queries])
-    reading = run._read_to_end(
+    started = iter([source_reader.RunningQuery(query, 1) for query in queries])
+    reading = source_reader._read_to_end(
         next(started), lambda: next(started), restarts.RestartBackoff("traces"), stop, output.append
     )
     assert reading.query is queries[2]
     assert stop.waited == [5, 10]
     assert output[1] == "traces failed: Spark: Python worker failed to connect back; retrying in 10 s"
-    assert run._unavailable_reason(Query(WORKER)) == "Spark: Python worker failed to connect back"
+    assert source_reader._unavailable_reason(Query(WORKER)) == "Spark: Python worker failed to connect back"
 
 
 def test_unresponsive_servers_are_not_an_error_of_the_job() -> None:
     """Spark prints a connector error with a traceback or, if that is hidden, within its own line."""
-    run = pytest.importorskip("ariane.pipeline.run", reason="needs pyspark: pip install 'ariane[spark]'")
+    source_reader = pytest.importorskip(
+        "ariane.pipeline.source_reader", reason="needs pyspark: pip install 'ariane[spark]'"
+    )
     text = "ServerUnavailable: routes: connection to 127.0.0.1:1: refused (tried 1 times)"
     hidden = f"[STREAMING_ERROR] Failed when the source perform prepareForTriggerAvailableNow: ariane.errors.{text}\nSQLSTATE"
     shown = f"Traceback:\n  File x\nariane.errors.{text}\n"
-    assert run._unavailable_reason(Query(hidden)) == run._unavailable_reason(Query(shown)) == text
+    assert source_reader._unavailable_reason(Query(hidden)) == source_reader._unavailable_reason(Query(shown)) == text
     with pytest.raises(ArianeError, match="ConfigError: topic: none"):
-        run._unavailable_reason(Query("Failed when it reads: ariane.errors.ConfigError: topic: none\n"))
+        source_reader._unavailable_reason(Query("Failed when it reads: ariane.errors.ConfigError: topic: none\n"))
 
 
 def test_user_settings_replace_the_defaults_and_java_options_are_appended() -> None:

@@ -222,13 +222,23 @@ def test_the_initial_offset_is_computed_once(servers: Servers) -> None:
 def test_a_batch_waits_for_min_offsets_or_the_trigger_delay(servers: Servers) -> None:
     clock = FakeClock(0)
     item = reader(clock, minOffsetsPerTrigger="50", maxTriggerDelay="10s")
-    start = item.initialOffset()
-    assert next_batch(item, start) is start
+    first = next_batch(item, item.initialOffset())  # after a start, everything stored before is read at once
+    assert offset_ranges.end_positions(first) == {A: 10, B: 30}
+    servers.held[A] = OffsetBounds(0, 20, True)
+    assert next_batch(item, first) is first
     clock.advance(10)
-    after = next_batch(item, start)
-    assert offset_ranges.end_positions(after) == {A: 10, B: 30}
+    after = next_batch(item, first)
+    assert offset_ranges.end_positions(after) == {A: 20, B: 30}
     servers.held[A] = OffsetBounds(0, 100, True)
     assert offset_ranges.end_positions(next_batch(item, after))[A] == 100
+    start = item.initialOffset()
+    item = reader(minOffsetsPerTrigger="50")
+    last = item.latestOffset(start, ReadMinRows(50))
+    servers.held[A] = OffsetBounds(0, 101, True)
+    assert item.latestOffset(last, ReadMinRows(50)) is last
+    item.is_due = lambda: True
+    assert offset_ranges.end_positions(item.latestOffset(last, ReadMinRows(50)))[A] == 101
+    servers.held[A] = OffsetBounds(0, 100, True)
     item = reader(minOffsetsPerTrigger="50")
     assert item.latestOffset(start, ReadAllAvailable()) != start
     item.prepareForTriggerAvailableNow()

@@ -61,7 +61,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._missing_topics: set[str] = set()  # topics read before that no longer exist
         # Stores finished offsets in the consumer group, for tools; Spark's checkpoint stays authoritative.
         self._group = GroupOffsets(options.group_id)
-        self._planned_s = monotonic()  # when the last non-empty batch was planned, for maxTriggerDelay
+        # When the last batch was planned, for maxTriggerDelay; the first one never waits.
+        self._planned_s = float("-inf")
+        self.is_due: Callable[[], bool] = _never  # plans a batch although minOffsetsPerTrigger is not reached
 
     @hide_traceback
     def initialOffset(self) -> dict[str, Any]:
@@ -186,7 +188,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _should_wait(self, waiting: Positions, limit: ReadLimit) -> bool:
         """Return whether minOffsetsPerTrigger is not reached yet. AvailableNow never waits: no more messages will be added."""
         minimum = self._options.min_offsets_per_trigger
-        if minimum is None or self._stop_bounds is not None or isinstance(limit, ReadAllAvailable):
+        if minimum is None or self._stop_bounds is not None or isinstance(limit, ReadAllAvailable) or self.is_due():
             return False
         is_late = self._monotonic() - self._planned_s >= self._options.max_trigger_delay / 1000
         return sum(waiting.values()) < minimum and not is_late
@@ -208,6 +210,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             log.warning(
                 "%s: could not commit offset %d: %s", offset_ranges.describe_queue(queue), positions[queue], error
             )
+
+
+def _never() -> bool:
+    return False
 
 
 def _unavailable_masters(ends: QueueBounds) -> dict[str, str]:
