@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
-from ariane.console.app import APIS, PAGES, create_app
+from ariane.console.app import APIS, DASHBOARD, PAGES, create_app
 from ariane.console.security.accounts import ConsoleAccounts
 from ariane.console.security.authentication import check_first_account
-from ariane.console.security.permissions import API_PREFIX, requirement
+from ariane.console.security.permissions import API_PREFIX, is_unsafe, requirement
 from ariane.console.security.roles import ConsoleRole
 from ariane.console.services import ConsoleServices, open_services
 from ariane.console.settings import ConsoleSettings
@@ -213,10 +214,62 @@ def test_logins_are_limited(open_client: Open, accounts: ConsoleAccounts, clock:
     statuses = [log_in(client, password="wrong").status_code for _ in range(6)]
     assert statuses == [401] * 5 + [429]
     response = log_in(client)
-    assert (response.status_code, response.headers["retry-after"]) == (429, "900")
-    assert "15 min" in response.text
-    clock.advance(900)
-    assert log_in(client).status_code == 303
+    assert (response.status_code, response.headers["retry-after"]) == (429, "1")
+    assert "1 s" in response.text
+    clock.advance(1)
+    assert log_in(client).status_code == 303, "the right password after the delay"
+
+
+def test_failures_of_others_do_not_slow_down_known_devices_sessions_and_scripts(
+    open_client: Open, accounts: ConsoleAccounts
+) -> None:
+    """All of them have the address of a proxy."""
+    owner = open_client()
+    log_in(owner)
+    assert owner.get("/api/v1/overview", auth=("operator-1", PASSWORD)).status_code == 200
+    script = TestClient(owner.app, base_url=BASE)
+    assert script.get("/api/v1/overview", auth=("admin-1", PASSWORD)).status_code == 200
+    attacker = TestClient(owner.app, base_url=BASE, follow_redirects=False)
+    assert [log_in(attacker, password="wrong").status_code for _ in range(6)] == [401] * 5 + [429]
+    assert log_in(attacker).status_code == 429
+    assert script.get("/api/v1/overview", auth=("admin-1", PASSWORD)).status_code == 200
+    assert script.get("/api/v1/overview", auth=("admin-1", "wrong")).status_code == 429, "the same rule as for the form"
+    form = {"current": PASSWORD, "password": "another long password", "repeated": "another long password"}
+    headers = {**BROWSER, "X-CSRF-Token": token_of(owner)}
+    assert owner.post("/account/password", data=form, headers=headers).status_code == 303
+    owner.cookies.delete("ariane-session-8080")
+    assert log_in(owner, password="another long password").status_code == 303
+
+
+CHANGES = [
+    (method, prefix + route.path)
+    for prefix, routers in (("", (*PAGES, *DASHBOARD)), (API_PREFIX, APIS))
+    for router in routers
+    for route in cast("Sequence[APIRoute]", router.routes)
+    for method in sorted(route.methods)
+    if is_unsafe(method, prefix + route.path) and requirement(method, prefix + route.path).is_audited
+]
+
+
+def test_every_change_with_a_cookie_needs_the_token_or_shows_its_origin(
+    open_client: Open, accounts: ConsoleAccounts
+) -> None:
+    client = open_client()
+    log_in(client)
+    assert len(CHANGES) > 100
+    accepted = [
+        (method, path, headers)
+        for method, path in CHANGES
+        for headers in ({}, {"Sec-Fetch-Site": "none"})
+        if client.request(method, path, headers=headers).status_code != 403
+    ]
+    assert accepted == []
+    change = "/topic/nothing.do"
+    for headers in ({"Origin": BASE}, {"Sec-Fetch-Site": "same-origin"}, {"X-CSRF-Token": token_of(client)}):
+        assert client.post(change, headers=headers).status_code == 404
+    assert client.post("/login/login.do", data={"username": "admin-1", "password": PASSWORD}).status_code == 200
+    client.cookies.clear()
+    assert client.post(change, auth=("admin-1", PASSWORD)).status_code == 404
 
 
 def test_log_out_ends_the_session(open_client: Open, accounts: ConsoleAccounts) -> None:

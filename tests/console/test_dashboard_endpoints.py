@@ -138,13 +138,15 @@ def test_refusals_have_the_form_of_the_dashboard(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_a_session_of_the_dashboards_login_needs_no_token(client: TestClient, as_json: bool) -> None:
+def test_a_session_of_the_dashboards_login_needs_its_origin_and_no_token(client: TestClient, as_json: bool) -> None:
     fields = {"username": "admin", "password": PASSWORD}
     login = client.post("/login/login.do", **({"json": fields} if as_json else {"data": fields}))
     assert login.json()["data"] == {"loginUserName": "admin", "loginUserRole": 1, "contextPath": "/"}
-    for headers in ({}, FROM_PAGE):
-        changed = client.post("/ops/updateUseTLS.do", data={"useTLS": "false"}, headers=headers)
-        assert changed.json()["data"] is True
+    refused, changed = (
+        client.post("/ops/updateUseTLS.do", data={"useTLS": "false"}, headers=headers) for headers in ({}, FROM_PAGE)
+    )
+    assert (refused.status_code, "Origin" in refused.json()["errMsg"]) == (403, True)
+    assert changed.json()["data"] is True
     assert client.post("/login/logout.do").json()["data"] == "/"
     assert client.post("/ops/updateUseTLS.do", data={"useTLS": "false"}).status_code == 401
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import stat
 from pathlib import Path
 
 import pytest
 
+from ariane.console.security import login_limits
 from ariane.console.security import sessions as module
 from ariane.console.security.accounts import ConsoleAccount, ConsoleAccounts
-from ariane.console.security.login_limits import LoginLimiter
+from ariane.console.security.known_devices import KnownDevices
+from ariane.console.security.login_limits import LoginLimiter, TooManyAttempts
 from ariane.console.security.roles import ConsoleRole
 from ariane.console.security.sessions import SessionStore, csrf_token
 from ariane.errors import NotFound
@@ -158,47 +161,152 @@ def test_csrf_tokens_differ_between_sessions() -> None:
 # --- limits of log-ins ---
 
 
-def attempts(limiter: LoginLimiter, account: str, address: str, count: int) -> list[int]:
-    return [limiter.begin(account, address) for _ in range(count)]
+async def attempts(limiter: LoginLimiter, clock: FakeClock, count: int, address: str = "10.0.0.1") -> list[float]:
+    """Try one after another; return the delay of each."""
+    delays = []
+    for _ in range(count):
+        before_s = clock.monotonic()
+        await limiter.admit("ann", address)
+        delays.append(clock.monotonic() - before_s)
+    return delays
 
 
-def test_one_account_from_one_address(clock: FakeClock) -> None:
-    limiter = LoginLimiter(clock=clock)
-    assert attempts(limiter, "ann", "10.0.0.1", 6) == [0, 0, 0, 0, 0, 900]
-    assert limiter.begin("ann", "10.0.0.2") == 0, "the owner, elsewhere, is not locked out"
-    clock.advance(899.5)
-    assert limiter.begin("ann", "10.0.0.1") == 1
-    clock.advance(0.5)
-    assert limiter.begin("ann", "10.0.0.1") == 0
+@pytest.fixture
+def delayed(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    """A clock that advances when an attempt is delayed."""
+    monkeypatch.setattr(login_limits, "WAIT_MAX_S", 30.0)
+    return FakeClock(is_auto=True)
 
 
-def test_many_accounts_from_one_address(clock: FakeClock) -> None:
-    limiter = LoginLimiter(clock=clock)
-    waits = [limiter.begin(f"user{number}", "10.0.0.1") for number in range(21)]
-    assert waits == [0] * 20 + [900]
+def test_one_account_from_one_address_is_slowed_down_and_never_locked_out(delayed: FakeClock) -> None:
+    async def run() -> None:
+        limiter = LoginLimiter(clock=delayed)
+        assert await attempts(limiter, delayed, 12) == [0, 0, 0, 0, 0, 1, 2, 4, 8, 16, 30, 30]
+        assert await attempts(limiter, delayed, 1, "10.0.0.2") == [0], "the owner, elsewhere, is not delayed"
+        limiter.succeed("ann", "10.0.0.1")
+        assert await attempts(limiter, delayed, 1) == [0], "the right password after the delay"
+
+    asyncio.run(run())
 
 
-def test_one_account_from_many_addresses(clock: FakeClock) -> None:
-    limiter = LoginLimiter(clock=clock)
-    waits = [limiter.begin("ann", f"10.0.{number}.1") for number in range(101)]
-    assert waits == [0] * 100 + [900]
+def test_delays_end_with_the_window(delayed: FakeClock) -> None:
+    async def run() -> None:
+        limiter = LoginLimiter(clock=delayed)
+        await attempts(limiter, delayed, 12)
+        delayed.advance(900)
+        assert await attempts(limiter, delayed, 6) == [0, 0, 0, 0, 0, 1]
+
+    asyncio.run(run())
+
+
+def test_many_accounts_from_one_address(delayed: FakeClock) -> None:
+    async def run() -> None:
+        limiter, delays = LoginLimiter(clock=delayed), []
+        for number in range(25):
+            before_s = delayed.monotonic()
+            await limiter.admit(f"user{number}", "10.0.0.1")
+            delays.append(delayed.monotonic() - before_s)
+        assert delays == [0] * 20 + [1, 2, 4, 5, 5]
+
+    asyncio.run(run())
+
+
+def test_one_account_from_many_addresses_and_a_known_device(delayed: FakeClock) -> None:
+    async def run() -> None:
+        limiter = LoginLimiter(clock=delayed)
+        for number in range(100):
+            await limiter.admit("ann", f"10.0.{number}.1")
+        assert await attempts(limiter, delayed, 2, "10.1.0.1") == [1, 2]
+        before_s = delayed.monotonic()
+        for _ in range(6):
+            await limiter.admit("ann", "10.1.0.1", "device")
+        assert delayed.monotonic() - before_s == 1, "only its own failures count"
+
+    asyncio.run(run())
+
+
+def test_simultaneous_attempts_do_not_escape_and_few_of_them_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(login_limits, "WAIT_MAX_S", 30.0)
+
+    async def run() -> None:
+        clock = FakeClock()
+        limiter = LoginLimiter(clock=clock)
+        tasks = [asyncio.create_task(limiter.admit("ann", "10.0.0.1")) for _ in range(100)]
+        await asyncio.sleep(0)
+        refused = [task for task in tasks if task.done() and task.exception() is not None]
+        waiting = [task for task in tasks if not task.done()]
+        assert (len(tasks) - len(refused) - len(waiting), len(waiting)) == (5, 4), "1, 3, 7 and 15 s; 31 s is too long"
+        assert isinstance(refused[0].exception(), TooManyAttempts)
+        clock.advance(30)
+        await asyncio.gather(*waiting)
+
+    asyncio.run(run())
+
+
+def test_the_number_of_waiting_attempts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(login_limits, "WAIT_MAX_S", 30.0)
+    monkeypatch.setattr(login_limits, "WAITING_MAX", 3)
+
+    async def run() -> None:
+        clock = FakeClock()
+        limiter = LoginLimiter(clock=clock)
+        for number in range(4):
+            for _ in range(5):
+                await limiter.admit("ann", f"10.0.0.{number}")
+        waiting = [asyncio.create_task(limiter.admit("ann", f"10.0.0.{number}")) for number in range(3)]
+        await asyncio.sleep(0)
+        with pytest.raises(TooManyAttempts):
+            await limiter.admit("ann", "10.0.0.3")
+        await limiter.admit("ann", "10.0.0.4")  # one without a delay
+        clock.advance(1)
+        await asyncio.gather(*waiting)
+
+    asyncio.run(run())
 
 
 def test_addresses_of_one_ipv6_network_count_together(clock: FakeClock) -> None:
-    limiter = LoginLimiter(clock=clock)
-    assert [limiter.begin("ann", f"2001:db8::{number}") for number in range(1, 7)][-1] == 900
-    assert limiter.begin("ann", "2001:db8:0:1::1") == 0
+    async def run() -> None:
+        limiter = LoginLimiter(clock=clock)
+        for number in range(1, 6):
+            await limiter.admit("ann", f"2001:db8::{number}")
+        with pytest.raises(TooManyAttempts):
+            await limiter.admit("ann", "2001:db8::6")
+        await limiter.admit("ann", "2001:db8:0:1::1")
+
+    asyncio.run(run())
 
 
 def test_success_takes_the_attempt_back(clock: FakeClock) -> None:
-    limiter = LoginLimiter(clock=clock)
-    for _ in range(200):
-        assert limiter.begin("ann", "10.0.0.1") == 0
-        limiter.succeed("ann", "10.0.0.1")
+    async def run() -> None:
+        limiter = LoginLimiter(clock=clock)
+        for _ in range(200):
+            await limiter.admit("ann", "10.0.0.1")
+            limiter.succeed("ann", "10.0.0.1")
+        assert len(limiter._attempts) == 0
+
+    asyncio.run(run())
 
 
 def test_the_memory_is_bounded(clock: FakeClock) -> None:
-    limiter = LoginLimiter(clock=clock, entries_max=30)
-    for number in range(1_000):
-        limiter.begin(f"user{number}", f"10.{number // 250}.{number % 250}.1")
-    assert len(limiter._attempts) == 30
+    async def run() -> None:
+        limiter = LoginLimiter(clock=clock, entries_max=30)
+        for number in range(90):
+            await limiter.admit(f"user{number}", f"10.{number}.0.1")
+        assert len(limiter._attempts) == 30
+
+    asyncio.run(run())
+
+
+def test_known_devices(tmp_path: Path) -> None:
+    devices = KnownDevices(tmp_path / "devices.key")
+    token = devices.issue("ann")
+    assert token.startswith(devices.find("ann", token) + ".")
+    assert KnownDevices(tmp_path / "devices.key").find("ann", token), "survives a restart"
+    other = KnownDevices(tmp_path / "other.key").issue("ann")
+    assert [
+        devices.find("bob", token),
+        devices.find("ann", other),
+        devices.find("ann", ""),
+        devices.find("ann", "."),
+    ] == [""] * 4
+    assert devices.find("ann", token + "\N{SNOWMAN}") == ""

@@ -8,13 +8,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import functools
 import socket
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, cast
 
 import uvicorn
 
 from ariane.console.app import create_app
+from ariane.console.http_connections import HttpConnection, HttpConnections
 from ariane.console.security.authentication import check_first_account
 from ariane.console.services import open_services
 from ariane.console.settings import ConsoleSettings
@@ -53,11 +55,13 @@ class ConsoleServer:
         check_first_account(self._settings)
         self._socket = _listen(self._settings.host, self._settings.port)
         app = create_app(open_services(self._settings))
+        connections = HttpConnections()
         config = uvicorn.Config(
             app, lifespan="on", log_config=None, access_log=False, server_header=False,
-            timeout_graceful_shutdown=STOP_TIMEOUT_S,
+            timeout_graceful_shutdown=STOP_TIMEOUT_S, ws="none",
+            http=cast(Any, functools.partial(HttpConnection, connections)),
         )  # fmt: skip
-        self._server = _EmbeddedServer(config)
+        self._server = _EmbeddedServer(config, connections)
         self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
         while not self._server.started:
             if self._task.done():
@@ -75,7 +79,17 @@ class ConsoleServer:
 
 
 class _EmbeddedServer(uvicorn.Server):
-    """A server whose program handles the signals."""
+    """A server whose program handles the signals, and whose connections have deadlines."""
+
+    def __init__(self, config: uvicorn.Config, connections: HttpConnections) -> None:
+        super().__init__(config)
+        self._connections = connections
+
+    async def on_tick(self, counter: int) -> bool:
+        """Return whether to stop. Called by uvicorn ten times a second."""
+        if counter % 10 == 0:
+            self._connections.close_late(asyncio.get_running_loop().time())
+        return await super().on_tick(counter)
 
     @contextlib.contextmanager
     def capture_signals(self):  # type: ignore[no-untyped-def] # uvicorn's generator type differs between versions

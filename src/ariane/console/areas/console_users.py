@@ -217,7 +217,7 @@ async def set_own_password(services: ConsoleServices, form: OwnPasswordForm, *, 
     check_is_account(identity)
     if form.repeated is not None and form.repeated != form.password:
         raise ConfigError("repeated", None, "expected the new password again; nothing was changed")
-    await services.authenticator.verify(identity.name, form.current, address=identity.address)
+    await services.authenticator.verify(identity, form.current)
     await asyncio.to_thread(services.accounts.set_password, identity.name, form.password)
     return ChangeResult(notice="changed your password")
 

@@ -31,9 +31,23 @@ class LoginForm(ChangeForm):
 
 
 async def log_in(
-    services: ConsoleServices, form: LoginForm, *, address: str, user_agent: str, path: str = "/login"
+    services: ConsoleServices,
+    form: LoginForm,
+    *,
+    address: str,
+    user_agent: str,
+    device_token: str,
+    path: str = "/login",
 ) -> str:
-    """Start a session and return its token. `path`: that of the request, for the audit entry.
+    """Start a session and return its token.
+
+    Args:
+        services: Services.
+        form: Name and password.
+        address: Address of the sender.
+        user_agent: Program of the sender.
+        device_token: Token of a known device, if the browser sent one.
+        path: Path of the request, for the audit entry.
 
     Raises:
         LoginRefused: name or password is wrong, or there were too many attempts.
@@ -41,7 +55,9 @@ async def log_in(
     # No account has a name that is too long: it is cut so that limits and audit entries stay small.
     name, password = form.name.strip()[: NAME_CHARACTERS_MAX + 1], form.password[: PASSWORD_BYTES_MAX + 1]
     try:
-        token, account = await services.authenticator.log_in(name, password, address=address, user_agent=user_agent)
+        token, account = await services.authenticator.log_in(
+            name, password, address=address, user_agent=user_agent, device_token=device_token
+        )  # fmt: skip
     except LoginRefused as error:
         status = 429 if error.wait_seconds else 401
         detail = f"log-in of {name!r}: {error}"

@@ -14,7 +14,12 @@ from ariane.console.dashboard.json_shapes import Json
 from ariane.console.dashboard.request_parameters import Parameters, RequestParameters
 from ariane.console.security.identity import address_of, identity_of
 from ariane.console.security.roles import ConsoleRole
-from ariane.console.security.session_cookie import clear_session_cookie, set_session_cookie
+from ariane.console.security.session_cookie import (
+    clear_session_cookie,
+    device_token,
+    set_device_cookie,
+    set_session_cookie,
+)
 from ariane.console.web.dependencies import Services
 from ariane.errors import UsageError
 
@@ -41,13 +46,15 @@ async def log_in(request: Request, services: Services, parameters: Parameters) -
     form = LoginForm(name=values.text("username"), password=values.text("password"))
     agent = request.headers.get("user-agent", "")
     token = await login.log_in(
-        services, form, address=address_of(request), user_agent=agent, path=request.scope["path"]
+        services, form, address=address_of(request), user_agent=agent, path=request.scope["path"],
+        device_token=device_token(request, services.settings),
     )  # fmt: skip
     account = services.accounts.find(form.name.strip())
     assert account is not None
     role = ADMIN if account.role is ConsoleRole.ADMIN else ORDINARY
     response = succeeded({"loginUserName": account.name, "loginUserRole": role, "contextPath": CONTEXT_PATH})
     set_session_cookie(request, response, services.settings, token)
+    set_device_cookie(request, response, services.settings, services.authenticator.devices.issue(account.name))
     return response
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ariane.cluster.admin import Admin
-from ariane.cluster.connection import BrokerServer, Change, gather_bounded
+from ariane.cluster.connection import BrokerServer, gather_bounded
 from ariane.cluster.consumer_status import queue_owners
 from ariane.console.dashboard.envelope import DashboardRouter
 from ariane.console.dashboard.json_shapes import (
@@ -23,8 +23,6 @@ from ariane.console.web.dependencies import Services
 from ariane.errors import NotFound, ServerUnavailable, UsageError
 from ariane.model.message import Message, MessageQueue
 from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX, TopicConfig, is_system_topic, reply_topic
-from ariane.protocol.codes import RequestCode
-from ariane.protocol.requests.admin import TopicRef
 
 routes = DashboardRouter("/topic")
 
@@ -207,8 +205,7 @@ async def delete_topic_of_broker(services: Services, parameters: Parameters) -> 
     topic, broker = parameters.text("topic"), parameters.text("brokerName")
     async with services.admin() as admin:
         servers = await admin.select_brokers(broker=broker, with_slaves=True)
-        code, summary = RequestCode.DELETE_TOPIC_IN_BROKER, f"delete topic {topic}"
-        await admin.change(*(Change(server.addr, summary, code, TopicRef(topic)) for server in servers))
+        await admin.delete_stored_topic(topic, servers)
     return True
 
 

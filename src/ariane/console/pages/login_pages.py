@@ -12,7 +12,12 @@ from ariane.console.areas.login import LoginForm
 from ariane.console.security.authentication import LoginRefused
 from ariane.console.security.identity import address_of, identity_of
 from ariane.console.security.request_checks import path_after_login
-from ariane.console.security.session_cookie import clear_session_cookie, set_session_cookie
+from ariane.console.security.session_cookie import (
+    clear_session_cookie,
+    device_token,
+    set_device_cookie,
+    set_session_cookie,
+)
 from ariane.console.web.dependencies import Services
 from ariane.console.web.rendering import render
 
@@ -27,7 +32,7 @@ async def login_page(request: Request, next: str = "") -> Response:
     target = path_after_login(next)
     if identity_of(request) is not None:
         return RedirectResponse(target, status_code=303)
-    return render(request, TEMPLATE, next=target, name="", is_refused=False, wait_minutes=0)
+    return render(request, TEMPLATE, next=target, name="", is_refused=False, wait_seconds=0)
 
 
 @router.post("/login")
@@ -36,18 +41,20 @@ async def log_in(request: Request, services: Services, form: Annotated[LoginForm
     target, address = path_after_login(form.next), address_of(request)
     try:
         token = await login.log_in(
-            services, form, address=address, user_agent=request.headers.get("user-agent", "")
+            services, form, address=address, user_agent=request.headers.get("user-agent", ""),
+            device_token=device_token(request, services.settings),
         )  # fmt: skip
     except LoginRefused as error:
         response = render(
             request, TEMPLATE, status=429 if error.wait_seconds else 401, next=target, name=form.name[:64],
-            is_refused=True, wait_minutes=-(-error.wait_seconds // 60),
+            is_refused=True, wait_seconds=error.wait_seconds,
         )  # fmt: skip
         if error.wait_seconds:
             response.headers["Retry-After"] = str(error.wait_seconds)
         return response
     redirect = RedirectResponse(target, status_code=303)
     set_session_cookie(request, redirect, services.settings, token)
+    set_device_cookie(request, redirect, services.settings, services.authenticator.devices.issue(form.name.strip()))
     return redirect
 
 

@@ -26,7 +26,7 @@ from ariane.console.security.audit_notes import AuditNotes, begin_notes
 from ariane.console.security.authentication import LoginRefused
 from ariane.console.security.dashboard_paths import is_dashboard_path
 from ariane.console.security.identity import STATE_KEY, Identity, address_of, identity_of
-from ariane.console.security.permissions import Requirement, is_unsafe, requirement
+from ariane.console.security.permissions import LOGIN_PATH, Requirement, is_unsafe, requirement
 from ariane.console.security.request_body import CSRF_HEADER, body_max, bounded, take_form_token, too_large
 from ariane.console.security.session_cookie import session_token
 from ariane.console.services import ConsoleServices
@@ -34,6 +34,9 @@ from ariane.console.web import errors
 from ariane.console.web.rendering import is_htmx
 
 log = logging.getLogger("ariane.console")
+
+OUTDATED_PAGE = "The page is outdated: reload it and try again."
+NEEDS_ORIGIN = "A change with a session needs the header Origin or X-CSRF-Token; Basic authentication needs neither."
 
 _FORM_TYPE = "application/x-www-form-urlencoded"
 
@@ -118,25 +121,28 @@ class AccessMiddleware:
             raise HTTPException(HTTPStatus.FORBIDDEN, "Another web page caused this request; nothing was changed.")
         if _services(request).settings.is_read_only and needed.is_audited and not needed.is_local:
             raise HTTPException(HTTPStatus.FORBIDDEN, "This console is read-only.")
-        if is_dashboard_path(request.scope["path"]):
-            # Scripts of Apache's dashboard send no token. Requests of other origins were refused above by the headers that
-            # browsers send, and requests without these headers are not sent by browsers: no page can forge one.
-            return receive
+        if is_dashboard_path(request.scope["path"]) and not needed.is_audited:
+            return receive  # a log-in, or a search that is sent by POST
         return await self._check_token(request, identity, receive)
 
     async def _check_token(self, request: Request, identity: Identity | None, receive: Receive) -> Receive:
-        token = request.headers.get(CSRF_HEADER, "")
-        if request.headers.get("content-type", "").partition(";")[0].strip().lower() == _FORM_TYPE:
+        path, token = request.scope["path"], request.headers.get(CSRF_HEADER, "")
+        is_dashboard = is_dashboard_path(path)
+        if not is_dashboard and request.headers.get("content-type", "").partition(";")[0].strip().lower() == _FORM_TYPE:
             field, receive = await take_form_token(receive)
             token = token or field
         is_script = identity is None or not (identity.session_id or request_checks.is_from_browser(request.headers))
         # Pages cannot make a browser send a password by themselves, so Basic authentication has no token. Neither has
         # the log-in, which the check of the origin protects. Local scripts have no session whose token they could send.
         expected = identity.csrf_token if identity else ""
-        if is_script or not expected:
+        if is_script or not expected or path == LOGIN_PATH:
+            return receive
+        # Scripts that log in to Apache's dashboard have no page with a token. The origin shows that no other page sends the
+        # cookie; without it, a link could: browsers send no origin with GET, and Sec-Fetch-Site not to all sites.
+        if is_dashboard and request_checks.is_from_own_page(request.headers):
             return receive
         if not hmac.compare_digest(token.encode(), expected.encode()):
-            raise HTTPException(HTTPStatus.FORBIDDEN, "The page is outdated: reload it and try again.")
+            raise HTTPException(HTTPStatus.FORBIDDEN, NEEDS_ORIGIN if is_dashboard else OUTDATED_PAGE)
         return receive
 
     # --- answers ---

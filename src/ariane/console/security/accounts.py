@@ -19,7 +19,7 @@ from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.console.security.passwords import check_new_password, hash_password
 from ariane.console.security.private_files import file_lock, read_document, write_document
 from ariane.console.security.roles import ConsoleRole
-from ariane.errors import ConfigError, NotFound
+from ariane.errors import AlreadyExists, ConfigError, NotFound
 
 ACCOUNTS_MAX = 1_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
@@ -94,7 +94,7 @@ class ConsoleAccounts:
                 # The first account ends local access: without an admin, no one could create the next one.
                 raise ConfigError("role", role.value, "the first account must be an admin")
             if name in accounts:
-                raise ConfigError("name", name, "an account with this name exists; choose another one")
+                raise AlreadyExists("name", name, "an account with this name exists; choose another one")
             if len(accounts) >= ACCOUNTS_MAX:
                 raise ConfigError("accounts", len(accounts), f"expected at most {ACCOUNTS_MAX}; remove unused ones")
             accounts[name] = created

@@ -13,6 +13,7 @@ from ariane.console.security.request_checks import SAFE_METHODS
 from ariane.console.security.roles import ConsoleRole
 
 API_PREFIX = "/api/v1"
+LOGIN_PATH = "/login"  # uses nothing that a session permits
 READ, CHANGE, ANY = "read", "change", "any"
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -35,6 +36,18 @@ def write_private(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
     temporary.replace(path)
     sync_directory(path.parent)
+
+
+def read_or_create_key(path: Path) -> str:
+    """Return the random key of a file, which is created if it does not exist or is empty."""
+    try:
+        key = path.read_text().strip()
+    except FileNotFoundError:
+        key = ""
+    if not key:
+        key = secrets.token_urlsafe(32)
+        write_private(path, key.encode())
+    return key
 
 
 def write_document(path: Path, document: msgspec.Struct) -> None:

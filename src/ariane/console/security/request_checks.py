@@ -61,6 +61,11 @@ def is_from_browser(headers: Mapping[str, str]) -> bool:
     return "origin" in headers or "sec-fetch-site" in headers
 
 
+def is_from_own_page(headers: Mapping[str, str]) -> bool:
+    """Return whether a request that `is_same_origin` shows its origin: a link in a mail does not, nor does a program."""
+    return "origin" in headers or headers.get("sec-fetch-site") == "same-origin"
+
+
 def is_same_origin(headers: Mapping[str, str]) -> bool:
     """Return whether no other origin caused the request. True for programs, which send neither header."""
     if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
