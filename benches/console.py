@@ -4,6 +4,8 @@
 
 A name server, two brokers and a console of ours, each in a process of its own. Each group has offsets in a topic and lags.
   first data    from the first request until topics and groups are listed, and until their rates are
+  ages          the oldest lags, rates, clients and ages that a list shows during a minute or so, and meanwhile the CPU time of the
+                console and of the broker
   lists         server time of lists that are searched and sorted, as JSON and as pages
   one tab, tabs CPU time of the console with clients that load a page as app.js does: every 5 s; "poll" is the part of one client,
                 almost all of it the background poll of the cluster
@@ -61,7 +63,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="ariane-bench-") as place:
         result = measure(Path(place), args)
     for name, value in result.items():
-        print(f"{name:40} {value:14,.3f}")
+        print(f"{name:40} {value if isinstance(value, str) else f'{value:14,.3f}'}")
     if args.json:
         print(json.dumps(result))
 
@@ -83,7 +85,7 @@ def measure(home: Path, args: argparse.Namespace) -> dict[str, float | str]:
         asyncio.run(scrape.fill(first.addr, args))
         print(f"filled in {time.perf_counter() - began:.1f} s", file=sys.stderr)
         with console(namesrv, home / "console") as (url, pid):
-            return asyncio.run(measure_console(url, pid, second.pid, args))
+            return asyncio.run(measure_console(url, pid, (first.pid, second.pid), args))
 
 
 async def create_topics(addr: str, args: argparse.Namespace) -> None:
@@ -122,10 +124,14 @@ def console(namesrv: str, data: Path) -> Iterator[tuple[str, int]]:
         process.wait(60)
 
 
-async def measure_console(url: str, pid: int, second: int, args: argparse.Namespace) -> dict[str, float | str]:
+async def measure_console(
+    url: str, pid: int, brokers: tuple[int, int], args: argparse.Namespace
+) -> dict[str, float | str]:
+    first, second = brokers
     limits = httpx.Limits(max_connections=args.tabs, max_keepalive_connections=args.tabs)
     async with httpx.AsyncClient(base_url=url, timeout=60, limits=limits) as client:
         result: dict[str, float | str] = {**await first_data(client)}
+        result |= await column_ages(client, pid, first, args.seconds)
         result["peak_rss_mib"] = servers.memory_mib(pid)["VmHWM"]
         for name, path in LISTS.items():
             for kind, prefix in (("api", "/api/v1"), ("page", "")):
@@ -167,6 +173,26 @@ async def first_data(client: httpx.AsyncClient) -> dict[str, float]:
         "first_rates_after_s": time.perf_counter() - began,
         "topics": view["topics"],
         "groups": view["groups"],
+    }
+
+
+async def column_ages(client: httpx.AsyncClient, pid: int, broker: int, duration_s: float) -> dict[str, float]:
+    """Return the age of the oldest columns of a list that is looked at once a second, and the CPU time meanwhile."""
+    oldest: dict[str, float] = {}
+    before, began = (servers.cpu_s(pid), servers.cpu_s(broker)), time.perf_counter()
+    while (elapsed := time.perf_counter() - began) < duration_s:
+        times = (await client.get("/api/v1/groups?sort=lag")).json()["times"]
+        for part in times:
+            if part["asOfMs"] is None:
+                continue  # not polled yet
+            age_s = time.time() - part["asOfMs"] / 1000
+            oldest[part["columns"]] = max(age_s, oldest.get(part["columns"], 0.0))
+        await asyncio.sleep(1)
+    ages = {f"{columns}_oldest_s": age_s for columns, age_s in oldest.items()}
+    cpu_s = servers.cpu_s(pid) - before[0], servers.cpu_s(broker) - before[1]
+    return ages | {
+        "listing_cpu_percent": 100 * cpu_s[0] / elapsed,
+        "listing_broker_cpu_percent": 100 * cpu_s[1] / elapsed,
     }
 
 

@@ -117,6 +117,8 @@ class ScriptedCluster(ConnectionPool):
                 return _answer(BrokerStatsData(item, item, item))
             case RequestCode.GET_CONSUME_STATS:
                 return _answer(ConsumeStats(2.5, {}))
+            case RequestCode.GET_CONSUMER_CONNECTION_LIST:
+                return Command(ResponseCode.CONSUMER_NOT_ONLINE, 0, 1, "not online")
             case RequestCode.GET_ALL_PRODUCER_INFO:
                 producers = self.producers[addr]
                 if producers is None:

@@ -53,7 +53,10 @@ def test_the_api_gets_errors_as_json(client: TestClient) -> None:
 
 
 def test_an_unknown_page_is_not_found(client: TestClient) -> None:
-    assert client.get("/nothing").status_code == 404
+    response = client.get("/nothing")
+    assert response.status_code == 404
+    assert "No page has this address: /nothing" in response.text
+    assert "Not Found" not in response.text
     assert client.get("/api/v1/nothing").json() == {"status": 404, "error": "Not Found"}
 
 
@@ -82,3 +85,27 @@ def test_unexpected_errors_have_the_headers_of_other_responses(client: TestClien
     expected = client.get("/nothing").headers
     for name in ("content-security-policy", "cache-control", "x-frame-options", "referrer-policy"):
         assert response.headers[name] == expected[name]
+
+
+def test_the_api_describes_its_log_ins_and_the_errors_that_occur(client: TestClient) -> None:
+    document = client.get("/api/v1/openapi.json").json()
+    assert "Basic authentication" in document["info"]["description"]
+    assert set(document["components"]["securitySchemes"]) == {"HTTPBasic", "Session", "Token"}
+    operations = [(path, method, item) for path, items in document["paths"].items() for method, item in items.items()]
+    assert len(operations) > 70
+    for path, method, item in operations:
+        generated = item["operationId"].split("_api_")[0].replace("_", " ").title()
+        assert item["summary"] not in ("", generated), path
+        assert {"401", "403", "421", "429"} <= set(item["responses"]), path
+        assert ("404" in item["responses"]) is ("{" in path), path
+        assert ("Token" in item["security"][1]) is (method != "get"), path
+    creations = [path for path, _, item in operations if "409" in item["responses"]]
+    assert creations == ["/api/v1/topics", "/api/v1/groups", "/api/v1/access/users"]
+    assert "HTTPValidationError" not in str(operations)
+
+
+def test_a_name_that_is_taken_is_a_conflict(client: TestClient, tmp_path: Path) -> None:
+    form = {"name": "ann", "role": "admin", "password": "a long enough password"}
+    assert client.post("/api/v1/access/users", json=form).status_code == 200
+    response = client.post("/api/v1/access/users", json=form, auth=("ann", "a long enough password"))
+    assert response.status_code == 409

@@ -271,7 +271,9 @@ def _addr(client: TestClient, broker_id: int) -> str:
 
 
 def test_curves_have_gaps_where_values_are_unknown() -> None:
-    assert spark_path([(0, 0.0), (10, 2.0)]) == "M0.0 22.5L100.0 1.5"
-    assert spark_path([(0, 1.0), (5, None), (10, 1.0)]) == "M0.0 1.5M100.0 1.5"
+    hour = 3_600_000
+    assert spark_path([(0, 0.0), (hour, 2.0)]) == "M0.0 22.5L100.0 1.5"
+    assert spark_path([(0, 1.0), (5, None), (hour, 1.0)]) == "M0.0 1.5M100.0 1.5"
     assert spark_path([(0, 1.0)]) == spark_path([]) == ""
-    assert spark_path([(0, 0.0), (10, 0.0)]) == "M0.0 22.5L100.0 22.5"
+    assert spark_path([(0, 0.0), (hour, 0.0)]) == "M0.0 22.5L100.0 22.5"
+    assert spark_path([(0, 1.0), (hour // 4, 1.0)]) == "M75.0 1.5L100.0 1.5", "of a console that started 15 minutes ago"

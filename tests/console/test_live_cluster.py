@@ -14,9 +14,9 @@ from ariane.console.live import cluster_watch
 from ariane.console.live.cluster_watch import IDLE_S, INTERVAL_S, ClusterWatch
 from ariane.console.live.live_cluster import LiveCluster
 from ariane.console.live.live_snapshot import LiveSnapshot
-from ariane.console.live.server_health import ServerHealth
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.server import NameServer
+from ariane.net.server_health import ServerHealth
 from ariane.protocol import fastjson
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import Command
@@ -43,7 +43,7 @@ def test_a_broker_that_stops_stays_in_the_lists_as_unknown(tmp_path: Path, monke
             namesrv = f"{LOOPBACK}:{name_server.addr.rpartition(':')[2]}"
             async with LiveCluster([namesrv, "127.0.0.1:1"], health=ServerHealth()) as live:
                 async with Broker(broker_config(tmp_path / "store", namesrv)):
-                    up = await until(live, lambda snapshot: snapshot.details_as_of_ms is not None)
+                    up = await until(live, lambda snapshot: snapshot.rates_as_of_ms is not None)
                 down = await until(
                     live, lambda snapshot: not snapshot.brokers[0].is_up and snapshot.topics[0].is_partial
                 )

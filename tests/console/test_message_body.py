@@ -140,3 +140,50 @@ def test_any_body_is_shown(body: bytes) -> None:
         )
     assert bytes.fromhex("".join(row[10:57] for row in hex_rows(body).splitlines())) == body
     assert "\n" not in preview(body)
+
+
+# --- encodings ---
+
+CHINESE, JAPANESE, GERMAN = "订单已创建，祝您购物愉快", "ご注文を受け付けました。", "Größe 12, Café Müller"
+
+
+@pytest.mark.parametrize(
+    ("text", "codec", "guess"),
+    [
+        (CHINESE, "gbk", "gbk"),
+        (f'{{"goods": "{CHINESE}"}}', "gbk", "gbk"),
+        ("中", "gbk", "gbk"),
+        ("鎔镕喆", "gb18030", "gb18030"),
+        (JAPANESE, "shift_jis", "shift_jis"),
+        (JAPANESE, "euc-jp", "euc-jp"),
+        (GERMAN, "latin-1", "latin-1"),
+        ("10 € für Œuvre", "cp1252", "latin-1"),
+    ],
+)
+def test_bodies_of_other_encodings_are_read(text: str, codec: str, guess: str) -> None:
+    view = body_view(message(text.encode(codec)), "text")
+    assert (view.encoding, view.is_guessed, view.content) == (guess, True, text)
+    assert preview(text.encode(codec)) == text
+
+
+def test_an_encoding_can_be_chosen() -> None:
+    body = message(CHINESE.encode("big5", errors="ignore"))
+    view = body_view(body, encoding="big5")
+    assert (view.encoding, view.is_guessed, view.content) == ("big5", False, body.body.decode("big5"))
+    document = body_view(message(f'{{"goods": "{CHINESE}"}}'.encode("gbk")))
+    assert document.format == "json" and CHINESE in document.content
+    wrong = body_view(message(CHINESE.encode("gbk")), "text", "utf-8")
+    assert wrong.content.startswith("\ufffd"), "invalid bytes have a mark"
+
+
+def test_hex_is_the_last_resort() -> None:
+    for body in (b"\x00\xff", b"\x01\x02\x03\xa4", bytes(range(128, 256))):
+        view = body_view(message(body))
+        assert (view.format, view.encoding, view.is_guessed) == ("hex", None, False)
+        assert body_view(message(body), "text", "latin-1").format == "text", "the reader may want it nevertheless"
+    assert body_view(message(b"plain")).is_ascii and not body_view(message("é".encode())).is_ascii
+
+
+def test_a_guess_ends_within_a_character_of_a_long_body() -> None:
+    view = body_view(message(b"x" + CHINESE.encode("gbk") * TEXT_BYTES))
+    assert view.encoding == "gbk" and view.content.startswith("x订单") and "\ufffd" not in view.content

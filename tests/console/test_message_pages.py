@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,15 +14,19 @@ from urllib.parse import quote
 import pytest
 from fastapi.testclient import TestClient
 from httpx import Response
-from traced_traffic import BROKER, HOSTILE, HOSTILE_ATTRIBUTE, QUICK, Traffic, traced_traffic, until
+from traced_traffic import BROKER, HOSTILE, HOSTILE_ATTRIBUTE, QUICK, TRACES, Traffic, traced_traffic, until
 
 from ariane.client import Producer, PushConsumer
+from ariane.client.client_instance import ClientInstance
+from ariane.clock import SystemClock
+from ariane.cluster.admin import Admin
 from ariane.console.app import create_app
 from ariane.console.services import open_services
 from ariane.console.settings import ConsoleSettings
 from ariane.model.message import Message, ReceivedMessage
 from ariane.testing import LocalCluster
 
+CLOCK_AHEAD_MS = 90 * 60_000 + 20_000
 UNKNOWN_ID = "0A000001000100000000000000000009"
 
 
@@ -127,6 +132,62 @@ def test_a_unique_key_of_a_clock_that_is_ahead_is_found(console: Console) -> Non
         (row,) = console.get("/messages", **query)["items"]
         assert row["messageId"] == console.traffic.ahead
     assert console.traffic.ahead in console.page(f"/messages/{console.traffic.ahead}")
+
+
+class ClockAhead(SystemClock):
+    """A clock that is 90 minutes ahead, and 20 s for a slow send."""
+
+    def now_ms(self) -> int:
+        return super().now_ms() + CLOCK_AHEAD_MS
+
+
+def test_a_clock_that_is_ahead_is_named_with_the_message(console: Console) -> None:
+    async def send() -> str:
+        namesrv = console.servers.namesrv
+        async with Admin(namesrv) as admin:
+            await admin.create_topic("skewed", queues=1)
+        async with (
+            ClientInstance(namesrv, clock=ClockAhead()) as instance,
+            Producer(instance, "skewed-clock", trace=TRACES) as producer,
+        ):
+            return (await producer.send(Message(topic="skewed", body=b"early", keys=["SKEWED-1"]))).message_id
+
+    message_id = asyncio.run(send())
+    (row,) = console.get("/messages", q="SKEWED-1", topic="skewed")["items"]
+    assert 0 <= CLOCK_AHEAD_MS - row["clockAheadMs"] < 20_000
+    assert row["lateMs"] is None
+    # Rows of a scan have no body and few properties.
+    for query in ({"q": message_id}, {"topic": "skewed"}):
+        assert "s clock was at least 1 h 30 min ahead of the broker" in console.page("/messages", **query), query
+    assert "s clock was at least 1 h 30 min ahead of the broker" in console.page(f"/messages/{message_id}")
+    asyncio.run(until(lambda: "send" in kinds(console.get(f"/trace/{message_id}", topic="skewed"))))
+    trace = console.page(f"/trace/{message_id}", topic="skewed")
+    assert re.search(r"The clock of 127\.0\.0\.1 was at least 1 h (30|29) min ahead", trace)
+    assert "clock was at least" not in console.page(f"/messages/{console.traffic.retried}")
+
+
+def test_an_empty_result_names_its_time_range_and_offers_all_times(console: Console) -> None:
+    query = {"q": "ORDER-1", "topic": "orders", "since": "2020-01-01T08:00", "until": "2020-01-02T09:30"}
+    progress = console.get("/messages", **query)["progress"]
+    assert (progress["sinceMs"], progress["untilMs"]) == (1_577_865_600_000, 1_577_957_400_000)
+    page = console.page("/messages", **query)
+    assert "Searched: stored from 2020-01-01 08:00:00 to 2020-01-02 09:30:00 (UTC)." in page
+    link = re.search(r'href="([^"]*)"[^>]*>Search without times<', page)
+    assert link is not None
+    assert len(re.findall('class="preview"', console.client.get(unescape(link[1])).text)) == 1
+    scan = console.page("/messages", topic="orders", until="2020-01-01T00:00")
+    assert "Searched: stored from the beginning to 2020-01-01 00:00:00 (UTC)." in scan
+    assert "All store times were searched." in console.page("/messages", q="NO-SUCH-KEY", topic="orders")
+    letters = console.page("/dead-letters/audit", since="2020-01-01T08:00", until="2020-01-02")
+    assert "Searched: stored from 2020-01-01 08:00:00 to 2020-01-02 00:00:00 (UTC)." in letters
+    assert "Search without times" in letters
+
+
+def test_sentences_of_a_search_are_separate(console: Console) -> None:
+    summary = re.search(r'class="search-summary"[^>]*>(.*?)</p>', console.page("/messages", q="ORDER-1"), re.DOTALL)
+    assert summary is not None
+    words = " ".join(summary[1].split())
+    assert re.fullmatch(r"Searched as key in \d+ of \d+ topics\. Messages found: \d+\.", words), words
 
 
 def test_topics_are_suggested(console: Console) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 from fastapi.testclient import TestClient
@@ -17,7 +18,8 @@ from ariane.console.services import open_services
 from ariane.console.settings import ConsoleSettings
 from ariane.reports import REPORTS
 from ariane.reports.report import Column, Line, Plot, Report, Table
-from ariane.tables import CONSUMPTION
+from ariane.reports.texts import ZONE, Moment, Zone, sentences, text
+from ariane.tables import CONSUMPTION, DELAYS
 
 AT = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 AT_MS = round(AT.timestamp() * 1000)
@@ -38,7 +40,7 @@ def test_times_are_milliseconds_and_unknown_values_stay_unknown() -> None:
     )
     plot = Plot("P", "%", (Line("a", ((AT, 12.5), (AT, None))),))
     view = report_view("lag", Report("title", AT, (), (table, plot)))
-    shown, chart = view.sections
+    chart, shown = view.sections  # charts are first on the page
     assert isinstance(shown, ReportTableView) and isinstance(chart, ReportChart)
     assert [column.kind for column in shown.columns] == ["time", "number", "flag", "text"]
     assert shown.rows == [[AT_MS, None, True, "x"], [None, 2.5, None, ""]]
@@ -73,6 +75,95 @@ def test_without_a_pipeline_the_reports_explain_how_to_run_it(tmp_path: Path) ->
         assert "ariane pipeline run" in response.json()["error"]
 
 
+PRODUCT_WORDS = {
+    "Broker",
+    "TPS",
+    "OK",
+    "ID",
+    "Key",
+    "SQL",
+    "NTP",
+    "Java",
+    "UNKNOWN",
+    "TRANS_CHECK_MAX_TIME_TOPIC",
+    "consumerProgress",
+    "enableMsgTrace",
+    "op",
+    "UTC",
+    "docs",
+    "journeys",
+    "md",
+    "Clocks",
+    "delay",
+    "levels",
+    "groups",
+    "max",
+    "p50",
+    "p90",
+    "p99",
+    "Asia",
+    "Shanghai",
+    "s",
+    "B",
+}
+# Texts of a report on its page: titles, names of columns, notes, and the list of warnings.
+REPORT_TEXTS = re.compile(r"<(h2|h3|th|figcaption|caption|p|li|strong)\b[^>]*>(.*?)</\1>", re.DOTALL)
+
+
+def untranslated_words(page: str) -> set[str]:
+    report = page.partition('<div id="report">')[2].partition("</main>")[0]
+    texts = " ".join(
+        text for _, text in REPORT_TEXTS.findall(re.sub(r"(?s)<script.*?</script>|<svg.*?</svg>", "", report))
+    )
+    # Commands, and names and titles in attributes.
+    plain = re.sub(r"<code>.*?</code>|<[^>]*>|&[#\w]+;", " ", texts)
+    return set(re.findall(r"[A-Za-z_]\w*", plain)) - PRODUCT_WORDS
+
+
+@pytest.mark.parametrize("name", sorted(REPORTS))
+@pytest.mark.parametrize("has_data", [False, True])
+def test_the_texts_of_each_report_are_chinese_on_a_chinese_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, has_data: bool
+) -> None:
+    tables = tmp_path / "tables"
+    tables.mkdir()
+    if has_data:
+        pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]'")
+        monkeypatch.syspath_prepend(Path(__file__).parent / "browser")
+        from report_rows import write_tables
+
+        write_tables(tables)
+    with console(tmp_path, tables) as client:
+        client.cookies.set("ariane_language", "zh")
+        client.cookies.set("ariane_zone", "Asia%2FShanghai")
+        page = client.get(f"/reports/{name}", params={"since": "3h"}).text
+    assert untranslated_words(page) == set()
+    assert ("<th" in page) == has_data
+
+
+def test_a_complete_report_says_until_when(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]'")
+    from tables_on_disk import put
+
+    put(tmp_path / "tables", DELAYS, [], as_of_ms=AT_MS)
+    with console(tmp_path, tmp_path / "tables") as client:
+        page = client.get("/reports/delay").text
+    assert re.search(r"Complete until <time[^>]*>2026-11-21 10:00:00", page)
+
+
+def test_the_times_of_a_text_are_in_the_zone_of_the_page_and_in_utc_elsewhere() -> None:
+    note = sentences(
+        text(
+            "Data covers %(start)s to %(end)s %(zone)s.", start=Moment(AT, "%H:%M"), end=Moment(AT, "%H:%M"), zone=ZONE
+        ),
+        None,
+        text("100 % of a constant text"),
+    )
+    assert note == "Data covers 10:00 to 10:00 UTC. 100 % of a constant text"
+    shanghai = Zone(ZoneInfo("Asia/Shanghai"), "Asia/Shanghai")
+    assert note.translated(str, shanghai).startswith("Data covers 18:00 to 18:00 Asia/Shanghai.")
+
+
 @pytest.mark.parametrize(
     ("path", "status", "reason"),
     [
@@ -97,7 +188,7 @@ def test_dates_are_in_the_zone_of_the_reader_on_the_page(tmp_path: Path) -> None
         client.cookies.set("ariane_zone", "Asia%2FShanghai")
         page = client.get("/reports/latency", params=query).text
         view = client.get("/api/v1/reports/latency", params=query).json()
-    assert "2026-11-21 02:00" in re.findall("<h2>(.*)</h2>", page)[0]
+    assert "2026-11-21 10:00 to 2026-11-21 11:00 Asia/Shanghai" in re.findall("<h2>(.*)</h2>", page)[0]
     assert "2026-11-21 10:00" in view["title"]
 
 
@@ -120,5 +211,10 @@ def test_a_report_with_data_has_charts_and_tables_and_names_stay_text(tmp_path: 
     charts = [section for section in view["sections"] if section["kind"] == "chart"]
     assert any(section["rows"] for section in view["sections"] if section["kind"] == "table")
     assert [point[1] for point in charts[0]["series"][0]["points"]].count(600) == 3
+    assert ("Complete until <time" if view["isComplete"] else "Up to <time") in page
+    assert page.rindex("data-chart-options") < page.index("<table")
     assert page.count("data-chart-options") == len([chart for chart in charts if chart["series"]])
     assert "</script><b>T" not in page and "&lt;/script&gt;&lt;b&gt;T" in page
+    # Cells of these columns name their units: "4,000 ms", "2 min 0 s".
+    headings = re.findall(r"<th scope=.col.[^>]*>(.*?)</th>", page)
+    assert "oldest" in headings and not any(">ms<" in heading or ">B<" in heading for heading in headings)

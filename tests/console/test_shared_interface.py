@@ -347,3 +347,17 @@ def test_names_of_files_are_short_enough_for_every_file_system() -> None:
     name = f"dead-letters-{'g' * 83}.csv"
     assert len(name) == 100
     assert header == f"attachment; filename=\"{name}\"; filename*=UTF-8''{name}"
+
+
+def test_nouns_agree_with_their_numbers(app: FastAPI, client: TestClient) -> None:
+    body = (
+        '{% for count in [0, 1, 2, none] %}[{{ "messages" | unit(count) }} {{ "msg/s" | unit(count) }} {{ "s" | unit(count) }} '
+        '{{ _n("%(count)s enabled rule", "%(count)s enabled rules", count, count=count) }}]{% endfor %}'
+    )
+    page = show(app, client, body)
+    assert (
+        "[messages msg/s s 0 enabled rules][message msg/s s 1 enabled rule][messages msg/s s 2 enabled rules]" in page
+    )
+    assert "[messages msg/s s None enabled rules]" in page
+    client.cookies.set("ariane_language", "zh")
+    assert "[条消息 条/秒 s 1 条规则已启用][条消息 条/秒 s 2 条规则已启用]" in client.get("/sample").text

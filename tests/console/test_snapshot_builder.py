@@ -121,6 +121,7 @@ def test_topics_and_groups_of_a_silent_master_stay_and_are_unknown() -> None:
     topics, groups = rows([silent(MASTER)], {})
     orders, shop = topics["orders"], groups["shop"]
     assert (orders.queues, orders.messages, orders.tps_in, orders.is_partial) == (None, None, None, True)
+    assert orders.missing == orders.tps_missing == tuple(orders.brokers)
     assert (shop.lag, shop.lag_is_partial, shop.tps, shop.tps_is_partial) == (None, True, None, True)
     assert (shop.clients, shop.dead_letters, shop.dead_letters_is_partial) == (None, None, True)
 
@@ -128,6 +129,7 @@ def test_topics_and_groups_of_a_silent_master_stay_and_are_unknown() -> None:
 def test_one_of_two_masters_that_is_silent_makes_its_rows_partial() -> None:
     topics, groups = rows([MASTER, silent(second_master())])
     assert (topics["orders"].messages, topics["orders"].is_partial) == (147, True)
+    assert topics["orders"].missing == topics["orders"].tps_missing == ("b",)
     assert (groups["shop"].lag, groups["shop"].lag_is_partial) == (11, True)
     assert groups["idle"].clients is None  # its clients may be connected to the other master
 

@@ -109,7 +109,7 @@ def test_a_topic_is_created_changed_and_deleted_by_forms(console: Console) -> No
     assert "created topic ledger" in console.page("/topics/ledger")
     assert "broker-a:3" in console.page("/topics/ledger")
     again = console.submit("/create-topic", topic="ledger", queues=3)
-    assert (again.status_code, again.headers["HX-Retarget"]) == (422, "#notices")
+    assert (again.status_code, again.headers["HX-Retarget"]) == (409, "#notices")
     assert "exists on broker-a" in again.text
 
     path = "/topics/ledger/configuration"

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from fastapi.testclient import TestClient
 from scripted_cluster import NOW_MS, ScriptedCluster, services
@@ -96,10 +97,17 @@ def test_pages_of_five_thousand_topics_are_complete(tmp_path: Path) -> None:
 
 def test_the_page_shows_partial_sums_as_lower_bounds_and_names_as_text(tmp_path: Path) -> None:
     topics = (
-        TopicRow(topic=XSS, kind="normal", messages=7, tps_in=0.0, is_partial=True, tps_is_partial=True),
-        TopicRow(topic="gone", kind="normal", messages=0, write_queues=4, is_partial=True),
+        TopicRow(topic=XSS, kind="normal", messages=7, tps_in=0.0, is_partial=True, tps_is_partial=True,
+                 missing=("broker-b",), tps_missing=("broker-b", "broker-c")),
+        TopicRow(topic="gone", kind="normal", messages=0, write_queues=4, is_partial=True, missing=("broker-d",)),
+    )  # fmt: skip
+    snapshot = LiveSnapshot(
+        as_of_ms=NOW_MS,
+        base_as_of_ms=NOW_MS,
+        rates_as_of_ms=NOW_MS - 60_001,
+        base_unavailable={"b:1": "Broker broker-b b:1 did not respond about topics and groups: slow"},
+        topics=topics,
     )
-    snapshot = LiveSnapshot(as_of_ms=NOW_MS, base_as_of_ms=NOW_MS, topics=topics)
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[ConsoleServices]:
@@ -112,3 +120,31 @@ def test_the_page_shows_partial_sums_as_lower_bounds_and_names_as_text(tmp_path:
     assert "≥ 7" in page
     assert "≥ 0" not in page, "at least 0 is unknown"
     assert 'href="/topics/%3Cimg%20src%3Dx%20onerror%3Dalert%281%29%3E"' in page
+    assert 'title="Without the part of broker-b">≥ 7<' in page
+    assert 'title="Without the part of broker-b, broker-c"' in page
+    assert 'title="Without the part of broker-d"' in page
+    assert "Values with ≥ or ? lack the part of: broker-b, broker-c, broker-d" in page
+    assert "Broker broker-b b:1 did not respond about topics and groups: slow" in page
+    assert 'class="is-old" title="Older than two intervals of the poll">Rates' in page
+    assert "old-dot" in page
+
+
+@pytest.mark.parametrize(
+    ("queues_s", "rates_s", "old"), [(0, 0, []), (10, 60, []), (11, 60, ["queues"]), (0, 61, ["rates"]), (0, None, [])]
+)
+def test_columns_have_times_of_their_own(tmp_path: Path, queues_s: int, rates_s: int | None, old: list[str]) -> None:
+    rates_ms = None if rates_s is None else NOW_MS - rates_s * 1000
+    snapshot = LiveSnapshot(as_of_ms=NOW_MS, base_as_of_ms=NOW_MS - queues_s * 1000, rates_as_of_ms=rates_ms)
+    view = list_topics(tmp_path, snapshot)
+    assert [time.columns for time in view.times if time.is_old] == old
+    assert [time.as_of_ms for time in view.times] == [NOW_MS - queues_s * 1000, rates_ms]
+    assert view.as_of_ms == min(NOW_MS - queues_s * 1000, rates_ms or NOW_MS)
+
+
+def test_before_the_first_poll_of_rates_no_broker_is_the_reason(tmp_path: Path) -> None:
+    row = TopicRow(topic="T", kind="normal", messages=1, tps_is_partial=True, tps_missing=("broker-a",))
+    snapshot = LiveSnapshot(as_of_ms=NOW_MS, base_as_of_ms=NOW_MS, topics=(row,))
+    view = list_topics(tmp_path, snapshot)
+    assert (view.missing, view.topics.items[0].tps_missing) == ([], [])
+    polled = msgspec.structs.replace(snapshot, rates_as_of_ms=NOW_MS)
+    assert list_topics(tmp_path, polled).missing == ["broker-a"]

@@ -48,9 +48,11 @@ from ariane.console.pages import (
 )
 from ariane.console.security.access_middleware import AccessMiddleware
 from ariane.console.security.permissions import API_PREFIX
+from ariane.console.security.request_body import CompleteBodyMiddleware
 from ariane.console.security.security_headers import SecurityHeadersMiddleware
 from ariane.console.services import ConsoleServices
 from ariane.console.web import errors, static_assets
+from ariane.console.web.api_description import describe_api
 from ariane.console.web.preferences import PreferencesMiddleware
 
 PAGES: tuple[APIRouter, ...] = (
@@ -113,6 +115,7 @@ def create_app(services: AbstractAsyncContextManager[ConsoleServices]) -> FastAP
     app.add_middleware(AccessMiddleware)
     app.add_middleware(SecurityHeadersMiddleware)
     app.add_middleware(PreferencesMiddleware)
+    app.add_middleware(CompleteBodyMiddleware)
     # First: /cluster/list.query would be a page of the broker "list.query".
     for router in DASHBOARD:
         app.include_router(router)
@@ -120,4 +123,5 @@ def create_app(services: AbstractAsyncContextManager[ConsoleServices]) -> FastAP
         app.include_router(router, include_in_schema=False)
     for router in APIS:
         app.include_router(router, prefix=API_PREFIX)
+    describe_api(app)
     return app

@@ -17,7 +17,6 @@ from ariane.console.alerts.alert_service import AlertService
 from ariane.console.live.client_states import ClientStates
 from ariane.console.live.guarded_pool import GuardedPool
 from ariane.console.live.live_cluster import LiveCluster, SnapshotSource
-from ariane.console.live.server_health import ServerHealth
 from ariane.console.live.subscription_checks import SubscriptionChecks
 from ariane.console.security.accounts import ConsoleAccounts
 from ariane.console.security.audit_log import AuditLog
@@ -26,6 +25,7 @@ from ariane.console.security.authentication import Authenticator
 from ariane.console.security.sessions import SessionStore
 from ariane.console.settings import ConsoleSettings
 from ariane.net.connection_pool import ConnectionPool
+from ariane.net.server_health import ServerHealth
 from ariane.net.tls import tls_context
 from ariane.protocol import signing
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -45,6 +46,11 @@ class Program:
         reader.join(START_S)
         assert lines and lines[0], f"{self._arguments}: no line within {START_S} s:\n{self._log.read_text()[-4000:]}"
         return lines[0].strip()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process."""
+        assert self._process is not None
+        self._process.send_signal(number)
 
     def stop(self) -> None:
         """Stop the process, if it runs."""

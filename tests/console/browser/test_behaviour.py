@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ from ariane.console.security.roles import ConsoleRole
 
 PASSWORD = "a long enough password"
 REFRESH_MS = 15_000  # longer than the interval of every live part
+HANG_S = 12  # longer than the interval of the live parts, shorter than htmx's own deadline
+PROBE_MS = 4_000  # longer than the deadline of a probe
 TABS = 7  # browsers allow six connections to one HTTP/1.1 server: pages must not hold one each
 
 
@@ -75,6 +78,34 @@ def test_seven_tabs_load_and_refresh(console: ConsoleProgram, open_context: Open
     for page in pages:
         expect(page.locator("h1")).to_be_visible()
         refresh(page, "/topics")
+
+
+@pytest.mark.parametrize("path", ["/topics", "/account"])
+def test_a_console_that_hangs_is_noticed(
+    cluster: TrafficProgram, open_context: OpenContext, tmp_path: Path, path: str
+) -> None:
+    """A stopped process accepts connections and never answers. One page refreshes itself, the other does not."""
+    with ConsoleProgram(cluster.info["namesrv"], tmp_path) as console:
+        page = open_context(console.url)[0].new_page()
+        page.clock.install()
+        page.goto(path)
+        expect(page.locator("h1")).to_be_visible()
+        console.signal(signal.SIGSTOP)
+        try:
+            # Afterwards the clock of the page does not advance: htmx's own deadline of 30 s is not reached.
+            page.clock.pause_at(page.evaluate("Date.now()") / 1000 + HANG_S)
+            page.clock.run_for(PROBE_MS)
+            expect(page.locator("#lost")).to_be_visible()
+            dots = "() => [...document.querySelectorAll('.live-dot')].map(dot => getComputedStyle(dot).backgroundColor)"
+            green = page.evaluate(
+                "() => { const item = document.createElement('i'); item.style.color = 'var(--ok)';"
+                " document.body.append(item); return getComputedStyle(item).color; }"
+            )
+            assert green not in page.evaluate(dots)
+        finally:
+            console.signal(signal.SIGCONT)
+        page.clock.resume()
+        expect(page.locator("#lost")).to_be_hidden()
 
 
 # --- log-in ---

@@ -1,4 +1,4 @@
-"""A program: a cluster with traffic for every page of the console. `python traffic.py DIR [--java]`
+"""A program: a cluster with traffic for every page of the console. `python traffic.py DIR [--java] [--trouble]`
 
 name server, master, slave ◄── producers and consumers in this process [and of Java]
 
@@ -7,6 +7,9 @@ It prints one line of JSON when everything that pages show is stored, then sends
 orders       stock and billing consume it; billing fails: retries, then dead letters. archive is offline and lags. Traced.
 payments     transactions: committed, rolled back, open                reminders   delay levels and a delivery time
 hostile      markup in keys, tags, properties, ids and bodies          JavaTopic   sent and consumed by Java
+invoices     invoicing has listeners that hang, and long client ids    legacy      bodies in GBK, Shift_JIS and Latin-1
+
+With --trouble the slave does not answer, and the broker broker-b is registered but dead.
 """
 
 from __future__ import annotations
@@ -15,12 +18,14 @@ import asyncio
 import contextlib
 import itertools
 import json
+import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import hostile_texts
+import msgspec
 
 from ariane.client.hooks import LocalState
 from ariane.client.listener_invoker import ReconsumeLater
@@ -31,22 +36,27 @@ from ariane.client.transaction_producer import TransactionProducer
 from ariane.cluster.admin import Admin
 from ariane.errors import RouteNotFound
 from ariane.model.message import Message, ReceivedMessage
+from ariane.model.topic import DataVersion, TopicConfig
 from ariane.net.connection_pool import ConnectionPool
 from ariane.net.replies import Reply
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.callbacks import RunningInfo
 from ariane.protocol.requests.clients import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
+from ariane.protocol.requests.routing import RegisterBroker, RegisterBrokerBody, TopicTable
 from ariane.testing import AsyncLocalCluster, java
 
-TOPICS = ("orders", "payments", "reminders", "hostile", "deletable", "JavaTopic")
+LONG_TOPIC = "com-example-warehouse-inventory-replenishment-requests-production-eu-central-1-version2"
+TOPICS = ("orders", "payments", "reminders", "hostile", "deletable", "JavaTopic", "invoices", "legacy", LONG_TOPIC)
+LONG_CLIENT = "pod-invoicing-7d9f8b6c5d-" + "x7k2p-" * 26 + "{}"  # with the address before it: 200 characters
+ENCODED_BODIES = {"gbk": "订单已创建，祝您购物愉快", "shift_jis": "注文を受け付けました", "latin-1": "Größe 12, Café"}
 ORDERS = 24
 HEARTBEAT_S = 20.0
 HOUR_MS = 3_600_000
 JAVA_MESSAGES = 5
 
 
-async def main(home: Path, with_java: bool) -> None:
+async def main(home: Path, with_java: bool, in_trouble: bool) -> None:
     for store in ("store", "slave1"):
         _write_hostile_topic(home / store / "config")
     # Checks soon and without end: transactions stay open for as long as the tests run.
@@ -59,8 +69,10 @@ async def main(home: Path, with_java: bool) -> None:
         producer = await clients.enter_async_context(Producer(servers.namesrv, "shop", trace=True))
         payments = TransactionProducer(servers.namesrv, "cashier", check=lambda message: LocalState.UNKNOWN, trace=True)
         await clients.enter_async_context(payments)
-        for consumer in _consumers(servers.namesrv):
+        closing = asyncio.Event()  # listeners that hang end with the program: their clients wait for them
+        for consumer in _consumers(servers.namesrv, closing):
             await clients.enter_async_context(consumer)
+        clients.callback(closing.set)
         ids = await _send_all(producer, payments)
         await _leave_an_offline_group(servers.namesrv)
         await clients.enter_async_context(
@@ -69,6 +81,9 @@ async def main(home: Path, with_java: bool) -> None:
         if java_client:
             await asyncio.to_thread(_send_from_java, servers.namesrv, java_client)
         await _wait_for_dead_letters(servers.namesrv)
+        if in_trouble:
+            await clients.enter_async_context(_dead_broker(servers.namesrv))
+            servers.slaves[0].lose_requests()
         addresses = {
             "namesrv": servers.namesrv,
             "broker": servers.broker.addr,
@@ -88,7 +103,7 @@ def _write_hostile_topic(config: Path) -> None:
     (config / "topics.json").write_text(json.dumps(document), encoding="utf-8")
 
 
-def _consumers(namesrv: str) -> list[PushConsumer]:
+def _consumers(namesrv: str, closing: asyncio.Event) -> list[PushConsumer]:
     async def accept(messages: Sequence[ReceivedMessage]) -> None:
         return None
 
@@ -98,6 +113,9 @@ def _consumers(namesrv: str) -> list[PushConsumer]:
             # Every 6th message fails always and becomes a dead letter, every 4th fails once.
             if number % 6 == 0 or (number % 4 == 0 and message.reconsume_times == 0):
                 raise ReconsumeLater("the till is closed", delay_level=1)
+
+    async def hang(messages: Sequence[ReceivedMessage]) -> None:
+        await closing.wait()
 
     few_retries = ConsumerSettings(max_reconsume_times=1)
     hostile_client = ClientSettings(instance_name=hostile_texts.IMAGE_WITHOUT_SPACES)
@@ -110,6 +128,12 @@ def _consumers(namesrv: str) -> list[PushConsumer]:
         PushConsumer(namesrv, "reminder-sender", {"reminders": "*"}, accept, start="first", trace=True),
         # The retry topic %RETRY%accounts looks like an escaped byte in an address: %ac.
         PushConsumer(namesrv, "accounts", {"payments": "*"}, accept, start="first", trace=True),
+        *(
+            PushConsumer(
+                namesrv, "invoicing", {"invoices": "*"}, hang, start="first", client=ClientSettings(instance_name=name)
+            )
+            for name in (LONG_CLIENT.format(1), LONG_CLIENT.format(2))
+        ),
         PushConsumer(namesrv, "curious", {"hostile": "*"}, fail_some, start="first", settings=few_retries, trace=True),
     ]
 
@@ -138,11 +162,46 @@ async def _send_all(producer: Producer, payments: TransactionProducer) -> dict[s
         )
     later = Message(topic="reminders", body=b"later", keys=["LATER"], deliver_at_ms=int(time.time() * 1000) + HOUR_MS)
     ids["delayed"] = (await producer.send(later)).message_id
+    # That one is cancelled by the tests of forms; this one stays.
+    due_ms = int(time.time() * 1000) + 2 * HOUR_MS
+    await producer.send(Message(topic="reminders", body=b"later", keys=["STAYS"], deliver_at_ms=due_ms))
+    for number in range(1, 41):
+        await producer.send(Message(topic="invoices", body=b"42.00", keys=[f"INVOICE-{number}"]))
+    for encoding, text in ENCODED_BODIES.items():
+        body = text.encode(encoding)
+        ids[encoding] = (await producer.send(Message(topic="legacy", body=body, keys=[encoding]))).message_id
+    await producer.send(Message(topic=LONG_TOPIC, body=b"replenish", keys=["LONG"]))
     states = (LocalState.COMMIT, LocalState.ROLLBACK, LocalState.UNKNOWN)
     for number, state in zip(range(1, 10), itertools.cycle(states)):
         payment = Message(topic="payments", body=b"100.00", keys=[f"PAYMENT-{number}"])
         await payments.send_in_transaction(payment, lambda sent, state=state: state)
     return ids
+
+
+@contextlib.asynccontextmanager
+async def _dead_broker(namesrv: str) -> AsyncIterator[None]:
+    """Register a broker at a port that is closed. It stays in all routes for as long as the connection is open."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        addr = f"127.0.0.1:{closed.getsockname()[1]}"
+    topics = {
+        name: TopicConfig(topic_name=name, read_queue_nums=4, write_queue_nums=4) for name in ("invoices", "refunds")
+    }
+    body = msgspec.json.encode(RegisterBrokerBody((), TopicTable(DataVersion(1, 1), topics)))
+    header = RegisterBroker("broker-b", addr, "DefaultCluster", addr, 0)
+
+    async def register(peers: ConnectionPool) -> None:
+        while True:
+            await peers.request_ok(namesrv, RequestCode.REGISTER_BROKER, header, body)
+            await asyncio.sleep(HEARTBEAT_S)
+
+    async with ConnectionPool() as peers:
+        task = asyncio.ensure_future(register(peers))
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
 
 
 async def _leave_an_offline_group(namesrv: str) -> None:
@@ -220,4 +279,4 @@ async def _send_on(producer: Producer) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), "--java" in sys.argv))
+    asyncio.run(main(Path(sys.argv[1]), "--java" in sys.argv, "--trouble" in sys.argv))

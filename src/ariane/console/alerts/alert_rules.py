@@ -24,6 +24,7 @@ class AlertMetric(enum.StrEnum):
 
     GROUP_LAG = "groupLag"
     GROUP_AGE = "groupAge"
+    GROUP_BLOCKED = "groupBlocked"
     GROUP_TPS = "groupTps"
     GROUP_CLIENTS = "groupClients"
     DEAD_LETTERS = "deadLetters"
@@ -75,6 +76,9 @@ METRICS: Mapping[AlertMetric, MetricDefinition] = {
     ),
     AlertMetric.GROUP_AGE: MetricDefinition(
         "group", gettext_noop("Age of a group's oldest message"), "s", _VALUE_CONDITIONS
+    ),
+    AlertMetric.GROUP_BLOCKED: MetricDefinition(
+        "group", gettext_noop("Blocked queues of a group"), gettext_noop("queues"), _VALUE_CONDITIONS
     ),
     AlertMetric.GROUP_TPS: MetricDefinition(
         "group", gettext_noop("Messages delivered to a group"), gettext_noop("msg/s"), _VALUE_CONDITIONS
@@ -175,6 +179,10 @@ DEFAULT_RULES = (
     AlertRule(
         id="default-age", name="Messages wait for more than 10 minutes", metric=AlertMetric.GROUP_AGE,
         condition=AlertCondition.ABOVE, threshold=600, hold_s=120, severity=Severity.WARNING,
+    ),
+    AlertRule(
+        id="default-blocked", name="Connected clients do not consume", metric=AlertMetric.GROUP_BLOCKED,
+        condition=AlertCondition.ABOVE, threshold=0, hold_s=60, severity=Severity.WARNING,
     ),
     AlertRule(
         id="default-replication", name="Slave is a minute behind", metric=AlertMetric.REPLICATION_DELAY,

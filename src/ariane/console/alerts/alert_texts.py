@@ -8,6 +8,7 @@ from typing import Any
 from ariane.console.alerts.alert_rules import METRICS, AlertCondition, AlertRule
 from ariane.console.alerts.channels import Notification
 from ariane.console.alerts.evaluation import AlertTransition
+from ariane.console.web.text_format import unit
 from ariane.console.web.translation import gettext as _
 
 
@@ -15,7 +16,7 @@ def condition_text(rule: AlertRule) -> str:
     """Return when a rule is an alert, in the reader's language: "Lag of a consumer group above 1,000 messages for 60 s"."""
     definition = METRICS[rule.metric]
     label, hold = _(definition.label), f"{rule.hold_s:,}"
-    limit = f"{rule.threshold:,.10g} {_(definition.unit) if definition.unit else ''}".strip()
+    limit = f"{rule.threshold:,.10g} {unit(definition.unit, rule.threshold)}".strip()
     if rule.condition is AlertCondition.GROWS:
         return _("%(metric)s grow by more than %(limit)s in %(seconds)s s", metric=label, limit=limit, seconds=hold)
     if rule.condition is AlertCondition.UNKNOWN:
@@ -34,7 +35,7 @@ def alert_text(transition: AlertTransition) -> str:
     status = rule.severity.upper() if transition.is_firing else "RESOLVED"
     value = ""
     if transition.is_firing and rule.condition is not AlertCondition.UNKNOWN and state.value is not None:
-        value = f", now {state.value:,.10g} {definition.unit}".rstrip()
+        value = f", now {state.value:,.10g} {unit(definition.unit, state.value)}".rstrip()
     reason = f", {transition.reason}" if transition.reason else ""
     return f"[{status}] {rule.name}: {definition.subject} {state.subject} ({condition_text(rule)}{value}{reason})"
 

@@ -47,6 +47,7 @@ def read_snapshot(snapshot: LiveSnapshot) -> SnapshotReadings:
     values = {
         AlertMetric.GROUP_LAG: {row.group: MetricReading(row.lag, row.lag_is_partial) for row in clustering},
         AlertMetric.GROUP_AGE: {row.group: _age(row) for row in clustering},
+        AlertMetric.GROUP_BLOCKED: {row.group: _blocked(row) for row in clustering},
         AlertMetric.GROUP_TPS: {row.group: MetricReading(row.tps, row.tps_is_partial) for row in groups},
         AlertMetric.GROUP_CLIENTS: {row.group: MetricReading(row.clients) for row in groups},
         AlertMetric.DEAD_LETTERS: {
@@ -67,6 +68,11 @@ def _age(row: GroupRow) -> MetricReading:
         return MetricReading(row.oldest_age_ms / 1000, row.lag_is_partial)
     # Without a lag nothing waits; with one, the age is unknown.
     return MetricReading(0.0 if row.lag == 0 and not row.lag_is_partial else None)
+
+
+def _blocked(row: GroupRow) -> MetricReading:
+    # Queues of brokers that do not respond may be blocked, too.
+    return MetricReading(None if row.blocked is None or row.clients is None else len(row.blocked), row.tps_is_partial)
 
 
 def _replication(snapshot: LiveSnapshot) -> Iterator[tuple[str, MetricReading]]:

@@ -14,10 +14,11 @@ from ariane.console.areas import (
     group_settings,
     group_traffic,
 )
+from ariane.console.areas.chart_history import ChartQuery
 from ariane.console.areas.group_clients import ClientStateView, GroupClientsView
 from ariane.console.areas.group_list import GroupListQuery, GroupListView
 from ariane.console.areas.group_offsets import CloneOffsetsForm, CloneOffsetsView, GroupResetForm
-from ariane.console.areas.group_progress import GroupProgressView
+from ariane.console.areas.group_progress import GroupProgressView, ProgressQuery
 from ariane.console.areas.group_settings import (
     CreateGroupForm,
     DeleteGroupForm,
@@ -27,7 +28,7 @@ from ariane.console.areas.group_settings import (
 )
 from ariane.console.areas.group_traffic import GroupTrafficView
 from ariane.console.areas.offset_changes import ResetOffsetsView
-from ariane.console.web.dependencies import ListParameters, Services
+from ariane.console.web.dependencies import Services
 from ariane.console.web.view_model import ChangeResult
 
 router = APIRouter(prefix="/groups", tags=["groups"])
@@ -46,7 +47,7 @@ async def create_group(services: Services, form: CreateGroupForm) -> ChangeResul
 
 
 @router.get("/{group}")
-async def get_group(services: Services, group: str, query: ListParameters) -> GroupProgressView:
+async def get_group(services: Services, group: str, query: Annotated[ProgressQuery, Query()]) -> GroupProgressView:
     """Return the progress of a consumer group, with one page of its queues, live from the brokers."""
     return await group_progress.group_progress(services, group, query)
 
@@ -58,9 +59,9 @@ async def delete_group(services: Services, group: str, form: DeleteGroupForm) ->
 
 
 @router.get("/{group}/traffic")
-async def get_group_traffic(services: Services, group: str) -> GroupTrafficView:
+async def get_group_traffic(services: Services, group: str, query: Annotated[ChartQuery, Query()]) -> GroupTrafficView:
     """Return the group's rate by master and slave, and over time."""
-    return await group_traffic.group_traffic(services, group)
+    return await group_traffic.group_traffic(services, group, query.range)
 
 
 @router.get("/{group}/clients")

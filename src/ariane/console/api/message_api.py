@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from ariane.console.areas import message_details, message_lookup
+from ariane.console.areas.body_encoding import BodyEncoding
 from ariane.console.areas.message_body import BodyFormat
 from ariane.console.areas.message_details import (
     ConsumeDirectlyForm,
@@ -39,9 +40,12 @@ async def get_message(
     message_id: str,
     topic: Topic = "",
     body: Annotated[BodyFormat | None, Query(description="How to show the body; by default as JSON or text.")] = None,
+    encoding: Annotated[
+        BodyEncoding | None, Query(description="Encoding of the body; by default UTF-8, or a guess if it is not.")
+    ] = None,
 ) -> MessageDetailsView:
     """Return a message with its properties and the beginning of its body, by offset id or unique key."""
-    return await message_details.message_details(services, message_id, topic, body)
+    return await message_details.message_details(services, message_id, topic, body, encoding)
 
 
 @router.get(

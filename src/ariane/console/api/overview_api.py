@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from typing import Annotated
+
+from fastapi import APIRouter, Query
 
 from ariane.console.areas import overview
+from ariane.console.areas.chart_history import ChartQuery
 from ariane.console.areas.overview import OverviewView
 from ariane.console.web.dependencies import Services
 
@@ -12,6 +15,6 @@ router = APIRouter(prefix="/overview", tags=["overview"])
 
 
 @router.get("")
-async def get_overview(services: Services) -> OverviewView:
+async def get_overview(services: Services, query: Annotated[ChartQuery, Query()]) -> OverviewView:
     """Return the overview."""
-    return await overview.overview(services)
+    return await overview.overview(services, query.range)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ariane.cluster.admin import Admin
-from ariane.cluster.connection import BrokerUnavailable
+from ariane.cluster.connection import BrokerUnavailable, each_once
 from ariane.console.web.view_model import ChangeResult
 
 
 def result_of(admin: Admin, notice: str) -> ChangeResult:
     """Return the changes that an `Admin` executed, or would execute in a dry run."""
     changes = [f"{change.summary} on {change.addr}" for change in admin.changes]
-    return ChangeResult(notice=notice, changes=changes, is_dry_run=admin.is_dry_run)
+    return ChangeResult(notice="; ".join((notice, *admin.notes)), changes=changes, is_dry_run=admin.is_dry_run)
 
 
 def texts_of(unavailable: Iterable[BrokerUnavailable]) -> list[str]:
     """Return servers and clients that did not respond as texts, each once: several requests of a page may have failed."""
-    return [str(broker) for broker in {(broker.broker, broker.addr): broker for broker in unavailable}.values()]
+    return [str(broker) for broker in each_once(unavailable)]

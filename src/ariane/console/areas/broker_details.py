@@ -7,6 +7,7 @@ from typing import Any
 
 from ariane.cluster.connection import BrokerServer, BrokerUnavailable
 from ariane.console.areas.admin_results import texts_of
+from ariane.console.areas.chart_history import ChartRange, RangeName, live_history
 from ariane.console.areas.runtime_figures import RuntimeFigure, runtime_figures
 from ariane.console.areas.server_views import BrokerView, broker_view, tps_chart
 from ariane.console.live.live_history import broker_key
@@ -24,6 +25,8 @@ class ServerQuery(View):
 
     id: int = 0
     """Broker id; 0: the master."""
+    range: RangeName = "1h"
+    """Time range of the chart."""
 
 
 class SettingsQuery(ListQuery):
@@ -57,8 +60,10 @@ class BrokerDetailView(BrokerServersView):
 
     figures: list[RuntimeFigure]
     """All figures, by section; empty if the server did not respond."""
+    chart_range: ChartRange
+    """Time range of the chart."""
     tps_chart: dict[str, Any]
-    """Rates of the last hour, as options of a chart."""
+    """Rates in that range, as options of a chart."""
 
 
 class OtherValue(View):
@@ -116,10 +121,13 @@ async def broker_detail(services: ConsoleServices, broker: str, query: ServerQue
     async with services.admin() as admin:
         answers = await admin.fetch_runtimes([_server(row)])
     table = answers.values[0][1].table if answers.values else {}
+    key, now_ms = broker_key(row.broker, row.broker_id), snapshot.as_of_ms or services.clock.now_ms()
+    history = live_history(snapshot.history, key, query.range, now_ms=now_ms)
     return BrokerDetailView(
         **base | {"unavailable": texts_of(answers.unavailable)},
         figures=runtime_figures(table),
-        tps_chart=tps_chart(snapshot, broker_key(row.broker, row.broker_id)),
+        chart_range=history.range,
+        tps_chart=tps_chart(history),
     )
 
 

@@ -17,14 +17,15 @@ from ariane.cluster.message_search import MessageFilter
 from ariane.cluster.message_sending import to_original
 from ariane.cluster.replay import RecordId, ReplayOutcome, original_topic
 from ariane.console.areas.admin_results import texts_of
+from ariane.console.areas.body_encoding import ENCODINGS, BodyEncoding
 from ariane.console.areas.dead_letter_selection import (
     DeadLetterFilter,
     check_group_name,
     message_filter,
     query_key,
 )
-from ariane.console.areas.message_body import hex_rows, preview, text_of, visible
-from ariane.console.areas.message_lookup import SearchProgress, scan_progress, truncation_texts
+from ariane.console.areas.message_body import hex_rows, preview, read_text, visible
+from ariane.console.areas.message_lookup import SearchProgress, scan_progress, truncation_texts, with_range
 from ariane.console.areas.message_rows import PREVIEW_BYTES
 from ariane.console.areas.message_scan import ScanBudget, TopicScan
 from ariane.console.areas.resend_journal import read_outcomes
@@ -143,8 +144,17 @@ class LetterCopy(View):
     """Size of the body in bytes."""
     body: str | None
     """Body as text, at most its first 20,000 characters; null if it is not text."""
+    encoding: BodyEncoding | None
+    """Encoding in which it is read; null: it is not text."""
+    is_guessed: bool
+    """Whether the encoding is a guess: the body is not UTF-8, and none was chosen."""
     body_hex: str | None
     """Begin of a body that is not text."""
+
+    @property
+    def encodings(self) -> dict[BodyEncoding, str]:
+        """Names of the encodings that the reader can choose."""
+        return ENCODINGS
 
 
 class PropertyRow(View):
@@ -249,7 +259,7 @@ async def dead_letter_list(services: ConsoleServices, group: str, query: DeadLet
         as_of_ms=as_of_ms, unavailable=page.unavailable, group=group, topic=dlq_topic(group),
         matching=len(page.items) + progress.omitted if is_whole else None,
         filter=DeadLetterFilter(**query.model_dump(include=set(DeadLetterFilter.model_fields))),
-        items=page.items, progress=progress,
+        items=page.items, progress=with_range(progress, wanted),
     )  # fmt: skip
 
 
@@ -260,13 +270,16 @@ async def _query_page(admin: Admin, group: str, wanted: MessageFilter, rows: _Pa
     return _LetterPage(rows.rows_of(map(rows.keep, reversed(messages))), texts_of(found.unavailable), progress)
 
 
-async def dead_letter(services: ConsoleServices, group: str, message_id: str) -> DeadLetterView:
+async def dead_letter(
+    services: ConsoleServices, group: str, message_id: str, encoding: BodyEncoding | None = None
+) -> DeadLetterView:
     """Return a dead letter next to its original message.
 
     Args:
         services: The console's services.
         group: Consumer group.
         message_id: Offset id of the dead letter, or its unique key.
+        encoding: Encoding of the bodies; None: UTF-8, or a guess if they are not.
 
     Raises:
         NotFound: the group has no such dead letter.
@@ -289,8 +302,8 @@ async def dead_letter(services: ConsoleServices, group: str, message_id: str) ->
         as_of_ms=as_of_ms,
         group=group,
         message_id=message.message_id,
-        dead=letter_copy(message),
-        original=None if original is None else letter_copy(original),
+        dead=letter_copy(message, encoding),
+        original=None if original is None else letter_copy(original, encoding),
         original_missing=missing,
         same_body=None if original is None else original.body == message.body,
         age_ms=None if original is None else message.store_ms - original.store_ms,
@@ -346,7 +359,7 @@ def compare_properties(dead: ReceivedMessage, original: ReceivedMessage | None) 
 def letter_row(message: ReceivedMessage, outcomes: dict[RecordId, ReplayOutcome]) -> DeadLetterRow:
     """Return the row of a dead letter."""
     head = message.body[:PREVIEW_BYTES]
-    is_text = text_of(head, is_part=len(message.body) > len(head)) is not None
+    is_text = read_text(head, is_part=len(message.body) > len(head))[0] is not None
     try:
         topic = original_topic(to_original(message))
     except MessageRefused:
@@ -369,10 +382,10 @@ def letter_row(message: ReceivedMessage, outcomes: dict[RecordId, ReplayOutcome]
     )
 
 
-def letter_copy(message: ReceivedMessage) -> LetterCopy:
+def letter_copy(message: ReceivedMessage, encoding: BodyEncoding | None = None) -> LetterCopy:
     """Return a message as the comparison shows it."""
     head = message.body[: BODY_CHARS * 4]  # a character has at most four bytes
-    text = text_of(head, is_part=len(message.body) > len(head))
+    text, used = read_text(head, encoding, len(message.body) > len(head))
     return LetterCopy(
         topic=message.queue.topic,
         broker=message.queue.broker,
@@ -385,6 +398,8 @@ def letter_copy(message: ReceivedMessage) -> LetterCopy:
         reconsume_times=message.reconsume_times,
         size=len(message.body),
         body=None if text is None else visible(text[:BODY_CHARS]),
+        encoding=used,
+        is_guessed=encoding is None and used not in (None, "utf-8"),
         body_hex=hex_rows(message.body[:HEX_BYTES]) if text is None else None,
     )
 

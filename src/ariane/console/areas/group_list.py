@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ariane.console.areas.drain_forecast import DrainForecast, forecast_drain, shrink_rates
+from ariane.console.areas.column_times import ColumnTime, column_times, oldest_ms
+from ariane.console.areas.drain_forecast import DrainForecast, forecast_drain
 from ariane.console.live.live_history import LiveHistory, group_key
 from ariane.console.live.live_snapshot import GroupRow
 from ariane.console.services import ConsoleServices
 from ariane.console.web.paging import ListQuery, Page, SortKey, paginate
 from ariane.console.web.view_model import View
 
-GroupFilter = Literal["all", "online", "offline", "lagging", "deadLetters", "unknown"]
+GroupFilter = Literal["all", "online", "blocked", "offline", "lagging", "deadLetters", "unknown"]
+GroupStateName = Literal["blocked", "offline", "online", "unknown"]
 
 
 class GroupListQuery(ListQuery):
     """Which consumer groups to list."""
 
     only: GroupFilter = "all"
-    """online, offline: with or without connected clients; lagging: with pending messages; deadLetters: with dead letters;
-    unknown: with a value that is not known, because a broker does not respond."""
+    """online, offline: with or without connected clients; blocked: with queues that their clients do not consume; lagging: with
+    pending messages; deadLetters: with dead letters; unknown: with a value that is not known, because a broker does not respond."""
     system: bool = False
     """Include groups of the broker and of tools."""
 
@@ -33,8 +35,12 @@ class GroupListRow(View):
     """Topics that it consumes, without its retry topic."""
     is_system: bool
     """Whether it belongs to the broker or to a tool."""
-    state: Literal["online", "offline", "unknown"]
-    """Whether clients are connected."""
+    state: GroupStateName
+    """Whether clients are connected; blocked: they are, and have not consumed a queue with pending messages for a minute."""
+    blocked_queues: int | None
+    """Number of such queues; null while the console has not observed the offsets for a minute."""
+    blocked_since_ms: int | None
+    """Time of the first poll that found the first of them blocked; null without one."""
     clients: int | None
     """Number of connected clients."""
     model: str | None
@@ -71,7 +77,9 @@ class GroupListView(View):
     """A page of consumer groups."""
 
     as_of_ms: int
-    """Time of the rates and clients, in milliseconds since the epoch; 0: not polled yet."""
+    """Time of the oldest columns, in milliseconds since the epoch; 0: not polled yet."""
+    times: list[ColumnTime]
+    """Times of the lags, rates, clients and ages."""
     unavailable: list[str]
     """Servers that did not respond, with the reason."""
     is_loaded: bool
@@ -84,8 +92,11 @@ class GroupListView(View):
     """The groups."""
 
 
+STATES: tuple[GroupStateName, ...] = ("blocked", "offline", "unknown", "online")  # as the list sorts them
+
 SORT_KEYS: dict[str, SortKey[GroupRow]] = {
     "group": lambda row: row.group,
+    "state": lambda row: (STATES.index(state_of(row)), -len(row.blocked or ())),
     "clients": lambda row: row.clients,
     "tps": lambda row: row.tps,
     "lag": lambda row: row.lag,
@@ -107,9 +118,11 @@ async def group_list(services: ConsoleServices, query: GroupListQuery) -> GroupL
     # Forecasts read the history: only those of the rows that are shown are computed.
     checks = services.subscription_checks
     rows = [list_row(row, snapshot.history, is_inconsistent=checks.result(row.group)) for row in page.items]
+    times = column_times(snapshot, services.clock.now_ms(), "lags", "rates", "clients", "ages")
     return GroupListView(
-        as_of_ms=snapshot.details_as_of_ms or snapshot.base_as_of_ms or snapshot.as_of_ms,
-        unavailable=list(snapshot.unavailable),
+        as_of_ms=oldest_ms(times),
+        times=times,
+        unavailable=list(snapshot.unavailable_in_lists),
         is_loaded=snapshot.is_loaded,
         only=query.only,
         system=query.system,
@@ -122,6 +135,8 @@ def is_selected(row: GroupRow, only: GroupFilter) -> bool:
     match only:
         case "online":
             return bool(row.clients)
+        case "blocked":
+            return bool(row.blocked)
         case "offline":
             return row.clients == 0
         case "lagging":
@@ -133,6 +148,15 @@ def is_selected(row: GroupRow, only: GroupFilter) -> bool:
     return True
 
 
+def state_of(row: GroupRow) -> GroupStateName:
+    """Return the state of a group."""
+    if row.clients is None:
+        return "unknown"
+    if not row.clients:
+        return "offline"
+    return "blocked" if row.blocked else "online"
+
+
 def list_row(row: GroupRow, history: LiveHistory, *, is_inconsistent: bool | None) -> GroupListRow:
     """Return the row of a group with its forecast; `is_inconsistent`: the result of the check of its subscriptions."""
     # A partial lag is a lower bound: a forecast of it would be too early.
@@ -141,7 +165,9 @@ def list_row(row: GroupRow, history: LiveHistory, *, is_inconsistent: bool | Non
         group=row.group,
         topics=list(row.topics),
         is_system=row.is_system,
-        state="unknown" if row.clients is None else "online" if row.clients else "offline",
+        state=state_of(row),
+        blocked_queues=None if row.blocked is None else len(row.blocked),
+        blocked_since_ms=min((queue.since_ms for queue in row.blocked or ()), default=None),
         clients=row.clients,
         model=row.model,
         consume_type=row.consume_type,
@@ -155,6 +181,6 @@ def list_row(row: GroupRow, history: LiveHistory, *, is_inconsistent: bool | Non
         oldest_age_ms=row.oldest_age_ms,
         dead_letters=row.dead_letters,
         dead_letters_is_partial=row.dead_letters_is_partial,
-        forecast=forecast_drain(lag, row.tps, shrink_rates(history.series(group_key(row.group), "lag"))),
+        forecast=forecast_drain(lag, row.tps, history.series(group_key(row.group), "lag")),
         is_inconsistent=is_inconsistent,
     )

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from ariane.cluster.consumer_status import BlockedQueue, find_blocked, queue_owners
 from ariane.cluster.group_lag import GroupLag, QueueLag, UnconsumedAges, total_of
 from ariane.console.areas.admin_results import texts_of
-from ariane.console.areas.drain_forecast import DrainForecast, forecast_drain, shrink_rates
+from ariane.console.areas.chart_history import ChartRange, RangeName, chart_history
+from ariane.console.areas.drain_forecast import DrainForecast, forecast_drain
+from ariane.console.areas.server_views import lag_chart
 from ariane.console.live.client_states import SharedStates
 from ariane.console.live.live_history import group_key
+from ariane.console.live.live_snapshot import GroupRow
 from ariane.console.services import ConsoleServices
 from ariane.console.web.paging import ListQuery, Page, SortKey, paginate
 from ariane.console.web.view_model import View
 from ariane.model.message import MessageQueue
 from ariane.model.topic import retry_topic
+
+NOT_MOVING = "offset stands still"
 
 
 class QueueProgressRow(View):
@@ -66,7 +72,7 @@ class BlockedQueueRow(View):
     """A queue that a client owns and does not consume."""
 
     client_id: str
-    """Id of the client."""
+    """Id of the client; empty if no client that responded owns the queue."""
     topic: str
     """Topic of the queue."""
     broker: str
@@ -75,7 +81,8 @@ class BlockedQueueRow(View):
     """Number of the queue on that broker."""
     reason: str
     """not consuming: messages are cached, and the listener took none for a minute; not locked, not unlocked: an orderly client
-    lacks the lock of its queue, or cannot release it."""
+    lacks the lock of its queue, or cannot release it; offset stands still: messages are pending, and polls of the cluster have
+    found the same offset for a minute."""
     since_ms: int | None
     """For how long, in milliseconds; null if unknown."""
 
@@ -107,6 +114,10 @@ class GroupProgressView(View):
     """Sums by topic."""
     blocked: list[BlockedQueueRow]
     """Queues that clients own and do not consume."""
+    chart_range: ChartRange
+    """Time range of the chart."""
+    lag_chart: dict[str, Any]
+    """Lag in that range, as options of a chart."""
     queues: Page[QueueProgressRow]
     """The queues."""
 
@@ -120,6 +131,13 @@ SORT_KEYS: dict[str, SortKey[QueueProgressRow]] = {
     "age": lambda row: row.oldest_age_ms,
     "owner": lambda row: row.owner,
 }
+
+
+class ProgressQuery(ListQuery):
+    """Which queues to return, and the time range of the chart."""
+
+    range: RangeName = "1h"
+    """Time range of the chart."""
 
 
 class _GroupState:
@@ -137,7 +155,7 @@ class _GroupState:
         return texts_of((*self.lag.unavailable, *self.ages.unavailable, *silent))
 
 
-async def group_progress(services: ConsoleServices, group: str, query: ListQuery) -> GroupProgressView:
+async def group_progress(services: ConsoleServices, group: str, query: ProgressQuery) -> GroupProgressView:
     """Return the progress of a group, with one page of its queues.
 
     Raises:
@@ -148,22 +166,27 @@ async def group_progress(services: ConsoleServices, group: str, query: ListQuery
     snapshot = await services.live.snapshot()
     lag, connections = state.lag, state.clients.connections if state.clients is not None else None
     states = state.clients.states if state.clients is not None else {}
+    owners = queue_owners(states)
     blocked = [queue for client in states.values() for queue in find_blocked(client, state.as_of_ms)]
-    rows = queue_rows(group, lag.queues, state.ages, queue_owners(states), blocked)
-    trend = shrink_rates(snapshot.history.series(group_key(group), "lag"))
+    blocked += _blocked_offsets(snapshot.group(group), lag, owners, {item.queue for item in blocked}, state.as_of_ms)
+    rows = queue_rows(group, lag.queues, state.ages, owners, blocked)
+    history = await chart_history(services, group_key(group), query.range, group=group)
+    lags = snapshot.history.series(group_key(group), "lag")
     return GroupProgressView(
         as_of_ms=state.as_of_ms,
         unavailable=state.unavailable,
         group=group,
         tps=lag.consume_tps,
         lag=lag.total,
-        known_lag=sum(queue.lag for queue in lag.queues if queue.lag is not None),
+        known_lag=lag.lag.minimum or 0,
         oldest_age_ms=max((row.oldest_age_ms for row in rows if row.oldest_age_ms is not None), default=None),
         clients=0 if connections is None else connections.clients,
         is_broadcasting=connections is not None and connections.is_broadcasting,
-        forecast=forecast_drain(lag.total, lag.consume_tps, trend),
+        forecast=forecast_drain(lag.total, lag.consume_tps, lags),
         topics=topic_rows(rows, lag.queues),
         blocked=[blocked_row(queue) for queue in blocked],
+        chart_range=history.range,
+        lag_chart=lag_chart(history),
         queues=paginate(rows, query, name=_searched_text, columns=SORT_KEYS, sort="queue"),
     )
 
@@ -174,6 +197,17 @@ async def _fetch_state(services: ConsoleServices, group: str) -> _GroupState:
     if states.found is None and not any(queue.consumer_offset for queue in lag.queues):
         await admin.check_group(group)
     return _GroupState(lag, await admin.unconsumed_ages(lag), states)
+
+
+def _blocked_offsets(
+    row: GroupRow | None, lag: GroupLag, owners: dict[MessageQueue, str], reported: set[MessageQueue], now_ms: int
+) -> Iterator[BlockedQueue]:
+    """Yield the queues whose offset stands still, as polls of the cluster found, without those that clients reported."""
+    lagging = {queue.queue for queue in lag.queues if queue.lag}
+    for item in (row.blocked or ()) if row is not None else ():
+        queue = MessageQueue(item.topic, item.broker, item.queue_id)
+        if queue in lagging and queue not in reported:
+            yield BlockedQueue(owners.get(queue, ""), queue, NOT_MOVING, now_ms - item.since_ms)
 
 
 def queue_rows(

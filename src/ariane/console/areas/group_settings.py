@@ -18,7 +18,7 @@ from ariane.console.areas.confirmation import DeletionForm, check_confirmed
 from ariane.console.services import ConsoleServices
 from ariane.console.web.form_fields import OptionalBool, OptionalInt
 from ariane.console.web.view_model import ChangeForm, ChangeResult, View
-from ariane.errors import NotFound, ServerUnavailable, UsageError
+from ariane.errors import AlreadyExists, NotFound, ServerUnavailable, UsageError
 from ariane.model.topic import QUEUES_MAX, SubscriptionGroupConfig, group_name_fault
 
 RETRIES_MAX = 10_000  # more is a typing error
@@ -156,7 +156,8 @@ async def create_group(services: ConsoleServices, form: CreateGroupForm) -> Chan
     """Create a consumer group.
 
     Raises:
-        UsageError: the name is invalid, or the group exists on one of the brokers.
+        UsageError: the name is invalid.
+        AlreadyExists: the group exists on one of the brokers.
         NotFound: a broker does not exist.
         PartialFailure: some brokers rejected the request or did not respond.
     """
@@ -168,7 +169,7 @@ async def create_group(services: ConsoleServices, form: CreateGroupForm) -> Chan
     if tables.unavailable:
         raise ServerUnavailable(f"nothing was changed: {'; '.join(map(str, tables.unavailable))}")
     if existing := [server.broker for server, table in tables.values if form.group in table]:
-        raise UsageError("group", form.group, f"exists on {', '.join(existing)}; change its configuration instead")
+        raise AlreadyExists("group", form.group, f"exists on {', '.join(existing)}; change its configuration instead")
     await admin.save_group(SubscriptionGroupConfig(group_name=form.group, **_new_settings(form)), servers=servers)
     return result_of(
         admin,

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from ariane.cluster.group_rates import GroupRates, WindowRates
 from ariane.console.areas.admin_results import texts_of
+from ariane.console.areas.chart_history import ChartHistory, ChartRange, RangeName, chart_history
 from ariane.console.live.live_history import group_key
 from ariane.console.services import ConsoleServices
 from ariane.console.web.translation import gettext as _
@@ -77,8 +78,10 @@ class GroupTrafficView(View):
     """Messages stored per second in the group's topics over the last minute."""
     servers: list[ServerRateRow]
     """All masters and slaves."""
+    chart_range: ChartRange
+    """Time range of the history."""
     history: list[TrafficPoint]
-    """Values of about the last hour, oldest first."""
+    """Values in that range, oldest first."""
 
     @property
     def rate_chart(self) -> dict[str, Any]:
@@ -93,17 +96,17 @@ class GroupTrafficView(View):
             {"name": _("Masters"), "points": masters, **stacked},
             {"name": _("Slaves"), "points": slaves, **stacked},
         ]
-        return {"unit": "rate", "series": series}
+        return self.chart_range.chart("rate", series)
 
     @property
     def lag_chart(self) -> dict[str, Any]:
         """The lag over time, as the page draws it."""
         points = [[point.at_ms, point.lag] for point in self.history]
-        return {"unit": "number", "series": [{"name": _("Lag"), "points": points, "area": True}]}
+        return self.chart_range.chart("number", [{"name": _("Lag"), "points": points, "area": True}])
 
 
-async def group_traffic(services: ConsoleServices, group: str) -> GroupTrafficView:
-    """Return who delivers the messages of a group.
+async def group_traffic(services: ConsoleServices, group: str, chart_range: RangeName = "1h") -> GroupTrafficView:
+    """Return who delivers the messages of a group, with charts of a range.
 
     Raises:
         NotFound: no broker has the group; the message lists similar names.
@@ -117,18 +120,17 @@ async def group_traffic(services: ConsoleServices, group: str) -> GroupTrafficVi
     if not topics:
         await admin.check_group(group)
     rates = await admin.group_rates(group, topics)
-    history = (await services.live.snapshot()).history
-    key = group_key(group)
-    lags, slaves = (dict(history.series(key, column)) for column in ("lag", "tps_slaves"))
+    history = await chart_history(services, group_key(group), chart_range, group=group)
+    return traffic_view(rates, as_of_ms=as_of_ms, history=history)
+
+
+def traffic_view(rates: GroupRates, *, as_of_ms: int, history: ChartHistory) -> GroupTrafficView:
+    """Return the view of a group's rates."""
+    lags, slaves = (dict(history.series[column]) for column in ("lag", "tps_slaves"))
     points = [
         TrafficPoint(at_ms=ms, tps=tps, slaves_tps=slaves.get(ms), lag=lags.get(ms))
-        for ms, tps in history.series(key, "tps_out")
+        for ms, tps in history.series["tps_out"]
     ]
-    return traffic_view(rates, as_of_ms=as_of_ms, history=points)
-
-
-def traffic_view(rates: GroupRates, *, as_of_ms: int, history: list[TrafficPoint]) -> GroupTrafficView:
-    """Return the view of a group's rates."""
     delivered = rates.delivered
     rows = [
         ServerRateRow(
@@ -158,7 +160,8 @@ def traffic_view(rates: GroupRates, *, as_of_ms: int, history: list[TrafficPoint
         slaves_tps=slaves_tps,
         stored_tps=_minute(rates.stored),
         servers=rows,
-        history=history,
+        chart_range=history.range,
+        history=points,
     )
 
 

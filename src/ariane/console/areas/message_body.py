@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Iterator
 from typing import Literal
 
+from ariane.console.areas.body_encoding import ENCODINGS, BodyEncoding, decode, guess_encoding
 from ariane.console.web.translation import gettext_noop
 from ariane.console.web.view_model import View
 from ariane.model import message as names
@@ -92,6 +93,12 @@ class BodyView(View):
     """How `content` shows it."""
     formats: list[BodyFormat]
     """In which ways the body can be shown."""
+    encoding: BodyEncoding | None
+    """Encoding in which it is read; null: it is not text."""
+    is_guessed: bool
+    """Whether the encoding is a guess: the body is not UTF-8, and none was chosen."""
+    is_ascii: bool
+    """Whether the body is the same in all encodings."""
     content: str
     """The body or its beginning: text, indented JSON, or rows of hex digits with their offsets."""
     shown: int
@@ -100,25 +107,33 @@ class BodyView(View):
     """Why the body could not be decompressed; empty if it could."""
 
     @property
+    def encodings(self) -> dict[BodyEncoding, str]:
+        """Names of the encodings that the reader can choose."""
+        return ENCODINGS
+
+    @property
     def is_truncated(self) -> bool:
         """Whether the content is only the beginning."""
         return self.shown < self.size
 
 
-def body_view(message: ReceivedMessage, wanted: BodyFormat | None = None) -> BodyView:
+def body_view(
+    message: ReceivedMessage, wanted: BodyFormat | None = None, encoding: BodyEncoding | None = None
+) -> BodyView:
     """Return a body in a format; by default as JSON or text if it is one, otherwise as hex.
 
     Args:
         message: The message.
         wanted: The format; one that does not fit the body is replaced by the default.
+        encoding: Encoding to read it in, with a mark for each invalid byte; None: UTF-8, or a guess if it is not.
     """
     body = message.body
+    text, used = (None, None) if message.body_error else read_text(body[:TEXT_BYTES], encoding, len(body) > TEXT_BYTES)
     formats: list[BodyFormat] = ["hex"]
-    text = None if message.body_error else text_of(body[:TEXT_BYTES], is_part=len(body) > TEXT_BYTES)
     document = None
     if text is not None:
         formats.insert(0, "text")
-        document = _parsed(body)
+        document = _parsed(body if used == "utf-8" else text.encode() if len(body) <= TEXT_BYTES else b"")
         if document is not None:
             formats.insert(0, "json")
     chosen = wanted if wanted in formats else formats[0]
@@ -129,9 +144,37 @@ def body_view(message: ReceivedMessage, wanted: BodyFormat | None = None) -> Bod
         content, shown = text, min(len(body), TEXT_BYTES)
     else:
         content, shown = hex_rows(body[:HEX_BYTES]), min(len(body), HEX_BYTES)
+    head = body[:JSON_BYTES]
     return BodyView(
-        size=len(body), format=chosen, formats=formats, content=visible(content), shown=shown, error=message.body_error
+        size=len(body),
+        format=chosen,
+        formats=formats,
+        encoding=used,
+        is_guessed=encoding is None and used not in (None, "utf-8"),
+        is_ascii=head.isascii() and b"\0" not in head,
+        content=visible(content),
+        shown=shown,
+        error=message.body_error,
     )
+
+
+def read_text(
+    body: bytes, encoding: BodyEncoding | None = None, is_part: bool = False
+) -> tuple[str | None, BodyEncoding | None]:
+    """Return a body as text, and the encoding: the chosen one, UTF-8 or a guess. (None, None): it is not text.
+
+    Args:
+        body: The bytes.
+        encoding: The encoding that the reader chose; bytes that are invalid in it are shown as U+FFFD.
+        is_part: Whether they are the beginning of a body, which may end within a character.
+    """
+    if encoding is not None:
+        return decode(body, encoding, errors="replace"), encoding
+    text = text_of(body, is_part=is_part)
+    if text is not None:
+        return text, "utf-8"
+    guessed = guess_encoding(body, is_part=is_part)
+    return (None, None) if guessed is None else (decode(body, guessed, is_part=is_part), guessed)
 
 
 def text_of(body: bytes, *, is_part: bool = False) -> str | None:
@@ -141,14 +184,7 @@ def text_of(body: bytes, *, is_part: bool = False) -> str | None:
         body: The bytes.
         is_part: Whether they are the beginning of a body, which may end within a character.
     """
-    if b"\0" in body:
-        return None
-    for cut in range(4 if is_part else 1):
-        try:
-            return body[: len(body) - cut].decode()
-        except UnicodeDecodeError:
-            continue
-    return None
+    return None if b"\0" in body else decode(body, "utf-8", is_part=is_part)
 
 
 def visible(text: str) -> str:
@@ -159,7 +195,7 @@ def visible(text: str) -> str:
 def preview(body: bytes) -> str:
     """Return the beginning of a body in one line; bytes that are not a text as hex."""
     head = body[: PREVIEW_CHARS * 4]
-    text = text_of(head, is_part=len(body) > len(head))
+    text, _ = read_text(head, is_part=len(body) > len(head))
     if text is None:
         return body[: PREVIEW_CHARS // 3].hex(" ")
     return visible(" ".join(text[: PREVIEW_CHARS + 1].split()))[:PREVIEW_CHARS]

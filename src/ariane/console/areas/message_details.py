@@ -16,10 +16,11 @@ from pydantic import Field
 from ariane.cluster.admin import Admin
 from ariane.cluster.message_query import PENDING_TOPICS, QueryResult
 from ariane.cluster.message_search import MessageFilter
-from ariane.cluster.message_tracking import MessageTrack, TrackState
+from ariane.cluster.message_tracking import BROADCAST_REASON, MessageTrack, TrackState
+from ariane.console.areas.body_encoding import BodyEncoding
 from ariane.console.areas.message_body import BodyFormat, BodyView, MessagePropertyRow, body_view, property_rows
 from ariane.console.areas.message_lookup import query_all_topics, query_index, view_record
-from ariane.console.areas.message_rows import MessageRow, message_row
+from ariane.console.areas.message_rows import MessageRow, RowWithCopies, message_row
 from ariane.console.areas.trace_sources import (
     GROUPS_MAX,
     build_live_trace,
@@ -117,6 +118,11 @@ class MessageConsumersView(View):
     groups_omitted: int
     """Groups whose retries and dead letters were not looked up, because there are too many."""
 
+    @property
+    def copy_rows(self) -> list[RowWithCopies]:
+        """The copies as the page lists them: each in a row."""
+        return [RowWithCopies(row, []) for row in self.copies]
+
 
 class ResendMessageForm(ChangeForm):
     """Sends a copy of a stored message."""
@@ -167,7 +173,11 @@ async def find_message(services: ConsoleServices, admin: Admin, message_id: str,
 
 
 async def message_details(
-    services: ConsoleServices, message_id: str, topic: str = "", body_format: BodyFormat | None = None
+    services: ConsoleServices,
+    message_id: str,
+    topic: str = "",
+    body_format: BodyFormat | None = None,
+    encoding: BodyEncoding | None = None,
 ) -> MessageDetailsView:
     """Return a message.
 
@@ -176,6 +186,7 @@ async def message_details(
         message_id: Offset id or unique key.
         topic: Topic of a unique key; empty: all topics are searched.
         body_format: How to show the body.
+        encoding: Encoding of the body; None: UTF-8, or a guess if it is not.
 
     Raises:
         NotFound, ServerUnavailable, RouteNotFound: as `find_message`.
@@ -195,7 +206,7 @@ async def message_details(
         transaction=_transaction(message),
         group=group_of_topic(message.queue.topic),
         properties=property_rows(message),
-        body=body_view(message, body_format),
+        body=body_view(message, body_format, encoding),
         records=[message_row(one) for one in found.messages] if len(found.messages) > 1 else [],
     )
 
@@ -260,7 +271,8 @@ def consumer_rows(tracks: Iterable[MessageTrack], deliveries: Sequence[TraceStep
         last = max(steps, key=lambda step: step.start_ms, default=None)
         state, reason = track.state, track.reason or ""
         if any(step.result == SUCCESS for step in steps):
-            state, reason = TrackState.CONSUMED, ""
+            # Of a broadcasting group, traces prove it for those clients alone.
+            state, reason = TrackState.CONSUMED, reason if reason == BROADCAST_REASON else ""
         elif state is TrackState.NOT_ONLINE:
             reason = ""  # the broker's remark repeats the state
         rows.append(

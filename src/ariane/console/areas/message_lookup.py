@@ -19,7 +19,7 @@ from pydantic import BeforeValidator, Field
 from ariane.cluster.admin import Admin
 from ariane.cluster.message_query import EVER_MS, PENDING_TOPICS, QueryResult, is_offset_id
 from ariane.cluster.message_search import MessageFilter
-from ariane.console.areas.message_rows import MessageRow, message_row, without_body
+from ariane.console.areas.message_rows import MessageRow, RowWithCopies, group_copies, message_row, without_body
 from ariane.console.areas.message_scan import ScanBudget, ScanResult, TopicScan
 from ariane.console.live.guarded_pool import NotRegistered
 from ariane.console.services import ConsoleServices
@@ -97,6 +97,10 @@ class SearchProgress(View):
     """Value of `after` to continue in further topics; empty at the end."""
     next_until: str = ""
     """Value of `until` to continue with older messages; empty at the end."""
+    since_ms: int | None = None
+    """Begin of the store times that were searched, ms since the epoch; null: no limit."""
+    until_ms: int | None = None
+    """Their end; null: no limit."""
 
 
 class MessageListView(View):
@@ -115,6 +119,11 @@ class MessageListView(View):
     progress: SearchProgress
     """What was searched."""
 
+    @property
+    def grouped(self) -> list[RowWithCopies]:
+        """The messages as the page lists them, with their copies."""
+        return group_copies(self.items)
+
 
 def recognise(text: str) -> list[SearchKind]:
     """Return the kinds of names that a text can be, the most likely first."""
@@ -132,23 +141,35 @@ async def search_messages(services: ConsoleServices, form: MessageQueryForm) -> 
         RouteNotFound: the topic does not exist.
     """
     now_ms = services.clock.now_ms()
-    text = recalled_key(form.q)
     if form.topic and (fault := topic_name_fault(form.topic)):
         raise UsageError("topic", form.topic, f"{fault}; enter the name of a topic")
     since_ms, until_ms = parse_time_range(form.since, form.until, now_ms, zone=preferences.current().zone)
     selection = MessageFilter(tag=form.tag or None, text=form.text or None, since_ms=since_ms, until_ms=until_ms)
     async with services.admin() as admin:
-        if not text:
-            return await _scan(services, admin, form, selection)
-        if SearchKind.OFFSET_ID in recognise(text):
-            record = await _view_record(services, admin, text, selection)
-            if record is not None:
-                return record
-        if form.topic:
-            return await _query_topic(services, admin, form.topic, text, selection)
-        result = await query_all_topics(services, admin, text, form.after)
-        progress = SearchProgress(topics=result.searched, all_topics=result.total, next_topic=result.next_topic)
-        return _index_view(services, "", text, result.found, selection, progress)
+        view = await _search(services, admin, form, selection)
+    return view.model_copy(update={"progress": with_range(view.progress, selection)})
+
+
+def with_range(progress: SearchProgress, selection: MessageFilter) -> SearchProgress:
+    """Return what a search read, with the range of store times that it was limited to."""
+    return progress.model_copy(update={"since_ms": selection.since_ms, "until_ms": selection.until_ms})
+
+
+async def _search(
+    services: ConsoleServices, admin: Admin, form: MessageQueryForm, selection: MessageFilter
+) -> MessageListView:
+    text = recalled_key(form.q)
+    if not text:
+        return await _scan(services, admin, form, selection)
+    if SearchKind.OFFSET_ID in recognise(text):
+        record = await _view_record(services, admin, text, selection)
+        if record is not None:
+            return record
+    if form.topic:
+        return await _query_topic(services, admin, form.topic, text, selection)
+    result = await query_all_topics(services, admin, text, form.after)
+    progress = SearchProgress(topics=result.searched, all_topics=result.total, next_topic=result.next_topic)
+    return _index_view(services, "", text, result.found, selection, progress)
 
 
 async def _scan(

@@ -9,6 +9,8 @@ from typing import Any
 from ariane import tables
 from ariane.console.areas import alerting
 from ariane.console.areas.alerting import FiringAlertRow
+from ariane.console.areas.chart_history import ChartRange, RangeName, chart_history
+from ariane.console.areas.column_times import ColumnTime, column_times
 from ariane.console.areas.server_views import (
     BrokerView,
     NameServerView,
@@ -22,6 +24,7 @@ from ariane.console.live.live_history import cluster_key, group_key
 from ariane.console.live.live_snapshot import GroupRow, LiveSnapshot
 from ariane.console.services import ConsoleServices
 from ariane.console.web.paging import ListQuery
+from ariane.console.web.translation import report_text
 from ariane.console.web.view_model import View
 from ariane.errors import StoreError
 from ariane.reports.pipeline_status import freshness
@@ -80,6 +83,8 @@ class OverviewView(View):
     """Time of the values of brokers, in milliseconds since the epoch."""
     lists_as_of_ms: int | None
     """Time of the lag and of the numbers of topics and groups; null: not collected yet."""
+    times: list[ColumnTime]
+    """Times of the columns of `lagging`: lags, rates, clients and ages."""
     unavailable: list[str]
     """Servers that did not respond, with the reason."""
     name_servers: list[NameServerView]
@@ -110,20 +115,24 @@ class OverviewView(View):
     """Tables of the pipeline; null without a pipeline."""
     tables_error: str | None
     """Why the state of the pipeline cannot be read."""
+    chart_range: ChartRange
+    """Time range of the charts."""
     tps_chart: dict[str, Any]
-    """Rates of the last hour, as options of a chart."""
+    """Rates in that range, as options of a chart."""
     lag_chart: dict[str, Any]
-    """Lag of the last hour, as options of a chart."""
+    """Lag in that range, as options of a chart."""
 
 
-async def overview(services: ConsoleServices) -> OverviewView:
-    """Return the overview."""
+async def overview(services: ConsoleServices, chart_range: RangeName = "1h") -> OverviewView:
+    """Return the overview, with charts of a range."""
     snapshot = await services.live.snapshot()
+    history = await chart_history(services, cluster_key(), chart_range)
     rows, error = await _tables(services)
     is_loaded = snapshot.is_loaded
     return OverviewView(
         as_of_ms=snapshot.as_of_ms or services.clock.now_ms(),
         lists_as_of_ms=snapshot.base_as_of_ms,
+        times=column_times(snapshot, services.clock.now_ms(), "lags", "rates", "clients", "ages"),
         unavailable=list(snapshot.unavailable),
         name_servers=[NameServerView(addr=server.addr, is_up=server.is_up) for server in snapshot.name_servers],
         brokers=[broker_view(row, snapshot) for row in snapshot.brokers],
@@ -139,8 +148,9 @@ async def overview(services: ConsoleServices) -> OverviewView:
         alerts=_alerts(services),
         tables=rows,
         tables_error=error,
-        tps_chart=tps_chart(snapshot, cluster_key()),
-        lag_chart=lag_chart(snapshot, cluster_key()),
+        chart_range=history.range,
+        tps_chart=tps_chart(history),
+        lag_chart=lag_chart(history),
     )
 
 
@@ -185,5 +195,7 @@ def _read_tables(home: Path, now_ms: int) -> list[TableFreshness]:
     found = []
     for table in tables.ALL_TABLES:
         state = freshness(home, table, now_ms)
-        found.append(TableFreshness(table=table.name, as_of_ms=state.as_of_ms, warnings=list(state.warnings)))
+        found.append(
+            TableFreshness(table=table.name, as_of_ms=state.as_of_ms, warnings=list(map(report_text, state.warnings)))
+        )
     return found

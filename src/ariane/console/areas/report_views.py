@@ -18,10 +18,12 @@ from ariane.console.areas.table_queries import run_query
 from ariane.console.services import ConsoleServices
 from ariane.console.web import preferences
 from ariane.console.web.form_fields import parse_time_range
+from ariane.console.web.translation import report_text
 from ariane.console.web.view_model import View
 from ariane.errors import NotFound, UsageError
 from ariane.reports import REPORTS
-from ariane.reports.report import Plot, Report, Table, Value
+from ariane.reports.report import Plot, Report, Table, Value, charts_first
+from ariane.reports.texts import Text
 
 CHART_UNITS = {"/s": "rate", "ms": "ms", "B": "bytes", "B/s": "bytes", "%": "percent"}
 
@@ -125,7 +127,7 @@ class ReportView(View):
     filters: list[str]
     """Filters that the report supports."""
     sections: list[Annotated[ReportTableView | ReportChart, Field(discriminator="kind")]]
-    """Tables and charts, in reading order."""
+    """Charts, then tables."""
 
 
 class ReportListView(View):
@@ -179,30 +181,37 @@ async def run_report(services: ConsoleServices, name: str, query: ReportQuery) -
 
 
 def report_view(name: str, report: Report, filters: Sequence[str] = ()) -> ReportView:
-    """Return a report as a view."""
+    """Return a report as a view, with its texts in the language and the time zone of the current request."""
     return ReportView(
         name=name,
-        title=report.title,
+        title=report_text(report.title),
         as_of_ms=None if report.as_of is None else ms_of(report.as_of),
         is_complete=report.as_of is not None and not report.warnings,
-        warnings=list(report.warnings),
+        warnings=[report_text(warning) for warning in report.warnings],
         filters=list(filters),
-        sections=[_table(part) if isinstance(part, Table) else _chart(part) for part in report.sections],
+        sections=[_table(part) if isinstance(part, Table) else _chart(part) for part in charts_first(report.sections)],
     )
 
 
 def _table(table: Table) -> ReportTableView:
     columns = [
-        ReportColumn(name=column.name, unit=column.unit, kind=_kind([row[number] for row in table.rows]))
+        ReportColumn(name=report_text(column.name), unit=column.unit, kind=_kind([row[number] for row in table.rows]))
         for number, column in enumerate(table.columns)
     ]
     return ReportTableView(
-        title=table.title,
-        note=table.note,
+        title=report_text(table.title),
+        note=report_text(table.note),
         columns=columns,
-        rows=[[ms_of(cell) if isinstance(cell, datetime) else cell for cell in row] for row in table.rows],
+        rows=[[_cell(value) for value in row] for row in table.rows],
         omitted_rows=table.omitted_rows,
     )
+
+
+def _cell(value: Value) -> Cell:
+    if isinstance(value, datetime):
+        return ms_of(value)
+    # Plain texts are names, which no language changes.
+    return report_text(value) if isinstance(value, Text) else value
 
 
 def _kind(cells: Sequence[Value]) -> Literal["text", "number", "time", "flag"]:
@@ -216,7 +225,10 @@ def _kind(cells: Sequence[Value]) -> Literal["text", "number", "time", "flag"]:
 
 def _chart(plot: Plot) -> ReportChart:
     series = [
-        ReportSeries(name=line.name, points=[(ms_of(moment), value) for moment, value in line.points])
+        ReportSeries(
+            name=report_text(line.name) if isinstance(line.name, Text) else line.name,
+            points=[(ms_of(moment), value) for moment, value in line.points],
+        )
         for line in plot.lines
     ]
-    return ReportChart(title=plot.title, note=plot.note, unit=plot.unit, series=series)
+    return ReportChart(title=report_text(plot.title), note=report_text(plot.note), unit=plot.unit, series=series)

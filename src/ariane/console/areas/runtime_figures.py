@@ -55,6 +55,7 @@ class RuntimeFigure(View):
 FIGURES: tuple[FigureKind, ...] = (
     FigureKind(IDENTITY, "brokerVersionDesc", "text", _("Version of RocketMQ.")),
     FigureKind(IDENTITY, "kernels", "text", _("Implementation of the work on each message: native or Python.")),
+    FigureKind(IDENTITY, "requestBatchMax", "count", _("Requests that the broker takes in one batch.")),
     FigureKind(IDENTITY, "brokerVersion", "count", _("Number of the version.")),
     FigureKind(IDENTITY, "bootTimestamp", "time", _("Start of the broker.")),
     FigureKind(IDENTITY, "runtime", "text", _("Time since the start.")),

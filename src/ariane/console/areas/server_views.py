@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from ariane.console.live.live_history import HistoryPoint, SeriesKey, broker_key
+from typing import Any
+
+from ariane.console.areas.chart_history import ChartHistory
+from ariane.console.live.live_history import HistoryPoint, broker_key
 from ariane.console.live.live_snapshot import BrokerRow, LiveSnapshot
 from ariane.console.web.translation import gettext as _
 from ariane.console.web.view_model import View
@@ -93,23 +96,14 @@ def points(series: list[HistoryPoint]) -> Points:
     return [(point.ms, None if point.value is None else round(point.value, 3)) for point in series]
 
 
-def tps_chart(snapshot: LiveSnapshot, key: SeriesKey) -> dict[str, object]:
+def tps_chart(history: ChartHistory) -> dict[str, Any]:
     """Return the options of a chart of stored and delivered messages."""
-    return {
-        "unit": "rate",
-        "min": 0,
-        "series": [
-            {"name": _("Stored"), "points": points(snapshot.history.series(key, "tps_in")), "type": "line"},
-            {"name": _("Delivered"), "points": points(snapshot.history.series(key, "tps_out")), "type": "line"},
-        ],
-    }
+    stored = {"name": _("Stored"), "points": history.points("tps_in"), "type": "line"}
+    delivered = {"name": _("Delivered"), "points": history.points("tps_out"), "type": "line"}
+    return history.chart("rate", [stored, delivered])
 
 
-def lag_chart(snapshot: LiveSnapshot, key: SeriesKey) -> dict[str, object]:
+def lag_chart(history: ChartHistory) -> dict[str, Any]:
     """Return the options of a chart of the lag."""
-    series = points(snapshot.history.series(key, "lag"))
-    return {
-        "unit": "number",
-        "min": 0,
-        "series": [{"name": _("Lag"), "points": series, "type": "line", "area": True}],
-    }
+    series = {"name": _("Lag"), "points": history.points("lag"), "type": "line", "area": True}
+    return history.chart("number", [series])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Literal
 
+from ariane.console.areas.column_times import ColumnTime, column_times, oldest_ms
 from ariane.console.live.live_snapshot import TopicKind, TopicRow
 from ariane.console.services import ConsoleServices
 from ariane.console.web.paging import ListQuery, Page, SortKey, paginate
@@ -53,6 +54,10 @@ class TopicListRow(View):
     """Whether a broker that has the topic does not respond, so that queues and messages lack its part."""
     tps_is_partial: bool
     """Whether the rate lacks such a part."""
+    missing: list[str]
+    """Brokers whose part of the queues and messages is missing."""
+    tps_missing: list[str]
+    """Brokers whose part of the rate is missing."""
 
 
 class KindCount(View):
@@ -68,9 +73,13 @@ class TopicListView(View):
     """A page of topics."""
 
     as_of_ms: int
-    """Time of queues and messages, in milliseconds since the epoch; 0: not polled yet."""
+    """Time of the oldest columns, in milliseconds since the epoch; 0: not polled yet."""
+    times: list[ColumnTime]
+    """Times of the queues and of the rates."""
     unavailable: list[str]
     """Servers that did not respond, with the reason."""
+    missing: list[str]
+    """Brokers whose part of a value of this page is missing."""
     is_loaded: bool
     """Whether topics were polled; false for some seconds after the start."""
     kind: KindFilter
@@ -113,9 +122,13 @@ async def topic_list(services: ConsoleServices, query: TopicListQuery) -> TopicL
     counts = Counter(row.kind for row in selected)
     of_kind = (row for row in selected if query.kind in ("all", row.kind))
     page = paginate(of_kind, query, name=lambda row: row.topic, columns=COLUMNS, sort="topic")
+    rows = [_row(row, has_rates=snapshot.rates_as_of_ms is not None) for row in page.items]
+    times = column_times(snapshot, services.clock.now_ms(), "queues", "rates")
     return TopicListView(
-        as_of_ms=snapshot.base_as_of_ms or 0,
-        unavailable=list(snapshot.unavailable),
+        as_of_ms=oldest_ms(times),
+        times=times,
+        unavailable=list(snapshot.unavailable_in_lists),
+        missing=sorted({name for row in rows for name in (*row.missing, *row.tps_missing)}),
         is_loaded=snapshot.is_loaded,
         kind=query.kind,
         cluster=query.cluster,
@@ -125,11 +138,11 @@ async def topic_list(services: ConsoleServices, query: TopicListQuery) -> TopicL
             KindCount(kind=kind, topics=len(selected) if kind == "all" else counts[kind])
             for kind in KINDS
         ],
-        topics=page.with_items([_row(row) for row in page.items]),
+        topics=page.with_items(rows),
     )  # fmt: skip
 
 
-def _row(row: TopicRow) -> TopicListRow:
+def _row(row: TopicRow, *, has_rates: bool) -> TopicListRow:
     return TopicListRow(
         topic=row.topic,
         kind=row.kind,
@@ -143,4 +156,7 @@ def _row(row: TopicRow) -> TopicListRow:
         groups=len(row.groups),
         is_partial=row.is_partial,
         tps_is_partial=row.tps_is_partial,
+        missing=list(row.missing),
+        # Before the first poll of rates no broker is the reason.
+        tps_missing=list(row.tps_missing) if has_rates else [],
     )

@@ -13,6 +13,7 @@ from ariane.console.trace_timeline.host_clocks import HostClock
 from ariane.console.trace_timeline.journey_steps import journey_steps
 from ariane.console.trace_timeline.live_steps import CarriedEvent, LiveTrace, StoredCopy, live_trace
 from ariane.console.trace_timeline.trace_steps import TraceStep
+from ariane.console.web.translation import report_text
 from ariane.errors import ArianeError, RouteNotFound, StoreError
 from ariane.model import clock_offset
 from ariane.model.host import ip_of
@@ -211,7 +212,7 @@ def read_table_trace(tables_dir: Path, message_id: str, now_ms: int) -> TableTra
         rows = trace_lookup.find_journeys(tables_dir, message_id=message_id).rows
     except StoreError as error:
         return empty._replace(warnings=[str(error)])
-    as_of_ms, warnings = table_freshness.as_of_ms, list(table_freshness.warnings)
+    as_of_ms, warnings = table_freshness.as_of_ms, list(map(report_text, table_freshness.warnings))
     rows = [row for row in rows if row["message_id"] == message_id]
     if not rows:
         return empty._replace(as_of_ms=as_of_ms, warnings=warnings)

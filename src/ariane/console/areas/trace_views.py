@@ -76,6 +76,10 @@ class ClockView(View):
     """Maximum error of the estimate; null: unknown."""
     is_contradiction: bool
     """Whether the records contradict each other."""
+    ahead_ms: int | None
+    """The client's clock was ahead of the broker's by at least this; null: not proved, or by less than a second."""
+    behind_ms: int | None
+    """It was behind by at least this; null: not proved, or by less than a second."""
 
 
 class TraceSourceView(View):

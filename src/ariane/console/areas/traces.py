@@ -29,6 +29,7 @@ from ariane.console.trace_timeline.step_merge import merge_steps
 from ariane.console.trace_timeline.timeline_drawing import Drawing, draw
 from ariane.console.trace_timeline.trace_steps import StepKind, StepSource, TraceStep
 from ariane.errors import ConnectionLost, RequestTimeout, ServerUnavailable, UsageError
+from ariane.model.born_time import AHEAD_MS
 from ariane.model.host import ip_of
 from ariane.model.ids import recalled_key
 from ariane.model.topic import topic_name_fault
@@ -221,7 +222,14 @@ def _clock_view(host: str, clock: HostClock, source: StepSource) -> ClockView:
         offset_ms=clock.offset_ms,
         error_ms=clock.error_ms,
         is_contradiction=clock.is_contradiction,
+        ahead_ms=_proved_ms(clock, None if clock.upper_ms is None else -clock.upper_ms),
+        behind_ms=_proved_ms(clock, clock.lower_ms),
     )
+
+
+def _proved_ms(clock: HostClock, difference_ms: int | None) -> int | None:
+    is_proved = difference_ms is not None and difference_ms > AHEAD_MS and not clock.is_contradiction
+    return difference_ms if is_proved else None
 
 
 def _step_view(number: int, step: TraceStep, first_ms: int) -> TraceStepView:

@@ -15,13 +15,14 @@ from typing import Protocol
 import msgspec
 
 from ariane.clock import SYSTEM_CLOCK, Clock
+from ariane.console.live.blocked_queues import OffsetObserver
 from ariane.console.live.live_snapshot import LiveSnapshot, NameServerRow
 from ariane.console.live.replication_delay import ReplicationObserver
 from ariane.console.live.snapshot_builder import broker_rows, group_rows, history_values, topic_rows, totals
 from ariane.errors import ArianeError
-from ariane.metrics.cluster_details import PollScope
 from ariane.metrics.cluster_poller import ClusterPoller, PolledCluster
 from ariane.metrics.scraped_cluster import ScrapedBroker
+from ariane.metrics.wanted_statistics import PollScope
 from ariane.net.name_servers import Requester
 
 log = logging.getLogger("ariane.console")
@@ -31,7 +32,9 @@ IDLE_S = 30.0  # polling stops when no snapshot was requested for this long
 BROKER_TIMEOUT_MS = 1_000.0
 BASE_TIMEOUT_MS = 5_000.0  # some responses of a large cluster have several MB
 DETAIL_WAIT_S = 0.3
-SCOPE = PollScope(client_rates=False, returned=False, retries=True, slaves=True, remember_s=600.0)
+SCOPE = PollScope(
+    client_rates=False, returned=False, retries=True, slaves=True, remember_s=600.0, group_sizes=False, is_paced=True
+)
 
 
 class Subscriber(Protocol):
@@ -79,6 +82,7 @@ class ClusterWatch:
             paced, name_servers, timeout_ms=BASE_TIMEOUT_MS, scope=SCOPE, clock=clock, detail_wait_s=DETAIL_WAIT_S
         )
         self._observer = ReplicationObserver()  # positions of masters over time
+        self._offsets = OffsetObserver()  # offsets of groups over time
         self._latest = LiveSnapshot(as_of_ms=0)  # both polls replace their part of it
         self._wanted = asyncio.Event()  # cleared after IDLE_S
         self._wanted_s = float("-inf")  # monotonic time of the last request for a snapshot
@@ -129,17 +133,29 @@ class ClusterWatch:
             return snapshot  # nothing is known about the cluster: what is known from before stays
         topics = topic_rows(polled.snapshot)
         by_topic = {row.topic: row for row in topics}
-        groups = group_rows(polled.snapshot, by_topic)
-        age_s = polled.details_age_s
+        groups = group_rows(polled.snapshot, by_topic, self._offsets.observe(polled.snapshot, now_ms))
+        silent = {
+            broker.addr: f"Broker {broker.name} {broker.addr} did not respond about topics and groups: {broker.reason}"
+            for broker in polled.snapshot.brokers
+            if not broker.is_up
+        }
         return msgspec.structs.replace(
             snapshot,
             base_as_of_ms=now_ms,
-            details_as_of_ms=None if age_s is None else self._clock.now_ms() - round(age_s * 1000),
+            base_unavailable=silent,
+            rates_as_of_ms=self._wall_ms(polled.times.rates_s),
+            clients_as_of_ms=self._wall_ms(polled.times.clients_s),
+            ages_as_of_ms=self._wall_ms(polled.times.ages_s),
             topics=topics,
             groups=groups,
             topic_index=by_topic,
             group_index={row.group: row for row in groups},
         )
+
+    def _wall_ms(self, monotonic_s: float | None) -> int | None:
+        if monotonic_s is None:
+            return None
+        return self._clock.now_ms() - round((self._clock.monotonic() - monotonic_s) * 1000)
 
     def _publish(self, snapshot: LiveSnapshot, is_base: bool, started_s: float) -> None:
         sums = totals(snapshot.brokers, snapshot.groups)

@@ -22,8 +22,8 @@ from ariane.console.live.cluster_watch import INTERVAL_S, ClusterWatch
 from ariane.console.live.guarded_pool import GuardedPool
 from ariane.console.live.live_snapshot import LiveSnapshot
 from ariane.console.live.request_pacing import CpuBudget, PacedRequests
-from ariane.console.live.server_health import ServerHealth
 from ariane.net.connection import Sign
+from ariane.net.server_health import ServerHealth
 
 log = logging.getLogger("ariane.console")
 

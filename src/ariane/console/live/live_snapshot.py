@@ -15,7 +15,7 @@ part of no cycle.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -125,6 +125,10 @@ class TopicRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Whether a master that has the topic does not respond, so that the sums lack its part."""
     tps_is_partial: bool = False
     """The same for the rates."""
+    missing: tuple[str, ...] = ()
+    """Brokers whose part is missing if `is_partial`, sorted."""
+    tps_missing: tuple[str, ...] = ()
+    """The same for the rates."""
 
 
 class BrokerShare(msgspec.Struct, frozen=True, gc=False):
@@ -139,6 +143,15 @@ class BrokerShare(msgspec.Struct, frozen=True, gc=False):
     broker: str
     broker_id: int
     tps: float | None
+
+
+class BlockedOffset(NamedTuple):
+    """A queue with a lag that the push consumers of a group do not consume; `since_ms`: first poll with the same offset."""
+
+    topic: str
+    broker: str
+    queue_id: int
+    since_ms: int
 
 
 class GroupRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -162,6 +175,8 @@ class GroupRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Whether the rate lacks brokers that do not respond."""
     shares: tuple[BrokerShare, ...] = ()
     """The rate by broker, slaves included, sorted."""
+    blocked: tuple[BlockedOffset, ...] | None = None
+    """Queues that its clients have not consumed for a minute although messages are pending; None: not polled for a minute yet."""
     clients: int | None = None
     """Number of connected clients."""
     consume_type: ConsumeType | None = None
@@ -206,8 +221,12 @@ class LiveSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Time at which the poll of name servers and brokers began; 0: none yet."""
     base_as_of_ms: int | None = None
     """The same for topics, queues, offsets and lags, so for lists; None: not polled yet, and the lists are empty."""
-    details_as_of_ms: int | None = None
-    """The same for rates of topics and groups, clients, and ages; None: not polled yet, and these are unknown."""
+    rates_as_of_ms: int | None = None
+    """The same for the rates of topics and groups; None: not polled yet, and these are unknown."""
+    clients_as_of_ms: int | None = None
+    """The same for the clients of groups."""
+    ages_as_of_ms: int | None = None
+    """The same for the ages of the oldest messages."""
     name_servers: tuple[NameServerRow, ...] = ()
     """All name servers."""
     brokers: tuple[BrokerRow, ...] = ()
@@ -220,12 +239,20 @@ class LiveSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Sums over all clusters."""
     unavailable: tuple[str, ...] = ()
     """Servers that did not respond, as sentences for people."""
+    base_unavailable: Mapping[str, str] = {}
+    """The same for brokers that did not respond about topics and groups, by address."""
     history: LiveHistory = msgspec.field(default_factory=LiveHistory)
     """Rates and lags of about the last hour; shared by all snapshots."""
     topic_index: Mapping[str, TopicRow] = {}
     """`topics` by name."""
     group_index: Mapping[str, GroupRow] = {}
     """`groups` by name."""
+
+    @property
+    def unavailable_in_lists(self) -> tuple[str, ...]:
+        """Servers that did not respond, those that only did not respond about topics and groups included."""
+        silent = {row.addr for row in self.brokers if not row.is_up}
+        return self.unavailable + tuple(text for addr, text in self.base_unavailable.items() if addr not in silent)
 
     @property
     def is_loaded(self) -> bool:

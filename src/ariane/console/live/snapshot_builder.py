@@ -16,6 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ariane.cluster.broker_runtime import RuntimeInfo, parse_runtime
 from ariane.cluster.group_admin import is_system_group
+from ariane.cluster.lag import sum_lags
+from ariane.console.live.blocked_queues import Blocked, is_push
 from ariane.console.live.live_history import Rates, SeriesKey, broker_key, cluster_key, group_key
 from ariane.console.live.live_snapshot import (
     BrokerRow,
@@ -43,7 +45,6 @@ from ariane.model.topic import (
 )
 from ariane.protocol.versions import version_name
 
-PUSH_TYPES = ("CONSUME_PASSIVELY", 1)  # by name, or by number from clients that send enumerations so
 GETS = "GROUP_GET_NUMS"
 
 
@@ -130,22 +131,25 @@ def topic_rows(cluster: ScrapedCluster) -> tuple[TopicRow, ...]:
     internal = {
         name for broker in cluster.brokers for name in (broker.cluster, broker.name, reply_topic(broker.cluster))
     }
-    is_any_unseen = any(_is_unseen(broker) for broker in cluster.brokers)
+    unseen = frozenset(broker.name for broker in cluster.brokers if _is_unseen(broker))
     return tuple(
-        _topic_row(topic, _kind(topic, internal), copies[topic], tuple(sorted(groups.get(topic, ()))), is_any_unseen)
+        _topic_row(topic, _kind(topic, internal), copies[topic], tuple(sorted(groups.get(topic, ()))), unseen)
         for topic in sorted(copies)
     )
 
 
 def _topic_row(
-    topic: str, kind: TopicKind, copies: Sequence[ScrapedBroker], groups: tuple[str, ...], is_any_unseen: bool
+    topic: str, kind: TopicKind, copies: Sequence[ScrapedBroker], groups: tuple[str, ...], unseen: frozenset[str]
 ) -> TopicRow:
     # A broker that rejected the request for the queues has the topic, but no ranges of it.
     polled = [broker for broker in copies if broker.is_up and topic in broker.topics]
+    missing = unseen.union(broker.name for broker in copies if not broker.is_up or topic not in broker.topics)
     ranges = [queue for broker in polled for queue in broker.topics[topic]]
     configs = [broker.topic_configs[topic] for broker in copies if broker.is_up]
     is_counted = kind not in ("retry", "dlq")
     tps = [_rate(broker, "TOPIC_PUT_NUMS", topic) for broker in copies] if is_counted else []
+    without_rate = (broker.name for broker, rate in zip(copies, tps, strict=False) if rate is None)
+    tps_missing = unseen.union(without_rate) if is_counted else frozenset[str]()
     sizes = [_rate(broker, "TOPIC_PUT_SIZE", topic) for broker in copies] if is_counted else []
     return TopicRow(
         topic=topic,
@@ -160,8 +164,10 @@ def _topic_row(
         tps_in=_known_sum(tps),
         bytes_in=_known_sum(sizes),
         groups=groups,
-        is_partial=is_any_unseen or len(polled) < len(copies),
-        tps_is_partial=is_counted and (is_any_unseen or None in tps),
+        is_partial=bool(missing),
+        tps_is_partial=bool(tps_missing),
+        missing=tuple(sorted(missing)),
+        tps_missing=tuple(sorted(tps_missing)),
     )
 
 
@@ -196,15 +202,18 @@ def _is_unseen(broker: ScrapedBroker) -> bool:
 # --- groups ---
 
 
-def group_rows(cluster: ScrapedCluster, topics: Mapping[str, TopicRow]) -> tuple[GroupRow, ...]:
+def group_rows(
+    cluster: ScrapedCluster, topics: Mapping[str, TopicRow], blocked: Blocked | None = None
+) -> tuple[GroupRow, ...]:
     """Return the rows of all consumer groups, sorted by name."""
-    return tuple(_GroupRows(cluster, topics).rows())
+    return tuple(_GroupRows(cluster, topics, blocked).rows())
 
 
 class _GroupRows:
     """The parts of all groups, indexed by group: each broker and each pair is visited once."""
 
-    def __init__(self, cluster: ScrapedCluster, topics: Mapping[str, TopicRow]) -> None:
+    def __init__(self, cluster: ScrapedCluster, topics: Mapping[str, TopicRow], blocked: Blocked | None) -> None:
+        self._blocked = blocked  # None: unknown
         self._states = cluster.groups  # clients and subscriptions; a group that is missing is unknown
         self._topics = topics  # has the dead letters
         # A master that never responded may have any group.
@@ -239,7 +248,8 @@ class _GroupRows:
     def _row(self, group: str) -> GroupRow:
         pairs, shares = self._pairs.get(group, ()), tuple(self._shares.get(group, ()))
         state = self._states.get(group)
-        lag, lag_is_partial = _lag(pairs)
+        # The sum of the known lags, if others are unknown.
+        lag = sum_lags(pair.lag.minimum for pair in pairs if pair.lag.minimum is not None)
         is_silent = self._is_any_unseen or group in self._silent
         clients = _clients(state, is_silent)
         dead = self._topics.get(dlq_topic(group))
@@ -249,12 +259,13 @@ class _GroupRows:
             group=group,
             is_system=is_system_group(group),
             topics=tuple(sorted({pair.topic for pair in pairs} - {own_retry})),
-            lag=lag,
-            lag_is_partial=lag_is_partial or is_silent,
-            oldest_age_ms=_oldest_age(pairs) if lag else None,
+            lag=lag.minimum,
+            lag_is_partial=is_silent or any(pair.lag.is_partial for pair in pairs),
+            oldest_age_ms=_oldest_age(pairs) if lag.minimum else None,
             tps=_known_sum(tps),
             tps_is_partial=is_silent or None in tps,
             shares=shares,
+            blocked=None if self._blocked is None else self._blocked.get(group, ()),
             clients=clients,
             consume_type=_consume_type(state),
             model=_model(state),
@@ -274,21 +285,6 @@ def _delivered(broker: ScrapedBroker) -> tuple[dict[str, float], set[str]]:
     return sums, {key.partition("@")[2] for statistic, key in broker.lost_rates if statistic == GETS}
 
 
-def _lag(pairs: Iterable[PairProgress]) -> tuple[int | None, bool]:
-    """Return the sum of the known lags, and whether others are unknown."""
-    total: int | None = None
-    is_partial = False
-    for pair in pairs:
-        lag = pair.lag
-        if lag is None:
-            is_partial = True
-            known = [queue_lag for _, queue_lag in pair.queue_lags()]
-            lag = sum(known) if known else None
-        if lag is not None:
-            total = (total or 0) + lag
-    return total, is_partial
-
-
 def _oldest_age(pairs: Iterable[PairProgress]) -> int | None:
     ages = (pair.broker.ages_ms.get((pair.topic, pair.group)) for pair in pairs)
     return max((age for age in ages if age is not None), default=None)
@@ -305,7 +301,7 @@ def _clients(state: GroupState | None, is_silent: bool) -> int | None:
 def _consume_type(state: GroupState | None) -> ConsumeType | None:
     if state is None or not state.clients or state.consume_type is None:
         return None
-    return "push" if state.consume_type in PUSH_TYPES else "pull"
+    return "push" if is_push(state) else "pull"
 
 
 def _model(state: GroupState | None) -> MessageModel | None:

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Form, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
 from ariane.console.areas import dead_letter_export, dead_letter_resend, dead_letters, group_list
+from ariane.console.areas.body_encoding import BodyEncoding
 from ariane.console.areas.dead_letter_resend import ResendForm
 from ariane.console.areas.dead_letter_selection import DeadLetterFilter
 from ariane.console.areas.dead_letters import DeadLetterQuery
@@ -68,6 +69,9 @@ async def export_json_file(services: Services, group: str, query: Annotated[Dead
 
 
 @router.get("/{group}/{message_id}")
-async def dead_letter_page(request: Request, services: Services, group: str, message_id: str) -> Response:
+async def dead_letter_page(
+    request: Request, services: Services, group: str, message_id: str, encoding: BodyEncoding | None = None
+) -> Response:
     """Return a dead letter next to its original message."""
-    return render(request, "dead_letters/letter.html", view=await dead_letters.dead_letter(services, group, message_id))
+    view = await dead_letters.dead_letter(services, group, message_id, encoding)
+    return render(request, "dead_letters/letter.html", view=view)

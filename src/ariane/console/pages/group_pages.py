@@ -14,10 +14,12 @@ from ariane.console.areas import (
     group_settings,
     group_traffic,
 )
+from ariane.console.areas.chart_history import ChartQuery
 from ariane.console.areas.group_list import GroupListQuery
 from ariane.console.areas.group_offsets import CloneOffsetsForm, GroupResetForm
+from ariane.console.areas.group_progress import ProgressQuery
 from ariane.console.areas.group_settings import CreateGroupForm, DeleteGroupForm, GroupSettingsForm, SuspendForm
-from ariane.console.web.dependencies import ListParameters, Services
+from ariane.console.web.dependencies import Services
 from ariane.console.web.rendering import changed, render, shown_below
 from ariane.console.web.text_format import path_segment
 
@@ -58,15 +60,19 @@ async def create_group(request: Request, services: Services, form: Annotated[Cre
 
 
 @router.get("/groups/{group}")
-async def group_page(request: Request, services: Services, group: str, query: ListParameters) -> Response:
+async def group_page(
+    request: Request, services: Services, group: str, query: Annotated[ProgressQuery, Query()]
+) -> Response:
     """Return the progress of a consumer group."""
     return render(request, "groups/progress.html", view=await group_progress.group_progress(services, group, query))
 
 
 @router.get("/groups/{group}/traffic")
-async def group_traffic_page(request: Request, services: Services, group: str) -> Response:
+async def group_traffic_page(
+    request: Request, services: Services, group: str, query: Annotated[ChartQuery, Query()]
+) -> Response:
     """Return the rate of a consumer group by master and slave."""
-    return render(request, "groups/traffic.html", view=await group_traffic.group_traffic(services, group))
+    return render(request, "groups/traffic.html", view=await group_traffic.group_traffic(services, group, query.range))
 
 
 @router.get("/groups/{group}/clients")

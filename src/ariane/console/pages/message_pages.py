@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Form, Query, Request, Response
 
 from ariane.console.areas import message_details, message_lookup, topic_suggestions
+from ariane.console.areas.body_encoding import BodyEncoding
 from ariane.console.areas.message_body import BodyFormat
 from ariane.console.areas.message_details import ConsumeDirectlyForm, ResendMessageForm
 from ariane.console.areas.message_lookup import MessageQueryForm
@@ -30,10 +31,15 @@ async def messages_page(request: Request, services: Services, query: Annotated[M
 
 @router.get("/{message_id}")
 async def message_page(
-    request: Request, services: Services, message_id: str, topic: Topic = "", body: BodyFormat | None = None
+    request: Request,
+    services: Services,
+    message_id: str,
+    topic: Topic = "",
+    body: BodyFormat | None = None,
+    encoding: BodyEncoding | None = None,
 ) -> Response:
     """Return a message."""
-    view = await message_details.message_details(services, message_id, topic, body)
+    view = await message_details.message_details(services, message_id, topic, body, encoding)
     return render(request, "messages/message.html", view=view, message_id=message_id, topic=topic)
 
 

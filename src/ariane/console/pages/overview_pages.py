@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
 
 from ariane.console.areas import overview
+from ariane.console.areas.chart_history import ChartQuery
 from ariane.console.web.dependencies import Services
 from ariane.console.web.rendering import render
 
@@ -12,6 +15,6 @@ router = APIRouter()
 
 
 @router.get("/")
-async def overview_page(request: Request, services: Services) -> Response:
+async def overview_page(request: Request, services: Services, query: Annotated[ChartQuery, Query()]) -> Response:
     """Return the overview."""
-    return render(request, "overview/overview.html", view=await overview.overview(services))
+    return render(request, "overview/overview.html", view=await overview.overview(services, query.range))

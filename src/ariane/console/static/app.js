@@ -27,7 +27,12 @@
 
   // --- Live refresh. Timers of htmx (`every 5s [condition]`) would evaluate the condition, which the policy of the page forbids.
   const RETRY_MS = 3000;
+  const SILENCE_MS = 6000; // without an answer, until the server is probed: a refresh of a healthy one may take this long
+  const PROBE_MS = 3000;
   let isLost = false;
+  let isSilent = false; // lost because nothing answers, not because an answer is an error
+  let isProbing = false;
+  let answeredAt = Date.now();
 
   // Without this, a refresh would take away what the reader works with.
   function isBusy(section) {
@@ -65,19 +70,31 @@
     words.dataset.lost ??= words.textContent;
     words.textContent = message || words.dataset.lost;
     isLost = lost;
+    isSilent = lost && !message;
     banner.hidden = !lost;
     root.classList.toggle("lost", lost);
   }
 
-  // With the server gone and no live part on the page, only this notices that it is back.
+  // A process that hangs accepts connections and never answers. The answer of a refresh may also be slow, that of a file is not.
   async function probe() {
+    if (isProbing) return;
+    isProbing = true;
     try {
-      await fetch("/static/icon.svg", { cache: "no-store" });
-      setLost(false);
-      refreshAll();
+      await fetch("/static/icon.svg", { cache: "no-store", signal: AbortSignal.timeout(PROBE_MS) });
+      answeredAt = Date.now();
+      if (isSilent) {
+        setLost(false);
+        refreshAll();
+      }
     } catch {
       setLost(true);
+    } finally {
+      isProbing = false;
     }
+  }
+
+  function probeDue() {
+    if (!document.hidden && Date.now() - answeredAt > (isSilent ? RETRY_MS : SILENCE_MS)) probe();
   }
 
   document.addEventListener("htmx:config:request", ({ detail: { ctx } }) => {
@@ -91,6 +108,7 @@
 
   document.addEventListener("htmx:before:response", (event) => {
     const { ctx } = event.detail;
+    answeredAt = Date.now();
     setLost(false);
     // A refresh that fails shows one banner, not a notice every few seconds. 401 carries HX-Redirect, which htmx follows.
     if (ctx.isRefresh && ctx.response.status >= 400 && !ctx.hx.redirect) {
@@ -192,6 +210,88 @@
     setTimeout(() => button.classList.remove("copied"), 1500);
   }
 
+  // --- Rows: a click anywhere follows the link that is marked with data-row; the arrow keys go from one such link to the next.
+  const CONTROLS = "a, button, input, select, textarea, label, summary, details, dialog, [data-copy]";
+  const rowLink = (node) => node.closest?.("tbody tr")?.querySelector("a[data-row]");
+
+  document.addEventListener("click", (event) => {
+    const link = rowLink(event.target);
+    if (!link || event.target.closest(CONTROLS) || !getSelection().isCollapsed) return;
+    if (event.ctrlKey || event.metaKey) open(link.href);
+    else link.click();
+  });
+
+  document.addEventListener("keydown", (event) => {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (!step || !event.target.matches?.("a[data-row]")) return;
+    const links = all("a[data-row]", event.target.closest("table"));
+    const next = links[links.indexOf(event.target) + step];
+    if (next) { event.preventDefault(); next.focus(); }
+  });
+
+  // --- The panel: what a row of the list leads to, next to the list. The parameter `open` of the address names it.
+  const OPENED = /^\/(messages|dead-letters)\/./;
+  const hasRoom = () => matchMedia("(min-width: 1200px)").matches;
+  const opened = () => {
+    const path = new URLSearchParams(location.search).get("open") ?? "";
+    return OPENED.test(path) ? path : "";
+  };
+
+  function showPanel() {
+    const panel = document.querySelector("#panel"), path = opened();
+    if (!panel) return;
+    if (path && !hasRoom()) { location.replace(path); return; }
+    panel.hidden = !path;
+    for (const link of all("a[data-row]")) {
+      if (path && link.getAttribute("href") === path) link.setAttribute("aria-current", "true");
+      else link.removeAttribute("aria-current");
+    }
+    const content = panel.querySelector("#panel-content");
+    if (!path) { content.replaceChildren(); delete panel.dataset.path; }
+    if (!path || panel.dataset.path === path) return;
+    panel.dataset.path = path;
+    panel.querySelector("[data-panel-page]").href = path;
+    htmx.ajax("GET", path, { source: panel, target: content, select: "#message", swap: "innerHTML", push: "false", replace: "false" });
+  }
+
+  function openInPanel(path) {
+    const url = new URL(location.href);
+    if (path) url.searchParams.set("open", path);
+    else url.searchParams.delete("open");
+    history.pushState({ panel: true }, "", url);
+    showPanel();
+  }
+
+  document.addEventListener("click", (event) => {
+    if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.shiftKey || event.button || !hasRoom()) return;
+    const panel = document.querySelector("#panel"), link = event.target.closest?.(".with-panel a[href]");
+    // In the panel: other formats and encodings of the same message.
+    const isOwn = link && panel.contains(link) && !link.matches("[data-panel-page], [download]")
+      && new URL(link.href).pathname === panel.dataset.path?.split("?")[0];
+    if (event.target.closest?.("[data-panel-close]")) openInPanel("");
+    else if (link && (link.matches("[data-row]") || isOwn) && OPENED.test(link.getAttribute("href"))) {
+      event.preventDefault();
+      openInPanel(link.getAttribute("href").split("#")[0]);
+    }
+  });
+  addEventListener("popstate", showPanel);
+  document.addEventListener("htmx:after:history:push", showPanel);
+
+  // --- Tables that are wider than their region: where columns are outside of it, for the shadows and the columns that stay.
+  function markClipped(region) {
+    const after = region.scrollWidth - region.clientWidth - region.scrollLeft;
+    const sides = [region.scrollLeft > 1 && "left", after > 1 && "right"].filter(Boolean).join(" ");
+    if (sides) region.dataset.clipped = sides;
+    else delete region.dataset.clipped;
+  }
+  const regions = new ResizeObserver((entries) => {
+    for (const { target } of entries) if (target.isConnected) markClipped(target.closest(".table-region"));
+  });
+  function watchRegions() {
+    for (const region of all(".table-region")) for (const node of [region, ...region.children]) regions.observe(node);
+  }
+  document.addEventListener("scroll", ({ target }) => { if (target.matches?.(".table-region")) markClipped(target); }, true);
+
   // --- Keyboard
   const SHORTCUTS_KEY = "ariane.shortcuts";
   let isGoing = false; // after "g", until the next key
@@ -240,16 +340,18 @@
     chartScripts.then(() => ArianeCharts.draw()).catch(() => { chartScripts = null; });
   }
 
-  document.addEventListener("htmx:after:swap", drawCharts);
+  document.addEventListener("htmx:after:swap", () => { drawCharts(); watchRegions(); showPanel(); });
   document.addEventListener("visibilitychange", refreshDue);
   document.addEventListener("DOMContentLoaded", () => {
     sendZone();
     drawCharts();
+    watchRegions();
+    showPanel();
     // On narrow screens the current tab may be outside of the row.
     for (const tab of all(".tabs [aria-current]")) tab.closest("ul").scrollLeft = tab.offsetLeft - 40;
     const toggle = document.querySelector("[data-shortcuts]");
     if (toggle) toggle.checked = localStorage.getItem(SHORTCUTS_KEY) !== "off";
     for (const form of all("form[data-confirm]")) checkConfirmation(form);
-    setInterval(() => { refreshDue(); if (isLost && !document.querySelector("[data-live][id]")) probe(); }, 1000);
+    setInterval(() => { refreshDue(); probeDue(); }, 1000);
   });
 })();

@@ -50,7 +50,7 @@ const ArianeCharts = (() => {
 
   function axisValue(value, unit) {
     if (unit && unit !== "number" && unit !== "rate") return shown(value, unit);
-    return Math.abs(value) >= 10000 ? scaled(value, 1000, ["", "k", "M", "G", "T"]) : plain(value, 2);
+    return (Math.abs(value) >= 10000 ? scaled(value, 1000, ["", "k", "M", "G", "T"]) : plain(value, 2)) + (unit === "rate" && value ? "/s" : "");
   }
 
   function timeText(ms) {
@@ -63,6 +63,23 @@ const ArianeCharts = (() => {
     const times = ours.series.flatMap((series) => series.points.map((point) => point[0]));
     const last = Math.max(...times);
     return times.length && last - Math.min(...times) < SHORTEST_MS ? last - SHORTEST_MS : undefined;
+  }
+
+  // Upper end and step of an axis from 0 with three or four labels, at round numbers.
+  function scale(ours) {
+    const sums = new Map(); // time and stack → sum
+    for (const series of ours.series) for (const [ms, value] of series.points) {
+      const key = `${ms} ${series.stack ?? series.name}`;
+      sums.set(key, (sums.get(key) ?? 0) + (value ?? 0));
+    }
+    const most = Math.max(0, ...sums.values());
+    if (Math.min(0, ...sums.values()) < 0) return {};
+    if (!most) return { interval: 1, max: 2 };
+    const base = ours.unit === "bytes" ? 1024 ** Math.floor(Math.log(most) / Math.log(1024)) : 1;
+    const size = 10 ** Math.floor(Math.log10(most / base) - 1);
+    const steps = [1, 2, 2.5, 5, 10, 20, 25, 50, 100].map((step) => step * size * base);
+    const step = steps.find((step) => most / step <= 3 && (ours.unit !== "number" || Number.isInteger(step))) ?? 1;
+    return { interval: step, max: step * Math.max(2, Math.ceil(most / step)) };
   }
 
   // --- Options of ECharts from ours
@@ -83,9 +100,11 @@ const ArianeCharts = (() => {
       tooltip: { trigger: "axis", appendTo: "body", confine: true, transitionDuration: 0, backgroundColor: colour("raised"), borderColor: line,
         textStyle: { color: colour("text") }, axisPointer: { lineStyle: { color: muted }, shadowStyle: { color: line, opacity: 0.4 } },
         formatter: (points) => tooltip(points, ours) },
-      xAxis: { type: "time", ...axis, min: start(ours) },
+      title: { show: ours.series.every((series) => series.points.every(([, value]) => value === null)), text: text("novalues"), left: "center", top: "middle",
+        textStyle: { color: muted, fontSize: 13, fontWeight: "normal" } },
+      xAxis: { type: "time", ...axis, min: ours.from ?? start(ours), max: ours.to, splitNumber: 4 },
       yAxis: { type: "value", ...axis, axisLine: { show: false }, splitLine: { lineStyle: { color: line } }, min: ours.min ?? (ours.unit === "percent" ? 0 : undefined),
-        splitNumber: 4, minInterval: ours.unit === "number" ? 1 : undefined,
+        splitNumber: 3, minInterval: ours.unit === "number" ? 1 : undefined, ...scale(ours),
         axisLabel: { color: muted, fontSize: 11.5, formatter: (value) => axisValue(value, ours.unit) } },
       dataZoom: [{ type: "inside", filterMode: "none", zoomOnMouseWheel: "ctrl", moveOnMouseMove: "shift" }],
       series: ours.series.map((series) => ({

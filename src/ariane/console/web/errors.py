@@ -29,6 +29,7 @@ STATUS: tuple[tuple[type[errors.ArianeError], HTTPStatus], ...] = (
     (LoginRefused, HTTPStatus.FORBIDDEN),
     (errors.NotFound, HTTPStatus.NOT_FOUND),
     (errors.RouteNotFound, HTTPStatus.NOT_FOUND),
+    (errors.AlreadyExists, HTTPStatus.CONFLICT),
     (errors.ConfigError, HTTPStatus.UNPROCESSABLE_ENTITY),
     (errors.FilterError, HTTPStatus.UNPROCESSABLE_ENTITY),
     (errors.MessageRefused, HTTPStatus.UNPROCESSABLE_ENTITY),
@@ -74,7 +75,11 @@ def validation_faults(error: RequestValidationError | ValidationError) -> list[s
 
 def _ariane_error(request: Request, error: Exception) -> Response:
     status = next(status for kind, status in STATUS if isinstance(error, kind))
-    return answer(request, str(error), status)
+    if not isinstance(error, LoginRefused) or not error.wait_seconds:
+        return answer(request, str(error), status)
+    response = answer(request, str(error), HTTPStatus.TOO_MANY_REQUESTS)
+    response.headers["Retry-After"] = str(error.wait_seconds)
+    return response
 
 
 def _validation_error(request: Request, error: Exception) -> Response:

@@ -3,7 +3,7 @@
     render(request, "topics/list.html", view=…)   a page; for htmx only its content
     changed(request, "created topic orders")      the answer to a form: a notice, then live parts are refreshed, or another page
 
-Templates have the globals `_` (translation), `asset`, `link`, `page_path`, `can` and `preferences`; macros.html describes them.
+Templates have the globals `_`, `_n` (texts), `asset`, `link`, `page_path`, `can` and `preferences`; macros.html describes them.
 """
 
 from __future__ import annotations
@@ -145,5 +145,5 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )  # fmt: skip
     environment.filters.update(text_format.FILTERS)
-    environment.globals |= {"_": translation.gettext, "asset": static_assets.asset_url}
+    environment.globals |= {"_": translation.gettext, "_n": translation.ngettext, "asset": static_assets.asset_url}
     return environment

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 WIDTH, HEIGHT = 100, 24
+SPAN_MS = 3_600_000  # the width
 MARGIN = 1.5  # room for the width of the line
 
 
 def spark_path(points: Sequence[tuple[int, float | None]]) -> str:
     """Return the path of an SVG curve in a box of WIDTH × HEIGHT. Unknown values are gaps; the baseline is 0.
+
+    The box is the hour before the last point, so that the curves of a list can be compared, and those of a new console are short.
 
     Args:
         points: Time and value, oldest first.
@@ -17,12 +20,12 @@ def spark_path(points: Sequence[tuple[int, float | None]]) -> str:
     known = [value for _, value in points if value is not None]
     if len(known) < 2:
         return ""
-    first_ms, last_ms, top = points[0][0], points[-1][0], max(*known, 0.0) or 1.0
+    last_ms, top = points[-1][0], max(*known, 0.0) or 1.0
     parts = []
     is_drawing = False
     for ms, value in points:
         if value is not None:
-            x = WIDTH * (ms - first_ms) / max(1, last_ms - first_ms)
+            x = WIDTH * max(0.0, 1 - (last_ms - ms) / SPAN_MS)
             y = HEIGHT - MARGIN - (HEIGHT - 2 * MARGIN) * max(0.0, value) / top
             parts.append(f"{'L' if is_drawing else 'M'}{x:.1f} {y:.1f}")
         is_drawing = value is not None

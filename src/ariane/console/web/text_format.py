@@ -17,10 +17,10 @@ from markupsafe import Markup, escape
 from ariane.console.web import preferences
 from ariane.console.web.sparkline import spark_path
 from ariane.console.web.translation import gettext as _
+from ariane.console.web.translation import ngettext
+from ariane.model.quantities import duration_text
 
 BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-# Unit and its length in milliseconds, longest first.
-DURATION_UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _CODE_SPAN = re.compile(r"`([^`\n]+)`")
 
@@ -57,20 +57,13 @@ def duration(value: float | None) -> str:
     """Return a time span of milliseconds with its two largest units: `3 h 12 min`."""
     if value is None or _is_unknown(value):
         return unknown()
-    rest, sign = abs(value), "-" if value < 0 else ""
-    if rest < 1_000:
-        return f"{sign}{rest:.0f} ms"
-    if rest < 60_000:
-        return f"{sign}{rest / 1000:.1f} s".replace(".0 s", " s")
-    parts: list[str] = []
-    for unit, length in DURATION_UNITS:
-        count = int(rest // length)
-        rest -= count * length
-        if count or parts:
-            parts.append(f"{count} {unit}" if count else "")
-        if len(parts) == 2:
-            break
-    return sign + " ".join(filter(None, parts))
+    return duration_text(value)
+
+
+def unit(name: str, value: float | None) -> str:
+    """Return a unit in the reader's language, after 1 in the singular: `1 message`, `2 messages`, `1 msg/s`."""
+    singular = name.removesuffix("s") if len(name) > 1 and name.isalpha() else name
+    return ngettext(singular, name, value)
 
 
 def percent(fraction: float | None, digits: int = 1) -> str:
@@ -161,6 +154,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "ms": milliseconds,
     "duration": duration,
     "percent": percent,
+    "unit": unit,
     "time": time,
     "time_text": time_text,
     "ago": ago,

@@ -1,6 +1,6 @@
 """Translations of the console's texts. The English text is the key.
 
-Templates: {{ _("Topics") }}, {{ _("%(count)s topics", count=3) }}.
+Templates: {{ _("Topics") }}, {{ _("Topics: %(count)s", count=3) }}, {{ _n("%(count)s topic", "%(count)s topics", 3, count=3) }}.
 Python:    from ariane.console.web.translation import gettext as _
 
 translations/zh/<area>.json ─→ catalog ─→ gettext: the text in the language of the current request
@@ -13,6 +13,7 @@ from functools import cache
 from importlib import resources
 
 from ariane.console.web import preferences
+from ariane.reports.texts import Text, Zone
 
 
 def gettext(text: str, **values: object) -> str:
@@ -25,6 +26,27 @@ def gettext(text: str, **values: object) -> str:
     language = preferences.current().language
     translated = text if language == "en" else catalog(language).get(text, text)
     return translated % values if values else translated
+
+
+def ngettext(singular: str, plural: str, number: float | None, **values: object) -> str:
+    """Return the form of a text for a number in the language of the current request.
+
+    Args:
+        singular: English text for 1. It has no translation: Chinese has one form for all numbers.
+        plural: English text for other numbers, and unknown ones; its translation is that of both.
+        number: The number.
+        values: Values of the format, also of the number itself.
+    """
+    is_singular = number == 1 and preferences.current().language == "en"
+    return gettext(singular if is_singular else plural, **values)
+
+
+def report_text(text: str) -> str:
+    """Return a text of a report in the language and the time zone of the current request. A plain text is a constant."""
+    reader = preferences.current()
+    if isinstance(text, Text):
+        return text.translated(gettext, Zone(reader.zone, reader.zone_name))
+    return gettext(text)
 
 
 def gettext_noop(text: str) -> str:
