@@ -83,6 +83,22 @@ def test_group_values_are_sums_over_brokers_in_the_last_complete_minute(tmp_path
     assert sheet(report, "Misleading TPS in consoles") == []
 
 
+@pytest.mark.parametrize("drain_s", [None, 50_000.0], ids=["in balance", "a chance difference"])
+def test_a_broker_that_keeps_up_does_not_hide_when_the_lag_of_another_ends(
+    tmp_path: Path, drain_s: float | None
+) -> None:
+    follows = {"lag": 3, "lag_change": 0, "produced_tps": 5.0, "consumed_tps": 5.0, "drain_s": drain_s}
+    (row,) = sheet(reported(tmp_path, [minute(1), minute(2), minute(2, "b", **follows), minute(3)]), "Groups")
+    assert row["ETA"] == 120_000
+
+
+@pytest.mark.parametrize("values", [{"lag": 600}, {"lag": None}, {"lag": 0, "consumed_tps": None, "drain_s": 0.0}])
+def test_the_group_drains_when_its_last_broker_does(tmp_path: Path, values: dict[str, Any]) -> None:
+    other = {"produced_tps": 5.0, "consumed_tps": 5.0, "drain_s": None} | values
+    (row,) = sheet(reported(tmp_path, [minute(1), minute(2), minute(2, "b", **other), minute(3)]), "Groups")
+    assert row["ETA"] == (120_000 if values["lag"] == 0 else None)
+
+
 def test_the_consoles_tps_is_shown_next_to_the_actual_one_if_a_slave_serves(tmp_path: Path) -> None:
     served = {"delivered_master_tps": 0.0, "delivered_slaves_tps": 12.0}
     report = reported(tmp_path, [minute(1, **served), minute(2, **served), minute(3, **served)])

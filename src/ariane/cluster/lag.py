@@ -17,6 +17,7 @@ from typing import NamedTuple
 from ariane.model.topic import retry_topic
 from ariane.protocol.requests.stats import QueueTimeSpan
 
+KEEPING_UP_S = 10.0  # a lag of at most this many seconds of deliveries consists of messages in transit
 AGE_MAX_MS = 40 * 365 * 86_400_000  # of a message; larger values come from an unknown store time
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ariane.clock import ms_of
+from ariane.cluster.lag import KEEPING_UP_S
 from ariane.reports import lag_history, time_range
 from ariane.reports.pipeline_status import freshness
 from ariane.reports.report import Column, Line, Plot, Report, Table, Value, utc_time
@@ -103,7 +104,7 @@ def _summed(group: str, topic: str, members: Sequence[dict[str, Any]]) -> GroupS
         values = [row[name] for row in members]
         return None if None in values else sum(values)
 
-    drains = [row["drain_s"] for row in members]
+    drains = [_drain_s(row) for row in members]
     return GroupSnapshot(
         group,
         topic,
@@ -120,6 +121,17 @@ def _summed(group: str, topic: str, members: Sequence[dict[str, Any]]) -> GroupS
         None if None in drains else max(drains),
         tuple(sorted({flag for row in members for flag in row["flags"] or ()})),
     )
+
+
+def _drain_s(row: dict[str, Any]) -> float | None:
+    """Return the seconds until the lag at one broker is 0; None if unknown or if it does not shrink."""
+    lag, consumed_tps = row["lag"], row["consumed_tps"]
+    if lag and consumed_tps and lag <= consumed_tps * KEEPING_UP_S:
+        # In balance: the difference of the rates is noise.
+        seconds: float | None = lag / consumed_tps
+    else:
+        seconds = row["drain_s"]
+    return seconds
 
 
 def _latest(sql: DuckDBPyConnection, topic: str | None, group: str | None) -> list[dict[str, Any]]:

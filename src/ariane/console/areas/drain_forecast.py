@@ -18,10 +18,10 @@ from math import sqrt
 from statistics import median
 from typing import NamedTuple
 
+from ariane.cluster.lag import KEEPING_UP_S
 from ariane.console.live.live_history import HistoryPoint
 from ariane.console.web.view_model import View
 
-KEEPING_UP_S = 10.0  # a lag of at most this many seconds of deliveries consists of messages in transit
 WINDOW_S = 1_800  # older samples are ignored
 POLL_S_MAX = 180  # a poll of all groups of a large cluster takes no longer
 SHORTEST = 4  # intervals of the shortest segment: a minute
