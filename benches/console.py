@@ -34,7 +34,7 @@ import httpx
 import scrape
 import servers
 from ariane.model.topic import AUTO_CREATE_TOPIC, PERM_READ, PERM_WRITE
-from ariane.net.connection_pool import ConnectionPool
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.admin import CreateTopic
 from ariane.testing import java

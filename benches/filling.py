@@ -16,7 +16,7 @@ import time
 from struct import Struct
 
 from answers import OPAQUE, Answers, accepted, connected
-from ariane.net.connection_pool import ConnectionPool
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol import command
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests import decode_header, encode_header

@@ -32,7 +32,7 @@ import uvloop
 
 from answers import OPAQUE
 from ariane.broker.broker import Broker
-from ariane.broker.config import BrokerConfig
+from ariane.broker.config.broker_config import BrokerConfig
 from ariane.model.topic import AUTO_CREATE_TOPIC, PERM_READ, PERM_WRITE
 from ariane.net.connection import Connection
 from ariane.protocol import command

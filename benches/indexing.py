@@ -19,11 +19,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from ariane.protocol.queue_entry import INDEX_KEY
-from ariane.store.files import OpenFiles, SystemDisk
-from ariane.store.index import IndexProgress, KeyIndex
-from ariane.store.index_builder import IndexBuilder
-from ariane.store.index_file import IndexSizes
+from ariane.protocol.records.queue_entry import INDEX_KEY
+from ariane.store.disk.files import OpenFiles, SystemDisk
+from ariane.store.index.index_builder import IndexBuilder
+from ariane.store.index.index_file import IndexSizes
+from ariane.store.index.key_index import IndexProgress, KeyIndex
 
 RECORD_BYTES = 250
 START_MS = 1_700_000_000_000

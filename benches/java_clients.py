@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from ariane.errors import ReplyError
-from ariane.net.connection_pool import ConnectionPool
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.messaging import OffsetResponse, QueryConsumerOffset, QueueRef

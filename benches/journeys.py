@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ariane.reports import trace_lookup
-from ariane.reports.table_views import sql_type
+from ariane.reports.tables.table_views import sql_type
 from ariane.tables import JOURNEYS, MESSAGE_KEYS, TableSchema
 from ariane.tables.table_format import CURRENT, DataFile, TableVersion
 from ariane.tables.time_buckets import BUCKET_MS, bucket_of_time

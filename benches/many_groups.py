@@ -34,8 +34,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from ariane.client.client_instance import ClientInstance
-from ariane.client.offset_store import OffsetStore
+from ariane.client.consuming.offset_store import OffsetStore
+from ariane.client.instance.client_instance import ClientInstance
 from ariane.client.producer import Producer
 from ariane.client.push_consumer import PushConsumer
 from ariane.model.message import Message, MessageQueue, ReceivedMessage

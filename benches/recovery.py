@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from ariane.model import host
-from ariane.store.files import OpenFiles
+from ariane.store.disk.files import OpenFiles
 from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
-from ariane.store.store_directory import release
+from ariane.store.recovery.store_directory import release
 from ariane.testing import java
 from servers import cpu_s, environment, memory_mib, started
 

@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import servers
-from ariane.net.connection_pool import ConnectionPool
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.messaging import QueueRef, SendMessage, UpdateConsumerOffset
 from ariane.testing import java

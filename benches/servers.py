@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from ariane.errors import ArianeError
 from ariane.model.topic import AUTO_CREATE_TOPIC, PERM_READ, PERM_WRITE
-from ariane.net.connection_pool import ConnectionPool
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.admin import CreateTopic
 from ariane.protocol.requests.messaging import SendMessage

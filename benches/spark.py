@@ -39,10 +39,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 import load_program
 from ariane.model import host
 from ariane.pipeline.spark_session import SETTINGS
-from ariane.protocol import record
+from ariane.protocol.records import record
 from ariane.spark import RocketMQSource, StoreSource
 from ariane.spark.store.log_task import COLUMNS
-from ariane.store import checkpoint as checkpoints
+from ariane.store.log import checkpoint as checkpoints
 from ariane.testing import java
 from load_program import LoadProgram
 from loads import program

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from ariane.errors import ArianeError
-from ariane.net.connection_pool import ConnectionPool
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.admin import CreateTopic

@@ -22,22 +22,22 @@ class Step(NamedTuple):
 
 SEND_STEPS = (
     Step("connection: frames in, responses out", "ariane.net.connection", "Connection.data_received"),
-    Step("checks, topics, queue numbers", "ariane.broker.handlers.send_turns", "SendTurns.serve"),
+    Step("checks, topics, queue numbers", "ariane.broker.handlers.sending.send_turns", "SendTurns.serve"),
     Step("encoding of the turn", "ariane.kernels.send_encoder", "PythonSendEncoder.encode"),
     Step("encoding of the turn", "ariane.kernels.native", "NativeSendEncoder.encode", is_optional=True),
-    Step("statistics", "ariane.broker.handlers.send_turns", "SendTurns._count"),
-    Step("bookkeeping of the append", "ariane.store.record_appender", "RecordAppender.append_run"),
-    Step("write of the log", "ariane.store.commit_log", "CommitLog.append"),
-    Step("queue entries", "ariane.broker.post_store", "PostStoreDispatcher._continue_round"),
-    Step("key index", "ariane.store.index_builder", "IndexBuilder.on_dispatched"),
+    Step("statistics", "ariane.broker.handlers.sending.send_turns", "SendTurns._count"),
+    Step("bookkeeping of the append", "ariane.store.writing.record_appender", "RecordAppender.append_run"),
+    Step("write of the log", "ariane.store.log.commit_log", "CommitLog.append"),
+    Step("queue entries", "ariane.broker.delivery.post_store", "PostStoreDispatcher._continue_round"),
+    Step("key index", "ariane.store.index.index_builder", "IndexBuilder.on_dispatched"),
 )
 PULL_STEPS = (
     Step("connection: frames in, responses out", "ariane.net.connection", "Connection.data_received"),
-    Step("offsets", "ariane.broker.handlers.pull_turns", "PullTurns.serve"),
-    Step("requests, plans, entries", "ariane.broker.handlers.pull_turns", "PullTurns._collect"),
+    Step("offsets", "ariane.broker.handlers.reading.pull_turns", "PullTurns.serve"),
+    Step("requests, plans, entries", "ariane.broker.handlers.reading.pull_turns", "PullTurns._collect"),
     Step("responses", "ariane.kernels.implementation", "PythonCore.answer_pulls"),
     Step("responses", "ariane.kernels.native", "NativeCore.answer_pulls", is_optional=True),
-    Step("statistics", "ariane.broker.handlers.pull_turns", "PullTurns._record"),
+    Step("statistics", "ariane.broker.handlers.reading.pull_turns", "PullTurns._record"),
 )
 REST = "event loop, flushes"
 

@@ -24,9 +24,9 @@ import time
 from pathlib import Path
 
 from ariane.errors import ArianeError
-from ariane.net.connection_pool import ConnectionPool
-from ariane.protocol import record
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol.codes import RequestCode
+from ariane.protocol.records import record
 from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.messaging import SUBSCRIPTION, OffsetResponse, PullMessage, QueueRef, SendMessage
 from ariane.testing import java

@@ -29,7 +29,7 @@ from pathlib import Path
 import servers
 from ariane.errors import ArianeError
 from ariane.model.topic import AUTO_CREATE_TOPIC, PERM_READ, PERM_WRITE
-from ariane.net.connection_pool import ConnectionPool
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.admin import CreateTopic
 from ariane.protocol.requests.messaging import QueueRef, SendMessage

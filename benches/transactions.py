@@ -18,11 +18,11 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-from ariane.broker.config import BrokerConfig
+from ariane.broker.config.broker_config import BrokerConfig
 from ariane.broker.state.consumer_offsets import ConsumerOffsets
 from ariane.broker.state.topic_registry import TopicRegistry
-from ariane.broker.transaction_check import TransactionChecker
-from ariane.broker.transaction_service import TransactionService
+from ariane.broker.transactions.transaction_check import TransactionChecker
+from ariane.broker.transactions.transaction_service import TransactionService
 from ariane.clock import SYSTEM_CLOCK
 from ariane.model import host
 from ariane.protocol.requests.messaging import COMMIT, CheckTransactionState, EndTransactionHeader

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from ariane.errors import ConnectionLost, ReplyError
-from ariane.net.connection_pool import ConnectionPool
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command

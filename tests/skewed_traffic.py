@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ariane.client.client_instance import ClientInstance
+from ariane.client.instance.client_instance import ClientInstance
+from ariane.client.instance.settings import ClientSettings
 from ariane.client.lite_pull_consumer import LitePullConsumer
 from ariane.client.producer import Producer
 from ariane.client.push_consumer import PushConsumer
-from ariane.client.settings import ClientSettings
 from ariane.model.clock_offset import ClockOffset
 from ariane.model.message import Message, ReceivedMessage
 from ariane.model.topic import TRACE_TOPIC

@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ariane.reports.table_views import split_type
+from ariane.reports.tables.table_views import split_type
 from ariane.tables import TableSchema
 from ariane.tables.table_format import CURRENT, DataFile, TableVersion, read_version
 

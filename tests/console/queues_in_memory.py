@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ariane.cluster.connection import BrokerServer
-from ariane.cluster.queue_reading import ALL_TAGS, FOUND, NO_NEW_MSG, QueuePage, QueueReadOperations, QueueServer
+from ariane.cluster.messages.queue_reading import (
+    ALL_TAGS,
+    FOUND,
+    NO_NEW_MSG,
+    QueuePage,
+    QueueReadOperations,
+    QueueServer,
+)
 from ariane.errors import RequestTimeout
 from ariane.model.message import TAGS, MessageQueue
-from ariane.protocol import properties
-from ariane.protocol.record import Record
+from ariane.protocol.records import properties
+from ariane.protocol.records.record import Record
 
 HOST = bytes([10, 0, 0, 1, 0, 0, 42, 159])
 

@@ -12,7 +12,7 @@ from ariane.console.services import ConsoleServices
 from ariane.console.settings import ConsoleSettings
 from ariane.errors import ConnectionLost
 from ariane.model.topic import TopicConfig
-from ariane.net.connection_pool import ConnectionPool
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from ariane.client.settings import ClientSettings
+from ariane.client.instance.settings import ClientSettings
 from ariane.console.app import create_app
 from ariane.console.security.audit_log import AuditEntry
 from ariane.console.services import ConsoleServices, open_services

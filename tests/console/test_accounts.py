@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ariane.console.security import passwords
-from ariane.console.security.accounts import ConsoleAccounts
-from ariane.console.security.passwords import PasswordVerifier, hash_password, verify_password
-from ariane.console.security.roles import ConsoleRole, parse_role
+from ariane.console.security.accounts import passwords
+from ariane.console.security.accounts.accounts import ConsoleAccounts
+from ariane.console.security.accounts.passwords import PasswordVerifier, hash_password, verify_password
+from ariane.console.security.accounts.roles import ConsoleRole, parse_role
 from ariane.errors import ConfigError, NotFound
 
 PASSWORD = "correct horse battery"

@@ -13,7 +13,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from ariane.console.app import create_app
-from ariane.console.areas.alert_channels import alert_channels
+from ariane.console.areas.alerts.alert_channels import alert_channels
 from ariane.console.live.live_snapshot import GroupRow, LiveSnapshot
 from ariane.console.services import ConsoleServices, open_services
 from ariane.console.settings import ConsoleSettings

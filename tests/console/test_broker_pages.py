@@ -16,15 +16,15 @@ from anyio.from_thread import start_blocking_portal
 from fastapi.testclient import TestClient
 
 from ariane.console.app import create_app
-from ariane.console.areas.broker_changes import CleaningForm, SettingForm, change_setting, clean
-from ariane.console.areas.broker_details import ServerQuery, broker_servers
-from ariane.console.areas.runtime_figures import runtime_figures
+from ariane.console.areas.brokers.broker_changes import CleaningForm, SettingForm, change_setting, clean
+from ariane.console.areas.brokers.broker_details import ServerQuery, broker_servers
+from ariane.console.areas.brokers.runtime_figures import runtime_figures
 from ariane.console.live.live_snapshot import BrokerRow, LiveSnapshot
 from ariane.console.services import ConsoleServices, open_services
 from ariane.console.settings import ConsoleSettings
 from ariane.console.web.sparkline import spark_path
 from ariane.errors import ConnectionLost, ServerUnavailable
-from ariane.net.connection_pool import ConnectionPool
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol.command import Command
 from ariane.testing import AsyncLocalCluster
 

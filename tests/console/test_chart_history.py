@@ -13,7 +13,7 @@ pytest.importorskip("fastapi", reason="needs fastapi: pip install 'ariane[consol
 pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]'")
 pytest.importorskip("duckdb", reason="needs duckdb: pip install 'ariane[spark]'")
 
-from ariane.console.areas.chart_history import HOUR_MS, ChartHistory, RangeName, chart_history
+from ariane.console.areas.reports.chart_history import HOUR_MS, ChartHistory, RangeName, chart_history
 from ariane.console.live.live_history import LiveHistory, Rates, group_key
 from ariane.reports.report import utc_time
 from ariane.tables import CONSUMPTION

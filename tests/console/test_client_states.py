@@ -9,8 +9,8 @@ import pytest
 
 from ariane.clock import Clock
 from ariane.cluster.admin import Admin
-from ariane.cluster.consumer_status import ConsumerStates
-from ariane.cluster.group_admin import GroupConnections
+from ariane.cluster.groups.consumer_status import ConsumerStates
+from ariane.cluster.groups.group_admin import GroupConnections
 from ariane.console.live.client_states import VALID_S, ClientStates
 from ariane.errors import ServerUnavailable
 from ariane.testing.clock import FakeClock

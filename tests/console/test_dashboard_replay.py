@@ -23,7 +23,7 @@ from excel_cells import read_sheet
 from fastapi.testclient import TestClient
 
 from ariane.console.app import create_app
-from ariane.console.security.roles import ConsoleRole
+from ariane.console.security.accounts.roles import ConsoleRole
 from ariane.console.services import open_services
 from ariane.console.settings import ConsoleSettings
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from ariane.console.areas.dead_letter_export import csv_cell, csv_text
-from ariane.console.areas.dead_letters import BODY_CHARS, compare_properties, letter_copy, letter_row
-from ariane.console.areas.message_body import PREVIEW_CHARS
+from ariane.console.areas.dead_letters.dead_letter_export import csv_cell, csv_text
+from ariane.console.areas.dead_letters.dead_letter_list import BODY_CHARS, compare_properties, letter_copy, letter_row
+from ariane.console.areas.messages.message_body import PREVIEW_CHARS
 from ariane.model.message import MessageQueue, ReceivedMessage
 
 

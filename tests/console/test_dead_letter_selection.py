@@ -10,8 +10,9 @@ import pytest
 from queues_in_memory import Queues
 
 from ariane.cluster.admin import Admin
-from ariane.console.areas import dead_letter_selection, message_scan
-from ariane.console.areas.dead_letter_selection import DeadLetterFilter, all_matching
+from ariane.console.areas.dead_letters import dead_letter_selection
+from ariane.console.areas.dead_letters.dead_letter_selection import DeadLetterFilter, all_matching
+from ariane.console.areas.messages import message_scan
 from ariane.console.services import open_services
 from ariane.console.settings import ConsoleSettings
 from ariane.errors import NotFound, ServerUnavailable, UsageError

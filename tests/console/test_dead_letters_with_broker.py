@@ -17,7 +17,7 @@ from ariane.console.services import open_services
 from ariane.console.settings import ConsoleSettings
 from ariane.model import ids
 from ariane.model.topic import SubscriptionGroupConfig
-from ariane.net.connection_pool import ConnectionPool
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.messaging import ConsumerSendMsgBack
 from ariane.testing import LocalCluster

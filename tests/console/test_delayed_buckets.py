@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ariane.console.areas.delayed import BUCKET_WIDTHS_MS, BUCKETS_MAX, due_buckets
+from ariane.console.areas.delays.delayed import BUCKET_WIDTHS_MS, BUCKETS_MAX, due_buckets
 
 HOUR_MS = 3_600_000
 

@@ -11,7 +11,7 @@ from statistics import median
 import pytest
 from simulated_loads import Moment, loads, moments
 
-from ariane.console.areas.drain_forecast import DrainForecast, DrainState, forecast_drain
+from ariane.console.areas.groups.drain_forecast import DrainForecast, DrainState, forecast_drain
 from ariane.console.live.live_history import SLOT_MS, HistoryPoint
 
 SEEDS = range(6)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from ariane.console.areas.login import LoginForm
-from ariane.console.areas.message_sends import parse_delay, parse_properties
+from ariane.console.areas.access.login import LoginForm
+from ariane.console.areas.messages.message_sends import parse_delay, parse_properties
 from ariane.console.web.form_fields import TIME_END_MS, parse_duration_ms, parse_time_ms, parse_time_range
 from ariane.errors import UsageError
 

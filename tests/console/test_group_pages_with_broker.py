@@ -14,7 +14,7 @@ from anyio.from_thread import start_blocking_portal
 from fastapi.testclient import TestClient
 
 from ariane import Admin, Message, Producer, PushConsumer
-from ariane.cluster.offset_admin import EARLIEST, LATEST, OffsetTarget
+from ariane.cluster.groups.offset_admin import EARLIEST, LATEST, OffsetTarget
 from ariane.console.app import create_app
 from ariane.console.services import open_services
 from ariane.console.settings import ConsoleSettings
@@ -22,7 +22,7 @@ from ariane.errors import NotFound
 from ariane.model import ids
 from ariane.model.message import ReceivedMessage
 from ariane.model.topic import SubscriptionGroupConfig
-from ariane.net.connection_pool import ConnectionPool
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.messaging import SUBSCRIPTION, ConsumerSendMsgBack, PullMessage
 from ariane.testing import AsyncLocalCluster

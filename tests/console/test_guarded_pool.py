@@ -11,9 +11,9 @@ import pytest
 from ariane.console.live.guarded_pool import GuardedPool, NotRegistered
 from ariane.errors import ArianeError, ConnectionLost, RequestTimeout
 from ariane.net.connection import Peer, Reply
-from ariane.net.fail_fast_pool import FORGET_S, PROBE_EVERY_S
+from ariane.net.pools.fail_fast_pool import FORGET_S, PROBE_EVERY_S
 from ariane.net.server import RemotingServer
-from ariane.net.server_health import ServerHealth
+from ariane.net.pools.server_health import ServerHealth
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
 from ariane.testing.clock import FakeClock

@@ -10,9 +10,9 @@ import pytest
 from ariane.console.live.guarded_pool import LIMIT_MS, GuardedPool
 from ariane.errors import ArianeError
 from ariane.net.connection import Peer, Reply
-from ariane.net.fail_fast_pool import FORGET_S, PROBE_PAUSE_S
+from ariane.net.pools.fail_fast_pool import FORGET_S, PROBE_PAUSE_S
+from ariane.net.pools.server_health import ServerHealth
 from ariane.net.server import RemotingServer
-from ariane.net.server_health import ServerHealth
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
 from ariane.testing.virtual_cluster import VirtualCluster, virtual_cluster

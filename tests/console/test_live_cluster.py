@@ -16,7 +16,7 @@ from ariane.console.live.live_cluster import LiveCluster
 from ariane.console.live.live_snapshot import LiveSnapshot
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.server import NameServer
-from ariane.net.server_health import ServerHealth
+from ariane.net.pools.server_health import ServerHealth
 from ariane.protocol import fastjson
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import Command

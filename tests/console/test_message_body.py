@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ariane.console.areas import message_body
-from ariane.console.areas.message_body import (
+from ariane.console.areas.messages import message_body
+from ariane.console.areas.messages.message_body import (
     HEX_BYTES,
     TEXT_BYTES,
     body_view,
@@ -98,7 +98,7 @@ json_values = st.recursive(
 
 @given(st.dictionaries(st.text(), json_values, max_size=5))
 def test_indenting_does_not_change_a_document(document: dict[str, Any]) -> None:
-    from ariane.console.areas.message_body import _indented, _parsed
+    from ariane.console.areas.messages.message_body import _indented, _parsed
 
     parsed = _parsed(json.dumps(document).encode())
     assert parsed is not None

@@ -17,7 +17,7 @@ from httpx import Response
 from traced_traffic import BROKER, HOSTILE, HOSTILE_ATTRIBUTE, QUICK, TRACES, Traffic, traced_traffic, until
 
 from ariane.client import Producer, PushConsumer
-from ariane.client.client_instance import ClientInstance
+from ariane.client.instance.client_instance import ClientInstance
 from ariane.clock import SystemClock
 from ariane.cluster.admin import Admin
 from ariane.console.app import create_app
@@ -446,7 +446,7 @@ def test_traces_are_found_by_key_with_and_without_topic(console: Console) -> Non
 
 def test_a_custom_trace_topic_is_read_only_if_it_is_chosen(console: Console) -> None:
     async def send() -> str:
-        from ariane.client.settings import TraceSettings
+        from ariane.client.instance.settings import TraceSettings
 
         traces = TraceSettings(flush_interval=0.02, topic="my_traces")
         async with Producer(console.servers.namesrv, "custom", trace=traces) as producer:

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs fastapi: pip install 'ariane[console]'")
 
-from ariane.console.areas.message_rows import MessageRow, group_copies
+from ariane.console.areas.messages.message_rows import MessageRow, group_copies
 
 
 def row(number: int, message_id: str, topic: str) -> MessageRow:

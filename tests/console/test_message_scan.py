@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from queues_in_memory import Queues
 
 from ariane.clock import SYSTEM_CLOCK
-from ariane.cluster.message_search import MessageFilter
-from ariane.console.areas import message_scan
-from ariane.console.areas.message_scan import ScanBudget, ScanResult, TopicScan
+from ariane.cluster.messages.message_search import MessageFilter
+from ariane.console.areas.messages import message_scan
+from ariane.console.areas.messages.message_scan import ScanBudget, ScanResult, TopicScan
 
 
 def scan(queues: Queues, selection: MessageFilter, **budget: float) -> ScanResult:

@@ -13,7 +13,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from ariane.console.app import create_app
-from ariane.console.areas.report_views import ReportChart, ReportTableView, report_view
+from ariane.console.areas.reports.report_views import ReportChart, ReportTableView, report_view
 from ariane.console.services import open_services
 from ariane.console.settings import ConsoleSettings
 from ariane.reports import REPORTS

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ariane.cluster.replay import RecordId, ReplayOutcome
-from ariane.console.areas.resend_journal import journal_path, open_journal, read_outcomes
+from ariane.cluster.messages.replay import RecordId, ReplayOutcome
+from ariane.console.areas.dead_letters.resend_journal import journal_path, open_journal, read_outcomes
 from ariane.errors import ServerUnavailable
 from ariane.model.topic import group_name_fault
 

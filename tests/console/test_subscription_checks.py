@@ -8,8 +8,8 @@ from typing import Any, cast
 from ariane.clock import Clock
 from ariane.cluster.admin import Admin
 from ariane.cluster.connection import BrokerServer, BrokerUnavailable
-from ariane.cluster.consumer_status import ConsumerState, ConsumerStates
-from ariane.cluster.group_admin import GroupConnections
+from ariane.cluster.groups.consumer_status import ConsumerState, ConsumerStates
+from ariane.cluster.groups.group_admin import GroupConnections
 from ariane.console.live.subscription_checks import UNKNOWN_MS, VALID_MS, SubscriptionChecks
 from ariane.errors import NotFound
 from ariane.protocol.requests.clients import SubscriptionData

@@ -13,10 +13,10 @@ pytest.importorskip("duckdb", reason="needs duckdb: pip install 'ariane[spark]'"
 
 import duckdb
 
-from ariane.console.areas import table_queries
-from ariane.console.areas.table_queries import QUERIES_AT_ONCE, run_query
+from ariane.console.areas.reports import table_queries
+from ariane.console.areas.reports.table_queries import QUERIES_AT_ONCE, run_query
 from ariane.errors import ServerUnavailable
-from ariane.reports import table_views
+from ariane.reports.tables import table_views
 from ariane.tables import JOURNEYS
 
 ENDLESS = "SELECT count(*) FROM range(1000000000000) AS a, range(1000000) AS b WHERE a.range % 7 = b.range % 3"

@@ -13,7 +13,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from ariane import Admin, LocalState, Message, Producer, PushConsumer, ReceivedMessage, TransactionProducer
-from ariane.cluster.message_search import MessageFilter
+from ariane.cluster.messages.message_search import MessageFilter
 from ariane.console.app import create_app
 from ariane.console.services import open_services
 from ariane.console.settings import ConsoleSettings

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from scripted_cluster import FIRST, NOW_MS, SECOND, ScriptedCluster, services
 
-from ariane.console.areas import topic_changes, topic_details
-from ariane.console.areas.producers import ProducerQuery, producer_list
-from ariane.console.areas.topic_changes import ChangeTopicForm, CreateTopicForm, DeleteTopicForm, OrderConfigForm
+from ariane.console.areas.overview.producers import ProducerQuery, producer_list
+from ariane.console.areas.topics import topic_changes, topic_details
+from ariane.console.areas.topics.topic_changes import ChangeTopicForm, CreateTopicForm, DeleteTopicForm, OrderConfigForm
 from ariane.console.live.live_snapshot import LiveSnapshot, TopicRow
 from ariane.console.web.paging import ListQuery
 from ariane.errors import ConfigError, NotFound, RouteNotFound, ServerUnavailable, UsageError

@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 from scripted_cluster import NOW_MS, ScriptedCluster, services
 
 from ariane.console.app import create_app
-from ariane.console.areas.topics import TopicListQuery, TopicListView, topic_list
+from ariane.console.areas.topics.topic_list import TopicListQuery, TopicListView, topic_list
 from ariane.console.live.live_snapshot import BrokerRow, LiveSnapshot, TopicRow
 from ariane.console.services import ConsoleServices
 from ariane.errors import UsageError

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ariane.console.areas.trace_sources import decode_carriers
+from ariane.console.areas.traces.trace_sources import decode_carriers
 from ariane.console.trace_timeline.host_clocks import HostClock
 from ariane.console.trace_timeline.journey_steps import journey_steps
 from ariane.console.trace_timeline.live_steps import CarriedEvent, StoredCopy, live_trace

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from ariane.client import ConsumerSettings, LocalState, Producer, PushConsumer, ReconsumeLater, TransactionProducer
-from ariane.client.settings import TraceSettings
+from ariane.client.instance.settings import TraceSettings
 from ariane.cluster.admin import Admin
 from ariane.model import ids
 from ariane.model.message import Message, ReceivedMessage

@@ -17,19 +17,19 @@ from typing import Any, NamedTuple
 
 from runs import put_run
 
-from ariane.broker.config import BrokerConfig
-from ariane.broker.persistent_state import PersistentState
+from ariane.broker.config.broker_config import BrokerConfig
+from ariane.broker.lifecycle.persistent_state import PersistentState
+from ariane.broker.lifecycle.topic_deletion import TopicRemover
 from ariane.broker.state.saved_state import SavedState
 from ariane.broker.state.topic_registry import builtin_topics
 from ariane.broker.stats.broker_stats import BrokerStats
-from ariane.broker.topic_deletion import TopicRemover
 from ariane.errors import FlushFailed, ProtocolError, StoreError, StoreFull
 from ariane.model import host
 from ariane.model.message import MessageQueue
 from ariane.model.topic import AUTO_CREATE_TOPIC, SubscriptionGroupConfig, TopicConfig
-from ariane.protocol import record
+from ariane.protocol.records import record
 from ariane.protocol.requests.clients import WireQueue
-from ariane.store import check
+from ariane.store.check import store_check as check
 from ariane.store.message_store import GetStatus, MessageStore, RecordDraft, StoreConfig, open_store
 from ariane.testing.clock import FakeClock
 from ariane.testing.disk import FakeDisk, PowerLost, SurvivingData

@@ -13,11 +13,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from ariane.broker.delayed_delivery import DelayLimits, DeliveryLoop, schedule
+from ariane.broker.delivery.delayed_delivery import DelayLimits, DeliveryLoop, schedule
 from ariane.errors import ReplyError
 from ariane.model import host
-from ariane.protocol import record
-from ariane.store import pending_deliveries
+from ariane.protocol.records import record
+from ariane.store.delays import pending_deliveries
 from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
 from ariane.testing.clock import FakeClock
 from ariane.testing.disk import FakeDisk, PowerLost, SurvivingData

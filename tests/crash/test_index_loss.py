@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from ariane.errors import StoreError
 from ariane.model import host
-from ariane.protocol import record
-from ariane.store import index_builder
-from ariane.store.key_query import KeyQuery
+from ariane.protocol.records import record
+from ariane.store.index import index_builder
+from ariane.store.index.key_query import KeyQuery
 from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
 from ariane.testing.clock import FakeClock
 from ariane.testing.disk import FakeDisk, PowerLost, SurvivingData

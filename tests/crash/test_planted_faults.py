@@ -14,30 +14,19 @@ from typing import Any
 import promises
 import pytest
 
-from ariane.broker import topic_deletion
+from ariane.broker.lifecycle import topic_deletion
 from ariane.broker.state import change_log, saved_state
 from ariane.errors import ArianeError
 from ariane.kernels import implementation, record_runs, scanned_record
 from ariane.kernels.scanned_record import ScannedRecord
-from ariane.store import (
-    checkpoint,
-    checkpoint_writer,
-    collected_entries,
-    commit_log,
-    consume_queue,
-    consume_queues,
-    corrupt_ranges,
-    deletions,
-    dispatch,
-    flush,
-    log_replica,
-    message_store,
-    queue_numbering,
-    record_scanner,
-    recovered_state,
-    recovery,
-    segments,
-)
+from ariane.store import message_store
+from ariane.store.disk import flush, segments
+from ariane.store.log import checkpoint, commit_log, corrupt_ranges, deletions, record_scanner
+from ariane.store.queues import collected_entries, consume_queue, consume_queues, dispatch, queue_numbering
+from ariane.store.recovery import log_recovery as recovery
+from ariane.store.recovery import recovered_state
+from ariane.store.upkeep import checkpoint_writer
+from ariane.store.writing import log_replica
 from ariane.testing.disk import FakeDisk, SurvivingData
 
 Plant = Callable[[pytest.MonkeyPatch], None]

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from ariane.model import host
-from ariane.protocol import record
+from ariane.protocol.records import record
 from ariane.store.message_store import GetStatus, MessageStore, RecordDraft, StoreConfig, open_store
 from ariane.testing.clock import FakeClock
 from ariane.testing.disk import FakeDisk, PowerLost, SurvivingData

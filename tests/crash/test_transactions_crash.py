@@ -13,18 +13,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ariane.broker import transaction_check
-from ariane.broker.config import BrokerConfig
-from ariane.broker.producer_selection import BUSY
+from ariane.broker.config.broker_config import BrokerConfig
 from ariane.broker.state.consumer_offsets import ConsumerOffsets
 from ariane.broker.state.topic_registry import TopicRegistry
-from ariane.broker.transaction_check import TransactionChecker
-from ariane.broker.transaction_service import TransactionService
+from ariane.broker.transactions import transaction_check
+from ariane.broker.transactions.producer_selection import BUSY
+from ariane.broker.transactions.transaction_check import TransactionChecker
+from ariane.broker.transactions.transaction_service import TransactionService
 from ariane.errors import MessageRefused, ReplyError, StoreError
 from ariane.model import host
 from ariane.model.topic import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
-from ariane.protocol import properties, record
-from ariane.protocol.record import Record
+from ariane.protocol.records import properties, record
+from ariane.protocol.records.record import Record
 from ariane.protocol.requests.admin import ConsumerOffsetTable
 from ariane.protocol.requests.messaging import COMMIT, ROLLBACK, CheckTransactionState, EndTransactionHeader
 from ariane.protocol.requests.routing import TopicTable

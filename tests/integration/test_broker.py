@@ -11,15 +11,16 @@ import msgspec
 import pytest
 
 from ariane.broker.broker import Broker
-from ariane.broker.config import BrokerConfig
+from ariane.broker.config.broker_config import BrokerConfig
 from ariane.model import ids
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.server import NameServer
 from ariane.net.connection import Peer, Reply
-from ariane.net.connection_pool import ConnectionPool
-from ariane.protocol import batch, fastjson, properties, record
+from ariane.net.pools.connection_pool import ConnectionPool
+from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
+from ariane.protocol.records import batch, properties, record
 from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.admin import CreateTopic, TopicRef
 from ariane.protocol.requests.clients import (

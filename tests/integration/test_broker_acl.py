@@ -13,7 +13,7 @@ import yaml
 from ariane.client import ClientInstance, ClientSettings, Credentials, Producer, PushConsumer
 from ariane.errors import ArianeError
 from ariane.model.message import Message, ReceivedMessage
-from ariane.net.connection_pool import ConnectionPool
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol import fastjson, signing
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command

@@ -10,15 +10,16 @@ from pathlib import Path
 import pytest
 
 from ariane.broker.broker import Broker
-from ariane.broker.config import BrokerConfig
+from ariane.broker.config.broker_config import BrokerConfig
 from ariane.errors import ConnectionLost
 from ariane.model.topic import SubscriptionGroupConfig
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.server import NameServer
-from ariane.net.connection_pool import ConnectionPool
-from ariane.protocol import fastjson, java_properties, properties
+from ariane.net.pools.connection_pool import ConnectionPool
+from ariane.protocol import fastjson, java_properties
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
+from ariane.protocol.records import properties
 from ariane.protocol.requests.admin import CreateTopic, DelayOffsetTable, GroupName, TopicRef
 from ariane.protocol.requests.brokers import (
     CloneOffsets,

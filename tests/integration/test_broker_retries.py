@@ -12,10 +12,11 @@ from test_broker import Client, against_broker, config
 from ariane.model.message import TRANSACTION_MASK
 from ariane.model.topic import SubscriptionGroupConfig
 from ariane.net.connection import Peer, Reply
-from ariane.protocol import fastjson, properties, record
+from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.record import Record
+from ariane.protocol.records import properties, record
+from ariane.protocol.records.record import Record
 from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.callbacks import (
     ConsumeDirectly,
@@ -183,7 +184,7 @@ def test_the_broker_attaches_the_record_to_a_direct_consumption(tmp_path: Path) 
 
 
 def test_a_client_that_does_not_respond_in_time_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ariane.broker.handlers.consumer_admin.CALL_MS", 50)
+    monkeypatch.setattr("ariane.broker.handlers.admin.consumer_admin.CALL_MS", 50)
 
     async def work(client: Client) -> None:
         await client.heartbeat("c1", TOPIC)

@@ -13,21 +13,22 @@ import msgspec
 import pytest
 
 from ariane.broker.broker import Broker
-from ariane.broker.config import BrokerConfig
+from ariane.broker.config.broker_config import BrokerConfig
 from ariane.broker.stats.stats_recorder import TICK_INTERVAL_S
 from ariane.clock import Timer
 from ariane.cluster.admin import Admin
-from ariane.cluster.broker_runtime import BrokerRates
-from ariane.cluster.group_lag import GroupLagOperations
+from ariane.cluster.groups.group_lag import GroupLagOperations
+from ariane.cluster.servers.broker_runtime import BrokerRates
 from ariane.errors import ReplyError, RouteNotFound
 from ariane.kernels import implementation
 from ariane.model.message import MessageQueue
 from ariane.net.connection import Reply
-from ariane.net.connection_pool import ConnectionPool
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.net.server import RemotingServer
-from ariane.protocol import batch, fastjson
+from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
+from ariane.protocol.records import batch
 from ariane.protocol.requests.admin import CreateTopic, DeleteGroup, TopicRef
 from ariane.protocol.requests.clients import ConsumerData, HeartbeatData, SubscriptionData
 from ariane.protocol.requests.messaging import SUBSCRIPTION, PullMessage, SendMessage, UpdateConsumerOffset

@@ -7,11 +7,11 @@ import os
 from pathlib import Path
 
 from ariane.broker.broker import Broker
-from ariane.broker.config import BrokerConfig
+from ariane.broker.config.broker_config import BrokerConfig
 from ariane.errors import ReplyError
-from ariane.net.connection_pool import ConnectionPool
-from ariane.protocol import properties, record
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.records import properties, record
 from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.messaging import (
     SUBSCRIPTION,
@@ -21,7 +21,7 @@ from ariane.protocol.requests.messaging import (
     QueueRef,
     SendMessage,
 )
-from ariane.store.files import SystemDisk, Usage
+from ariane.store.disk.files import SystemDisk, Usage
 
 HOUR_S = 3600
 

@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from ariane.cli.main import app
-from ariane.client.settings import ClientSettings
+from ariane.client.instance.settings import ClientSettings
 from ariane.console.services import open_services
 from ariane.console.settings import ConsoleSettings
 from ariane.testing import LocalCluster

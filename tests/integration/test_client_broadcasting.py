@@ -11,7 +11,7 @@ from test_client_retries import QUICK, Inbox, run, stored
 from ariane.client import ClientSettings, ConsumerSettings, Producer, PushConsumer, ReconsumeLater
 from ariane.errors import ConfigError
 from ariane.model.message import Message, ReceivedMessage
-from ariane.net.connection_pool import ConnectionPool
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.callbacks import ResetOffset, reset_table
 from ariane.protocol.requests.messaging import UpdateConsumerOffset

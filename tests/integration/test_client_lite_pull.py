@@ -12,7 +12,7 @@ from test_client_retries import QUICK, run
 from ariane.client import ConsumerSettings, LitePullConsumer, Producer
 from ariane.errors import ClientClosed, ConfigError
 from ariane.model.message import Message, MessageQueue, ReceivedMessage
-from ariane.net.connection_pool import ConnectionPool
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests.callbacks import ConsumeDirectly, RunningInfoRequest

@@ -24,14 +24,14 @@ from ariane.client import (
     TraceSettings,
     TransactionProducer,
 )
-from ariane.client.assignment_strategy import consistent_hash
-from ariane.client.hooks import ConsumeFinished, ConsumeStarted, SendEvent, TransactionEnd
-from ariane.client.idempotent import Idempotent
-from ariane.client.sqlite_store import SqliteStore
+from ariane.client.consuming.assignment_strategy import consistent_hash
+from ariane.client.duplicates.idempotent import Idempotent
+from ariane.client.duplicates.sqlite_store import SqliteStore
+from ariane.client.instance.hooks import ConsumeFinished, ConsumeStarted, SendEvent, TransactionEnd
 from ariane.errors import RouteNotFound
 from ariane.model.message import Message, MessageQueue, ReceivedMessage
 from ariane.model.topic import TRACE_TOPIC
-from ariane.net.connection_pool import ConnectionPool
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests import decode_header

@@ -12,9 +12,10 @@ import pytest
 from ariane.client import ConsumerSettings, Producer, PushConsumer, ReconsumeLater
 from ariane.errors import MessageRefused, ReplyError, RequestTimeout
 from ariane.model.message import Message, ReceivedMessage
-from ariane.net.connection_pool import ConnectionPool
-from ariane.protocol import fastjson, record
+from ariane.net.pools.connection_pool import ConnectionPool
+from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.records import record
 from ariane.protocol.requests.callbacks import ConsumeDirectly, ConsumerStatus, ResetOffset, RunningInfoRequest
 from ariane.protocol.requests.messaging import SUBSCRIPTION, PullMessage
 from ariane.testing import AsyncLocalCluster

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ariane.client.settings import ClientSettings
+from ariane.client.instance.settings import ClientSettings
 from ariane.errors import ConfigError, ConnectionLost
-from ariane.net.connection_pool import ConnectionPool
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.net.tls import tls_context
 from ariane.protocol import command as commands
 from ariane.protocol.command import RESPONSE

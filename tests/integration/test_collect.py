@@ -18,7 +18,7 @@ from ariane.client.producer import Producer
 from ariane.metrics_collector.sample import Sample
 from ariane.model.message import Message
 from ariane.model.topic import SAMPLES_TOPIC
-from ariane.net.connection_pool import ConnectionPool
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.routing import RouteRequest, TopicRoute

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from ariane.broker.broker import Broker
-from ariane.broker.config import BrokerConfig
+from ariane.broker.config.broker_config import BrokerConfig
 from ariane.client import Producer
 from ariane.errors import ReplyError
 from ariane.model import ids
 from ariane.model.message import Message
-from ariane.net.connection_pool import ConnectionPool
-from ariane.protocol import batch, properties, record
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
+from ariane.protocol.records import batch, properties, record
 from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.messaging import (
     SUBSCRIPTION,

@@ -14,7 +14,7 @@ from ariane import PushConsumer, ReceivedMessage, ReconsumeLater
 from ariane.cli import main
 from ariane.client import ConsumerSettings
 from ariane.cluster.admin import Admin
-from ariane.cluster.findings import Finding
+from ariane.cluster.diagnosis.findings import Finding
 from ariane.testing import AsyncLocalCluster, LocalCluster
 
 RUNNER = CliRunner()

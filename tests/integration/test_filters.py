@@ -22,7 +22,7 @@ from ariane.protocol.command import Command
 from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.clients import CheckClient, SubscriptionData, UnregisterClient
 from ariane.protocol.requests.messaging import SUBSCRIPTION, SUSPEND, PullMessage, PullMessageResponse
-from ariane.store import queue_reader
+from ariane.store.queues import queue_reader
 from ariane.testing import AsyncLocalCluster
 
 SQL = {"enable_property_filter": True}
@@ -226,7 +226,7 @@ def test_entries_with_an_extended_tag_address_are_not_filtered_out(tmp_path, mon
 
     async def work(client: Client) -> None:
         await client.send(body=b"ours", TAGS="b")
-        monkeypatch.setattr("ariane.store.record_appender.java_hash", lambda text: -(2**63) + 20)
+        monkeypatch.setattr("ariane.store.writing.record_appender.java_hash", lambda text: -(2**63) + 20)
         await client.send(body=b"javas", TAGS="a", WAIT="false")  # not a plain send, so the appender computes its code
         answer = await client.pull(expression="a")
         assert bodies(answer) == [b"javas"]

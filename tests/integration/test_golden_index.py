@@ -11,8 +11,8 @@ from struct import unpack_from
 import pytest
 
 from ariane.model import host
-from ariane.protocol import record
-from ariane.store.key_query import KeyQuery
+from ariane.protocol.records import record
+from ariane.store.index.key_query import KeyQuery
 from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
 
 DATA = Path(__file__).parents[1] / "data"

@@ -11,10 +11,10 @@ import pytest
 
 from ariane.broker.state import json_documents
 from ariane.model import host, ids
-from ariane.protocol import compression, record
+from ariane.protocol.records import compression, record
 from ariane.protocol.requests.admin import ConsumerOffsetTable, SubscriptionGroupTable
 from ariane.protocol.requests.routing import TopicTable
-from ariane.store.files import SystemDisk
+from ariane.store.disk.files import SystemDisk
 from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
 
 DATA = Path(__file__).parents[1] / "data"

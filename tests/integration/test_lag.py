@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from ariane.cluster.admin import Admin
-from ariane.cluster.broker_runtime import BrokerRates
 from ariane.cluster.connection import BrokerUnavailable
-from ariane.cluster.group_lag import GroupLagOperations
-from ariane.cluster.topic_queries import TopicQueueBounds
+from ariane.cluster.groups.group_lag import GroupLagOperations
+from ariane.cluster.servers.broker_runtime import BrokerRates
+from ariane.cluster.topics.topic_queries import TopicQueueBounds
 from ariane.errors import ProtocolError, ServerUnavailable
 from ariane.net.connection import Handler, Peer, Reply
-from ariane.net.connection_pool import ConnectionPool
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.net.server import RemotingServer
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode

@@ -25,26 +25,26 @@ from typer.testing import CliRunner
 from ariane import Admin, PushConsumer
 from ariane.broker.broker import Broker
 from ariane.cli import main
-from ariane.cli.metrics_endpoint import broker_source
+from ariane.cli.servers.metrics_endpoint import broker_source
 from ariane.cluster.lag import LagSum, queue_lag, sum_lags
 from ariane.console.alerts.alert_rules import AlertMetric
 from ariane.console.alerts.readings import read_snapshot
-from ariane.console.areas.group_list import GroupListQuery, group_list
-from ariane.console.areas.group_progress import ProgressQuery, group_progress
-from ariane.console.areas.overview import overview
+from ariane.console.areas.groups.group_list import GroupListQuery, group_list
+from ariane.console.areas.groups.group_progress import ProgressQuery, group_progress
+from ariane.console.areas.overview.overview import overview
 from ariane.console.services import ConsoleServices, open_services
 from ariane.console.settings import ConsoleSettings
-from ariane.metrics.cluster_poller import ClusterPoller
-from ariane.metrics.exporter import ExporterSource
 from ariane.metrics.families import Family
+from ariane.metrics.polling.cluster_poller import ClusterPoller
+from ariane.metrics.polling.exporter import ExporterSource
 from ariane.metrics_collector.poller import BrokerPoller
 from ariane.model.message import ReceivedMessage
 from ariane.model.topic import SubscriptionGroupConfig, retry_topic
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.server import NameServer
-from ariane.net.connection_pool import ConnectionPool
-from ariane.protocol import properties
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol.codes import RequestCode
+from ariane.protocol.records import properties
 from ariane.protocol.requests.admin import CreateTopic
 from ariane.protocol.requests.messaging import SUBSCRIPTION, PullMessage, SendMessage, UpdateConsumerOffset
 from ariane.testing.cluster_servers import broker_config

@@ -16,7 +16,7 @@ from ariane.cli import main
 from ariane.errors import ArianeError, NotFound, RouteNotFound, UsageError
 from ariane.model import ids
 from ariane.model.message import Message
-from ariane.net.connection_pool import ConnectionPool
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.messaging import ConsumerSendMsgBack
 from ariane.testing import LocalCluster

@@ -16,21 +16,21 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from ariane.broker.broker import Broker
-from ariane.broker.config import BrokerConfig
-from ariane.cli.metrics_endpoint import broker_source, name_server_source, with_metrics
+from ariane.broker.config.broker_config import BrokerConfig
+from ariane.cli.servers.metrics_endpoint import broker_source, name_server_source, with_metrics
 from ariane.client.producer import Producer
 from ariane.client.push_consumer import PushConsumer
 from ariane.errors import ConfigError
 from ariane.metrics import endpoint
 from ariane.metrics.broker_metrics import BROKER_METRICS
-from ariane.metrics.cluster_poller import ClusterPoller
 from ariane.metrics.endpoint import LIMITS, MetricsEndpoint
-from ariane.metrics.exporter import ExporterSource
 from ariane.metrics.families import Family, Metric
+from ariane.metrics.polling.cluster_poller import ClusterPoller
+from ariane.metrics.polling.exporter import ExporterSource
 from ariane.model.message import Message, ReceivedMessage
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.server import NameServer
-from ariane.net.connection_pool import ConnectionPool
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.admin import DeleteGroup, TopicRef
 from ariane.protocol.requests.messaging import UpdateConsumerOffset

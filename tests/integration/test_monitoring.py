@@ -8,8 +8,8 @@ from argparse import Namespace
 from pathlib import Path
 
 from ariane import Message, Producer, PushConsumer
-from ariane.cli.json_output import to_builtins
-from ariane.cli.mqadmin import monitor_commands
+from ariane.cli.mqadmin.commands import monitor_commands
+from ariane.cli.output.json_output import to_builtins
 from ariane.cluster.admin import Admin
 from ariane.testing import LocalCluster
 

@@ -14,7 +14,7 @@ from ariane.model.topic import DataVersion, TopicConfig
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.kv_store import KvStore
 from ariane.nameserver.server import NameServer
-from ariane.net.connection_pool import ConnectionPool
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command

@@ -9,7 +9,7 @@ import pytest
 
 from ariane.errors import ConfigError, ConnectionLost, ProtocolError, ReplyError, RequestTimeout
 from ariane.net.connection import Handler, Peer, Reply
-from ariane.net.connection_pool import ConnectionPool
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.net.server import RemotingServer
 from ariane.protocol import command
 from ariane.protocol.command import Command

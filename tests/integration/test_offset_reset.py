@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from ariane import Admin, Message, Producer, PushConsumer, ReceivedMessage
-from ariane.cluster.offset_admin import OffsetTarget
+from ariane.cluster.groups.offset_admin import OffsetTarget
 from ariane.testing import LocalCluster
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from ariane.broker.broker import Broker
-from ariane.broker.config import BROKER_SETTINGS, BrokerConfig
+from ariane.broker.config.broker_config import BROKER_SETTINGS, BrokerConfig
 from ariane.cluster.admin import Admin
 from ariane.errors import ConfigError, ConnectionLost, ReplyError, RouteNotFound
-from ariane.net.connection_pool import ConnectionPool
-from ariane.protocol import batch, properties, record
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
+from ariane.protocol.records import batch, properties, record
 from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.messaging import (
     QueryMessage,

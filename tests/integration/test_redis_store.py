@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from ariane.client.consumed_store import BLOCK_ROWS, ConsumedKey
-from ariane.client.idempotent import Idempotent
-from ariane.client.listener_invoker import ReconsumeLater
-from ariane.client.redis_store import RedisStore
+from ariane.client.delivery.listener_invoker import ReconsumeLater
+from ariane.client.duplicates.consumed_store import BLOCK_ROWS, ConsumedKey
+from ariane.client.duplicates.idempotent import Idempotent
+from ariane.client.duplicates.redis_store import RedisStore
 from ariane.model import message as names
 from ariane.model.message import MessageQueue, ReceivedMessage
 

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from ariane.broker.broker import Broker
-from ariane.broker.config import BrokerConfig
+from ariane.broker.config.broker_config import BrokerConfig
 from ariane.errors import StoreError
-from ariane.net.connection_pool import ConnectionPool
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.admin import ConsumerOffsetTable, CreateTopic
 from ariane.protocol.requests.messaging import QueryConsumerOffset, QueueRef, SendMessage, UpdateConsumerOffset
 from ariane.protocol.requests.routing import KvTableBody
-from ariane.store.files import SystemDisk
+from ariane.store.disk.files import SystemDisk
 
 DOCUMENTS = ("topics.json", "consumerOffset.json")
 

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from ariane.client import ClientInstance, Producer
-from ariane.cluster.replay import OriginalMessage
+from ariane.cluster.messages.replay import OriginalMessage
 from ariane.model import ids
 from ariane.model.message import Message
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.messaging import ConsumerSendMsgBack
-from ariane.reports import replay_source
-from ariane.reports.replay_source import ReplayFilter
+from ariane.reports.replay import replay_source
+from ariane.reports.replay.replay_source import ReplayFilter
 from ariane.testing import LocalCluster
 
 DLQ = "%DLQ%G"

@@ -14,10 +14,11 @@ from ariane.client.push_consumer import PushConsumer
 from ariane.model.message import ReceivedMessage
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.server import NameServer
-from ariane.net.connection_pool import ConnectionPool
-from ariane.protocol import fastjson, properties, record
+from ariane.net.pools.connection_pool import ConnectionPool
+from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
+from ariane.protocol.records import properties, record
 from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.admin import ConsumerOffsetTable, CreateTopic, TopicRef
 from ariane.protocol.requests.messaging import (

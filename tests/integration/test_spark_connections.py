@@ -24,11 +24,11 @@ from ariane.errors import ArianeError, ConnectionLost, RequestTimeout
 from ariane.model.message import Message
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.server import NameServer
-from ariane.net.connection_pool import ConnectionPool
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol import command as commands
-from ariane.protocol import record
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.frame import FrameReader
+from ariane.protocol.records import record
 from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.messaging import SUBSCRIPTION, OffsetResponse, PullMessage, PullMessageResponse, QueueRef
 from ariane.spark.wire.access import tls_context

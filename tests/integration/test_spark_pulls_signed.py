@@ -10,7 +10,7 @@ import pytest
 from ariane.client import ClientInstance, ClientSettings, Credentials, Producer
 from ariane.errors import ArianeError, ConfigError, RouteNotFound
 from ariane.model.message import Message
-from ariane.protocol import record
+from ariane.protocol.records import record
 from ariane.spark.read import pull_client, source_options
 from ariane.testing import AsyncLocalCluster
 

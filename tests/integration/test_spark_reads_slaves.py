@@ -18,7 +18,7 @@ from ariane.errors import ArianeError
 from ariane.model.message import Message, MessageQueue
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.server import NameServer
-from ariane.net.connection_pool import ConnectionPool
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests import decode_header

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra spark is not installed")
 
-from ariane.client.hooks import LocalState
+from ariane.client.instance.hooks import LocalState
 from ariane.client.transaction_producer import TransactionProducer
 from ariane.model.message import Message
 from ariane.model.topic import HALF_TOPIC

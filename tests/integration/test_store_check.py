@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from ariane.cli.main import app
 from ariane.model import host
-from ariane.store.check import ERROR, NOTE, WARNING, CheckFinding, CheckSummary, check
-from ariane.store.index_file import IndexSizes
+from ariane.store.check.store_check import ERROR, NOTE, WARNING, CheckFinding, CheckSummary, check
+from ariane.store.index.index_file import IndexSizes
 from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
 from ariane.testing.disk import FakeDisk
 

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Protocol
 
 from ariane.broker.broker import Broker
-from ariane.broker.config import BrokerConfig
-from ariane.net.connection_pool import ConnectionPool
+from ariane.broker.config.broker_config import BrokerConfig
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.messaging import SUBSCRIPTION, PullMessage, SendMessage
-from ariane.store.files import SystemDisk
+from ariane.store.disk.files import SystemDisk
 
 
 class Call(Protocol):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ariane.broker.broker import Broker
-from ariane.broker.config import BrokerConfig
+from ariane.broker.config.broker_config import BrokerConfig
 from ariane.client import (
     ConsumerSettings,
     LocalState,
@@ -21,19 +21,20 @@ from ariane.client import (
     TraceSettings,
     TransactionProducer,
 )
-from ariane.client.hooks import TransactionEnd
+from ariane.client.instance.hooks import TransactionEnd
 from ariane.cluster.admin import Admin
-from ariane.cluster.transaction_admin import HalfMessage
+from ariane.cluster.messages.transaction_admin import HalfMessage
 from ariane.errors import ConfigError, MessageRefused, NotFound, ReplyError
 from ariane.model import ids
 from ariane.model.message import Message, ReceivedMessage
 from ariane.model.topic import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
 from ariane.net.connection import Peer
-from ariane.net.connection_pool import ConnectionPool
-from ariane.protocol import fastjson, properties, record
+from ariane.net.pools.connection_pool import ConnectionPool
+from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.record import Record
+from ariane.protocol.records import properties, record
+from ariane.protocol.records.record import Record
 from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.clients import HeartbeatData, ProducerData
 from ariane.protocol.requests.messaging import (

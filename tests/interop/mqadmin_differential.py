@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ariane.cli.mqadmin.main import main
-from ariane.net.connection_pool import ConnectionPool
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.testing import LocalCluster, java
 

@@ -11,7 +11,7 @@ from ariane.client import ClientInstance, ClientSettings, Credentials, Producer,
 from ariane.errors import ArianeError
 from ariane.model.message import Message, ReceivedMessage
 from ariane.model.topic import TIMER_TOPIC
-from ariane.net.connection_pool import ConnectionPool
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol import fastjson, signing
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ariane.net.connection import Connection
-from ariane.net.connection_pool import ConnectionPool
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command

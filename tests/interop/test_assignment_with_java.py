@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from ariane.client import assignment_strategy
-from ariane.client.assignment_strategy import AssignmentStrategy
+from ariane.client.consuming import assignment_strategy
+from ariane.client.consuming.assignment_strategy import AssignmentStrategy
 from ariane.model.message import MessageQueue
 from ariane.testing import java
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from ariane.cli import main as ariane_command
 from ariane.cli.mqadmin import main as mqadmin
-from ariane.net.connection_pool import ConnectionPool
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol.codes import RequestCode
 from ariane.testing import java
 

@@ -24,7 +24,7 @@ from ariane.client import (
     TransactionProducer,
 )
 from ariane.cluster.admin import Admin
-from ariane.cluster.offset_admin import OffsetTarget
+from ariane.cluster.groups.offset_admin import OffsetTarget
 from ariane.errors import MessageRefused, ReplyError
 from ariane.model.message import Message, ReceivedMessage
 from ariane.testing import java

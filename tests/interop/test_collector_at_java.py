@@ -8,10 +8,10 @@ from pathlib import Path
 
 import msgspec
 
+from ariane.client.instance.settings import ConsumerSettings
 from ariane.client.lite_pull_consumer import LitePullConsumer
 from ariane.client.producer import Producer
 from ariane.client.push_consumer import PushConsumer
-from ariane.client.settings import ConsumerSettings
 from ariane.clock import SYSTEM_CLOCK
 from ariane.metrics_collector import publisher
 from ariane.metrics_collector.sample import GroupProgress, Sample, StatsCounter

@@ -14,7 +14,7 @@ from interop_servers import produce
 from ariane.client import LocalState, TransactionProducer
 from ariane.model.message import Message
 from ariane.pipeline.spark_session import java_fault
-from ariane.reports import table_views
+from ariane.reports.tables import table_views
 from ariane.tables import DELAYS, TRANSACTIONS, TableSchema
 from ariane.testing import LocalCluster, java
 from ariane.testing.cluster_servers import SMALL_FILES

@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from ariane.errors import ArianeError, RequestTimeout
-from ariane.net.connection_pool import ConnectionPool
-from ariane.protocol import batch, fastjson, record
+from ariane.net.pools.connection_pool import ConnectionPool
+from ariane.protocol import fastjson
+from ariane.protocol.records import batch, record
 from ariane.testing import LocalCluster, java
 
 

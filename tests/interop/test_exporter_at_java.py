@@ -22,11 +22,11 @@ from test_exporter_comparison import MOVING, UNKNOWN, WRONG_AT_APACHE, Series, p
 
 from ariane.client.producer import Producer
 from ariane.client.push_consumer import PushConsumer
-from ariane.metrics.cluster_poller import ClusterPoller
 from ariane.metrics.endpoint import MetricsEndpoint
-from ariane.metrics.exporter import ExporterSource
+from ariane.metrics.polling.cluster_poller import ClusterPoller
+from ariane.metrics.polling.exporter import ExporterSource
 from ariane.model.message import Message, ReceivedMessage
-from ariane.net.connection_pool import ConnectionPool
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.testing import java
 
 JAR = os.environ.get("ARIANE_APACHE_EXPORTER", "")

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from interop_servers import produce, pull_all
 
-from ariane.broker import config as broker_config
-from ariane.broker.config import BrokerConfig
+from ariane.broker.config import broker_config
+from ariane.broker.config.broker_config import BrokerConfig
 from ariane.errors import StoreError
 from ariane.testing import LocalCluster, java
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from interop_servers import consume, mqadmin, produce
 
 from ariane.broker.broker import Broker
-from ariane.net.connection_pool import ConnectionPool
-from ariane.protocol import properties
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.records import properties
 from ariane.protocol.requests.messaging import (
     SUBSCRIPTION,
     PullMessage,

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from interop_servers import consume, produce
 
-from ariane.net.connection_pool import ConnectionPool
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.admin import CreateTopic, TopicRef

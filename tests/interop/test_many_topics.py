@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from ariane.broker.config import BrokerConfig
-from ariane.broker.dynamic_config import DynamicConfig
-from ariane.broker.registration import Registration
+from ariane.broker.config.broker_config import BrokerConfig
+from ariane.broker.config.dynamic_config import DynamicConfig
+from ariane.broker.lifecycle.registration import Registration
 from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.model.topic import DataVersion, TopicConfig
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.server import NameServer
-from ariane.net.connection_pool import ConnectionPool
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.net.tasks import BackgroundTasks
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode

@@ -19,7 +19,8 @@ from interop_servers import consume, produce
 
 from ariane.clock import SYSTEM_CLOCK
 from ariane.pipeline.spark_session import java_fault
-from ariane.reports import REPORTS, table_views, trace_lookup
+from ariane.reports import REPORTS, trace_lookup
+from ariane.reports.tables import table_views
 from ariane.tables import DELAYS, JOURNEYS, TRANSACTIONS
 from ariane.testing import java
 

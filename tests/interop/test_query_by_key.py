@@ -11,10 +11,10 @@ from pathlib import Path
 from interop_servers import produce
 
 from ariane.cluster.admin import Admin
-from ariane.cluster.message_query import QueryResult
+from ariane.cluster.messages.message_query import QueryResult
 from ariane.model import ids
-from ariane.protocol import properties, record
 from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.records import properties, record
 from ariane.protocol.requests.messaging import QueryMessage, SendMessage
 from ariane.testing import LocalCluster, java
 from ariane.testing.cluster_servers import SMALL_FILES

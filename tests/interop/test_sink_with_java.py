@@ -17,7 +17,7 @@ import pyarrow as pa
 from interop_servers import mqadmin, pull_all
 
 from ariane.client import PushConsumer
-from ariane.client.idempotent import Idempotent
+from ariane.client.duplicates.idempotent import Idempotent
 from ariane.cluster.admin import Admin
 from ariane.errors import ArianeError, ConnectionLost
 from ariane.model import dedup

@@ -14,12 +14,12 @@ from interop_servers import mqadmin, produce
 
 pytest.importorskip("pyspark", reason="the extra spark is not installed")
 
-from ariane.client.hooks import LocalState
+from ariane.client.instance.hooks import LocalState
 from ariane.client.transaction_producer import TransactionProducer
 from ariane.errors import ConfigError, ConnectionLost
 from ariane.model.message import Message, MessageQueue
 from ariane.model.topic import HALF_TOPIC
-from ariane.protocol import record
+from ariane.protocol.records import record
 from ariane.spark.read import pull_client, queue_bounds, read_task
 from ariane.spark.read.group_offsets import GroupOffsets
 from ariane.spark.read.offset_ranges import OffsetRange

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 from interop_servers import pull_all
 
-from ariane.broker import half_messages
+from ariane.broker.transactions import half_messages
 from ariane.client import LocalState, SendResult, TransactionProducer
 from ariane.cluster.admin import Admin
-from ariane.cluster.transaction_admin import BrokerHalfMessages
+from ariane.cluster.messages.transaction_admin import BrokerHalfMessages
 from ariane.model import host
 from ariane.model.message import Message, ReceivedMessage
 from ariane.model.topic import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
-from ariane.protocol import record
-from ariane.protocol.record import Record
+from ariane.protocol.records import record
+from ariane.protocol.records.record import Record
 from ariane.store.message_store import StoreConfig, open_store
 from ariane.testing import LocalCluster, java
 

@@ -7,12 +7,12 @@ from string import printable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ariane.client import send_codec
-from ariane.client.instants import Instant
-from ariane.client.send_codec import SendResult, SendStatus
-from ariane.client.send_headers import SendHeaders
-from ariane.client.settings import ProducerSettings
-from ariane.client.trace_records import events_of_stored, next_batch, texts_of_stored, to_entries
+from ariane.client.instance.instants import Instant
+from ariane.client.instance.send_types import SendResult, SendStatus
+from ariane.client.instance.settings import ProducerSettings
+from ariane.client.sending import send_codec
+from ariane.client.sending.send_headers import SendHeaders
+from ariane.client.tracing.trace_records import events_of_stored, next_batch, texts_of_stored, to_entries
 from ariane.model.message import TRANSACTION_PREPARED, Message, MessageQueue
 from ariane.model.trace_event import ConsumeEndEvent, ConsumeStartEvent, PublishEvent
 from ariane.protocol import command, trace_codec

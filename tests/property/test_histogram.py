@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 duckdb = pytest.importorskip("duckdb")
 
-from ariane.reports import histogram_sql as in_sql  # noqa: E402
+from ariane.reports.tables import histogram_sql as in_sql  # noqa: E402
 from ariane.tables.histogram import (  # noqa: E402
     GAMMA,
     ZERO_BUCKET,

@@ -17,21 +17,11 @@ from ariane.errors import ProtocolError
 from ariane.model import host, ids
 from ariane.model.topic import DataVersion, SubscriptionGroupConfig, TopicConfig
 from ariane.nameserver import registration
-from ariane.protocol import (
-    batch,
-    command,
-    compression,
-    fastjson,
-    java_properties,
-    properties,
-    record,
-    replication,
-    requests,
-    trace_codec,
-)
+from ariane.protocol import command, fastjson, java_properties, requests, trace_codec
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
 from ariane.protocol.frame import Frame, FrameReader, OversizedFrame
+from ariane.protocol.records import batch, compression, properties, record, replication
 from ariane.protocol.requests import decode_header, decode_json_body
 from ariane.protocol.requests.callbacks import reset_table, status_table
 from ariane.protocol.requests.routing import RegisterBroker, RegisterBrokerBody, TopicTable

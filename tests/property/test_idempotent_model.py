@@ -18,9 +18,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from ariane.client.consumed_store import BLOCK_ROWS, ConsumedKey
-from ariane.client.idempotent import Idempotent
-from ariane.client.sqlite_store import SqliteStore
+from ariane.client.duplicates.consumed_store import BLOCK_ROWS, ConsumedKey
+from ariane.client.duplicates.idempotent import Idempotent
+from ariane.client.duplicates.sqlite_store import SqliteStore
 from ariane.model import dedup
 from ariane.model.dedup import Row
 from ariane.model.message import MessageQueue, ReceivedMessage

@@ -14,9 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from ariane.kernels.scanned_record import parse_record
 from ariane.model import host
 from ariane.model.message import TRANSACTION_MASK, TRANSACTION_ROLLBACK
-from ariane.protocol import properties as properties_text
-from ariane.store import index_builder
-from ariane.store.key_query import KeyQuery
+from ariane.protocol.records import properties as properties_text
+from ariane.store.index import index_builder
+from ariane.store.index.key_query import KeyQuery
 from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
 from ariane.testing.clock import FakeClock
 from ariane.testing.disk import FakeDisk, SurvivingData

@@ -21,7 +21,7 @@ from ariane.kernels.implementation import select
 from ariane.kernels.index_slots import ENTRY, ENTRY_SIZE, SLOT_SIZE, EntryBounds, IndexSlots, PythonIndexSlots
 from ariane.kernels.native import NativeUnavailable, load_native
 from ariane.kernels.native_slots import NativeIndexSlots
-from ariane.protocol.queue_entry import INDEX_KEY
+from ariane.protocol.records.queue_entry import INDEX_KEY
 
 SLOT = Struct(">i")
 

@@ -23,14 +23,14 @@ from test_spark_decoders import ANYTHING, COLUMNS, HOSTS, STRICT, placed, spoilt
 
 from ariane.errors import ArianeError
 from ariane.kernels import implementation
-from ariane.protocol import record
+from ariane.protocol.records import record
 from ariane.spark.records import arrow_decoder, bodies
 from ariane.spark.store import commit_log, log_task
 from ariane.spark.store.commit_log import LogDamage
 from ariane.spark.store.store_options import parse
-from ariane.store import corrupt_ranges
-from ariane.store.files import OpenFiles, ReadOnlyDisk
-from ariane.store.segments import Segments
+from ariane.store.disk.files import OpenFiles, ReadOnlyDisk
+from ariane.store.disk.segments import Segments
+from ariane.store.log import corrupt_ranges
 
 CHOICES = ("python", "native")
 FILE_COLUMNS = [*STRICT, *log_task.STORE_COLUMNS]

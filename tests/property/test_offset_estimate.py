@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ariane.client.instants import Instant
-from ariane.client.offset_estimate import DRIFT, STEP_MS, OffsetEstimate, OffsetSample
+from ariane.client.instance.instants import Instant
+from ariane.client.tracing.offset_estimate import DRIFT, STEP_MS, OffsetEstimate, OffsetSample
 from ariane.model import clock_offset
 from ariane.model.clock_offset import ClockOffset
 

@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ariane.errors import ProtocolError
-from ariane.protocol import batch, command, fastjson, java_properties, properties, record
+from ariane.protocol import command, fastjson, java_properties
 from ariane.protocol.frame import Frame, FrameReader
+from ariane.protocol.records import batch, properties, record
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)

@@ -19,23 +19,23 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_send_turn import Collected, CountingTurns, Undelayed, refuse, send_frame, settle
 
-from ariane.broker.config import BrokerConfig, to_store_config
-from ariane.broker.dynamic_config import DynamicConfig
-from ariane.broker.handlers.pull import PullHandler
-from ariane.broker.handlers.pull_filter import PullFilterBuilder
-from ariane.broker.handlers.pull_turns import PullTurns
-from ariane.broker.handlers.send import SendHandler
-from ariane.broker.handlers.send_target import SendTargets
-from ariane.broker.handlers.send_turns import SendTurns
-from ariane.broker.post_store import PostStoreDispatcher
-from ariane.broker.replication import ReplicationFeed
+from ariane.broker.config.broker_config import BrokerConfig, to_store_config
+from ariane.broker.config.dynamic_config import DynamicConfig
+from ariane.broker.delivery.post_store import PostStoreDispatcher
+from ariane.broker.handlers.reading.pull import PullHandler
+from ariane.broker.handlers.reading.pull_filter import PullFilterBuilder
+from ariane.broker.handlers.reading.pull_turns import PullTurns
+from ariane.broker.handlers.sending.send import SendHandler
+from ariane.broker.handlers.sending.send_target import SendTargets
+from ariane.broker.handlers.sending.send_turns import SendTurns
+from ariane.broker.lifecycle.write_protection import WriteProtection
+from ariane.broker.replication.replication import ReplicationFeed
 from ariane.broker.state.consumer_filters import ConsumerFilters, FilterTable
 from ariane.broker.state.consumer_offsets import ConsumerOffsets
 from ariane.broker.state.group_members import GroupMembers, Member
 from ariane.broker.state.group_registry import GroupRegistry
 from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.broker.stats.broker_stats import BrokerStats
-from ariane.broker.write_protection import WriteProtection
 from ariane.filter.bloom import Bloom
 from ariane.kernels.pull_turn import PULL_CODES
 from ariane.kernels.send_turn import SEND_CODES
@@ -47,10 +47,10 @@ from ariane.net.flow_limits import ServerLimits
 from ariane.net.replies import Peer
 from ariane.net.turn_router import TurnRouter
 from ariane.protocol import command as commands
-from ariane.protocol import properties
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
 from ariane.protocol.frame import BINARY_FORM, JSON_FORM, FrameReader
+from ariane.protocol.records import properties
 from ariane.protocol.requests import encode_header
 from ariane.protocol.requests.admin import SubscriptionGroupTable
 from ariane.protocol.requests.clients import ConsumerData, SubscriptionData
@@ -524,8 +524,8 @@ def test_a_read_error_is_the_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_few_plans_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ariane.broker.handlers.pull_turns.PLANS_MAX", 3)
-    monkeypatch.setattr("ariane.broker.handlers.pull_turns.PLANS_CHARS_MAX", 30)
+    monkeypatch.setattr("ariane.broker.handlers.reading.pull_turns.PLANS_MAX", 3)
+    monkeypatch.setattr("ariane.broker.handlers.reading.pull_turns.PLANS_CHARS_MAX", 30)
     texts = ["a" * 9, "a" * 12, "a", "*", "b", "c", "a" * 31]
     frames = [
         pull_frame(n, sys_flag=SUBSCRIPTION, subscription=f"a || b || c || {text}") for n, text in enumerate(texts * 2)

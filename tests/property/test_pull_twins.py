@@ -27,9 +27,9 @@ from ariane.kernels.pull_selection import (
 )
 from ariane.kernels.pull_turn import found_header
 from ariane.protocol.frame import JSON_FORM
-from ariane.protocol.queue_entry import BLANK_SIZE, ENTRY, LOST_CODE
-from ariane.protocol.record import FIXED_SIZE, IDENTITY, MAGIC, store_ms
-from ariane.store.files import SystemDisk
+from ariane.protocol.records.queue_entry import BLANK_SIZE, ENTRY, LOST_CODE
+from ariane.protocol.records.record import FIXED_SIZE, IDENTITY, MAGIC, store_ms
+from ariane.store.disk.files import SystemDisk
 
 pytest.importorskip("ariane_native", reason="ariane_native is not installed; ./ariane install builds it with cargo")
 

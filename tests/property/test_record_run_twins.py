@@ -21,12 +21,12 @@ from ariane.kernels.key_hashes import KeyHashes
 from ariane.kernels.record_runs import LogPlace, ScannedRecords
 from ariane.kernels.scanned_record import NotARecord, ScannedRecord, parse_record
 from ariane.model.hashes import string_hash
-from ariane.protocol import properties as properties_text
-from ariane.protocol import record
-from ariane.protocol.queue_entry import ENTRY
-from ariane.store.files import OpenFiles
-from ariane.store.record_scanner import RecordScanner
-from ariane.store.segments import Segments
+from ariane.protocol.records import properties as properties_text
+from ariane.protocol.records import record
+from ariane.protocol.records.queue_entry import ENTRY
+from ariane.store.disk.files import OpenFiles
+from ariane.store.disk.segments import Segments
+from ariane.store.log.record_scanner import RecordScanner
 from ariane.testing.disk import FakeDisk
 
 PYTHON = implementation.select("python")

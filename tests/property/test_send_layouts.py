@@ -15,7 +15,7 @@ import pytest
 from test_send_turn import send_frame
 from unusual_sends import RECORDED, TOKENS, altered, corpus, damaged
 
-from ariane.broker.handlers.send_turns import EXCEPTIONAL_PROPERTIES
+from ariane.broker.handlers.sending.send_turns import EXCEPTIONAL_PROPERTIES
 from ariane.kernels import send_encoder, send_layouts
 from ariane.kernels.send_encoder import PythonSendEncoder
 from ariane.kernels.send_layouts import COUNTS_MAX, LAYOUTS_MAX, PARSED_PER_LAYOUT, PAUSE

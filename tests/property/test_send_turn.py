@@ -17,28 +17,28 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ariane.broker.config import BrokerConfig, to_store_config
-from ariane.broker.dynamic_config import DynamicConfig
-from ariane.broker.handlers.send import SendHandler
-from ariane.broker.handlers.send_target import SendTargets
-from ariane.broker.handlers.send_turns import SendTurns
-from ariane.broker.offset_waiters import OffsetWaiter
-from ariane.broker.post_store import PostStoreDispatcher
-from ariane.broker.replication import ReplicationFeed
+from ariane.broker.config.broker_config import BrokerConfig, to_store_config
+from ariane.broker.config.dynamic_config import DynamicConfig
+from ariane.broker.delivery.post_store import PostStoreDispatcher
+from ariane.broker.handlers.sending.send import SendHandler
+from ariane.broker.handlers.sending.send_target import SendTargets
+from ariane.broker.handlers.sending.send_turns import SendTurns
+from ariane.broker.lifecycle.offset_waiters import OffsetWaiter
+from ariane.broker.lifecycle.write_protection import WriteProtection
+from ariane.broker.replication.replication import ReplicationFeed
 from ariane.broker.state.group_registry import GroupRegistry
 from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.broker.stats.broker_stats import BrokerStats
-from ariane.broker.write_protection import WriteProtection
 from ariane.errors import ProtocolError, ReplyError
 from ariane.model import host
 from ariane.model.topic import TopicConfig
 from ariane.net.connection import Connection, Reply
 from ariane.net.flow_limits import ServerLimits
 from ariane.net.replies import Peer, ServedTurn
-from ariane.protocol import batch
 from ariane.protocol import command as commands
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.frame import BINARY_FORM, JSON_FORM
+from ariane.protocol.records import batch
 from ariane.protocol.requests import encode_header
 from ariane.protocol.requests.admin import SubscriptionGroupTable
 from ariane.protocol.requests.messaging import LONG_NAMES, SendMessage

@@ -24,12 +24,12 @@ from hypothesis import strategies as st
 from test_send_turn import DAMAGED, FRAMES, PLAIN, SENDS, send_frame, serve
 from unusual_sends import RECORDED, altered, corpus, damaged
 
-from ariane.broker.handlers import send_turns
-from ariane.broker.handlers.send_turns import EXCEPTIONAL_PROPERTIES
+from ariane.broker.handlers.sending import send_turns
+from ariane.broker.handlers.sending.send_turns import EXCEPTIONAL_PROPERTIES
 from ariane.kernels.implementation import select
 from ariane.kernels.send_encoder import FRAMES_MAX
 from ariane.kernels.send_turn import LogEnd, SendEncoder, SendRun, SendSettings
-from ariane.protocol import batch
+from ariane.protocol.records import batch
 
 pytest.importorskip("ariane_native", reason="ariane_native is not installed; ./ariane install builds it with cargo")
 

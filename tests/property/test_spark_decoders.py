@@ -17,13 +17,13 @@ import pyarrow as pa
 
 from ariane.errors import ProtocolError
 from ariane.model import host
-from ariane.protocol import compression, record
+from ariane.protocol.records import compression, record
 from ariane.spark.records import arrow_decoder, bodies
 from ariane.spark.store import commit_log, log_task
 from ariane.spark.store.commit_log import LogDamage
 from ariane.spark.store.store_options import parse
-from ariane.store.files import OpenFiles, ReadOnlyDisk
-from ariane.store.segments import Segments
+from ariane.store.disk.files import OpenFiles, ReadOnlyDisk
+from ariane.store.disk.segments import Segments
 
 COLUMNS = list(arrow_decoder.COLUMNS)
 STRICT = [name for name in COLUMNS if name != bodies.ERROR_COLUMN]

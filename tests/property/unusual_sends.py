@@ -12,8 +12,8 @@ from pathlib import Path
 
 from test_send_turn import send_frame
 
-from ariane.protocol import batch
 from ariane.protocol.frame import BINARY_FORM, JSON_FORM
+from ariane.protocol.records import batch
 from ariane.protocol.requests.messaging import LONG_NAMES
 
 RECORDED = [

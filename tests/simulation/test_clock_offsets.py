@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import skewed_traffic as skewed
-from ariane.console.areas.trace_sources import decode_carriers
+from ariane.console.areas.traces.trace_sources import decode_carriers
 from ariane.console.trace_timeline.live_steps import live_trace
 from ariane.console.trace_timeline.trace_steps import StepKind
 

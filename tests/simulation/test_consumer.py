@@ -13,12 +13,12 @@ from contextlib import suppress
 
 import pytest
 
-from ariane.client.client_instance import ClientInstance
 from ariane.client.consumer import Consumer
+from ariane.client.consuming.offset_store import OffsetStore
+from ariane.client.instance.client_instance import ClientInstance
+from ariane.client.instance.settings import ConsumerSettings
 from ariane.client.lite_pull_consumer import LitePullConsumer
-from ariane.client.offset_store import OffsetStore
 from ariane.client.producer import Producer
-from ariane.client.settings import ConsumerSettings
 from ariane.errors import ArianeError, ConfigError
 from ariane.model.message import Message
 from ariane.testing.virtual_cluster import VirtualCluster, virtual_cluster

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ariane.client.rates import ConsumeRates
+from ariane.client.consuming.consume_rates import ConsumeRates
 from ariane.testing.virtual_cluster import virtual_cluster
 
 BENCHES = Path(__file__).parents[2] / "benches"

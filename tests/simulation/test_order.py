@@ -25,16 +25,16 @@ from typing import ClassVar
 import pytest
 
 from ariane.broker.state.queue_locks import LockTable, QueueLocks
-from ariane.client import process_queue
 from ariane.client.consumer import Consumer
-from ariane.client.iterator_delivery import IteratorDelivery
-from ariane.client.listener_invoker import ReconsumeLater
-from ariane.client.offset_store import OffsetStore
-from ariane.client.offset_tracker import OffsetTracker
-from ariane.client.orderly_delivery import OrderlyDelivery
+from ariane.client.consuming import process_queue
+from ariane.client.consuming.offset_store import OffsetStore
+from ariane.client.consuming.offset_tracker import OffsetTracker
+from ariane.client.delivery.iterator_delivery import IteratorDelivery
+from ariane.client.delivery.listener_invoker import ReconsumeLater
+from ariane.client.delivery.orderly_delivery import OrderlyDelivery
+from ariane.client.instance.settings import ConsumerSettings, ProducerSettings
 from ariane.client.producer import Producer
 from ariane.client.push_consumer import PushConsumer
-from ariane.client.settings import ConsumerSettings, ProducerSettings
 from ariane.errors import ArianeError
 from ariane.model.message import Message, MessageQueue, ReceivedMessage
 from ariane.protocol.codes import RequestCode

@@ -15,7 +15,7 @@ from ariane.model.topic import (
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
 )
-from ariane.pipeline import messages
+from ariane.pipeline.tables import messages
 
 T0_MS = 1_700_000_000_000  # 2023-11-14 22:13:20
 T0 = datetime.fromtimestamp(T0_MS / 1000, UTC)

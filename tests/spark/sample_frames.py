@@ -18,7 +18,7 @@ from ariane.metrics_collector.sample import (
     TopicQueueRanges,
     encode_messages,
 )
-from ariane.pipeline import consumption, samples
+from ariane.pipeline.tables import consumption, samples
 
 Row = dict[str, Any]
 

@@ -17,9 +17,9 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
 
+from ariane.client.instance.settings import ConsumerSettings
 from ariane.client.producer import Producer
 from ariane.client.push_consumer import PushConsumer
-from ariane.client.settings import ConsumerSettings
 from ariane.clock import SYSTEM_CLOCK
 from ariane.metrics_collector import publisher
 from ariane.metrics_collector.sample import GroupProgress
@@ -27,7 +27,7 @@ from ariane.model.message import Message, ReceivedMessage
 from ariane.pipeline import jobs, run
 from ariane.reports import lag_report
 from ariane.reports.report import Report, Table, Value
-from ariane.reports.table_views import open_views, query, whole_table
+from ariane.reports.tables.table_views import open_views, query, whole_table
 from ariane.tables import SAMPLES_REJECTS
 from ariane.tables.samples import WINDOW_MS
 from ariane.testing import AsyncLocalCluster

@@ -14,11 +14,12 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 from ariane.client import Producer
 from ariane.errors import ConfigError
 from ariane.model.message import Message
-from ariane.pipeline import archive, run, table_publisher
+from ariane.pipeline import run, table_publisher
 from ariane.pipeline.replay import replay_frame
-from ariane.reports import replay_source
-from ariane.reports.replay_source import ReplayFilter
-from ariane.reports.table_views import open_views, query, whole_table
+from ariane.pipeline.tables import archive
+from ariane.reports.replay import replay_source
+from ariane.reports.replay.replay_source import ReplayFilter
+from ariane.reports.tables.table_views import open_views, query, whole_table
 from ariane.spark.records import arrow_decoder
 from ariane.tables import ARCHIVE, table_format
 from ariane.tables.time_buckets import bucket_of_time

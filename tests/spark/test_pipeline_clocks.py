@@ -14,7 +14,7 @@ import trace_frames as frames
 from trace_frames import after, at, before, pub
 
 from ariane.model.trace_event import TraceEvent
-from ariane.pipeline import clocks, journeys, trace_decoding
+from ariane.pipeline.tables import clocks, journeys, trace_decoding
 from ariane.tables import CLOCKS
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from ariane.model.trace_event import (
     RecallEvent,
     TraceEvent,
 )
-from ariane.pipeline import trace_decoding
+from ariane.pipeline.tables import trace_decoding
 from ariane.protocol import trace_codec
 from ariane.tables import TRACE_EVENTS, TRACE_REJECTS
 

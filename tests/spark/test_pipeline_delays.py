@@ -12,7 +12,7 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 
 from record_frames import SCHEMA, T0, Log, Row, Tables, at, unique_id
 
-from ariane.pipeline import delays, messages
+from ariane.pipeline.tables import delays, messages
 from ariane.tables import DELAYS, MESSAGES, RECORD_POSITIONS, record_positions, time_buckets
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ import trace_frames as frames
 from trace_frames import after, at, before, pub
 
 from ariane.model.trace_event import MessageType, TraceEvent
-from ariane.pipeline import bucket_columns, health, incremental, table_publisher
+from ariane.pipeline import incremental, table_publisher
 from ariane.pipeline.jobs import JOBS
+from ariane.pipeline.tables import bucket_columns, health
 from ariane.reports import health_report as reports
 from ariane.reports.report import Table
 from ariane.tables import HEALTH, MESSAGES, TRACE_EVENTS

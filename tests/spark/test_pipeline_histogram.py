@@ -13,8 +13,8 @@ import pyarrow as pa
 import trace_frames as frames
 from pyspark.sql import functions as F
 
-from ariane.pipeline.histogram_columns import aggregated, bucket_of, histogram
-from ariane.reports import histogram_sql as in_sql
+from ariane.pipeline.tables.histogram_columns import aggregated, bucket_of, histogram
+from ariane.reports.tables import histogram_sql as in_sql
 from ariane.tables.histogram import bucket_index, histogram_of
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import trace_frames as frames
 from trace_frames import after, at, before, pub
 
 from ariane.model.trace_event import EndTransactionEvent, MessageType, RecallEvent, TraceEvent
-from ariane.pipeline import clocks, journeys
+from ariane.pipeline.tables import clocks, journeys
 from ariane.tables import JOURNEYS
 
 if TYPE_CHECKING:

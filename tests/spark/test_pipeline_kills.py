@@ -18,7 +18,7 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 import trace_frames as frames
 from trace_frames import after, before, pub
 
-from ariane.reports import table_views
+from ariane.reports.tables import table_views
 from ariane.tables import JOURNEYS, TRACE_EVENTS, table_format
 
 if __name__ != "__main__":

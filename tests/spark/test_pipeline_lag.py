@@ -15,7 +15,7 @@ from sample_frames import Row, at, away, folded, sample, state
 
 from ariane.cluster.lag import queue_lag
 from ariane.metrics_collector.sample import Sample, TopicQueueRanges, encode_messages
-from ariane.pipeline import consumption, samples
+from ariane.pipeline.tables import consumption, samples
 from ariane.tables import CONSUMPTION, SAMPLES_BROKERS, SAMPLES_COUNTERS, SAMPLES_QUEUES, SAMPLES_REJECTS
 from ariane.tables.time_buckets import bucket_of_time
 

@@ -13,7 +13,7 @@ from trace_frames import after, at, before, pub
 
 import skewed_traffic as skewed
 from ariane.model import clock_offset
-from ariane.pipeline import clocks, journeys, trace_decoding
+from ariane.pipeline.tables import clocks, journeys, trace_decoding
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,9 +19,11 @@ from record_frames import SCHEMA, Log, Row, at, frame, unique_id
 from ariane.client import LocalState, Producer, SendResult, TraceSettings, TransactionProducer
 from ariane.clock import SYSTEM_CLOCK
 from ariane.model.message import CHECK_IMMUNITY_TIME, Message, ReceivedMessage
-from ariane.pipeline import jobs, messages, run
-from ariane.reports import delay_report, table_views, transaction_report
+from ariane.pipeline import jobs, run
+from ariane.pipeline.tables import messages
+from ariane.reports import delay_report, transaction_report
 from ariane.reports.report import Report, Table
+from ariane.reports.tables import table_views
 from ariane.tables import DELAYS, MESSAGES, POSITION_MARKS, TRANSACTIONS, TableSchema, table_format
 from ariane.testing import LocalCluster
 

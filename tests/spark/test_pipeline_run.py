@@ -26,8 +26,10 @@ from ariane.client.producer import Producer
 from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import ArianeError, ConfigError, ConnectionLost
 from ariane.model.message import Message
-from ariane.pipeline import bucket_columns, incremental, jobs, run, source_reader, table_publisher
-from ariane.reports import pipeline_status, table_views, trace_lookup
+from ariane.pipeline import incremental, jobs, run, source_reader, table_publisher
+from ariane.pipeline.tables import bucket_columns
+from ariane.reports import trace_lookup
+from ariane.reports.tables import pipeline_status, table_views
 from ariane.tables import JOURNEYS, TRACE_EVENTS, TRACE_REJECTS, ColumnSchema, TableSchema, table_format, time_buckets
 from ariane.testing import LocalCluster
 

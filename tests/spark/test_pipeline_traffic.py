@@ -21,9 +21,11 @@ from ariane.client import Producer
 from ariane.clock import SYSTEM_CLOCK
 from ariane.model.message import Message
 from ariane.model.trace_event import TraceEvent
-from ariane.pipeline import incremental, journeys, run, table_publisher, trace_decoding, traffic
+from ariane.pipeline import incremental, run, table_publisher
 from ariane.pipeline.jobs import JOBS
-from ariane.reports import REPORTS, table_views
+from ariane.pipeline.tables import journeys, trace_decoding, traffic
+from ariane.reports import REPORTS
+from ariane.reports.tables import table_views
 from ariane.tables import CLOCKS, LATENCIES, SLOW_MESSAGES, TRACE_EVENTS, TRAFFIC
 from ariane.tables.histogram import histogram_of
 from ariane.tables.traffic import EXCLUSION_COUNTERS, SLOWEST_PER_BUCKET

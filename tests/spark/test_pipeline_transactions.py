@@ -11,7 +11,7 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 
 from record_frames import Log, Row, Tables, at, unique_id
 
-from ariane.pipeline import transactions
+from ariane.pipeline.tables import transactions
 from ariane.tables import TRACE_EVENTS, TRANSACTIONS, table_format
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 
 import trace_frames as frames
 
-from ariane.pipeline import trace_decoding
+from ariane.pipeline.tables import trace_decoding
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,7 +22,7 @@ import pytest
 
 from ariane.client import Producer
 from ariane.model.message import Message
-from ariane.protocol import record
+from ariane.protocol.records import record
 from ariane.testing import LocalCluster
 
 pytest.importorskip("pyspark", reason="the extra spark is not installed")

@@ -15,7 +15,7 @@ import pytest
 
 from ariane.client import ClientInstance, ClientSettings, Credentials, Producer
 from ariane.cluster.admin import Admin
-from ariane.cluster.group_lag import GroupLag
+from ariane.cluster.groups.group_lag import GroupLag
 from ariane.model.message import Message
 from ariane.testing import LocalCluster
 

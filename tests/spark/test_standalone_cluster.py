@@ -21,7 +21,8 @@ import mixed_traffic
 
 from ariane.cluster.admin import Admin
 from ariane.pipeline.spark_session import java_fault
-from ariane.reports import table_views, trace_lookup
+from ariane.reports import trace_lookup
+from ariane.reports.tables import table_views
 from ariane.tables import DELAYS, TRANSACTIONS
 from ariane.testing import LocalCluster
 from ariane.testing.java import free_port

@@ -11,8 +11,8 @@ from pyspark.sql import functions as F
 
 from ariane.model import clock_offset
 from ariane.model.trace_event import ConsumeEndEvent, ConsumeStartEvent, MessageType, PublishEvent, TraceEvent
-from ariane.pipeline import bucket_columns, trace_decoding
 from ariane.pipeline.jobs import TRACES
+from ariane.pipeline.tables import bucket_columns, trace_decoding
 from ariane.protocol import trace_codec
 from ariane.tables import MESSAGES
 

@@ -11,7 +11,7 @@ import pytest
 import ariane
 import ariane.blocking
 import ariane.testing
-from ariane.client.sender import MessageSender
+from ariane.client.sending.sender import MessageSender
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "api.md"
 DIRECTIVES = set(re.findall(r"^::: (\S+)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ariane.broker.config import BROKER_SETTINGS
+from ariane.broker.config.broker_config import BROKER_SETTINGS
 from ariane.nameserver.config import NAME_SERVER_SETTINGS
 from ariane.settings.reference import configuration_page
 

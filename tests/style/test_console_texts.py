@@ -54,7 +54,7 @@ def used_texts() -> dict[str, str]:
     texts: dict[str, str] = {}
     for path in sorted(CONSOLE.rglob("*.html")):
         texts |= dict.fromkeys(template_texts(path.read_text(encoding="utf-8")), path.name)
-    for path in sorted((*CONSOLE.rglob("*.py"), *REPORTS.glob("*.py"))):
+    for path in sorted((*CONSOLE.rglob("*.py"), *REPORTS.rglob("*.py"))):
         texts |= dict.fromkeys(python_texts(path.read_text(encoding="utf-8")), path.name)
     return texts
 

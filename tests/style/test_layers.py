@@ -36,8 +36,8 @@ def test_a_reverse_import_is_detected(tmp_path: Path):
         target = copy / path.relative_to(ROOT / "src" / "ariane")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
-    with (copy / "store" / "segments.py").open("a", encoding="utf-8") as source:
+    with (copy / "store" / "disk" / "segments.py").open("a", encoding="utf-8") as source:
         source.write("\nimport ariane.broker.broker\n")
     done = lint(tmp_path, tmp_path)
     assert done.returncode != 0
-    assert "ariane.store.segments -> ariane.broker.broker" in done.stdout, done.stdout + done.stderr
+    assert "ariane.store.disk.segments -> ariane.broker.broker" in done.stdout, done.stdout + done.stderr

@@ -9,17 +9,17 @@ from typing import NamedTuple
 
 import msgspec
 
-from ariane.client.client_instance import ClientInstance
-from ariane.client.consume_events import ConsumeEvents
-from ariane.client.delivery import DeliveryServices
-from ariane.client.fetcher import FetchContext
-from ariane.client.group_options import GroupOptions
-from ariane.client.listener_invoker import ListenerInvoker
-from ariane.client.offset_store import OffsetStore
-from ariane.client.rates import ConsumeRates
-from ariane.client.route_cache import RouteCache
-from ariane.client.settings import ConsumerSettings
-from ariane.client.telemetry import NO_TELEMETRY
+from ariane.client.consuming.consume_rates import ConsumeRates
+from ariane.client.consuming.group_options import GroupOptions
+from ariane.client.consuming.offset_store import OffsetStore
+from ariane.client.delivery.consume_events import ConsumeEvents
+from ariane.client.delivery.delivery_strategy import DeliveryServices
+from ariane.client.delivery.listener_invoker import ListenerInvoker
+from ariane.client.instance.client_instance import ClientInstance
+from ariane.client.instance.route_cache import RouteCache
+from ariane.client.instance.settings import ConsumerSettings
+from ariane.client.instance.telemetry import NO_TELEMETRY
+from ariane.client.membership.fetcher import FetchContext
 from ariane.errors import ReplyError
 from ariane.model.message import MessageQueue, ReceivedMessage
 from ariane.protocol import fastjson

@@ -17,9 +17,9 @@ import msgspec
 import pytest
 import yaml
 
-from ariane.broker import ip_allowlist
-from ariane.broker.access_control import AccessControl
-from ariane.broker.acl import ADMIN_CODES, Acl, parse_acl_file
+from ariane.broker.access import ip_allowlist
+from ariane.broker.access.access_control import AccessControl
+from ariane.broker.access.acl import ADMIN_CODES, Acl, parse_acl_file
 from ariane.client import ClientSettings, Credentials
 from ariane.errors import ConfigError
 from ariane.model.topic import DataVersion

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ariane.cli.mqadmin.acl_commands import COMMANDS
+from ariane.cli.mqadmin.commands.acl_commands import COMMANDS
 from ariane.cli.mqadmin.option_parser import create_parser
 from ariane.errors import UsageError
 

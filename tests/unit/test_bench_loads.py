@@ -15,7 +15,7 @@ from ariane.bench.bench_plan import BenchMode, BenchPlan, Role, SendMethod, Work
 from ariane.bench.measurements import WorkerReport, unique_received
 from ariane.bench.receive_load import ConsumeLoad, ReplyLoad
 from ariane.bench.send_load import Pace, SendLoad
-from ariane.client.send_codec import SendResult, SendStatus
+from ariane.client.instance.send_types import SendResult, SendStatus
 from ariane.errors import ConnectionLost, MessageRefused
 from ariane.model.message import Message, MessageQueue, ReceivedMessage
 

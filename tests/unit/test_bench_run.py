@@ -15,7 +15,7 @@ from ariane.bench.bench_plan import BenchMode, BenchPlan, SendMethod
 from ariane.bench.bench_run import BenchProgress, BenchResult, BenchRun, TopicState
 from ariane.bench.environment import BrokerFacts, HostFacts, describe_host
 from ariane.bench.measurements import WorkerReport, combine
-from ariane.cli import bench_output
+from ariane.cli.messages import bench_output
 from ariane.errors import ConnectionLost
 
 HOST = HostFacts(

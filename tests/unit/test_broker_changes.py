@@ -10,7 +10,7 @@ import logging
 import msgspec
 import pytest
 
-from ariane.broker.config import BrokerConfig
+from ariane.broker.config.broker_config import BrokerConfig
 from ariane.broker.state import change_log, change_records, json_documents
 from ariane.broker.state.change_records import TopicPut
 from ariane.broker.state.saved_state import SavedState
@@ -18,11 +18,12 @@ from ariane.broker.state.topic_registry import AUTO_CREATE_MAX, TopicRegistry
 from ariane.errors import ReplyError, StoreError, StoreFull
 from ariane.model import host
 from ariane.model.topic import DataVersion, SubscriptionGroupConfig, TopicConfig, TopicDeletion
-from ariane.net.connection_pool import ConnectionPool
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.net.tasks import BackgroundTasks
-from ariane.protocol import fastjson, properties, record
+from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
+from ariane.protocol.records import properties, record
 from ariane.protocol.requests.admin import (
     ConsumerOffsetTable,
     CreateTopic,
@@ -40,7 +41,7 @@ from ariane.protocol.requests.messaging import (
     UpdateConsumerOffset,
 )
 from ariane.protocol.requests.routing import TopicTable
-from ariane.store.deletions import Deletions
+from ariane.store.log.deletions import Deletions
 from ariane.store.message_store import RecordDraft, StoreConfig, open_store
 from ariane.testing.disk import FakeDisk, SurvivingData
 from ariane.testing.virtual_cluster import VirtualCluster, virtual_cluster

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ariane.broker import config as configs
-from ariane.broker.config_keys import UNSUPPORTED, WITHOUT_EFFECT
+from ariane.broker.config import broker_config as configs
+from ariane.broker.config.config_keys import UNSUPPORTED, WITHOUT_EFFECT
 from ariane.errors import ConfigError
 from ariane.store.message_store import RecordDraft, StoreConfig, open_store
 from ariane.testing.disk import FakeDisk

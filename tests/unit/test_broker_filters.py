@@ -8,16 +8,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from ariane.broker.config import BROKER_SETTINGS, BrokerConfig
-from ariane.broker.dynamic_config import DynamicConfig
-from ariane.broker.handlers.pull_filter import PullFilterBuilder
+from ariane.broker.config.broker_config import BROKER_SETTINGS, BrokerConfig
+from ariane.broker.config.dynamic_config import DynamicConfig
+from ariane.broker.handlers.reading.pull_filter import PullFilterBuilder
 from ariane.broker.state import consumer_filters as filters_module
 from ariane.broker.state import json_documents
 from ariane.broker.state.consumer_filters import ConsumerFilters, FilterTable
 from ariane.errors import ConfigError, ProtocolError, ReplyError
 from ariane.filter.bloom import Bloom, murmur3
-from ariane.protocol import fastjson, properties, record
+from ariane.protocol import fastjson
 from ariane.protocol.codes import ResponseCode
+from ariane.protocol.records import properties, record
 from ariane.protocol.requests.clients import SubscriptionData
 from ariane.protocol.requests.messaging import PullMessage
 from ariane.testing.clock import FakeClock

@@ -7,8 +7,8 @@ import errno
 
 import pytest
 
+from ariane.client.membership.queue_locks import QueueLockClient
 from ariane.client.producer import Producer
-from ariane.client.queue_locks import QueueLockClient
 from ariane.model.message import MessageQueue
 from ariane.testing.virtual_cluster import VirtualCluster, virtual_cluster
 

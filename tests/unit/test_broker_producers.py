@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ariane.broker.producer_selection import BUSY, ProducerSelector
 from ariane.broker.state.group_members import GroupMembers, Member
+from ariane.broker.transactions.producer_selection import BUSY, ProducerSelector
 from ariane.errors import ConnectionLost
 from ariane.protocol.requests.messaging import CheckTransactionState
 

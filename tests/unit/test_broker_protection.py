@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import msgspec
 
-from ariane.broker.config import BrokerConfig
-from ariane.broker.dynamic_config import DynamicConfig
-from ariane.broker.write_protection import REJECT_MAX_S, WriteProtection
+from ariane.broker.config.broker_config import BrokerConfig
+from ariane.broker.config.dynamic_config import DynamicConfig
+from ariane.broker.lifecycle.write_protection import REJECT_MAX_S, WriteProtection
 from ariane.net.connection import HandlerResult, Peer, Reply
 from ariane.net.flow_limits import ServerLimits
 from ariane.protocol.codes import RequestCode

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from ariane.broker.config import BrokerConfig
-from ariane.broker.dynamic_config import DynamicConfig
-from ariane.broker.handlers.send_back import SendBackHandler
+from ariane.broker.config.broker_config import BrokerConfig
+from ariane.broker.config.dynamic_config import DynamicConfig
+from ariane.broker.handlers.sending.send_back import SendBackHandler
 from ariane.broker.state.group_registry import GroupRegistry
 from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.errors import ReplyError
@@ -17,9 +17,9 @@ from ariane.model import host, ids
 from ariane.model.topic import TopicConfig
 from ariane.net.connection import Reply
 from ariane.net.replies import make_peer
-from ariane.protocol import properties, record
 from ariane.protocol.codes import VERSION, RequestCode, ResponseCode
 from ariane.protocol.command import Command
+from ariane.protocol.records import properties, record
 from ariane.protocol.requests import encode_header
 from ariane.protocol.requests.admin import SubscriptionGroupTable
 from ariane.protocol.requests.messaging import ConsumerSendMsgBack

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ariane.broker.config import BrokerConfig
+from ariane.broker.config.broker_config import BrokerConfig
 from ariane.broker.state import consumer_offsets as offsets_module
 from ariane.broker.state import group_members as members_module
 from ariane.broker.state import queue_locks as locks_module

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ariane.cli import main
-from ariane.cli import paths as homes
+from ariane.cli.options import paths as homes
 from ariane.errors import ConfigError, StoreError
 
 

@@ -9,10 +9,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from ariane.cli.access_options import NO_ACCESS, AccessOptions, source_options
 from ariane.cli.main import app
 from ariane.cli.mqadmin.main import main as mqadmin
-from ariane.cli.tls_options import TLS_OPTIONS
+from ariane.cli.options.access_options import NO_ACCESS, AccessOptions, source_options
+from ariane.cli.options.tls_options import TLS_OPTIONS
 from ariane.errors import UsageError
 
 

@@ -6,7 +6,15 @@ import dataclasses
 
 import pytest
 
-from ariane.cli.demo_tracker import STEPS, DemoReport, DemoTracker, build_report, count_out_of_order, percentile, verify
+from ariane.cli.up.demo_tracker import (
+    STEPS,
+    DemoReport,
+    DemoTracker,
+    build_report,
+    count_out_of_order,
+    percentile,
+    verify,
+)
 
 GROUPS = ("billing", "shipping")
 

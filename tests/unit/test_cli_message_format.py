@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ariane.cli.message_format import body_format, compile_format, format_time, hex_format, json_format
-from ariane.cli.message_input import MessageTemplate
+from ariane.cli.messages.message_format import body_format, compile_format, format_time, hex_format, json_format
+from ariane.cli.messages.message_input import MessageTemplate
 from ariane.errors import UsageError
 from ariane.model.message import MessageQueue, ReceivedMessage
 

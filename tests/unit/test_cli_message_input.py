@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ariane.cli.message_input import (
+from ariane.cli.messages.message_input import (
     MessageTemplate,
     RecordSplitter,
     parse_delimiter,

@@ -14,12 +14,12 @@ pytest.importorskip("pyspark", reason="the extra spark is not installed")
 from rich.console import Console
 from rich.live import Live
 
-from ariane.cli import progress
+from ariane.cli.pipeline import progress
 from ariane.errors import ConnectionLost
 from ariane.metrics_collector.publisher import PollingRound
 from ariane.pipeline.incremental import AggregationResult
 from ariane.pipeline.run import JobProgress
-from ariane.reports.pipeline_status import SourceStatus
+from ariane.reports.tables.pipeline_status import SourceStatus
 from ariane.tables import CLOCKS, DELAYS, JOURNEYS, TRAFFIC, TableSchema
 from ariane.tables.table_format import TableVersion
 from ariane.testing.clock import FakeClock

@@ -19,8 +19,9 @@ pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]
 
 from traffic_tables import at, both, consumed, sent, slow
 
-from ariane.cli import html, main, terminal, value_format
-from ariane.cli import report_command as command
+from ariane.cli import main
+from ariane.cli.output import html, terminal, value_format
+from ariane.cli.pipeline import report_command as command
 from ariane.errors import ArianeError
 from ariane.reports.report import Column, Line, Plot, Report, Table
 

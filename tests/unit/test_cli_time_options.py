@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ariane.cli.time_options import parse_time
+from ariane.cli.options.time_options import parse_time
 from ariane.errors import ConfigError
 
 NOW_MS = 1_700_000_040_000  # 2023-11-14T22:14 in UTC

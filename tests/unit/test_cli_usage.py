@@ -13,8 +13,10 @@ import typer
 from typer.testing import CliRunner
 
 import ariane
-from ariane.cli import command_names, main, run_server, shared_options, signals, spark_options
-from ariane.cli import up_command as upping
+from ariane.cli import main
+from ariane.cli.options import command_names, shared_options, spark_options
+from ariane.cli.servers import run_server, signals
+from ariane.cli.up import up_command as upping
 from ariane.errors import ConfigError, UsageError
 from ariane.nameserver.server import local_addr
 
@@ -205,7 +207,7 @@ def test_an_interrupted_command_reports_the_interruption(capsys: Any, monkeypatc
     def interrupted(directory: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ariane.cli.store_command._root", interrupted)
+    monkeypatch.setattr("ariane.cli.servers.store_command._root", interrupted)
     assert called(["store", "check", "."], capsys, monkeypatch) == (130, "Interrupted.\n")
 
 
@@ -301,7 +303,7 @@ def test_local_paths_are_accepted_unchanged(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_default_home_that_is_a_uri_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ariane.cli import paths as homes
+    from ariane.cli.options import paths as homes
 
     monkeypatch.setenv("ARIANE_HOME", "s3://b/t")
     with pytest.raises(UsageError, match="ARIANE_HOME = 's3://b/t': .* is a URI"):
@@ -370,8 +372,8 @@ def test_the_demo_writes_the_tables_that_its_printed_command_reads(
     tmp_path: Path, has_tables: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if `pipeline run --home` created a tables directory in the home before."""
-    from ariane.cli import demo_traffic
-    from ariane.cli import paths as homes
+    from ariane.cli.options import paths as homes
+    from ariane.cli.up import demo_traffic
     from ariane.pipeline import spark_session
 
     if has_tables:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ariane.client import assignment_strategy
+from ariane.client.consuming import assignment_strategy
 from ariane.errors import ConfigError
 from ariane.model.message import MessageQueue
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from ariane.client import broker_clocks
-from ariane.client.broker_clocks import BrokerClocks
-from ariane.client.instants import Instant
-from ariane.client.offset_estimate import OffsetEstimate, OffsetSample
-from ariane.client.settings import TraceSettings
-from ariane.client.trace_dispatcher import TraceDispatcher
+from ariane.client.instance.instants import Instant
+from ariane.client.instance.settings import TraceSettings
+from ariane.client.tracing import broker_clocks
+from ariane.client.tracing.broker_clocks import BrokerClocks
+from ariane.client.tracing.offset_estimate import OffsetEstimate, OffsetSample
+from ariane.client.tracing.trace_dispatcher import TraceDispatcher
 from ariane.errors import ReplyError
 from ariane.model import clock_offset
 from ariane.model.clock_offset import ClockOffset

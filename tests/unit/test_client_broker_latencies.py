@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ariane.client.broker_latencies import BrokerLatencies
+from ariane.client.sending.broker_latencies import BrokerLatencies
 from ariane.model.message import MessageQueue
 from ariane.testing.clock import FakeClock
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from ariane.client.consumed_store import BLOCK_ROWS, ConsumedKey, ConsumedStore, MemoryStore
-from ariane.client.redis_store import RedisStore
-from ariane.client.sqlite_store import PURGE_MIN, SqliteStore
+from ariane.client.duplicates.consumed_store import BLOCK_ROWS, ConsumedKey, ConsumedStore, MemoryStore
+from ariane.client.duplicates.redis_store import RedisStore
+from ariane.client.duplicates.sqlite_store import PURGE_MIN, SqliteStore
 from ariane.errors import ClientClosed, ConfigError
 from ariane.testing.clock import FakeClock
 

@@ -11,12 +11,12 @@ import pytest
 from client_script import QUEUE, delivery_services, message
 
 from ariane.client.consumer import Consumer, ConsumerLoop, _Batches, _Messages
-from ariane.client.group_options import Assignment
-from ariane.client.hooks import ConsumeFinished, ConsumeReturn, ConsumeStarted
-from ariane.client.iterator_delivery import IteratorDelivery
-from ariane.client.process_queue import ProcessQueue
-from ariane.client.send_back import RetryLocally
-from ariane.client.settings import ConsumerSettings
+from ariane.client.consuming.group_options import Assignment
+from ariane.client.consuming.process_queue import ProcessQueue
+from ariane.client.delivery.iterator_delivery import IteratorDelivery
+from ariane.client.delivery.send_back import RetryLocally
+from ariane.client.instance.hooks import ConsumeFinished, ConsumeReturn, ConsumeStarted
+from ariane.client.instance.settings import ConsumerSettings
 from ariane.errors import ClientClosed, ConfigError
 from ariane.model.message import MessageQueue, ReceivedMessage
 from ariane.testing.virtual_time import VirtualClock, VirtualLoop

@@ -8,19 +8,19 @@ import threading
 import pytest
 from client_script import QUEUE, PausingClock, Script, instance, invoker, message, name_server, route
 
-from ariane.client.concurrent_delivery import ConcurrentDelivery
-from ariane.client.hooks import ConsumeFinished, ConsumeReturn, ConsumeStarted
-from ariane.client.listener_invoker import ReconsumeLater
-from ariane.client.offset_store import OffsetStore
-from ariane.client.orderly_delivery import OrderlyDelivery
-from ariane.client.process_queue import ProcessQueue
-from ariane.client.send_back import SendBack
-from ariane.client.sender import MessageSender
-from ariane.client.settings import ConsumerSettings, ProducerSettings
+from ariane.client.consuming.offset_store import OffsetStore
+from ariane.client.consuming.process_queue import ProcessQueue
+from ariane.client.delivery.concurrent_delivery import ConcurrentDelivery
+from ariane.client.delivery.listener_invoker import ReconsumeLater
+from ariane.client.delivery.orderly_delivery import OrderlyDelivery
+from ariane.client.delivery.send_back import SendBack
+from ariane.client.instance.hooks import ConsumeFinished, ConsumeReturn, ConsumeStarted
+from ariane.client.instance.settings import ConsumerSettings, ProducerSettings
+from ariane.client.sending.sender import MessageSender
 from ariane.errors import ConnectionLost
-from ariane.protocol import properties
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
+from ariane.protocol.records import properties
 from ariane.testing.clock import FakeClock
 from ariane.testing.virtual_time import VirtualClock, VirtualLoop
 

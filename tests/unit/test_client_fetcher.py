@@ -10,18 +10,18 @@ import pytest
 import zstandard
 from client_script import QUEUE, Script, fetch_context, instance, message, name_server, route
 
-from ariane.client import fetcher as fetching
-from ariane.client.fetcher import run_fetch_loop
-from ariane.client.group_options import GroupOptions
-from ariane.client.offset_store import OffsetStore
-from ariane.client.process_queue import ProcessQueue
-from ariane.client.settings import ConsumerSettings
+from ariane.client.consuming.group_options import GroupOptions
+from ariane.client.consuming.offset_store import OffsetStore
+from ariane.client.consuming.process_queue import ProcessQueue
+from ariane.client.instance.settings import ConsumerSettings
+from ariane.client.membership import fetcher as fetching
+from ariane.client.membership.fetcher import run_fetch_loop
 from ariane.errors import ConnectionLost, ProtocolError, RequestTimeout
 from ariane.model import host
-from ariane.protocol import properties, record
 from ariane.protocol.codes import VERSION, RequestCode
 from ariane.protocol.command import Command
-from ariane.protocol.received_messages import is_unreadable
+from ariane.protocol.records import properties, record
+from ariane.protocol.records.received_messages import is_unreadable
 from ariane.protocol.requests.clients import SubscriptionData
 from ariane.testing.clock import FakeClock
 

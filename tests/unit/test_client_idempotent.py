@@ -16,12 +16,12 @@ import msgspec
 import pytest
 from client_script import invoker
 
-from ariane.client.consumed_store import ConsumedKey, MemoryStore
-from ariane.client.group_options import Assignment, GroupOptions
-from ariane.client.hooks import ConsumeReturn
-from ariane.client.idempotent import NAME_MAX, Idempotent
-from ariane.client.listener_invoker import ListenerInvoker, ReconsumeLater
-from ariane.client.sqlite_store import SqliteStore
+from ariane.client.consuming.group_options import Assignment, GroupOptions
+from ariane.client.delivery.listener_invoker import ListenerInvoker, ReconsumeLater
+from ariane.client.duplicates.consumed_store import ConsumedKey, MemoryStore
+from ariane.client.duplicates.idempotent import NAME_MAX, Idempotent
+from ariane.client.duplicates.sqlite_store import SqliteStore
+from ariane.client.instance.hooks import ConsumeReturn
 from ariane.errors import ClientClosed, ConfigError
 from ariane.model import dedup
 from ariane.model.dedup import Row

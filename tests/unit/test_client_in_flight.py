@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from ariane.client.in_flight import InFlightBound
+from ariane.client.sending.in_flight import InFlightBound
 
 
 async def settle() -> None:

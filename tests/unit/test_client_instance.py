@@ -8,7 +8,7 @@ import json
 import pytest
 from client_script import Script, instance, name_server, raising, route
 
-from ariane.client.client_instance import ClientInstance
+from ariane.client.instance.client_instance import ClientInstance
 from ariane.errors import ClientClosed, ConnectionLost, HeaderError, ReplyError
 from ariane.net.connection import Peer, Reply
 from ariane.protocol.codes import RequestCode

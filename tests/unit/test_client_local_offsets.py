@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from client_script import QUEUE, Script, instance
 
-from ariane.client.local_offsets import LocalOffsets, offsets_path, read, write
+from ariane.client.consuming.local_offsets import LocalOffsets, offsets_path, read, write
 from ariane.errors import ConfigError
 from ariane.model.message import MessageQueue
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ariane.client.message_arguments import message_of
+from ariane.client.sending.message_arguments import message_of
 from ariane.errors import MessageRefused
 from ariane.model.message import Message
 from ariane.payloads import Json

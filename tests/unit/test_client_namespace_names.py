@@ -11,21 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ariane.client import Producer, PushConsumer
-from ariane.client.assignment_strategy import average, consistent_hash, on_wire
-from ariane.client.client_instance import ClientInstance
-from ariane.client.namespace import Namespace
-from ariane.client.namespaced_pool import _unwrapping
-from ariane.client.route_cache import RouteCache
-from ariane.client.send_back import copy_to_retry
-from ariane.client.send_codec import Redelivery, prepare
-from ariane.client.sender import MessageSender
-from ariane.client.settings import ClientSettings, ProducerSettings
+from ariane.client.consuming.assignment_strategy import average, consistent_hash, on_wire
+from ariane.client.delivery.send_back import copy_to_retry
+from ariane.client.instance.client_instance import ClientInstance
+from ariane.client.instance.namespace import Namespace
+from ariane.client.instance.namespaced_pool import _unwrapping
+from ariane.client.instance.route_cache import RouteCache
+from ariane.client.instance.send_types import Redelivery
+from ariane.client.instance.settings import ClientSettings, ProducerSettings
+from ariane.client.sending.send_codec import prepare
+from ariane.client.sending.sender import MessageSender
 from ariane.errors import ConfigError, MessageRefused, RouteNotFound
 from ariane.model.message import Message, MessageQueue
 from ariane.net.connection import Peer, Reply
-from ariane.protocol import properties
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
+from ariane.protocol.records import properties
 from ariane.protocol.requests import encode_header
 from ariane.protocol.requests.clients import (
     CheckClient,

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from client_script import QUEUE, Script, instance, name_server, raising, route
 
-from ariane.client import local_offsets
-from ariane.client.offset_store import OffsetStore
+from ariane.client.consuming import local_offsets
+from ariane.client.consuming.offset_store import OffsetStore
 from ariane.errors import ConnectionLost, ReplyError
 from ariane.model.message import MessageQueue
 from ariane.protocol.codes import RequestCode

@@ -6,7 +6,7 @@ from client_script import message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ariane.client.offset_tracker import OffsetTracker
+from ariane.client.consuming.offset_tracker import OffsetTracker
 
 
 def test_the_commit_offset_is_the_smallest_pending_offset():

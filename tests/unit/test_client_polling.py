@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 from client_script import QUEUE, delivery_services, message
 
-from ariane.client.hooks import ConsumeFinished, ConsumeReturn, ConsumeStarted
-from ariane.client.polling_delivery import PollingDelivery
-from ariane.client.process_queue import ProcessQueue
+from ariane.client.consuming.process_queue import ProcessQueue
+from ariane.client.delivery.polling_delivery import PollingDelivery
+from ariane.client.instance.hooks import ConsumeFinished, ConsumeReturn, ConsumeStarted
 from ariane.model.message import MessageQueue
 from ariane.payloads import Json
 from ariane.testing.clock import FakeClock

@@ -9,9 +9,9 @@ from client_script import QUEUE, Script, delivery_services, instance, message, n
 from test_client_fetcher import answer, stored
 
 from ariane.client import PullConsumer, Sql
-from ariane.client.hooks import ConsumeFinished, ConsumeReturn, ConsumeStarted
-from ariane.client.polling_delivery import PollingDelivery
-from ariane.client.process_queue import ProcessQueue
+from ariane.client.consuming.process_queue import ProcessQueue
+from ariane.client.delivery.polling_delivery import PollingDelivery
+from ariane.client.instance.hooks import ConsumeFinished, ConsumeReturn, ConsumeStarted
 from ariane.errors import ClientClosed, ConfigError, ConnectionLost, ReplyError, RouteNotFound
 from ariane.model.message import MessageQueue
 from ariane.protocol.codes import VERSION, RequestCode

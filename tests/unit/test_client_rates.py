@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ariane.client.rates import ConsumeRates
+from ariane.client.consuming.consume_rates import ConsumeRates
 from ariane.protocol.requests.callbacks import ConsumeStatus
 from ariane.testing.clock import FakeClock
 

@@ -8,11 +8,11 @@ import json
 import pytest
 from client_script import Script, instance, name_server, route
 
-from ariane.client import rebalancer
+from ariane.client.delivery.orderly_delivery import OrderlyDelivery
+from ariane.client.instance.settings import ConsumerSettings
 from ariane.client.lite_pull_consumer import LitePullConsumer
-from ariane.client.orderly_delivery import OrderlyDelivery
+from ariane.client.membership import rebalancer
 from ariane.client.push_consumer import PushConsumer
-from ariane.client.settings import ConsumerSettings
 from ariane.errors import ConfigError
 from ariane.model.message import MessageQueue
 from ariane.protocol.codes import RequestCode

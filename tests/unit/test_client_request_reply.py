@@ -8,14 +8,16 @@ import zlib
 import pytest
 from client_script import message
 
-from ariane.client import request_reply, send_codec
-from ariane.client.settings import ProducerSettings
+from ariane.client.instance import pending_replies
+from ariane.client.instance.pending_replies import PendingReplies
+from ariane.client.instance.settings import ProducerSettings
+from ariane.client.sending import request_reply, send_codec
 from ariane.errors import MessageRefused
 from ariane.model.message import COMPRESSED, Message
 from ariane.net.connection import Peer
-from ariane.protocol import properties
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
+from ariane.protocol.records import properties
 from ariane.protocol.requests import encode_header
 from ariane.protocol.requests.callbacks import PushReply
 from ariane.testing.clock import FakeClock
@@ -74,7 +76,7 @@ def test_properties_that_are_too_long_are_rejected() -> None:
 
 def test_a_pushed_reply_completes_its_request_once() -> None:
     async def play() -> None:
-        waiting = request_reply.PendingReplies(FakeClock(is_auto=True))
+        waiting = PendingReplies(FakeClock(is_auto=True))
         answer = waiting.expect("x")
         body = zlib.compress(b"yes")
         assert waiting.on_reply(push(body, COMPRESSED, CORRELATION_ID="x", UNIQ_KEY="U"), PEER).code == 0
@@ -88,10 +90,10 @@ def test_a_pushed_reply_completes_its_request_once() -> None:
 
 
 def test_a_reply_after_the_timeout_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_reply, "PENDING_MAX", 1)
+    monkeypatch.setattr(pending_replies, "PENDING_MAX", 1)
 
     async def play() -> None:
-        waiting = request_reply.PendingReplies(FakeClock(is_auto=True))
+        waiting = PendingReplies(FakeClock(is_auto=True))
         waiting.expect("x")
         with pytest.raises(MessageRefused, match="wait for replies"):
             waiting.expect("y")

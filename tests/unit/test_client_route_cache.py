@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from client_script import Script, instance, name_server, raising, route
 
-from ariane.client.route_cache import RouteCache
+from ariane.client.instance.route_cache import RouteCache
 from ariane.errors import ConnectionLost, RouteNotFound
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command

@@ -8,13 +8,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from ariane.client import send_codec
-from ariane.client.settings import ProducerSettings
+from ariane.client.instance.send_types import SendStatus
+from ariane.client.instance.settings import ProducerSettings
+from ariane.client.sending import send_codec
 from ariane.errors import MessageRefused, ReplyError
 from ariane.model.message import Message, MessageQueue
-from ariane.protocol import batch, compression, properties
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
+from ariane.protocol.records import batch, compression, properties
 from ariane.protocol.requests import decode_header, encode_header
 from ariane.protocol.requests.messaging import SendMessage
 
@@ -167,7 +168,7 @@ def test_an_order_key_that_is_no_text_is_refused():
 def test_response_codes_of_stored_messages_equal_those_of_the_protocol():
     from ariane.protocol.codes import STORED_CODES
 
-    assert {ResponseCode(status.value) for status in send_codec.SendStatus} == STORED_CODES
+    assert {ResponseCode(status.value) for status in SendStatus} == STORED_CODES
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,16 @@ from datetime import UTC, datetime
 import pytest
 from client_script import PausingClock, Script, instance, name_server, raising, route
 
-from ariane.client import send_codec
+from ariane.client.instance.send_types import SendStatus
+from ariane.client.instance.settings import ProducerSettings
 from ariane.client.producer import Producer
-from ariane.client.sender import MessageSender
-from ariane.client.settings import ProducerSettings
+from ariane.client.sending import send_codec
+from ariane.client.sending.sender import MessageSender
 from ariane.errors import ConfigError, ConnectionLost, MessageRefused, ReplyError, RequestTimeout, RouteNotFound
 from ariane.model.message import Message, MessageQueue
-from ariane.protocol import properties
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
+from ariane.protocol.records import properties
 from ariane.testing.clock import FakeClock
 
 SEND = RequestCode.SEND_MESSAGE_V2
@@ -99,14 +100,14 @@ def test_all_attempts_share_one_deadline():
 
 def test_a_late_flush_is_a_result():
     peers = script(LATE)
-    assert send(peers).status is send_codec.SendStatus.FLUSH_DISK_TIMEOUT
+    assert send(peers).status is SendStatus.FLUSH_DISK_TIMEOUT
 
 
 def test_a_late_flush_is_retried_if_enabled_and_returned_if_the_retry_fails():
     peers = script(LATE, ReplyError(13, "no"))
-    assert send(peers, retry_not_stored=True).status is send_codec.SendStatus.FLUSH_DISK_TIMEOUT
+    assert send(peers, retry_not_stored=True).status is SendStatus.FLUSH_DISK_TIMEOUT
     peers = script(LATE, STORED)
-    assert send(peers, retry_not_stored=True).status is send_codec.SendStatus.SEND_OK
+    assert send(peers, retry_not_stored=True).status is SendStatus.SEND_OK
 
 
 def test_a_missing_route_is_an_immediate_error():

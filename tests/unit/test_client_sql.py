@@ -10,9 +10,9 @@ from client_script import QUEUE, Script, fetch_context, instance, name_server, r
 from test_client_fetcher import END, PULL, Play, answer, stored
 
 from ariane.client import PushConsumer, Sql
-from ariane.client import fetcher as fetching
-from ariane.client.fetcher import SQL_VERSION_MIN
-from ariane.client.process_queue import ProcessQueue
+from ariane.client.consuming.process_queue import ProcessQueue
+from ariane.client.membership import fetcher as fetching
+from ariane.client.membership.fetcher import SQL_VERSION_MIN
 from ariane.errors import ConfigError, ConnectionLost, ReplyError, RequestTimeout
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command

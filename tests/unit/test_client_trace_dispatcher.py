@@ -8,12 +8,13 @@ import logging
 import pytest
 from client_script import QUEUE, message
 
-from ariane.client import send_codec
-from ariane.client import trace_dispatcher as client_trace
-from ariane.client.hooks import ConsumeFinished, ConsumeReturn, ConsumeStarted, SendEvent
-from ariane.client.settings import ProducerSettings, TraceSettings
-from ariane.client.trace_dispatcher import TraceDispatcher
-from ariane.client.trace_records import TraceEntry, events_of_consume, events_of_send, next_batch
+from ariane.client.instance.hooks import ConsumeFinished, ConsumeReturn, ConsumeStarted, SendEvent
+from ariane.client.instance.send_types import PreparedMessage
+from ariane.client.instance.settings import ProducerSettings, TraceSettings
+from ariane.client.sending import send_codec
+from ariane.client.tracing import trace_dispatcher as client_trace
+from ariane.client.tracing.trace_dispatcher import TraceDispatcher
+from ariane.client.tracing.trace_records import TraceEntry, events_of_consume, events_of_send, next_batch
 from ariane.errors import ConfigError, ConnectionLost, ReplyError
 from ariane.model.message import Message
 from ariane.protocol import trace_codec
@@ -40,7 +41,7 @@ def sent(out, *, code: int = 0, offset_ids: str = "OFF", topic_trace_on: str = "
     )
 
 
-def one(topic: str = "T", **more) -> send_codec.PreparedMessage:
+def one(topic: str = "T", **more) -> PreparedMessage:
     return send_codec.prepare(Message(topic=topic, body=b"xyz", tags="A", keys=["k1", "k2"], **more), "ID", SETTINGS)
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ariane.client import trace_spill
-from ariane.client.trace_records import TraceEntry
-from ariane.client.trace_spill import TraceSpill
+from ariane.client.tracing import trace_spill
+from ariane.client.tracing.trace_records import TraceEntry
+from ariane.client.tracing.trace_spill import TraceSpill
 from ariane.errors import ConfigError
 
 MIB = 1024 * 1024

@@ -7,17 +7,17 @@ import asyncio
 import pytest
 
 from ariane.client import transaction_producer as client
-from ariane.client.client_instance import ClientInstance
-from ariane.client.hooks import LocalState, TransactionEnd
-from ariane.client.settings import ProducerSettings
-from ariane.client.trace_records import events_of_transaction_end
+from ariane.client.instance.client_instance import ClientInstance
+from ariane.client.instance.hooks import LocalState, TransactionEnd
+from ariane.client.instance.settings import ProducerSettings
+from ariane.client.tracing.trace_records import events_of_transaction_end
 from ariane.client.transaction_producer import TransactionProducer, prepare_half_message
 from ariane.errors import ConfigError, MessageRefused
 from ariane.model.message import Message
 from ariane.net.connection import Peer
-from ariane.protocol import properties
 from ariane.protocol import trace_codec as trace_text
 from ariane.protocol.command import Command
+from ariane.protocol.records import properties
 from ariane.protocol.requests import encode_header
 from ariane.protocol.requests.messaging import EndTransactionHeader
 

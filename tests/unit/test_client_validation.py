@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ariane.client import settings, validation
-from ariane.client.client_instance import ClientInstance
-from ariane.client.idempotent import Idempotent
+from ariane.client.duplicates.idempotent import Idempotent
+from ariane.client.instance import settings, validation
+from ariane.client.instance.client_instance import ClientInstance
 from ariane.client.lite_pull_consumer import LitePullConsumer
 from ariane.client.producer import Producer
 from ariane.client.push_consumer import PushConsumer

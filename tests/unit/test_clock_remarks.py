@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from client_script import message
 
-from ariane.cli.message_table import clock_remarks, message_lines
-from ariane.cli.mqadmin import message_print_commands, message_query_commands, message_text
+from ariane.cli.mqadmin import message_text
 from ariane.cli.mqadmin.command import Output
-from ariane.cluster.message_query import QueryResult
-from ariane.cluster.message_tracking import TracksResult
-from ariane.cluster.queue_reading import QueueServer
+from ariane.cli.mqadmin.commands import message_print_commands, message_query_commands
+from ariane.cli.output.message_table import clock_remarks, message_lines
+from ariane.cluster.messages.message_query import QueryResult
+from ariane.cluster.messages.message_tracking import TracksResult
+from ariane.cluster.messages.queue_reading import QueueServer
 from ariane.errors import NotFound
 from ariane.model.message import ReceivedMessage
 from ariane.model.quantities import count_text

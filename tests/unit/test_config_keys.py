@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import pytest
 
-from ariane.broker import config_keys
-from ariane.broker.config import BROKER_SETTINGS, BrokerConfig
+from ariane.broker.config import config_keys
+from ariane.broker.config.broker_config import BROKER_SETTINGS, BrokerConfig
 from ariane.errors import ConfigError
 from ariane.nameserver.config import NAME_SERVER_SETTINGS, NameServerConfig
 from ariane.settings.schema import SettingsSchema

@@ -6,12 +6,19 @@ from types import SimpleNamespace
 
 import pytest
 
-from ariane.broker.config import BrokerConfig
-from ariane.broker.delayed_delivery import DelayLimits, DeliveryLoop, decode_timer, delay_target, remove_delay, schedule
+from ariane.broker.config.broker_config import BrokerConfig
+from ariane.broker.delivery.delayed_delivery import (
+    DelayLimits,
+    DeliveryLoop,
+    decode_timer,
+    delay_target,
+    remove_delay,
+    schedule,
+)
 from ariane.errors import ConfigError, ProtocolError, ReplyError
 from ariane.model import host
-from ariane.protocol import properties, record
-from ariane.store import pending_deliveries
+from ariane.protocol.records import properties, record
+from ariane.store.delays import pending_deliveries
 from ariane.store.message_store import AppendResult, MessageStore, RecordDraft, RecordFilter, StoreConfig, open_store
 from ariane.testing.clock import FakeClock
 from ariane.testing.disk import FakeDisk

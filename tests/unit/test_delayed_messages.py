@@ -10,15 +10,16 @@ import msgspec
 import pytest
 
 from ariane.cluster.admin import Admin
-from ariane.cluster.delayed_messages import DelayedFilter
-from ariane.cluster.message_query import is_offset_id
+from ariane.cluster.messages.delayed_messages import DelayedFilter
+from ariane.cluster.messages.message_query import is_offset_id
 from ariane.errors import ArianeError, ConnectionLost, NotFound, ReplyError, ServerUnavailable
 from ariane.model import host, ids
 from ariane.model.message import COMPRESSED, REAL_QID, REAL_TOPIC, TIMER_OUT_MS, UNIQ_KEY
 from ariane.model.topic import SCHEDULE_TOPIC, TIMER_TOPIC, TopicConfig
-from ariane.protocol import fastjson, properties, record
+from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
+from ariane.protocol.records import properties, record
 from ariane.protocol.requests import encode_header
 from ariane.protocol.requests.admin import DelayOffsetTable
 from ariane.protocol.requests.brokers import QueueEntries, QueueEntry

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ariane.cluster.connection import BrokerServer
-from ariane.cluster.consumer_status import BlockedQueue
-from ariane.cluster.diagnosis import clock_offset_ms, diagnose
-from ariane.cluster.findings import (
+from ariane.cluster.diagnosis.cluster_checks import clock_offset_ms, diagnose
+from ariane.cluster.diagnosis.findings import (
     ERROR,
     WARNING,
     Backlog,
@@ -19,6 +18,7 @@ from ariane.cluster.findings import (
     Finding,
     NameServerState,
 )
+from ariane.cluster.groups.consumer_status import BlockedQueue
 from ariane.model.message import MessageQueue
 
 NOW_MS = 1_800_000_000_000

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any
 
-from ariane.broker.config import BrokerConfig
-from ariane.broker.persistent_state import PersistentState
+from ariane.broker.config.broker_config import BrokerConfig
+from ariane.broker.lifecycle.persistent_state import PersistentState
 from ariane.broker.state.consumer_offsets import ConsumerOffsets
 from ariane.broker.state.saved_state import SavedState
 from ariane.model.topic import TopicConfig

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from ariane.broker.config import BROKER_SETTINGS, BrokerConfig
-from ariane.broker.dynamic_config import DynamicConfig, update_file
+from ariane.broker.config.broker_config import BROKER_SETTINGS, BrokerConfig
+from ariane.broker.config.dynamic_config import DynamicConfig, update_file
 from ariane.errors import ConfigError
 from ariane.model.topic import DataVersion
 from ariane.protocol import java_properties
-from ariane.store.files import read_whole
+from ariane.store.disk.files import read_whole
 from ariane.testing.disk import FakeDisk
 
 CONFIG = BrokerConfig(broker_name="broker-a")

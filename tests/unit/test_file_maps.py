@@ -10,9 +10,10 @@ import pytest
 from ariane.kernels.implementation import select
 from ariane.kernels.pull_selection import FileMap
 from ariane.model import host
-from ariane.store import file_maps, queue_reader
-from ariane.store.files import Disk, OpenFiles, SystemDisk
+from ariane.store.disk import file_maps
+from ariane.store.disk.files import Disk, OpenFiles, SystemDisk
 from ariane.store.message_store import GetStatus, MessageStore, RecordDraft, StoreConfig, open_store
+from ariane.store.queues import queue_reader
 from ariane.testing.disk import FakeDisk
 
 HOST = host.pack("127.0.0.1", 10911)

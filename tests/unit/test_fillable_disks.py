@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ariane.clock import SYSTEM_CLOCK
-from ariane.store.files import Disk
+from ariane.store.disk.files import Disk
 from ariane.testing.fillable_disks import FillableDisk, MemoryDisk
 
 

@@ -11,10 +11,10 @@ from typing import Any, cast
 
 import pytest
 
-from ariane.broker.flusher import Flusher
-from ariane.broker.offset_waiters import OffsetWaiter
+from ariane.broker.lifecycle.flusher import Flusher
+from ariane.broker.lifecycle.offset_waiters import OffsetWaiter
 from ariane.errors import FlushFailed
-from ariane.store.files import PARALLEL, SystemDisk
+from ariane.store.disk.files import PARALLEL, SystemDisk
 from ariane.store.message_store import MessageStore
 from ariane.testing.virtual_time import VirtualLoop
 

@@ -11,10 +11,11 @@ import msgspec
 import pytest
 
 from ariane.nameserver import registration
-from ariane.protocol import batch, command, fastjson, record, trace_codec
+from ariane.protocol import command, fastjson, trace_codec
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
 from ariane.protocol.frame import FrameReader
+from ariane.protocol.records import batch, record
 from ariane.protocol.requests import admin, clients, decode_header, encode_header, messaging, routing
 
 DATA = Path(__file__).parents[1] / "data"

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from ariane.cluster.admin import Admin
-from ariane.cluster.consumer_status import find_blocked, find_inconsistent, is_settled, queue_owners
-from ariane.cluster.group_lag import GroupLag, QueueLag
-from ariane.cluster.offset_admin import LATEST, OffsetTarget, QueueReset
+from ariane.cluster.groups.consumer_status import find_blocked, find_inconsistent, is_settled, queue_owners
+from ariane.cluster.groups.group_lag import GroupLag, QueueLag
+from ariane.cluster.groups.offset_admin import LATEST, OffsetTarget, QueueReset
 from ariane.errors import ConnectionLost, NotFound, PartialFailure, ReplyError, ServerUnavailable
 from ariane.model.message import MessageQueue
 from ariane.model.topic import SubscriptionGroupConfig

@@ -6,10 +6,10 @@ import pytest
 from typer.testing import CliRunner
 
 from ariane.cli import main
-from ariane.cli.group_command import _lag_text
-from ariane.cli.offset_command import _target
-from ariane.cluster.group_lag import GroupLag, QueueLag, UnconsumedAges
-from ariane.cluster.offset_admin import EARLIEST, LATEST, OffsetTarget
+from ariane.cli.admin.group_command import _lag_text
+from ariane.cli.admin.offset_command import _target
+from ariane.cluster.groups.group_lag import GroupLag, QueueLag, UnconsumedAges
+from ariane.cluster.groups.offset_admin import EARLIEST, LATEST, OffsetTarget
 from ariane.errors import ArianeError, UsageError
 from ariane.reports.report import Table
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from ariane.cluster.admin import Admin
-from ariane.cluster.group_rates import GroupRates, WindowRates
+from ariane.cluster.groups.group_rates import GroupRates, WindowRates
 from ariane.errors import ConnectionLost, ReplyError
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests.stats import BrokerStatsData, BrokerStatsItem

@@ -8,10 +8,10 @@ from typing import Any
 
 from ariane.clock import SystemClock
 from ariane.cluster.connection import BrokerServer
-from ariane.cluster.findings import Backlog, ConsumerGroupState
-from ariane.cluster.group_admin import GroupConnections, GroupNames
-from ariane.cluster.group_lag import GroupLag, QueueLag, Subscriptions, UnconsumedAges
-from ariane.cluster.group_snapshot import GroupSnapshotOperations
+from ariane.cluster.diagnosis.findings import Backlog, ConsumerGroupState
+from ariane.cluster.diagnosis.group_snapshot import GroupSnapshotOperations
+from ariane.cluster.groups.group_admin import GroupConnections, GroupNames
+from ariane.cluster.groups.group_lag import GroupLag, QueueLag, Subscriptions, UnconsumedAges
 from ariane.errors import ServerUnavailable
 from ariane.protocol.requests.admin import ClientConnection
 

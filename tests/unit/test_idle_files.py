@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ariane.store.files import CLOSED_PER_SLICE, OpenFiles
+from ariane.store.disk.files import CLOSED_PER_SLICE, OpenFiles
 from ariane.testing.disk import FakeDisk
 
 

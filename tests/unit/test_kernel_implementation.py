@@ -19,8 +19,8 @@ from ariane.kernels.pull_selection import PullLimits
 from ariane.kernels.record_runs import LogPlace
 from ariane.kernels.send_encoder import FRAMES_MAX, PythonSendEncoder
 from ariane.kernels.send_turn import LogEnd, SendSettings
-from ariane.protocol import record
-from ariane.protocol.queue_entry import ENTRY
+from ariane.protocol.records import record
+from ariane.protocol.records.queue_entry import ENTRY
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = SendSettings(

@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from ariane.cluster.transaction_admin import TransactionOperations
+from ariane.cluster.messages.transaction_admin import TransactionOperations
 from ariane.errors import ReplyError
 from ariane.model import host
 from ariane.model.message import CHECK_TIMES, KEYS, PGROUP, REAL_QID, REAL_TOPIC, UNIQ_KEY
 from ariane.model.topic import HALF_TOPIC
-from ariane.protocol import properties, record
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
+from ariane.protocol.records import properties, record
 from ariane.protocol.requests import encode_header
 from ariane.protocol.requests.messaging import (
     OffsetResponse,

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from ariane.broker.config import BrokerConfig
-from ariane.broker.persistent_state import load_delay_offsets
+from ariane.broker.config.broker_config import BrokerConfig
+from ariane.broker.lifecycle.persistent_state import load_delay_offsets
 from ariane.broker.state import json_documents, loaded_values
 from ariane.broker.state.consumer_filters import FilterTable
 from ariane.broker.state.saved_state import SavedState
-from ariane.store.files import read_whole
+from ariane.store.disk.files import read_whole
 from ariane.testing.disk import FakeDisk
 
 CONFIG = BrokerConfig(store_path_root_dir="/store")

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from ariane.broker import long_polling as arrivals_module
-from ariane.broker.long_polling import PullWaiters
+from ariane.broker.delivery import long_polling as arrivals_module
+from ariane.broker.delivery.long_polling import PullWaiters
 from ariane.errors import ReplyError
 from ariane.protocol.codes import ResponseCode
 from ariane.store.message_store import Arrival

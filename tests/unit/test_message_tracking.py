@@ -8,7 +8,7 @@ from client_script import message
 from tests.scripted_peers import MASTER, NAMES, OTHER, ScriptedPeers
 
 from ariane.cluster.admin import Admin
-from ariane.cluster.message_tracking import MessageTrack, TrackState
+from ariane.cluster.messages.message_tracking import MessageTrack, TrackState
 from ariane.errors import ReplyError
 from ariane.model.message import MessageQueue
 from ariane.protocol import fastjson

@@ -15,7 +15,7 @@ from ariane.metrics_collector import publisher, sample
 from ariane.metrics_collector.poller import FORGET_MS, BrokerPoller, PollLimits, take_round_robin
 from ariane.metrics_collector.sample import GroupProgress, OmittedPart, Sample, StatsCounter, TopicQueueRanges
 from ariane.model.message import Message
-from ariane.net.connection_pool import ConnectionPool
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command

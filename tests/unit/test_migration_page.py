@@ -12,7 +12,8 @@ import pytest
 
 import ariane
 from ariane import blocking, payloads
-from ariane.client import assignment_strategy, message_arguments
+from ariane.client.consuming import assignment_strategy
+from ariane.client.sending import message_arguments
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "migration.md"
 

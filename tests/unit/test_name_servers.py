@@ -19,7 +19,7 @@ from ariane.errors import (
     ServerUnavailable,
 )
 from ariane.model.backoff import Backoff
-from ariane.net.name_servers import NameServerClient
+from ariane.net.pools.name_servers import NameServerClient
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command

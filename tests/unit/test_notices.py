@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ariane.cli import child_processes as supervisor
-from ariane.cli.child_processes import ChildProcess, ChildProcesses
-from ariane.cli.run_server import _StderrNotices
+from ariane.cli.servers.run_server import _StderrNotices
+from ariane.cli.up import child_processes as supervisor
+from ariane.cli.up.child_processes import ChildProcess, ChildProcesses
 from ariane.net.interfaces import is_loopback
 
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from ariane.broker.offset_waiters import OffsetWaiter, OffsetWaiters
+from ariane.broker.lifecycle.offset_waiters import OffsetWaiter, OffsetWaiters
 from ariane.errors import FlushFailed
 from ariane.testing.virtual_time import VirtualLoop
 

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from ariane.client.consumer import ConsumerLoop
-from ariane.client.send_codec import SendResult, SendStatus
+from ariane.client.instance.send_types import SendResult, SendStatus
 from ariane.model.message import KEYS, TAGS, Message, MessageQueue, ReceivedMessage
 from ariane.otel import OpenTelemetry
 

@@ -11,12 +11,12 @@ import pytest
 from client_script import message
 
 from ariane.client.consumer import Consumer
-from ariane.client.consumer_message import Receipt, consumer_message
-from ariane.client.payload_messages import PayloadMessage, with_payload
-from ariane.client.process_queue import ProcessQueue
+from ariane.client.consuming.payload_messages import PayloadMessage, with_payload
+from ariane.client.consuming.process_queue import ProcessQueue
+from ariane.client.delivery.consumer_message import Receipt, consumer_message
 from ariane.errors import ConfigError
 from ariane.payloads import Json
-from ariane.protocol.received_messages import is_unreadable
+from ariane.protocol.records.received_messages import is_unreadable
 
 
 @dataclass

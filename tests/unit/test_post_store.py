@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from ariane.broker import post_store
-from ariane.broker.config import BrokerConfig, to_store_config
-from ariane.broker.dynamic_config import DynamicConfig
-from ariane.broker.post_store import COLLECT_S, DISPATCH_RETRY_S, PostStoreDispatcher
-from ariane.broker.replication import ReplicationFeed
+from ariane.broker.config.broker_config import BrokerConfig, to_store_config
+from ariane.broker.config.dynamic_config import DynamicConfig
+from ariane.broker.delivery import post_store
+from ariane.broker.delivery.post_store import COLLECT_S, DISPATCH_RETRY_S, PostStoreDispatcher
+from ariane.broker.replication.replication import ReplicationFeed
 from ariane.broker.stats.broker_stats import BrokerStats
 from ariane.kernels.key_hashes import KeyHashes
 from ariane.kernels.send_turn import QueueRun, SendRun
 from ariane.model import host
-from ariane.protocol.queue_entry import ENTRY
-from ariane.protocol.record import encode_v4
-from ariane.store.key_query import KeyQuery
+from ariane.protocol.records.queue_entry import ENTRY
+from ariane.protocol.records.record import encode_v4
+from ariane.store.index.key_query import KeyQuery
 from ariane.store.message_store import ROUND_QUEUES, RecordDraft, open_store
 from ariane.testing.clock import FakeClock
 from ariane.testing.disk import FakeDisk

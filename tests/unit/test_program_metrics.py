@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from ariane.cli.collect_command import _metrics_state
+from ariane.cli.servers.collect_command import _metrics_state
 from ariane.errors import ConfigError
 from ariane.metrics.client_collector import ClientCollector
 from ariane.metrics.collector_metrics import COLLECTOR_METRICS, CollectorSource
@@ -22,7 +22,7 @@ from ariane.metrics_collector.sample import Sample
 from ariane.model.clock_offset import ClockOffset
 from ariane.pipeline.pipeline_metrics import PIPELINE_METRICS, PipelineSource, PipelineState
 from ariane.protocol.requests.callbacks import ConsumeStatus
-from ariane.reports.pipeline_status import Freshness, SourceStatus, write_status
+from ariane.reports.tables.pipeline_status import Freshness, SourceStatus, write_status
 
 
 def values(table: MetricTable, state: object) -> dict[str, dict[tuple[str, ...], object]]:

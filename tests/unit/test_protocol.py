@@ -17,9 +17,10 @@ from ariane.errors import ConfigError, HeaderError, ProtocolError
 from ariane.model import hashes, host, ids
 from ariane.model.hashes import java_hash
 from ariane.model.topic import DataVersion, SubscriptionGroupConfig
-from ariane.protocol import batch, command, compression, fastjson, java_properties, properties, record
+from ariane.protocol import command, fastjson, java_properties
 from ariane.protocol.command import Command
 from ariane.protocol.frame import FRAME_MAX, Frame, FrameReader
+from ariane.protocol.records import batch, compression, properties, record
 from ariane.protocol.requests import decode_header, encode_header
 from ariane.protocol.requests.admin import ConsumerOffsetTable, SubscriptionGroupTable
 from ariane.protocol.requests.clients import HeartbeatData

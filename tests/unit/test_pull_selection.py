@@ -18,10 +18,10 @@ from ariane.kernels.pull_selection import (
     select_messages,
 )
 from ariane.model import host
-from ariane.protocol.queue_entry import BLANK, BLANK_SIZE, ENTRY, LOST_CODE
-from ariane.protocol.record import FIXED_SIZE, IDENTITY, MAGIC
-from ariane.store import queue_reader
+from ariane.protocol.records.queue_entry import BLANK, BLANK_SIZE, ENTRY, LOST_CODE
+from ariane.protocol.records.record import FIXED_SIZE, IDENTITY, MAGIC
 from ariane.store.message_store import GetStatus, MessageStore, RecordDraft, RecordFilter, StoreConfig, open_store
+from ariane.store.queues import queue_reader
 from ariane.testing.disk import FakeDisk
 
 HOST = host.pack("127.0.0.1", 10911)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ariane.model.message import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
-from ariane.protocol import record
+from ariane.protocol.records import record
 from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
-from ariane.store.queue_numbering import NumberingRestarts, decide, is_last_placed
+from ariane.store.queues.queue_numbering import NumberingRestarts, decide, is_last_placed
 from ariane.testing.disk import FakeDisk, PowerLost
 
 LOG = "/s/commitlog/" + "0" * 20

@@ -6,8 +6,8 @@ import pytest
 
 from ariane.model import host
 from ariane.model.message import MessageQueue
-from ariane.protocol import record
-from ariane.protocol.received_messages import to_received_message
+from ariane.protocol.records import record
+from ariane.protocol.records.received_messages import to_received_message
 
 HOST = host.pack("127.0.0.1", 10911)
 QUEUE = MessageQueue("T", "broker-a", 0)

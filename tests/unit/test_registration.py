@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from ariane.broker.config import BrokerConfig
-from ariane.broker.dynamic_config import DynamicConfig
-from ariane.broker.registration import PART_TOPICS, Registration
+from ariane.broker.config.broker_config import BrokerConfig
+from ariane.broker.config.dynamic_config import DynamicConfig
+from ariane.broker.lifecycle.registration import PART_TOPICS, Registration
 from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.errors import ConnectionLost
 from ariane.model.topic import PERM_READ, DataVersion, TopicConfig

@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from ariane.cli.rate_options import parse_rate
-from ariane.client.send_codec import SendResult, SendStatus
-from ariane.cluster.replay import (
+from ariane.cli.options.rate_options import parse_rate
+from ariane.client.instance.send_types import SendResult, SendStatus
+from ariane.cluster.messages.replay import (
     DROPPED_PROPERTIES,
     OriginalMessage,
     RecordId,
@@ -29,9 +29,9 @@ from ariane.errors import ConfigError, ConnectionLost, MessageRefused, StoreErro
 from ariane.model.message import Message, MessageQueue
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import Command
-from ariane.reports import replay_source
-from ariane.reports.replay_result import ResultFile
-from ariane.reports.replay_source import ReplayFilter
+from ariane.reports.replay import replay_source
+from ariane.reports.replay.replay_result import ResultFile
+from ariane.reports.replay.replay_source import ReplayFilter
 from ariane.tables import ARCHIVE, table_format
 from ariane.tables.table_format import CURRENT, DataFile, TableVersion
 from ariane.testing.clock import FakeClock

@@ -10,13 +10,13 @@ from typing import cast
 
 import pytest
 
-from ariane.broker.config import BrokerConfig
-from ariane.broker.replication import ReplicationFeed
+from ariane.broker.config.broker_config import BrokerConfig
+from ariane.broker.replication.replication import ReplicationFeed
 from ariane.errors import ArianeError, ConfigError, ConnectionLost, ProtocolError, StoreError, StoreFull
 from ariane.model import host
 from ariane.net.streams import Stream
 from ariane.protocol.codes import ResponseCode
-from ariane.protocol.replication import AckReader, ReplicationChunk, ReplicationChunkReader, frame_head, report
+from ariane.protocol.records.replication import AckReader, ReplicationChunk, ReplicationChunkReader, frame_head, report
 from ariane.store.message_store import GetStatus, MessageStore, RecordDraft, StoreConfig, open_store
 from ariane.testing.clock import FakeClock
 from ariane.testing.disk import FakeDisk, PowerLost, SurvivingData

@@ -10,9 +10,10 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]'")
 
-from ariane.reports import delay_report, pipeline_status
-from ariane.reports.pipeline_status import SourceStatus
+from ariane.reports import delay_report
 from ariane.reports.report import Plot, Report, Table
+from ariane.reports.tables import pipeline_status
+from ariane.reports.tables.pipeline_status import SourceStatus
 from ariane.tables import DELAYS, MESSAGES
 from tables_on_disk import put
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]'")
-from ariane.reports import health_report, pipeline_status
+from ariane.reports import health_report
 from ariane.reports.report import Report, Table
+from ariane.reports.tables import pipeline_status
 from ariane.tables import HEALTH
 from tables_on_disk import put
 

@@ -10,8 +10,9 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]'")
 
-from ariane.reports import lag_report, pipeline_status
+from ariane.reports import lag_report
 from ariane.reports.report import Plot, Report, Table, Value
+from ariane.reports.tables import pipeline_status
 from ariane.tables import CONSUMPTION, SAMPLES_BROKERS, SAMPLES_COUNTERS, SAMPLES_QUEUES
 from tables_on_disk import put
 

@@ -197,7 +197,7 @@ def test_exclusion_reasons_fit_80_columns(tmp_path: Path) -> None:
 
     from rich.console import Console
 
-    from ariane.cli import terminal
+    from ariane.cli.output import terminal
 
     both(tmp_path, [sent(0, 1), consumed(0, 6, **dict.fromkeys(EXCLUSION_COUNTERS, 1_000_000))], [], as_of_s=60)
     output = io.StringIO()

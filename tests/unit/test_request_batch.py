@@ -9,9 +9,9 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from ariane.broker.acl import ADMIN_CODES, required_permissions
-from ariane.broker.handlers.request_batch import PAGE_BYTES, PAGE_S, RequestBatchHandler
-from ariane.cluster.statistics_requests import NOT_COUNTED, StatisticsRequests, batch_max
+from ariane.broker.access.acl import ADMIN_CODES, required_permissions
+from ariane.broker.handlers.admin.request_batch import PAGE_BYTES, PAGE_S, RequestBatchHandler
+from ariane.cluster.servers.statistics_requests import NOT_COUNTED, StatisticsRequests, batch_max
 from ariane.errors import ProtocolError, ReplyError, RequestTimeout
 from ariane.net.connection import HandlerResult, Peer, Reply
 from ariane.net.replies import make_peer

@@ -15,7 +15,7 @@ from ariane.model.message import MessageQueue
 from ariane.model.topic import DataVersion, SubscriptionGroupConfig, TopicConfig
 from ariane.nameserver import registration
 from ariane.net.connection import Handler
-from ariane.net.connection_pool import ConnectionPool
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.net.server import RemotingServer
 from ariane.protocol.codes import VERSION, RequestCode, ResponseCode
 from ariane.protocol.command import Command

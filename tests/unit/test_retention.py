@@ -11,16 +11,16 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace
 
-from ariane.broker.delayed_delivery import move_timers
-from ariane.broker.handlers import runtime_info
+from ariane.broker.delivery.delayed_delivery import move_timers
+from ariane.broker.handlers.admin import runtime_info
 from ariane.errors import StoreError, StoreFull
 from ariane.model import host
 from ariane.model.message import REAL_QID, REAL_TOPIC, TIMER_OUT_MS
 from ariane.model.topic import TIMER_TOPIC
-from ariane.protocol import properties
-from ariane.store.files import SystemDisk, Usage
+from ariane.protocol.records import properties
+from ariane.store.disk.files import SystemDisk, Usage
 from ariane.store.message_store import GetStatus, MessageStore, RecordDraft, StoreConfig, open_store
-from ariane.store.retention import (
+from ariane.store.upkeep.retention import (
     FILES_MAX,
     RetainedFile,
     RetentionRule,

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from ariane.cli import server_ports
-from ariane.cli.up_command import _check_distinct
+from ariane.cli.up import server_ports
+from ariane.cli.up.up_command import _check_distinct
 from ariane.errors import ConfigError, UsageError
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ariane.metrics.scraped_cluster import ConnectedClient, GroupState, ScrapedBroker
-from ariane.metrics.settled_rates import SETTLED_S, SettledRates
+from ariane.metrics.polling.scraped_cluster import ConnectedClient, GroupState, ScrapedBroker
+from ariane.metrics.polling.settled_rates import SETTLED_S, SettledRates
 
 PUT, GET = ("TOPIC_PUT_NUMS", "T"), ("GROUP_GET_NUMS", "T@G")
 ONLINE = {"G": GroupState((ConnectedClient("10.0.0.9:1", "c"),))}

@@ -9,18 +9,18 @@ from typing import Any, cast
 
 import pytest
 
-from ariane.cli.cat_produce import describe_failure
+from ariane.cli.messages.cat_produce import describe_failure
 from ariane.cli.mqadmin.command_registry import find_name, load
 from ariane.cli.mqadmin.option_parser import create_parser
-from ariane.client.client_instance import ClientInstance
+from ariane.client.instance.client_instance import ClientInstance
 from ariane.client.producer import Producer
 from ariane.cluster.admin import Admin
 from ariane.errors import ArianeError, ConnectionLost, ReplyError
 from ariane.model.message import Message
 from ariane.net.connection import Peer, Reply
-from ariane.net.fail_fast_pool import NotAsked
+from ariane.net.pools.fail_fast_pool import NotAsked
+from ariane.net.pools.server_health import ServerHealth
 from ariane.net.server import RemotingServer
-from ariane.net.server_health import ServerHealth
 from ariane.protocol import command as commands
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode

@@ -8,13 +8,13 @@ from typing import ClassVar, cast
 
 import pytest
 
-from ariane.broker import slave_sync, topic_pages
-from ariane.broker.config import BrokerConfig
-from ariane.broker.persistent_state import PersistentState
+from ariane.broker.config.broker_config import BrokerConfig
+from ariane.broker.lifecycle.persistent_state import PersistentState
+from ariane.broker.lifecycle.topic_deletion import TopicRemover
+from ariane.broker.replication import slave_sync, topic_pages
 from ariane.broker.state.saved_state import SavedState
 from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.broker.stats.broker_stats import BrokerStats
-from ariane.broker.topic_deletion import TopicRemover
 from ariane.errors import ReplyError
 from ariane.model.topic import TopicConfig, TopicDeletion
 from ariane.net.connection import Peer, Reply

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ariane.errors import ProtocolError
 from ariane.model import host
-from ariane.protocol import compression, properties, record
+from ariane.protocol.records import compression, properties, record
 from ariane.spark.records import arrow_decoder
 from ariane.spark.records.property_texts import PropertyTexts
 

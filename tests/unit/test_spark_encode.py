@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from ariane.errors import MessageRefused
 from ariane.model import dedup, ids
-from ariane.protocol import batch, properties
+from ariane.protocol.records import batch, properties
 from ariane.spark.write import message_encoder
 from ariane.spark.write.sink_options import parse
 

@@ -14,8 +14,8 @@ pytest.importorskip("pyarrow", reason="the extra spark is not installed")
 from ariane.errors import ArianeError, ConnectionLost, ProtocolError, ReplyError
 from ariane.model import host
 from ariane.model.message import COMPRESSED, MessageQueue
-from ariane.protocol import compression, properties, record
 from ariane.protocol.codes import ResponseCode
+from ariane.protocol.records import compression, properties, record
 from ariane.spark.read import read_task
 from ariane.spark.read.offset_ranges import OffsetRange
 from ariane.spark.read.pull_client import BlockingCluster, PulledRecords

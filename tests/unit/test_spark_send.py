@@ -14,12 +14,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from ariane.client.send_codec import queue_for_key
+from ariane.client.sending.send_codec import queue_for_key
 from ariane.errors import ArianeError, ConnectionLost, MessageRefused, RequestTimeout, RouteNotFound
 from ariane.model.message import MessageQueue
-from ariane.protocol import batch, compression, fastjson, properties
+from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
+from ariane.protocol.records import batch, compression, properties
 from ariane.protocol.requests.routing import BrokerData, QueueData, TopicRoute
 from ariane.spark.wire.blocking_connection import Request
 from ariane.spark.wire.name_servers import BlockingNameServerClient

@@ -19,15 +19,15 @@ pytest.importorskip("pyarrow", reason="the extra spark is not installed")
 
 from ariane.errors import ConfigError, StoreError
 from ariane.model import host
-from ariane.protocol import compression, record
+from ariane.protocol.records import compression, record
 from ariane.spark.records import bodies
 from ariane.spark.store import commit_log, log_task
 from ariane.spark.store.commit_log import LogDamage
 from ariane.spark.store.store_options import StoreOptions, parse
-from ariane.store import reader
-from ariane.store.files import OpenFiles, ReadOnlyDisk
+from ariane.store.check import reader
+from ariane.store.disk.files import OpenFiles, ReadOnlyDisk
+from ariane.store.disk.segments import Segments
 from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
-from ariane.store.segments import Segments
 
 HOST, V6 = host.pack("127.0.0.1", 10911), host.pack("2001:db8::1", 10911)
 FILE = 64 * 1024

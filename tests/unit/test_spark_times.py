@@ -14,8 +14,8 @@ pytest.importorskip("pyspark", reason="the extra spark is not installed")
 from ariane.errors import ArianeError, RequestTimeout
 from ariane.model import host
 from ariane.model.message import MessageQueue
-from ariane.protocol import record
 from ariane.protocol.codes import ResponseCode
+from ariane.protocol.records import record
 from ariane.spark.read import offset_ranges, progress, queue_bounds
 from ariane.spark.read.pull_client import BlockingCluster, PulledRecords
 from ariane.spark.read.source_options import parse

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from ariane.broker.config import BrokerConfig
-from ariane.broker.handlers.statistics import StatisticsHandler
+from ariane.broker.config.broker_config import BrokerConfig
+from ariane.broker.handlers.admin.statistics import StatisticsHandler
 from ariane.broker.state.consumer_offsets import ConsumerOffsets
 from ariane.broker.state.group_members import GroupMembers
 from ariane.broker.state.group_registry import GroupRegistry

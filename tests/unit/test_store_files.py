@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ariane.store.files import SystemDisk
+from ariane.store.disk.files import SystemDisk
 
 
 @pytest.mark.timeout(10)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ariane.model import host
-from ariane.store import queue_reader
 from ariane.store.message_store import GetStatus, MessageStore, RecordDraft, RecordFilter, StoreConfig, open_store
+from ariane.store.queues import queue_reader
 from ariane.testing.disk import FakeDisk
 
 HOST = host.pack("127.0.0.1", 10911)

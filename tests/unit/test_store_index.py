@@ -15,10 +15,10 @@ from ariane.kernels.key_hashes import KeyHashes, key_hash, parse_keys
 from ariane.model import host
 from ariane.model.hashes import java_hash, string_hash
 from ariane.model.message import TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
-from ariane.protocol import record
-from ariane.protocol.queue_entry import INDEX_KEY
-from ariane.store import index_builder, key_query
-from ariane.store.key_query import KeyQuery, QueryPosition
+from ariane.protocol.records import record
+from ariane.protocol.records.queue_entry import INDEX_KEY
+from ariane.store.index import index_builder, key_query
+from ariane.store.index.key_query import KeyQuery, QueryPosition
 from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
 from ariane.testing.clock import FakeClock
 from ariane.testing.disk import FakeDisk

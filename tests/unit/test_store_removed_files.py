@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from ariane.errors import StoreError
-from ariane.store.key_query import KeyQuery
+from ariane.store.index.key_query import KeyQuery
 from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
 from ariane.testing.disk import FakeDisk
 

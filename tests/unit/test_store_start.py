@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from ariane.broker import config as broker_config
+from ariane.broker.config import broker_config
 from ariane.errors import ConfigError, StoreCorrupt, StoreError, StoreLocked
 from ariane.model.topic import TopicDeletion
-from ariane.store import checkpoint as checkpoints
-from ariane.store import dispatch
-from ariane.store.deletions import Deletions
+from ariane.store.log import checkpoint as checkpoints
+from ariane.store.log.deletions import Deletions
 from ariane.store.message_store import GetStatus, MessageStore, RecordDraft, StoreConfig, open_store
+from ariane.store.queues import dispatch
 from ariane.testing.disk import FakeDisk, PowerLost, SurvivingData
 
 SEGMENT, QUEUE_FILE = 4096, 200

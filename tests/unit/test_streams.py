@@ -7,9 +7,9 @@ from typing import cast
 
 import pytest
 
-from ariane.broker import replication
-from ariane.broker.config import BrokerConfig
-from ariane.broker.replication import ReplicationFeed
+from ariane.broker.config.broker_config import BrokerConfig
+from ariane.broker.replication import replication
+from ariane.broker.replication.replication import ReplicationFeed
 from ariane.errors import ConnectionLost
 from ariane.net.connection_limits import select_displaced
 from ariane.net.streams import CLOSE_S, LIMITS, Stream

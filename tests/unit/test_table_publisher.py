@@ -17,7 +17,7 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 from ariane.errors import ConfigError, StoreError
 from ariane.model import ids
 from ariane.pipeline import incremental, jobs, run, source_reader, table_publisher
-from ariane.reports import pipeline_status
+from ariane.reports.tables import pipeline_status
 from ariane.tables import JOURNEYS, MESSAGES, TRACE_EVENTS, TRAFFIC, TableSchema, table_format
 from ariane.tables.table_format import DataFile, TableVersion
 from ariane.tables.time_buckets import bucket_of_id, bucket_of_time

@@ -12,10 +12,10 @@ pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]
 import duckdb
 
 from ariane import tables
-from ariane.cli.command_names import JOBS
+from ariane.cli.options.command_names import JOBS
 from ariane.errors import StoreError
-from ariane.reports import pipeline_status, table_contents, table_views
-from ariane.reports.pipeline_status import Freshness, SourceStatus
+from ariane.reports.tables import pipeline_status, table_contents, table_views
+from ariane.reports.tables.pipeline_status import Freshness, SourceStatus
 from ariane.tables import JOURNEYS, TRACE_EVENTS, ColumnSchema, TableSchema, table_format
 from tables_on_disk import put
 

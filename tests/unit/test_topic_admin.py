@@ -10,15 +10,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from ariane.cli.mqadmin import broker_commands
-from ariane.cli.mqadmin.broker_commands import cluster_list
 from ariane.cli.mqadmin.command import Output
-from ariane.cli.mqadmin.traffic_commands import stats_all
+from ariane.cli.mqadmin.commands import broker_commands
+from ariane.cli.mqadmin.commands.broker_commands import cluster_list
+from ariane.cli.mqadmin.commands.traffic_commands import stats_all
 from ariane.cluster.admin import Admin
-from ariane.cluster.broker_runtime import BrokerRates, RequestQueue, parse_runtime
 from ariane.cluster.connection import BrokerServer
-from ariane.cluster.topic_queries import TopicGroups, TopicSummary
-from ariane.cluster.topic_traffic import Traffic
+from ariane.cluster.groups.topic_traffic import Traffic
+from ariane.cluster.servers.broker_runtime import BrokerRates, RequestQueue, parse_runtime
+from ariane.cluster.topics.topic_queries import TopicGroups, TopicSummary
 from ariane.errors import (
     ConfigError,
     ConnectionLost,
@@ -30,7 +30,7 @@ from ariane.errors import (
     ServerUnavailable,
 )
 from ariane.model.topic import TopicConfig, permission_words
-from ariane.net.connection_pool import ConnectionPool
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command

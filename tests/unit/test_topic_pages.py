@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 
-from ariane.broker import topic_pages
-from ariane.broker.config import BrokerConfig
+from ariane.broker.config.broker_config import BrokerConfig
+from ariane.broker.replication import topic_pages
+from ariane.broker.replication.topic_pages import PAGE_TOPICS
 from ariane.broker.state.topic_registry import TopicRegistry
-from ariane.broker.topic_pages import PAGE_TOPICS
 from ariane.model.topic import DataVersion, TopicConfig, TopicDeletion
 from ariane.net.connection import Reply
 from ariane.net.shared_replies import SharedReplies

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from ariane.client.hooks import LocalState
-from ariane.client.send_codec import SendResult
+from ariane.client.instance.hooks import LocalState
+from ariane.client.instance.send_types import SendResult
 from ariane.client.transaction_producer import TransactionProducer
 from ariane.model.message import Message, ReceivedMessage
 from ariane.testing.virtual_cluster import VirtualCluster, virtual_cluster

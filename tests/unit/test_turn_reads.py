@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from ariane.model import host
-from ariane.protocol.queue_entry import ENTRY_SIZE
+from ariane.protocol.records.queue_entry import ENTRY_SIZE
 from ariane.store import turn_reads
-from ariane.store.consume_queue import AHEAD_ENTRIES, TAIL_ENTRIES
 from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
+from ariane.store.queues.consume_queue import AHEAD_ENTRIES, TAIL_ENTRIES
 from ariane.store.turn_reads import TurnReads
 from ariane.testing.disk import FakeDisk
 

@@ -7,13 +7,13 @@ from random import Random
 
 import pytest
 
+from ariane.client.instance.settings import ConsumerSettings
 from ariane.client.producer import Producer
 from ariane.client.push_consumer import PushConsumer
-from ariane.client.settings import ConsumerSettings
 from ariane.errors import ConnectionLost
 from ariane.model.message import Message
 from ariane.net.connection import Reply
-from ariane.net.connection_pool import ConnectionPool
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.net.server import RemotingServer
 from ariane.testing import virtual_time
 from ariane.testing.clock import EPOCH_MS

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from ariane.errors import ConfigError, ProtocolError
 from ariane.nameserver import registration
 from ariane.nameserver.config import NAME_SERVER_SETTINGS, NameServerConfig
-from ariane.protocol import command, fastjson, java_properties, properties, trace_codec
+from ariane.protocol import command, fastjson, java_properties, trace_codec
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
 from ariane.protocol.frame import Frame, FrameReader, OversizedFrame, prefix
+from ariane.protocol.records import properties
 from ariane.protocol.requests import JSON_BODY_MAX, LIBERAL_BODY_MAX, decode_header, decode_json_body
 from ariane.protocol.requests.clients import HeartbeatData, LockBatch
 from ariane.protocol.requests.routing import RegisterBroker, RouteRequest

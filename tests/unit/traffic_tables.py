@@ -9,7 +9,7 @@ from typing import Any
 
 import tables_on_disk
 from ariane.clock import ms_of
-from ariane.reports.pipeline_status import SourceStatus, write_status
+from ariane.reports.tables.pipeline_status import SourceStatus, write_status
 from ariane.tables import LATENCIES, SLOW_MESSAGES, TRAFFIC, TableSchema
 from ariane.tables.histogram import histogram_of
 from ariane.tables.time_buckets import bucket_of_time

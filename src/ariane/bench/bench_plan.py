@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import msgspec
 
-from ariane.client.settings import ClientSettings, access_settings
+from ariane.client.instance.settings import ClientSettings, access_settings
 from ariane.net.tls import Verify
 from ariane.protocol.signing import Credentials
 

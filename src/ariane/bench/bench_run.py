@@ -19,9 +19,9 @@ from ariane.bench.bench_plan import BenchMode, BenchPlan, Role, SendMethod
 from ariane.bench.environment import BrokerFacts, HostFacts, describe_broker, describe_host
 from ariane.bench.measurements import Throughput, WorkerReport, combine, unique_received
 from ariane.bench.worker_processes import WorkerFailed, WorkerPool, WorkerProcess, start_load, stop_load
-from ariane.client.client_instance import ClientInstance
+from ariane.client.instance.client_instance import ClientInstance
 from ariane.client.pull_consumer import PullConsumer
-from ariane.cluster.topic_admin import TopicOperations
+from ariane.cluster.topics.topic_admin import TopicOperations
 from ariane.errors import ConfigError, RouteNotFound, ServerUnavailable
 from ariane.model.message import MessageQueue
 from ariane.protocol.codes import RequestCode

@@ -10,7 +10,7 @@ from typing import Protocol
 from ariane.bench.bench_body import parse_stamp
 from ariane.bench.bench_plan import WorkerPlan, share
 from ariane.bench.measurements import Bitmap, WorkerReport
-from ariane.client.send_codec import SendResult
+from ariane.client.instance.send_types import SendResult
 from ariane.errors import ArianeError
 from ariane.model.message import MessageQueue, ReceivedMessage
 

@@ -17,7 +17,7 @@ from typing import Protocol
 from ariane.bench.bench_body import BodyFactory
 from ariane.bench.bench_plan import Role, SendMethod, WorkerPlan
 from ariane.bench.measurements import WorkerReport
-from ariane.client.send_codec import SendResult, SendStatus
+from ariane.client.instance.send_types import SendResult, SendStatus
 from ariane.errors import ArianeError
 from ariane.model.message import Message, ReceivedMessage
 

@@ -17,10 +17,10 @@ from ariane.bench.bench_plan import Role, WorkerPlan
 from ariane.bench.measurements import WorkerReport
 from ariane.bench.receive_load import ConsumeLoad, ReplyLoad
 from ariane.bench.send_load import SendLoad
-from ariane.client.client_instance import ClientInstance
+from ariane.client.instance.client_instance import ClientInstance
+from ariane.client.instance.settings import ConsumerSettings, ProducerSettings
 from ariane.client.producer import Producer
 from ariane.client.push_consumer import PushConsumer
-from ariane.client.settings import ConsumerSettings, ProducerSettings
 from ariane.errors import ArianeError
 from ariane.model.message import MessageQueue
 

@@ -17,12 +17,12 @@ from ariane.client.client_arguments import (
     PushConsumerArguments,
 )
 from ariane.client.consumer import BATCH
-from ariane.client.group_member import GroupMember as AsyncGroupMember
-from ariane.client.listener_invoker import Listener
+from ariane.client.consuming.payload_messages import M, PayloadMessage
+from ariane.client.delivery.listener_invoker import Listener
 from ariane.client.lite_pull_consumer import POLL_S
-from ariane.client.payload_messages import M, PayloadMessage
+from ariane.client.membership.group_member import GroupMember as AsyncGroupMember
+from ariane.client.membership.seekable_member import SeekableMember as AsyncSeekableMember
 from ariane.client.push_consumer import PayloadListener
-from ariane.client.seekable_member import SeekableMember as AsyncSeekableMember
 from ariane.filter import tags
 from ariane.model.clock_offset import ClockOffset
 from ariane.model.message import MessageQueue, ReceivedMessage

@@ -13,9 +13,9 @@ from typing import Any, Generic, Unpack, overload
 
 from ariane import client as aio
 from ariane.blocking.blocking_client import BlockingClient, iterating, same_arguments, same_signature, waiting
-from ariane.client import validation
 from ariane.client.client_arguments import ProducerArguments, TransactionProducerArguments
-from ariane.client.message_arguments import MessageFields, QueueChoice, SendFields
+from ariane.client.instance import validation
+from ariane.client.sending.message_arguments import MessageFields, QueueChoice, SendFields
 from ariane.client.transaction_producer import Check
 from ariane.model.clock_offset import ClockOffset
 from ariane.model.message import Message, MessageQueue, ReceivedMessage

@@ -19,48 +19,49 @@ from typing import Self
 
 import msgspec
 
-from ariane.broker import request_routing, slave_sync
-from ariane.broker.access_control import POLL_INTERVAL_S, AccessControl
+from ariane.broker import request_routing
+from ariane.broker.access.access_control import POLL_INTERVAL_S, AccessControl
 from ariane.broker.broker_handlers import BrokerHandlers, BrokerServices
 from ariane.broker.client_registry import ClientRegistry
-from ariane.broker.config import BrokerConfig, to_store_config
-from ariane.broker.config_file import BrokerConfigFile
-from ariane.broker.dynamic_config import DynamicConfig
+from ariane.broker.config.broker_config import BrokerConfig, to_store_config
+from ariane.broker.config.config_file import BrokerConfigFile
+from ariane.broker.config.dynamic_config import DynamicConfig
+from ariane.broker.delivery.post_store import PostStoreDispatcher
 from ariane.broker.file_cleaner import CHECK_INTERVAL_S, FIRST_CHECK_S, FIRST_RUN_S, FileCleaner
-from ariane.broker.flusher import Flusher
-from ariane.broker.handlers.pull_turns import PullTurns
-from ariane.broker.handlers.send_turns import SendTurns
-from ariane.broker.persistent_state import PersistentState, load_delay_offsets
-from ariane.broker.ports import VIP_EXCLUDED_CODES, bind_ports
-from ariane.broker.post_store import PostStoreDispatcher
-from ariane.broker.producer_selection import ProducerSelector
-from ariane.broker.registration import Registration
-from ariane.broker.replication import ReplicationFeed
+from ariane.broker.handlers.reading.pull_turns import PullTurns
+from ariane.broker.handlers.sending.send_turns import SendTurns
+from ariane.broker.lifecycle.flusher import Flusher
+from ariane.broker.lifecycle.persistent_state import PersistentState, load_delay_offsets
+from ariane.broker.lifecycle.ports import VIP_EXCLUDED_CODES, bind_ports
+from ariane.broker.lifecycle.registration import Registration
+from ariane.broker.lifecycle.topic_deletion import TopicRemover
+from ariane.broker.lifecycle.write_protection import EXEMPT_CODES, WriteProtection, set_limits
+from ariane.broker.replication import slave_sync
+from ariane.broker.replication.replication import ReplicationFeed
 from ariane.broker.state.lost_configuration import refuse_loss, restore_topics
 from ariane.broker.state.saved_state import SavedState
 from ariane.broker.state.topic_registry import builtin_topics
 from ariane.broker.stats.broker_stats import BrokerStats
 from ariane.broker.stats.stats_journal import StatsLogFile
 from ariane.broker.stats.stats_recorder import StatsRecorder
-from ariane.broker.topic_deletion import TopicRemover
-from ariane.broker.transaction_check import TransactionChecker
-from ariane.broker.transaction_service import TransactionService
-from ariane.broker.write_protection import EXEMPT_CODES, WriteProtection, set_limits
+from ariane.broker.transactions.producer_selection import ProducerSelector
+from ariane.broker.transactions.transaction_check import TransactionChecker
+from ariane.broker.transactions.transaction_service import TransactionService
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.kernels import implementation
 from ariane.kernels.pull_turn import PULL_CODES
 from ariane.kernels.send_turn import SEND_CODES
 from ariane.model import host
 from ariane.net.connection import Handler
-from ariane.net.connection_pool import ConnectionPool
 from ariane.net.flow_limits import ServerLimits
 from ariane.net.interfaces import is_loopback, local_ip
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.net.replies import TurnHandler
 from ariane.net.streams import Stream
 from ariane.net.tasks import BackgroundTasks
 from ariane.protocol.codes import RequestCode
-from ariane.store.deletions import Deletions
-from ariane.store.files import Disk, SystemDisk
+from ariane.store.disk.files import Disk, SystemDisk
+from ariane.store.log.deletions import Deletions
 from ariane.store.message_store import open_store
 
 log = logging.getLogger("ariane.broker")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 
-from ariane.broker.dynamic_config import DynamicConfig
+from ariane.broker.config.dynamic_config import DynamicConfig
 from ariane.broker.state.filter_servers import FilterServers
 from ariane.broker.state.group_members import GroupMembers
 from ariane.clock import Clock

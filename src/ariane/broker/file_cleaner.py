@@ -12,13 +12,13 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from datetime import datetime
 
-from ariane.broker.config import BrokerConfig
-from ariane.broker.delayed_delivery import move_timers
-from ariane.broker.flusher import Flusher
+from ariane.broker.config.broker_config import BrokerConfig
+from ariane.broker.delivery.delayed_delivery import move_timers
+from ariane.broker.lifecycle.flusher import Flusher
 from ariane.errors import StoreError, StoreFull
-from ariane.store.files import Disk
+from ariane.store.disk.files import Disk
 from ariane.store.message_store import MessageStore
-from ariane.store.retention import Removal, RetentionRule, count_removable, removal_trigger, used_percent
+from ariane.store.upkeep.retention import Removal, RetentionRule, count_removable, removal_trigger, used_percent
 
 log = logging.getLogger("ariane.broker.file_cleaner")
 

@@ -14,34 +14,31 @@ from typing import Annotated, Any
 import typer
 
 import ariane
-from ariane.cli import (
+from ariane.cli import admin_command
+from ariane.cli.admin import (
     acl_command,
-    admin_command,
-    archive_command,
-    bench_command,
-    broker_command,
-    cat_command,
     cluster_command,
-    collect_command,
-    console_command,
     dead_letter_command,
     delayed_command,
     doctor_command,
-    exporter_command,
     group_command,
     message_command,
-    namesrv_command,
     offset_command,
-    pipeline_command,
-    replay_command,
-    report_command,
-    store_command,
     topic_command,
-    trace_command,
     transaction_command,
-    up_command,
 )
-from ariane.cli.help_format import HelpCommand, create_app, examples
+from ariane.cli.messages import bench_command, cat_command, replay_command
+from ariane.cli.output.help_format import HelpCommand, create_app, examples
+from ariane.cli.pipeline import archive_command, pipeline_command, report_command, trace_command
+from ariane.cli.servers import (
+    broker_command,
+    collect_command,
+    console_command,
+    exporter_command,
+    namesrv_command,
+    store_command,
+)
+from ariane.cli.up import up_command
 from ariane.errors import ArianeError, UsageError
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130

@@ -26,60 +26,60 @@ from typing import TYPE_CHECKING, Any
 
 # Type checkers and editors see the names without importing anything at run time.
 if TYPE_CHECKING:
-    from ariane.client.client_instance import ClientInstance
-    from ariane.client.consumed_store import ConsumedKey, ConsumedStore, MemoryStore
     from ariane.client.consumer import Consumer
-    from ariane.client.consumer_message import ConsumerMessage
-    from ariane.client.fetcher import PullResult
-    from ariane.client.hooks import ConsumeFinished, ConsumeStarted, LocalState, SendEvent, TransactionEnd
-    from ariane.client.idempotent import Idempotent
-    from ariane.client.listener_invoker import ReconsumeLater
+    from ariane.client.consuming.payload_messages import PayloadMessage
+    from ariane.client.consuming.subscriptions import Sql
+    from ariane.client.delivery.consumer_message import ConsumerMessage
+    from ariane.client.delivery.listener_invoker import ReconsumeLater
+    from ariane.client.duplicates.consumed_store import ConsumedKey, ConsumedStore, MemoryStore
+    from ariane.client.duplicates.idempotent import Idempotent
+    from ariane.client.duplicates.redis_store import RedisStore
+    from ariane.client.duplicates.sqlite_store import SqliteStore
+    from ariane.client.instance.client_instance import ClientInstance
+    from ariane.client.instance.hooks import ConsumeFinished, ConsumeStarted, LocalState, SendEvent, TransactionEnd
+    from ariane.client.instance.send_types import SendResult, SendStatus
+    from ariane.client.instance.settings import ClientSettings, ConsumerSettings, ProducerSettings, TraceSettings
     from ariane.client.lite_pull_consumer import LitePullConsumer
-    from ariane.client.payload_messages import PayloadMessage
+    from ariane.client.membership.fetcher import PullResult
     from ariane.client.producer import Producer
     from ariane.client.pull_consumer import PullConsumer
     from ariane.client.push_consumer import PushConsumer
-    from ariane.client.redis_store import RedisStore
-    from ariane.client.send_codec import SendResult, SendStatus
-    from ariane.client.settings import ClientSettings, ConsumerSettings, ProducerSettings, TraceSettings
-    from ariane.client.sqlite_store import SqliteStore
-    from ariane.client.subscriptions import Sql
-    from ariane.client.trace_dispatcher import TraceCounts
+    from ariane.client.tracing.trace_dispatcher import TraceCounts
     from ariane.client.transaction_producer import Transaction, TransactionProducer, TransactionResult
     from ariane.protocol.signing import Credentials
 
 _MODULES = {
-    "ClientInstance": "ariane.client.client_instance",
-    "ClientSettings": "ariane.client.settings",
-    "ConsumeFinished": "ariane.client.hooks",
-    "ConsumeStarted": "ariane.client.hooks",
-    "ConsumedKey": "ariane.client.consumed_store",
-    "ConsumedStore": "ariane.client.consumed_store",
+    "ClientInstance": "ariane.client.instance.client_instance",
+    "ClientSettings": "ariane.client.instance.settings",
+    "ConsumeFinished": "ariane.client.instance.hooks",
+    "ConsumeStarted": "ariane.client.instance.hooks",
+    "ConsumedKey": "ariane.client.duplicates.consumed_store",
+    "ConsumedStore": "ariane.client.duplicates.consumed_store",
     "Consumer": "ariane.client.consumer",
-    "ConsumerMessage": "ariane.client.consumer_message",
-    "ConsumerSettings": "ariane.client.settings",
+    "ConsumerMessage": "ariane.client.delivery.consumer_message",
+    "ConsumerSettings": "ariane.client.instance.settings",
     "Credentials": "ariane.protocol.signing",
-    "Idempotent": "ariane.client.idempotent",
+    "Idempotent": "ariane.client.duplicates.idempotent",
     "LitePullConsumer": "ariane.client.lite_pull_consumer",
-    "LocalState": "ariane.client.hooks",
-    "MemoryStore": "ariane.client.consumed_store",
-    "PayloadMessage": "ariane.client.payload_messages",
+    "LocalState": "ariane.client.instance.hooks",
+    "MemoryStore": "ariane.client.duplicates.consumed_store",
+    "PayloadMessage": "ariane.client.consuming.payload_messages",
     "Producer": "ariane.client.producer",
-    "ProducerSettings": "ariane.client.settings",
+    "ProducerSettings": "ariane.client.instance.settings",
     "PullConsumer": "ariane.client.pull_consumer",
-    "PullResult": "ariane.client.fetcher",
+    "PullResult": "ariane.client.membership.fetcher",
     "PushConsumer": "ariane.client.push_consumer",
-    "ReconsumeLater": "ariane.client.listener_invoker",
-    "RedisStore": "ariane.client.redis_store",
-    "SendEvent": "ariane.client.hooks",
-    "SendResult": "ariane.client.send_codec",
-    "SendStatus": "ariane.client.send_codec",
-    "Sql": "ariane.client.subscriptions",
-    "SqliteStore": "ariane.client.sqlite_store",
-    "TraceCounts": "ariane.client.trace_dispatcher",
-    "TraceSettings": "ariane.client.settings",
+    "ReconsumeLater": "ariane.client.delivery.listener_invoker",
+    "RedisStore": "ariane.client.duplicates.redis_store",
+    "SendEvent": "ariane.client.instance.hooks",
+    "SendResult": "ariane.client.instance.send_types",
+    "SendStatus": "ariane.client.instance.send_types",
+    "Sql": "ariane.client.consuming.subscriptions",
+    "SqliteStore": "ariane.client.duplicates.sqlite_store",
+    "TraceCounts": "ariane.client.tracing.trace_dispatcher",
+    "TraceSettings": "ariane.client.instance.settings",
     "Transaction": "ariane.client.transaction_producer",
-    "TransactionEnd": "ariane.client.hooks",
+    "TransactionEnd": "ariane.client.instance.hooks",
     "TransactionProducer": "ariane.client.transaction_producer",
     "TransactionResult": "ariane.client.transaction_producer",
 }

@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, TypedDict
 
-from ariane.client.assignment_strategy import AssignmentStrategy
-from ariane.client.hooks import ConsumeHook, SendHook, TransactionEndHook
-from ariane.client.settings import ClientSettings, ConsumerSettings, ProducerSettings, TraceSettings
-from ariane.client.telemetry import ClientTelemetry
-from ariane.client.validation import StartPosition
+from ariane.client.consuming.assignment_strategy import AssignmentStrategy
+from ariane.client.instance.hooks import ConsumeHook, SendHook, TransactionEndHook
+from ariane.client.instance.settings import ClientSettings, ConsumerSettings, ProducerSettings, TraceSettings
+from ariane.client.instance.telemetry import ClientTelemetry
+from ariane.client.instance.validation import StartPosition
 
 
 class ProducerArguments(TypedDict, total=False):

@@ -19,20 +19,20 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Generic, Unpack, cast, overload
 
-from ariane.client import validation
-from ariane.client.assignment_strategy import AssignmentStrategy, average
 from ariane.client.client_arguments import LitePullConsumerArguments
-from ariane.client.client_instance import ClientInstance
-from ariane.client.delivery import DeliveryServices, DeliveryStrategy
-from ariane.client.fetched_messages import FetchedMessages
-from ariane.client.hooks import ConsumeHook
-from ariane.client.payload_messages import M, PayloadMessage
-from ariane.client.polling_delivery import PollingDelivery
-from ariane.client.seekable_member import SeekableMember
-from ariane.client.settings import ClientSettings, ConsumerSettings, TraceSettings
-from ariane.client.subscriptions import Sql
-from ariane.client.telemetry import NO_TELEMETRY, ClientTelemetry
-from ariane.client.validation import StartPosition
+from ariane.client.consuming.assignment_strategy import AssignmentStrategy, average
+from ariane.client.consuming.fetched_messages import FetchedMessages
+from ariane.client.consuming.payload_messages import M, PayloadMessage
+from ariane.client.consuming.subscriptions import Sql
+from ariane.client.delivery.delivery_strategy import DeliveryServices, DeliveryStrategy
+from ariane.client.delivery.polling_delivery import PollingDelivery
+from ariane.client.instance import validation
+from ariane.client.instance.client_instance import ClientInstance
+from ariane.client.instance.hooks import ConsumeHook
+from ariane.client.instance.settings import ClientSettings, ConsumerSettings, TraceSettings
+from ariane.client.instance.telemetry import NO_TELEMETRY, ClientTelemetry
+from ariane.client.instance.validation import StartPosition
+from ariane.client.membership.seekable_member import SeekableMember
 from ariane.errors import ConfigError
 from ariane.model.message import MessageQueue, ReceivedMessage
 from ariane.payloads import P, PayloadCodec

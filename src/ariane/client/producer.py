@@ -17,11 +17,15 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Generic, Self, Unpack, overload
 
-from ariane.client import request_reply, send_codec, validation
 from ariane.client.client_arguments import ProducerArguments
-from ariane.client.client_instance import ClientInstance
-from ariane.client.hooks import SendHook
-from ariane.client.message_arguments import (
+from ariane.client.instance import validation
+from ariane.client.instance.client_instance import ClientInstance
+from ariane.client.instance.hooks import SendHook
+from ariane.client.instance.send_types import PreparedMessage, SendResult
+from ariane.client.instance.settings import ClientSettings, ProducerSettings, TraceSettings
+from ariane.client.instance.telemetry import NO_TELEMETRY, ClientTelemetry
+from ariane.client.sending import request_reply, send_codec
+from ariane.client.sending.message_arguments import (
     MessageFields,
     QueueChoice,
     QueueSelector,
@@ -29,11 +33,8 @@ from ariane.client.message_arguments import (
     choose_queue,
     message_of,
 )
-from ariane.client.send_codec import SendResult
-from ariane.client.sender import MessageSender
-from ariane.client.settings import ClientSettings, ProducerSettings, TraceSettings
-from ariane.client.telemetry import NO_TELEMETRY, ClientTelemetry
-from ariane.client.trace_dispatcher import TraceCounts, TraceDispatcher, trace_settings
+from ariane.client.sending.sender import MessageSender
+from ariane.client.tracing.trace_dispatcher import TraceCounts, TraceDispatcher, trace_settings
 from ariane.errors import ArianeError, ClientClosed, RequestTimeout, RouteNotFound
 from ariane.model.clock_offset import ClockOffset
 from ariane.model.message import Message, MessageQueue, ReceivedMessage
@@ -452,7 +453,7 @@ class Producer(Generic[P]):
         """
         return await self._running().publish_queues(topic)
 
-    def _prepare(self, message: Message) -> send_codec.PreparedMessage:
+    def _prepare(self, message: Message) -> PreparedMessage:
         return send_codec.prepare(
             message, send_codec.message_id_of(message, self._instance.new_message_id), self._settings
         )

@@ -18,24 +18,24 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Generic, Unpack, cast, overload
 
-from ariane.client import validation
 from ariane.client.client_arguments import PullConsumerArguments
-from ariane.client.client_instance import ClientInstance
-from ariane.client.consume_events import ConsumeEvents
-from ariane.client.consuming_client import ConsumingClient
-from ariane.client.fetcher import PullResult, parse_pull_result, require_sql_support
-from ariane.client.hooks import ConsumeHook, ConsumeReturn
-from ariane.client.message_texts import identity
-from ariane.client.offset_store import OffsetStore
-from ariane.client.payload_messages import M, PayloadMessage, with_payload
-from ariane.client.settings import ClientSettings, ConsumerSettings, TraceSettings
-from ariane.client.subscriptions import Sql, subscription_data
+from ariane.client.consuming.offset_store import OffsetStore
+from ariane.client.consuming.payload_messages import M, PayloadMessage, with_payload
+from ariane.client.consuming.subscriptions import Sql, subscription_data
+from ariane.client.delivery.consume_events import ConsumeEvents
+from ariane.client.instance import validation
+from ariane.client.instance.client_instance import ClientInstance
+from ariane.client.instance.hooks import ConsumeHook, ConsumeReturn
+from ariane.client.instance.message_texts import identity
+from ariane.client.instance.settings import ClientSettings, ConsumerSettings, TraceSettings
+from ariane.client.membership.consuming_client import ConsumingClient
+from ariane.client.membership.fetcher import PullResult, parse_pull_result, require_sql_support
 from ariane.errors import ConnectionLost, ReplyError, RequestTimeout
 from ariane.filter import tags
 from ariane.model.message import MessageQueue, ReceivedMessage
 from ariane.payloads import P, PayloadCodec
 from ariane.protocol.codes import PULL_RESULT_CODES, RequestCode
-from ariane.protocol.received_messages import is_unreadable
+from ariane.protocol.records.received_messages import is_unreadable
 from ariane.protocol.requests.messaging import SUBSCRIPTION, SUSPEND, TAG, PullMessage
 
 log = logging.getLogger("ariane.client")

@@ -15,21 +15,21 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Unpack, overload
 
-from ariane.client import validation
-from ariane.client.assignment_strategy import AssignmentStrategy, average
 from ariane.client.client_arguments import PushConsumerArguments
-from ariane.client.client_instance import ClientInstance
-from ariane.client.concurrent_delivery import ConcurrentDelivery
-from ariane.client.delivery import DeliveryServices, DeliveryStrategy
-from ariane.client.group_member import GroupMember
-from ariane.client.hooks import ConsumeHook
-from ariane.client.listener_invoker import Listener, ListenerInvoker
-from ariane.client.orderly_delivery import OrderlyDelivery
-from ariane.client.payload_messages import PayloadMessage
-from ariane.client.settings import ClientSettings, ConsumerSettings, TraceSettings
-from ariane.client.subscriptions import Sql
-from ariane.client.telemetry import NO_TELEMETRY, ClientTelemetry
-from ariane.client.validation import StartPosition
+from ariane.client.consuming.assignment_strategy import AssignmentStrategy, average
+from ariane.client.consuming.payload_messages import PayloadMessage
+from ariane.client.consuming.subscriptions import Sql
+from ariane.client.delivery.concurrent_delivery import ConcurrentDelivery
+from ariane.client.delivery.delivery_strategy import DeliveryServices, DeliveryStrategy
+from ariane.client.delivery.listener_invoker import Listener, ListenerInvoker
+from ariane.client.delivery.orderly_delivery import OrderlyDelivery
+from ariane.client.instance import validation
+from ariane.client.instance.client_instance import ClientInstance
+from ariane.client.instance.hooks import ConsumeHook
+from ariane.client.instance.settings import ClientSettings, ConsumerSettings, TraceSettings
+from ariane.client.instance.telemetry import NO_TELEMETRY, ClientTelemetry
+from ariane.client.instance.validation import StartPosition
+from ariane.client.membership.group_member import GroupMember
 from ariane.payloads import P, PayloadCodec
 
 PayloadListener = Callable[[list[PayloadMessage[P]]], Awaitable[None] | None]

@@ -29,16 +29,17 @@ from typing import Any, Self, Unpack, overload
 
 import msgspec
 
-from ariane.client import hooks as hook_events
-from ariane.client import send_codec, validation
 from ariane.client.client_arguments import TransactionProducerArguments
-from ariane.client.client_instance import ClientInstance
-from ariane.client.hooks import LocalState, SendHook, TransactionEnd, TransactionEndHook
-from ariane.client.message_arguments import MessageFields, message_of
+from ariane.client.instance import hooks as hook_events
+from ariane.client.instance import validation
+from ariane.client.instance.client_instance import ClientInstance
+from ariane.client.instance.hooks import LocalState, SendHook, TransactionEnd, TransactionEndHook
+from ariane.client.instance.send_types import PreparedMessage, SendResult, SendStatus
+from ariane.client.instance.settings import ClientSettings, ProducerSettings, TraceSettings
+from ariane.client.instance.telemetry import NO_TELEMETRY, ClientTelemetry
 from ariane.client.producer import Producer
-from ariane.client.send_codec import PreparedMessage, SendResult, SendStatus
-from ariane.client.settings import ClientSettings, ProducerSettings, TraceSettings
-from ariane.client.telemetry import NO_TELEMETRY, ClientTelemetry
+from ariane.client.sending import send_codec
+from ariane.client.sending.message_arguments import MessageFields, message_of
 from ariane.errors import ArianeError, ConnectionLost, HalfMessageLate, MessageRefused, ProtocolError
 from ariane.model import ids
 from ariane.model import message as names
@@ -46,10 +47,10 @@ from ariane.model.message import Message, MessageQueue, ReceivedMessage
 from ariane.net.connection import Peer
 from ariane.net.tasks import BackgroundTasks
 from ariane.payloads import P, PayloadCodec
-from ariane.protocol import record
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
-from ariane.protocol.received_messages import to_received_message
+from ariane.protocol.records import record
+from ariane.protocol.records.received_messages import to_received_message
 from ariane.protocol.requests import decode_header, encode_header
 from ariane.protocol.requests.messaging import CheckTransactionState, EndTransactionHeader
 

@@ -8,17 +8,17 @@ Each area has a module; reads return values, changes return what was changed (`C
 
 from __future__ import annotations
 
-from ariane.cluster.acl_admin import AclOperations
 from ariane.cluster.cluster_export import ExportOperations
-from ariane.cluster.cluster_snapshot import DiagnosisOperations
-from ariane.cluster.delayed_messages import DelayedOperations
-from ariane.cluster.group_rates import GroupRateOperations
-from ariane.cluster.message_search import MessageSearchOperations
-from ariane.cluster.message_tracking import MessageTrackOperations
-from ariane.cluster.offset_admin import OffsetOperations
-from ariane.cluster.topic_admin import TopicOperations
-from ariane.cluster.topic_traffic import TrafficOperations
-from ariane.cluster.transaction_admin import TransactionOperations
+from ariane.cluster.diagnosis.cluster_snapshot import DiagnosisOperations
+from ariane.cluster.groups.group_rates import GroupRateOperations
+from ariane.cluster.groups.offset_admin import OffsetOperations
+from ariane.cluster.groups.topic_traffic import TrafficOperations
+from ariane.cluster.messages.delayed_messages import DelayedOperations
+from ariane.cluster.messages.message_search import MessageSearchOperations
+from ariane.cluster.messages.message_tracking import MessageTrackOperations
+from ariane.cluster.messages.transaction_admin import TransactionOperations
+from ariane.cluster.servers.acl_admin import AclOperations
+from ariane.cluster.topics.topic_admin import TopicOperations
 
 
 class Admin(

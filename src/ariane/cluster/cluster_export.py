@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ariane.cluster.broker_admin import BrokerOperations
 from ariane.cluster.connection import BrokerServer, BrokerUnavailable
-from ariane.cluster.group_admin import GroupOperations, is_system_group
+from ariane.cluster.groups.group_admin import GroupOperations, is_system_group
+from ariane.cluster.servers.broker_admin import BrokerOperations
 from ariane.errors import ReplyError
 from ariane.model.topic import (
     DLQ_PREFIX,

@@ -26,10 +26,10 @@ from ariane.errors import (
     RequestTimeout,
     ServerUnavailable,
 )
-from ariane.net.connection_pool import ConnectionPool
-from ariane.net.fail_fast_pool import FailFastPool
-from ariane.net.name_servers import NameServerClient
-from ariane.net.server_health import ServerHealth
+from ariane.net.pools.connection_pool import ConnectionPool
+from ariane.net.pools.fail_fast_pool import FailFastPool
+from ariane.net.pools.name_servers import NameServerClient
+from ariane.net.pools.server_health import ServerHealth
 from ariane.net.tls import tls_context
 from ariane.protocol import signing
 from ariane.protocol.codes import RequestCode
@@ -37,7 +37,7 @@ from ariane.protocol.command import OUR_LANGUAGE, Command
 from ariane.protocol.requests.routing import MASTER_ID, ClusterInfo
 
 if TYPE_CHECKING:
-    from ariane.client.settings import ClientSettings
+    from ariane.client.instance.settings import ClientSettings
 
 T = TypeVar("T")
 

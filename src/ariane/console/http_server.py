@@ -17,7 +17,7 @@ import uvicorn
 
 from ariane.console.app import create_app
 from ariane.console.http_connections import HttpConnection, HttpConnections
-from ariane.console.security.authentication import check_first_account
+from ariane.console.security.accounts.authentication import check_first_account
 from ariane.console.services import open_services
 from ariane.console.settings import ConsoleSettings
 from ariane.errors import ConfigError, ServerUnavailable

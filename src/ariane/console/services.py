@@ -9,8 +9,8 @@ import functools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from ariane.client.settings import ClientSettings
-from ariane.client.validation import name_servers
+from ariane.client.instance.settings import ClientSettings
+from ariane.client.instance.validation import name_servers
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.cluster.admin import Admin
 from ariane.console.alerts.alert_service import AlertService
@@ -18,14 +18,14 @@ from ariane.console.live.client_states import ClientStates
 from ariane.console.live.guarded_pool import GuardedPool
 from ariane.console.live.live_cluster import LiveCluster, SnapshotSource
 from ariane.console.live.subscription_checks import SubscriptionChecks
-from ariane.console.security.accounts import ConsoleAccounts
+from ariane.console.security.accounts.accounts import ConsoleAccounts
+from ariane.console.security.accounts.authentication import Authenticator
+from ariane.console.security.accounts.sessions import SessionStore
 from ariane.console.security.audit_log import AuditLog
 from ariane.console.security.audit_notes import watch_changes
-from ariane.console.security.authentication import Authenticator
-from ariane.console.security.sessions import SessionStore
 from ariane.console.settings import ConsoleSettings
-from ariane.net.connection_pool import ConnectionPool
-from ariane.net.server_health import ServerHealth
+from ariane.net.pools.connection_pool import ConnectionPool
+from ariane.net.pools.server_health import ServerHealth
 from ariane.net.tls import tls_context
 from ariane.protocol import signing
 

@@ -10,7 +10,7 @@ import msgspec
 from ariane.model.topic import TRACE_TOPIC
 
 if TYPE_CHECKING:
-    from ariane.client.settings import ClientSettings
+    from ariane.client.instance.settings import ClientSettings
 
 DEFAULT_PORT = 8080
 

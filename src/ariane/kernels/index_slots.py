@@ -18,7 +18,7 @@ from operator import ge
 from struct import Struct
 from typing import NamedTuple, Protocol
 
-from ariane.protocol.queue_entry import INDEX_KEY
+from ariane.protocol.records.queue_entry import INDEX_KEY
 
 ENTRY = Struct(">iqii")
 SLOT_SIZE, ENTRY_SIZE = 4, ENTRY.size

@@ -15,9 +15,9 @@ from collections.abc import Iterable
 
 from ariane.model.hashes import string_hash
 from ariane.model.message import KEYS, TRANSACTION_MASK, TRANSACTION_ROLLBACK, UNIQ_KEY
-from ariane.protocol import properties as properties_text
-from ariane.protocol.properties import NAME_END, PAIR_END
-from ariane.protocol.queue_entry import INDEX_KEY
+from ariane.protocol.records import properties as properties_text
+from ariane.protocol.records.properties import NAME_END, PAIR_END
+from ariane.protocol.records.queue_entry import INDEX_KEY
 
 Keyed = tuple[str, str, int, int]  # topic, properties, commit log offset, store time of a record that may have keys
 KeyValues = tuple[str, str, str, int]  # topic, UNIQ_KEY, KEYS (or empty texts), commit log offset of a record

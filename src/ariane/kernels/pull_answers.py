@@ -21,7 +21,7 @@ from ariane.kernels.pull_selection import (
 )
 from ariane.kernels.pull_turn import found_header
 from ariane.protocol.frame import JSON_FORM
-from ariane.protocol.record import store_ms
+from ariane.protocol.records.record import store_ms
 
 # What a pull with a JSON header reads: entries, most messages, tags codes, number of the first entry, start and end of the queue,
 # brokers that are suggested while the group keeps up and while it does not, opaque. A plain tuple, because each pull needs one.

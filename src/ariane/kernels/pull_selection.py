@@ -20,8 +20,8 @@ from operator import add
 from struct import Struct
 from typing import NamedTuple, Protocol
 
-from ariane.protocol.queue_entry import BLANK_SIZE, ENTRY, ENTRY_SIZE, LOST_CODE
-from ariane.protocol.record import FIXED_SIZE, IDENTITY, MAGIC, SIZE_AND_MAGIC
+from ariane.protocol.records.queue_entry import BLANK_SIZE, ENTRY, ENTRY_SIZE, LOST_CODE
+from ariane.protocol.records.record import FIXED_SIZE, IDENTITY, MAGIC, SIZE_AND_MAGIC
 
 EXT_ADDRESS_MAX = -(2**31) - 1  # a tags code up to here is an address in a file of Java's: the tag is unknown
 # A map loads all bytes between the first record and the last. Beyond so many in all and for each record, single reads cost less;

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from ariane.kernels.key_hashes import Keyed, KeyHashes
 from ariane.kernels.scanned_record import NotARecord, ScannedRecord, hash_tags, parse_record
 from ariane.model.message import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK
-from ariane.protocol.queue_entry import ENTRY, ENTRY_SIZE, INDEX_KEY
+from ariane.protocol.records.queue_entry import ENTRY, ENTRY_SIZE, INDEX_KEY
 
 LOWEST_MS = -(1 << 63)
 

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from ariane.model.hashes import java_hash
 from ariane.model.message import BORN_HOST_V6, STORE_HOST_V6, TAGS
-from ariane.protocol import properties as properties_text
-from ariane.protocol.record import (
+from ariane.protocol.records import properties as properties_text
+from ariane.protocol.records.record import (
     BODY_AT,
     BODY_LENGTH_SIZE,
     FILLER_SIZE,

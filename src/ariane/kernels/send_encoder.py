@@ -20,15 +20,16 @@ from ariane.kernels.send_responses import SendResponses
 from ariane.kernels.send_turn import BINARY_STARTS, JSON_STARTS, SEND_CODES, LogEnd, QueueRun, SendRun, SendSettings
 from ariane.model.hashes import java_hash
 from ariane.model.message import CLUSTER, KEYS, TAGS, TRANSACTION_MASK, UNIQ_KEY, WAIT
-from ariane.protocol import batch, fastjson
 from ariane.protocol import command as commands
-from ariane.protocol import properties as properties_text
+from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import ONE_WAY, RESPONSE, Int32
 from ariane.protocol.frame import BINARY_FORM, FRAME_MAX, JSON_FORM, PREFIX, PREFIX_SIZE, Frame
-from ariane.protocol.properties import SIZE_MAX
-from ariane.protocol.queue_entry import ENTRY
-from ariane.protocol.record import encode_v4
+from ariane.protocol.records import batch
+from ariane.protocol.records import properties as properties_text
+from ariane.protocol.records.properties import SIZE_MAX
+from ariane.protocol.records.queue_entry import ENTRY
+from ariane.protocol.records.record import encode_v4
 from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.messaging import LONG_NAMES, SendMessage
 

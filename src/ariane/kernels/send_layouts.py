@@ -25,7 +25,7 @@ import msgspec
 from ariane.model.message import CLUSTER, KEYS, TAGS, UNIQ_KEY, WAIT
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.frame import BINARY_FORM, JSON_FORM, PREFIX_SIZE
-from ariane.protocol.properties import NAME_END, PAIR_END
+from ariane.protocol.records.properties import NAME_END, PAIR_END
 from ariane.protocol.requests.messaging import LONG_NAMES, NAME_MAX, SendMessage
 
 LAYOUTS_MAX = 4  # tried for a header, most recently used first: each that does not match takes half a microsecond

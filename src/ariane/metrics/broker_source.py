@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from ariane.broker.broker_handlers import BrokerServices
-from ariane.broker.handlers.offset_requests import starts_first
-from ariane.broker.handlers.runtime_info import RuntimeInfoHandler
+from ariane.broker.handlers.admin.runtime_info import RuntimeInfoHandler
+from ariane.broker.handlers.reading.offset_requests import starts_first
 from ariane.broker.stats.stats_items import MINUTE
 from ariane.broker.stats.store_stats import FINE_BOUNDS_MS
 from ariane.cluster.lag import queue_lag
-from ariane.cluster.statistics_requests import split_pairs
+from ariane.cluster.servers.statistics_requests import split_pairs
 from ariane.metrics import families, runtime_metrics
 from ariane.metrics.broker_metrics import BROKER_METRICS, BrokerInternals
 from ariane.metrics.cluster_metrics import CLUSTER_METRICS
 from ariane.metrics.families import Family
 from ariane.metrics.pauses import Pauses
-from ariane.metrics.scraped_cluster import (
+from ariane.metrics.polling.scraped_cluster import (
     ConnectedClient,
     GroupState,
     MinuteRate,

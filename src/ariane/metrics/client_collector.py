@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 from ariane.metrics import families
 from ariane.metrics.cluster_metrics import CLUSTER_METRICS
 from ariane.metrics.families import HistogramValue
-from ariane.metrics.scraped_cluster import ClientRates, ConnectedClient, ScrapedCluster
+from ariane.metrics.polling.scraped_cluster import ClientRates, ConnectedClient, ScrapedCluster
 from ariane.model.clock_offset import ClockOffset
 from ariane.protocol.requests.callbacks import ConsumeStatus
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 
 from ariane.metrics import runtime_metrics
 from ariane.metrics.families import Metric, MetricSample, MetricTable
-from ariane.metrics.scraped_cluster import ScrapedCluster
+from ariane.metrics.polling.scraped_cluster import ScrapedCluster
 from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX
 
 Samples = Iterator[MetricSample]

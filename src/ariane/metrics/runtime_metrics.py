@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 
 from ariane.metrics.families import Metric, MetricSample, MetricTable
-from ariane.metrics.scraped_cluster import ScrapedCluster
+from ariane.metrics.polling.scraped_cluster import ScrapedCluster
 
 Parser = Callable[[Mapping[str, str]], float | None]
 

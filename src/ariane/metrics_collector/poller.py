@@ -27,7 +27,7 @@ import msgspec
 
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.cluster.lag import has_unknown_start, next_offset, queue_lag
-from ariane.cluster.statistics_requests import Pair, StatisticsRequests
+from ariane.cluster.servers.statistics_requests import Pair, StatisticsRequests
 from ariane.errors import ArianeError, ConfigError
 from ariane.metrics_collector.sample import (
     BrokerRuntime,
@@ -46,8 +46,8 @@ from ariane.model.topic import (
     reply_topic,
     retry_topic,
 )
-from ariane.net.connection_pool import ConnectionPool
-from ariane.net.name_servers import NameServerClient
+from ariane.net.pools.connection_pool import ConnectionPool
+from ariane.net.pools.name_servers import NameServerClient
 from ariane.protocol.requests.routing import MASTER_ID
 
 T = TypeVar("T")

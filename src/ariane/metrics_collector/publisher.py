@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from ariane.client import validation
+from ariane.client.instance import validation
+from ariane.client.instance.settings import ClientSettings
 from ariane.client.producer import Producer
-from ariane.client.settings import ClientSettings
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.cluster.admin import Admin
 from ariane.errors import ArianeError, ConfigError, RouteNotFound

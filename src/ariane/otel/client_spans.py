@@ -17,8 +17,8 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode, TracerProvider
 from opentelemetry.util.types import AttributeValue
 
-from ariane.client.send_codec import SendResult, SendStatus
-from ariane.client.telemetry import SendSpan
+from ariane.client.instance.send_types import SendResult, SendStatus
+from ariane.client.instance.telemetry import SendSpan
 from ariane.model.message import Message, ReceivedMessage
 
 SYSTEM = "rocketmq"

@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from ariane.errors import ArianeError
 from ariane.otel.journey_spans import journey_spans, span_key
-from ariane.reports import table_views
+from ariane.reports.tables import table_views
 from ariane.tables import JOURNEYS, MESSAGES, table_format
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The jobs by name: their sources and tables. A new job needs a line here and one in `ariane.cli.command_names`.
+"""The jobs by name: their sources and tables. A new job needs a line here and one in `ariane.cli.options.command_names`.
 
 topics ─ TopicSource ─ AppendTable ─→ base tables ─ IncrementalTable ─→ tables computed from them
 """
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ariane import tables as t
 from ariane.model.topic import SAMPLES_TOPIC, TRACE_TOPIC
-from ariane.pipeline import (
+from ariane.pipeline.incremental import IncrementalTable
+from ariane.pipeline.tables import (
     clocks,
     consumption,
     delays,
@@ -25,7 +26,6 @@ from ariane.pipeline import (
     traffic,
     transactions,
 )
-from ariane.pipeline.incremental import IncrementalTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

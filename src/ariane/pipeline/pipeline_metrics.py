@@ -12,7 +12,7 @@ from ariane import tables
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.metrics import families
 from ariane.metrics.families import Family, Metric, MetricSample, MetricTable
-from ariane.reports.pipeline_status import Freshness, SourceStatus, freshness, read_statuses
+from ariane.reports.tables.pipeline_status import Freshness, SourceStatus, freshness, read_statuses
 
 
 class PipelineState(msgspec.Struct, frozen=True):

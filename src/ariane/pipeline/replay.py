@@ -1,4 +1,4 @@
-"""Resends a DataFrame of messages and returns the results as a DataFrame; `ariane.cluster.replay` does the sending.
+"""Resends a DataFrame of messages and returns the results as a DataFrame; `ariane.cluster.messages.replay` does the sending.
 
     result = replay_frame(archive.where("tags = 'paid'"), "127.0.0.1:9876", Path("result.parquet"), topic="orders-again")
 
@@ -14,12 +14,12 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ariane.client.client_instance import ClientInstance
-from ariane.client.settings import ClientSettings
-from ariane.cluster.replay import RATE, OriginalMessage, RecordId
+from ariane.client.instance.client_instance import ClientInstance
+from ariane.client.instance.settings import ClientSettings
+from ariane.cluster.messages.replay import RATE, OriginalMessage, RecordId
 from ariane.errors import ConfigError
-from ariane.reports.replay_result import replay_into
-from ariane.reports.replay_source import COLUMNS, FETCH_ROWS
+from ariane.reports.replay.replay_result import replay_into
+from ariane.reports.replay.replay_source import COLUMNS, FETCH_ROWS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row

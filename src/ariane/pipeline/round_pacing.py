@@ -14,7 +14,7 @@ from pathlib import Path
 
 MIN_BATCH_MESSAGES = 5_000
 MAX_INTERVALS = 30
-MAX_WAIT_S = 300.0  # `ariane.reports.pipeline_status.PENDING_MS` is longer
+MAX_WAIT_S = 300.0  # `ariane.reports.tables.pipeline_status.PENDING_MS` is longer
 
 
 def round_file(home: Path) -> Path:

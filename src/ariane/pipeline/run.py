@@ -29,7 +29,7 @@ from ariane.pipeline import incremental, restarts, round_pacing, table_publisher
 from ariane.pipeline.jobs import PipelineJob, TopicSource
 from ariane.pipeline.source_reader import SourceReader, restart_pause_s, source_status
 from ariane.pipeline.spark_session import open_session
-from ariane.reports.pipeline_status import SourceStatus, read_statuses, write_status
+from ariane.reports.tables.pipeline_status import SourceStatus, read_statuses, write_status
 from ariane.tables.time_buckets import bucket_of_time
 
 if TYPE_CHECKING:

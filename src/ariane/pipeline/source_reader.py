@@ -20,7 +20,7 @@ from ariane.errors import ArianeError
 from ariane.pipeline import restarts, table_publisher
 from ariane.pipeline.jobs import TopicSource
 from ariane.protocol.transient import UNAVAILABLE
-from ariane.reports.pipeline_status import SourceStatus
+from ariane.reports.tables.pipeline_status import SourceStatus
 from ariane.spark.read import progress as lag
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Reports over the pipeline's tables. To add one, extend REPORTS here and in `ariane.cli.command_names`."""
+"""Reports over the pipeline's tables. To add one, extend REPORTS here and in `ariane.cli.options.command_names`."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from ariane.reports.plot_buckets import bucket_ms
-from ariane.reports.table_views import files_between, open_views, query
+from ariane.reports.tables.plot_buckets import bucket_ms
+from ariane.reports.tables.table_views import files_between, open_views, query
 from ariane.tables import CONSUMPTION
 from ariane.tables.table_format import read_version
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ariane.model.topic import dlq_topic, retry_topic
-from ariane.reports import plot_buckets, time_range
-from ariane.reports.pipeline_status import freshness
 from ariane.reports.report import Column, Plot, Report, Table, Value, utc_time
-from ariane.reports.table_views import open_views, query, whole_table
+from ariane.reports.tables import plot_buckets, time_range
+from ariane.reports.tables.pipeline_status import freshness
+from ariane.reports.tables.table_views import open_views, query, whole_table
 from ariane.reports.texts import ZONE, Moment, Text, text
 from ariane.tables import DELAYS, MESSAGES
 from ariane.tables.delays import LEVEL, RETRY, TIME

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ariane.reports import time_range
-from ariane.reports.pipeline_status import freshness
 from ariane.reports.report import Column, Report, Table, Value, utc_time
-from ariane.reports.table_contents import no_data
-from ariane.reports.table_views import files_between, open_views, query
+from ariane.reports.tables import time_range
+from ariane.reports.tables.pipeline_status import freshness
+from ariane.reports.tables.table_contents import no_data
+from ariane.reports.tables.table_views import files_between, open_views, query
 from ariane.reports.texts import Text, text
 from ariane.tables import HEALTH, MESSAGES, TRACE_EVENTS
 from ariane.tables import health as kinds

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ariane.reports.report import Column, Table
-from ariane.reports.table_views import query
+from ariane.reports.tables.table_views import query
 from ariane.reports.texts import text
 
 if TYPE_CHECKING:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ariane.clock import ms_of
 from ariane.cluster.lag import KEEPING_UP_S
-from ariane.reports import lag_history, time_range
-from ariane.reports.pipeline_status import freshness
+from ariane.reports import lag_history
 from ariane.reports.report import Column, Line, Plot, Report, Table, Value, utc_time
-from ariane.reports.table_views import files_between, open_views, query
+from ariane.reports.tables import time_range
+from ariane.reports.tables.pipeline_status import freshness
+from ariane.reports.tables.table_views import files_between, open_views, query
 from ariane.reports.texts import ZONE, Moment, Text, sentences, text
 from ariane.tables import CONSUMPTION, SAMPLES_BROKERS
 from ariane.tables.samples import WINDOW_MS
@@ -118,7 +119,7 @@ def _summed(group: str, topic: str, members: Sequence[dict[str, Any]]) -> GroupS
         # The oldest of the known ages is a lower bound: one unknown broker does not hide it.
         max((row["oldest_age_ms"] for row in members if row["oldest_age_ms"] is not None), default=None),
         # The lag is consumed when the last broker's is.
-        None if None in drains else max(drains),
+        None if None in drains else max(seconds for seconds in drains if seconds is not None),
         tuple(sorted({flag for row in members for flag in row["flags"] or ()})),
     )
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ariane.reports import histogram_sql, table_views, time_range
-from ariane.reports.pipeline_status import freshness
 from ariane.reports.report import Column, Line, Plot, Report, Table, Value, utc_time
+from ariane.reports.tables import histogram_sql, table_views, time_range
+from ariane.reports.tables.pipeline_status import freshness
 from ariane.reports.texts import Text, sentences, text
 from ariane.reports.tps_report import LINES_MAX, NARROWED, ROWS_MAX
 from ariane.tables import CLOCKS, LATENCIES, SLOW_MESSAGES, TRAFFIC

@@ -8,9 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ariane.reports import table_views, time_range
-from ariane.reports.pipeline_status import freshness
 from ariane.reports.report import Column, Line, Plot, Report, Table, Value, utc_time
+from ariane.reports.tables import table_views, time_range
+from ariane.reports.tables.pipeline_status import freshness
 from ariane.reports.texts import Text, sentences, text
 from ariane.tables import TRAFFIC
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ariane.errors import StoreError
-from ariane.reports import table_views
 from ariane.reports.report import utc_time
+from ariane.reports.tables import table_views
 from ariane.tables import JOURNEYS, MESSAGE_KEYS, MESSAGES, TRACE_EVENTS, table_format
 from ariane.tables.time_buckets import MAX_AHEAD_MS, bucket_start_ms, candidate_buckets
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ariane.reports import plot_buckets, time_range
-from ariane.reports.pipeline_status import freshness
 from ariane.reports.report import Column, Plot, Report, Table, utc_time
-from ariane.reports.table_views import open_views, query, whole_table
+from ariane.reports.tables import plot_buckets, time_range
+from ariane.reports.tables.pipeline_status import freshness
+from ariane.reports.tables.table_views import open_views, query, whole_table
 from ariane.reports.texts import Text, text
 from ariane.tables import MESSAGES, TRANSACTIONS
 from ariane.tables.transactions import COMMIT, DISCARDED, OPEN, ROLLBACK, UNKNOWN

@@ -21,27 +21,27 @@ from ariane.errors import StoreError, StoreFull
 from ariane.kernels.scanned_record import NotARecord
 from ariane.kernels.send_turn import LogEnd, SendRun
 from ariane.model.topic import TopicDeletion
-from ariane.protocol.queue_entry import ENTRY
-from ariane.store import queue_reader
-from ariane.store.checkpoint_writer import CheckpointWriter
-from ariane.store.consume_queue import ConsumeQueue, NumberedQueue
-from ariane.store.deletions import Deletions
-from ariane.store.dispatch import Arrival
-from ariane.store.files import Disk, OpenFiles, SystemDisk, open_error
-from ariane.store.flush import FlushPostponed, FlushRound
-from ariane.store.key_query import KeyQuery, KeyQueryResult
-from ariane.store.log_replica import Replica, ReplicationSource
-from ariane.store.record_appender import RecordAppender
-from ariane.store.record_scanner import read_record
-from ariane.store.recovered_state import RecoveredState, recover_store
-from ariane.store.recovery import RecoveryReport
-from ariane.store.removed_files import RemovedFiles
-from ariane.store.retention import Retention
-from ariane.store.store_directory import claim, mark_stopped, release
-from ariane.store.store_dispatcher import ROUND_QUEUES, StoreDispatcher
-from ariane.store.topic_removal import TopicRemoval
+from ariane.protocol.records.queue_entry import ENTRY
+from ariane.store.disk.files import Disk, OpenFiles, SystemDisk, open_error
+from ariane.store.disk.flush import FlushPostponed, FlushRound
+from ariane.store.index.key_query import KeyQuery, KeyQueryResult
+from ariane.store.log.deletions import Deletions
+from ariane.store.log.record_scanner import read_record
+from ariane.store.queues import queue_reader
+from ariane.store.queues.consume_queue import ConsumeQueue, NumberedQueue
+from ariane.store.queues.dispatch import Arrival
+from ariane.store.queues.recovery_plan import RecoveryReport
+from ariane.store.queues.topic_removal import TopicRemoval
+from ariane.store.recovery.recovered_state import RecoveredState, recover_store
+from ariane.store.recovery.store_directory import claim, mark_stopped, release
 from ariane.store.turn_reads import TurnReads
 from ariane.store.types import ALL_RECORDS, AppendResult, GetResult, GetStatus, RecordDraft, RecordFilter, StoreConfig
+from ariane.store.upkeep.checkpoint_writer import CheckpointWriter
+from ariane.store.upkeep.removed_files import RemovedFiles
+from ariane.store.upkeep.retention import Retention
+from ariane.store.writing.log_replica import Replica, ReplicationSource
+from ariane.store.writing.record_appender import RecordAppender
+from ariane.store.writing.store_dispatcher import ROUND_QUEUES, StoreDispatcher
 
 __all__ = [
     "ROUND_QUEUES",

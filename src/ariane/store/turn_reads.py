@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 
 from ariane.kernels.pull_answers import PullSource
 from ariane.kernels.pull_selection import FileMap
-from ariane.protocol.queue_entry import ENTRY_SIZE
-from ariane.store.commit_log import CommitLog
-from ariane.store.consume_queue import ConsumeQueue
-from ariane.store.consume_queues import ConsumeQueues
-from ariane.store.store_dispatcher import StoreDispatcher
+from ariane.protocol.records.queue_entry import ENTRY_SIZE
+from ariane.store.log.commit_log import CommitLog
+from ariane.store.queues.consume_queue import ConsumeQueue
+from ariane.store.queues.consume_queues import ConsumeQueues
 from ariane.store.types import StoreConfig
+from ariane.store.writing.store_dispatcher import StoreDispatcher
 
 AHEAD_QUEUES_MAX = 1_000  # queues with entries that are read ahead, 5 KB each, up to 21 KB with a filter
 

@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from ariane.errors import ConfigError
-from ariane.protocol.record import FILLER_SIZE, FIXED_SIZE
-from ariane.store.files import OPEN_FILES_MAX
+from ariane.protocol.records.record import FILLER_SIZE, FIXED_SIZE
+from ariane.store.disk.files import OPEN_FILES_MAX
 
 _MINUTE = 60_000
 # messageDelayLevel of 4.9.4: 1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h

@@ -4,8 +4,8 @@
     bucket ZERO_BUCKET covers everything up to GAMMA^ZERO_BUCKET, 2.5 picoseconds: 0 ms
 
 The relative error of a value, and of any quantile, is at most (GAMMA - 1) / (GAMMA + 1) = 0.99 %, whichever rows, time buckets or
-hosts were merged, in any order. The same histograms exist in Spark (`ariane.pipeline.histogram_columns`) and in DuckDB
-(`ariane.reports.histogram_sql`).
+hosts were merged, in any order. The same histograms exist in Spark (`ariane.pipeline.tables.histogram_columns`) and in DuckDB
+(`ariane.reports.tables.histogram_sql`).
 """
 
 from __future__ import annotations

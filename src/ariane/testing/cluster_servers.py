@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ariane.broker.config import BrokerConfig
-from ariane.client import validation
+from ariane.broker.config.broker_config import BrokerConfig
+from ariane.client.instance import validation
+from ariane.client.instance.send_types import SendResult
 from ariane.client.producer import Producer
-from ariane.client.send_codec import SendResult
 from ariane.errors import ConfigError
 from ariane.model.message import Message, ReceivedMessage
 from ariane.model.topic import TopicConfig, topic_name_fault

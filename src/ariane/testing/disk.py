@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ariane.kernels.pull_selection import FileMap
-from ariane.store.files import Usage
+from ariane.store.disk.files import Usage
 
 Change = tuple[int, bytes] | int  # a write at an offset, or a truncation to a size
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 from ariane.clock import Clock
 from ariane.kernels.pull_selection import FileMap
-from ariane.store.files import SystemDisk, Usage
+from ariane.store.disk.files import SystemDisk, Usage
 
 SIZE = 1 << 40  # bytes of a disk in memory, as far as `usage` is concerned
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import msgspec
 
 from ariane.broker.broker import Broker
-from ariane.broker.config import BrokerConfig
+from ariane.broker.config.broker_config import BrokerConfig
 from ariane.clock import Clock
 from ariane.model.message import MessageQueue, ReceivedMessage
 from ariane.net.connection import Handler
-from ariane.net.connection_pool import ConnectionPool
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.net.replies import TurnHandler
-from ariane.protocol import record
-from ariane.protocol.received_messages import to_received_message
+from ariane.protocol.records import record
+from ariane.protocol.records.received_messages import to_received_message
 from ariane.testing.faults import RequestFaults, TurnsWithoutFaults
 from ariane.testing.fillable_disks import FillableDisk, MemoryDisk, copy_sparse
 

@@ -20,9 +20,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, Unpack, overload
 
-from ariane.client import validation
-from ariane.client.message_arguments import MessageFields, message_of
-from ariane.client.send_codec import SendResult
+from ariane.client.instance import validation
+from ariane.client.instance.send_types import SendResult
+from ariane.client.sending.message_arguments import MessageFields, message_of
 from ariane.model.message import Message, ReceivedMessage
 from ariane.net.tasks import wait_done
 from ariane.testing.cluster_servers import ClusterServers
@@ -41,7 +41,7 @@ class RunningCluster:
         directory: Directory of the stores and of other files, which stay there; None to store messages in memory.
         brokers: Number of masters.
         slaves: Number of slaves of each master.
-        settings: Fields of `ariane.broker.config.BrokerConfig`, for all brokers.
+        settings: Fields of `ariane.broker.config.broker_config.BrokerConfig`, for all brokers.
 
     Raises:
         ConfigError: an argument is invalid; a setting is checked when the cluster starts.

@@ -11,8 +11,8 @@ from collections.abc import Collection
 from datetime import timedelta
 from functools import partial
 
-from ariane.broker.write_protection import SEND_CODES
-from ariane.client import validation
+from ariane.broker.lifecycle.write_protection import SEND_CODES
+from ariane.client.instance import validation
 from ariane.errors import ConfigError
 from ariane.net.connection import Reply
 from ariane.protocol.codes import RequestCode, ResponseCode

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
-from ariane.client import validation
+from ariane.client.instance import validation
 from ariane.clock import SYSTEM_CLOCK, Timer
 
 IDLE_MAX_S = 1.0

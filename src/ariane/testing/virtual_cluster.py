@@ -35,9 +35,9 @@ from random import Random
 from typing import Any, TypeVar
 
 from ariane.broker.broker import Broker
-from ariane.broker.config import BrokerConfig
-from ariane.client.client_instance import ClientInstance
-from ariane.client.settings import ClientSettings
+from ariane.broker.config.broker_config import BrokerConfig
+from ariane.client.instance.client_instance import ClientInstance
+from ariane.client.instance.settings import ClientSettings
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.server import NameServer
 from ariane.testing.disk import FakeDisk, SurvivingData

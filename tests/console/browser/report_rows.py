@@ -10,7 +10,7 @@ from typing import Any
 import hostile_texts
 
 from ariane.clock import ms_of
-from ariane.reports.pipeline_status import SourceStatus, write_status
+from ariane.reports.tables.pipeline_status import SourceStatus, write_status
 from ariane.tables import (
     CONSUMPTION,
     DELAYS,

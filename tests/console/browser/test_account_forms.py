@@ -15,8 +15,8 @@ from form_use import DRY_RUN, FormUse, use_form
 from page_faults import OpenContext
 from playwright.sync_api import BrowserContext, Page, expect
 
-from ariane.console.security.accounts import ConsoleAccounts
-from ariane.console.security.roles import ConsoleRole
+from ariane.console.security.accounts.accounts import ConsoleAccounts
+from ariane.console.security.accounts.roles import ConsoleRole
 from ariane.testing import LocalCluster
 
 PASSWORD, NEW_PASSWORD = "a long enough password", "another long enough password"

@@ -27,17 +27,17 @@ from pathlib import Path
 import hostile_texts
 import msgspec
 
-from ariane.client.hooks import LocalState
-from ariane.client.listener_invoker import ReconsumeLater
+from ariane.client.delivery.listener_invoker import ReconsumeLater
+from ariane.client.instance.hooks import LocalState
+from ariane.client.instance.settings import ClientSettings, ConsumerSettings
 from ariane.client.producer import Producer
 from ariane.client.push_consumer import PushConsumer
-from ariane.client.settings import ClientSettings, ConsumerSettings
 from ariane.client.transaction_producer import TransactionProducer
 from ariane.cluster.admin import Admin
 from ariane.errors import RouteNotFound
 from ariane.model.message import Message, ReceivedMessage
 from ariane.model.topic import DataVersion, TopicConfig
-from ariane.net.connection_pool import ConnectionPool
+from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.net.replies import Reply
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode

@@ -30,7 +30,7 @@ from ariane.broker.state.change_records import (
     encode,
 )
 from ariane.errors import FlushFailed, StoreError, StoreFull
-from ariane.store.files import NO_ROOM, Disk, exists, open_error, write_error
+from ariane.store.disk.files import NO_ROOM, Disk, exists, open_error, write_error
 
 log = logging.getLogger("ariane.broker.state")
 

@@ -27,7 +27,7 @@ import msgspec
 from ariane.broker.state import json_documents
 from ariane.model.topic import DataVersion, SubscriptionGroupConfig, TopicConfig, TopicDeletion
 from ariane.protocol.requests.clients import WireQueue
-from ariane.store.files import Disk, read_error, read_whole
+from ariane.store.disk.files import Disk, read_error, read_whole
 
 log = logging.getLogger("ariane.broker.state")
 

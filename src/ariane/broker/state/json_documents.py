@@ -21,7 +21,7 @@ import msgspec
 
 from ariane.errors import ProtocolError, StoreError
 from ariane.protocol import fastjson
-from ariane.store.files import Disk, read_error, read_whole, write_atomic
+from ariane.store.disk.files import Disk, read_error, read_whole, write_atomic
 
 log = logging.getLogger("ariane.broker.state")
 

@@ -27,7 +27,7 @@ from ariane.protocol.requests.admin import ConsumerOffsetTable, DelayOffsetTable
 from ariane.protocol.requests.clients import LockBatch, WireQueue
 from ariane.protocol.requests.messaging import UpdateConsumerOffset
 from ariane.protocol.requests.routing import MasterTopicTable, TopicTable
-from ariane.store.files import Disk, read_whole, write_atomic, write_error
+from ariane.store.disk.files import Disk, read_whole, write_atomic, write_error
 
 log = logging.getLogger("ariane.broker.state")
 

@@ -21,8 +21,8 @@ from ariane.broker.state.group_registry import GroupRegistry
 from ariane.broker.state.topic_registry import INTERNAL_TOPICS_MAX, READ_WRITE, TopicRegistry
 from ariane.errors import StoreError
 from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX, TopicConfig, topic_name_fault
-from ariane.store import checkpoint
-from ariane.store.files import Disk, read_whole
+from ariane.store.disk.files import Disk, read_whole
+from ariane.store.log import checkpoint
 
 log = logging.getLogger("ariane.broker.state")
 

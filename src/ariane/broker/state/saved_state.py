@@ -36,8 +36,8 @@ from ariane.errors import StoreError
 from ariane.protocol.requests.admin import ConsumerOffsetTable, SubscriptionGroupTable
 from ariane.protocol.requests.clients import WireQueue
 from ariane.protocol.requests.routing import TopicTable
-from ariane.store.deletions import Deletions
-from ariane.store.files import Disk
+from ariane.store.disk.files import Disk
+from ariane.store.log.deletions import Deletions
 
 log = logging.getLogger("ariane.broker.state")
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
-from ariane.broker.config import BrokerConfig
+from ariane.broker.config.broker_config import BrokerConfig
 from ariane.broker.state.change_records import TopicDeleted, TopicPut
 from ariane.errors import ReplyError
 from ariane.model.topic import (

@@ -134,5 +134,5 @@ def load_all() -> Iterator[AdminCommand]:
 
 
 def _commands_of(module: str) -> tuple[AdminCommand, ...]:
-    commands: tuple[AdminCommand, ...] = import_module(f"ariane.cli.mqadmin.{module}").COMMANDS
+    commands: tuple[AdminCommand, ...] = import_module(f"ariane.cli.mqadmin.commands.{module}").COMMANDS
     return commands

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from ariane.cli.mqadmin.command import Option
 from ariane.cli.mqadmin.command_registry import REGISTRY, load_all
-from ariane.cli.tls_options import TLS_OPTIONS
+from ariane.cli.options.tls_options import TLS_OPTIONS
 from ariane.errors import UsageError
 
 SHELLS = ("bash", "zsh", "fish")

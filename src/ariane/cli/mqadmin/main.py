@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, NoReturn
 from ariane.cli.mqadmin.command import AdminCommand, Options, Output
 from ariane.cli.mqadmin.command_registry import REGISTRY, find_name, load
 from ariane.cli.mqadmin.option_parser import create_parser
-from ariane.cli.tls_options import NO_TLS, TLS_OPTIONS, TlsValues, check_options, java_style
+from ariane.cli.options.tls_options import NO_TLS, TLS_OPTIONS, TlsValues, check_options, java_style
 from ariane.errors import ArianeError, UsageError
 
 if TYPE_CHECKING:
-    from ariane.client.settings import ClientSettings
+    from ariane.client.instance.settings import ClientSettings
     from ariane.cluster.admin import Admin
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
@@ -126,7 +126,7 @@ async def _run_once(command: AdminCommand, options: Options) -> int:
 
 def _print(output: Output, options: Options) -> None:
     if options.json:
-        from ariane.cli.json_output import to_json
+        from ariane.cli.output.json_output import to_json
 
         print(to_json(output.data), flush=True)
     else:
@@ -137,7 +137,7 @@ def _print(output: Output, options: Options) -> None:
 
 def _print_changes(admin: Admin, options: Options) -> None:
     if options.json:
-        from ariane.cli.json_output import to_json
+        from ariane.cli.output.json_output import to_json
 
         print(to_json([{"addr": change.addr, "change": change.summary} for change in admin.changes]))
         return
@@ -160,7 +160,7 @@ def _client_settings(options: Options) -> ClientSettings | None:
     check_options(tls, java_style)
     if account is None and tls == NO_TLS:
         return None
-    from ariane.client.settings import access_settings  # takes a tenth of a second
+    from ariane.client.instance.settings import access_settings  # takes a tenth of a second
 
     return access_settings(account, tls)
 

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ariane.cli.mqadmin.value_text import boolean, time_ms
-from ariane.cluster.message_tracking import DirectConsumption, MessageTrack
+from ariane.cluster.messages.message_tracking import DirectConsumption, MessageTrack
 from ariane.model import host
 from ariane.model.message import KEYS, TAGS, TRAN_MSG, UNIQ_KEY, MessageQueue, ReceivedMessage
-from ariane.protocol.received_messages import expand_body
-from ariane.protocol.record import Record
+from ariane.protocol.records.received_messages import expand_body
+from ariane.protocol.records.record import Record
 
 if TYPE_CHECKING:
-    from ariane.client.send_codec import SendResult
+    from ariane.client.instance.send_types import SendResult
 
 BODY_DIRECTORY = Path("/tmp/rocketmq/msgbodys")  # noqa: S108 - where Java's tools write bodies and scripts read them
 NULL = "null"

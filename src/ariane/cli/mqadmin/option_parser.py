@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from ariane.cli.mqadmin.command import AdminCommand, Option
-from ariane.cli.tls_options import TLS_OPTIONS, TLS_VERIFY, USE_TLS, parse_flag, parse_verify
+from ariane.cli.options.tls_options import TLS_OPTIONS, TLS_VERIFY, USE_TLS, parse_flag, parse_verify
 from ariane.errors import ArianeError, UsageError
 
 NAMESRV_DEFAULT = "127.0.0.1:9876"  # where `ariane up` listens

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from ariane.cli.mqadmin.command import lines
 from ariane.cli.mqadmin.value_text import boolean, message_queue
-from ariane.cluster.consumer_status import NOT_CONSUMING, NOT_LOCKED, BlockedQueue, ConsumerState
+from ariane.cluster.groups.consumer_status import NOT_CONSUMING, NOT_LOCKED, BlockedQueue, ConsumerState
 from ariane.protocol.requests.callbacks import ProcessQueueInfo
 
 

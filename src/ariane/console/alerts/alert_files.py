@@ -15,7 +15,7 @@ from ariane.console.alerts.alert_rules import DEFAULT_RULES, AlertRule
 from ariane.console.alerts.channels import AlertChannel
 from ariane.console.alerts.evaluation import AlertKey, AlertState, AlertStates, AlertTransition, ValueChange
 from ariane.console.alerts.silences import AlertSilence
-from ariane.console.security.private_files import read_document, write_document
+from ariane.console.security.accounts.private_files import read_document, write_document
 
 HISTORY_MAX = 1_000
 

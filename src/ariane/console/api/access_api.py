@@ -6,12 +6,19 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
-from ariane.console.areas import broker_acl, console_users
-from ariane.console.areas.broker_acl import AclAccountForm, AclDeletionForm, AclView, GlobalAddressesForm
+from ariane.console.areas.access import console_users
+from ariane.console.areas.access.console_users import (
+    AccessView,
+    NewUserForm,
+    OwnAccountView,
+    UserPasswordForm,
+    UserRoleForm,
+)
+from ariane.console.areas.brokers import broker_acl
+from ariane.console.areas.brokers.broker_acl import AclAccountForm, AclDeletionForm, AclView, GlobalAddressesForm
 from ariane.console.areas.confirmation import DeletionForm
-from ariane.console.areas.console_users import AccessView, NewUserForm, OwnAccountView, UserPasswordForm, UserRoleForm
 from ariane.console.pages.access_pages import sender
-from ariane.console.security.identity import identity_of
+from ariane.console.security.accounts.identity import identity_of
 from ariane.console.web.dependencies import ListParameters, Services
 from ariane.console.web.view_model import ChangeResult
 

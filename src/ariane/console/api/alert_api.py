@@ -6,9 +6,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
-from ariane.console.areas import alert_channels, alerting
-from ariane.console.areas.alert_channels import AlertChannelsView, EmailForm, WebHookForm
-from ariane.console.areas.alerting import (
+from ariane.console.areas.alerts import alert_channels, alerting
+from ariane.console.areas.alerts.alert_channels import AlertChannelsView, EmailForm, WebHookForm
+from ariane.console.areas.alerts.alerting import (
     AlertHistoryView,
     AlertRuleForm,
     AlertRulesView,
@@ -17,8 +17,8 @@ from ariane.console.areas.alerting import (
     SilenceForm,
 )
 from ariane.console.areas.confirmation import DeletionForm
-from ariane.console.security.identity import has_role, identity_of
-from ariane.console.security.roles import ConsoleRole
+from ariane.console.security.accounts.identity import has_role, identity_of
+from ariane.console.security.accounts.roles import ConsoleRole
 from ariane.console.web.dependencies import ListParameters, Services
 from ariane.console.web.view_model import ChangeResult
 

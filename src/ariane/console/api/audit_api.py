@@ -6,8 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from ariane.console.areas import audit_trail
-from ariane.console.areas.audit_trail import AuditTrailQuery, AuditTrailView
+from ariane.console.areas.access import audit_trail
+from ariane.console.areas.access.audit_trail import AuditTrailQuery, AuditTrailView
 from ariane.console.web.dependencies import Services
 
 router = APIRouter(prefix="/audit", tags=["audit log"])

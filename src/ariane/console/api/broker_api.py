@@ -6,10 +6,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from ariane.console.areas import broker_changes, broker_details, cluster_servers
-from ariane.console.areas.broker_changes import CleaningForm, SettingForm, WritePermissionForm
-from ariane.console.areas.broker_details import BrokerDetailView, BrokerSettingsView, ServerQuery, SettingsQuery
-from ariane.console.areas.cluster_servers import ClusterView, NameServerSettings
+from ariane.console.areas.brokers import broker_changes, broker_details, cluster_servers
+from ariane.console.areas.brokers.broker_changes import CleaningForm, SettingForm, WritePermissionForm
+from ariane.console.areas.brokers.broker_details import BrokerDetailView, BrokerSettingsView, ServerQuery, SettingsQuery
+from ariane.console.areas.brokers.cluster_servers import ClusterView, NameServerSettings
 from ariane.console.web.dependencies import Services
 from ariane.console.web.view_model import ChangeResult
 

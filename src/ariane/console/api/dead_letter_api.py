@@ -6,10 +6,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from ariane.console.areas import dead_letter_export, dead_letter_resend, dead_letters
-from ariane.console.areas.dead_letter_resend import ResendForm, ResendView
-from ariane.console.areas.dead_letter_selection import DeadLetterFilter
-from ariane.console.areas.dead_letters import DeadLetterListView, DeadLetterQuery, DeadLetterView
+from ariane.console.areas.dead_letters import dead_letter_export, dead_letter_resend
+from ariane.console.areas.dead_letters import dead_letter_list as dead_letters
+from ariane.console.areas.dead_letters.dead_letter_list import DeadLetterListView, DeadLetterQuery, DeadLetterView
+from ariane.console.areas.dead_letters.dead_letter_resend import ResendForm, ResendView
+from ariane.console.areas.dead_letters.dead_letter_selection import DeadLetterFilter
 from ariane.console.web.dependencies import Services
 from ariane.console.web.downloads import download
 

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from ariane.console.areas import delayed
-from ariane.console.areas.delayed import CancelDelayedForm, DelayedQuery, DelayedRow, DelayedView
+from ariane.console.areas.delays import delayed
+from ariane.console.areas.delays.delayed import CancelDelayedForm, DelayedQuery, DelayedRow, DelayedView
 from ariane.console.web.dependencies import Services
 from ariane.console.web.view_model import ChangeResult
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from ariane.console.areas import (
+from ariane.console.areas.groups import (
     group_clients,
     group_list,
     group_offsets,
@@ -14,20 +14,20 @@ from ariane.console.areas import (
     group_settings,
     group_traffic,
 )
-from ariane.console.areas.chart_history import ChartQuery
-from ariane.console.areas.group_clients import ClientStateView, GroupClientsView
-from ariane.console.areas.group_list import GroupListQuery, GroupListView
-from ariane.console.areas.group_offsets import CloneOffsetsForm, CloneOffsetsView, GroupResetForm
-from ariane.console.areas.group_progress import GroupProgressView, ProgressQuery
-from ariane.console.areas.group_settings import (
+from ariane.console.areas.groups.group_clients import ClientStateView, GroupClientsView
+from ariane.console.areas.groups.group_list import GroupListQuery, GroupListView
+from ariane.console.areas.groups.group_offsets import CloneOffsetsForm, CloneOffsetsView, GroupResetForm
+from ariane.console.areas.groups.group_progress import GroupProgressView, ProgressQuery
+from ariane.console.areas.groups.group_settings import (
     CreateGroupForm,
     DeleteGroupForm,
     GroupSettingsForm,
     GroupSettingsView,
     SuspendForm,
 )
-from ariane.console.areas.group_traffic import GroupTrafficView
-from ariane.console.areas.offset_changes import ResetOffsetsView
+from ariane.console.areas.groups.group_traffic import GroupTrafficView
+from ariane.console.areas.groups.offset_changes import ResetOffsetsView
+from ariane.console.areas.reports.chart_history import ChartQuery
 from ariane.console.web.dependencies import Services
 from ariane.console.web.view_model import ChangeResult
 

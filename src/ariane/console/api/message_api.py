@@ -6,16 +6,16 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from ariane.console.areas import message_details, message_lookup
-from ariane.console.areas.body_encoding import BodyEncoding
-from ariane.console.areas.message_body import BodyFormat
-from ariane.console.areas.message_details import (
+from ariane.console.areas.messages import message_details, message_lookup
+from ariane.console.areas.messages.body_encoding import BodyEncoding
+from ariane.console.areas.messages.message_body import BodyFormat
+from ariane.console.areas.messages.message_details import (
     ConsumeDirectlyForm,
     MessageConsumersView,
     MessageDetailsView,
     ResendMessageForm,
 )
-from ariane.console.areas.message_lookup import MessageListView, MessageQueryForm
+from ariane.console.areas.messages.message_lookup import MessageListView, MessageQueryForm
 from ariane.console.web.dependencies import Services
 from ariane.console.web.downloads import download
 from ariane.console.web.view_model import ChangeResult

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from ariane.console.areas import overview
-from ariane.console.areas.chart_history import ChartQuery
-from ariane.console.areas.overview import OverviewView
+from ariane.console.areas.overview import overview
+from ariane.console.areas.overview.overview import OverviewView
+from ariane.console.areas.reports.chart_history import ChartQuery
 from ariane.console.web.dependencies import Services
 
 router = APIRouter(prefix="/overview", tags=["overview"])

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from ariane.console.areas import producers
-from ariane.console.areas.producers import ProducerQuery, ProducersView
+from ariane.console.areas.overview import producers
+from ariane.console.areas.overview.producers import ProducerQuery, ProducersView
 from ariane.console.web.dependencies import Services
 
 router = APIRouter(prefix="/producers", tags=["producers"])

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from ariane.console.areas import report_views
-from ariane.console.areas.report_views import ReportListView, ReportQuery, ReportView
+from ariane.console.areas.reports import report_views
+from ariane.console.areas.reports.report_views import ReportListView, ReportQuery, ReportView
 from ariane.console.web.dependencies import Services
 
 router = APIRouter(prefix="/reports", tags=["reports"])

@@ -6,19 +6,28 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from ariane.console.areas import message_sends, offset_changes, producers, topic_changes, topic_details, topics
-from ariane.console.areas.message_sends import SendMessageForm, SentMessageView
-from ariane.console.areas.offset_changes import ResetOffsetsForm, ResetOffsetsView
-from ariane.console.areas.producers import ProducerQuery, ProducersView
-from ariane.console.areas.topic_changes import (
+from ariane.console.areas.groups import offset_changes
+from ariane.console.areas.groups.offset_changes import ResetOffsetsForm, ResetOffsetsView
+from ariane.console.areas.messages import message_sends
+from ariane.console.areas.messages.message_sends import SendMessageForm, SentMessageView
+from ariane.console.areas.overview import producers
+from ariane.console.areas.overview.producers import ProducerQuery, ProducersView
+from ariane.console.areas.topics import topic_changes, topic_details
+from ariane.console.areas.topics import topic_list as topics
+from ariane.console.areas.topics.topic_changes import (
     ChangeTopicForm,
     CreateTopicForm,
     DeleteTopicForm,
     OrderConfigForm,
     TopicChangeResult,
 )
-from ariane.console.areas.topic_details import TopicConfigView, TopicConsumersView, TopicQueuesView, TopicStatusView
-from ariane.console.areas.topics import TopicListQuery, TopicListView
+from ariane.console.areas.topics.topic_details import (
+    TopicConfigView,
+    TopicConsumersView,
+    TopicQueuesView,
+    TopicStatusView,
+)
+from ariane.console.areas.topics.topic_list import TopicListQuery, TopicListView
 from ariane.console.web.dependencies import ListParameters, Services
 from ariane.console.web.view_model import ChangeResult
 

@@ -6,8 +6,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from ariane.console.areas import trace_search, traces
-from ariane.console.areas.trace_views import TracedListView, TraceForm, TraceView
+from ariane.console.areas.traces import trace_page as traces
+from ariane.console.areas.traces import trace_search
+from ariane.console.areas.traces.trace_views import TracedListView, TraceForm, TraceView
 from ariane.console.web.dependencies import Services
 
 router = APIRouter(prefix="/trace", tags=["trace"])

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from ariane.console.areas import open_transactions
-from ariane.console.areas.open_transactions import ResumeChecksForm, TransactionQuery, TransactionsView
+from ariane.console.areas.delays import open_transactions
+from ariane.console.areas.delays.open_transactions import ResumeChecksForm, TransactionQuery, TransactionsView
 from ariane.console.web.dependencies import Services
 from ariane.console.web.view_model import ChangeResult
 

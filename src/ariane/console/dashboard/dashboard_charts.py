@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import date, datetime
 
-from ariane.cluster.topic_traffic import TopicTraffic
+from ariane.cluster.groups.topic_traffic import TopicTraffic
 from ariane.console.dashboard.dashboard_topics import loaded_snapshot
 from ariane.console.dashboard.envelope import DashboardRouter
 from ariane.console.dashboard.json_shapes import Json

@@ -12,7 +12,7 @@ from pydantic import AliasChoices, Field
 
 from ariane.cluster.admin import Admin
 from ariane.cluster.connection import gather_bounded
-from ariane.console.areas.dead_letter_resend import IDS_MAX
+from ariane.console.areas.dead_letters.dead_letter_resend import IDS_MAX
 from ariane.console.dashboard.dashboard_messages import PageQuery, consume, find_message, page_of, page_shape
 from ariane.console.dashboard.envelope import DashboardRouter
 from ariane.console.dashboard.json_shapes import Json

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from ariane.cluster.group_admin import is_system_group
-from ariane.cluster.offset_admin import OffsetTarget, ResetResult
+from ariane.cluster.groups.group_admin import is_system_group
+from ariane.cluster.groups.offset_admin import OffsetTarget, ResetResult
 from ariane.console.dashboard.dashboard_topics import SYSTEM_MARK, client_queues, loaded_snapshot, select_targets
 from ariane.console.dashboard.envelope import DashboardRouter
 from ariane.console.dashboard.json_shapes import (

@@ -7,14 +7,14 @@ import json
 from fastapi import Request
 from fastapi.responses import JSONResponse
 
-from ariane.console.areas import login
-from ariane.console.areas.login import LoginForm
+from ariane.console.areas.access import login
+from ariane.console.areas.access.login import LoginForm
 from ariane.console.dashboard.envelope import DashboardRouter, succeeded
 from ariane.console.dashboard.json_shapes import Json
 from ariane.console.dashboard.request_parameters import Parameters, RequestParameters
-from ariane.console.security.identity import address_of, identity_of
-from ariane.console.security.roles import ConsoleRole
-from ariane.console.security.session_cookie import (
+from ariane.console.security.accounts.identity import address_of, identity_of
+from ariane.console.security.accounts.roles import ConsoleRole
+from ariane.console.security.accounts.session_cookie import (
     clear_session_cookie,
     device_token,
     set_device_cookie,

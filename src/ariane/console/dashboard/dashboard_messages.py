@@ -6,9 +6,9 @@ from fastapi.responses import JSONResponse
 
 from ariane.cluster.admin import Admin
 from ariane.cluster.connection import BrokerUnavailable
-from ariane.cluster.message_query import is_offset_id
-from ariane.cluster.message_search import MessageFilter
-from ariane.cluster.message_tracking import DirectConsumption
+from ariane.cluster.messages.message_query import is_offset_id
+from ariane.cluster.messages.message_search import MessageFilter
+from ariane.cluster.messages.message_tracking import DirectConsumption
 from ariane.console.dashboard.envelope import DashboardRouter, succeeded
 from ariane.console.dashboard.json_shapes import Json, message_shape, track_shape
 from ariane.console.dashboard.message_pages import StoredPage, StoreTimes, message_page

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ariane.cluster.admin import Admin
 from ariane.cluster.connection import BrokerServer, gather_bounded
-from ariane.cluster.consumer_status import queue_owners
+from ariane.cluster.groups.consumer_status import queue_owners
 from ariane.console.dashboard.envelope import DashboardRouter
 from ariane.console.dashboard.json_shapes import (
     UNSPECIFIED,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ariane.cluster.message_query import QueryResult
+from ariane.cluster.messages.message_query import QueryResult
 from ariane.console.dashboard.dashboard_messages import check_complete, traced_routes
 from ariane.console.dashboard.json_shapes import Json
 from ariane.console.dashboard.request_parameters import Parameters

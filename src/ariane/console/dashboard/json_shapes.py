@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ariane.cluster.group_lag import QueueLag, total_of
-from ariane.cluster.message_tracking import MessageTrack
+from ariane.cluster.groups.group_lag import QueueLag, total_of
+from ariane.cluster.messages.message_tracking import MessageTrack
 from ariane.model.message import MessageQueue, ReceivedMessage
 from ariane.model.topic import SubscriptionGroupConfig, TopicConfig
 from ariane.protocol.requests.admin import ClientConnection

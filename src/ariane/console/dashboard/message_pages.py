@@ -15,8 +15,8 @@ from typing import NamedTuple
 import msgspec
 
 from ariane.cluster.admin import Admin
-from ariane.cluster.message_query import to_message
-from ariane.cluster.queue_reading import QueueServer
+from ariane.cluster.messages.message_query import to_message
+from ariane.cluster.messages.queue_reading import QueueServer
 from ariane.errors import UsageError
 from ariane.model.message import ReceivedMessage
 

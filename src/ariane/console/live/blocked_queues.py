@@ -13,9 +13,9 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ariane.cluster.consumer_status import BLOCKED_MS
+from ariane.cluster.groups.consumer_status import BLOCKED_MS
 from ariane.console.live.live_snapshot import BlockedOffset
-from ariane.metrics.scraped_cluster import GroupState, ScrapedCluster
+from ariane.metrics.polling.scraped_cluster import GroupState, ScrapedCluster
 
 PUSH_TYPES = ("CONSUME_PASSIVELY", 1)  # by name, or by number from clients that send enumerations so
 

@@ -13,7 +13,7 @@ import asyncio
 from typing import NamedTuple
 
 from ariane.clock import Clock
-from ariane.cluster.consumer_status import ConsumerStates
+from ariane.cluster.groups.consumer_status import ConsumerStates
 from ariane.console.live.subscription_checks import AdminSource
 
 VALID_S = 5.0  # shorter than the refresh of the pages: none of them shows the same states twice

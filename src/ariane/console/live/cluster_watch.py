@@ -20,10 +20,10 @@ from ariane.console.live.live_snapshot import LiveSnapshot, NameServerRow
 from ariane.console.live.replication_delay import ReplicationObserver
 from ariane.console.live.snapshot_builder import broker_rows, group_rows, history_values, topic_rows, totals
 from ariane.errors import ArianeError
-from ariane.metrics.cluster_poller import ClusterPoller, PolledCluster
-from ariane.metrics.scraped_cluster import ScrapedBroker
-from ariane.metrics.wanted_statistics import PollScope
-from ariane.net.name_servers import Requester
+from ariane.metrics.polling.cluster_poller import ClusterPoller, PolledCluster
+from ariane.metrics.polling.scraped_cluster import ScrapedBroker
+from ariane.metrics.polling.wanted_statistics import PollScope
+from ariane.net.pools.name_servers import Requester
 
 log = logging.getLogger("ariane.console")
 

@@ -18,9 +18,9 @@ import msgspec
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.errors import ArianeError, ConnectionLost
 from ariane.net.connection import Sign
-from ariane.net.connection_pool import REQUEST_TIMEOUT_MS
-from ariane.net.fail_fast_pool import FailFastPool
-from ariane.net.server_health import ServerHealth
+from ariane.net.pools.connection_pool import REQUEST_TIMEOUT_MS
+from ariane.net.pools.fail_fast_pool import FailFastPool
+from ariane.net.pools.server_health import ServerHealth
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command

@@ -23,7 +23,7 @@ from ariane.console.live.guarded_pool import GuardedPool
 from ariane.console.live.live_snapshot import LiveSnapshot
 from ariane.console.live.request_pacing import CpuBudget, PacedRequests
 from ariane.net.connection import Sign
-from ariane.net.server_health import ServerHealth
+from ariane.net.pools.server_health import ServerHealth
 
 log = logging.getLogger("ariane.console")
 

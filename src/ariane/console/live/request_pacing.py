@@ -14,7 +14,7 @@ from collections.abc import Callable
 import msgspec
 
 from ariane.clock import SYSTEM_CLOCK, Clock
-from ariane.net.name_servers import Requester
+from ariane.net.pools.name_servers import Requester
 from ariane.protocol.command import Command
 
 CPU_SHARE = 0.08  # of a core; the requests that are not paced take a little more

@@ -14,9 +14,9 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ariane.cluster.broker_runtime import RuntimeInfo, parse_runtime
-from ariane.cluster.group_admin import is_system_group
+from ariane.cluster.groups.group_admin import is_system_group
 from ariane.cluster.lag import sum_lags
+from ariane.cluster.servers.broker_runtime import RuntimeInfo, parse_runtime
 from ariane.console.live.blocked_queues import Blocked, is_push
 from ariane.console.live.live_history import Rates, SeriesKey, broker_key, cluster_key, group_key
 from ariane.console.live.live_snapshot import (
@@ -31,8 +31,8 @@ from ariane.console.live.live_snapshot import (
 )
 from ariane.console.live.replication_delay import ReplicationObserver
 from ariane.errors import ProtocolError
+from ariane.metrics.polling.scraped_cluster import GroupState, PairProgress, ScrapedBroker, ScrapedCluster
 from ariane.metrics.runtime_metrics import number
-from ariane.metrics.scraped_cluster import GroupState, PairProgress, ScrapedBroker, ScrapedCluster
 from ariane.model.topic import (
     DLQ_PREFIX,
     RETRY_PREFIX,

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from ariane.clock import Clock
 from ariane.cluster.admin import Admin
-from ariane.cluster.consumer_status import find_inconsistent
+from ariane.cluster.groups.consumer_status import find_inconsistent
 from ariane.errors import ArianeError
 from ariane.net.tasks import BackgroundTasks
 

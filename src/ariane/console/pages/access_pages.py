@@ -7,13 +7,14 @@ from typing import Annotated
 from fastapi import APIRouter, Form, Request, Response
 from starlette.exceptions import HTTPException
 
-from ariane.console.areas import broker_acl, console_users
-from ariane.console.areas.broker_acl import AclAccountForm, AclDeletionForm, GlobalAddressesForm
+from ariane.console.areas.access import console_users
+from ariane.console.areas.access.console_users import NewUserForm, OwnPasswordForm, UserPasswordForm, UserRoleForm
+from ariane.console.areas.brokers import broker_acl
+from ariane.console.areas.brokers.broker_acl import AclAccountForm, AclDeletionForm, GlobalAddressesForm
 from ariane.console.areas.confirmation import DeletionForm
-from ariane.console.areas.console_users import NewUserForm, OwnPasswordForm, UserPasswordForm, UserRoleForm
-from ariane.console.security.identity import Identity, identity_of
-from ariane.console.security.roles import ConsoleRole
-from ariane.console.security.session_cookie import set_session_cookie
+from ariane.console.security.accounts.identity import Identity, identity_of
+from ariane.console.security.accounts.roles import ConsoleRole
+from ariane.console.security.accounts.session_cookie import set_session_cookie
 from ariane.console.web.dependencies import ListParameters, Services
 from ariane.console.web.rendering import changed, render
 

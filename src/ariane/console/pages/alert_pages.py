@@ -7,12 +7,12 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Form, Request, Response
 
 from ariane.console.alerts.alert_rules import METRICS, AlertMetric, Severity
-from ariane.console.areas import alert_channels, alerting
-from ariane.console.areas.alert_channels import EmailForm, WebHookForm
-from ariane.console.areas.alerting import AlertRuleForm, CloseAlertForm, SilenceForm
+from ariane.console.areas.alerts import alert_channels, alerting
+from ariane.console.areas.alerts.alert_channels import EmailForm, WebHookForm
+from ariane.console.areas.alerts.alerting import AlertRuleForm, CloseAlertForm, SilenceForm
 from ariane.console.areas.confirmation import DeletionForm
-from ariane.console.security.identity import has_role, identity_of
-from ariane.console.security.roles import ConsoleRole
+from ariane.console.security.accounts.identity import has_role, identity_of
+from ariane.console.security.accounts.roles import ConsoleRole
 from ariane.console.web.dependencies import ListParameters, Services
 from ariane.console.web.rendering import changed, render
 

@@ -7,8 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from ariane.console.areas import audit_trail
-from ariane.console.areas.audit_trail import AuditTrailQuery
+from ariane.console.areas.access import audit_trail
+from ariane.console.areas.access.audit_trail import AuditTrailQuery
 from ariane.console.web.dependencies import Services
 from ariane.console.web.rendering import render
 

@@ -8,12 +8,14 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Form, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
-from ariane.console.areas import dead_letter_export, dead_letter_resend, dead_letters, group_list
-from ariane.console.areas.body_encoding import BodyEncoding
-from ariane.console.areas.dead_letter_resend import ResendForm
-from ariane.console.areas.dead_letter_selection import DeadLetterFilter
-from ariane.console.areas.dead_letters import DeadLetterQuery
-from ariane.console.areas.group_list import GroupListQuery
+from ariane.console.areas.dead_letters import dead_letter_export, dead_letter_resend
+from ariane.console.areas.dead_letters import dead_letter_list as dead_letters
+from ariane.console.areas.dead_letters.dead_letter_list import DeadLetterQuery
+from ariane.console.areas.dead_letters.dead_letter_resend import ResendForm
+from ariane.console.areas.dead_letters.dead_letter_selection import DeadLetterFilter
+from ariane.console.areas.groups import group_list
+from ariane.console.areas.groups.group_list import GroupListQuery
+from ariane.console.areas.messages.body_encoding import BodyEncoding
 from ariane.console.web.dependencies import ListParameters, Services
 from ariane.console.web.downloads import download
 from ariane.console.web.rendering import render, shown_below

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Form, Query, Request, Response
 
-from ariane.console.areas import delayed
-from ariane.console.areas.delayed import CancelDelayedForm, DelayedQuery, DelayedView
+from ariane.console.areas.delays import delayed
+from ariane.console.areas.delays.delayed import CancelDelayedForm, DelayedQuery, DelayedView
 from ariane.console.web.dependencies import Services
 from ariane.console.web.rendering import changed, render, shown_below
 from ariane.console.web.translation import gettext as _

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Form, Query, Request, Response
 
-from ariane.console.areas import (
+from ariane.console.areas.groups import (
     group_clients,
     group_list,
     group_offsets,
@@ -14,11 +14,11 @@ from ariane.console.areas import (
     group_settings,
     group_traffic,
 )
-from ariane.console.areas.chart_history import ChartQuery
-from ariane.console.areas.group_list import GroupListQuery
-from ariane.console.areas.group_offsets import CloneOffsetsForm, GroupResetForm
-from ariane.console.areas.group_progress import ProgressQuery
-from ariane.console.areas.group_settings import CreateGroupForm, DeleteGroupForm, GroupSettingsForm, SuspendForm
+from ariane.console.areas.groups.group_list import GroupListQuery
+from ariane.console.areas.groups.group_offsets import CloneOffsetsForm, GroupResetForm
+from ariane.console.areas.groups.group_progress import ProgressQuery
+from ariane.console.areas.groups.group_settings import CreateGroupForm, DeleteGroupForm, GroupSettingsForm, SuspendForm
+from ariane.console.areas.reports.chart_history import ChartQuery
 from ariane.console.web.dependencies import Services
 from ariane.console.web.rendering import changed, render, shown_below
 from ariane.console.web.text_format import path_segment

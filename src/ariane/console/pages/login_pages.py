@@ -7,17 +7,17 @@ from typing import Annotated
 from fastapi import APIRouter, Form, Request, Response
 from fastapi.responses import RedirectResponse
 
-from ariane.console.areas import login
-from ariane.console.areas.login import LoginForm
-from ariane.console.security.authentication import LoginRefused
-from ariane.console.security.identity import address_of, identity_of
-from ariane.console.security.request_checks import path_after_login
-from ariane.console.security.session_cookie import (
+from ariane.console.areas.access import login
+from ariane.console.areas.access.login import LoginForm
+from ariane.console.security.accounts.authentication import LoginRefused
+from ariane.console.security.accounts.identity import address_of, identity_of
+from ariane.console.security.accounts.session_cookie import (
     clear_session_cookie,
     device_token,
     set_device_cookie,
     set_session_cookie,
 )
+from ariane.console.security.request_checks import path_after_login
 from ariane.console.web.dependencies import Services
 from ariane.console.web.rendering import render
 

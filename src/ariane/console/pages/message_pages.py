@@ -6,11 +6,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Form, Query, Request, Response
 
-from ariane.console.areas import message_details, message_lookup, topic_suggestions
-from ariane.console.areas.body_encoding import BodyEncoding
-from ariane.console.areas.message_body import BodyFormat
-from ariane.console.areas.message_details import ConsumeDirectlyForm, ResendMessageForm
-from ariane.console.areas.message_lookup import MessageQueryForm
+from ariane.console.areas.messages import message_details, message_lookup
+from ariane.console.areas.messages.body_encoding import BodyEncoding
+from ariane.console.areas.messages.message_body import BodyFormat
+from ariane.console.areas.messages.message_details import ConsumeDirectlyForm, ResendMessageForm
+from ariane.console.areas.messages.message_lookup import MessageQueryForm
+from ariane.console.areas.topics import topic_suggestions
 from ariane.console.web.dependencies import Services
 from ariane.console.web.downloads import download
 from ariane.console.web.rendering import changed, render

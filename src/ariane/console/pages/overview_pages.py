@@ -6,8 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from ariane.console.areas import overview
-from ariane.console.areas.chart_history import ChartQuery
+from ariane.console.areas.overview import overview
+from ariane.console.areas.reports.chart_history import ChartQuery
 from ariane.console.web.dependencies import Services
 from ariane.console.web.rendering import render
 

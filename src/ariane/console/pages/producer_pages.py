@@ -6,8 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from ariane.console.areas import producers
-from ariane.console.areas.producers import ProducerQuery
+from ariane.console.areas.overview import producers
+from ariane.console.areas.overview.producers import ProducerQuery
 from ariane.console.web.dependencies import Services
 from ariane.console.web.rendering import render
 

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from ariane.console.areas import report_views
-from ariane.console.areas.report_views import ReportQuery
+from ariane.console.areas.reports import report_views
+from ariane.console.areas.reports.report_views import ReportQuery
 from ariane.console.web.dependencies import Services
 from ariane.console.web.rendering import render
 

@@ -6,12 +6,16 @@ from typing import Annotated
 
 from fastapi import APIRouter, Form, Query, Request, Response
 
-from ariane.console.areas import message_sends, offset_changes, producers, topic_changes, topic_details, topics
-from ariane.console.areas.message_sends import SendMessageForm
-from ariane.console.areas.offset_changes import ResetOffsetsForm
-from ariane.console.areas.producers import ProducerQuery
-from ariane.console.areas.topic_changes import ChangeTopicForm, CreateTopicForm, DeleteTopicForm, OrderConfigForm
-from ariane.console.areas.topics import TopicListQuery
+from ariane.console.areas.groups import offset_changes
+from ariane.console.areas.groups.offset_changes import ResetOffsetsForm
+from ariane.console.areas.messages import message_sends
+from ariane.console.areas.messages.message_sends import SendMessageForm
+from ariane.console.areas.overview import producers
+from ariane.console.areas.overview.producers import ProducerQuery
+from ariane.console.areas.topics import topic_changes, topic_details
+from ariane.console.areas.topics import topic_list as topics
+from ariane.console.areas.topics.topic_changes import ChangeTopicForm, CreateTopicForm, DeleteTopicForm, OrderConfigForm
+from ariane.console.areas.topics.topic_list import TopicListQuery
 from ariane.console.web.dependencies import ListParameters, Services
 from ariane.console.web.rendering import changed, render, shown_below
 from ariane.console.web.text_format import path_segment

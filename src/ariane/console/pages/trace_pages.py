@@ -9,8 +9,10 @@ from urllib.parse import quote, urlencode
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
-from ariane.console.areas import topic_suggestions, trace_search, traces
-from ariane.console.areas.trace_views import TraceForm
+from ariane.console.areas.topics import topic_suggestions
+from ariane.console.areas.traces import trace_page as traces
+from ariane.console.areas.traces import trace_search
+from ariane.console.areas.traces.trace_views import TraceForm
 from ariane.console.services import ConsoleServices
 from ariane.console.web.dependencies import Services
 from ariane.console.web.rendering import is_htmx, render

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Form, Query, Request, Response
 
-from ariane.console.areas import open_transactions
-from ariane.console.areas.open_transactions import ResumeChecksForm, TransactionQuery
+from ariane.console.areas.delays import open_transactions
+from ariane.console.areas.delays.open_transactions import ResumeChecksForm, TransactionQuery
 from ariane.console.web.dependencies import Services
 from ariane.console.web.rendering import changed, render, shown_below
 

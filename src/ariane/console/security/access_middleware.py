@@ -21,14 +21,14 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ariane.console.security import request_checks
+from ariane.console.security.accounts.authentication import LoginRefused
+from ariane.console.security.accounts.identity import STATE_KEY, Identity, address_of, identity_of
+from ariane.console.security.accounts.session_cookie import session_token
 from ariane.console.security.audit_log import AuditEntry
 from ariane.console.security.audit_notes import AuditNotes, begin_notes
-from ariane.console.security.authentication import LoginRefused
 from ariane.console.security.dashboard_paths import is_dashboard_path
-from ariane.console.security.identity import STATE_KEY, Identity, address_of, identity_of
 from ariane.console.security.permissions import LOGIN_PATH, Requirement, is_unsafe, requirement
 from ariane.console.security.request_body import CSRF_HEADER, body_max, bounded, take_form_token, too_large
-from ariane.console.security.session_cookie import session_token
 from ariane.console.services import ConsoleServices
 from ariane.console.web import errors
 from ariane.console.web.rendering import is_htmx

@@ -3,5 +3,5 @@
     trace messages + stored copies ─→ live_steps    ─┐
     rows of the table `journeys`   ─→ journey_steps ─┴→ step_merge ─→ TraceStep… ─→ time_axis, lane_rows ─→ timeline_drawing
 
-No I/O, no clock. The web console fetches the data (`ariane.console.areas.traces`) and renders the drawing as SVG.
+No I/O, no clock. The web console fetches the data (`ariane.console.areas.traces.trace_page`) and renders the drawing as SVG.
 """

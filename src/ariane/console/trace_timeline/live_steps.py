@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ariane.cluster.message_query import PENDING_TOPICS
+from ariane.cluster.messages.message_query import PENDING_TOPICS
 from ariane.console.trace_timeline.host_clocks import ClockEvidence, HostClock, hull
 from ariane.console.trace_timeline.trace_steps import (
     CALL_RESULTS,

@@ -15,8 +15,8 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
 from ariane import errors
+from ariane.console.security.accounts.authentication import LoginRefused
 from ariane.console.security.audit_notes import note
-from ariane.console.security.authentication import LoginRefused
 from ariane.console.security.dashboard_paths import is_dashboard_path
 from ariane.console.security.security_headers import with_security_headers
 from ariane.console.web import rendering

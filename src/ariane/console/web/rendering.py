@@ -17,10 +17,10 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 import ariane
+from ariane.console.security.accounts.identity import has_role, identity_of
+from ariane.console.security.accounts.roles import ConsoleRole
 from ariane.console.security.audit_notes import note
-from ariane.console.security.identity import has_role, identity_of
 from ariane.console.security.request_checks import page_path
-from ariane.console.security.roles import ConsoleRole
 from ariane.console.web import preferences, static_assets, text_format, translation
 
 NOTICE_COOKIE = "ariane_notice"  # carries the notice of a change to the page that follows it

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from ariane.errors import ArianeError, ProtocolError
 from ariane.model.message import MessageQueue
 from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX, SEND_FORBIDDEN, is_system_topic, reply_topic
-from ariane.protocol import record
 from ariane.protocol.codes import ResponseCode
+from ariane.protocol.records import record
 from ariane.protocol.requests.routing import ClusterInfo
 from ariane.spark.read import pull_client
 from ariane.spark.read.offset_ranges import Positions, describe_bounds

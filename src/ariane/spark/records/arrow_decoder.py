@@ -33,8 +33,8 @@ from ariane.model.message import (
     UNIQ_KEY,
 )
 from ariane.model.topic import HALF_TOPIC
-from ariane.protocol import record
-from ariane.protocol.record import Record
+from ariane.protocol.records import record
+from ariane.protocol.records.record import Record
 from ariane.spark.records import bodies, layout, native_columns, row_decoder
 from ariane.spark.records.layout import RecordHeader
 from ariane.spark.records.property_texts import PropertyTexts

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from ariane.errors import ArianeError, ProtocolError
 from ariane.model.message import COMPRESSED
-from ariane.protocol import compression
+from ariane.protocol.records import compression
 from ariane.spark.records.layout import RecordHeader
 
 ERROR_COLUMN = "body_error"

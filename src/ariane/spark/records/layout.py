@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ariane.model.message import BORN_HOST_V6, STORE_HOST_V6
-from ariane.protocol import record
+from ariane.protocol.records import record
 
 # field → type and offset in a record; those after `born_host` are valid only if neither host is an IPv6 address.
 _FIELDS = {

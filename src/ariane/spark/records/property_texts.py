@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ariane.protocol import properties
+from ariane.protocol.records import properties
 
 _NAME_END, _PAIR_END = ord(properties.NAME_END), ord(properties.PAIR_END)
 _MAP = pa.map_(pa.string(), pa.string())

@@ -29,8 +29,8 @@ from ariane.model.message import (
     UNIQ_KEY,
 )
 from ariane.model.topic import HALF_TOPIC
-from ariane.protocol import compression
-from ariane.protocol.record import Record
+from ariane.protocol.records import compression
+from ariane.protocol.records.record import Record
 from ariane.spark.records import bodies
 
 _TIME = pa.timestamp("us", tz="UTC")

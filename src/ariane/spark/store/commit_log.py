@@ -24,14 +24,14 @@ import numpy as np
 from ariane.errors import StoreError
 from ariane.kernels import implementation
 from ariane.kernels.scanned_record import NotARecord, parse_record
-from ariane.protocol import record
+from ariane.protocol.records import record
 from ariane.spark.records import layout
 from ariane.spark.records.layout import RecordHeader
-from ariane.store import checkpoint as checkpoints
-from ariane.store.check_report import inspect_files
-from ariane.store.files import OpenFiles, ReadOnlyDisk, read_whole
-from ariane.store.record_scanner import SMALL_READ_BYTES, find_valid_record, has_matching_lengths
-from ariane.store.segments import NAME_DIGITS, Segments
+from ariane.store.check.check_report import inspect_files
+from ariane.store.disk.files import OpenFiles, ReadOnlyDisk, read_whole
+from ariane.store.disk.segments import NAME_DIGITS, Segments
+from ariane.store.log import checkpoint as checkpoints
+from ariane.store.log.record_scanner import SMALL_READ_BYTES, find_valid_record, has_matching_lengths
 
 log = logging.getLogger("ariane.spark")
 

@@ -26,9 +26,9 @@ from ariane.spark.records import arrow_decoder, bodies
 from ariane.spark.store import commit_log
 from ariane.spark.store.commit_log import LogDamage, RecordRun, StoredLog
 from ariane.spark.store.store_options import StoreOptions
-from ariane.store import corrupt_ranges
-from ariane.store.files import OpenFiles, ReadOnlyDisk
-from ariane.store.segments import NAME_DIGITS, Segments
+from ariane.store.disk.files import OpenFiles, ReadOnlyDisk
+from ariane.store.disk.segments import NAME_DIGITS, Segments
+from ariane.store.log import corrupt_ranges
 
 # Rows in an Arrow batch: enough to amortise its overhead, few enough for the processor's cache.
 BATCH_ROWS = 8192

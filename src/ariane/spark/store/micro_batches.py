@@ -18,8 +18,8 @@ from ariane.spark.store import commit_log
 from ariane.spark.store.commit_log import StoredLog
 from ariane.spark.store.source import plan_partitions, read_partition
 from ariane.spark.store.store_options import StoreOptions
-from ariane.store.files import OpenFiles, ReadOnlyDisk
-from ariane.store.segments import Segments
+from ariane.store.disk.files import OpenFiles, ReadOnlyDisk
+from ariane.store.disk.segments import Segments
 
 
 class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -1,6 +1,6 @@
 """Blocking client of name servers: asks one after another until one has the answer.
 
-Policy: `ariane.protocol.name_server_lookup`; the asyncio adapter is `ariane.net.name_servers`.
+Policy: `ariane.protocol.name_server_lookup`; the asyncio adapter is `ariane.net.pools.name_servers`.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ import pyarrow.compute as pc
 from ariane.errors import MessageRefused
 from ariane.model import dedup, ids
 from ariane.model import message as names
-from ariane.protocol import batch as batch_form
-from ariane.protocol.properties import SIZE_MAX
+from ariane.protocol.records import batch as batch_form
+from ariane.protocol.records.properties import SIZE_MAX
 from ariane.spark.write.sink_options import SinkOptions
 
 Ints = npt.NDArray[np.int64]

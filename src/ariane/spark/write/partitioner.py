@@ -18,12 +18,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ariane.client.send_codec import PreparedMessage, queue_for_key
+from ariane.client.instance.send_types import PreparedMessage
+from ariane.client.sending.send_codec import queue_for_key
 from ariane.errors import MessageRefused
 from ariane.model.message import MessageQueue
 from ariane.model.topic import RETRY_PREFIX
-from ariane.protocol import compression
 from ariane.protocol.codes import RequestCode
+from ariane.protocol.records import compression
 from ariane.spark.write import message_encoder
 from ariane.spark.write.message_encoder import Bools, EncodedMessages, Ints, RowIds
 from ariane.spark.write.sink_options import SinkOptions, topic_fault

@@ -22,8 +22,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from ariane.client.send_codec import SendStatus, parse_status, request_fields, select_queue
-from ariane.client.settings import ProducerSettings
+from ariane.client.instance.send_types import SendStatus
+from ariane.client.instance.settings import ProducerSettings
+from ariane.client.sending.send_codec import parse_status, request_fields, select_queue
 from ariane.errors import ArianeError, ConnectionLost, MessageRefused, ReplyError, RequestTimeout, RouteNotFound
 from ariane.model.message import MessageQueue
 from ariane.protocol.requests.routing import TopicRoute

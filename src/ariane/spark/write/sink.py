@@ -23,7 +23,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from ariane.client.timer_support import check_response, recall_without_effect
+from ariane.client.sending.timer_support import check_response, recall_without_effect
 from ariane.errors import ConfigError
 from ariane.protocol.codes import RequestCode
 from ariane.spark.reporting import hide_traceback

@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 from ariane.errors import ConfigError
 from ariane.model import dedup
 from ariane.model.topic import SEND_FORBIDDEN, topic_name_fault
-from ariane.protocol import compression
+from ariane.protocol.records import compression
 from ariane.spark.option_parsing import Readers, boolean_option, integer_option, parse_options
 from ariane.spark.wire import access
 from ariane.spark.wire.access import ClusterAccess

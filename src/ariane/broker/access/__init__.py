@@ -1,0 +1,1 @@
+"""Access control: accounts, permissions, and addresses that need no signature."""

@@ -1,0 +1,209 @@
+"""Access control of a running broker: reads and watches its files, and checks the requests of every handler. [AclFileWatchService]
+
+    rocketmqHome/conf/plain_acl.yml            the default file, created empty if it does not exist
+    rocketmqHome/conf/acl/**/*.yml, *.yaml     further files, except tools.yml, which tools read
+
+An invalid file stops the start. While the broker runs, the last valid contents stay in force and the error is logged. Files
+that hold secrets keep their mode; new ones are readable by their owner only. No message or log line shows a secret.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from ariane.broker.access.acl import Acl, AclFile, parse_acl_file
+from ariane.errors import ConfigError
+from ariane.net.connection import Handler, HandlerResult, Peer, Reply
+from ariane.net.peer_log import PeerLog
+from ariane.protocol.codes import ResponseCode, code_name
+from ariane.protocol.command import Command
+
+log = logging.getLogger("ariane.broker.access.acl")
+
+POLL_INTERVAL_S = 5.0
+FILE_BYTES_MAX = 4 * 1024 * 1024
+FILES_MAX = 1_000
+PRIVATE = 0o600
+DENIED = "org.apache.rocketmq.acl.common.AclException: "  # clients of 4.9.4 search for this prefix
+
+Edit = Callable[[dict[str, Any]], None]
+
+
+class AclState(NamedTuple):
+    """The contents of the files at one time, and the rules that follow from them."""
+
+    acl: Acl
+    files: dict[str, AclFile]
+
+
+class AccessControl:
+    """Checks requests by the accounts in the files below `home`.
+
+    Args:
+        home: The directory rocketmqHome.
+        executor: Runs everything that blocks on the disk.
+        now_ms: Wall-clock time, for the versions of files.
+    """
+
+    def __init__(self, home: Path, executor: Executor, now_ms: Callable[[], int]) -> None:
+        # The file that ACL requests change; created if it does not exist.
+        self.default = home / "conf" / "plain_acl.yml"
+        self._more = home / "conf" / "acl"  # directory of further account files
+        self._executor = executor
+        self._now_ms = now_ms
+        self._lock = asyncio.Lock()  # a change and a poll of the files exclude each other
+        self._peer_log = PeerLog(log)  # refused requests are logged at a bounded rate per peer
+        self._create_default()
+        self._loaded_stamps = (
+            self._stamps()
+        )  # taken before reading, so that a change in between is read by the next poll
+        # Accounts and allow lists of all files; replaced as a whole, so that a request sees one state.
+        self._state = self._read()
+
+    @property
+    def state(self) -> AclState:
+        return self._state
+
+    def with_checks(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
+        """Return handlers that only permitted requests reach."""
+        return {code: self._guard(serve) for code, serve in handlers.items()}
+
+    async def reload_if_changed(self) -> None:
+        """Read the files again if one of them changed."""
+        async with self._lock:
+            stamps = await self._in_thread(self._stamps)
+            if stamps == self._loaded_stamps:
+                return
+            self._loaded_stamps = stamps
+            try:
+                self._state = await self._in_thread(self._read)
+            except (ConfigError, OSError) as error:
+                log.error("Ignoring changed access control files, the former contents stay in force: %s", error)
+                return
+            log.info("Reloaded access control files: %s", ", ".join(self._state.files))
+
+    async def edit(self, choose: Callable[[dict[str, AclFile]], str], change: Edit) -> None:
+        """Change the file that `choose` returns, and put the change in force.
+
+        Raises:
+            ConfigError: the files would not be valid together afterwards; nothing is written.
+        """
+        async with self._lock:
+            await self._in_thread(self._edit, choose, change)
+
+    def _edit(self, choose: Callable[[dict[str, AclFile]], str], change: Edit) -> None:
+        """Change a file in the worker thread, to the end even if the request is cancelled."""
+        path = choose(self._read().files)
+        document = _document(path)
+        version = parse_acl_file(path, document).version.next(self._now_ms())
+        change(document)
+        document["dataVersion"] = [{"counter": version.counter, "timestamp": version.timestamp}]
+        text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, default_flow_style=False)
+        if len(text.encode()) > FILE_BYTES_MAX:
+            raise ConfigError("aclEnable", path, f"the file would have more than {FILE_BYTES_MAX} bytes")
+        state = self._read({path: parse_acl_file(path, document)})
+        _replace(path, text.encode())
+        self._state, self._loaded_stamps = state, self._stamps()
+
+    def _in_thread(self, work: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        return asyncio.get_running_loop().run_in_executor(self._executor, work, *args)
+
+    def _guard(self, serve: Handler) -> Handler:
+        def guarded(command: Command, peer: Peer) -> HandlerResult:
+            denial = self._state.acl.denial_reason(command.code, command.field_map(), command.body, peer.ip)
+            if denial is None:
+                return serve(command, peer)
+            now = asyncio.get_running_loop().time()
+            self._peer_log.warning(peer.ip, now, "Denied %s of %s: %s", code_name(command.code), peer.addr, denial)
+            return Reply(ResponseCode.SYSTEM_ERROR, remark=DENIED + denial)
+
+        return guarded
+
+    # --- files ---
+
+    def _create_default(self) -> None:
+        if self.default.exists():
+            return
+        try:
+            self.default.parent.mkdir(parents=True, exist_ok=True)
+            _replace(str(self.default), b"globalWhiteRemoteAddresses: []\naccounts: []\n")
+        except OSError as error:
+            raise ConfigError("rocketmqHome", str(self.default), f"cannot write the file: {error.strerror}") from error
+        log.warning("Created %s without accounts: all requests are denied until accounts are added", self.default)
+
+    def _paths(self) -> list[str]:
+        more = [path for path in self._more.rglob("*") if path.suffix in (".yml", ".yaml")]
+        paths = [self.default, *sorted(path for path in more if path.name != "tools.yml")]
+        if len(paths) > FILES_MAX:
+            raise ConfigError("aclEnable", str(self._more), f"{len(paths)} files: expected at most {FILES_MAX}")
+        return [str(path) for path in paths]
+
+    def _stamps(self) -> dict[str, object]:
+        """Return for each file what changes with it: time, size and inode."""
+        stamps: dict[str, object] = {}
+        for path in self._paths():
+            try:
+                state = Path(path).stat()
+            except FileNotFoundError:
+                stamps[path] = None
+            else:
+                stamps[path] = (state.st_mtime_ns, state.st_size, state.st_ino)
+        return stamps
+
+    def _read(self, instead: Mapping[str, AclFile] | None = None) -> AclState:
+        files = {
+            path: instead[path] if instead and path in instead else parse_acl_file(path, _document(path))
+            for path in self._paths()
+        }
+        return AclState(Acl(list(files.items())), files)
+
+
+def _document(path: str) -> dict[str, Any]:
+    try:
+        if Path(path).stat().st_size > FILE_BYTES_MAX:
+            raise ConfigError("aclEnable", path, f"the file has more than {FILE_BYTES_MAX} bytes")
+        document = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError("aclEnable", path, f"cannot read the file: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}" if mark is not None else "somewhere"
+        # The error's own text quotes the file, which may be a secret.
+        raise ConfigError("aclEnable", path, f"invalid YAML: {type(error).__name__} at {where}") from None
+    if document is not None and not isinstance(document, dict):
+        raise ConfigError("aclEnable", path, "expected a mapping with globalWhiteRemoteAddresses and accounts")
+    return document or {}
+
+
+def _replace(path: str, data: bytes) -> None:
+    """Replace a file atomically. It keeps its mode, and the temporary file is readable by its owner only."""
+    temporary = f"{path}.tmp"
+    try:
+        mode = Path(path).stat().st_mode & 0o777
+    except FileNotFoundError:
+        mode = PRIVATE
+    Path(temporary).unlink(missing_ok=True)
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fchmod(file.fileno(), mode)
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    directory = os.open(Path(path).parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

@@ -1,0 +1,294 @@
+"""Accounts, their permissions, and the decision about one request. Pure. [PlainPermissionManager]
+
+    global allowlist ─▶ account ─▶ its allowlist ─▶ signature ─▶ trace topic ─▶ admin code ─▶ each topic and group
+         accept         else deny      accept         else deny      accept       else deny     permitted, else deny
+
+Three gaps of a 4.9.4 broker are closed: a batch (320) needs PUB on its topic like any send; a send to a retry topic needs SUB
+on that topic's group and not on a group that the sender names; and the codes that show or change accounts (50, 51, 53, 54)
+need an admin, because their responses hold secret keys.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ariane.broker.access import ip_allowlist
+from ariane.broker.access.ip_allowlist import Pattern
+from ariane.errors import ConfigError
+from ariane.model.topic import RETRY_PREFIX, TRACE_TOPIC, DataVersion
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.requests import decode_json_body
+from ariane.protocol.requests.clients import HeartbeatData
+from ariane.protocol.signing import ACCESS_KEY, verify
+
+KEY_CHARACTERS_MIN = 7
+ACCOUNTS_MAX = 10_000
+SHOWN_MAX = 300  # characters of a name in a message; longer than any valid name
+
+
+class Permission(enum.Flag):
+    """What an account may do with a topic or group."""
+
+    DENY = 0
+    PUB = enum.auto()
+    SUB = enum.auto()
+
+
+PERMISSIONS = {
+    "DENY": Permission.DENY,
+    "PUB": Permission.PUB,
+    "SUB": Permission.SUB,
+    "PUB|SUB": Permission.PUB | Permission.SUB,
+    "SUB|PUB": Permission.PUB | Permission.SUB,
+}
+
+# Codes that need an account with `admin: true`.
+ADMIN_CODES = frozenset(
+    {
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.UPDATE_BROKER_CONFIG,
+        RequestCode.DELETE_TOPIC_IN_BROKER,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
+        # not restricted in 4.9.4:
+        RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
+        RequestCode.DELETE_ACL_CONFIG,
+        RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
+        RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG,
+    }
+)
+
+
+class RequiredPermission(NamedTuple):
+    """A permission on a topic, or on a group: its `resource` is its retry topic, as in the file."""
+
+    resource: str
+    right: Permission
+
+    def __str__(self) -> str:
+        if self.resource.startswith(RETRY_PREFIX):
+            return f"group:{self.resource.removeprefix(RETRY_PREFIX)}"
+        return f"topic:{self.resource}"
+
+
+# --- the file ---
+
+
+class AccountEntry(msgspec.Struct, frozen=True, rename="camel"):
+    """One entry of `accounts` in plain_acl.yml."""
+
+    access_key: str  # if several entries have it, the first counts
+    secret_key: str  # in clear text, because signatures are computed with it
+    white_remote_address: str | None = None  # requests from these addresses are not checked; a signature is not needed
+    admin: bool = False  # may use administrative requests, and all topics and groups
+    default_topic_perm: str | None = None  # for topics without an entry; None: DENY
+    default_group_perm: str | None = None  # for groups without an entry; None: DENY
+    topic_perms: tuple[str, ...] | None = None  # entries `topic=permission`
+    group_perms: tuple[str, ...] | None = None  # entries `group=permission`
+
+    def __repr__(self) -> str:
+        return f"AccountEntry({self.access_key!r}, ...)"
+
+
+class AclFile(msgspec.Struct, frozen=True, rename="camel"):
+    """A plain_acl.yml. The broker maintains `data_version`, a list with one element."""
+
+    global_white_remote_addresses: tuple[str, ...] | None = None
+    accounts: tuple[AccountEntry, ...] | None = None
+    data_version: tuple[DataVersion, ...] | None = None
+
+    @property
+    def version(self) -> DataVersion:
+        return self.data_version[0] if self.data_version else DataVersion()
+
+
+def parse_acl_file(path: str, document: Any) -> AclFile:
+    """Return the checked contents of a YAML file.
+
+    Raises:
+        ConfigError: an entry is invalid. The message names it and never shows a secret.
+    """
+    try:
+        file = msgspec.convert(_keys_as_texts(document or {}), AclFile)
+    except msgspec.ValidationError as error:
+        raise ConfigError(
+            "aclEnable", path, f"{error}; keys and addresses have to be texts: put them in quotes"
+        ) from None
+    for entry in file.accounts or ():
+        parse_account(path, entry)
+    for addresses in file.global_white_remote_addresses or ():
+        ip_allowlist.parse_patterns(addresses)
+    return file
+
+
+def _keys_as_texts(document: Any) -> Any:
+    """Return the document with access keys and secret keys as texts: YAML reads `secretKey: 12345678` as a number."""
+    if not isinstance(document, dict) or not isinstance(document.get("accounts"), list):
+        return document
+
+    def text(value: Any) -> Any:
+        return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+    names = ("accessKey", "secretKey")
+    accounts = [
+        {key: text(value) if key in names else value for key, value in entry.items()}
+        if isinstance(entry, dict)
+        else entry
+        for entry in document["accounts"]
+    ]
+    return {**document, "accounts": accounts}
+
+
+# --- accounts ---
+
+
+class Account(NamedTuple):
+    """An account with its parsed permissions."""
+
+    entry: AccountEntry
+    white: tuple[Pattern, ...]
+    default_topic: Permission
+    default_group: Permission
+    resources: Mapping[str, Permission]  # groups by their retry topic
+
+    def has_permission(self, need: RequiredPermission) -> bool:
+        """Return whether the account has a permission, explicitly or by default."""
+        default = self.default_group if need.resource.startswith(RETRY_PREFIX) else self.default_topic
+        return bool(self.resources.get(need.resource, default) & need.right)
+
+
+def parse_account(path: str, entry: AccountEntry) -> Account:
+    """Return the account of an entry.
+
+    Raises:
+        ConfigError: the entry is invalid.
+    """
+    for kind, value in (("accessKey", entry.access_key), ("secretKey", entry.secret_key)):
+        if len(value) < KEY_CHARACTERS_MIN:
+            fix = f"{path}: the {kind} has {len(value)} characters: expected at least {KEY_CHARACTERS_MIN}"
+            raise ConfigError("accounts", entry.access_key, fix)
+    resources = {}
+    for prefix, perms in (("", entry.topic_perms), (RETRY_PREFIX, entry.group_perms)):
+        for text in perms or ():
+            name, equals, right = text.partition("=")
+            if not name.strip() or not equals or right.strip() not in PERMISSIONS:
+                fix = f"{path}: invalid permission {text!r}: expected name= and one of {', '.join(PERMISSIONS)}"
+                raise ConfigError("accounts", entry.access_key, fix)
+            resources[prefix + name.strip()] = PERMISSIONS[right.strip()]
+    return Account(
+        entry,
+        ip_allowlist.parse_patterns(entry.white_remote_address or ""),
+        PERMISSIONS.get((entry.default_topic_perm or "").strip(), Permission.DENY),
+        PERMISSIONS.get((entry.default_group_perm or "").strip(), Permission.DENY),
+        resources,
+    )
+
+
+# --- the decision ---
+
+
+class Acl:
+    """The rules of all files. Of several accounts with one access key, the first counts."""
+
+    def __init__(self, files: Sequence[tuple[str, AclFile]]) -> None:
+        self._accounts: dict[str, Account] = {}
+        white: list[Pattern] = []
+        for path, file in files:
+            for entry in file.accounts or ():
+                self._accounts.setdefault(entry.access_key, parse_account(path, entry))
+            for addresses in file.global_white_remote_addresses or ():
+                white += ip_allowlist.parse_patterns(addresses)
+        if len(self._accounts) > ACCOUNTS_MAX:
+            raise ConfigError("accounts", f"{len(self._accounts)} accounts", f"expected at most {ACCOUNTS_MAX}")
+        self._white = tuple(white)
+
+    def denial_reason(self, code: int, fields: Mapping[str, str], body: bytes, ip: str) -> str | None:
+        """Return why a request is denied, None if it is permitted."""
+        if ip_allowlist.matches(self._white, ip):
+            return None
+        access_key = fields.get(ACCESS_KEY)
+        if not access_key:
+            return "No accessKey is configured"
+        account = self._accounts.get(access_key)
+        if account is None:
+            return f"No acl config for {_shown(access_key)}"
+        if ip_allowlist.matches(account.white, ip):
+            return None
+        if not verify(account.entry.secret_key, fields, body):
+            return f"Check signature failed for accessKey={access_key}"
+        return _missing_permission(account, code, fields, body)
+
+
+def _missing_permission(account: Account, code: int, fields: Mapping[str, str], body: bytes) -> str | None:
+    required = list(required_permissions(code, fields, body))
+    if RequiredPermission(TRACE_TOPIC, Permission.PUB) in required:
+        return None
+    if code in ADMIN_CODES and not account.entry.admin:
+        return f"Need admin permission for request code={code}, but accessKey={account.entry.access_key} is not"
+    if account.entry.admin and not account.resources:
+        return None
+    refused = next((need for need in required if not account.has_permission(need)), None)
+    return None if refused is None else f"No default permission for {_shown(str(refused))}"
+
+
+def _shown(text: str) -> str:
+    """Return a text of a peer in a form that fits into one line of a log."""
+    return text if len(text) <= SHOWN_MAX and text.isprintable() else repr(text[:SHOWN_MAX])
+
+
+def required_permissions(code: int, fields: Mapping[str, str], body: bytes) -> Iterable[RequiredPermission]:
+    """Return the permissions that a request needs."""
+    of = _NEEDS.get(code)
+    return of(fields, body) if of is not None else ()
+
+
+def _topic(name: str | None, right: Permission) -> list[RequiredPermission]:
+    return [RequiredPermission(name, right)] if name else []
+
+
+def _group(name: str | None) -> list[RequiredPermission]:
+    return [RequiredPermission(RETRY_PREFIX + name.removeprefix(RETRY_PREFIX), Permission.SUB)] if name else []
+
+
+def _send(topic: str | None) -> list[RequiredPermission]:
+    """Return the permission for a send. Messages to a retry topic come from a consumer of its group."""
+    if topic is not None and topic.startswith(RETRY_PREFIX):
+        return _group(topic)
+    return _topic(topic, Permission.PUB)
+
+
+def _heartbeat(body: bytes) -> list[RequiredPermission]:
+    required = []
+    for consumer in decode_json_body(RequestCode.HEART_BEAT, body, HeartbeatData).consumers:
+        required += _group(consumer.group_name)
+        for subscription in consumer.subscription_data_set:
+            required += _topic(subscription.topic, Permission.SUB)
+    return required
+
+
+_Needs = Callable[[Mapping[str, str], bytes], list[RequiredPermission]]
+
+# Reference remoting-protocol 12.2. Other codes need an account, and no further permission.
+_NEEDS: dict[int, _Needs] = {
+    RequestCode.SEND_MESSAGE: lambda fields, body: _send(fields.get("topic")),
+    RequestCode.SEND_MESSAGE_V2: lambda fields, body: _send(fields.get("b")),
+    RequestCode.SEND_BATCH_MESSAGE: lambda fields, body: _send(fields.get("b")),
+    RequestCode.CONSUMER_SEND_MSG_BACK: lambda fields, body: _group(fields.get("group")),
+    RequestCode.PULL_MESSAGE: lambda fields, body: (
+        _topic(fields.get("topic"), Permission.SUB) + _group(fields.get("consumerGroup"))
+    ),
+    RequestCode.LITE_PULL_MESSAGE: lambda fields, body: (
+        _topic(fields.get("topic"), Permission.SUB) + _group(fields.get("consumerGroup"))
+    ),
+    RequestCode.QUERY_MESSAGE: lambda fields, body: _topic(fields.get("topic"), Permission.SUB),
+    RequestCode.HEART_BEAT: lambda fields, body: _heartbeat(body),
+    RequestCode.UNREGISTER_CLIENT: lambda fields, body: _group(fields.get("consumerGroup")),
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: lambda fields, body: _group(fields.get("consumerGroup")),
+    RequestCode.UPDATE_CONSUMER_OFFSET: lambda fields, body: (
+        _topic(fields.get("topic"), Permission.SUB) + _group(fields.get("consumerGroup"))
+    ),
+}

@@ -1,0 +1,180 @@
+"""The configuration of a broker: broker.conf of RocketMQ, read as it is. [BrokerConfig, MessageStoreConfig, NettyServerConfig]
+
+config_groups   every setting: type, default, unit, constraint, meaning
+config_keys     keys of 4.9.4 that this broker has no setting for, with the reasons
+this module     rules that concern several settings, and what the store needs of them
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from ariane.broker.config.config_groups import ReplicationSettings, java_name
+from ariane.broker.config.config_keys import UNSUPPORTED, WITHOUT_EFFECT
+from ariane.errors import ConfigError, ProtocolError
+from ariane.model import host
+from ariane.model.topic import topic_name_fault
+from ariane.settings.schema import SettingsSchema
+from ariane.store.message_store import StoreConfig
+
+STORE_FILES_MAX = 65_536  # a queue that is written to has one open file; Java keeps all files of all queues open
+DELAY_LEVELS_MAX = 64  # each level is a queue that is read before each delivery
+
+
+class BrokerConfig(ReplicationSettings, frozen=True, kw_only=True, rename=java_name):
+    """The settings of a broker. Each field is the key of the same name in camel case."""
+
+    @property
+    def is_slave(self) -> bool:
+        """Whether the broker follows a master."""
+        return self.broker_role == "SLAVE"
+
+    @property
+    def sync_flush(self) -> bool:
+        """Whether responses wait for the disk."""
+        return self.flush_disk_type == "SYNC_FLUSH"
+
+    @property
+    def delete_hours(self) -> frozenset[int]:
+        """Local hours in which expired files are removed."""
+        return frozenset(int(hour) for hour in self.delete_when.split(";") if hour.strip())
+
+    @property
+    def delays_ms(self) -> tuple[int, ...]:
+        """Delay of each level in ms, beginning with level 1."""
+        return parse_delay_levels(self.message_delay_level)
+
+    @property
+    def stats_dir(self) -> Path:
+        """Directory of stats.log."""
+        return Path(self.stats_log_dir) if self.stats_log_dir else Path(self.store_path_root_dir) / "logs"
+
+    @property
+    def config_dir(self) -> str:
+        """Directory of the JSON documents and of the change log."""
+        return str(Path(self.store_path_root_dir) / "config")
+
+    def validate(self) -> Self:
+        """Return the configuration that the broker runs with: a master has broker id 0, whatever is set.
+
+        Raises:
+            ConfigError: a value is invalid. The message names the first one, and what is expected.
+        """
+        super().validate()
+        for key, name in (("brokerName", self.broker_name), ("brokerClusterName", self.broker_cluster_name)):
+            if fault := topic_name_fault(name):
+                raise ConfigError(key, name, f"also names a topic, and {fault}")
+        if fault := topic_name_fault(self.msg_trace_topic_name):
+            raise ConfigError("msgTraceTopicName", self.msg_trace_topic_name, fault)
+        _check_paths(self)
+        _check_delay_levels(self)
+        _check_delete_hours(self)
+        _check_role(self)
+        # As in Java: the role decides which broker is the master, not the id.
+        return self if self.is_slave else msgspec.structs.replace(self, broker_id=0)
+
+
+BROKER_SETTINGS = SettingsSchema(
+    BrokerConfig,
+    server="broker",
+    file_name="broker.conf",
+    list_command="getBrokerConfig",
+    without_effect=WITHOUT_EFFECT,
+    unsupported=UNSUPPORTED,
+)
+
+
+def parse_delay_levels(text: str) -> tuple[int, ...]:
+    """Return the delays of messageDelayLevel, `1s 5s … 2h`, in ms.
+
+    Raises:
+        ProtocolError: a delay is invalid, or the number of levels.
+    """
+    units = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+    delays_ms = []
+    for word in text.split():
+        number, unit = word[:-1], word[-1]
+        if unit not in units or not number.isdecimal() or not int(number):
+            raise ProtocolError(f"invalid delay {word!r}: expected a positive integer followed by s, m, h or d")
+        delays_ms.append(int(number) * units[unit])
+    if not 1 <= len(delays_ms) <= DELAY_LEVELS_MAX:
+        raise ProtocolError(f"{len(delays_ms)} delay levels: expected 1 to {DELAY_LEVELS_MAX}")
+    return tuple(delays_ms)
+
+
+def _check_paths(config: BrokerConfig) -> None:
+    path = config.store_path_commit_log
+    if "," in path or ":/" in path:  # 4.9.4 separates by a comma unless rocketmq.broker.multiPathSplitter is set
+        raise ConfigError(
+            "storePathCommitLog",
+            path,
+            "expected one directory, since this broker stores its commit log in one. Move all commit-log files into one"
+            " directory and set that",
+        )
+    if config.acl_enable and not config.rocketmq_home:
+        raise ConfigError(
+            "rocketmqHome",
+            config.rocketmq_home,
+            "required by aclEnable: set the directory of conf/plain_acl.yml here or in $ROCKETMQ_HOME",
+        )
+
+
+def _check_delay_levels(config: BrokerConfig) -> None:
+    try:
+        parse_delay_levels(config.message_delay_level)
+    except ProtocolError as error:
+        raise ConfigError("messageDelayLevel", config.message_delay_level, str(error)) from error
+
+
+def _check_delete_hours(config: BrokerConfig) -> None:
+    hours = [hour.strip() for hour in config.delete_when.split(";") if hour.strip()]
+    if not all(hour.isascii() and hour.isdecimal() and int(hour) < 24 for hour in hours):
+        raise ConfigError("deleteWhen", config.delete_when, "expected hours from 00 to 23, separated by ';'")
+
+
+def _check_role(config: BrokerConfig) -> None:
+    if config.ha_master_address:
+        try:
+            host.parse(config.ha_master_address)
+        except ProtocolError as error:
+            raise ConfigError("haMasterAddress", config.ha_master_address, f"expected host:port; {error}") from error
+    if config.is_slave and config.broker_id <= 0:
+        raise ConfigError(
+            "brokerId", config.broker_id, "expected at least 1 for a slave, and different from the other slaves"
+        )
+
+
+def to_store_config(config: BrokerConfig) -> StoreConfig:
+    """Return the settings of the message store."""
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return StoreConfig(
+        root=config.store_path_root_dir,
+        commit_log=config.store_path_commit_log,
+        commit_log_size=config.mapped_file_size_commit_log,
+        consume_queue_size=config.mapped_file_size_consume_queue,
+        flush="sync" if config.sync_flush else "async",
+        follower=config.is_slave,
+        check_crc_on_recover=config.check_crc_on_recover,
+        max_message_size=config.max_message_size,
+        delays_ms=config.delays_ms,
+        index=config.message_index_enable,
+        index_slots=config.max_hash_slot_num,
+        index_entries=config.max_index_num,
+        memory_bytes=memory_bytes * config.access_message_in_memory_max_ratio // 100,
+        transfer_bytes_in_memory=config.max_transfer_bytes_on_message_in_memory,
+        transfer_count_in_memory=config.max_transfer_count_on_message_in_memory,
+        transfer_bytes_on_disk=config.max_transfer_bytes_on_message_in_disk,
+        transfer_count_on_disk=config.max_transfer_count_on_message_in_disk,
+        open_files_max=_open_files_max(),
+    )
+
+
+def _open_files_max() -> int:
+    """Return half of the files that this process may open (ulimit -n): the other half is for connections."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return STORE_FILES_MAX if soft == resource.RLIM_INFINITY else max(1, min(soft // 2, STORE_FILES_MAX))

@@ -1,0 +1,1 @@
+"""Requests of clients about themselves, and of tools about the broker."""

@@ -1,0 +1,1 @@
+"""Requests that read messages and offsets."""

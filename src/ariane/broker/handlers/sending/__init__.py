@@ -1,0 +1,1 @@
+"""Requests that store messages or decide about stored ones."""

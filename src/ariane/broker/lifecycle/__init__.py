@@ -1,0 +1,1 @@
+"""What keeps a broker running: its saved state, flushes, ports, registration, and refusals of writes."""

@@ -1,0 +1,57 @@
+"""The three ports of a broker: `listenPort` and its two neighbours.
+
+    listenPort - 2    all requests but pulls, which so cannot delay the others. A slave copies its master's topics there
+    listenPort        all requests
+    listenPort + 1    replication
+
+[BrokerController.fastRemotingServer, haListenPort]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from ariane.broker.config.broker_config import BrokerConfig
+from ariane.errors import ConfigError
+from ariane.net.connection import Handler, Peer
+from ariane.net.flow_limits import ServerLimits
+from ariane.net.server import RemotingServer
+from ariane.net.streams import Stream, StreamServer
+from ariane.protocol.codes import RequestCode
+
+VIP_PORT_OFFSET = 2
+HA_PORT_OFFSET = 1
+PORT_TRIES = 50  # with listenPort 0: attempts to find three free ports in these positions
+VIP_EXCLUDED_CODES = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)  # not served on the VIP port
+
+
+async def bind_ports(
+    config: BrokerConfig,
+    handlers: Mapping[int, Handler],
+    vip_handlers: Mapping[int, Handler],
+    on_lost: Callable[[Peer], None],
+    serve_slave: Callable[[Stream], Awaitable[None]],
+    limits: ServerLimits,
+) -> tuple[RemotingServer, StreamServer]:
+    """Bind the three ports without accepting connections yet. With listenPort 0, several ports are tried.
+
+    Raises:
+        ConfigError: a port is in use; the message names it.
+    """
+    for tries_left in reversed(range(PORT_TRIES)):
+        idle_s = config.server_channel_max_idle_time_seconds
+        server = RemotingServer(
+            handlers, config.bind_address, config.listen_port, on_lost=on_lost, idle_s=idle_s, limits=limits
+        )
+        try:
+            await server.bind()
+            await server.bind_additional(server.port - VIP_PORT_OFFSET, vip_handlers)
+            ha_server = StreamServer(config.bind_address, server.port + HA_PORT_OFFSET, serve_slave, "listenPort")
+            await ha_server.bind()
+        except ConfigError:
+            await server.__aexit__(None, None, None)
+            if config.listen_port or not tries_left:
+                raise
+        else:
+            return server, ha_server
+    raise AssertionError("the last try returns or raises")

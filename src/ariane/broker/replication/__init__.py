@@ -1,0 +1,1 @@
+"""Replication: a master feeds its slaves, a slave copies log and tables."""

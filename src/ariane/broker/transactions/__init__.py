@@ -1,0 +1,1 @@
+"""Transactions: half messages, commits and rollbacks, and checks of open ones."""

@@ -1,0 +1,254 @@
+"""`ariane acl`: accounts of access control and addresses that need none, on masters and slaves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ariane.cli.admin.admin_session import AdminSession, BrokerName, ClusterName, DryRun
+from ariane.cli.options import shared_options
+from ariane.cli.options.access_options import NO_ACCESS, AccessOptions
+from ariane.cli.options.shared_options import NAMESRV_DEFAULT, AsJson, NameServers
+from ariane.cli.output.help_format import HelpCommand, create_app, examples
+from ariane.errors import UsageError
+
+if TYPE_CHECKING:
+    from ariane.cluster.admin import Admin
+    from ariane.cluster.connection import Answers, Change
+    from ariane.protocol.requests.acl import AccountBody, AclConfig
+
+app = create_app("Manage accounts of access control.")
+
+PERMISSIONS = ("DENY", "PUB", "SUB", "PUB|SUB")
+HIDDEN = "********"
+
+Account = Annotated[
+    str,
+    typer.Argument(
+        parser=shared_options.non_blank, metavar="ACCOUNT", help="Access key of the account.", show_default=False
+    ),
+]
+
+
+def permission(text: object) -> str:
+    """Return a permission in the form of the broker's file."""
+    value = str(text).upper()
+    if value not in PERMISSIONS:
+        raise typer.BadParameter(f"{str(text)!r}: expected one of {', '.join(PERMISSIONS)}.")
+    return value
+
+
+def named_permission(text: object) -> str:
+    """Return NAME=PERMISSION."""
+    name, sign, value = str(text).partition("=")
+    if not sign or not name.strip():
+        raise typer.BadParameter(f"{str(text)!r}: expected NAME=PERMISSION, for example orders=PUB|SUB.")
+    return f"{name.strip()}={permission(value)}"
+
+
+def _permissions(help_text: str) -> Any:
+    return typer.Option(parser=named_permission, metavar="NAME=PERM", help=help_text)
+
+
+@app.command("list", cls=HelpCommand, epilog=examples("ariane acl list", "ariane acl list --json --show-secrets"))
+def list_accounts(
+    cluster: ClusterName = None,
+    broker: BrokerName = None,
+    show_secrets: Annotated[bool, typer.Option("--show-secrets", help="Print secret keys.")] = False,
+    namesrv: NameServers = NAMESRV_DEFAULT,
+    access: AccessOptions = NO_ACCESS,
+    as_json: AsJson = False,
+) -> None:
+    """List the accounts of each server with their permissions."""
+    from ariane.reports.report import Column, Table
+
+    session = AdminSession(namesrv, access, as_json)
+
+    async def work(admin: Admin) -> Answers[AclConfig]:
+        servers = await admin.select_brokers(cluster=cluster, broker=broker, with_slaves=True)
+        return await admin.acl_configs(servers)
+
+    answers = session.read(work)
+    data: list[dict[str, Any]] = [
+        {
+            "broker": f"{server.broker}:{server.broker_id}",
+            "addr": server.addr,
+            "globalAddresses": list(config.global_white_addrs),
+            "accounts": [_account(account, show_secrets) for account in config.plain_access_configs],
+        }
+        for server, config in answers.values
+    ]
+    rows = tuple(
+        (
+            server["broker"],
+            account["account"],
+            "yes" if account["admin"] else "no",
+            f"{account['defaultTopicPermission'] or '-'} {' '.join(account['topics'])}".strip(),
+            f"{account['defaultGroupPermission'] or '-'} {' '.join(account['groups'])}".strip(),
+            account["addresses"] or "-",
+        )
+        for server in data
+        for account in server["accounts"]
+    )
+    columns = tuple(map(Column, ("BROKER", "ACCOUNT", "ADMIN", "TOPICS", "GROUPS", "ADDRESSES")))
+    anonymous = [
+        f"{server['broker']} needs no account from: {', '.join(server['globalAddresses'])}"
+        for server in data
+        if server["globalAddresses"]
+    ]
+    session.show(data, Table("", columns, rows), *anonymous)
+    session.finish(answers.unavailable)
+
+
+@app.command(
+    "set",
+    cls=HelpCommand,
+    epilog=examples(
+        "ariane acl set shop-account --secret 12345678 --topic orders=PUB",
+        "ariane acl set billing-account --group billing=SUB --dry-run",
+    ),
+)
+def set_account(
+    account: Account,
+    secret: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="Secret key; a new account needs one. Without it the stored one stays."),
+    ] = None,
+    topic: Annotated[list[str] | None, _permissions("Permission for a topic; repeatable.")] = None,
+    group: Annotated[list[str] | None, _permissions("Permission for a consumer group; repeatable.")] = None,
+    default_topic: Annotated[
+        str | None, typer.Option(parser=permission, metavar="PERM", help="Permission for all other topics.")
+    ] = None,
+    default_group: Annotated[
+        str | None, typer.Option(parser=permission, metavar="PERM", help="Permission for all other groups.")
+    ] = None,
+    addresses: Annotated[
+        str | None, typer.Option(metavar="PATTERNS", help="Addresses from which requests are not checked.")
+    ] = None,
+    is_admin: Annotated[
+        bool | None, typer.Option("--admin/--no-admin", help="Whether it may administer brokers.", show_default=False)
+    ] = None,
+    cluster: ClusterName = None,
+    broker: BrokerName = None,
+    namesrv: NameServers = NAMESRV_DEFAULT,
+    access: AccessOptions = NO_ACCESS,
+    as_json: AsJson = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Create an account, or change those of its settings that are given.
+
+    PERM is DENY, PUB, SUB or PUB|SUB. Permissions of topics or groups replace all earlier ones of that kind.
+    """
+    from ariane.protocol.requests.acl import UpdateAccount
+
+    session = AdminSession(namesrv, access, as_json, dry_run)
+
+    async def work(admin: Admin) -> Sequence[Change]:
+        servers = await admin.select_brokers(cluster=cluster, broker=broker, with_slaves=True)
+        # A request always overwrites `admin`: without the option the stored value is sent again.
+        stored = is_admin if is_admin is not None else _stored_admin(await admin.acl_configs(servers), account)
+        update = UpdateAccount(
+            account,
+            secret,
+            addresses,
+            stored,
+            default_topic,
+            default_group,
+            ",".join(topic) if topic else None,
+            ",".join(group) if group else None,
+        )
+        return await admin.save_account(update, servers)
+
+    _report(session, session.run(work), f"saved account {account}")
+
+
+@app.command(
+    "delete",
+    cls=HelpCommand,
+    epilog=examples("ariane acl delete shop-account --dry-run", "ariane acl delete shop-account"),
+)
+def delete_account(
+    account: Account,
+    cluster: ClusterName = None,
+    broker: BrokerName = None,
+    namesrv: NameServers = NAMESRV_DEFAULT,
+    access: AccessOptions = NO_ACCESS,
+    as_json: AsJson = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Delete an account from all servers."""
+    session = AdminSession(namesrv, access, as_json, dry_run)
+
+    async def work(admin: Admin) -> Sequence[Change]:
+        servers = await admin.select_brokers(cluster=cluster, broker=broker, with_slaves=True)
+        return await admin.delete_account(account, servers)
+
+    _report(session, session.run(work), f"deleted account {account}")
+
+
+@app.command(
+    "allow",
+    cls=HelpCommand,
+    epilog=examples("ariane acl allow '10.0.0.*,192.168.1.7'", "ariane acl allow '' --dry-run"),
+)
+def allow_addresses(
+    patterns: Annotated[
+        str,
+        typer.Argument(
+            metavar="PATTERNS", help="Address patterns separated by commas; '' for none.", show_default=False
+        ),
+    ],
+    cluster: ClusterName = None,
+    broker: BrokerName = None,
+    namesrv: NameServers = NAMESRV_DEFAULT,
+    access: AccessOptions = NO_ACCESS,
+    as_json: AsJson = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Replace the addresses from which requests need no account."""
+    session = AdminSession(namesrv, access, as_json, dry_run)
+
+    async def work(admin: Admin) -> Sequence[Change]:
+        servers = await admin.select_brokers(cluster=cluster, broker=broker, with_slaves=True)
+        return await admin.set_global_addresses(patterns, servers)
+
+    _report(session, session.run(work), f"allowed {patterns or 'no address'}")
+
+
+def _account(account: AccountBody, show_secrets: bool) -> dict[str, Any]:
+    return {
+        "account": account.access_key,
+        "secretKey": account.secret_key if show_secrets else HIDDEN,
+        "admin": account.admin,
+        "defaultTopicPermission": account.default_topic_perm,
+        "defaultGroupPermission": account.default_group_perm,
+        "topics": list(account.topic_perms or ()),
+        "groups": list(account.group_perms or ()),
+        "addresses": account.white_remote_address,
+    }
+
+
+def _stored_admin(answers: Answers[AclConfig], access_key: str) -> bool:
+    """Return whether an account may administer; False for a new one.
+
+    Raises:
+        UsageError: servers disagree, or one did not respond, so that the value to keep is unknown.
+    """
+    values = {
+        account.admin
+        for _, config in answers.values
+        for account in config.plain_access_configs
+        if account.access_key == access_key
+    }
+    if answers.unavailable or len(values) > 1:
+        why = "servers disagree" if len(values) > 1 else "a server did not respond"
+        raise UsageError("--admin", None, f"{why} whether {access_key} administers; specify --admin or --no-admin")
+    return values.pop() if values else False
+
+
+def _report(session: AdminSession, changes: Sequence[Change] | None, done: str) -> None:
+    if changes is not None:  # None in a dry run, which has printed its changes
+        addrs = [change.addr for change in changes]
+        session.show({"changed": addrs}, *(f"{done} on {addr}" for addr in addrs))

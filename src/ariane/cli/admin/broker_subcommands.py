@@ -1,0 +1,215 @@
+"""`ariane broker status|config|set|…`: subcommands that administer running brokers. `broker_command` runs one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ariane.cli.admin import admin_session
+from ariane.cli.admin.admin_session import AdminSession
+from ariane.cli.options import access_options, shared_options
+from ariane.cli.output.help_format import HelpCommand, examples
+from ariane.model.quantities import count_text
+
+if TYPE_CHECKING:
+    from ariane.cluster.admin import Admin
+    from ariane.cluster.connection import Answers, Change
+    from ariane.cluster.servers.broker_runtime import RuntimeInfo
+    from ariane.cluster.servers.name_server_admin import WritePermission
+
+Broker = Annotated[str, typer.Argument(metavar="BROKER", help="Name of a broker, or HOST:PORT of a master or slave.")]
+BrokerNameOnly = Annotated[str, typer.Argument(metavar="BROKER", help="Name of a broker.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the subcommands to `ariane broker`."""
+    app.command(
+        "status",
+        cls=HelpCommand,
+        epilog=examples("ariane broker status broker-a", "ariane broker status 10.0.0.1:10911 --json"),
+    )(status)
+    app.command(
+        "config",
+        cls=HelpCommand,
+        epilog=examples("ariane broker config broker-a", "ariane broker config broker-a --key flush"),
+    )(config)
+    app.command(
+        "set",
+        cls=HelpCommand,
+        epilog=examples(
+            "ariane broker set defaultTopicQueueNums 16 -b broker-a",
+            "ariane broker set brokerPermission 4 -c DefaultCluster --dry-run",
+        ),
+    )(set_config)
+    app.command("clean", cls=HelpCommand, epilog=examples("ariane broker clean --expired-log -b broker-a --dry-run"))(
+        clean
+    )
+    app.command("stop-writes", cls=HelpCommand, epilog=examples("ariane broker stop-writes broker-a"))(stop_writes)
+    app.command("allow-writes", cls=HelpCommand, epilog=examples("ariane broker allow-writes broker-a"))(allow_writes)
+
+
+def status(
+    broker: Broker,
+    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
+    as_json: shared_options.AsJson = False,
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
+) -> None:
+    """Print all values that a broker reports about itself."""
+    session = AdminSession(namesrv, access, as_json)
+
+    async def work(admin: Admin) -> RuntimeInfo:
+        servers = await admin.select_brokers(broker=broker)
+        return await admin.fetch_runtime(servers[0].addr)
+
+    runtime = session.run(work)
+    assert runtime is not None  # only a dry run has no result
+    width = max(map(len, runtime.table))
+    session.show(
+        {"addr": runtime.addr, "values": runtime.table},
+        *(f"{key:<{width}}  {value}" for key, value in sorted(runtime.table.items())),
+    )
+
+
+def config(
+    broker: Broker,
+    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
+    key: Annotated[
+        str, typer.Option("--key", metavar="TEXT", help="Only settings whose name contains this text, in any case.")
+    ] = "",
+    as_json: shared_options.AsJson = False,
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
+) -> None:
+    """Print the settings of a running broker."""
+    session = AdminSession(namesrv, access, as_json)
+
+    async def work(admin: Admin) -> Answers[dict[str, str]]:
+        return await admin.fetch_broker_config(await admin.select_brokers(broker=broker))
+
+    answers = session.run(work)
+    assert answers is not None
+    for server, settings in answers.values:
+        shown = {name: value for name, value in settings.items() if key.lower() in name.lower()}
+        session.show({"addr": server.addr, "settings": shown}, *(f"{name}={value}" for name, value in shown.items()))
+    session.finish(answers.unavailable)
+
+
+def set_config(
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Name of the setting.")],
+    value: Annotated[str, typer.Argument(metavar="VALUE", help="New value.")],
+    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
+    cluster: admin_session.ClusterName = None,
+    broker: admin_session.BrokerName = None,
+    dry_run: admin_session.DryRun = False,
+    as_json: shared_options.AsJson = False,
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
+) -> None:
+    """Change a setting of running brokers.
+
+    The broker stores it in its configuration file. Settings that need a restart are rejected.
+    """
+    session = AdminSession(namesrv, access, as_json, dry_run)
+    _require_target(cluster, broker)
+
+    async def work(admin: Admin) -> list[Change]:
+        servers = await admin.select_brokers(cluster=cluster, broker=broker)
+        return await admin.update_broker_config({key: value}, servers)
+
+    changes = session.run(work)
+    if changes is not None:
+        addrs = [change.addr for change in changes]
+        session.show({"settings": {key: value}, "brokers": addrs}, f"set {key} = {value} on {', '.join(addrs)}")
+
+
+def clean(
+    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
+    expired_log: Annotated[
+        bool, typer.Option("--expired-log", help="Delete commit-log files that are older than the retention time.")
+    ] = False,
+    expired_queues: Annotated[
+        bool, typer.Option("--expired-queues", help="Delete consume-queue files whose messages no longer exist.")
+    ] = False,
+    unused_topics: Annotated[
+        bool, typer.Option("--unused-topics", help="Delete the queues of topics that no longer exist.")
+    ] = False,
+    cluster: admin_session.ClusterName = None,
+    broker: admin_session.BrokerName = None,
+    dry_run: admin_session.DryRun = False,
+    as_json: shared_options.AsJson = False,
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
+) -> None:
+    """Delete files that brokers no longer need, on masters and slaves.
+
+    Brokers do this themselves, the commit log at the hour that is set by deleteWhen.
+    """
+    from ariane.errors import UsageError
+
+    session = AdminSession(namesrv, access, as_json, dry_run)
+    if not (expired_log or expired_queues or unused_topics):
+        raise UsageError("--expired-log", None, "missing; specify --expired-log, --expired-queues or --unused-topics")
+    _require_target(cluster, broker)
+
+    async def work(admin: Admin) -> list[Change]:
+        servers = await admin.select_brokers(cluster=cluster, broker=broker, with_slaves=True)
+        changes = []
+        if expired_log:
+            changes += await admin.delete_expired_commit_log(servers)
+        if expired_queues:
+            changes += await admin.delete_expired_queues(servers)
+        if unused_topics:
+            changes += await admin.delete_unused_queues(servers)
+        return changes
+
+    changes = session.run(work)
+    if changes is not None:
+        data = [{"addr": change.addr, "change": change.summary} for change in changes]
+        session.show(data, *(f"{change.addr}: {change.summary}: done" for change in changes))
+
+
+def stop_writes(
+    broker: BrokerNameOnly,
+    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
+    dry_run: admin_session.DryRun = False,
+    as_json: shared_options.AsJson = False,
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
+) -> None:
+    """Stop producers from sending to a broker, for example before maintenance.
+
+    Consumers go on. Name servers remove the write permission of the broker from all routes; producers follow within 30 s.
+    """
+    _set_writable(AdminSession(namesrv, access, as_json, dry_run), broker, False)
+
+
+def allow_writes(
+    broker: BrokerNameOnly,
+    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
+    dry_run: admin_session.DryRun = False,
+    as_json: shared_options.AsJson = False,
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
+) -> None:
+    """Allow producers to send to a broker again, after `stop-writes`.
+
+    Name servers restore the write permission in all routes; producers follow within 30 s.
+    """
+    _set_writable(AdminSession(namesrv, access, as_json, dry_run), broker, True)
+
+
+def _set_writable(session: AdminSession, broker: str, is_writable: bool) -> None:
+    async def work(admin: Admin) -> list[WritePermission]:
+        return await admin.set_broker_writable(broker, is_writable)
+
+    results = session.run(work)
+    if results is not None:
+        verb = "restored" if is_writable else "removed"
+        lines = (
+            f"{verb} the write permission of {broker} for {count_text(topics or 0, 'topic')} on {name_server}"
+            for name_server, topics in results
+        )
+        session.show(results, *lines)
+
+
+def _require_target(cluster: str | None, broker: str | None) -> None:
+    from ariane.errors import UsageError
+
+    if cluster is None and broker is None:
+        raise UsageError("--broker", None, "missing; specify --broker or --cluster")

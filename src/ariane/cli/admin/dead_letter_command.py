@@ -1,0 +1,207 @@
+"""`ariane dead-letter`: browses the dead letters of a consumer group and resends them."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ariane.cli.admin import admin_session
+from ariane.cli.admin.admin_session import AdminSession
+from ariane.cli.admin.message_command import (
+    LIMIT,
+    LIMIT_MAX,
+    Key,
+    Limit,
+    Since,
+    Tag,
+    Text,
+    Until,
+    message_filter,
+    search_topic,
+)
+from ariane.cli.options import access_options, shared_options
+from ariane.cli.output.help_format import HelpCommand, create_app, examples
+from ariane.cli.output.message_table import message_lines
+from ariane.errors import NotFound, RouteNotFound, UsageError
+from ariane.model.topic import dlq_topic
+
+if TYPE_CHECKING:
+    from ariane.cluster.admin import Admin
+    from ariane.cluster.messages.message_search import MessageFilter
+    from ariane.cluster.messages.replay import ReplayOutcome
+    from ariane.model.message import ReceivedMessage
+    from ariane.reports.report import Table
+
+app = create_app("Browse dead letters of a consumer group and resend them.")
+
+FAILED = 1
+
+GroupName = Annotated[str, typer.Argument(parser=shared_options.group_name, metavar="GROUP", help="Consumer group.")]
+
+
+@app.command(
+    "list",
+    cls=HelpCommand,
+    epilog=examples("ariane dead-letter list billing", "ariane dead-letter list billing --since 1d --text refused"),
+)
+def list_(
+    group: GroupName,
+    key: Key = None,
+    tag: Tag = None,
+    text: Text = None,
+    since: Since = None,
+    until: Until = None,
+    limit: Limit = LIMIT,
+    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
+    as_json: shared_options.AsJson = False,
+) -> None:
+    """List the newest dead letters of a group."""
+    session = AdminSession(namesrv, access, as_json)
+    selection = message_filter(key, tag, text, since, until)
+    try:
+        search_topic(session, dlq_topic(group), selection, limit, is_dead_letter=True)
+    except RouteNotFound:  # brokers create the topic with the first dead letter
+        empty = {"messages": [], "matching": 0, "unavailable": []}
+        session.show(empty, f"Group {group} has no dead letters: topic {dlq_topic(group)} does not exist.")
+
+
+@app.command("show", cls=HelpCommand, epilog=examples("ariane dead-letter show billing ID"))
+def show(
+    group: GroupName,
+    message_id: Annotated[
+        str, typer.Argument(parser=shared_options.non_blank, metavar="ID", help="Unique key or offset id.")
+    ],
+    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
+    as_json: shared_options.AsJson = False,
+) -> None:
+    """Print a dead letter with its properties and body."""
+    session = AdminSession(namesrv, access, as_json)
+    message = session.run(lambda admin: admin.find_dead_letter(group, message_id))
+    assert message is not None
+    session.show(message, *message_lines(message))
+
+
+@app.command(
+    "resend",
+    cls=HelpCommand,
+    epilog=examples(
+        "ariane dead-letter resend billing ID --dry-run",
+        "ariane dead-letter resend billing --since 1d --result resent.jsonl",
+        "ariane dead-letter resend billing --key ORDER-17 --topic orders2",
+    ),
+)
+def resend(
+    group: GroupName,
+    message_ids: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="ID", help="Unique keys or offset ids; without any, all that match the filters."),
+    ] = None,
+    key: Key = None,
+    tag: Tag = None,
+    text: Text = None,
+    since: Since = None,
+    until: Until = None,
+    limit: Annotated[
+        int,
+        typer.Option(
+            parser=shared_options.whole_number(1, LIMIT_MAX),
+            metavar="N",
+            help="Maximum number of messages; more matching ones are an error.",
+        ),
+    ] = LIMIT_MAX,
+    topic: Annotated[
+        str | None,
+        typer.Option(
+            "-t",
+            "--topic",
+            parser=shared_options.topic_name,
+            metavar="TOPIC",
+            help="Target topic.  [default: the original topic of each]",
+        ),
+    ] = None,
+    result: Annotated[
+        Path | None,
+        typer.Option(
+            parser=shared_options.local_path,
+            metavar="FILE",
+            help="File for the outcomes (.jsonl or .parquet); messages that it contains as sent are skipped.",
+        ),
+    ] = None,
+    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
+    as_json: shared_options.AsJson = False,
+    dry_run: admin_session.DryRun = False,
+) -> None:
+    """Send copies of dead letters to their original topics, and print the outcome of each.
+
+    All groups of the topic receive the copies. The dead letters stay where they are: with --result, another run skips them.
+    """
+    from ariane.reports.replay.replay_result import SUFFIXES, ResultFile
+
+    selection = message_filter(key, tag, text, since, until)
+    if message_ids and selection != message_filter(None, None, None, None, None):
+        raise UsageError("ID", " ".join(message_ids), "not together with filters; specify ids or filters")
+    if result is not None and result.suffix not in SUFFIXES:
+        raise UsageError("--result", str(result), f"expected a file name that ends in {' or '.join(SUFFIXES)}")
+    session = AdminSession(namesrv, access, as_json, dry_run)
+    with contextlib.nullcontext() if result is None or dry_run else ResultFile(result) as journal:
+
+        async def work(admin: Admin) -> tuple[int, list[ReplayOutcome]]:
+            messages = (
+                [await admin.find_dead_letter(group, message_id) for message_id in message_ids]
+                if message_ids
+                else await _matching(admin, group, selection, limit)
+            )
+            return len(messages), await admin.resend_all(messages, topic=topic, journal=journal)
+
+        value = session.run(work)
+    if value is None:
+        return
+    count, outcomes = value
+    sent = sum(outcome.state == "ok" for outcome in outcomes)
+    skipped = f", {count - len(outcomes):,} sent before" if count > len(outcomes) else ""
+    summary = f"{sent:,} sent, {len(outcomes) - sent:,} not sent{skipped}."
+    session.show(outcomes, *([_outcome_table(outcomes)] if outcomes else []), summary)
+    if sent < len(outcomes):
+        raise typer.Exit(FAILED)
+
+
+async def _matching(admin: Admin, group: str, selection: MessageFilter, limit: int) -> list[ReceivedMessage]:
+    """Return all dead letters that match.
+
+    Raises:
+        UsageError: more match than the limit: none is skipped silently.
+        ServerUnavailable: a broker did not respond.
+        NotFound: none matches.
+    """
+    from ariane.errors import ServerUnavailable
+
+    found = await admin.search(dlq_topic(group), selection, limit=limit)
+    if found.unavailable:
+        reasons = ", ".join(f"{broker.broker} {broker.addr}: {broker.reason}" for broker in found.unavailable)
+        raise ServerUnavailable(f"cannot read all dead letters of {group}: {reasons}")
+    if not found.messages:
+        raise NotFound("dead letter", f"of {group} that matches")
+    if found.matching is None or found.matching > limit:
+        raise UsageError("--limit", str(limit), "more dead letters match; narrow the filters or raise --limit")
+    return found.messages
+
+
+def _outcome_table(outcomes: list[ReplayOutcome]) -> Table:
+    from ariane.reports.report import Column, Table
+
+    rows = tuple(
+        (
+            outcome.source_message_id,
+            "sent" if outcome.state == "ok" else outcome.state,
+            outcome.topic or "",
+            outcome.error or outcome.message_id or "",
+        )
+        for outcome in outcomes
+    )
+    return Table("", tuple(map(Column, ("message id", "outcome", "topic", "new id or reason"))), rows)

@@ -1,0 +1,145 @@
+"""`ariane delayed`: lists the delayed messages that are pending on the brokers, and cancels one."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ariane.cli.admin import admin_session
+from ariane.cli.admin.admin_session import AdminSession
+from ariane.cli.options import access_options, shared_options
+from ariane.cli.options.time_options import parse_duration_ms
+from ariane.cli.output.help_format import HelpCommand, create_app, examples
+from ariane.cli.output.message_table import message_lines, time_text, utc
+
+if TYPE_CHECKING:
+    from ariane.cluster.messages.delayed_messages import DelayedMessage
+    from ariane.reports.report import Table
+
+app = create_app("List pending delayed messages and cancel them.")
+
+LIMIT = 20
+LIMIT_MAX = 100_000
+
+MessageId = Annotated[
+    str, typer.Argument(parser=shared_options.non_blank, metavar="ID", help="Unique key or offset id of the message.")
+]
+
+
+@app.command(
+    "list",
+    cls=HelpCommand,
+    epilog=examples("ariane delayed list --due 1h", "ariane delayed list --topic orders --limit 1000 --json"),
+)
+def list_(
+    due: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="Due within this time from now (10m, 1h).",
+            rich_help_panel=shared_options.FILTERS,
+        ),
+    ] = None,
+    topic: shared_options.Topic = None,
+    limit: Annotated[
+        int,
+        typer.Option(
+            parser=shared_options.whole_number(1, LIMIT_MAX),
+            metavar="N",
+            help="Maximum number of messages, the first due.",
+        ),
+    ] = LIMIT,
+    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
+    as_json: shared_options.AsJson = False,
+) -> None:
+    """List pending delayed messages, the first due first.
+
+    Includes redeliveries: their topic is the retry topic of the group. Bodies are not read: see `ariane delayed show`.
+    """
+    from ariane.cluster.messages.delayed_messages import DelayedFilter
+
+    session = AdminSession(namesrv, access, as_json)
+    due_until_ms = None if due is None else _now_ms() + parse_duration_ms(due, "--due")
+    found = session.run(lambda admin: admin.list_delayed(DelayedFilter(due_until_ms, topic), limit=limit))
+    assert found is not None
+    if not found.messages:
+        remark = "No delayed message is pending." if due is None and topic is None else "No pending message matches."
+    else:
+        more = "; more are pending, raise --limit to see them" if found.is_truncated else ""
+        remark = f"{len(found.messages):,} pending{more}."
+    session.show(found, *([_table(found.messages)] if found.messages else []), remark)
+    session.finish(found.unavailable)
+
+
+@app.command("show", cls=HelpCommand, epilog=examples("ariane delayed show ID", "ariane delayed show ID --json"))
+def show(
+    message_id: MessageId,
+    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
+    as_json: shared_options.AsJson = False,
+) -> None:
+    """Print a pending delayed message with its due time, properties and body."""
+    session = AdminSession(namesrv, access, as_json)
+    delayed = session.run(lambda admin: admin.find_delayed(message_id))
+    assert delayed is not None
+    level = "" if delayed.level is None else f", delay level {delayed.level}"
+    due = f"Due         {time_text(delayed.due_ms)} ({_remaining(delayed.due_ms)}{level})"
+    session.show(delayed, due, f"Target      {delayed.topic}", *message_lines(delayed.message))
+
+
+@app.command(
+    "cancel",
+    cls=HelpCommand,
+    epilog=examples("ariane delayed cancel ID", "ariane delayed cancel ID --dry-run"),
+)
+def cancel(
+    message_id: MessageId,
+    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
+    as_json: shared_options.AsJson = False,
+    dry_run: admin_session.DryRun = False,
+) -> None:
+    """Cancel a pending message with a delivery time, so that it is never delivered.
+
+    A message with a delay level cannot be cancelled.
+    """
+    session = AdminSession(namesrv, access, as_json, dry_run)
+    delayed = session.run(lambda admin: admin.cancel_delayed(message_id))
+    if delayed is not None:
+        due = f"due {time_text(delayed.due_ms)} in {delayed.topic}"
+        session.show(delayed, f"Cancelled {delayed.message.message_id}, {due}.")
+
+
+def _table(messages: list[DelayedMessage]) -> Table:
+    from ariane.reports.report import Column, Table
+
+    names = ("due (UTC)", "in", "topic", "message id", "keys", "level")
+    rows = tuple(
+        (
+            utc(delayed.due_ms),
+            _remaining(delayed.due_ms),
+            delayed.topic,
+            delayed.message.message_id,
+            " ".join(delayed.message.keys),
+            "-" if delayed.level is None else str(delayed.level),
+        )
+        for delayed in messages
+    )
+    return Table("", tuple(map(Column, names)), rows)
+
+
+def _remaining(due_ms: int) -> str:
+    """Return the time until a message is due, in its largest unit."""
+    seconds = (due_ms - _now_ms()) / 1000
+    sign, seconds = ("-" if seconds < 0 else ""), abs(seconds)
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"{sign}{seconds / size:.1f}{unit}"
+    return f"{sign}{seconds:.0f}s"
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,405 @@
+"""`ariane group`: consumer groups with their lag, clients, subscriptions and configuration, live from the brokers."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ariane.cli.admin.admin_session import AdminSession, ClusterName, DryRun
+from ariane.cli.options import shared_options
+from ariane.cli.options.access_options import NO_ACCESS, AccessOptions
+from ariane.cli.options.shared_options import NAMESRV_DEFAULT, AsJson, NameServers
+from ariane.cli.output.help_format import HelpCommand, create_app, examples
+from ariane.errors import UsageError
+
+if TYPE_CHECKING:
+    from ariane.cluster.admin import Admin
+    from ariane.cluster.groups.consumer_status import ConsumerStates, GroupSummary
+    from ariane.cluster.groups.group_lag import GroupLag, UnconsumedAges
+    from ariane.model.message import MessageQueue
+    from ariane.reports.report import Table
+
+app = create_app("Manage consumer groups, and print their lag and clients.")
+
+INCONSISTENT = 1  # exit status
+CLEAR_SCREEN = "\x1b[H\x1b[2J\x1b[3J"
+UNKNOWN = "?"
+
+GroupArgument = Annotated[
+    str, typer.Argument(parser=shared_options.group_name, metavar="GROUP", help="Consumer group.", show_default=False)
+]
+Retries = Annotated[
+    int | None,
+    typer.Option(
+        parser=shared_options.whole_number(-1),
+        metavar="N",
+        help="Retries before a message becomes a dead letter; -1: 16, the clients' default.",
+    ),
+]
+RetryQueues = Annotated[
+    int | None,
+    typer.Option(parser=shared_options.whole_number(0), metavar="N", help="Number of queues of the retry topic."),
+]
+Consume = Annotated[
+    bool | None, typer.Option("--consume/--no-consume", help="Whether its members may consume.", show_default=False)
+]
+Broadcast = Annotated[
+    bool | None,
+    typer.Option("--broadcast/--no-broadcast", help="Whether it may use broadcast mode.", show_default=False),
+]
+
+
+@app.command(
+    "list",
+    cls=HelpCommand,
+    epilog=examples("ariane group list", "ariane group list --json | jq '.[] | select(.lag > 0)'"),
+)
+def list_groups(
+    cluster: ClusterName = None,
+    with_system: Annotated[bool, typer.Option("--system", help="Include groups of the broker and of tools.")] = False,
+    namesrv: NameServers = NAMESRV_DEFAULT,
+    access: AccessOptions = NO_ACCESS,
+    as_json: AsJson = False,
+) -> None:
+    """List consumer groups with their clients, rates and lag."""
+    from ariane.cli.mqadmin.commands.progress_commands import summary_data
+    from ariane.reports.report import Column, Table
+
+    session = AdminSession(namesrv, access, as_json)
+
+    async def work(admin: Admin) -> tuple[list[GroupSummary], list[Any]]:
+        groups = await admin.list_groups(cluster=cluster, with_system=with_system)
+        return await admin.summarize_groups(groups.names), list(groups.unavailable)
+
+    summaries, unavailable = session.read(work)
+    data = [summary_data(summary) for summary in summaries]
+    rows = tuple(
+        (
+            row["group"],
+            row["clients"],
+            row["version"] or "-",
+            " ".join(filter(None, (row["type"], row["model"]))).lower() or "-",
+            row["consumeTps"],
+            f"≥ {row['lagAtLeast']:,}" if row["lag"] is None and row["lagAtLeast"] else row["lag"],
+        )
+        for row in data
+    )
+    columns = ("GROUP", "CLIENTS", "VERSION", "MODE"), Column("TPS", "/s"), Column("LAG")
+    session.show(data, Table("", (*map(Column, columns[0]), *columns[1:]), rows))
+    session.finish(dict.fromkeys([*unavailable, *(missing for one in summaries for missing in one.unavailable)]))
+
+
+@app.command(
+    "lag",
+    cls=HelpCommand,
+    epilog=examples("ariane group lag billing", "ariane group lag billing --topic orders --watch 2"),
+)
+def lag(
+    group: GroupArgument,
+    topic: Annotated[
+        str | None,
+        typer.Option("-t", "--topic", parser=shared_options.topic_name, metavar="TOPIC", help="Only this topic."),
+    ] = None,
+    watch: Annotated[
+        float | None,
+        typer.Option(parser=shared_options.seconds(0.1), metavar="SECONDS", help="Print again until interrupted."),
+    ] = None,
+    namesrv: NameServers = NAMESRV_DEFAULT,
+    access: AccessOptions = NO_ACCESS,
+    as_json: AsJson = False,
+) -> None:
+    """Print the lag of a consumer group queue by queue, live from the brokers.
+
+    OLDEST is the age of the first message that is not consumed. Exit status: 1 if a broker did not respond.
+    """
+    session = AdminSession(namesrv, access, as_json)
+    while watch is not None:
+        _print_lag(session, group, topic, clears=True)
+        time.sleep(watch)
+    session.finish(_print_lag(session, group, topic))
+
+
+def _print_lag(session: AdminSession, group: str, topic: str | None, *, clears: bool = False) -> list[Any]:
+    from ariane.cli.mqadmin.commands.progress_commands import lag_data
+    from ariane.cluster.groups.consumer_status import queue_owners
+
+    found, ages, states = session.read(lambda admin: _fetch_lag(admin, group, topic))
+    owners = queue_owners(states.states) if states is not None else {}
+    unavailable = dict.fromkeys((*found.unavailable, *ages.unavailable, *(states.unavailable if states else ())))
+    data = lag_data(found, owners)
+    for row, queue in zip(data["queues"], found.queues, strict=True):
+        row["oldestMs"] = ages.by_queue.get(queue.queue)
+    data["clients"] = 0 if states is None else states.connections.clients
+    if clears and session.is_terminal:
+        typer.echo(CLEAR_SCREEN, nl=False)
+    session.show(data, *_lag_text(found, ages, owners, data["clients"]))
+    return list(unavailable)
+
+
+async def _fetch_lag(
+    admin: Admin, group: str, topic: str | None
+) -> tuple[GroupLag, UnconsumedAges, ConsumerStates | None]:
+    found = await admin.group_lag(group, topic)
+    if not any(queue.consumer_offset for queue in found.queues):
+        await admin.check_group(group)
+    ages = await admin.unconsumed_ages(found)
+    connections = await admin.consumer_connections(group)
+    return found, ages, None if connections is None else await admin.consumer_states(group, connections)
+
+
+def _lag_text(
+    found: GroupLag, ages: UnconsumedAges, owners: dict[MessageQueue, str], clients: int | None
+) -> tuple[Table | str, ...]:
+    from ariane.reports.report import Column, Table
+
+    tps = UNKNOWN if found.consume_tps is None else f"{found.consume_tps:.2f}"
+    count = UNKNOWN if clients is None else str(clients)
+    title = f"GROUP {found.group} · {count} client{'' if clients == 1 else 's'} · {tps} messages/s"
+    rows = tuple(
+        (
+            queue.topic,
+            queue.broker,
+            queue.queue_id,
+            queue.consumer_offset,
+            queue.broker_offset,
+            queue.lag,
+            _duration(ages.by_queue[queue.queue]) if queue.queue in ages.by_queue else "-",
+            owners.get(queue.queue, "-").split("#")[0],
+        )
+        for queue in found.queues
+    )
+    names = ("TOPIC", "BROKER", "QUEUE", "COMMITTED", "END", "LAG", "OLDEST", "CLIENT")
+    unknown = sum(queue.lag is None for queue in found.queues)
+    total = f"Total lag: {found.lag.minimum or 0:,}"
+    if unknown or not found.is_complete:
+        parts = [f"{unknown} of {len(found.queues)} queues unknown"] if unknown else []
+        parts += ["" if found.is_complete else "brokers did not respond"]
+        total += f" ({', '.join(filter(None, parts))})"
+    return title, Table("", tuple(map(Column, names)), rows), total
+
+
+def _duration(ms: int | None) -> str:
+    if ms is None:
+        return UNKNOWN
+    seconds = ms / 1000
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.1f}{unit}"
+    return f"{seconds:.1f}s"
+
+
+@app.command("show", cls=HelpCommand, epilog=examples("ariane group show billing"))
+def show(
+    group: GroupArgument,
+    namesrv: NameServers = NAMESRV_DEFAULT,
+    access: AccessOptions = NO_ACCESS,
+    as_json: AsJson = False,
+) -> None:
+    """Print the configuration of a consumer group on each broker."""
+    from ariane.cli.mqadmin.value_text import group_fields
+    from ariane.reports.report import Column, Table
+
+    session = AdminSession(namesrv, access, as_json)
+    found = session.read(lambda admin: admin.group_configs(group))
+    names = list(group_fields(found.values[0][1])) if found.values else []
+    rows = tuple(
+        (name, *(group_fields(config)[name] for _, config in found.values)) for name in names if name != "groupName"
+    )
+    brokers = (Column(server.broker) for server, _ in found.values)
+    data = [{"cluster": server.cluster, "broker": server.broker, "config": config} for server, config in found.values]
+    session.show(data, f"GROUP {group}", Table("", (Column("SETTING"), *brokers), rows))
+    session.finish(found.unavailable)
+
+
+@app.command("clients", cls=HelpCommand, epilog=examples("ariane group clients billing"))
+def clients(
+    group: GroupArgument,
+    namesrv: NameServers = NAMESRV_DEFAULT,
+    access: AccessOptions = NO_ACCESS,
+    as_json: AsJson = False,
+) -> None:
+    """Print the connected clients of a consumer group.
+
+    QUEUES and CACHED are the numbers of queues and of fetched messages that a client holds.
+    """
+    from ariane.cli.mqadmin.commands.progress_commands import state_data
+    from ariane.protocol.versions import version_name
+    from ariane.reports.report import Column, Table
+
+    session = AdminSession(namesrv, access, as_json)
+    found = session.read(lambda admin: admin.consumer_states(group))
+    data, rows = [], []
+    for client in found.connections.connections:
+        state = found.states.get(client.client_id)
+        queues = None if state is None else len(state.queues)
+        cached = None if state is None else sum(info.cached_msg_count for info in state.queues.values())
+        rows.append(
+            (client.client_id, client.client_addr, client.language, version_name(client.version), queues, cached)
+        )
+        data.append(
+            {"clientId": client.client_id, "addr": client.client_addr, "language": client.language}
+            | ({} if state is None else state_data(state))
+        )
+    columns = tuple(map(Column, ("CLIENT", "ADDRESS", "LANGUAGE", "VERSION", "QUEUES", "CACHED")))
+    title = f"GROUP {group} · {found.connections.consume_type} · {found.connections.message_model}"
+    session.show(data, title, Table("", columns, tuple(rows)))
+    session.finish(found.unavailable)
+
+
+@app.command("subscriptions", cls=HelpCommand, epilog=examples("ariane group subscriptions billing"))
+def subscriptions(
+    group: GroupArgument,
+    namesrv: NameServers = NAMESRV_DEFAULT,
+    access: AccessOptions = NO_ACCESS,
+    as_json: AsJson = False,
+) -> None:
+    """Print the subscriptions of each client, and check that they are the same.
+
+    Members share the queues of a group: a message that its owner does not subscribe to reaches no other member.
+    Exit status: 1 if subscriptions differ.
+    """
+    from ariane.cluster.groups.consumer_status import find_inconsistent
+    from ariane.reports.report import Column, Table
+
+    session = AdminSession(namesrv, access, as_json)
+    found = session.read(lambda admin: admin.consumer_states(group))
+    differing = find_inconsistent(group, found.states)
+    rows = tuple(
+        (subscription.topic, subscription.sub_string or "*", client_id.split("#")[0])
+        for client_id, state in found.states.items()
+        for subscription in state.subscriptions
+    )
+    data = {
+        "group": group,
+        "clients": {
+            client_id: {subscription.topic: subscription.sub_string for subscription in state.subscriptions}
+            for client_id, state in found.states.items()
+        },
+        "inconsistentTopics": differing,
+    }
+    notes = [f"Inconsistent: clients subscribe to {topic.topic} differently." for topic in differing]
+    summary = notes or ["The subscriptions are the same in all clients."]
+    session.show(data, Table("", tuple(map(Column, ("TOPIC", "EXPRESSION", "CLIENT"))), rows), *summary)
+    session.finish(found.unavailable)
+    if differing:
+        raise typer.Exit(INCONSISTENT)
+
+
+@app.command(
+    "create",
+    cls=HelpCommand,
+    epilog=examples("ariane group create billing", "ariane group create audit --retries 3 --no-broadcast --dry-run"),
+)
+def create(
+    group: GroupArgument,
+    retries: Retries = None,
+    retry_queues: RetryQueues = None,
+    consume: Consume = None,
+    broadcast: Broadcast = None,
+    cluster: ClusterName = None,
+    dry_run: DryRun = False,
+    namesrv: NameServers = NAMESRV_DEFAULT,
+    access: AccessOptions = NO_ACCESS,
+    as_json: AsJson = False,
+) -> None:
+    """Create a consumer group on all masters."""
+    from ariane.model.topic import SubscriptionGroupConfig
+
+    session = AdminSession(namesrv, access, as_json, dry_run)
+    settings = _settings(retries, retry_queues, consume, broadcast)
+
+    async def work(admin: Admin) -> list[Any]:
+        servers = await admin.select_brokers(cluster=cluster)
+        tables = await admin.group_tables(servers)
+        existing = [server.broker for server, table in tables.values if group in table]
+        if existing:
+            raise UsageError("GROUP", group, f"exists on {', '.join(existing)}; use 'ariane group change'")
+        return await admin.save_group(SubscriptionGroupConfig(group_name=group, **settings), servers=servers)
+
+    changes = session.run(work)
+    if changes is not None:
+        brokers = [change.addr for change in changes]
+        session.show({"group": group, "brokers": brokers}, f"Created {group} on {', '.join(brokers)}.")
+
+
+@app.command("change", cls=HelpCommand, epilog=examples("ariane group change billing --retries 3"))
+def change(
+    group: GroupArgument,
+    retries: Retries = None,
+    retry_queues: RetryQueues = None,
+    consume: Consume = None,
+    broadcast: Broadcast = None,
+    cluster: ClusterName = None,
+    dry_run: DryRun = False,
+    namesrv: NameServers = NAMESRV_DEFAULT,
+    access: AccessOptions = NO_ACCESS,
+    as_json: AsJson = False,
+) -> None:
+    """Change settings of a consumer group.
+
+    Settings that are not named stay as they are on each broker.
+    """
+    import msgspec
+
+    settings = _settings(retries, retry_queues, consume, broadcast)
+    if not settings:
+        raise UsageError(
+            "change", None, "nothing to change; expected --retries, --retry-queues, --consume or --broadcast"
+        )
+    session = AdminSession(namesrv, access, as_json, dry_run)
+
+    async def work(admin: Admin) -> tuple[list[Any], tuple[Any, ...]]:
+        found = await admin.group_configs(group, await admin.select_brokers(cluster=cluster))
+        configs = [(server, msgspec.structs.replace(config, **settings)) for server, config in found.values]
+        return await admin.save_groups(configs), found.unavailable
+
+    result = session.run(work)
+    if result is not None:
+        brokers = [change.addr for change in result[0]]
+        session.show({"group": group, "brokers": brokers}, f"Changed {group} on {', '.join(brokers)}.")
+        session.finish(result[1])
+
+
+@app.command(
+    "delete",
+    cls=HelpCommand,
+    epilog=examples("ariane group delete audit --dry-run", "ariane group delete audit --offsets"),
+)
+def delete(
+    group: GroupArgument,
+    with_offsets: Annotated[bool, typer.Option("--offsets", help="Delete its offsets, too.")] = False,
+    with_topics: Annotated[
+        bool, typer.Option("--topics", help="Delete its retry topic and dead letters, too.")
+    ] = False,
+    cluster: ClusterName = None,
+    dry_run: DryRun = False,
+    namesrv: NameServers = NAMESRV_DEFAULT,
+    access: AccessOptions = NO_ACCESS,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a consumer group."""
+    session = AdminSession(namesrv, access, as_json, dry_run)
+
+    async def work(admin: Admin) -> list[Any]:
+        await admin.check_group(group)
+        servers = await admin.select_brokers(cluster=cluster)
+        return await admin.delete_group(group, with_offsets=with_offsets, with_topics=with_topics, servers=servers)
+
+    changes = session.run(work)
+    if changes is not None:
+        done = [{"addr": change.addr, "change": change.summary} for change in changes]
+        session.show(done, *(f"Done on {change.addr}: {change.summary}." for change in changes))
+
+
+def _settings(
+    retries: int | None, retry_queues: int | None, consume: bool | None, broadcast: bool | None
+) -> dict[str, Any]:
+    settings = {
+        "retry_max_times": retries,
+        "retry_queue_nums": retry_queues,
+        "consume_enable": consume,
+        "consume_broadcast_enable": broadcast,
+    }
+    return {name: value for name, value in settings.items() if value is not None}

@@ -1,0 +1,431 @@
+"""`ariane message`: shows, searches, sends, resends and tracks messages of a running cluster."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ariane.cli.admin import admin_session
+from ariane.cli.admin.admin_session import AdminSession
+from ariane.cli.options import access_options, shared_options
+from ariane.cli.options.time_options import parse_duration_ms, parse_time
+from ariane.cli.output.help_format import HelpCommand, create_app, examples
+from ariane.cli.output.message_table import clock_remarks, message_lines, message_table, time_text, utc
+from ariane.errors import UsageError
+from ariane.model.quantities import count_text
+
+if TYPE_CHECKING:
+    from ariane.client.instance.send_types import SendResult
+    from ariane.cluster.admin import Admin
+    from ariane.cluster.messages.message_query import QueryResult
+    from ariane.cluster.messages.message_search import MessageFilter
+    from ariane.cluster.messages.message_tracking import DirectConsumption, MessageTrack, TraceRows, TracksResult
+    from ariane.model.message import ReceivedMessage
+    from ariane.reports.report import Table
+
+app = create_app("Look up, send, resend and track messages.")
+
+LIMIT = 20
+LIMIT_MAX = 10_000
+
+MessageId = Annotated[
+    str, typer.Argument(parser=shared_options.non_blank, metavar="ID", help="Unique key or offset id of a message.")
+]
+TopicOfId = Annotated[
+    str | None,
+    typer.Option(
+        "-t",
+        "--topic",
+        parser=shared_options.topic_name,
+        metavar="TOPIC",
+        help="Topic of a unique key; all topics are searched without it.",
+    ),
+]
+TopicName = Annotated[str, typer.Argument(parser=shared_options.topic_name, metavar="TOPIC", help="Topic name.")]
+Limit = Annotated[
+    int,
+    typer.Option(
+        parser=shared_options.whole_number(1, LIMIT_MAX), metavar="N", help="Maximum number of messages, the newest."
+    ),
+]
+Since = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DURATION|TIME",
+        help="Stored since: a duration before now (15m, 2d) or a UTC time (2026-11-21T10:00).",
+        rich_help_panel=shared_options.FILTERS,
+    ),
+]
+Until = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DURATION|TIME", help="Stored before, in the same forms.", rich_help_panel=shared_options.FILTERS
+    ),
+]
+Key = Annotated[
+    str | None,
+    typer.Option(
+        parser=shared_options.non_blank,
+        metavar="KEY",
+        help="Messages with this business key or unique key.",
+        rich_help_panel=shared_options.FILTERS,
+    ),
+]
+Tag = Annotated[
+    str | None,
+    typer.Option(metavar="TAG", help="Messages with this tag.", rich_help_panel=shared_options.FILTERS),
+]
+Text = Annotated[
+    str | None,
+    typer.Option(
+        parser=shared_options.non_blank,
+        metavar="TEXT",
+        help="Messages whose body contains this text.",
+        rich_help_panel=shared_options.FILTERS,
+    ),
+]
+
+
+@app.command(
+    "show",
+    cls=HelpCommand,
+    epilog=examples(
+        "ariane message show 7F00000100002A139A5A3C0000000004", "ariane message show ID --topic orders --json"
+    ),
+)
+def show(
+    message_id: MessageId,
+    topic: TopicOfId = None,
+    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
+    as_json: shared_options.AsJson = False,
+) -> None:
+    """Print a message with its properties and body, and where copies of it are stored.
+
+    Retries, dead letters and delayed messages have the unique key of the message that they are a copy of.
+    """
+    session = AdminSession(namesrv, access, as_json)
+    found = _find(session, message_id, topic)
+    copies = [
+        f"Also stored in {copy.queue.topic}, {time_text(copy.store_ms)}: {copy.offset_message_id}"
+        for copy in found.messages[1:]
+    ]
+    session.show(found.messages, *message_lines(found.messages[0]), *copies)
+    session.finish(found.unavailable)
+
+
+@app.command(
+    "search",
+    cls=HelpCommand,
+    epilog=examples(
+        "ariane message search orders  # the newest messages",
+        "ariane message search orders --key ORDER-17",
+        "ariane message search orders --text refused --since 1h",
+    ),
+)
+def search(
+    topic: TopicName,
+    key: Key = None,
+    tag: Tag = None,
+    text: Text = None,
+    since: Since = None,
+    until: Until = None,
+    limit: Limit = LIMIT,
+    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
+    as_json: shared_options.AsJson = False,
+) -> None:
+    """List the newest messages of a topic that match.
+
+    A key is looked up in an index. A tag or text is searched by reading all messages of the time range.
+    """
+    session = AdminSession(namesrv, access, as_json)
+    search_topic(session, topic, message_filter(key, tag, text, since, until), limit)
+
+
+def message_filter(
+    key: str | None, tag: str | None, text: str | None, since: str | None, until: str | None
+) -> MessageFilter:
+    """Return the selection of these options.
+
+    Raises:
+        UsageError: a time is invalid, or the range is empty.
+    """
+    from ariane.cluster.messages.message_search import MessageFilter
+
+    now_ms = time.time_ns() // 1_000_000
+    since_ms = None if since is None else parse_time(since, now_ms, "--since")
+    until_ms = None if until is None else parse_time(until, now_ms, "--until")
+    if since_ms is not None and until_ms is not None and since_ms >= until_ms:
+        raise UsageError("--since", since, f"not before --until {until}; specify an earlier time")
+    return MessageFilter(key=key, tag=tag, text=text, since_ms=since_ms, until_ms=until_ms)
+
+
+def search_topic(
+    session: AdminSession, topic: str, selection: MessageFilter, limit: int, *, is_dead_letter: bool = False
+) -> None:
+    """Print the newest messages of a topic that match, and how many are omitted."""
+    found = session.run(lambda admin: admin.search(topic, selection, limit=limit))
+    assert found is not None
+    if not found.messages:
+        remark = f"No messages of {topic} match.\n{_searched_range(selection)}"
+    elif found.matching is None:
+        remark = f"{count_text(len(found.messages), 'message')}; unknown how many more match."
+    else:
+        omitted = found.matching - len(found.messages)
+        more = f"; {omitted:,} older omitted, raise --limit to see them" if omitted else ""
+        remark = f"{count_text(len(found.messages), 'message')}{more}."
+    tables = [message_table(found.messages, with_origin=is_dead_letter)] if found.messages else []
+    session.show(found, *tables, remark, *clock_remarks(found.messages))
+    session.finish(found.unavailable)
+
+
+def _searched_range(selection: MessageFilter) -> str:
+    """Return which store times were searched, and how to search all of them."""
+    options = {"--since": selection.since_ms, "--until": selection.until_ms}
+    given = [name for name, time_ms in options.items() if time_ms is not None]
+    if not given:
+        return "All store times were searched."
+    begin = "the beginning" if selection.since_ms is None else time_text(selection.since_ms)
+    end = "now" if selection.until_ms is None else time_text(selection.until_ms)
+    return f"Searched: stored from {begin} to {end}.\nRemove {' and '.join(given)} to search all store times."
+
+
+@app.command(
+    "send",
+    cls=HelpCommand,
+    epilog=examples(
+        "ariane message send orders hello --key ORDER-17 --tag new",
+        "ariane message send orders hello --delay 30m",
+        "ariane message send orders hello --property source=cli --dry-run",
+    ),
+)
+def send(
+    topic: TopicName,
+    body: Annotated[str, typer.Argument(parser=shared_options.non_blank, metavar="BODY", help="Body, as UTF-8.")],
+    key: Annotated[list[str] | None, typer.Option(metavar="KEY", help="Business key; repeatable.")] = None,
+    tag: Annotated[str, typer.Option(metavar="TAG", help="Tag.")] = "",
+    properties: Annotated[
+        list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="Property; repeatable.")
+    ] = None,
+    delay: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION", help="Deliver after this time (30s, 1h); an Apache 4.x broker delivers immediately."
+        ),
+    ] = None,
+    level: Annotated[
+        int,
+        typer.Option("--delay-level", parser=shared_options.whole_number(0), metavar="N", help="Delay level, from 1."),
+    ] = 0,
+    trace: Annotated[bool, typer.Option("--trace", help="Send a trace record, too.")] = False,
+    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
+    as_json: shared_options.AsJson = False,
+    dry_run: admin_session.DryRun = False,
+) -> None:
+    """Send one message to an existing topic. `ariane cat -P` sends many."""
+    from ariane.model.message import Message
+
+    session = AdminSession(namesrv, access, as_json, dry_run)
+    deliver_at_ms = 0 if delay is None else time.time_ns() // 1_000_000 + parse_duration_ms(delay, "--delay")
+    if delay is not None and level:
+        raise UsageError("--delay-level", str(level), "not together with --delay; specify one of them")
+    message = Message(
+        topic=topic,
+        body=body.encode(),
+        tags=tag,
+        keys=key or (),
+        properties=_properties(properties or []),
+        delay_level=level,
+        deliver_at_ms=deliver_at_ms,
+    )
+    result = session.run(lambda admin: admin.send_message(message, trace=trace))
+    if result is not None:
+        session.show(result, *_result_lines(result))
+
+
+@app.command(
+    "resend",
+    cls=HelpCommand,
+    epilog=examples(
+        "ariane message resend ID --dry-run",
+        "ariane message resend ID --topic orders2",
+        "ariane message resend ID --group billing  # to one group only",
+    ),
+)
+def resend(
+    message_id: MessageId,
+    topic: Annotated[
+        str | None,
+        typer.Option(
+            "-t",
+            "--topic",
+            parser=shared_options.topic_name,
+            metavar="TOPIC",
+            help="Target topic.  [default: topic of the message; of a dead letter, its original topic]",
+        ),
+    ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "-g",
+            "--group",
+            parser=shared_options.group_name,
+            metavar="GROUP",
+            help="Let an online client of this group consume it now, instead of sending it to a topic.",
+        ),
+    ] = None,
+    client: Annotated[str | None, typer.Option(metavar="ID", help="With --group: this client.")] = None,
+    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
+    as_json: shared_options.AsJson = False,
+    dry_run: admin_session.DryRun = False,
+) -> None:
+    """Send a copy of a message to a topic, or let one consumer group consume it again.
+
+    The copy has a new unique key; its property REPLAYED_FROM names the original.
+    """
+    if topic is not None and group is not None:
+        raise UsageError("--topic", topic, "not together with --group; specify one of them")
+    if client is not None and group is None:
+        raise UsageError("--client", client, "needs --group")
+    session = AdminSession(namesrv, access, as_json, dry_run)
+
+    async def work(admin: Admin) -> SendResult | DirectConsumption | None:
+        message = await _first(admin, message_id, None)
+        if group is None:
+            return await admin.resend(message, topic)
+        return await admin.consume_directly(message, group, client or await admin.find_client(message, group))
+
+    result = session.run(work)
+    if result is None:
+        return
+    from ariane.cluster.messages.message_tracking import DirectConsumption
+
+    if not isinstance(result, DirectConsumption):
+        session.show(result, *_result_lines(result))
+        return
+    reason = f": {result.remark}" if result.remark else ""
+    session.show(result, f"Consumed by {group} in {result.spent_time_mills} ms: {result.consume_result}{reason}")
+    if not result.is_success:
+        raise typer.Exit(1)
+
+
+@app.command(
+    "track",
+    cls=HelpCommand,
+    epilog=examples("ariane message track 7F00000100002A139A5A3C0000000004", "ariane message track ID --json"),
+)
+def track(
+    message_id: MessageId,
+    topic: TopicOfId = None,
+    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
+    as_json: shared_options.AsJson = False,
+) -> None:
+    """Print which consumer groups have consumed a message.
+
+    The state is inferred from the offsets of the groups. If the clients send traces, these are printed, too.
+    """
+    session = AdminSession(namesrv, access, as_json)
+
+    async def work(admin: Admin) -> tuple[ReceivedMessage, TracksResult, TraceRows]:
+        from ariane.cluster.messages.message_tracking import TraceRows
+        from ariane.errors import RouteNotFound
+
+        message = await _first(admin, message_id, topic)
+        try:
+            traces = await admin.query_trace(message.message_id)
+        except RouteNotFound:  # no trace topic
+            traces = TraceRows([])
+        return message, await admin.track(message), traces
+
+    value = session.run(work)
+    assert value is not None
+    message, tracks, traces = value
+    parts: list[Table | str] = [f"{message.message_id} in {message.queue.topic}, {time_text(message.store_ms)}"]
+    parts += [_track_table(tracks.tracks)] if tracks.tracks else ["No consumer group is online or has offsets."]
+    parts += [_trace_table(traces), "Times of traces are by the clients' clocks."] if traces.rows else []
+    data = {
+        "messageId": message.message_id,
+        "topic": message.queue.topic,
+        "groups": tracks.tracks,
+        "trace": traces.rows,
+    }
+    session.show(data, *parts)
+    session.finish({*tracks.unavailable, *traces.unavailable})
+
+
+def _find(session: AdminSession, message_id: str, topic: str | None) -> QueryResult:
+    found = session.run(lambda admin: admin.find_messages(message_id, topic))
+    assert found is not None
+    if found.first is None:
+        raise found.not_found("message", message_id)
+    return found
+
+
+async def _first(admin: Admin, message_id: str, topic: str | None) -> ReceivedMessage:
+    found = await admin.find_messages(message_id, topic)
+    if found.first is None:
+        raise found.not_found("message", message_id)
+    return found.first
+
+
+def _properties(texts: list[str]) -> dict[str, str]:
+    table = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not name or not sign:
+            raise UsageError("--property", text, "expected NAME=VALUE")
+        table[name] = value
+    return table
+
+
+def _result_lines(result: SendResult) -> list[str]:
+    queue = result.queue
+    return [
+        f"Stored in {queue.topic}, queue {queue.queue_id} on {queue.broker}, offset {result.queue_offset}:"
+        f" {result.status.name}",
+        f"  unique key  {result.message_id}",
+        f"  offset id   {result.offset_message_id}",
+    ]
+
+
+def _track_table(tracks: list[MessageTrack]) -> Table:
+    from ariane.cluster.messages.message_tracking import TrackState
+    from ariane.reports.report import Column, Table
+
+    # Why a group is not online needs no reason.
+    reasons = [track.reason or "" if track.state is TrackState.UNKNOWN else "" for track in tracks]
+    rows = tuple((track.group, track.state.value, reason) for track, reason in zip(tracks, reasons, strict=True))
+    has_reasons = any(reasons)
+    names = ("group", "state", "reason") if has_reasons else ("group", "state")
+    return Table("", tuple(map(Column, names)), tuple(row[: len(names)] for row in rows))
+
+
+def _trace_table(traces: TraceRows) -> Table:
+    from ariane.reports.report import Column, Table
+
+    columns = (
+        Column("event"),
+        Column("group"),
+        Column("client"),
+        Column("time (UTC)"),
+        Column("took", "ms"),
+        Column("outcome"),
+    )
+    rows = tuple(
+        (
+            "sent" if row.kind == "Pub" else "consumed",
+            row.group,
+            row.client_host,
+            None if row.time_ms is None else utc(row.time_ms),
+            row.cost_ms,
+            "ok" if row.is_success else "failed",
+        )
+        for row in traces.rows
+    )
+    return Table("", columns, rows)

@@ -1,0 +1,1 @@
+"""Commands that send, print, resend and measure messages in bulk."""

@@ -1,0 +1,229 @@
+"""`ariane replay`: resends messages of an archive, of a dead-letter topic, or of any other topic."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ariane.cli.options import access_options, shared_options
+from ariane.cli.options import paths as homes
+from ariane.cli.options.rate_options import parse_rate
+from ariane.cli.options.time_options import parse_time
+from ariane.cli.servers import signals
+from ariane.clock import SYSTEM_CLOCK
+from ariane.errors import ArianeError, UsageError
+from ariane.model.quantities import count_text
+from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX
+
+if TYPE_CHECKING:
+    from ariane.client.instance.client_instance import ClientInstance
+    from ariane.cluster.messages.replay import OriginalMessage, ReplayResult
+    from ariane.reports.replay.replay_source import ReplayFilter
+
+PREVIEW_MESSAGES = 5  # shown by --dry-run
+PROGRESS_INTERVAL_S = 1.0
+
+
+def replay(
+    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
+    archive: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            parser=shared_options.local_path,
+            metavar="DIR",
+            help="Directory of an archive (`ariane archive run`).",
+        ),
+    ] = None,
+    from_topic: Annotated[
+        str | None,
+        typer.Option(
+            parser=shared_options.topic_name,
+            metavar="TOPIC",
+            help="Source topic, for example %DLQ%GROUP; with --from, a topic of the archive.",
+        ),
+    ] = None,
+    topic: Annotated[
+        str | None,
+        typer.Option(
+            parser=shared_options.topic_name,
+            metavar="TOPIC",
+            help="Target topic.  [default: the original topic of dead letters]",
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION|TIME",
+            help="Stored since: a duration before now (15m, 2d) or a UTC time (2026-11-21T10:00).",
+            rich_help_panel=shared_options.FILTERS,
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION|TIME", help="Stored before, in the same forms.", rich_help_panel=shared_options.FILTERS
+        ),
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            parser=shared_options.non_blank,
+            metavar="KEY",
+            help="Only messages with this business key.",
+            rich_help_panel=shared_options.FILTERS,
+        ),
+    ] = None,
+    where: Annotated[
+        str | None,
+        typer.Option(
+            parser=shared_options.non_blank,
+            metavar="SQL",
+            help="Only messages that match a SQL condition over the columns of the archive.",
+            rich_help_panel=shared_options.FILTERS,
+        ),
+    ] = None,
+    rate: Annotated[str, typer.Option(metavar="RATE", help="Maximum rate, for example 500/s or 30/m.")] = "500/s",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be sent without sending it.")] = False,
+    result: Annotated[
+        Path | None,
+        typer.Option(
+            parser=shared_options.local_path,
+            metavar="FILE",
+            help="File for the outcome of each message (.parquet or .jsonl); the same file resumes a replay.",
+        ),
+    ] = None,
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
+) -> None:
+    """Resend messages of an archive or a topic, at a limited rate.
+
+    Writes the outcome of each message to a file. Delivery is at least once. Needs no Spark.
+    """
+    from ariane.client.instance.client_instance import ClientInstance
+    from ariane.reports.replay.replay_result import SUFFIXES
+    from ariane.reports.replay.replay_source import ReplayFilter
+
+    if archive is None and from_topic is None:
+        raise UsageError("--from", None, "specify --from DIR (an archive), --from-topic TOPIC, or both")
+    # Only messages of retry and dead-letter topics carry the name of their original topic.
+    if topic is None and from_topic is not None and not from_topic.startswith((DLQ_PREFIX, RETRY_PREFIX)):
+        raise UsageError(
+            "--topic", None, f"missing; messages of {from_topic} have no original topic: specify the target topic"
+        )
+    # Without the file an interrupted replay could only start over, and send everything twice.
+    if not dry_run and result is None:
+        raise UsageError(
+            "--result", None, "missing; specify a file (.jsonl or .parquet) for the outcome of each message"
+        )
+    if result is not None and result.suffix not in SUFFIXES:
+        raise UsageError("--result", str(result), f"expected a file name that ends in {' or '.join(SUFFIXES)}")
+    now_ms = SYSTEM_CLOCK.now_ms()
+    since_ms = None if since is None else parse_time(since, now_ms, "--since")
+    until_ms = None if until is None else parse_time(until, now_ms, "--until")
+    if since_ms is not None and until_ms is not None and since_ms >= until_ms:
+        raise UsageError("--since", since, f"not before --until {until}; specify an earlier time")
+    # The same rule as for `archive run`, so that --from takes the home that wrote the archive.
+    if archive is not None:
+        archive = homes.archive_dir(archive)
+    selection = ReplayFilter(from_topic, since_ms, until_ms, key, where)
+    per_second = parse_rate(rate)
+    client = access.client_settings()
+
+    async def resend() -> None:
+        async with ClientInstance(namesrv, client) as instance:
+            if dry_run:
+                await _preview(_originals(archive, selection, instance), topic)
+            else:
+                assert result is not None
+                await _send(_originals(archive, selection, instance), instance, topic, per_second, result)
+
+    asyncio.run(resend())
+
+
+def _originals(
+    archive: Path | None, selection: ReplayFilter, instance: ClientInstance
+) -> AsyncIterator[OriginalMessage]:
+    from ariane.reports.replay import replay_source
+
+    if archive is not None:
+        return replay_source.archived_messages(archive, selection)
+    return replay_source.topic_messages(instance.peers, instance.name_servers, selection)
+
+
+async def _preview(originals: AsyncIterator[OriginalMessage], topic: str | None) -> None:
+    """Print the first messages that would be sent, and how many go to each topic."""
+    from ariane.cluster.messages.replay import build_message
+    from ariane.errors import MessageRefused
+
+    counts: Counter[str] = Counter()
+    previewed = 0
+    async for original in originals:
+        try:
+            message = build_message(original, topic, "")
+        # Counted like the others, so that the preview adds up to the whole selection.
+        except MessageRefused as error:
+            counts[f"cannot be sent: {error}"] += 1
+            continue
+        counts[message.topic] += 1
+        if previewed < PREVIEW_MESSAGES:
+            previewed += 1
+            details = f"keys {' '.join(message.keys) or '-'}  tag {message.tags or '-'}  {count_text(len(message.body), 'byte')}"
+            source = "/".join(map(str, original.record_id))
+            typer.echo(f"{source}  {original.message_id}  →  {message.topic}  {details}")
+    if not counts:
+        raise _no_match()
+    for name, count in sorted(counts.items()):
+        typer.echo(f"{count_text(count, 'message')}  →  {name}")
+    typer.echo("Nothing sent (--dry-run).")
+
+
+async def _send(
+    originals: AsyncIterator[OriginalMessage],
+    instance: ClientInstance,
+    topic: str | None,
+    per_second: float,
+    result: Path,
+) -> None:
+    from ariane.cluster.messages.replay import ReplayResult
+    from ariane.reports.replay.replay_result import replay_into
+
+    printed_at_s = time.monotonic()
+
+    def on_progress(done: ReplayResult) -> None:
+        nonlocal printed_at_s
+        if time.monotonic() - printed_at_s > PROGRESS_INTERVAL_S:
+            printed_at_s = time.monotonic()
+            typer.echo(_summary(done))
+
+    with signals.loop_stop_event() as stop:
+        done = await replay_into(
+            result, originals, instance, topic=topic, rate=per_second, stop=stop, on_progress=on_progress
+        )
+    # An empty selection is usually a typing error, not a success.
+    if done == ReplayResult(0, 0, 0, 0):
+        raise _no_match()
+    typer.echo(f"{_summary(done)}; outcomes in {result}")
+    if done.stop_reason is not None or done.failed:
+        reason = f"{done.stop_reason}: " if done.stop_reason else ""
+        typer.echo(
+            f"{reason}{count_text(done.failed + done.unsent, 'message')} not sent; run again with the same --result to retry them",
+            err=True,
+        )
+        raise typer.Exit(1)
+
+
+def _no_match() -> ArianeError:
+    return ArianeError(
+        "no message matches --from, --from-topic, --since, --until, --key and --where; widen the selection"
+    )
+
+
+def _summary(done: ReplayResult) -> str:
+    earlier = f", {done.already_sent:,} already sent" if done.already_sent else ""
+    return f"{done.ok:,} sent, {done.failed:,} failed, {done.unsent:,} unsent{earlier}"

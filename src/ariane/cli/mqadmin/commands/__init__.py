@@ -1,0 +1,1 @@
+"""The commands of `mqadmin`, by what they administer."""

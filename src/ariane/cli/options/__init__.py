@@ -1,0 +1,1 @@
+"""Options that several commands share, and the places that they name."""

@@ -1,0 +1,1 @@
+"""How commands print: tables, plots, messages, JSON, HTML and help."""

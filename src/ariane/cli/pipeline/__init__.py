@@ -1,0 +1,1 @@
+"""Commands of the pipeline: its jobs, reports, archives, and traces."""

@@ -1,0 +1,142 @@
+"""`ariane archive run`: stores whole messages of topics as Parquet files, for longer than brokers retain them."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ariane.cli.options import access_options, shared_options, spark_options
+from ariane.cli.options import paths as homes
+from ariane.cli.output.help_format import HelpCommand, create_app, examples
+from ariane.cli.servers import signals
+from ariane.errors import UsageError
+
+if TYPE_CHECKING:
+    from ariane.pipeline.run import JobProgress
+
+app = create_app("Archive whole messages of topics as Parquet files.")
+
+
+@app.callback()
+def _group() -> None:
+    """Keep `run` a subcommand: Typer merges a single command into its group."""
+
+
+def _topics(text: object) -> str:
+    """Return topic names joined by ','."""
+    names = [name for part in str(text).split(",") if (name := part.strip())]
+    return ",".join(map(shared_options.topic_name, names))
+
+
+def _pattern(text: object) -> str:
+    """Return a valid regular expression."""
+    try:
+        re.compile(str(text))
+    except re.error as error:
+        raise typer.BadParameter(f"{text!r}: expected a regular expression ({error}).") from None
+    return str(text)
+
+
+@app.command(
+    "run",
+    cls=HelpCommand,
+    epilog=examples(
+        "ariane archive run --topics orders,payments -n 10.0.0.1:9876",
+        "ariane archive run --topics-pattern 'order.*' --once",
+    ),
+)
+def run(
+    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
+    topics: Annotated[
+        str, typer.Option(parser=_topics, metavar="TOPIC,…", help="Topics to archive, separated by ','.")
+    ] = "",
+    pattern: Annotated[
+        str,
+        typer.Option(
+            "--topics-pattern",
+            parser=_pattern,
+            metavar="REGEX",
+            help="Regular expression that the whole topic name must match.",
+        ),
+    ] = "",
+    system_topics: Annotated[bool, typer.Option(help="Include matching retry, dead-letter and system topics.")] = False,
+    home: Annotated[
+        Path | None,
+        typer.Option(
+            parser=shared_options.local_path,
+            metavar="DIR",
+            help="Home directory of `ariane up`, or a directory for the archive.  [default: $ARIANE_HOME or ~/.ariane]",
+        ),
+    ] = None,
+    master: shared_options.Master = "local[2]",
+    conf: spark_options.ConfOption = None,
+    once: shared_options.Once = False,
+    interval: Annotated[
+        float, typer.Option(parser=shared_options.seconds(0.1), metavar="SECONDS", help="Seconds between batches.")
+    ] = 30.0,
+    keep_days: Annotated[
+        int,
+        typer.Option(
+            parser=shared_options.whole_number(1), metavar="DAYS", help="Retention of archived messages in days."
+        ),
+    ] = 365,
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
+    source_options: access_options.SourceOption = None,
+) -> None:
+    """Archive all messages of topics.
+
+    Starts with the oldest messages that the brokers have, and runs until SIGINT or SIGTERM.
+    """
+    if bool(topics) == bool(pattern):
+        raise UsageError("--topics", topics or None, "specify exactly one of --topics and --topics-pattern")
+    settings = spark_options.parse_conf(conf)
+    source = access_options.source_options(namesrv, access, source_options)
+    directory = homes.archive_dir(home)
+    # After all checks of the command line: `./ariane` installs Spark only for a valid one.
+    spark_options.require_spark()
+
+    from ariane.pipeline import run as runner
+    from ariane.pipeline.tables import archive
+
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(name)s  %(message)s")
+    logging.getLogger("py4j").setLevel(
+        logging.CRITICAL
+    )  # the query reports a failed batch; py4j would log its stack again
+    job = archive.archive_job(topics.split(",") if topics else [], pattern, system_topics=system_topics)
+    stop = signals.thread_stop_event(_print_line)
+    _print_line(f"archive in {directory}; starting Spark")
+    runner.run(
+        job,
+        source,
+        directory,
+        settings=runner.RunSettings(
+            master=master, once=once, interval_s=interval, keep_days=keep_days, spark_conf=settings
+        ),
+        listener=_ArchiveProgress(),
+        stop=stop,
+    )
+
+
+def _print_line(text: str) -> None:
+    typer.echo(f"{time.strftime('%H:%M:%S')} {text}")
+
+
+class _ArchiveProgress:
+    """Prints a line per round and fault."""
+
+    def on_tables_published(self, progress: JobProgress) -> None:
+        """Ignore tables within a round: the archive is one table."""
+
+    def on_round(self, progress: JobProgress) -> None:
+        for source in progress.sources:
+            pending = "?" if source.pending is None else f"{source.pending:,}"
+            waiting = "" if source.unavailable is None else f"  waiting: {source.unavailable}"
+            _print_line(f"{source.source:12} pending {pending}{waiting}")
+
+    def print_line(self, line: str) -> None:
+        _print_line(line)

@@ -1,0 +1,328 @@
+"""`ariane pipeline`: runs Spark jobs in the foreground; prints how fresh their tables are, and the tables' schemas."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from ariane.cli.options import access_options, command_names, shared_options, spark_options
+from ariane.cli.options import paths as homes
+from ariane.cli.output.help_format import HelpCommand, create_app, examples
+from ariane.cli.servers import signals
+from ariane.errors import ArianeError, StoreError, UsageError
+from ariane.model.topic import SAMPLES_TOPIC, TRACE_TOPIC
+
+if TYPE_CHECKING:
+    from ariane.cli.pipeline.progress import ProgressReporter
+    from ariane.otel.journey_exporter import JourneyExporter
+    from ariane.pipeline.run import JobProgress
+    from ariane.reports.tables.pipeline_status import Freshness
+    from ariane.tables.table_format import TableVersion
+
+app = create_app("Run Spark jobs over traces, messages and statistics.")
+
+
+@app.command(
+    "run",
+    cls=HelpCommand,
+    epilog=examples(
+        "ariane pipeline run all -n 10.0.0.1:9876",
+        "ariane pipeline run trace traffic --once",
+        "ariane pipeline run lag --master spark://10.0.0.7:7077 --no-collect",
+        "ariane pipeline run otel --otlp-endpoint http://127.0.0.1:4318/v1/traces",
+    ),
+)
+def run(
+    jobs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="JOB",
+            help="Jobs: trace, traffic, lag, health, delay, transactions, all of them, or otel.",
+            show_default=False,
+        ),
+    ] = None,
+    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
+    home: shared_options.TablesHome = None,
+    master: shared_options.Master = "local[2]",
+    conf: spark_options.ConfOption = None,
+    once: shared_options.Once = False,
+    interval: Annotated[
+        float, typer.Option(parser=shared_options.seconds(0.1), metavar="SECONDS", help="Seconds between rounds.")
+    ] = 2.0,
+    keep_days: Annotated[
+        int,
+        typer.Option(parser=shared_options.whole_number(1), metavar="DAYS", help="Retention of table rows in days."),
+    ] = 30,
+    topic: Annotated[
+        str, typer.Option(parser=shared_options.topic_name, metavar="TOPIC", help="Topic of message traces.")
+    ] = TRACE_TOPIC,
+    samples_topic: Annotated[
+        str,
+        typer.Option(
+            parser=shared_options.topic_name, metavar="TOPIC", help="Topic of the samples of `ariane collect`."
+        ),
+    ] = SAMPLES_TOPIC,
+    delay_levels: Annotated[
+        str,
+        typer.Option(metavar="LEVELS", help="messageDelayLevel of the brokers, if it differs from RocketMQ's default."),
+    ] = "",
+    collect: Annotated[
+        bool,
+        typer.Option(help="Poll the brokers if a job reads samples; --no-collect if `ariane collect` runs elsewhere."),
+    ] = True,
+    otlp_endpoint: Annotated[
+        str | None,
+        typer.Option(
+            parser=shared_options.non_blank,
+            metavar="URL",
+            envvar="OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+            help="Collector of the job otel, OTLP over HTTP.  [default: http://localhost:4318/v1/traces]",
+        ),
+    ] = None,
+    metrics_port: shared_options.MetricsPort = 0,
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
+    source_options: access_options.SourceOption = None,
+    until_stdin_closes: Annotated[bool, typer.Option(hidden=True)] = False,
+) -> None:
+    """Run jobs that compute tables from topics.
+
+    Runs until SIGINT or SIGTERM. A restarted job resumes where it stopped.
+    """
+    job_names = command_names.parse_jobs(jobs)
+    delays_ms = _delays_ms(delay_levels) if delay_levels else None
+    settings = spark_options.parse_conf(conf)
+    source = access_options.source_options(namesrv, access, source_options)
+    client = access.client_settings()
+    tables = homes.tables_dir(home)
+    spark_options.require_spark()
+    exporter = _journey_exporter(tables, otlp_endpoint) if "otel" in job_names else None
+
+    from ariane.cli.pipeline import progress
+    from ariane.cli.servers import collector_thread
+    from ariane.metrics.endpoint import LOOPBACK, serve_in_thread
+    from ariane.pipeline import jobs as catalog
+    from ariane.pipeline import run as runner
+    from ariane.pipeline.pipeline_metrics import PipelineSource
+
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(name)s  %(message)s")
+    logging.getLogger("py4j").setLevel(
+        logging.CRITICAL
+    )  # the query reports a failed batch; py4j would log its stack again
+    job = catalog.with_topics(catalog.combine_jobs(job_names), topic, samples_topic)
+    if delays_ms is not None:
+        job = catalog.with_delay_levels(job, delays_ms)
+    with progress.progress_reporter(once=once) as reporter, contextlib.ExitStack() as background:
+        stop = signals.thread_stop_event(reporter.print_line)
+        # A thread, because Spark blocks this one.
+        if until_stdin_closes:
+            threading.Thread(target=_stop_at_end_of_stdin, args=(stop,), daemon=True).start()
+        reporter.print_line(f"tables in {tables}; starting Spark")
+        if metrics_port:
+            background.enter_context(serve_in_thread(PipelineSource(tables), LOOPBACK, metrics_port))
+        # The lag job needs samples: without a collector its topic stays empty.
+        if collect and catalog.SAMPLES.name in {source.name for source in job.sources}:
+            collector = progress.CollectorProgress(reporter.print_line)
+            # With --once the samples have to be in the topic before the job reads it.
+            if once:
+                collector_thread.poll_once(
+                    namesrv, samples_topic, client, on_fault=collector.on_fault, on_round=collector.on_round
+                )
+            else:
+                rounds = collector_thread.poll_in_background(
+                    namesrv, samples_topic, client, on_fault=collector.on_fault, on_round=collector.on_round
+                )
+                background.enter_context(rounds)
+        runner.run(
+            job,
+            source,
+            tables,
+            settings=runner.RunSettings(
+                master=master, once=once, interval_s=interval, keep_days=keep_days, spark_conf=settings
+            ),
+            listener=reporter if exporter is None else _ExportingListener(reporter, exporter, is_final=once),
+            stop=stop,
+        )
+
+
+def _journey_exporter(tables: Path, endpoint: str | None) -> JourneyExporter:
+    """Return the exporter of the job otel.
+
+    Raises:
+        UsageError: the extra `otel` is not installed.
+    """
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+        from ariane.otel.journey_exporter import JourneyExporter
+    except ModuleNotFoundError as error:
+        fix = f"the job otel needs OpenTelemetry: pip install 'ariane[otel]' ({error})"
+        raise UsageError("JOB", "otel", fix) from None
+    return JourneyExporter(tables, OTLPSpanExporter(endpoint))
+
+
+class _ExportingListener:
+    """Exports new journeys after each round, and passes all progress on to a reporter.
+
+    Args:
+        reporter: Shows the progress.
+        exporter: Exports what the round published.
+        is_final: There is only one round: a failed export ends the command. Otherwise the next round repeats it.
+    """
+
+    def __init__(self, reporter: ProgressReporter, exporter: JourneyExporter, *, is_final: bool) -> None:
+        self._reporter = reporter
+        self._exporter = exporter
+        self._is_final = is_final
+
+    def on_tables_published(self, progress: JobProgress) -> None:
+        self._reporter.on_tables_published(progress)
+
+    def on_round(self, progress: JobProgress) -> None:
+        self._reporter.on_round(progress)
+        try:
+            exported = self._exporter.export_new()
+        except ArianeError as error:
+            if self._is_final:
+                raise
+            self._reporter.print_line(f"otel: {error}")
+            return
+        if exported:
+            self._reporter.print_line(f"otel: exported {exported:,} spans")
+
+    def print_line(self, line: str) -> None:
+        self._reporter.print_line(line)
+
+
+@app.command("status", cls=HelpCommand, epilog=examples("ariane pipeline status --home ~/.ariane"))
+def status(
+    home: shared_options.TablesHome = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per table.", rich_help_panel=shared_options.OUTPUT)
+    ] = False,
+) -> None:
+    """Print the freshness of each table.
+
+    Exits with status 1 if a table is incomplete.
+    """
+    from ariane import tables
+    from ariane.clock import SYSTEM_CLOCK
+    from ariane.reports.tables.pipeline_status import freshness
+    from ariane.tables import table_format
+
+    tables_dir = homes.existing_tables_dir(home)
+    now_ms = SYSTEM_CLOCK.now_ms()
+    states = []
+    for table in tables.ALL_TABLES:
+        version = table_format.read_version(tables_dir, table)
+        # A table without a version was never published: its job has not run, which is not a fault.
+        if version is not None:
+            states.append(_TableState(table.name, version, freshness(tables_dir, table, now_ms)))
+    if not states:
+        raise StoreError(f"no tables in {tables_dir}: run `ariane pipeline run all --home {tables_dir}`")
+    if as_json:
+        for state in states:
+            typer.echo(json.dumps(state.as_dict(tables_dir)))
+    else:
+        _print_status(states, tables_dir, now_ms)
+    # For scripts and health checks.
+    raise typer.Exit(0 if all(state.fresh.is_complete for state in states) else 1)
+
+
+class _TableState(NamedTuple):
+    name: str
+    version: TableVersion
+    fresh: Freshness
+
+    @property
+    def size(self) -> int:
+        """Bytes of its files."""
+        return sum(file.bytes for file in self.version.files)
+
+    def as_dict(self, tables_dir: Path) -> dict[str, Any]:
+        return {
+            "table": self.name,
+            "home": str(tables_dir),
+            "rows": self.version.rows,
+            "files": len(self.version.files),
+            "bytes": self.size,
+            "as_of_ms": self.fresh.as_of_ms,
+            "complete": self.fresh.is_complete,
+            "warnings": self.fresh.warnings,
+        }
+
+
+def _print_status(states: Sequence[_TableState], tables_dir: Path, now_ms: int) -> None:
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    from ariane.cli.output.terminal import create_console
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("TABLE", "ROWS", "FILES", "MB", "AS OF (UTC)", "AGE", "COMPLETE"):
+        table.add_column(name, justify="right" if name in ("ROWS", "FILES", "MB", "AGE") else "left", no_wrap=True)
+    for state in states:
+        as_of = age = "unknown"
+        if state.fresh.as_of_ms is not None:
+            as_of = f"{datetime.fromtimestamp(state.fresh.as_of_ms / 1000, UTC):%m-%d %H:%M:%S}"
+            age = _format_age(now_ms - state.fresh.as_of_ms)
+        complete = "yes" if state.fresh.is_complete else "no"
+        files, size = f"{len(state.version.files):,}", f"{state.size / 1e6:,.1f}"
+        table.add_row(state.name, f"{state.version.rows:,}", files, size, as_of, age, complete)
+    console = create_console()
+    console.print(f"tables: {tables_dir}", soft_wrap=True)
+    console.print(table)
+    # One reason usually affects many tables: print it once.
+    if warnings := list(dict.fromkeys(warning for state in states for warning in state.fresh.warnings)):
+        console.print("\nIncomplete because:")
+        for warning in warnings:
+            console.print(Padding(Text(warning), (0, 0, 0, 2)))
+
+
+@app.command("tables", cls=HelpCommand, epilog=examples("ariane pipeline tables journeys"))
+def show_tables(
+    name: Annotated[str | None, typer.Argument(metavar="TABLE", help="Only this table.", show_default=False)] = None,
+) -> None:
+    """Print the schemas of the tables as Markdown."""
+    from ariane import tables
+
+    selected = [table for table in tables.ALL_TABLES if name in (None, table.name)]
+    if not selected:
+        raise UsageError("TABLE", name, "unknown table; list them with `ariane pipeline tables`")
+    typer.echo("\n".join(map(tables.markdown_page, selected)), nl=False)
+
+
+def _delays_ms(text: str) -> tuple[int, ...]:
+    """Return the delays of messageDelayLevel as broker.conf writes it, in ms."""
+    from ariane.broker.config.broker_config import parse_delay_levels
+    from ariane.errors import ProtocolError
+
+    try:
+        return parse_delay_levels(text)
+    except ProtocolError as error:
+        raise UsageError("--delay-levels", text, str(error)) from error
+
+
+def _format_age(ms: int) -> str:
+    """Return a duration in a readable unit."""
+    for unit, unit_ms in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000)):
+        if abs(ms) >= 2 * unit_ms:
+            return f"{ms // unit_ms:,} {unit}"
+    return f"{ms / 1000:,.0f} s"
+
+
+def _stop_at_end_of_stdin(stop: threading.Event) -> None:
+    # Only the end of the pipe counts: the parent writes nothing.
+    while os.read(sys.stdin.fileno(), 4096):
+        continue
+    stop.set()

@@ -1,0 +1,113 @@
+"""`ariane console`: runs the web console of a cluster; `ariane console user` manages its accounts."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from ariane.cli.options import access_options, shared_options
+from ariane.cli.options import paths as homes
+from ariane.cli.output.help_format import create_app, examples
+from ariane.cli.servers import console_user_command
+from ariane.cli.servers.console_options import DataDir
+from ariane.console.settings import DEFAULT_PORT, ConsoleSettings
+from ariane.errors import ConfigError
+from ariane.model.topic import TRACE_TOPIC
+
+SUMMARY = """Run the web console of a cluster; subcommands manage its accounts.
+
+Works with Ariane's and Apache's brokers. Runs until SIGINT or SIGTERM."""
+PACKAGES = ("fastapi", "uvicorn", "jinja2", "python_multipart")  # of the extra `console`
+
+app = create_app(SUMMARY, invoke_without_command=True)
+
+app.add_typer(console_user_command.app, name="user")
+
+
+@app.callback(
+    help=SUMMARY,
+    no_args_is_help=False,  # without options, the console shows the cluster of `ariane up`
+    subcommand_metavar="[COMMAND]",
+    epilog=examples(
+        "ariane console -n 10.0.0.1:9876",
+        "ariane console -n 10.0.0.1:9876 --bind 0.0.0.0 --read-only",
+    ),
+)
+def console(
+    context: typer.Context,
+    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
+    bind: Annotated[
+        str,
+        typer.Option(
+            "--bind",
+            "--host",
+            parser=shared_options.non_blank,
+            metavar="ADDRESS",
+            help="Address to listen on; other than loopback, users have to log in.",
+        ),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(parser=shared_options.port, metavar="PORT", help="HTTP port; 0 selects a free one.")
+    ] = DEFAULT_PORT,
+    home: shared_options.TablesHome = None,
+    data: DataDir = None,
+    trace_topic: Annotated[
+        str,
+        typer.Option(parser=shared_options.topic_name, metavar="TOPIC", help="Topic of message traces."),
+    ] = TRACE_TOPIC,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Reject every change of the cluster.")] = False,
+    require_login: Annotated[
+        bool, typer.Option("--require-login", help="Demand a log-in on a loopback address, too.")
+    ] = False,
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
+    log_file: shared_options.LogFile = None,
+    until_stdin_closes: Annotated[bool, typer.Option(hidden=True)] = False,
+) -> None:
+    """Run the console, unless a subcommand follows."""
+    if context.invoked_subcommand is not None:
+        shared_options.check_no_options(context, "a console")
+        return
+    if fault := install_fault():
+        raise ConfigError("console", None, fault)
+    from ariane.cli.servers import run_server
+
+    settings = ConsoleSettings(
+        namesrv=namesrv,
+        host=bind,
+        port=port,
+        client=access.client_settings(),
+        data_dir=data or homes.console_dir(home),
+        # Also if it does not exist yet: a pipeline may create it later.
+        tables_dir=homes.tables_dir(home),
+        trace_topic=trace_topic,
+        is_read_only=read_only,
+        is_login_required=require_login,
+    )
+    run_server.serve(lambda: _serving(settings), log_file=log_file, until_stdin_closes=until_stdin_closes)
+
+
+def install_fault() -> str | None:
+    """Return why the console cannot run in this Python; None if it can."""
+    missing = [name.replace("_", "-") for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if not missing:
+        return None
+    return f"missing packages: {', '.join(missing)}; install them with pip install 'ariane[console]'"
+
+
+@dataclass(frozen=True)
+class _ConsoleAddress:
+    addr: str
+
+
+@contextlib.asynccontextmanager
+async def _serving(settings: ConsoleSettings) -> AsyncIterator[_ConsoleAddress]:
+    """Run the console's server until the end of the block."""
+    from ariane.console.http_server import ConsoleServer
+
+    async with ConsoleServer(settings) as server:
+        yield _ConsoleAddress(server.url)

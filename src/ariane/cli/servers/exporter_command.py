@@ -1,0 +1,65 @@
+"""`ariane exporter`: serves the metrics of a cluster to Prometheus. [rocketmq-exporter]"""
+
+from __future__ import annotations
+
+import logging
+from typing import Annotated
+
+import typer
+
+from ariane.cli.options import access_options, shared_options
+from ariane.cli.servers import signals
+
+DEFAULT_PORT = 5557  # of Apache's rocketmq-exporter
+
+
+def exporter(
+    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
+    port: Annotated[
+        int,
+        typer.Option(parser=shared_options.port, metavar="PORT", help="HTTP port; 0 selects a free one."),
+    ] = DEFAULT_PORT,
+    bind: Annotated[
+        str,
+        typer.Option(
+            parser=shared_options.non_blank,
+            metavar="ADDRESS",
+            help="Address to listen on; clients need no account.",
+        ),
+    ] = "127.0.0.1",
+    detail_wait: Annotated[
+        float,
+        typer.Option(
+            parser=shared_options.seconds(0),
+            metavar="SECONDS",
+            help="Longest wait for rates and clients; then older ones are used.",
+        ),
+    ] = 2.0,
+    access: access_options.AccessOptions = access_options.NO_ACCESS,
+) -> None:
+    """Serve the metrics of a cluster to Prometheus.
+
+    Polls all brokers at each scrape. Names and labels are those of Apache's
+    rocketmq-exporter. Runs until SIGINT or SIGTERM.
+    """
+    from ariane.cli.servers import run_server
+    from ariane.cluster.connection import ClusterConnection
+    from ariane.metrics.endpoint import MetricsEndpoint
+    from ariane.metrics.polling.cluster_poller import ClusterPoller
+    from ariane.metrics.polling.exporter import ExporterSource
+
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(name)s  %(message)s")
+    settings = access.client_settings()
+
+    async def run() -> None:
+        with signals.loop_stop_event() as stop:
+            async with ClusterConnection(namesrv, client=settings) as cluster:
+                poller = ClusterPoller(cluster.peers, namesrv.split(";"), detail_wait_s=detail_wait)
+                try:
+                    async with MetricsEndpoint(ExporterSource(poller), bind, port) as endpoint:
+                        typer.echo(f"ready     {endpoint.url}")
+                        await stop.wait()
+                finally:
+                    await poller.close()
+
+    run_server.run_loop(run())

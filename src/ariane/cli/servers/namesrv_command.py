@@ -1,0 +1,61 @@
+"""`ariane namesrv`: runs a name server in the foreground. [mqnamesrv]"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ariane.cli.options import shared_options
+
+
+def namesrv(
+    config_file: Annotated[
+        Path | None,
+        typer.Option(
+            "-c",
+            "--configFile",
+            parser=shared_options.local_path,
+            metavar="FILE",
+            help="Configuration file in RocketMQ's format (namesrv.conf).",
+        ),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port",
+            parser=shared_options.port,
+            metavar="PORT",
+            help="Listen port; 0 selects a free one; overrides listenPort.",
+        ),
+    ] = None,
+    print_config: Annotated[
+        bool, typer.Option("-p", "--printConfigItem", help="Print the effective settings, then exit.")
+    ] = False,
+    log_file: shared_options.LogFile = None,
+    until_stdin_closes: Annotated[bool, typer.Option(hidden=True)] = False,
+) -> None:
+    """Run a name server.
+
+    Runs until SIGINT or SIGTERM. Unknown or unsupported configuration keys are reported on stderr.
+    """
+    from ariane.cli.servers import run_server
+    from ariane.cli.servers.metrics_endpoint import name_server_source, with_metrics
+    from ariane.nameserver.config import NAME_SERVER_SETTINGS
+    from ariane.nameserver.server import NameServer
+
+    # As a key of the file, so that values of both sources are checked alike.
+    overrides = {} if port is None else {"listenPort": str(port)}
+    config, remarks = (
+        NAME_SERVER_SETTINGS.load(config_file, overrides) if config_file else NAME_SERVER_SETTINGS.parse(overrides)
+    )
+    run_server.report_remarks(remarks, config_file)
+    if print_config:
+        run_server.print_settings(NAME_SERVER_SETTINGS.texts(config))
+        return
+    run_server.serve(
+        lambda: with_metrics(NameServer(config), name_server_source, config.bind_address, config.metrics_port),
+        log_file=log_file,
+        until_stdin_closes=until_stdin_closes,
+    )

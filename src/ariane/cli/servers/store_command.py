@@ -1,0 +1,229 @@
+"""`ariane store`: checks and prints a store directory. Only reads; a broker may be running on it."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ariane.cli.options import shared_options
+from ariane.cli.output import value_format
+from ariane.cli.output.help_format import HelpCommand, create_app, examples
+
+app = create_app("Check and print a store directory without changing it.")
+
+UNREADABLE = 2  # exit status
+
+Directory = Annotated[
+    Path, typer.Argument(parser=shared_options.local_path, metavar="DIR", help="Store directory (storePathRootDir).")
+]
+CommitLog = Annotated[
+    Path | None,
+    typer.Option(
+        parser=shared_options.local_path,
+        metavar="DIR",
+        help="Directory of the commit log, if storePathCommitLog is set in broker.conf.",
+    ),
+]
+
+
+@app.command("check", cls=HelpCommand, epilog=examples("ariane store check ~/.ariane/store"))
+def check(
+    directory: Directory,
+    commit_log: CommitLog = None,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            help="Print one JSON object per finding; the last line is the summary.",
+            rich_help_panel=shared_options.OUTPUT,
+        ),
+    ] = False,
+) -> None:
+    """Check all invariants of a store directory.
+
+    Exit status: 0 without findings, 1 with findings, 2 if the directory is unreadable.
+    """
+    from ariane.errors import StoreError
+    from ariane.store.check import store_check as checks
+
+    # Filled while findings are printed: a check of a large store takes minutes, and its findings should not wait for
+    # the end.
+    summary = checks.CheckSummary()
+    counts: Counter[str] = Counter()
+    try:
+        for finding in checks.check(_root(directory), summary=summary, commit_log=_log_root(commit_log)):
+            counts[finding.severity] += 1
+            if as_json:
+                row = {name: getattr(finding, name) for name in finding.__struct_fields__}
+                typer.echo(json.dumps(row, ensure_ascii=False))
+            else:
+                typer.echo(f"{finding.severity:<7} {finding.file} at {finding.offset}: {finding.message}")
+                if finding.fix:
+                    typer.echo(f"        {finding.fix}")
+    except StoreError as error:
+        typer.echo(f"Error: {error}", err=True)
+        raise typer.Exit(UNREADABLE) from None
+    # Notes do not lead to a failed exit status.
+    faults = counts[checks.ERROR] + counts[checks.WARNING]
+    if as_json:
+        totals = {name: getattr(summary, name) for name in summary.__struct_fields__}
+        typer.echo(json.dumps({"summary": totals, "errors": counts[checks.ERROR], "warnings": counts[checks.WARNING]}))
+    else:
+        typer.echo(
+            f"{summary.records:,} records ({summary.bytes:,} bytes), {summary.entries:,} entries of {summary.queues:,} queues, "
+            f"{summary.files:,} files: "
+            + (f"{counts[checks.ERROR]} errors, {counts[checks.WARNING]} warnings" if faults else "no errors")
+        )
+    raise typer.Exit(1 if faults else 0)
+
+
+@app.command(
+    "cat",
+    cls=HelpCommand,
+    epilog=examples(
+        "ariane store cat ~/.ariane/store --topic orders --count 10",
+        "ariane store cat ~/.ariane/store --topic orders --queue 0 --from 4120 --json",
+    ),
+)
+def cat(
+    directory: Directory,
+    commit_log: CommitLog = None,
+    topic: shared_options.Topic = None,
+    queue: Annotated[
+        int | None,
+        typer.Option(
+            parser=shared_options.whole_number(0),
+            metavar="N",
+            help="Only this queue; requires --topic.",
+            rich_help_panel=shared_options.FILTERS,
+        ),
+    ] = None,
+    start: Annotated[
+        int,
+        typer.Option(
+            "--from",
+            parser=shared_options.whole_number(0),
+            metavar="OFFSET",
+            help="First offset: of the queue, or without --queue of the commit log.",
+            rich_help_panel=shared_options.FILTERS,
+        ),
+    ] = 0,
+    count: Annotated[
+        int | None,
+        typer.Option(
+            parser=shared_options.whole_number(1),
+            metavar="N",
+            help="Maximum number of messages.",
+            rich_help_panel=shared_options.FILTERS,
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print one JSON object per message.", rich_help_panel=shared_options.OUTPUT),
+    ] = False,
+    body: Annotated[
+        str,
+        typer.Option(
+            metavar="FORMAT", help="Format of the body: text, hex or none.", rich_help_panel=shared_options.OUTPUT
+        ),
+    ] = "text",
+) -> None:
+    """Print messages of the commit log, or of one queue in its order."""
+    from ariane.errors import StoreError, UsageError
+    from ariane.store.check import reader
+
+    if body not in ("text", "hex", "none"):
+        raise UsageError("--body", body, "expected text, hex or none")
+    # Queue ids exist within a topic only.
+    if queue is not None and topic is None:
+        raise UsageError("--queue", queue, "requires --topic; specify both")
+    remaining = count
+    try:
+        records = (
+            reader.read_queue(_root(directory), topic, queue, start, commit_log=_log_root(commit_log))
+            if topic is not None and queue is not None
+            else reader.read_log(_root(directory), start, commit_log=_log_root(commit_log))
+        )
+        for item in records:
+            if isinstance(item, str):
+                # A corrupt range: report it and continue with the next record.
+                typer.echo(f"Warning: {item}", err=True)
+                continue
+            # The log holds all topics; one queue of a topic is read by its consume queue instead.
+            if topic is not None and item.topic != topic:
+                continue
+            row = _row(item, body)
+            typer.echo(json.dumps(row, ensure_ascii=False) if as_json else _line(row))
+            if remaining is not None:
+                remaining -= 1
+                if remaining == 0:
+                    break
+    except StoreError as error:
+        typer.echo(f"Error: {error}", err=True)
+        raise typer.Exit(UNREADABLE) from None
+
+
+def _root(directory: Path) -> str:
+    return str(directory.resolve())
+
+
+def _log_root(directory: Path | None) -> str | None:
+    return None if directory is None else str(directory.resolve())
+
+
+def _row(item: object, body: str) -> dict[str, object]:
+    """Return the fields of a record for printing. A compressed body is decompressed, if possible."""
+    from ariane.errors import ProtocolError
+    from ariane.model import host, ids
+    from ariane.protocol.records import compression
+    from ariane.protocol.records.record import Record
+
+    assert isinstance(item, Record)
+    row: dict[str, object] = {
+        "offset": item.offset,
+        "size": item.size,
+        "topic": item.topic,
+        "queue": item.queue_id,
+        "number": item.queue_offset,
+        "message_id": ids.offset_message_id(item.store_host, item.offset),
+        "born_ms": item.born_ms,
+        "store_ms": item.store_ms,
+        "born_host": host.text(item.born_host),
+        "sys_flag": item.sys_flag,
+        "reconsume_times": item.reconsume_times,
+        "crc_is_right": item.crc_is_right(),
+        "properties": item.property_map(),
+    }
+    if body != "none":
+        data = item.body
+        try:
+            data = compression.decompress(data, item.sys_flag)
+        except ProtocolError as error:
+            row["body_error"] = str(error)
+        row["body"] = data.hex() if body == "hex" else data.decode("utf-8", "backslashreplace")
+    return row
+
+
+def _line(row: dict[str, object]) -> str:
+    """Return one line of text for a message, with control characters escaped."""
+    store_ms = row["store_ms"]
+    assert isinstance(store_ms, int)
+    try:
+        # A damaged record may have any number as its time.
+        stored = f"{datetime.datetime.fromtimestamp(store_ms / 1000, datetime.UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3]
+    except (OverflowError, ValueError, OSError):
+        stored = f"{store_ms} ms"
+    text = f"{row['offset']} {row['topic']}-{row['queue']} #{row['number']} {stored} {row['size']} B"
+    if not row["crc_is_right"]:
+        text += " (body CRC mismatch)"
+    properties = row["properties"]
+    if properties:
+        text += f" {json.dumps(properties, ensure_ascii=False)}"
+    if "body" in row:
+        text += f" {row['body']}"
+    return value_format.escape_control(text)

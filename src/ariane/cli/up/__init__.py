@@ -1,0 +1,1 @@
+"""`ariane up`: all servers on this machine, with demo traffic."""

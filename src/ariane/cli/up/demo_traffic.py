@@ -1,0 +1,197 @@
+"""Generates demo traffic: orders of three steps, sent in order, consumed in order by two groups, and traced.
+
+`run_once_and_verify` sends ORDERS orders, waits until both groups and the pipeline have processed them, and verifies the
+outcome; `run_forever` sends until it is stopped and prints its state every few seconds, with the traffic of `demo_scenarios`.
+Faults: `demo_tracker`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict
+from pathlib import Path
+
+import typer
+
+from ariane.cli.up.demo_scenarios import run_scenarios
+from ariane.cli.up.demo_tracker import STEPS, DemoTracker, build_report, verify
+from ariane.client.instance.settings import TraceSettings
+from ariane.client.producer import Producer
+from ariane.client.push_consumer import PushConsumer
+from ariane.clock import SYSTEM_CLOCK
+from ariane.cluster.admin import Admin
+from ariane.errors import ArianeError
+from ariane.model import ids
+from ariane.model.message import Message, ReceivedMessage
+from ariane.net.tasks import BackgroundTasks
+from ariane.reports.tables import table_views
+from ariane.tables import JOURNEYS, table_format
+
+TOPIC = "orders"
+QUEUES = 4
+GROUPS = ("stock", "billing")
+ORDERS = 1_000
+CONCURRENT_ORDERS = 32  # sent concurrently
+STEP_S = 0.05  # between the steps of an order: long enough to watch, or to kill the broker
+STATUS_INTERVAL_S = 2.0
+RETRY_S = 0.2
+# Time limits: a killed broker restarts much faster; the first start of Spark may take minutes.
+SEND_S = 120.0
+CONSUME_S = 120.0
+JOURNEYS_S = 300.0
+# No trace may be lost, even while the broker is killed: the outcome is verified to the last journey.
+TRACED = TraceSettings(when_full="block", retries=100, close_timeout=60)
+
+PrintLine = Callable[[str], None]
+
+
+async def run_once_and_verify(namesrv: str, tables: Path | None, print_line: PrintLine) -> None:
+    """Send ORDERS orders, wait for the consumers and the pipeline, and print the report as the last line.
+
+    Raises:
+        typer.Exit: status 1, the outcome is not as expected.
+    """
+    tracker = DemoTracker(GROUPS)
+    async with AsyncExitStack() as clients:
+        producer = await _open_clients(clients, namesrv, tracker)
+        print_line(f"sending   {ORDERS:,} orders of {len(STEPS)} steps")
+        await _run_with_status(_send_orders(producer, tracker, range(ORDERS)), tracker, print_line)
+        complete = await _until(lambda: tracker.lost == 0, CONSUME_S)
+        print_line(f"consumed  {tracker.consumed_count:,}" + ("" if complete else f", {tracker.lost} missing"))
+    expected = ORDERS * len(STEPS) * len(GROUPS)
+    journeys = None
+    if tables is not None:
+        print_line("pipeline  waiting for the journeys")
+        await _until(lambda: (_journeys(tables) or 0) >= expected, JOURNEYS_S)
+        journeys = _journeys(tables)
+    report = build_report(tracker, journeys)
+    faults = verify(report, ORDERS, len(GROUPS))
+    for fault in faults:
+        typer.echo(f"Error: {fault}", err=True)
+    if tables is None:
+        typer.echo("Warning: no journeys without Spark, which requires Java (see above)", err=True)
+    typer.echo(json.dumps(asdict(report), separators=(",", ":")))
+    if faults:
+        raise typer.Exit(1)
+
+
+async def run_forever(namesrv: str, tables: Path | None, print_line: PrintLine, stop: asyncio.Event) -> None:
+    """Send a few orders per second, and the messages of the scenarios, until `stop` is set."""
+    tracker = DemoTracker(GROUPS)
+    async with AsyncExitStack() as clients:
+        producer = await _open_clients(clients, namesrv, tracker)
+        scenarios = BackgroundTasks("demo")
+        clients.push_async_callback(scenarios.close)
+        scenarios.start(run_scenarios(namesrv), "scenarios")
+        print_line("demo      sending orders; press Ctrl-C to stop")
+        sending = asyncio.ensure_future(_send_endlessly(producer, tracker))
+        while not stop.is_set() and not sending.done():
+            await asyncio.wait([asyncio.ensure_future(stop.wait()), sending], timeout=STATUS_INTERVAL_S)
+            journeys = _journeys(tables) if tables is not None else None
+            print_line(_status_line(tracker) + ("" if journeys is None else f"  journeys {journeys:,}"))
+        sending.cancel()
+        await asyncio.wait([sending])
+    print_line("stopping")
+
+
+async def _open_clients(clients: AsyncExitStack, namesrv: str, tracker: DemoTracker) -> Producer:
+    """Open a producer and a consumer per group. The topic is created first: clients would wait for its route."""
+    async with Admin(namesrv) as admin:
+        await admin.create_topic(TOPIC, queues=QUEUES)
+    producer = await clients.enter_async_context(Producer(namesrv, "shop", trace=TRACED))
+    for group in GROUPS:
+        await clients.enter_async_context(_consumer(group, namesrv, tracker))
+    return producer
+
+
+def _consumer(group: str, namesrv: str, tracker: DemoTracker) -> PushConsumer:
+    async def listener(messages: Sequence[ReceivedMessage]) -> None:
+        for message in messages:
+            order = message.keys[0].removeprefix("ORDER-")
+            tracker.on_consumed(group, int(order), message.body.decode(), time.monotonic())
+
+    # From the first message: sends may begin before the group has its queues.
+    return PushConsumer(namesrv, group, {TOPIC: "*"}, listener, start="first", orderly=True, trace=TRACED)
+
+
+async def _send_orders(producer: Producer, tracker: DemoTracker, orders: range) -> None:
+    """Send the steps of each order one after another, of CONCURRENT_ORDERS orders at a time."""
+    # One iterator for all workers: each order is sent by one of them, so that its steps stay in order.
+    remaining = iter(orders)
+
+    async def worker() -> None:
+        for order in remaining:
+            await _send_order(producer, tracker, order)
+
+    async with asyncio.TaskGroup() as workers:
+        for _ in range(CONCURRENT_ORDERS):
+            workers.create_task(worker())
+
+
+async def _send_endlessly(producer: Producer, tracker: DemoTracker) -> None:
+    order = 0
+    while True:
+        await _send_order(producer, tracker, order)
+        order += 1
+        await asyncio.sleep(RETRY_S)
+
+
+_make_id = ids.unique_ids(SYSTEM_CLOCK.now_ms, ip="127.0.0.1")
+
+
+async def _send_order(producer: Producer, tracker: DemoTracker, order: int) -> None:
+    """Send the steps of an order; retry each, under the same id, until a broker acknowledges it."""
+    key = f"ORDER-{order}"
+    for step in STEPS:
+        # The id is chosen here and reused by each retry: a step that was stored twice is then recognised as one.
+        message = Message(topic=TOPIC, body=step.encode(), tags=step, keys=[key], message_id=_make_id())
+        tracker.on_send(order, step, time.monotonic())
+        async with asyncio.timeout(SEND_S):
+            while True:
+                try:
+                    # The key selects the queue: the steps of an order stay in order.
+                    await producer.send(message, order_key=key)
+                    break
+                except ArianeError:
+                    await asyncio.sleep(RETRY_S)
+        tracker.on_acknowledged(order, step)
+        await asyncio.sleep(STEP_S)
+
+
+async def _run_with_status(work: Awaitable[None], tracker: DemoTracker, print_line: PrintLine) -> None:
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        await asyncio.wait([task], timeout=STATUS_INTERVAL_S)
+        print_line(_status_line(tracker))
+    task.result()
+
+
+async def _until(reached: Callable[[], bool], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not reached() and time.monotonic() < deadline:  # noqa: ASYNC110 - the condition is the state of files
+        await asyncio.sleep(0.1)
+    return reached()
+
+
+def _status_line(tracker: DemoTracker) -> str:
+    latency = tracker.produce_to_consume_ms()
+    times = (
+        "" if latency["p50"] is None else f"  send-to-consume p50 {latency['p50']:.1f} ms  p99 {latency['p99']:.1f} ms"
+    )
+    pending = tracker.sent_count * len(GROUPS) - tracker.consumed_count
+    return f"demo      sent {tracker.sent_count:,}  consumed {tracker.consumed_count:,}  pending {max(pending, 0):,}{times}"
+
+
+def _journeys(tables: Path) -> int | None:
+    """Return the number of published journeys that were sent and consumed; None before the first publication."""
+    if table_format.read_version(tables, JOURNEYS) is None:
+        return None
+    with table_views.open_views(tables, table_views.whole_table(JOURNEYS)) as sql:
+        statement = (
+            "SELECT count(*) AS n FROM journeys WHERE consumer_group IS NOT NULL AND sent_at IS NOT NULL AND topic = $1"
+        )
+        return int(table_views.query(sql, statement, [TOPIC])[0]["n"])

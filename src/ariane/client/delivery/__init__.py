@@ -1,0 +1,1 @@
+"""How fetched messages reach the application, and what becomes of those that fail."""

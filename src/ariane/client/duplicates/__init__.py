@@ -1,0 +1,1 @@
+"""Listeners that skip messages consumed before, and the stores that remember these."""

@@ -1,0 +1,1 @@
+"""What is wrong with a cluster: its state as values, and checks of them."""

@@ -1,0 +1,1 @@
+"""Consumer groups: settings, clients, lag, rates and offsets."""

@@ -1,0 +1,1 @@
+"""Messages: found, read, sent, resent and tracked; delayed ones and transactions."""

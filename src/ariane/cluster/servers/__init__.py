@@ -1,0 +1,1 @@
+"""Brokers and name servers: state, statistics, settings and access control."""

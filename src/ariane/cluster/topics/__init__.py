@@ -1,0 +1,1 @@
+"""Topics: routes, queues, changes and deletion."""

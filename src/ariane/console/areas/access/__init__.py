@@ -1,0 +1,1 @@
+"""Who uses the console: log-in, accounts and the audit log."""

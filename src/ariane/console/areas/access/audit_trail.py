@@ -1,0 +1,125 @@
+"""The audit log: search, time range, pages, and export."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import msgspec
+
+from ariane.console.areas.dead_letters.dead_letter_export import csv_cell
+from ariane.console.security.audit_log import AuditEntry, AuditQuery
+from ariane.console.services import ConsoleServices
+from ariane.console.web import preferences
+from ariane.console.web.form_fields import parse_time_range
+from ariane.console.web.paging import ListQuery, Page
+from ariane.console.web.translation import gettext_noop
+from ariane.console.web.view_model import View
+
+OUTCOMES = (gettext_noop("done"), gettext_noop("dry run"), gettext_noop("refused"), gettext_noop("failed"))
+EXPORT_FIELDS = (
+    "time", "account", "role", "address", "method", "path", "target", "outcome", "status", "detail",
+)  # fmt: skip
+
+
+class AuditRow(View):
+    """A request that changed something, or tried to."""
+
+    time_ms: int
+    """End of the request."""
+    account: str
+    """Account that sent it; empty without a log-in."""
+    role: str
+    """Its role."""
+    address: str
+    """Address that it came from."""
+    method: str
+    """HTTP method."""
+    path: str
+    """Path of the URL."""
+    target: str
+    """Names in the path, for example a topic."""
+    outcome: str
+    """`done`, `dry run`, `refused` (not permitted) or `failed`."""
+    status: int
+    """HTTP status."""
+    detail: str
+    """What was changed on which server, or why it failed."""
+
+
+class AuditTrailQuery(ListQuery):
+    """Which entries to return, newest first."""
+
+    since: str = ""
+    """Begin: a duration before now (2h, 7d), or a date and time. Empty: all."""
+    until: str = ""
+    """End; empty: now."""
+
+
+class AuditTrailView(View):
+    """A page of the audit log."""
+
+    as_of_ms: int
+    """When the log was read."""
+    since: str
+    """Begin of the time range, as in the query."""
+    until: str
+    """End of the time range, as in the query."""
+    entries: Page[AuditRow]
+    """Entries, newest first."""
+
+
+async def audit_trail(services: ConsoleServices, query: AuditTrailQuery) -> AuditTrailView:
+    """Return a page of the audit log, newest first.
+
+    Raises:
+        UsageError: a time is invalid, or the range is empty.
+    """
+    selection = audit_query(services, query)
+    offset = (query.page - 1) * query.size
+    # In a thread: the log may have 80 MB.
+    entries, total = await asyncio.to_thread(services.audit.page, selection, offset=offset, size=query.size)
+    page = Page(
+        items=[AuditRow(**msgspec.structs.asdict(entry)) for entry in entries], total=total, page=query.page,
+        size=query.size, sort="time", order="desc", q=query.q,
+    )  # fmt: skip
+    return AuditTrailView(as_of_ms=services.clock.now_ms(), since=query.since, until=query.until, entries=page)
+
+
+def audit_query(services: ConsoleServices, query: AuditTrailQuery) -> AuditQuery:
+    """Return the search of a query.
+
+    Raises:
+        UsageError: a time is invalid, or the range is empty.
+    """
+    now_ms = services.clock.now_ms()
+    since_ms, until_ms = parse_time_range(query.since, query.until, now_ms, zone=preferences.current().zone)
+    return AuditQuery(query.q, since_ms, until_ms)
+
+
+def export_csv(services: ConsoleServices, selection: AuditQuery) -> Iterator[str]:
+    """Yield the matching entries as lines of CSV, newest first. Blocks: iterate it in a thread."""
+    yield _csv_line(EXPORT_FIELDS)
+    for entry in services.audit.read(selection):
+        yield _csv_line([csv_cell(_cell(entry, field)) for field in EXPORT_FIELDS])
+
+
+def export_jsonl(services: ConsoleServices, selection: AuditQuery) -> Iterator[bytes]:
+    """Yield the matching entries as lines of JSON, newest first. Blocks: iterate it in a thread."""
+    for entry in services.audit.read(selection):
+        yield msgspec.json.encode(entry) + b"\n"
+
+
+def _cell(entry: AuditEntry, field: str) -> object:
+    if field == "time":
+        return datetime.fromtimestamp(entry.time_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    return getattr(entry, field)
+
+
+def _csv_line(cells: tuple[str, ...] | list[str]) -> str:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\r\n").writerow(cells)
+    return line.getvalue()

@@ -1,0 +1,1 @@
+"""Servers: their runtime figures, settings, changes and access control."""

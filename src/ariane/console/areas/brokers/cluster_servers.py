@@ -1,0 +1,89 @@
+"""Cluster: all name servers, masters and slaves, and the settings of the name servers."""
+
+from __future__ import annotations
+
+from ariane.console.areas.admin_results import texts_of
+from ariane.console.areas.brokers.server_views import BrokerView, NameServerView, broker_view
+from ariane.console.services import ConsoleServices
+from ariane.console.web.view_model import View
+
+
+class ClusterGroup(View):
+    """The servers of one cluster."""
+
+    cluster: str
+    """Its name."""
+    brokers: list[BrokerView]
+    """Masters and slaves, by name and id."""
+
+
+class ClusterView(View):
+    """All servers."""
+
+    as_of_ms: int
+    """Time of the values, in milliseconds since the epoch."""
+    unavailable: list[str]
+    """Servers that did not respond, with the reason."""
+    name_servers: list[NameServerView]
+    """All name servers."""
+    clusters: list[ClusterGroup]
+    """All clusters, by name."""
+
+
+class NameServerSetting(View):
+    """A setting of the name servers."""
+
+    key: str
+    """Name of the setting."""
+    values: list[str | None]
+    """Value at each name server, in the order of `servers`; null: it does not have the setting, or did not respond."""
+    differs: bool
+    """Whether name servers have different values."""
+
+
+class NameServerSettings(View):
+    """Settings of all name servers."""
+
+    as_of_ms: int
+    """Time of the values, in milliseconds since the epoch."""
+    unavailable: list[str]
+    """Name servers that did not respond, with the reason."""
+    servers: list[str]
+    """Addresses of the name servers that responded."""
+    settings: list[NameServerSetting]
+    """All settings, by key."""
+
+
+async def cluster_servers(services: ConsoleServices) -> ClusterView:
+    """Return all servers of all clusters."""
+    snapshot = await services.live.snapshot()
+    names = sorted({row.cluster for row in snapshot.brokers})
+    return ClusterView(
+        as_of_ms=snapshot.as_of_ms or services.clock.now_ms(),
+        unavailable=list(snapshot.unavailable),
+        name_servers=[NameServerView(addr=server.addr, is_up=server.is_up) for server in snapshot.name_servers],
+        clusters=[
+            ClusterGroup(
+                cluster=name, brokers=[broker_view(row, snapshot) for row in snapshot.brokers if row.cluster == name]
+            )
+            for name in names
+        ],
+    )
+
+
+async def name_server_settings(services: ConsoleServices) -> NameServerSettings:
+    """Return the settings of all name servers, and where they differ."""
+    as_of_ms = services.clock.now_ms()
+    async with services.admin() as admin:
+        answers = await admin.fetch_name_server_config()
+    tables = [table for _, table in answers.values]
+    rows = []
+    for key in sorted({key for table in tables for key in table}):
+        values = [table.get(key) for table in tables]
+        rows.append(NameServerSetting(key=key, values=values, differs=len(set(values)) > 1))
+    return NameServerSettings(
+        as_of_ms=as_of_ms,
+        unavailable=texts_of(answers.unavailable),
+        servers=[server.addr for server, _ in answers.values],
+        settings=rows,
+    )

@@ -1,0 +1,109 @@
+"""Values that the pages of the overview, the cluster and a broker share: servers and their history."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ariane.console.areas.reports.chart_history import ChartHistory
+from ariane.console.live.live_history import HistoryPoint, broker_key
+from ariane.console.live.live_snapshot import BrokerRow, LiveSnapshot
+from ariane.console.web.translation import gettext as _
+from ariane.console.web.view_model import View
+
+Points = list[tuple[int, float | None]]
+"""Time in milliseconds since the epoch, and value; null: unknown."""
+
+
+class NameServerView(View):
+    """A name server."""
+
+    addr: str
+    """HOST:PORT, as configured."""
+    is_up: bool
+    """Whether it responded."""
+
+
+class BrokerView(View):
+    """A master or slave. Figures are null while it does not respond."""
+
+    cluster: str
+    """Name of its cluster."""
+    broker: str
+    """Broker name, which a master shares with its slaves."""
+    broker_id: int
+    """0: master."""
+    is_master: bool
+    """Whether it accepts changes."""
+    addr: str
+    """HOST:PORT, as registered with the name servers."""
+    is_up: bool
+    """Whether it responded. False: its state is unknown."""
+    is_registered: bool
+    """Whether a name server lists it."""
+    reason: str
+    """Why its state is unknown."""
+    version: str | None
+    """Version of RocketMQ that it reports."""
+    boot_ms: int | None
+    """Time of its start."""
+    tps_in: float | None
+    """Messages stored per second, over the last 10 s."""
+    tps_out: float | None
+    """Messages delivered per second, over the last 10 s."""
+    put_today: int | None
+    """Messages stored since midnight of the broker's clock."""
+    got_today: int | None
+    """Messages delivered since then."""
+    put_yesterday: int | None
+    """Messages stored on the day before."""
+    got_yesterday: int | None
+    """Messages delivered on the day before."""
+    disk_ratio: float | None
+    """Used share of the commit log's disk, 0 to 1."""
+    log_start: int | None
+    """First position of the commit log."""
+    log_end: int | None
+    """End of the commit log."""
+    dispatch_behind_bytes: int | None
+    """Bytes of the commit log that consumers cannot read yet."""
+    replication_lag_bytes: int | None
+    """Of a slave: bytes of its master's commit log that it does not have yet."""
+    replication_delay_ms: int | None
+    """Of a slave: time since the master's commit log ended where the slave's ends now."""
+    replication_delay_is_minimum: bool
+    """Whether the delay is longer, because it began before the console observed the master."""
+    earliest_ms: int | None
+    """Store time of the oldest message."""
+    tps_in_history: Points
+    """Rate of stored messages in the last hour."""
+    tps_out_history: Points
+    """Rate of delivered messages in the last hour."""
+
+
+def broker_view(row: BrokerRow, snapshot: LiveSnapshot) -> BrokerView:
+    """Return the view of a server."""
+    key = broker_key(row.broker, row.broker_id)
+    values = {name: getattr(row, name) for name in BrokerView.model_fields if hasattr(row, name)}
+    return BrokerView(
+        **values,
+        tps_in_history=points(snapshot.history.series(key, "tps_in")),
+        tps_out_history=points(snapshot.history.series(key, "tps_out")),
+    )
+
+
+def points(series: list[HistoryPoint]) -> Points:
+    """Return a series as plain values."""
+    return [(point.ms, None if point.value is None else round(point.value, 3)) for point in series]
+
+
+def tps_chart(history: ChartHistory) -> dict[str, Any]:
+    """Return the options of a chart of stored and delivered messages."""
+    stored = {"name": _("Stored"), "points": history.points("tps_in"), "type": "line"}
+    delivered = {"name": _("Delivered"), "points": history.points("tps_out"), "type": "line"}
+    return history.chart("rate", [stored, delivered])
+
+
+def lag_chart(history: ChartHistory) -> dict[str, Any]:
+    """Return the options of a chart of the lag."""
+    series = {"name": _("Lag"), "points": history.points("lag"), "type": "line", "area": True}
+    return history.chart("number", [series])

@@ -1,0 +1,1 @@
+"""Dead letters: list, selection, export and resending."""

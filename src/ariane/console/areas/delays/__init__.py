@@ -1,0 +1,1 @@
+"""Messages that wait: delayed ones and open transactions."""

@@ -1,0 +1,1 @@
+"""Consumer groups: list, progress, clients, offsets, settings, traffic and forecast."""

@@ -1,0 +1,1 @@
+"""Messages: search, one message, its body, and test messages."""

@@ -1,0 +1,1 @@
+"""Reports and charts over the pipeline's tables."""

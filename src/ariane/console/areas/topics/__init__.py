@@ -1,0 +1,1 @@
+"""Topics: list, details and changes."""

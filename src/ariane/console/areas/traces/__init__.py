@@ -1,0 +1,1 @@
+"""Traces: search, and the timeline of one message."""

@@ -1,0 +1,1 @@
+"""Connections of clients: pools, name servers, and servers that do not respond."""

@@ -1,0 +1,1 @@
+"""Functions from DataFrame to DataFrame: each computes a table."""

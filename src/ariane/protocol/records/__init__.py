@@ -1,0 +1,1 @@
+"""Stored records and what they contain, as the store, pulls and replication carry them."""

@@ -1,0 +1,1 @@
+"""What a replay reads, and the file of its results."""

@@ -1,0 +1,1 @@
+"""The pipeline's tables for reports: views, freshness, time ranges and histograms in DuckDB."""

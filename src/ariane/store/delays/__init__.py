@@ -1,0 +1,1 @@
+"""Delayed messages: levels, timers, and what is already delivered."""

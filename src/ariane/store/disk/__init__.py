@@ -1,0 +1,1 @@
+"""Files: the only door to the disk, segments of equal size, listings, fsyncs."""

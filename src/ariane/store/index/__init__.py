@@ -1,0 +1,1 @@
+"""The key index: finds the records of a topic by key."""
