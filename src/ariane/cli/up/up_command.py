@@ -196,7 +196,7 @@ async def _start_reported(programs: ChildProcesses, program: ChildProcess) -> No
 
 async def _demo(programs: ChildProcesses, home: Path, namesrv: str, exit_after: bool, stop: asyncio.Event) -> None:
     from ariane.cli.up import demo_traffic
-    from ariane.pipeline.spark_session import spark_fault
+    from ariane.pipeline.spark_session import C1_ONLY, JAVA_OPTIONS, spark_fault
 
     tables = None
     # A demo without Java still shows messages and latencies.
@@ -204,9 +204,10 @@ async def _demo(programs: ChildProcesses, home: Path, namesrv: str, exit_after: 
         print_line(f"pipeline  off: {fault}")
     else:
         tables = homes.tables_dir(home)
-        # The console's reports need the tables of all jobs, but a laptop no round of them every two seconds; the verification
-        # needs those of traces, soon.
-        jobs = ("trace",) if exit_after else ("all", "--interval", "10")
+        # The console's reports need the tables of all jobs, but a laptop no round of them every two seconds, and no optimal code
+        # for a few messages; the verification needs those of traces, soon.
+        demo = ("all", "--interval", "10", "--conf", f"{JAVA_OPTIONS}={C1_ONLY}")
+        jobs = ("trace",) if exit_after else demo
         arguments = ("pipeline", "run", *jobs, "--namesrv", namesrv, "--home", str(tables), "--until-stdin-closes")
         # Without waiting: Spark takes a while to start, and the topics retain what is sent meanwhile.
         await _run_unless(stop, programs.start(ChildProcess("pipeline", arguments, ready=False)))
