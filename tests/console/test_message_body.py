@@ -19,8 +19,8 @@ from ariane.console.areas.messages.message_body import (
     preview,
     property_rows,
     text_of,
-    visible,
 )
+from ariane.console.web.visible_text import visible
 from ariane.model.message import MessageQueue, ReceivedMessage
 
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import msgspec
 
+from ariane.console.areas.traces.host_clocks import HostClock
+from ariane.console.areas.traces.journey_steps import journey_steps
+from ariane.console.areas.traces.live_steps import CarriedEvent, StoredCopy, live_trace
+from ariane.console.areas.traces.step_merge import merge_steps
+from ariane.console.areas.traces.time_axis import build_axis
+from ariane.console.areas.traces.timeline_drawing import BROKER, CONSUMER, PRODUCER, draw
 from ariane.console.areas.traces.trace_sources import decode_carriers
-from ariane.console.trace_timeline.host_clocks import HostClock
-from ariane.console.trace_timeline.journey_steps import journey_steps
-from ariane.console.trace_timeline.live_steps import CarriedEvent, StoredCopy, live_trace
-from ariane.console.trace_timeline.step_merge import merge_steps
-from ariane.console.trace_timeline.time_axis import build_axis
-from ariane.console.trace_timeline.timeline_drawing import BROKER, CONSUMER, PRODUCER, draw
-from ariane.console.trace_timeline.trace_steps import StepKind, StepSource, TraceStep
+from ariane.console.areas.traces.trace_steps import StepKind, StepSource, TraceStep
 from ariane.model.message import MessageQueue, ReceivedMessage
 from ariane.model.trace_event import (
     ConsumeEndEvent,

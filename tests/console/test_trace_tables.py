@@ -15,12 +15,12 @@ pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]
 from test_trace_steps import AHEAD_MS, ID, T0, T0_MS, attempt, copy, ended, journey, sent, started
 
 from ariane.clock import SYSTEM_CLOCK
+from ariane.console.areas.traces.live_steps import CarriedEvent, live_trace
 from ariane.console.areas.traces.trace_page import STEPS_MAX, build_view, draw_trace
 from ariane.console.areas.traces.trace_sources import FetchedTrace, TracedMessage, decode_carriers, read_table_trace
+from ariane.console.areas.traces.trace_steps import StepSource
 from ariane.console.services import ConsoleServices
 from ariane.console.settings import ConsoleSettings
-from ariane.console.trace_timeline.live_steps import CarriedEvent, live_trace
-from ariane.console.trace_timeline.trace_steps import StepSource
 from ariane.model.message import MessageQueue, ReceivedMessage
 from ariane.protocol import trace_codec
 from ariane.tables import CLOCKS, JOURNEYS

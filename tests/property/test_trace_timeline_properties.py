@@ -8,12 +8,12 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ariane.console.trace_timeline.host_clocks import HostClock
-from ariane.console.trace_timeline.lane_rows import assign_rows
-from ariane.console.trace_timeline.step_merge import merge_steps
-from ariane.console.trace_timeline.time_axis import TimeAxis, build_axis, tick_step_ms
-from ariane.console.trace_timeline.timeline_drawing import BAR_MIN, draw
-from ariane.console.trace_timeline.trace_steps import StepKind, StepSource, TraceStep, in_order
+from ariane.console.areas.traces.host_clocks import HostClock
+from ariane.console.areas.traces.lane_rows import assign_rows
+from ariane.console.areas.traces.step_merge import merge_steps
+from ariane.console.areas.traces.time_axis import TimeAxis, build_axis, tick_step_ms
+from ariane.console.areas.traces.timeline_drawing import BAR_MIN, draw
+from ariane.console.areas.traces.trace_steps import StepKind, StepSource, TraceStep, in_order
 
 T0_MS = 1_700_000_000_000
 EPSILON = 1e-6

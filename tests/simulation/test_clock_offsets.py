@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import skewed_traffic as skewed
+from ariane.console.areas.traces.live_steps import live_trace
 from ariane.console.areas.traces.trace_sources import decode_carriers
-from ariane.console.trace_timeline.live_steps import live_trace
-from ariane.console.trace_timeline.trace_steps import StepKind
+from ariane.console.areas.traces.trace_steps import StepKind
 
 
 @pytest.mark.parametrize("seed", [1, 2])

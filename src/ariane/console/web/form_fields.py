@@ -6,12 +6,13 @@ import re
 from datetime import UTC, datetime, tzinfo
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, StringConstraints
+from pydantic import BeforeValidator, Field, StringConstraints
 
 from ariane.errors import UsageError
 
 # Start of the year 9999: times up to some hours later, in any zone, are still in the calendar.
 TIME_END_MS = 253_370_764_800_000
+TEXT_MAX = 255  # of a name or text in a search
 UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*([smhd])", re.ASCII)
 _MS = re.compile(r"\d{11,15}", re.ASCII)  # fewer digits are seconds, or a typing error
@@ -22,6 +23,10 @@ def _blank_to_none(value: Any) -> Any:
     return None if isinstance(value, str) and not value.strip() else value
 
 
+def _stripped(value: Any) -> Any:
+    return value.strip() if isinstance(value, str) else value
+
+
 def without_blanks(values: Any) -> Any:
     """Return a list of texts without blank ones, which a browser sends for empty inputs with the name of the list."""
     return [value for value in values if str(value).strip()] if isinstance(values, list | tuple) else values
@@ -30,6 +35,7 @@ def without_blanks(values: Any) -> Any:
 OptionalInt = Annotated[int | None, BeforeValidator(_blank_to_none)]
 OptionalBool = Annotated[bool | None, BeforeValidator(_blank_to_none)]
 OptionalText = Annotated[str | None, BeforeValidator(_blank_to_none)]
+Name = Annotated[str, BeforeValidator(_stripped), Field(max_length=TEXT_MAX)]
 VerbatimText = Annotated[str, StringConstraints(strip_whitespace=False)]
 """A text whose white space at both ends belongs to it, such as the body of a message."""
 

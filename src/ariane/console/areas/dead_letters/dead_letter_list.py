@@ -25,13 +25,14 @@ from ariane.console.areas.dead_letters.dead_letter_selection import (
 )
 from ariane.console.areas.dead_letters.resend_journal import read_outcomes
 from ariane.console.areas.messages.body_encoding import ENCODINGS, BodyEncoding
-from ariane.console.areas.messages.message_body import hex_rows, preview, read_text, visible
+from ariane.console.areas.messages.message_body import hex_rows, preview, read_text
 from ariane.console.areas.messages.message_lookup import SearchProgress, scan_progress, truncation_texts, with_range
 from ariane.console.areas.messages.message_rows import PREVIEW_BYTES
 from ariane.console.areas.messages.message_scan import ScanBudget, TopicScan
 from ariane.console.services import ConsoleServices
 from ariane.console.web.form_fields import OptionalInt
 from ariane.console.web.view_model import View
+from ariane.console.web.visible_text import visible
 from ariane.errors import ArianeError, MessageRefused, RouteNotFound
 from ariane.model.message import KEYS, ORIGIN_MESSAGE_ID, RESERVED, TAGS, ReceivedMessage
 from ariane.model.topic import dlq_topic

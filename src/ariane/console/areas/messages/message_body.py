@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import unicodedata
 from collections.abc import Iterator
 from typing import Literal
 
 from ariane.console.areas.messages.body_encoding import ENCODINGS, BodyEncoding, decode, guess_encoding
 from ariane.console.web.translation import gettext_noop
 from ariane.console.web.view_model import View
+from ariane.console.web.visible_text import visible
 from ariane.model import message as names
 from ariane.model.message import ReceivedMessage
 
@@ -21,8 +21,6 @@ HEX_BYTES = 4 * 1024
 HEX_ROW = 16
 PREVIEW_CHARS = 120
 JSON_DEPTH = 200  # deeper documents are shown as text
-
-BIDI_CONTROLS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 # What the properties of clients and brokers mean.
 EXPLANATIONS = {
@@ -187,11 +185,6 @@ def text_of(body: bytes, *, is_part: bool = False) -> str | None:
     return None if b"\0" in body else decode(body, "utf-8", is_part=is_part)
 
 
-def visible(text: str) -> str:
-    """Return a text with escapes for characters that cannot be seen or that reorder others; line ends and tabs remain."""
-    return "".join(char if _is_visible(char) else f"\\u{ord(char):04x}" for char in text)
-
-
 def preview(body: bytes) -> str:
     """Return the beginning of a body in one line; bytes that are not a text as hex."""
     head = body[: PREVIEW_CHARS * 4]
@@ -218,12 +211,6 @@ def property_rows(message: ReceivedMessage) -> list[MessagePropertyRow]:
         for name, value in message.properties.items()
     ]
     return sorted(rows, key=lambda row: (row.explanation != "", row.name))
-
-
-def _is_visible(char: str) -> bool:
-    if char in "\n\t":
-        return True
-    return char not in BIDI_CONTROLS and unicodedata.category(char) not in ("Cc", "Cs", "Co", "Cn")
 
 
 def _parsed(body: bytes) -> dict[str, object] | list[object] | None:

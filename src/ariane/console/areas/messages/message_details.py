@@ -25,8 +25,9 @@ from ariane.console.areas.messages.message_body import (
     body_view,
     property_rows,
 )
-from ariane.console.areas.messages.message_lookup import query_all_topics, query_index, view_record
+from ariane.console.areas.messages.message_lookup import query_all_topics, query_index
 from ariane.console.areas.messages.message_rows import MessageRow, RowWithCopies, message_row
+from ariane.console.areas.record_lookup import view_record
 from ariane.console.areas.traces.trace_sources import (
     GROUPS_MAX,
     build_live_trace,
@@ -34,8 +35,8 @@ from ariane.console.areas.traces.trace_sources import (
     groups_of,
     read_trace_topic,
 )
+from ariane.console.areas.traces.trace_steps import SUCCESS, StepKind, TraceStep
 from ariane.console.services import ConsoleServices
-from ariane.console.trace_timeline.trace_steps import SUCCESS, StepKind, TraceStep
 from ariane.console.web.view_model import ChangeForm, ChangeResult, View
 from ariane.errors import ArianeError, NotFound, ReplyError, ServerUnavailable, UsageError
 from ariane.model.message import (

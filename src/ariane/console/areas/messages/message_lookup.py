@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Annotated, NamedTuple
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from ariane.cluster.admin import Admin
 from ariane.cluster.messages.message_query import EVER_MS, PENDING_TOPICS, QueryResult, is_offset_id
@@ -27,21 +27,19 @@ from ariane.console.areas.messages.message_rows import (
     without_body,
 )
 from ariane.console.areas.messages.message_scan import ScanBudget, ScanResult, TopicScan
-from ariane.console.live.guarded_pool import NotRegistered
+from ariane.console.areas.record_lookup import view_record
 from ariane.console.services import ConsoleServices
 from ariane.console.web import preferences
-from ariane.console.web.form_fields import parse_time_range
+from ariane.console.web.form_fields import TEXT_MAX, Name, parse_time_range
 from ariane.console.web.view_model import View
-from ariane.errors import ConnectionLost, ProtocolError, ReplyError, RequestTimeout, UsageError
+from ariane.errors import ConnectionLost, RequestTimeout, UsageError
 from ariane.model.ids import parse_offset_message_id, recalled_key
-from ariane.model.message import ReceivedMessage
 from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX, TRACE_TOPIC, is_system_topic, topic_name_fault
 
 MATCHES = 50
 INDEX_MATCHES_MAX = 500  # of one topic and broker, the newest
 TOPICS_AT_ONCE = 200
 ALL_TOPICS_S = 3.0  # time for the search through all topics of one page
-TEXT_MAX = 255
 
 _UNIQUE_KEY = re.compile(r"(?:[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56})")
 
@@ -54,13 +52,6 @@ class SearchKind(Enum):
     KEY = "key"
     SCAN = "scan"
     """Reading the queues, for a tag, a text in the body, or times alone."""
-
-
-def _name(value: object) -> object:
-    return value.strip() if isinstance(value, str) else value
-
-
-Name = Annotated[str, BeforeValidator(_name), Field(max_length=TEXT_MAX)]
 
 
 class MessageQueryForm(View):
@@ -235,20 +226,6 @@ async def _view_record(
         items=items,
         progress=SearchProgress(topics=0, all_topics=0),
     )
-
-
-async def view_record(admin: Admin, message_id: str) -> ReceivedMessage | None:
-    """Return the record with an offset id; None if the text is not the id of a record at a registered broker.
-
-    Raises:
-        ConnectionLost, RequestTimeout: the broker did not respond.
-    """
-    if not is_offset_id(message_id):
-        return None
-    try:
-        return await admin.view_by_offset_id(message_id)
-    except (NotRegistered, ReplyError, ProtocolError):
-        return None
 
 
 async def _query_topic(

@@ -12,9 +12,11 @@ from typing import NamedTuple
 
 from ariane.cluster.admin import Admin
 from ariane.cluster.messages.message_query import PENDING_TOPICS, is_offset_id
-from ariane.console.areas.messages.message_body import visible
-from ariane.console.areas.messages.message_lookup import view_record
+from ariane.console.areas.record_lookup import view_record
 from ariane.console.areas.reports.table_queries import run_query
+from ariane.console.areas.traces.host_clocks import HostClock
+from ariane.console.areas.traces.step_merge import merge_steps
+from ariane.console.areas.traces.timeline_drawing import Drawing, draw
 from ariane.console.areas.traces.trace_sources import (
     FetchedTrace,
     TableTrace,
@@ -22,12 +24,10 @@ from ariane.console.areas.traces.trace_sources import (
     fetch_live_trace,
     read_table_trace,
 )
+from ariane.console.areas.traces.trace_steps import StepKind, StepSource, TraceStep
 from ariane.console.areas.traces.trace_views import ClockView, TracedGroupRow, TraceSourceView, TraceStepView, TraceView
 from ariane.console.services import ConsoleServices
-from ariane.console.trace_timeline.host_clocks import HostClock
-from ariane.console.trace_timeline.step_merge import merge_steps
-from ariane.console.trace_timeline.timeline_drawing import Drawing, draw
-from ariane.console.trace_timeline.trace_steps import StepKind, StepSource, TraceStep
+from ariane.console.web.visible_text import visible
 from ariane.errors import ConnectionLost, RequestTimeout, ServerUnavailable, UsageError
 from ariane.model.born_time import AHEAD_MS
 from ariane.model.host import ip_of

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ariane.clock import ms_of
-from ariane.console.areas.messages.message_body import visible
 from ariane.console.areas.reports.table_queries import run_query
 from ariane.console.areas.traces.trace_page import trace_topic_of
 from ariane.console.areas.traces.trace_sources import decode_carriers
+from ariane.console.areas.traces.trace_steps import StepSource
 from ariane.console.areas.traces.trace_views import TracedListView, TracedMessageRow, TraceForm
 from ariane.console.services import ConsoleServices
-from ariane.console.trace_timeline.trace_steps import StepSource
+from ariane.console.web.visible_text import visible
 from ariane.errors import RouteNotFound, ServerUnavailable, StoreError, UsageError
 from ariane.model.ids import recalled_key
 from ariane.model.message import ReceivedMessage

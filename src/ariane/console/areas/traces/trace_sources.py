@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from ariane.cluster.admin import Admin
 from ariane.cluster.messages.message_query import PENDING_TOPICS, QueryResult
-from ariane.console.trace_timeline.host_clocks import HostClock
-from ariane.console.trace_timeline.journey_steps import journey_steps
-from ariane.console.trace_timeline.live_steps import CarriedEvent, LiveTrace, StoredCopy, live_trace
-from ariane.console.trace_timeline.trace_steps import TraceStep
+from ariane.console.areas.traces.host_clocks import HostClock
+from ariane.console.areas.traces.journey_steps import journey_steps
+from ariane.console.areas.traces.live_steps import CarriedEvent, LiveTrace, StoredCopy, live_trace
+from ariane.console.areas.traces.trace_steps import TraceStep
 from ariane.console.web.translation import report_text
 from ariane.errors import ArianeError, RouteNotFound, StoreError
 from ariane.model import clock_offset

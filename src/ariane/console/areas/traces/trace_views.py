@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ariane.console.areas.messages.message_lookup import Name
-from ariane.console.trace_timeline.trace_steps import StepKind, StepSource
+from ariane.console.areas.traces.trace_steps import StepKind, StepSource
+from ariane.console.web.form_fields import Name
 from ariane.console.web.view_model import View
 
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import msgspec
 
 from ariane.cluster.messages.message_query import PENDING_TOPICS
-from ariane.console.trace_timeline.host_clocks import ClockEvidence, HostClock, hull
-from ariane.console.trace_timeline.trace_steps import (
+from ariane.console.areas.traces.host_clocks import ClockEvidence, HostClock, hull
+from ariane.console.areas.traces.trace_steps import (
     CALL_RESULTS,
     FAILED,
     SUCCESS,

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from ariane.clock import ms_of
-from ariane.console.trace_timeline.trace_steps import (
+from ariane.console.areas.traces.trace_steps import (
     FAILED,
     SUCCESS,
     UNKNOWN,
