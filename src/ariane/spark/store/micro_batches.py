@@ -16,7 +16,7 @@ from ariane.errors import ConfigError, StoreError
 from ariane.spark.reporting import hide_traceback, message_only
 from ariane.spark.store import commit_log
 from ariane.spark.store.commit_log import StoredLog
-from ariane.spark.store.source import plan_partitions, read_partition
+from ariane.spark.store.log_partitions import plan_partitions, read_partition
 from ariane.spark.store.store_options import StoreOptions
 from ariane.store.disk.files import OpenFiles, ReadOnlyDisk
 from ariane.store.disk.segments import Segments

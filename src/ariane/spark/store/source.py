@@ -19,18 +19,8 @@ from ariane.spark.availability import require_stream_reads
 from ariane.spark.records.schema import requested_columns
 from ariane.spark.reporting import hide_traceback, message_only, reader_or_error
 from ariane.spark.store import commit_log, log_task
-from ariane.spark.store.commit_log import LogDamage, StoredLog
-from ariane.spark.store.log_task import LogRange
+from ariane.spark.store.log_partitions import plan_partitions, read_partition
 from ariane.spark.store.store_options import StoreOptions, parse, reject_stream_options
-
-
-class LogPartition(InputPartition):
-    """A part of the log, read by one task. `file_size` is the size of the log's files."""
-
-    def __init__(self, log_range: LogRange | LogDamage, file_size: int) -> None:
-        super().__init__(log_range)
-        self.log_range = log_range
-        self.file_size = file_size
 
 
 class StoreSource(DataSource):
@@ -75,14 +65,3 @@ class StoreReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with message_only():
             yield from read_partition(partition, self._options, self._columns)
-
-
-def plan_partitions(stored_log: StoredLog, begin: int, end: int, options: StoreOptions) -> list[InputPartition]:
-    parts = log_task.plan_ranges(stored_log, begin, end, options.max_partition_bytes)
-    return [LogPartition(part, stored_log.file_size) for part in parts]
-
-
-def read_partition(partition: InputPartition, options: StoreOptions, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task. Spark runs one task with a partition of its own if there is nothing to read: it has no rows."""
-    if isinstance(partition, LogPartition):
-        yield from log_task.read_rows(partition.log_range, options, columns, partition.file_size)
