@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "ariane"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 BYTES_MAX = 1_000_000  # larger things are made, not kept
+NAMES_MAX = 18  # about fifteen, so that a reader sees which one to open
 LINES_MAX = 500  # mostly under 400; a file that needs more is two files
 
 # Names that say nothing about the contents. Manager, Handler, Processor, Factory are RocketMQ's and Python's own words.
@@ -106,6 +108,21 @@ def test_every_module_has_a_docstring_and_a_readable_size(path: Path):
 def test_every_package_has_an_init():
     packages = {path.parent for path in MODULES}
     assert [shown(package) for package in packages if not (package / "__init__.py").exists()] == []
+
+
+def test_a_folder_shows_few_names():
+    packages = sorted({path.parent for path in MODULES})
+    names = {shown(path): [item.name for item in path.iterdir() if item.name != "__pycache__"] for path in packages}
+    names.pop(shown(PACKAGE))  # one name for each package, and the public modules
+    assert {path: len(items) for path, items in names.items() if len(items) > NAMES_MAX} == {}
+
+
+def test_the_architecture_page_shows_the_present_folders():
+    tree = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "structure"], capture_output=True, text=True, check=True
+    ).stdout
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert tree in page, "run scripts/structure --write"
 
 
 def test_no_file_is_large():

@@ -1,5 +1,5 @@
-"""Asyncio clients: `Producer` and `TransactionProducer` send, `Consumer` is iterated over, `PushConsumer` calls a listener,
-`LitePullConsumer` is polled, `PullConsumer` reads queues without a group.
+"""Asyncio clients of a cluster. `Producer` and `TransactionProducer` send, `Consumer` is iterated over, `PushConsumer` calls
+a listener, `LitePullConsumer` is polled, `PullConsumer` reads queues without a group.
 
     async with Producer("127.0.0.1:9876", "shop") as producer:
         await producer.send(Message(topic="orders", body=b"created", keys=["ORDER-17"]))
