@@ -1,5 +1,8 @@
 """PULL_MESSAGE (11), and LITE_PULL_MESSAGE (361) of 5.x clients. [PullMessageProcessor]
 
+Most pulls never come here: `pull_turns` serves the plain ones of a read at once (messages are available, the filter compares tags).
+The connection passes all others on, one by one:
+
     request → checks → RecordFilter → store.get ─ messages ─→ reply: the records as they are stored
                                                 └ none ─────→ hold until a matching message arrives or the time is over → reply
 

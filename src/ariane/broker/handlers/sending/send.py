@@ -1,5 +1,8 @@
 """SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320). [SendMessageProcessor]
 
+Most sends never come here: `send_turns` stores the plain ones of a read at once (one message each, no delay, no transaction). The
+connection passes all others on, one by one:
+
     frame → IncomingMessage → draft: delayed, half message, dead letter or as sent → append → wait until flushed → reply
 
 Checks come in the order of reference remoting-protocol 4.1. Every response, including errors, carries region and trace switch.
