@@ -19,7 +19,9 @@ from ariane.protocol.records import properties as properties_text
 from ariane.protocol.records.properties import NAME_END, PAIR_END
 from ariane.protocol.records.queue_entry import INDEX_KEY
 
-Keyed = tuple[str, str, int, int]  # topic, properties, commit log offset, store time of a record that may have keys
+KeyedRecord = tuple[
+    str, str, int, int
+]  # topic, properties, commit log offset, store time of a record that may have keys
 KeyValues = tuple[str, str, str, int]  # topic, UNIQ_KEY, KEYS (or empty texts), commit log offset of a record
 
 KEY_SEPARATOR = " "
@@ -61,7 +63,7 @@ class KeyHashes:
         self._topics: dict[str, int] = {}  # hash of "<topic>#"
         self._starts: dict[str, tuple[int, int]] = {}  # of a start: its part of the key's hash, and 31^len(key)
 
-    def hash_keys(self, records: Iterable[Keyed]) -> bytes:
+    def hash_keys(self, records: Iterable[KeyedRecord]) -> bytes:
         """Return `key_hash` of all `parse_keys` of all records with the offset of the record (`INDEX_KEY`), in their order."""
         return self.hash_values(
             [

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ariane.kernels.key_hashes import Keyed, KeyHashes
+from ariane.kernels.key_hashes import KeyedRecord, KeyHashes
 from ariane.kernels.scanned_record import NotARecord, ScannedRecord, hash_tags, parse_record
 from ariane.model.message import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from ariane.protocol.records.queue_entry import ENTRY, ENTRY_SIZE, INDEX_KEY
@@ -119,7 +119,7 @@ class _ScannedRecordsBuilder:
         self._hashes = KeyHashes() if hash_keys else None
         self._topics: dict[bytes, str] = {}  # decoded, because a run has few of them
         # Records with the last store time whose keys are not hashed yet: one call hashes many.
-        self._unhashed: list[Keyed] = []
+        self._unhashed: list[KeyedRecord] = []
         self._keys: list[bytes] = []  # hashed, in log order
         # See `ScannedRecords`, as the following.
         self._key_times: list[tuple[int, int]] = []

@@ -25,13 +25,13 @@ DELAY_LEVEL_MAX = 18  # of Java's brokers; one with fewer levels takes its highe
 
 
 class Settlement(Enum):
-    """What became of a delivered message; the values are the words of log lines."""
+    """How the delivery of a message ended; the values are the words of log lines."""
 
     ACKNOWLEDGED = "acknowledged"
     RETRIED = "sent back"
     REJECTED = "rejected"
     EXPIRED = "timed out"
-    LEFT = "left when its consumer closed"
+    ABANDONED = "left when its consumer closed"
 
 
 class Settler(Protocol):

@@ -42,7 +42,7 @@ OUTCOMES = {
     Settlement.RETRIED: ConsumeReturn.FAILED,
     Settlement.REJECTED: ConsumeReturn.FAILED,
     Settlement.EXPIRED: ConsumeReturn.TIME_OUT,
-    Settlement.LEFT: ConsumeReturn.FAILED,
+    Settlement.ABANDONED: ConsumeReturn.FAILED,
 }
 
 
@@ -124,7 +124,7 @@ class IteratorDelivery:
         await self._tasks.close()
         for receipt in list(self._receipts):
             if receipt.settlement is None:
-                await self.settle(receipt, Settlement.LEFT)
+                await self.settle(receipt, Settlement.ABANDONED)
 
     # --- receive ---
 
@@ -216,7 +216,7 @@ class IteratorDelivery:
         """Put a message back that was taken and not received."""
         if receipt.settlement is not None:
             return
-        receipt.settlement = Settlement.LEFT
+        receipt.settlement = Settlement.ABANDONED
         self.fetched.put_back(receipt.process_queue, [receipt.message])
         self._forget(receipt)
         if receipt.consumption is not None:
@@ -248,7 +248,7 @@ class IteratorDelivery:
 
     def abandon(self, messages: Iterable[ConsumerMessage[Any]]) -> None:
         """Settle messages of a loop that ended without asking for its next message: only that acknowledges them."""
-        settlement = Settlement.LEFT if self._gives_up else Settlement.RETRIED
+        settlement = Settlement.ABANDONED if self._gives_up else Settlement.RETRIED
         for message in messages:
             if message.is_pending:
                 log.info(
@@ -259,7 +259,7 @@ class IteratorDelivery:
 
     async def _apply(self, receipt: Receipt, delay_level: int) -> None:
         process_queue, message, settlement = receipt.process_queue, receipt.message, receipt.settlement
-        if settlement is Settlement.LEFT:
+        if settlement is Settlement.ABANDONED:
             return
         if process_queue.is_dropped:
             log.warning(

@@ -67,7 +67,7 @@ def trace_settings(trace: TraceSettings | bool) -> TraceSettings | None:
 
 
 class Outcome(Enum):
-    """What became of a batch of trace records."""
+    """Outcome of sending a batch of trace records."""
 
     SENT = "sent"
     FAILED = "failed"  # no broker accepted it: it may be sent later
@@ -75,7 +75,7 @@ class Outcome(Enum):
 
 
 class TraceCounts(NamedTuple):
-    """What became of the trace records of a client; all 0 without `trace`."""
+    """Counts of a client's trace records by their outcome; all 0 without `trace`."""
 
     sent: int = 0
     """Number of records that a broker has stored."""

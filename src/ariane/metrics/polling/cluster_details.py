@@ -220,7 +220,7 @@ class DetailRounds:
 
     async def _with_rates(self, details: ClusterDetails) -> ClusterDetails:
         """Return the details with the rates of all brokers."""
-        asked = [one for one in self._brokers if one.is_up and (one.is_master or self._scope.slaves)]
+        asked = [broker for broker in self._brokers if broker.is_up and (broker.is_master or self._scope.slaves)]
         # Zeros that are not requested are those of the time of the offsets.
         started_s = self._observed_s if any(map(self._may_skip, asked)) else self._clock.monotonic()
         rounds = {broker.addr: self._rates(broker, details.groups) for broker in asked}

@@ -38,16 +38,16 @@ class FlushRound(NamedTuple):
             FlushPostponed: a derived file was not written; the log is not affected.
         """
         for path, handle in self.handles:
-            with _naming(path):
+            with _PathInErrors(path):
                 self.disk.fsync(handle)
         self.disk.for_each(self._fsync_path, self.paths)
         self.disk.for_each(self._fsync_dir, self.directories)
         for path, content in self.replaced:
-            with _naming(path):
+            with _PathInErrors(path):
                 self._write_whole(path, content)
         if self.checkpoint is not None:
             path, content = self.checkpoint
-            with _naming(path):
+            with _PathInErrors(path):
                 handle = self.disk.open(path)
                 try:
                     self.disk.pwrite(handle, content, 0)
@@ -67,7 +67,7 @@ class FlushRound(NamedTuple):
 
     def _fsync_path(self, path: str) -> None:
         # A new descriptor reports a write-back error that was not reported yet, so the writer's descriptor is not needed.
-        with _naming(path):
+        with _PathInErrors(path):
             try:
                 handle = self.disk.open(path)
             except FileNotFoundError:  # its topic may have been deleted after the flush began; `end_flush` checks that
@@ -80,14 +80,14 @@ class FlushRound(NamedTuple):
                 self.disk.close(handle)
 
     def _fsync_dir(self, path: str) -> None:
-        with _naming(path):
+        with _PathInErrors(path):
             try:
                 self.disk.fsync_dir(path)
             except FileNotFoundError:
                 return  # as above
 
 
-class _naming:
+class _PathInErrors:
     """Adds the path to an OSError that has none."""
 
     def __init__(self, path: str) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from ariane.errors import StoreCorrupt, StoreError
-from ariane.kernels.key_hashes import Keyed, KeyHashes, is_indexed
+from ariane.kernels.key_hashes import KeyedRecord, KeyHashes, is_indexed
 from ariane.kernels.scanned_record import NotARecord, ScannedRecord
 from ariane.protocol.records.queue_entry import INDEX_KEY
 from ariane.store.disk.files import write_error
@@ -116,7 +116,7 @@ class IndexBuilder:
         """Return whether the store has an index."""
         return self._index is not None
 
-    def add_pending(self, record: Keyed) -> None:
+    def add_pending(self, record: KeyedRecord) -> None:
         """Hash the keys of a record, to index them once it is dispatched."""
         if self._index is not None:
             _, _, offset, store_ms = record
@@ -272,7 +272,7 @@ class IndexBuilder:
         return 0 if self._index is None else self._index.drop_before(min_offset)
 
 
-def to_keyed(record: ScannedRecord) -> Keyed:
+def to_keyed_record(record: ScannedRecord) -> KeyedRecord:
     """Return a record as a put would have added it; one that is not indexed has no properties."""
     properties = record.properties.decode("utf-8", "replace") if is_indexed(record.sys_flag) else ""
     return record.topic.decode("utf-8", "replace"), properties, record.offset, record.store_ms
@@ -289,7 +289,7 @@ def _hashes_at(log: Segments, offset: int) -> list[int]:
 
 def hash_record_keys(record: ScannedRecord) -> list[int]:
     """Return the hashes of a record's keys, in the order of their entries."""
-    return [value for value, _ in INDEX_KEY.iter_unpack(KeyHashes().hash_keys([to_keyed(record)]))]
+    return [value for value, _ in INDEX_KEY.iter_unpack(KeyHashes().hash_keys([to_keyed_record(record)]))]
 
 
 def _join(runs: Sequence[tuple[int, bytes]]) -> HashedKeys:

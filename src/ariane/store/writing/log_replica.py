@@ -19,7 +19,7 @@ from ariane.kernels.scanned_record import ScannedRecord
 from ariane.protocol.records.queue_entry import ENTRY
 from ariane.store.delays.delivery_log import is_delivery
 from ariane.store.disk.files import write_error
-from ariane.store.index.index_builder import IndexBuilder, to_keyed
+from ariane.store.index.index_builder import IndexBuilder, to_keyed_record
 from ariane.store.log.commit_log import CommitLog
 from ariane.store.log.deletions import Deletions
 from ariane.store.log.record_scanner import RecordScanner, compute_tags_code
@@ -166,7 +166,7 @@ class Replica:
             if is_delivery(record):
                 self.delivered.append(~record.prepared_offset)
             if is_indexed(record.sys_flag):
-                self._index.add_pending(to_keyed(record))
+                self._index.add_pending(to_keyed_record(record))
             self._add_pending(record, queue)
 
     def _add_pending(self, record: ScannedRecord, queue: ConsumeQueue | None) -> None:
