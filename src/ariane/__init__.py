@@ -10,7 +10,7 @@ connector in `ariane.spark`.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 # Type checkers and editors see the names without importing anything at run time.
 if TYPE_CHECKING:
@@ -100,17 +100,19 @@ _CLIENT, _MODEL = "ariane.client", "ariane.model.message"
 # Modules of the names that need none of the client's modules.
 _MODULES = {"Admin": "ariane.cluster.admin", "Message": _MODEL, "MessageQueue": _MODEL, "ReceivedMessage": _MODEL}
 
+# Hidden from type checkers: with it, they would accept every misspelt name.
+if not TYPE_CHECKING:
 
-def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        from importlib import metadata  # a third of the start-up time of `mqadmin`, which seldom needs it
+    def __getattr__(name: str) -> object:
+        if name == "__version__":
+            from importlib import metadata  # a third of the start-up time of `mqadmin`, which seldom needs it
 
-        return metadata.version("ariane")
-    if name == "errors":
-        return import_module("ariane.errors")
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES.get(name, _CLIENT)), name)
+            return metadata.version("ariane")
+        if name == "errors":
+            return import_module("ariane.errors")
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(_MODULES.get(name, _CLIENT)), name)
 
 
 def __dir__() -> list[str]:

@@ -22,7 +22,7 @@ The names below are imported on first use: a program loads only the clients that
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 # Type checkers and editors see the names without importing anything at run time.
 if TYPE_CHECKING:
@@ -120,11 +120,13 @@ __all__ = [
     "TransactionResult",
 ]
 
+# Hidden from type checkers: with it, they would accept every misspelt name.
+if not TYPE_CHECKING:
 
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+    def __getattr__(name: str) -> object:
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

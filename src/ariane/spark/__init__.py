@@ -11,7 +11,7 @@ PYSPARK_PYTHON if Spark would otherwise run another Python than this one (`inter
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ariane.spark import interpreter
 
@@ -32,12 +32,14 @@ _MODULES = {
     "lags": "read.progress",
 }
 
+# Hidden from type checkers: with it, they would accept every misspelt name.
+if not TYPE_CHECKING:
 
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import_module(f"{__name__}.availability").require_connector()
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    def __getattr__(name: str) -> object:
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        import_module(f"{__name__}.availability").require_connector()
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
 interpreter.choose_python()
