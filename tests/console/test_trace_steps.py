@@ -8,13 +8,11 @@ from typing import Any
 import msgspec
 
 from ariane.console.areas.traces.host_clocks import HostClock
-from ariane.console.areas.traces.journey_steps import journey_steps
 from ariane.console.areas.traces.live_steps import CarriedEvent, StoredCopy, live_trace
 from ariane.console.areas.traces.step_merge import merge_steps
 from ariane.console.areas.traces.time_axis import build_axis
 from ariane.console.areas.traces.timeline_drawing import BROKER, CONSUMER, PRODUCER, draw
 from ariane.console.areas.traces.trace_sources import decode_carriers
-from ariane.console.areas.traces.trace_steps import StepKind, StepSource, TraceStep
 from ariane.model.message import MessageQueue, ReceivedMessage
 from ariane.model.trace_event import (
     ConsumeEndEvent,
@@ -25,6 +23,8 @@ from ariane.model.trace_event import (
     TraceEvent,
 )
 from ariane.protocol import trace_codec
+from ariane.reports.journey_steps import journey_steps
+from ariane.reports.trace_steps import StepKind, StepSource, TraceStep
 from ariane.tables import JOURNEYS
 
 T0_MS = 1_700_000_000_000

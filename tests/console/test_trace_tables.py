@@ -18,11 +18,11 @@ from ariane.clock import SYSTEM_CLOCK
 from ariane.console.areas.traces.live_steps import CarriedEvent, live_trace
 from ariane.console.areas.traces.trace_page import STEPS_MAX, build_view, draw_trace
 from ariane.console.areas.traces.trace_sources import FetchedTrace, TracedMessage, decode_carriers, read_table_trace
-from ariane.console.areas.traces.trace_steps import StepSource
 from ariane.console.services import ConsoleServices
 from ariane.console.settings import ConsoleSettings
 from ariane.model.message import MessageQueue, ReceivedMessage
 from ariane.protocol import trace_codec
+from ariane.reports.trace_steps import StepSource
 from ariane.tables import CLOCKS, JOURNEYS
 from ariane.tables.time_buckets import bucket_of_id
 from tables_on_disk import put

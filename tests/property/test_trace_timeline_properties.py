@@ -13,7 +13,7 @@ from ariane.console.areas.traces.lane_rows import assign_rows
 from ariane.console.areas.traces.step_merge import merge_steps
 from ariane.console.areas.traces.time_axis import TimeAxis, build_axis, tick_step_ms
 from ariane.console.areas.traces.timeline_drawing import BAR_MIN, draw
-from ariane.console.areas.traces.trace_steps import StepKind, StepSource, TraceStep, in_order
+from ariane.reports.trace_steps import StepKind, StepSource, TraceStep, in_order
 
 T0_MS = 1_700_000_000_000
 EPSILON = 1e-6

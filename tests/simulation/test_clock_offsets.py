@@ -7,7 +7,7 @@ import pytest
 import skewed_traffic as skewed
 from ariane.console.areas.traces.live_steps import live_trace
 from ariane.console.areas.traces.trace_sources import decode_carriers
-from ariane.console.areas.traces.trace_steps import StepKind
+from ariane.reports.trace_steps import StepKind
 
 
 @pytest.mark.parametrize("seed", [1, 2])

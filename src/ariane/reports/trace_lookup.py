@@ -1,4 +1,4 @@
-"""Finds journeys of messages by id, key or topic, and builds their timeline. Reads Parquet files, without Spark.
+"""Finds journeys of messages by id, key or topic, and lists the events of their steps. Reads Parquet files, without Spark.
 
 id     → candidate buckets (`tables.time_buckets.candidate_buckets`)     → journeys of these buckets
 key    → message_keys, sorted by term → ids and their buckets            → journeys of these buckets
@@ -14,14 +14,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ariane.errors import StoreError
+from ariane.reports.journey_steps import row_steps
 from ariane.reports.report import utc_time
 from ariane.reports.tables import table_views
+from ariane.reports.trace_steps import SUCCESS, StepKind, TraceStep
 from ariane.tables import JOURNEYS, MESSAGE_KEYS, MESSAGES, TRACE_EVENTS, table_format
 from ariane.tables.time_buckets import MAX_AHEAD_MS, bucket_start_ms, candidate_buckets
 
 STAGES = (
     "send failed", "sent", "stored", "decided", "recalled", "available", "delivered", "consumed", "dead-lettered",
 )  # fmt: skip
+EVENTS = {StepKind.RECALL: "recalled", StepKind.AVAILABLE: "available", StepKind.DEAD_LETTER: "dead-lettered"}
 LIMIT = 20
 # Files are selected by store time, rows without one by another time: the largest accepted difference between the two.
 SLACK_MS = 3_600_000
@@ -145,8 +148,7 @@ def timeline(rows: Iterable[Mapping[str, Any]]) -> list[TimelineEvent]:
     # A dict as an ordered set: journeys of several groups share the events of the producer and the broker.
     events: dict[TimelineEvent, None] = {}
     for row in rows:
-        for event in (*_producer_events(row), *_broker_events(row), *_consumer_events(row)):
-            events[event] = None
+        events |= dict.fromkeys(_events(row))
     return sorted(
         events,
         key=lambda event: (event.at, STAGES.index(event.event.split(":")[0]), event.message_id, event.group or ""),
@@ -246,80 +248,42 @@ def _raise_no_messages(topic: str, sql: Any, between: list[object]) -> None:
 # --- the timeline ------------------------------------------------------------------------------------------------------
 
 
-def _producer_events(row: Mapping[str, Any]) -> Iterable[TimelineEvent]:
-    """Yield the events that the producer traced."""
+def _events(row: Mapping[str, Any]) -> Iterable[TimelineEvent]:
+    """Yield the events of a journey: one of each step, two of a delivery that ended."""
+    is_first_delivery = True
+    for step in row_steps(row):
+        duration_ms, note = step.cost_ms, ""
+        match step.kind:
+            case StepKind.SEND:
+                event = "sent" if step.result == SUCCESS else "send failed"
+                note = f"{row['sends']} sends" if row["sends"] and row["sends"] > 1 else ""
+            case StepKind.DECISION:
+                event, note = f"decided: {step.result}", "broker check" if step.from_check else ""
+            case StepKind.STORE:
+                event, note = "stored", step.offset_message_id
+            case StepKind.DELIVERY:
+                event, duration_ms = "delivered", row["queueing_ms"] if is_first_delivery else None
+                notes = [f"retry {step.retry_times}"] if step.retry_times else []
+                note = ", ".join(notes + (_doubts(row) if is_first_delivery else []))
+                is_first_delivery = False
+            case _:
+                event = EVENTS[step.kind]
+        yield _event(row, step, event, step.start_ms, duration_ms, note)
+        if step.kind is StepKind.DELIVERY and step.end_ms is not None:
+            event = "consumed" if step.result == SUCCESS else f"consumed: {step.result}"
+            yield _event(row, step, event, step.end_ms, step.cost_ms)
+
+
+def _event(
+    row: Mapping[str, Any], step: TraceStep, event: str, at_ms: int, duration_ms: int | None, note: str = ""
+) -> TimelineEvent:
     about = (row["message_id"], row["keys"], row["tags"])
-    host, group = row["producer_host"], row["producer_group"]
-    clock = (row["producer_clock_ms"], row["producer_clock_error_ms"])
-    if row["sent_at"] is not None:
-        event = "sent" if row["sent_ok"] else "send failed"
-        note = f"{row['sends']} sends" if row["sends"] and row["sends"] > 1 else ""
-        yield TimelineEvent(
-            *_to_broker_clock(row["sent_at"], *clock), event, host, group, *about, _ms(row["send_cost_ms"]), note
-        )
-    for decision in row["transactions"] or ():
-        note = "broker check" if decision["from_check"] else ""
-        event = f"decided: {decision['state']}"
-        yield TimelineEvent(
-            *_to_broker_clock(decision["decided_at"], *clock), event, decision["host"], group, *about, None, note
-        )
-    if row["recalled_at"] is not None:
-        yield TimelineEvent(*_to_broker_clock(row["recalled_at"], *clock), "recalled", host, group, *about, None, "")
+    duration = None if duration_ms is None else timedelta(milliseconds=duration_ms)
+    return TimelineEvent(utc_time(at_ms), step.error_ms, event, step.host, step.group, *about, duration, note)
 
 
-def _broker_events(row: Mapping[str, Any]) -> Iterable[TimelineEvent]:
-    """Yield the events at the broker."""
-    about = (row["message_id"], row["keys"], row["tags"])
-    if row["stored_at"] is not None:
-        # An estimated store time is the arrival of the response: the record was stored up to the duration of the send earlier.
-        max_error = (
-            None
-            if row["producer_clock_error_ms"] is None or row["send_cost_ms"] is None
-            else (row["producer_clock_error_ms"] + row["send_cost_ms"])
-        )
-        error = 0 if row["stored_exact"] else max_error
-        note = row["offset_message_id"] or ""
-        yield TimelineEvent(row["stored_at"], error, "stored", row["store_host"], None, *about, None, note)
-    if row["available_at"] is not None and row["delay_ms"]:
-        yield TimelineEvent(
-            row["available_at"], 0, "available", row["store_host"], None, *about, _ms(row["delay_ms"]), ""
-        )
-    if row["dead_lettered_at"] is not None:
-        group = row["consumer_group"]
-        yield TimelineEvent(row["dead_lettered_at"], 0, "dead-lettered", row["store_host"], group, *about, None, "")
-
-
-def _consumer_events(row: Mapping[str, Any]) -> Iterable[TimelineEvent]:
-    """Yield the events that consumers traced: begin and end of each attempt."""
-    about = (row["message_id"], row["keys"], row["tags"])
-    group, attempts = row["consumer_group"], row["deliveries"] or ()
-    for number, attempt in enumerate(attempts):
-        clock = (attempt["clock_ms"], attempt["clock_error_ms"])
-        began, ended, cost = attempt["started_at"], attempt["ended_at"], _ms(attempt["cost_ms"])
-        if began is None and ended is not None:
-            began = ended - (cost or timedelta())  # the begin was not traced
-        notes = [f"retry {attempt['retry_times']}"] if attempt["retry_times"] else []
-        if number == 0:
-            if row["clock_skew"]:
-                notes.append("contradictory clocks")
-            if row["attempts"] > len(attempts):
-                notes.append(f"{row['attempts'] - len(attempts):,} attempts in between omitted")
-        waited = _ms(row["queueing_ms"]) if number == 0 else None
-        if began is not None:
-            yield TimelineEvent(
-                *_to_broker_clock(began, *clock), "delivered", attempt["host"], group, *about, waited, ", ".join(notes)
-            )
-        if ended is not None:
-            event = "consumed" if attempt["result"] == "success" else f"consumed: {attempt['result']}"
-            yield TimelineEvent(*_to_broker_clock(ended, *clock), event, attempt["host"], group, *about, cost, "")
-
-
-def _to_broker_clock(client_time: datetime, clock_ms: int | None, error_ms: int | None) -> tuple[datetime, int | None]:
-    """Return a client's time by the broker's clock and its error; unchanged and None if the clock offset is unknown."""
-    if clock_ms is None:
-        return client_time, None
-    return client_time + timedelta(milliseconds=clock_ms), error_ms
-
-
-def _ms(value: int | None) -> timedelta | None:
-    return None if value is None else timedelta(milliseconds=value)
+def _doubts(row: Mapping[str, Any]) -> list[str]:
+    """Return the doubts about the deliveries of a journey."""
+    omitted = row["attempts"] - len(row["deliveries"])
+    doubts = ["contradictory clocks"] if row["clock_skew"] else []
+    return doubts + ([f"{omitted:,} attempts in between omitted"] if omitted > 0 else [])

@@ -35,7 +35,6 @@ from ariane.console.areas.traces.trace_sources import (
     groups_of,
     read_trace_topic,
 )
-from ariane.console.areas.traces.trace_steps import SUCCESS, StepKind, TraceStep
 from ariane.console.services import ConsoleServices
 from ariane.console.web.view_model import ChangeForm, ChangeResult, View
 from ariane.errors import ArianeError, NotFound, ReplyError, ServerUnavailable, UsageError
@@ -47,6 +46,7 @@ from ariane.model.message import (
     ReceivedMessage,
 )
 from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX, group_name_fault, group_of_topic, topic_name_fault
+from ariane.reports.trace_steps import SUCCESS, StepKind, TraceStep
 
 CONSUME_TIMEOUT_MS = 5_000.0  # a third of the time that a listener may take
 

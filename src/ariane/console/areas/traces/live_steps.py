@@ -13,16 +13,6 @@ import msgspec
 
 from ariane.cluster.messages.message_query import PENDING_TOPICS
 from ariane.console.areas.traces.host_clocks import ClockEvidence, HostClock, hull
-from ariane.console.areas.traces.trace_steps import (
-    CALL_RESULTS,
-    FAILED,
-    SUCCESS,
-    UNKNOWN,
-    StepKind,
-    StepSource,
-    TraceStep,
-    in_order,
-)
 from ariane.model.host import ip_of
 from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX, group_of_topic
 from ariane.model.trace_event import (
@@ -31,6 +21,16 @@ from ariane.model.trace_event import (
     PublishEvent,
     RecallEvent,
     TraceEvent,
+)
+from ariane.reports.trace_steps import (
+    CALL_RESULTS,
+    FAILED,
+    SUCCESS,
+    UNKNOWN,
+    StepKind,
+    StepSource,
+    TraceStep,
+    in_order,
 )
 
 TRACE_TOPIC_SOURCE = frozenset({StepSource.TRACE_TOPIC})

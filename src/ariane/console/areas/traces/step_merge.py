@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from ariane.console.areas.traces.trace_steps import UNKNOWN, StepKind, TraceStep, in_order
+from ariane.reports.trace_steps import UNKNOWN, StepKind, TraceStep, in_order
 
 
 def merge_steps(live: Iterable[TraceStep], tables: Iterable[TraceStep]) -> list[TraceStep]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ariane.console.areas.traces.lane_rows import assign_rows
 from ariane.console.areas.traces.time_axis import AxisSegment, TimeAxis, build_axis, tick_step_ms
-from ariane.console.areas.traces.trace_steps import UNKNOWN, StepKind, TraceStep
+from ariane.reports.trace_steps import UNKNOWN, StepKind, TraceStep
 
 BAR_MIN = 0.6  # percent: narrowest bar, so that an instant is visible
 ROW_GAP = 0.2  # percent between two bars of a row

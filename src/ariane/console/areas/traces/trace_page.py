@@ -24,7 +24,6 @@ from ariane.console.areas.traces.trace_sources import (
     fetch_live_trace,
     read_table_trace,
 )
-from ariane.console.areas.traces.trace_steps import StepKind, StepSource, TraceStep
 from ariane.console.areas.traces.trace_views import ClockView, TracedGroupRow, TraceSourceView, TraceStepView, TraceView
 from ariane.console.services import ConsoleServices
 from ariane.console.web.visible_text import visible
@@ -33,6 +32,7 @@ from ariane.model.born_time import AHEAD_MS
 from ariane.model.host import ip_of
 from ariane.model.ids import recalled_key
 from ariane.model.topic import topic_name_fault
+from ariane.reports.trace_steps import StepKind, StepSource, TraceStep
 
 STEPS_MAX = 2_000  # clients choose the number of steps: each trace message may have thousands
 STEPS_DRAWN_MAX = 500  # a drawing of more is not readable, and megabytes large

@@ -10,7 +10,6 @@ from ariane.clock import ms_of
 from ariane.console.areas.reports.table_queries import run_query
 from ariane.console.areas.traces.trace_page import trace_topic_of
 from ariane.console.areas.traces.trace_sources import decode_carriers
-from ariane.console.areas.traces.trace_steps import StepSource
 from ariane.console.areas.traces.trace_views import TracedListView, TracedMessageRow, TraceForm
 from ariane.console.services import ConsoleServices
 from ariane.console.web.visible_text import visible
@@ -19,6 +18,7 @@ from ariane.model.ids import recalled_key
 from ariane.model.message import ReceivedMessage
 from ariane.model.topic import topic_name_fault
 from ariane.model.trace_event import PublishEvent
+from ariane.reports.trace_steps import StepSource
 
 if TYPE_CHECKING:
     from ariane.reports.trace_lookup import LookupResult

@@ -10,9 +10,7 @@ from typing import Any, NamedTuple
 from ariane.cluster.admin import Admin
 from ariane.cluster.messages.message_query import PENDING_TOPICS, QueryResult
 from ariane.console.areas.traces.host_clocks import HostClock
-from ariane.console.areas.traces.journey_steps import journey_steps
 from ariane.console.areas.traces.live_steps import CarriedEvent, LiveTrace, StoredCopy, live_trace
-from ariane.console.areas.traces.trace_steps import TraceStep
 from ariane.console.web.translation import report_text
 from ariane.errors import ArianeError, RouteNotFound, StoreError
 from ariane.model import clock_offset
@@ -21,6 +19,8 @@ from ariane.model.message import ReceivedMessage
 from ariane.model.topic import dlq_topic, retry_topic
 from ariane.model.trace_event import ConsumeEndEvent, ConsumeStartEvent, EndTransactionEvent, PublishEvent, TraceEvent
 from ariane.protocol import trace_codec
+from ariane.reports.journey_steps import journey_steps
+from ariane.reports.trace_steps import TraceStep
 
 TRACES_MAX = 2_000  # trace messages of one message id and broker
 COPIES_MAX = 100  # records of one topic and broker

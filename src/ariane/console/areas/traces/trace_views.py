@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ariane.console.areas.traces.trace_steps import StepKind, StepSource
 from ariane.console.web.form_fields import Name
 from ariane.console.web.view_model import View
+from ariane.reports.trace_steps import StepKind, StepSource
 
 
 class TraceForm(View):

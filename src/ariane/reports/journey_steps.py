@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
 from ariane.clock import ms_of
-from ariane.console.areas.traces.trace_steps import (
+from ariane.model.topic import DLQ_PREFIX
+from ariane.reports.trace_steps import (
     FAILED,
     SUCCESS,
     UNKNOWN,
@@ -16,7 +17,6 @@ from ariane.console.areas.traces.trace_steps import (
     TraceStep,
     in_order,
 )
-from ariane.model.topic import DLQ_PREFIX
 
 TABLES_SOURCE = frozenset({StepSource.TABLES})
 HALF_MESSAGE = 1  # message type of a transaction
@@ -27,9 +27,15 @@ def journey_steps(rows: Iterable[Mapping[str, Any]]) -> list[TraceStep]:
     # A dict as an ordered set: the rows of several groups repeat the steps of the producer and the broker.
     steps: dict[TraceStep, None] = {}
     for row in rows:
-        for step in (*_producer_steps(row), *_broker_steps(row), *_deliveries(row)):
-            steps[step] = None
+        steps |= dict.fromkeys(row_steps(row))
     return in_order(steps)
+
+
+def row_steps(row: Mapping[str, Any]) -> Iterator[TraceStep]:
+    """Yield the steps of the producer and the broker, and those of one consumer group, each in the order of the row."""
+    yield from _producer_steps(row)
+    yield from _broker_steps(row)
+    yield from _deliveries(row)
 
 
 def _producer_steps(row: Mapping[str, Any]) -> Iterable[TraceStep]:
