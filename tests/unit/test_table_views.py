@@ -139,7 +139,7 @@ def test_a_result_has_its_as_of_time_and_known_gaps(tmp_path: Path) -> None:
 
     tell(tmp_path, behind=1200)
     assert pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS).warnings == ("message traces: 1,200 pending messages",)
-    tell(tmp_path, behind=1200, read_ms=T0_MS - 600_001)
+    tell(tmp_path, behind=1200, read_ms=T0_MS - pipeline_status.PENDING_MS - 1)
     assert len(pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS).warnings) == 1
     tell(tmp_path, behind=1200, read_ms=T0_MS - 310_000)
     assert pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS).is_complete, "newer messages wait for the next batch"

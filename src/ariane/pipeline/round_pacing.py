@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 MIN_BATCH_MESSAGES = 5_000
-MAX_INTERVALS = 30
-MAX_WAIT_S = 300.0  # `ariane.reports.tables.pipeline_status.PENDING_MS` is longer
+MAX_INTERVALS = 40
+MAX_WAIT_S = 400.0  # `ariane.reports.tables.pipeline_status.PENDING_MS` is longer
 
 
 def round_file(home: Path) -> Path:

@@ -19,7 +19,7 @@ from ariane.tables import TableSchema
 from ariane.tables.table_format import read_version
 
 STATUS = "status"
-PENDING_MS = 600_000  # few new messages wait up to half of this for a micro-batch
+PENDING_MS = 800_000  # few new messages wait up to half of this for a micro-batch
 SILENT_MS = 120_000  # a pipeline without an update for this long is considered stopped
 
 
