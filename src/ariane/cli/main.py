@@ -28,7 +28,7 @@ from ariane.cli.admin import (
     transaction_command,
 )
 from ariane.cli.messages import bench_command, cat_command, replay_command
-from ariane.cli.output.help_format import HelpCommand, create_app, examples
+from ariane.cli.output.help_format import create_app, examples
 from ariane.cli.pipeline import archive_command, pipeline_command, report_command, trace_command
 from ariane.cli.servers import (
     broker_command,
@@ -62,7 +62,7 @@ app = create_app(
 
 
 def _add(name: str, command: Callable[..., None], section: str, *lines: str, **options: Any) -> None:
-    app.command(name, cls=HelpCommand, rich_help_panel=section, epilog=examples(*lines), **options)(command)
+    app.command(name, *lines, rich_help_panel=section, **options)(command)
 
 
 _add(

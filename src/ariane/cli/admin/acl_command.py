@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ariane.cli.admin.admin_session import AdminSession, BrokerName, ClusterName, DryRun
+from ariane.cli.admin.admin_session import AdminSession, BrokerChoice, ChangeSession
 from ariane.cli.options import shared_options
-from ariane.cli.options.access_options import NO_ACCESS, AccessOptions
-from ariane.cli.options.shared_options import NAMESRV_DEFAULT, AsJson, NameServers
-from ariane.cli.output.help_format import HelpCommand, create_app, examples
+from ariane.cli.output.help_format import create_app
 from ariane.errors import UsageError
 
 if TYPE_CHECKING:
@@ -52,22 +50,18 @@ def _permissions(help_text: str) -> Any:
     return typer.Option(parser=named_permission, metavar="NAME=PERM", help=help_text)
 
 
-@app.command("list", cls=HelpCommand, epilog=examples("ariane acl list", "ariane acl list --json --show-secrets"))
+@app.command("list", "ariane acl list", "ariane acl list --json --show-secrets")
 def list_accounts(
-    cluster: ClusterName = None,
-    broker: BrokerName = None,
+    brokers: BrokerChoice,
+    *,
     show_secrets: Annotated[bool, typer.Option("--show-secrets", help="Print secret keys.")] = False,
-    namesrv: NameServers = NAMESRV_DEFAULT,
-    access: AccessOptions = NO_ACCESS,
-    as_json: AsJson = False,
+    session: AdminSession,
 ) -> None:
     """List the accounts of each server with their permissions."""
     from ariane.reports.report import Column, Table
 
-    session = AdminSession(namesrv, access, as_json)
-
     async def work(admin: Admin) -> Answers[AclConfig]:
-        servers = await admin.select_brokers(cluster=cluster, broker=broker, with_slaves=True)
+        servers = await brokers.select(admin, with_slaves=True)
         return await admin.acl_configs(servers)
 
     answers = session.read(work)
@@ -104,14 +98,12 @@ def list_accounts(
 
 @app.command(
     "set",
-    cls=HelpCommand,
-    epilog=examples(
-        "ariane acl set shop-account --secret 12345678 --topic orders=PUB",
-        "ariane acl set billing-account --group billing=SUB --dry-run",
-    ),
+    "ariane acl set shop-account --secret 12345678 --topic orders=PUB",
+    "ariane acl set billing-account --group billing=SUB --dry-run",
 )
 def set_account(
     account: Account,
+    *,
     secret: Annotated[
         str | None,
         typer.Option(metavar="KEY", help="Secret key; a new account needs one. Without it the stored one stays."),
@@ -130,12 +122,8 @@ def set_account(
     is_admin: Annotated[
         bool | None, typer.Option("--admin/--no-admin", help="Whether it may administer brokers.", show_default=False)
     ] = None,
-    cluster: ClusterName = None,
-    broker: BrokerName = None,
-    namesrv: NameServers = NAMESRV_DEFAULT,
-    access: AccessOptions = NO_ACCESS,
-    as_json: AsJson = False,
-    dry_run: DryRun = False,
+    brokers: BrokerChoice,
+    session: ChangeSession,
 ) -> None:
     """Create an account, or change those of its settings that are given.
 
@@ -143,10 +131,8 @@ def set_account(
     """
     from ariane.protocol.requests.acl import UpdateAccount
 
-    session = AdminSession(namesrv, access, as_json, dry_run)
-
     async def work(admin: Admin) -> Sequence[Change]:
-        servers = await admin.select_brokers(cluster=cluster, broker=broker, with_slaves=True)
+        servers = await brokers.select(admin, with_slaves=True)
         # A request always overwrites `admin`: without the option the stored value is sent again.
         stored = is_admin if is_admin is not None else _stored_admin(await admin.acl_configs(servers), account)
         update = UpdateAccount(
@@ -164,35 +150,18 @@ def set_account(
     _report(session, session.run(work), f"saved account {account}")
 
 
-@app.command(
-    "delete",
-    cls=HelpCommand,
-    epilog=examples("ariane acl delete shop-account --dry-run", "ariane acl delete shop-account"),
-)
-def delete_account(
-    account: Account,
-    cluster: ClusterName = None,
-    broker: BrokerName = None,
-    namesrv: NameServers = NAMESRV_DEFAULT,
-    access: AccessOptions = NO_ACCESS,
-    as_json: AsJson = False,
-    dry_run: DryRun = False,
-) -> None:
+@app.command("delete", "ariane acl delete shop-account --dry-run", "ariane acl delete shop-account")
+def delete_account(account: Account, brokers: BrokerChoice, session: ChangeSession) -> None:
     """Delete an account from all servers."""
-    session = AdminSession(namesrv, access, as_json, dry_run)
 
     async def work(admin: Admin) -> Sequence[Change]:
-        servers = await admin.select_brokers(cluster=cluster, broker=broker, with_slaves=True)
+        servers = await brokers.select(admin, with_slaves=True)
         return await admin.delete_account(account, servers)
 
     _report(session, session.run(work), f"deleted account {account}")
 
 
-@app.command(
-    "allow",
-    cls=HelpCommand,
-    epilog=examples("ariane acl allow '10.0.0.*,192.168.1.7'", "ariane acl allow '' --dry-run"),
-)
+@app.command("allow", "ariane acl allow '10.0.0.*,192.168.1.7'", "ariane acl allow '' --dry-run")
 def allow_addresses(
     patterns: Annotated[
         str,
@@ -200,18 +169,13 @@ def allow_addresses(
             metavar="PATTERNS", help="Address patterns separated by commas; '' for none.", show_default=False
         ),
     ],
-    cluster: ClusterName = None,
-    broker: BrokerName = None,
-    namesrv: NameServers = NAMESRV_DEFAULT,
-    access: AccessOptions = NO_ACCESS,
-    as_json: AsJson = False,
-    dry_run: DryRun = False,
+    brokers: BrokerChoice,
+    session: ChangeSession,
 ) -> None:
     """Replace the addresses from which requests need no account."""
-    session = AdminSession(namesrv, access, as_json, dry_run)
 
     async def work(admin: Admin) -> Sequence[Change]:
-        servers = await admin.select_brokers(cluster=cluster, broker=broker, with_slaves=True)
+        servers = await brokers.select(admin, with_slaves=True)
         return await admin.set_global_addresses(patterns, servers)
 
     _report(session, session.run(work), f"allowed {patterns or 'no address'}")

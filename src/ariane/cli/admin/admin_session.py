@@ -1,6 +1,9 @@
 """Session of the commands `ariane topic|group|offset|…`: an `Admin` with the common options, and the form of its results.
 
-session.run(work) ─→ value of `await work(admin)`; in a dry run None, after printing the changes
+def delete(topic: TopicName, session: ChangeSession) -> None:     Typer sees --namesrv, --access-key, …, --dry-run, --json
+
+session.read(work) ─→ value of `await work(admin)`
+session.run(work)  ─→ the same; in a dry run None, after printing the changes
 session.show(data, table, …)   --json: `data`; otherwise the tables
 session.finish(unavailable)    brokers that did not respond on stderr, then exit status 1
 """
@@ -10,16 +13,17 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from ariane.cli.options.access_options import NO_ACCESS, AccessOptions
-from ariane.cli.options.shared_options import OUTPUT
+from ariane.cli.options.shared_options import NAMESRV_DEFAULT, OUTPUT, AsJson, NameServers
 
 if TYPE_CHECKING:
     from ariane.cluster.admin import Admin
-    from ariane.cluster.connection import BrokerUnavailable, Change
+    from ariane.cluster.connection import BrokerServer, BrokerUnavailable, Change
     from ariane.reports.report import Table
 
 T = TypeVar("T")
@@ -37,28 +41,35 @@ BrokerName = Annotated[
 ]
 
 
-class AdminSession(NamedTuple):
-    """Common options of the commands that administer a cluster.
+@dataclass(frozen=True, kw_only=True)
+class BrokerChoice:
+    """Options that select brokers; without any, all are selected."""
 
-    Attributes:
-        namesrv: Name server addresses, separated by ';'.
-        access: Account and TLS.
-        as_json: Print JSON instead of tables.
-        is_dry_run: Print changes instead of executing them.
-    """
+    cluster: ClusterName = None
+    broker: BrokerName = None
 
-    namesrv: str
-    access: AccessOptions = NO_ACCESS
-    as_json: bool = False
-    is_dry_run: bool = False
+    @property
+    def is_given(self) -> bool:
+        """Whether the command line selects brokers."""
+        return self != BrokerChoice()
 
-    def run(self, work: Callable[[Admin], Awaitable[T]]) -> T | None:
-        """Return the value of `work`; in a dry run print the changes that it would execute, and return None.
+    async def select(self, admin: Admin, *, with_slaves: bool = False) -> list[BrokerServer]:
+        """Return the masters, and on request the slaves.
 
         Raises:
-            ArianeError: as `work`.
+            ArianeError: as `Admin.select_brokers`.
         """
-        return asyncio.run(self._run(work))
+        return await admin.select_brokers(cluster=self.cluster, broker=self.broker, with_slaves=with_slaves)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdminSession:
+    """Options of the commands that read the state of a cluster."""
+
+    namesrv: NameServers = NAMESRV_DEFAULT
+    access: AccessOptions = NO_ACCESS
+    is_dry_run: bool = field(default=False, init=False)  # an option of `ChangeSession`
+    as_json: AsJson = False
 
     def read(self, work: Callable[[Admin], Awaitable[T]]) -> T:
         """Return the value of `work`, in a dry run, too: for reads, and for changes that return their plan.
@@ -66,29 +77,12 @@ class AdminSession(NamedTuple):
         Raises:
             ArianeError: as `work`.
         """
-        return asyncio.run(self._value(work))[0]
+        return asyncio.run(self._execute(work))[0]
 
     @property
     def is_terminal(self) -> bool:
         """Whether tables are printed to a terminal."""
         return not self.as_json and sys.stdout.isatty()
-
-    async def _run(self, work: Callable[[Admin], Awaitable[T]]) -> T | None:
-        value, changes = await self._value(work)
-        if not self.is_dry_run:
-            return value
-        self._print_changes(changes)
-        return None
-
-    async def _value(self, work: Callable[[Admin], Awaitable[T]]) -> tuple[T, Sequence[Change]]:
-        from ariane.cluster.admin import Admin
-
-        async with Admin(self.namesrv, client=self.access.client_settings(), is_dry_run=self.is_dry_run) as admin:
-            try:
-                return await work(admin), admin.changes
-            finally:
-                for note in admin.notes:
-                    typer.echo(note, err=True)
 
     def show(self, data: Any, *parts: Table | str) -> None:
         """Print `data` as JSON with --json, otherwise the parts: tables, and lines of text."""
@@ -119,6 +113,35 @@ class AdminSession(NamedTuple):
             typer.echo(str(broker), err=True)
         if missing:
             raise typer.Exit(INCOMPLETE)
+
+    async def _execute(self, work: Callable[[Admin], Awaitable[T]]) -> tuple[T, Sequence[Change]]:
+        from ariane.cluster.admin import Admin
+
+        async with Admin(self.namesrv, client=self.access.client_settings(), is_dry_run=self.is_dry_run) as admin:
+            try:
+                return await work(admin), admin.changes
+            finally:
+                for note in admin.notes:
+                    typer.echo(note, err=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangeSession(AdminSession):
+    """Options of the commands that change a cluster."""
+
+    is_dry_run: DryRun = False
+
+    def run(self, work: Callable[[Admin], Awaitable[T]]) -> T | None:
+        """Return the value of `work`; in a dry run print the changes that it would execute, and return None.
+
+        Raises:
+            ArianeError: as `work`.
+        """
+        value, changes = asyncio.run(self._execute(work))
+        if not self.is_dry_run:
+            return value
+        self._print_changes(changes)
+        return None
 
     def _print_changes(self, changes: Sequence[Change]) -> None:
         if self.as_json:

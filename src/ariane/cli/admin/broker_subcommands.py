@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ariane.cli.admin import admin_session
-from ariane.cli.admin.admin_session import AdminSession
-from ariane.cli.options import access_options, shared_options
-from ariane.cli.output.help_format import HelpCommand, examples
+from ariane.cli.admin.admin_session import AdminSession, BrokerChoice, ChangeSession
+from ariane.cli.output.help_format import Application
 from ariane.model.quantities import count_text
 
 if TYPE_CHECKING:
@@ -22,48 +20,36 @@ Broker = Annotated[str, typer.Argument(metavar="BROKER", help="Name of a broker,
 BrokerNameOnly = Annotated[str, typer.Argument(metavar="BROKER", help="Name of a broker.")]
 
 
-def register(app: typer.Typer) -> None:
+def register(app: Application) -> None:
     """Add the subcommands to `ariane broker`."""
     app.command(
         "status",
-        cls=HelpCommand,
-        epilog=examples("ariane broker status broker-a", "ariane broker status 10.0.0.1:10911 --json"),
+        "ariane broker status broker-a",
+        "ariane broker status 10.0.0.1:10911 --json",
     )(status)
     app.command(
         "config",
-        cls=HelpCommand,
-        epilog=examples("ariane broker config broker-a", "ariane broker config broker-a --key flush"),
+        "ariane broker config broker-a",
+        "ariane broker config broker-a --key flush",
     )(config)
     app.command(
         "set",
-        cls=HelpCommand,
-        epilog=examples(
-            "ariane broker set defaultTopicQueueNums 16 -b broker-a",
-            "ariane broker set brokerPermission 4 -c DefaultCluster --dry-run",
-        ),
+        "ariane broker set defaultTopicQueueNums 16 -b broker-a",
+        "ariane broker set brokerPermission 4 -c DefaultCluster --dry-run",
     )(set_config)
-    app.command("clean", cls=HelpCommand, epilog=examples("ariane broker clean --expired-log -b broker-a --dry-run"))(
-        clean
-    )
-    app.command("stop-writes", cls=HelpCommand, epilog=examples("ariane broker stop-writes broker-a"))(stop_writes)
-    app.command("allow-writes", cls=HelpCommand, epilog=examples("ariane broker allow-writes broker-a"))(allow_writes)
+    app.command("clean", "ariane broker clean --expired-log -b broker-a --dry-run")(clean)
+    app.command("stop-writes", "ariane broker stop-writes broker-a")(stop_writes)
+    app.command("allow-writes", "ariane broker allow-writes broker-a")(allow_writes)
 
 
-def status(
-    broker: Broker,
-    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    as_json: shared_options.AsJson = False,
-    access: access_options.AccessOptions = access_options.NO_ACCESS,
-) -> None:
+def status(broker: Broker, session: AdminSession) -> None:
     """Print all values that a broker reports about itself."""
-    session = AdminSession(namesrv, access, as_json)
 
     async def work(admin: Admin) -> RuntimeInfo:
         servers = await admin.select_brokers(broker=broker)
         return await admin.fetch_runtime(servers[0].addr)
 
-    runtime = session.run(work)
-    assert runtime is not None  # only a dry run has no result
+    runtime = session.read(work)
     width = max(map(len, runtime.table))
     session.show(
         {"addr": runtime.addr, "values": runtime.table},
@@ -73,21 +59,18 @@ def status(
 
 def config(
     broker: Broker,
-    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
+    *,
     key: Annotated[
         str, typer.Option("--key", metavar="TEXT", help="Only settings whose name contains this text, in any case.")
     ] = "",
-    as_json: shared_options.AsJson = False,
-    access: access_options.AccessOptions = access_options.NO_ACCESS,
+    session: AdminSession,
 ) -> None:
     """Print the settings of a running broker."""
-    session = AdminSession(namesrv, access, as_json)
 
     async def work(admin: Admin) -> Answers[dict[str, str]]:
         return await admin.fetch_broker_config(await admin.select_brokers(broker=broker))
 
-    answers = session.run(work)
-    assert answers is not None
+    answers = session.read(work)
     for server, settings in answers.values:
         shown = {name: value for name, value in settings.items() if key.lower() in name.lower()}
         session.show({"addr": server.addr, "settings": shown}, *(f"{name}={value}" for name, value in shown.items()))
@@ -97,22 +80,17 @@ def config(
 def set_config(
     key: Annotated[str, typer.Argument(metavar="KEY", help="Name of the setting.")],
     value: Annotated[str, typer.Argument(metavar="VALUE", help="New value.")],
-    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    cluster: admin_session.ClusterName = None,
-    broker: admin_session.BrokerName = None,
-    dry_run: admin_session.DryRun = False,
-    as_json: shared_options.AsJson = False,
-    access: access_options.AccessOptions = access_options.NO_ACCESS,
+    brokers: BrokerChoice,
+    session: ChangeSession,
 ) -> None:
     """Change a setting of running brokers.
 
     The broker stores it in its configuration file. Settings that need a restart are rejected.
     """
-    session = AdminSession(namesrv, access, as_json, dry_run)
-    _require_target(cluster, broker)
+    _require_choice(brokers)
 
     async def work(admin: Admin) -> list[Change]:
-        servers = await admin.select_brokers(cluster=cluster, broker=broker)
+        servers = await brokers.select(admin)
         return await admin.update_broker_config({key: value}, servers)
 
     changes = session.run(work)
@@ -122,7 +100,7 @@ def set_config(
 
 
 def clean(
-    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
+    *,
     expired_log: Annotated[
         bool, typer.Option("--expired-log", help="Delete commit-log files that are older than the retention time.")
     ] = False,
@@ -132,11 +110,8 @@ def clean(
     unused_topics: Annotated[
         bool, typer.Option("--unused-topics", help="Delete the queues of topics that no longer exist.")
     ] = False,
-    cluster: admin_session.ClusterName = None,
-    broker: admin_session.BrokerName = None,
-    dry_run: admin_session.DryRun = False,
-    as_json: shared_options.AsJson = False,
-    access: access_options.AccessOptions = access_options.NO_ACCESS,
+    brokers: BrokerChoice,
+    session: ChangeSession,
 ) -> None:
     """Delete files that brokers no longer need, on masters and slaves.
 
@@ -144,13 +119,12 @@ def clean(
     """
     from ariane.errors import UsageError
 
-    session = AdminSession(namesrv, access, as_json, dry_run)
     if not (expired_log or expired_queues or unused_topics):
         raise UsageError("--expired-log", None, "missing; specify --expired-log, --expired-queues or --unused-topics")
-    _require_target(cluster, broker)
+    _require_choice(brokers)
 
     async def work(admin: Admin) -> list[Change]:
-        servers = await admin.select_brokers(cluster=cluster, broker=broker, with_slaves=True)
+        servers = await brokers.select(admin, with_slaves=True)
         changes = []
         if expired_log:
             changes += await admin.delete_expired_commit_log(servers)
@@ -166,35 +140,23 @@ def clean(
         session.show(data, *(f"{change.addr}: {change.summary}: done" for change in changes))
 
 
-def stop_writes(
-    broker: BrokerNameOnly,
-    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    dry_run: admin_session.DryRun = False,
-    as_json: shared_options.AsJson = False,
-    access: access_options.AccessOptions = access_options.NO_ACCESS,
-) -> None:
+def stop_writes(broker: BrokerNameOnly, session: ChangeSession) -> None:
     """Stop producers from sending to a broker, for example before maintenance.
 
     Consumers go on. Name servers remove the write permission of the broker from all routes; producers follow within 30 s.
     """
-    _set_writable(AdminSession(namesrv, access, as_json, dry_run), broker, False)
+    _set_writable(session, broker, False)
 
 
-def allow_writes(
-    broker: BrokerNameOnly,
-    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    dry_run: admin_session.DryRun = False,
-    as_json: shared_options.AsJson = False,
-    access: access_options.AccessOptions = access_options.NO_ACCESS,
-) -> None:
+def allow_writes(broker: BrokerNameOnly, session: ChangeSession) -> None:
     """Allow producers to send to a broker again, after `stop-writes`.
 
     Name servers restore the write permission in all routes; producers follow within 30 s.
     """
-    _set_writable(AdminSession(namesrv, access, as_json, dry_run), broker, True)
+    _set_writable(session, broker, True)
 
 
-def _set_writable(session: AdminSession, broker: str, is_writable: bool) -> None:
+def _set_writable(session: ChangeSession, broker: str, is_writable: bool) -> None:
     async def work(admin: Admin) -> list[WritePermission]:
         return await admin.set_broker_writable(broker, is_writable)
 
@@ -208,8 +170,8 @@ def _set_writable(session: AdminSession, broker: str, is_writable: bool) -> None
         session.show(results, *lines)
 
 
-def _require_target(cluster: str | None, broker: str | None) -> None:
+def _require_choice(brokers: BrokerChoice) -> None:
     from ariane.errors import UsageError
 
-    if cluster is None and broker is None:
+    if not brokers.is_given:
         raise UsageError("--broker", None, "missing; specify --broker or --cluster")

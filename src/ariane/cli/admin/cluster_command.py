@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ariane.cli.admin import admin_session
-from ariane.cli.admin.admin_session import AdminSession
-from ariane.cli.options import access_options, shared_options
-from ariane.cli.output.help_format import HelpCommand, create_app, examples
+from ariane.cli.admin.admin_session import AdminSession, ChangeSession, ClusterName
+from ariane.cli.output.help_format import create_app
 
 if TYPE_CHECKING:
     from ariane.cluster.admin import Admin
@@ -26,30 +24,19 @@ Key = Annotated[str, typer.Argument(metavar="KEY", help="Name of the value.")]
 NewValue = Annotated[str, typer.Argument(metavar="VALUE", help="New value.")]
 
 
-@app.command(
-    "status", cls=HelpCommand, epilog=examples("ariane cluster status", "ariane cluster status --json -n 10.0.0.1:9876")
-)
-def status(
-    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    cluster: admin_session.ClusterName = None,
-    as_json: shared_options.AsJson = False,
-    access: access_options.AccessOptions = access_options.NO_ACCESS,
-) -> None:
+@app.command("status", "ariane cluster status", "ariane cluster status --json -n 10.0.0.1:9876")
+def status(*, cluster: ClusterName = None, session: AdminSession) -> None:
     """Print rates and disk usage of all masters and slaves.
 
     Rates are those of the last 10 seconds. Exit status: 1 if a broker did not respond.
     """
     from ariane.cli.mqadmin.commands.broker_commands import server_data
 
-    session = AdminSession(namesrv, access, as_json)
-
     async def work(admin: Admin) -> tuple[list[BrokerServer], Answers[RuntimeInfo]]:
         servers = await admin.select_brokers(cluster=cluster, with_slaves=True)
         return servers, await admin.fetch_runtimes(servers)
 
-    result = session.run(work)
-    assert result is not None  # only a dry run has no result
-    servers, answers = result
+    servers, answers = session.read(work)
     runtimes = dict(answers.values)
     data = [server_data(server, runtimes.get(server)) for server in servers]
     session.show(data, _status_table(servers, runtimes))
@@ -77,16 +64,10 @@ def _status_table(servers: list[BrokerServer], runtimes: Mapping[BrokerServer, R
     return Table("Servers", columns, tuple(rows))
 
 
-@app.command("config", cls=HelpCommand, epilog=examples("ariane cluster config -n '10.0.0.1:9876;10.0.0.2:9876'"))
-def config(
-    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    as_json: shared_options.AsJson = False,
-    access: access_options.AccessOptions = access_options.NO_ACCESS,
-) -> None:
+@app.command("config", "ariane cluster config -n '10.0.0.1:9876;10.0.0.2:9876'")
+def config(session: AdminSession) -> None:
     """Print the settings of each name server."""
-    session = AdminSession(namesrv, access, as_json)
-    answers = session.run(lambda admin: admin.fetch_name_server_config())
-    assert answers is not None
+    answers = session.read(lambda admin: admin.fetch_name_server_config())
     data = [{"addr": server.addr, "settings": settings} for server, settings in answers.values]
     lines = []
     for server, settings in answers.values:
@@ -95,77 +76,41 @@ def config(
     session.finish(answers.unavailable)
 
 
-@app.command("set", cls=HelpCommand, epilog=examples("ariane cluster set orderMessageEnable true --dry-run"))
-def set_config(
-    key: Key,
-    value: NewValue,
-    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    dry_run: admin_session.DryRun = False,
-    as_json: shared_options.AsJson = False,
-    access: access_options.AccessOptions = access_options.NO_ACCESS,
-) -> None:
+@app.command("set", "ariane cluster set orderMessageEnable true --dry-run")
+def set_config(key: Key, value: NewValue, session: ChangeSession) -> None:
     """Change a setting of all name servers."""
-    session = AdminSession(namesrv, access, as_json, dry_run)
     changes = session.run(lambda admin: admin.update_name_server_config({key: value}))
     if changes is not None:
         addrs = [change.addr for change in changes]
         session.show({"settings": {key: value}, "nameServers": addrs}, f"set {key} = {value} on {', '.join(addrs)}")
 
 
-@app.command("get-kv", cls=HelpCommand, epilog=examples("ariane cluster get-kv ORDER_TOPIC_CONFIG orders"))
-def get_kv(
-    namespace: Namespace,
-    key: Key,
-    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    as_json: shared_options.AsJson = False,
-    access: access_options.AccessOptions = access_options.NO_ACCESS,
-) -> None:
+@app.command("get-kv", "ariane cluster get-kv ORDER_TOPIC_CONFIG orders")
+def get_kv(namespace: Namespace, key: Key, session: AdminSession) -> None:
     """Print a value of the name servers' KV table.
 
     Exit status: 1 if no name server has it.
     """
     from ariane.errors import NotFound
 
-    session = AdminSession(namesrv, access, as_json)
-    value = session.run(lambda admin: admin.fetch_kv(namespace, key))
+    value = session.read(lambda admin: admin.fetch_kv(namespace, key))
     if value is None:
         raise NotFound("value", f"{namespace}/{key}")
     session.show({"namespace": namespace, "key": key, "value": value}, value)
 
 
-@app.command(
-    "set-kv",
-    cls=HelpCommand,
-    epilog=examples("ariane cluster set-kv ORDER_TOPIC_CONFIG orders 'broker-a:4;broker-b:4'"),
-)
-def set_kv(
-    namespace: Namespace,
-    key: Key,
-    value: NewValue,
-    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    dry_run: admin_session.DryRun = False,
-    as_json: shared_options.AsJson = False,
-    access: access_options.AccessOptions = access_options.NO_ACCESS,
-) -> None:
+@app.command("set-kv", "ariane cluster set-kv ORDER_TOPIC_CONFIG orders 'broker-a:4;broker-b:4'")
+def set_kv(namespace: Namespace, key: Key, value: NewValue, session: ChangeSession) -> None:
     """Set a value of the KV table of all name servers."""
-    session = AdminSession(namesrv, access, as_json, dry_run)
     changes = session.run(lambda admin: admin.put_kv(namespace, key, value))
     if changes is not None:
         addrs = [change.addr for change in changes]
         session.show({"namespace": namespace, "key": key, "nameServers": addrs}, f"set {key} on {', '.join(addrs)}")
 
 
-@app.command("delete-kv", cls=HelpCommand, epilog=examples("ariane cluster delete-kv ORDER_TOPIC_CONFIG orders"))
-def delete_kv(
-    namespace: Namespace,
-    key: Key,
-    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    dry_run: admin_session.DryRun = False,
-    as_json: shared_options.AsJson = False,
-    access: access_options.AccessOptions = access_options.NO_ACCESS,
-) -> None:
+@app.command("delete-kv", "ariane cluster delete-kv ORDER_TOPIC_CONFIG orders")
+def delete_kv(namespace: Namespace, key: Key, session: ChangeSession) -> None:
     """Delete a value from the KV table of all name servers."""
-    session = AdminSession(namesrv, access, as_json, dry_run)
     changes = session.run(lambda admin: admin.delete_kv(namespace, key))
     if changes is not None:
         addrs = [change.addr for change in changes]

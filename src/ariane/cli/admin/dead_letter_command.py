@@ -8,22 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ariane.cli.admin import admin_session
-from ariane.cli.admin.admin_session import AdminSession
-from ariane.cli.admin.message_command import (
-    LIMIT,
-    LIMIT_MAX,
-    Key,
-    Limit,
-    Since,
-    Tag,
-    Text,
-    Until,
-    message_filter,
-    search_topic,
-)
-from ariane.cli.options import access_options, shared_options
-from ariane.cli.output.help_format import HelpCommand, create_app, examples
+from ariane.cli.admin.admin_session import AdminSession, ChangeSession
+from ariane.cli.admin.message_command import LIMIT, LIMIT_MAX, FilterOptions, Limit, search_topic
+from ariane.cli.options import shared_options
+from ariane.cli.output.help_format import create_app
 from ariane.cli.output.message_table import message_lines
 from ariane.errors import NotFound, RouteNotFound, UsageError
 from ariane.model.topic import dlq_topic
@@ -42,26 +30,16 @@ FAILED = 1
 GroupName = Annotated[str, typer.Argument(parser=shared_options.group_name, metavar="GROUP", help="Consumer group.")]
 
 
-@app.command(
-    "list",
-    cls=HelpCommand,
-    epilog=examples("ariane dead-letter list billing", "ariane dead-letter list billing --since 1d --text refused"),
-)
+@app.command("list", "ariane dead-letter list billing", "ariane dead-letter list billing --since 1d --text refused")
 def list_(
     group: GroupName,
-    key: Key = None,
-    tag: Tag = None,
-    text: Text = None,
-    since: Since = None,
-    until: Until = None,
+    *,
+    filters: FilterOptions,
     limit: Limit = LIMIT,
-    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    access: access_options.AccessOptions = access_options.NO_ACCESS,
-    as_json: shared_options.AsJson = False,
+    session: AdminSession,
 ) -> None:
     """List the newest dead letters of a group."""
-    session = AdminSession(namesrv, access, as_json)
-    selection = message_filter(key, tag, text, since, until)
+    selection = filters.parse()
     try:
         search_topic(session, dlq_topic(group), selection, limit, is_dead_letter=True)
     except RouteNotFound:  # brokers create the topic with the first dead letter
@@ -69,43 +47,33 @@ def list_(
         session.show(empty, f"Group {group} has no dead letters: topic {dlq_topic(group)} does not exist.")
 
 
-@app.command("show", cls=HelpCommand, epilog=examples("ariane dead-letter show billing ID"))
+@app.command("show", "ariane dead-letter show billing ID")
 def show(
     group: GroupName,
     message_id: Annotated[
         str, typer.Argument(parser=shared_options.non_blank, metavar="ID", help="Unique key or offset id.")
     ],
-    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    access: access_options.AccessOptions = access_options.NO_ACCESS,
-    as_json: shared_options.AsJson = False,
+    session: AdminSession,
 ) -> None:
     """Print a dead letter with its properties and body."""
-    session = AdminSession(namesrv, access, as_json)
-    message = session.run(lambda admin: admin.find_dead_letter(group, message_id))
-    assert message is not None
+    message = session.read(lambda admin: admin.find_dead_letter(group, message_id))
     session.show(message, *message_lines(message))
 
 
 @app.command(
     "resend",
-    cls=HelpCommand,
-    epilog=examples(
-        "ariane dead-letter resend billing ID --dry-run",
-        "ariane dead-letter resend billing --since 1d --result resent.jsonl",
-        "ariane dead-letter resend billing --key ORDER-17 --topic orders2",
-    ),
+    "ariane dead-letter resend billing ID --dry-run",
+    "ariane dead-letter resend billing --since 1d --result resent.jsonl",
+    "ariane dead-letter resend billing --key ORDER-17 --topic orders2",
 )
 def resend(
     group: GroupName,
+    *,
     message_ids: Annotated[
         list[str] | None,
         typer.Argument(metavar="ID", help="Unique keys or offset ids; without any, all that match the filters."),
     ] = None,
-    key: Key = None,
-    tag: Tag = None,
-    text: Text = None,
-    since: Since = None,
-    until: Until = None,
+    filters: FilterOptions,
     limit: Annotated[
         int,
         typer.Option(
@@ -132,10 +100,7 @@ def resend(
             help="File for the outcomes (.jsonl or .parquet); messages that it contains as sent are skipped.",
         ),
     ] = None,
-    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    access: access_options.AccessOptions = access_options.NO_ACCESS,
-    as_json: shared_options.AsJson = False,
-    dry_run: admin_session.DryRun = False,
+    session: ChangeSession,
 ) -> None:
     """Send copies of dead letters to their original topics, and print the outcome of each.
 
@@ -143,13 +108,12 @@ def resend(
     """
     from ariane.reports.replay.replay_result import SUFFIXES, ResultFile
 
-    selection = message_filter(key, tag, text, since, until)
-    if message_ids and selection != message_filter(None, None, None, None, None):
+    selection = filters.parse()
+    if message_ids and filters != FilterOptions():
         raise UsageError("ID", " ".join(message_ids), "not together with filters; specify ids or filters")
     if result is not None and result.suffix not in SUFFIXES:
         raise UsageError("--result", str(result), f"expected a file name that ends in {' or '.join(SUFFIXES)}")
-    session = AdminSession(namesrv, access, as_json, dry_run)
-    with contextlib.nullcontext() if result is None or dry_run else ResultFile(result) as journal:
+    with contextlib.nullcontext() if result is None or session.is_dry_run else ResultFile(result) as journal:
 
         async def work(admin: Admin) -> tuple[int, list[ReplayOutcome]]:
             messages = (

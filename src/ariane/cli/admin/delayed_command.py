@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ariane.cli.admin import admin_session
-from ariane.cli.admin.admin_session import AdminSession
-from ariane.cli.options import access_options, shared_options
+from ariane.cli.admin.admin_session import AdminSession, ChangeSession
+from ariane.cli.options import shared_options
 from ariane.cli.options.time_options import parse_duration_ms
-from ariane.cli.output.help_format import HelpCommand, create_app, examples
+from ariane.cli.output.help_format import create_app
 from ariane.cli.output.message_table import message_lines, time_text, utc
 
 if TYPE_CHECKING:
@@ -28,12 +27,9 @@ MessageId = Annotated[
 ]
 
 
-@app.command(
-    "list",
-    cls=HelpCommand,
-    epilog=examples("ariane delayed list --due 1h", "ariane delayed list --topic orders --limit 1000 --json"),
-)
+@app.command("list", "ariane delayed list --due 1h", "ariane delayed list --topic orders --limit 1000 --json")
 def list_(
+    *,
     due: Annotated[
         str | None,
         typer.Option(
@@ -51,9 +47,7 @@ def list_(
             help="Maximum number of messages, the first due.",
         ),
     ] = LIMIT,
-    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    access: access_options.AccessOptions = access_options.NO_ACCESS,
-    as_json: shared_options.AsJson = False,
+    session: AdminSession,
 ) -> None:
     """List pending delayed messages, the first due first.
 
@@ -61,10 +55,8 @@ def list_(
     """
     from ariane.cluster.messages.delayed_messages import DelayedFilter
 
-    session = AdminSession(namesrv, access, as_json)
     due_until_ms = None if due is None else _now_ms() + parse_duration_ms(due, "--due")
-    found = session.run(lambda admin: admin.list_delayed(DelayedFilter(due_until_ms, topic), limit=limit))
-    assert found is not None
+    found = session.read(lambda admin: admin.list_delayed(DelayedFilter(due_until_ms, topic), limit=limit))
     if not found.messages:
         remark = "No delayed message is pending." if due is None and topic is None else "No pending message matches."
     else:
@@ -74,39 +66,21 @@ def list_(
     session.finish(found.unavailable)
 
 
-@app.command("show", cls=HelpCommand, epilog=examples("ariane delayed show ID", "ariane delayed show ID --json"))
-def show(
-    message_id: MessageId,
-    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    access: access_options.AccessOptions = access_options.NO_ACCESS,
-    as_json: shared_options.AsJson = False,
-) -> None:
+@app.command("show", "ariane delayed show ID", "ariane delayed show ID --json")
+def show(message_id: MessageId, session: AdminSession) -> None:
     """Print a pending delayed message with its due time, properties and body."""
-    session = AdminSession(namesrv, access, as_json)
-    delayed = session.run(lambda admin: admin.find_delayed(message_id))
-    assert delayed is not None
+    delayed = session.read(lambda admin: admin.find_delayed(message_id))
     level = "" if delayed.level is None else f", delay level {delayed.level}"
     due = f"Due         {time_text(delayed.due_ms)} ({_remaining(delayed.due_ms)}{level})"
     session.show(delayed, due, f"Target      {delayed.topic}", *message_lines(delayed.message))
 
 
-@app.command(
-    "cancel",
-    cls=HelpCommand,
-    epilog=examples("ariane delayed cancel ID", "ariane delayed cancel ID --dry-run"),
-)
-def cancel(
-    message_id: MessageId,
-    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    access: access_options.AccessOptions = access_options.NO_ACCESS,
-    as_json: shared_options.AsJson = False,
-    dry_run: admin_session.DryRun = False,
-) -> None:
+@app.command("cancel", "ariane delayed cancel ID", "ariane delayed cancel ID --dry-run")
+def cancel(message_id: MessageId, session: ChangeSession) -> None:
     """Cancel a pending message with a delivery time, so that it is never delivered.
 
     A message with a delay level cannot be cancelled.
     """
-    session = AdminSession(namesrv, access, as_json, dry_run)
     delayed = session.run(lambda admin: admin.cancel_delayed(message_id))
     if delayed is not None:
         due = f"due {time_text(delayed.due_ms)} in {delayed.topic}"

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import typer
 
 from ariane.cli.admin.admin_session import AdminSession
-from ariane.cli.options import access_options, shared_options
 from ariane.cli.output.value_format import UNKNOWN
 
 if TYPE_CHECKING:
@@ -18,11 +17,7 @@ FAILED = 1
 INDENT = "    "
 
 
-def doctor(
-    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    as_json: shared_options.AsJson = False,
-    access: access_options.AccessOptions = access_options.NO_ACCESS,
-) -> None:
+def doctor(session: AdminSession) -> None:
     """Check a cluster for faults and print the fix of each.
 
     Checks name servers, addresses, replication, disks, settings, subscriptions, backlogs, dead letters, clocks, versions,
@@ -33,14 +28,12 @@ def doctor(
     from ariane.cluster.diagnosis.cluster_snapshot import open_files_limit
     from ariane.cluster.diagnosis.findings import ERROR
 
-    session = AdminSession(namesrv, access, as_json)
-
     async def work(admin: Admin) -> ClusterSnapshot:
         return await admin.fetch_snapshot(open_files_max=open_files_limit())
 
     snapshot = session.read(work)
     findings = diagnose(snapshot)
-    if as_json:
+    if session.as_json:
         session.show(findings)
     else:
         _print(snapshot, findings)

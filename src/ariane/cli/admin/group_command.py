@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ariane.cli.admin.admin_session import AdminSession, ClusterName, DryRun
+from ariane.cli.admin.admin_session import AdminSession, ChangeSession, ClusterName
 from ariane.cli.options import shared_options
-from ariane.cli.options.access_options import NO_ACCESS, AccessOptions
-from ariane.cli.options.shared_options import NAMESRV_DEFAULT, AsJson, NameServers
-from ariane.cli.output.help_format import HelpCommand, create_app, examples
+from ariane.cli.output.help_format import create_app
 from ariane.errors import UsageError
 
 if TYPE_CHECKING:
@@ -51,23 +49,16 @@ Broadcast = Annotated[
 ]
 
 
-@app.command(
-    "list",
-    cls=HelpCommand,
-    epilog=examples("ariane group list", "ariane group list --json | jq '.[] | select(.lag > 0)'"),
-)
+@app.command("list", "ariane group list", "ariane group list --json | jq '.[] | select(.lag > 0)'")
 def list_groups(
+    *,
     cluster: ClusterName = None,
     with_system: Annotated[bool, typer.Option("--system", help="Include groups of the broker and of tools.")] = False,
-    namesrv: NameServers = NAMESRV_DEFAULT,
-    access: AccessOptions = NO_ACCESS,
-    as_json: AsJson = False,
+    session: AdminSession,
 ) -> None:
     """List consumer groups with their clients, rates and lag."""
     from ariane.cli.mqadmin.commands.progress_commands import summary_data
     from ariane.reports.report import Column, Table
-
-    session = AdminSession(namesrv, access, as_json)
 
     async def work(admin: Admin) -> tuple[list[GroupSummary], list[Any]]:
         groups = await admin.list_groups(cluster=cluster, with_system=with_system)
@@ -91,13 +82,10 @@ def list_groups(
     session.finish(dict.fromkeys([*unavailable, *(missing for one in summaries for missing in one.unavailable)]))
 
 
-@app.command(
-    "lag",
-    cls=HelpCommand,
-    epilog=examples("ariane group lag billing", "ariane group lag billing --topic orders --watch 2"),
-)
+@app.command("lag", "ariane group lag billing", "ariane group lag billing --topic orders --watch 2")
 def lag(
     group: GroupArgument,
+    *,
     topic: Annotated[
         str | None,
         typer.Option("-t", "--topic", parser=shared_options.topic_name, metavar="TOPIC", help="Only this topic."),
@@ -106,15 +94,12 @@ def lag(
         float | None,
         typer.Option(parser=shared_options.seconds(0.1), metavar="SECONDS", help="Print again until interrupted."),
     ] = None,
-    namesrv: NameServers = NAMESRV_DEFAULT,
-    access: AccessOptions = NO_ACCESS,
-    as_json: AsJson = False,
+    session: AdminSession,
 ) -> None:
     """Print the lag of a consumer group queue by queue, live from the brokers.
 
     OLDEST is the age of the first message that is not consumed. Exit status: 1 if a broker did not respond.
     """
-    session = AdminSession(namesrv, access, as_json)
     while watch is not None:
         _print_lag(session, group, topic, clears=True)
         time.sleep(watch)
@@ -190,18 +175,12 @@ def _duration(ms: int | None) -> str:
     return f"{seconds:.1f}s"
 
 
-@app.command("show", cls=HelpCommand, epilog=examples("ariane group show billing"))
-def show(
-    group: GroupArgument,
-    namesrv: NameServers = NAMESRV_DEFAULT,
-    access: AccessOptions = NO_ACCESS,
-    as_json: AsJson = False,
-) -> None:
+@app.command("show", "ariane group show billing")
+def show(group: GroupArgument, session: AdminSession) -> None:
     """Print the configuration of a consumer group on each broker."""
     from ariane.cli.mqadmin.value_text import group_fields
     from ariane.reports.report import Column, Table
 
-    session = AdminSession(namesrv, access, as_json)
     found = session.read(lambda admin: admin.group_configs(group))
     names = list(group_fields(found.values[0][1])) if found.values else []
     rows = tuple(
@@ -213,13 +192,8 @@ def show(
     session.finish(found.unavailable)
 
 
-@app.command("clients", cls=HelpCommand, epilog=examples("ariane group clients billing"))
-def clients(
-    group: GroupArgument,
-    namesrv: NameServers = NAMESRV_DEFAULT,
-    access: AccessOptions = NO_ACCESS,
-    as_json: AsJson = False,
-) -> None:
+@app.command("clients", "ariane group clients billing")
+def clients(group: GroupArgument, session: AdminSession) -> None:
     """Print the connected clients of a consumer group.
 
     QUEUES and CACHED are the numbers of queues and of fetched messages that a client holds.
@@ -228,7 +202,6 @@ def clients(
     from ariane.protocol.versions import version_name
     from ariane.reports.report import Column, Table
 
-    session = AdminSession(namesrv, access, as_json)
     found = session.read(lambda admin: admin.consumer_states(group))
     data, rows = [], []
     for client in found.connections.connections:
@@ -248,13 +221,8 @@ def clients(
     session.finish(found.unavailable)
 
 
-@app.command("subscriptions", cls=HelpCommand, epilog=examples("ariane group subscriptions billing"))
-def subscriptions(
-    group: GroupArgument,
-    namesrv: NameServers = NAMESRV_DEFAULT,
-    access: AccessOptions = NO_ACCESS,
-    as_json: AsJson = False,
-) -> None:
+@app.command("subscriptions", "ariane group subscriptions billing")
+def subscriptions(group: GroupArgument, session: AdminSession) -> None:
     """Print the subscriptions of each client, and check that they are the same.
 
     Members share the queues of a group: a message that its owner does not subscribe to reaches no other member.
@@ -263,7 +231,6 @@ def subscriptions(
     from ariane.cluster.groups.consumer_status import find_inconsistent
     from ariane.reports.report import Column, Table
 
-    session = AdminSession(namesrv, access, as_json)
     found = session.read(lambda admin: admin.consumer_states(group))
     differing = find_inconsistent(group, found.states)
     rows = tuple(
@@ -287,27 +254,20 @@ def subscriptions(
         raise typer.Exit(INCONSISTENT)
 
 
-@app.command(
-    "create",
-    cls=HelpCommand,
-    epilog=examples("ariane group create billing", "ariane group create audit --retries 3 --no-broadcast --dry-run"),
-)
+@app.command("create", "ariane group create billing", "ariane group create audit --retries 3 --no-broadcast --dry-run")
 def create(
     group: GroupArgument,
+    *,
     retries: Retries = None,
     retry_queues: RetryQueues = None,
     consume: Consume = None,
     broadcast: Broadcast = None,
     cluster: ClusterName = None,
-    dry_run: DryRun = False,
-    namesrv: NameServers = NAMESRV_DEFAULT,
-    access: AccessOptions = NO_ACCESS,
-    as_json: AsJson = False,
+    session: ChangeSession,
 ) -> None:
     """Create a consumer group on all masters."""
     from ariane.model.topic import SubscriptionGroupConfig
 
-    session = AdminSession(namesrv, access, as_json, dry_run)
     settings = _settings(retries, retry_queues, consume, broadcast)
 
     async def work(admin: Admin) -> list[Any]:
@@ -324,18 +284,16 @@ def create(
         session.show({"group": group, "brokers": brokers}, f"Created {group} on {', '.join(brokers)}.")
 
 
-@app.command("change", cls=HelpCommand, epilog=examples("ariane group change billing --retries 3"))
+@app.command("change", "ariane group change billing --retries 3")
 def change(
     group: GroupArgument,
+    *,
     retries: Retries = None,
     retry_queues: RetryQueues = None,
     consume: Consume = None,
     broadcast: Broadcast = None,
     cluster: ClusterName = None,
-    dry_run: DryRun = False,
-    namesrv: NameServers = NAMESRV_DEFAULT,
-    access: AccessOptions = NO_ACCESS,
-    as_json: AsJson = False,
+    session: ChangeSession,
 ) -> None:
     """Change settings of a consumer group.
 
@@ -348,7 +306,6 @@ def change(
         raise UsageError(
             "change", None, "nothing to change; expected --retries, --retry-queues, --consume or --broadcast"
         )
-    session = AdminSession(namesrv, access, as_json, dry_run)
 
     async def work(admin: Admin) -> tuple[list[Any], tuple[Any, ...]]:
         found = await admin.group_configs(group, await admin.select_brokers(cluster=cluster))
@@ -362,25 +319,18 @@ def change(
         session.finish(result[1])
 
 
-@app.command(
-    "delete",
-    cls=HelpCommand,
-    epilog=examples("ariane group delete audit --dry-run", "ariane group delete audit --offsets"),
-)
+@app.command("delete", "ariane group delete audit --dry-run", "ariane group delete audit --offsets")
 def delete(
     group: GroupArgument,
+    *,
     with_offsets: Annotated[bool, typer.Option("--offsets", help="Delete its offsets, too.")] = False,
     with_topics: Annotated[
         bool, typer.Option("--topics", help="Delete its retry topic and dead letters, too.")
     ] = False,
     cluster: ClusterName = None,
-    dry_run: DryRun = False,
-    namesrv: NameServers = NAMESRV_DEFAULT,
-    access: AccessOptions = NO_ACCESS,
-    as_json: AsJson = False,
+    session: ChangeSession,
 ) -> None:
     """Delete a consumer group."""
-    session = AdminSession(namesrv, access, as_json, dry_run)
 
     async def work(admin: Admin) -> list[Any]:
         await admin.check_group(group)

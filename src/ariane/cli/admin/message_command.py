@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ariane.cli.admin import admin_session
-from ariane.cli.admin.admin_session import AdminSession
-from ariane.cli.options import access_options, shared_options
-from ariane.cli.options.time_options import parse_duration_ms, parse_time
-from ariane.cli.output.help_format import HelpCommand, create_app, examples
+from ariane.cli.admin.admin_session import AdminSession, ChangeSession
+from ariane.cli.options import shared_options
+from ariane.cli.options.time_options import StoreTimeOptions, parse_duration_ms
+from ariane.cli.output.help_format import create_app
 from ariane.cli.output.message_table import clock_remarks, message_lines, message_table, time_text, utc
 from ariane.errors import UsageError
 from ariane.model.quantities import count_text
@@ -50,63 +50,56 @@ Limit = Annotated[
         parser=shared_options.whole_number(1, LIMIT_MAX), metavar="N", help="Maximum number of messages, the newest."
     ),
 ]
-Since = Annotated[
-    str | None,
-    typer.Option(
-        metavar="DURATION|TIME",
-        help="Stored since: a duration before now (15m, 2d) or a UTC time (2026-11-21T10:00).",
-        rich_help_panel=shared_options.FILTERS,
-    ),
-]
-Until = Annotated[
-    str | None,
-    typer.Option(
-        metavar="DURATION|TIME", help="Stored before, in the same forms.", rich_help_panel=shared_options.FILTERS
-    ),
-]
-Key = Annotated[
-    str | None,
-    typer.Option(
-        parser=shared_options.non_blank,
-        metavar="KEY",
-        help="Messages with this business key or unique key.",
-        rich_help_panel=shared_options.FILTERS,
-    ),
-]
-Tag = Annotated[
-    str | None,
-    typer.Option(metavar="TAG", help="Messages with this tag.", rich_help_panel=shared_options.FILTERS),
-]
-Text = Annotated[
-    str | None,
-    typer.Option(
-        parser=shared_options.non_blank,
-        metavar="TEXT",
-        help="Messages whose body contains this text.",
-        rich_help_panel=shared_options.FILTERS,
-    ),
-]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilterOptions:
+    """Options that select messages of a topic."""
+
+    key: Annotated[
+        str | None,
+        typer.Option(
+            parser=shared_options.non_blank,
+            metavar="KEY",
+            help="Messages with this business key or unique key.",
+            rich_help_panel=shared_options.FILTERS,
+        ),
+    ] = None
+    tag: Annotated[
+        str | None,
+        typer.Option(metavar="TAG", help="Messages with this tag.", rich_help_panel=shared_options.FILTERS),
+    ] = None
+    text: Annotated[
+        str | None,
+        typer.Option(
+            parser=shared_options.non_blank,
+            metavar="TEXT",
+            help="Messages whose body contains this text.",
+            rich_help_panel=shared_options.FILTERS,
+        ),
+    ] = None
+    times: StoreTimeOptions = field(default_factory=StoreTimeOptions)
+
+    def parse(self) -> MessageFilter:
+        """Return the selection.
+
+        Raises:
+            UsageError: a time is invalid, or the range is empty.
+        """
+        from ariane.cluster.messages.message_search import MessageFilter
+
+        since_ms, until_ms = self.times.parse()
+        return MessageFilter(key=self.key, tag=self.tag, text=self.text, since_ms=since_ms, until_ms=until_ms)
 
 
 @app.command(
-    "show",
-    cls=HelpCommand,
-    epilog=examples(
-        "ariane message show 7F00000100002A139A5A3C0000000004", "ariane message show ID --topic orders --json"
-    ),
+    "show", "ariane message show 7F00000100002A139A5A3C0000000004", "ariane message show ID --topic orders --json"
 )
-def show(
-    message_id: MessageId,
-    topic: TopicOfId = None,
-    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    access: access_options.AccessOptions = access_options.NO_ACCESS,
-    as_json: shared_options.AsJson = False,
-) -> None:
+def show(message_id: MessageId, *, topic: TopicOfId = None, session: AdminSession) -> None:
     """Print a message with its properties and body, and where copies of it are stored.
 
     Retries, dead letters and delayed messages have the unique key of the message that they are a copy of.
     """
-    session = AdminSession(namesrv, access, as_json)
     found = _find(session, message_id, topic)
     copies = [
         f"Also stored in {copy.queue.topic}, {time_text(copy.store_ms)}: {copy.offset_message_id}"
@@ -118,57 +111,29 @@ def show(
 
 @app.command(
     "search",
-    cls=HelpCommand,
-    epilog=examples(
-        "ariane message search orders  # the newest messages",
-        "ariane message search orders --key ORDER-17",
-        "ariane message search orders --text refused --since 1h",
-    ),
+    "ariane message search orders  # the newest messages",
+    "ariane message search orders --key ORDER-17",
+    "ariane message search orders --text refused --since 1h",
 )
 def search(
     topic: TopicName,
-    key: Key = None,
-    tag: Tag = None,
-    text: Text = None,
-    since: Since = None,
-    until: Until = None,
+    *,
+    filters: FilterOptions,
     limit: Limit = LIMIT,
-    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    access: access_options.AccessOptions = access_options.NO_ACCESS,
-    as_json: shared_options.AsJson = False,
+    session: AdminSession,
 ) -> None:
     """List the newest messages of a topic that match.
 
     A key is looked up in an index. A tag or text is searched by reading all messages of the time range.
     """
-    session = AdminSession(namesrv, access, as_json)
-    search_topic(session, topic, message_filter(key, tag, text, since, until), limit)
-
-
-def message_filter(
-    key: str | None, tag: str | None, text: str | None, since: str | None, until: str | None
-) -> MessageFilter:
-    """Return the selection of these options.
-
-    Raises:
-        UsageError: a time is invalid, or the range is empty.
-    """
-    from ariane.cluster.messages.message_search import MessageFilter
-
-    now_ms = time.time_ns() // 1_000_000
-    since_ms = None if since is None else parse_time(since, now_ms, "--since")
-    until_ms = None if until is None else parse_time(until, now_ms, "--until")
-    if since_ms is not None and until_ms is not None and since_ms >= until_ms:
-        raise UsageError("--since", since, f"not before --until {until}; specify an earlier time")
-    return MessageFilter(key=key, tag=tag, text=text, since_ms=since_ms, until_ms=until_ms)
+    search_topic(session, topic, filters.parse(), limit)
 
 
 def search_topic(
     session: AdminSession, topic: str, selection: MessageFilter, limit: int, *, is_dead_letter: bool = False
 ) -> None:
     """Print the newest messages of a topic that match, and how many are omitted."""
-    found = session.run(lambda admin: admin.search(topic, selection, limit=limit))
-    assert found is not None
+    found = session.read(lambda admin: admin.search(topic, selection, limit=limit))
     if not found.messages:
         remark = f"No messages of {topic} match.\n{_searched_range(selection)}"
     elif found.matching is None:
@@ -195,16 +160,14 @@ def _searched_range(selection: MessageFilter) -> str:
 
 @app.command(
     "send",
-    cls=HelpCommand,
-    epilog=examples(
-        "ariane message send orders hello --key ORDER-17 --tag new",
-        "ariane message send orders hello --delay 30m",
-        "ariane message send orders hello --property source=cli --dry-run",
-    ),
+    "ariane message send orders hello --key ORDER-17 --tag new",
+    "ariane message send orders hello --delay 30m",
+    "ariane message send orders hello --property source=cli --dry-run",
 )
 def send(
     topic: TopicName,
     body: Annotated[str, typer.Argument(parser=shared_options.non_blank, metavar="BODY", help="Body, as UTF-8.")],
+    *,
     key: Annotated[list[str] | None, typer.Option(metavar="KEY", help="Business key; repeatable.")] = None,
     tag: Annotated[str, typer.Option(metavar="TAG", help="Tag.")] = "",
     properties: Annotated[
@@ -221,15 +184,11 @@ def send(
         typer.Option("--delay-level", parser=shared_options.whole_number(0), metavar="N", help="Delay level, from 1."),
     ] = 0,
     trace: Annotated[bool, typer.Option("--trace", help="Send a trace record, too.")] = False,
-    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    access: access_options.AccessOptions = access_options.NO_ACCESS,
-    as_json: shared_options.AsJson = False,
-    dry_run: admin_session.DryRun = False,
+    session: ChangeSession,
 ) -> None:
     """Send one message to an existing topic. `ariane cat -P` sends many."""
     from ariane.model.message import Message
 
-    session = AdminSession(namesrv, access, as_json, dry_run)
     deliver_at_ms = 0 if delay is None else time.time_ns() // 1_000_000 + parse_duration_ms(delay, "--delay")
     if delay is not None and level:
         raise UsageError("--delay-level", str(level), "not together with --delay; specify one of them")
@@ -249,15 +208,13 @@ def send(
 
 @app.command(
     "resend",
-    cls=HelpCommand,
-    epilog=examples(
-        "ariane message resend ID --dry-run",
-        "ariane message resend ID --topic orders2",
-        "ariane message resend ID --group billing  # to one group only",
-    ),
+    "ariane message resend ID --dry-run",
+    "ariane message resend ID --topic orders2",
+    "ariane message resend ID --group billing  # to one group only",
 )
 def resend(
     message_id: MessageId,
+    *,
     topic: Annotated[
         str | None,
         typer.Option(
@@ -279,10 +236,7 @@ def resend(
         ),
     ] = None,
     client: Annotated[str | None, typer.Option(metavar="ID", help="With --group: this client.")] = None,
-    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    access: access_options.AccessOptions = access_options.NO_ACCESS,
-    as_json: shared_options.AsJson = False,
-    dry_run: admin_session.DryRun = False,
+    session: ChangeSession,
 ) -> None:
     """Send a copy of a message to a topic, or let one consumer group consume it again.
 
@@ -292,7 +246,6 @@ def resend(
         raise UsageError("--topic", topic, "not together with --group; specify one of them")
     if client is not None and group is None:
         raise UsageError("--client", client, "needs --group")
-    session = AdminSession(namesrv, access, as_json, dry_run)
 
     async def work(admin: Admin) -> SendResult | DirectConsumption | None:
         message = await _first(admin, message_id, None)
@@ -314,23 +267,12 @@ def resend(
         raise typer.Exit(1)
 
 
-@app.command(
-    "track",
-    cls=HelpCommand,
-    epilog=examples("ariane message track 7F00000100002A139A5A3C0000000004", "ariane message track ID --json"),
-)
-def track(
-    message_id: MessageId,
-    topic: TopicOfId = None,
-    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    access: access_options.AccessOptions = access_options.NO_ACCESS,
-    as_json: shared_options.AsJson = False,
-) -> None:
+@app.command("track", "ariane message track 7F00000100002A139A5A3C0000000004", "ariane message track ID --json")
+def track(message_id: MessageId, *, topic: TopicOfId = None, session: AdminSession) -> None:
     """Print which consumer groups have consumed a message.
 
     The state is inferred from the offsets of the groups. If the clients send traces, these are printed, too.
     """
-    session = AdminSession(namesrv, access, as_json)
 
     async def work(admin: Admin) -> tuple[ReceivedMessage, TracksResult, TraceRows]:
         from ariane.cluster.messages.message_tracking import TraceRows
@@ -343,9 +285,7 @@ def track(
             traces = TraceRows([])
         return message, await admin.track(message), traces
 
-    value = session.run(work)
-    assert value is not None
-    message, tracks, traces = value
+    message, tracks, traces = session.read(work)
     parts: list[Table | str] = [f"{message.message_id} in {message.queue.topic}, {time_text(message.store_ms)}"]
     parts += [_track_table(tracks.tracks)] if tracks.tracks else ["No consumer group is online or has offsets."]
     parts += [_trace_table(traces), "Times of traces are by the clients' clocks."] if traces.rows else []
@@ -360,8 +300,7 @@ def track(
 
 
 def _find(session: AdminSession, message_id: str, topic: str | None) -> QueryResult:
-    found = session.run(lambda admin: admin.find_messages(message_id, topic))
-    assert found is not None
+    found = session.read(lambda admin: admin.find_messages(message_id, topic))
     if found.first is None:
         raise found.not_found("message", message_id)
     return found

@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ariane.cli.admin.admin_session import AdminSession, DryRun
+from ariane.cli.admin.admin_session import AdminSession, ChangeSession
 from ariane.cli.admin.group_command import GroupArgument
 from ariane.cli.options import shared_options
-from ariane.cli.options.access_options import NO_ACCESS, AccessOptions
-from ariane.cli.options.shared_options import NAMESRV_DEFAULT, AsJson, NameServers
 from ariane.cli.options.time_options import parse_time
-from ariane.cli.output.help_format import HelpCommand, create_app, examples
+from ariane.cli.output.help_format import create_app
 from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import UsageError
 
@@ -27,24 +25,19 @@ TopicArgument = Annotated[
 ]
 
 
-@app.command(
-    "show", cls=HelpCommand, epilog=examples("ariane offset show billing", "ariane offset show billing -t orders")
-)
+@app.command("show", "ariane offset show billing", "ariane offset show billing -t orders")
 def show(
     group: GroupArgument,
+    *,
     topic: Annotated[
         str | None,
         typer.Option("-t", "--topic", parser=shared_options.topic_name, metavar="TOPIC", help="Only this topic."),
     ] = None,
-    namesrv: NameServers = NAMESRV_DEFAULT,
-    access: AccessOptions = NO_ACCESS,
-    as_json: AsJson = False,
+    session: AdminSession,
 ) -> None:
     """Print the committed offsets of a consumer group."""
     from ariane.cli.mqadmin.commands.progress_commands import queue_data
     from ariane.reports.report import Column, Table, utc_time
-
-    session = AdminSession(namesrv, access, as_json)
 
     async def work(admin: Admin) -> Any:
         await admin.check_group(group)
@@ -70,17 +63,15 @@ def show(
 
 @app.command(
     "reset",
-    cls=HelpCommand,
-    epilog=examples(
-        "ariane offset reset billing orders --to 1h --dry-run",
-        "ariane offset reset billing orders --to 2026-01-31T10:00",
-        "ariane offset reset billing orders --to earliest",
-        "ariane offset reset billing orders --to-offset 4711",
-    ),
+    "ariane offset reset billing orders --to 1h --dry-run",
+    "ariane offset reset billing orders --to 2026-01-31T10:00",
+    "ariane offset reset billing orders --to earliest",
+    "ariane offset reset billing orders --to-offset 4711",
 )
 def reset(
     group: GroupArgument,
     topic: TopicArgument,
+    *,
     to: Annotated[
         str | None,
         typer.Option(
@@ -99,40 +90,28 @@ def reset(
     only_back: Annotated[
         bool, typer.Option("--only-back", help="Move no queue forwards, which would skip messages.")
     ] = False,
-    dry_run: DryRun = False,
-    namesrv: NameServers = NAMESRV_DEFAULT,
-    access: AccessOptions = NO_ACCESS,
-    as_json: AsJson = False,
+    session: ChangeSession,
 ) -> None:
     """Move a consumer group to a time or an offset in every queue of a topic.
 
     Connected clients get the new offsets at once and go on from there.
     """
     target = _target(to, to_offset)
-    session = AdminSession(namesrv, access, as_json, dry_run)
     _print_reset(session, group, topic, target, is_forced=not only_back)
 
 
-@app.command("skip", cls=HelpCommand, epilog=examples("ariane offset skip billing orders --dry-run"))
-def skip(
-    group: GroupArgument,
-    topic: TopicArgument,
-    dry_run: DryRun = False,
-    namesrv: NameServers = NAMESRV_DEFAULT,
-    access: AccessOptions = NO_ACCESS,
-    as_json: AsJson = False,
-) -> None:
+@app.command("skip", "ariane offset skip billing orders --dry-run")
+def skip(group: GroupArgument, topic: TopicArgument, session: ChangeSession) -> None:
     """Move a consumer group to the end of a topic.
 
     Messages that it has not consumed are skipped.
     """
     from ariane.cluster.groups.offset_admin import LATEST, OffsetTarget
 
-    session = AdminSession(namesrv, access, as_json, dry_run)
     _print_reset(session, group, topic, OffsetTarget(LATEST), is_forced=True)
 
 
-@app.command("clone", cls=HelpCommand, epilog=examples("ariane offset clone billing audit orders"))
+@app.command("clone", "ariane offset clone billing audit orders")
 def clone(
     source: Annotated[
         str,
@@ -150,18 +129,13 @@ def clone(
         ),
     ],
     topic: TopicArgument,
-    dry_run: DryRun = False,
-    namesrv: NameServers = NAMESRV_DEFAULT,
-    access: AccessOptions = NO_ACCESS,
-    as_json: AsJson = False,
+    session: ChangeSession,
 ) -> None:
     """Copy the offsets of a consumer group in a topic to another group.
 
     The destination must have no connected client, which would commit over the copied offsets.
     """
     from ariane.reports.report import Column, Table
-
-    session = AdminSession(namesrv, access, as_json, dry_run)
 
     async def work(admin: Admin) -> Any:
         await admin.check_group(source)

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ariane.cli.admin import admin_session
-from ariane.cli.admin.admin_session import AdminSession
-from ariane.cli.options import access_options, shared_options
-from ariane.cli.output.help_format import HelpCommand, create_app, examples
+from ariane.cli.admin.admin_session import AdminSession, BrokerChoice, ChangeSession, ClusterName
+from ariane.cli.options import shared_options
+from ariane.cli.output.help_format import create_app
 from ariane.model.quantities import count_text
 from ariane.model.topic import PERMISSIONS, permission_words
 
@@ -37,27 +36,23 @@ def _permission(text: str | None) -> int | None:
     return None if text is None else PERMISSIONS[text]
 
 
-@app.command(
-    "list", cls=HelpCommand, epilog=examples("ariane topic list", "ariane topic list --all --json -n 10.0.0.1:9876")
-)
+@app.command("list", "ariane topic list", "ariane topic list --all --json -n 10.0.0.1:9876")
 def list_topics(
-    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    cluster: admin_session.ClusterName = None,
+    *,
+    cluster: ClusterName = None,
     with_all: Annotated[
         bool, typer.Option("--all", help="List system topics and topics of retries and dead letters, too.")
     ] = False,
-    as_json: shared_options.AsJson = False,
-    access: access_options.AccessOptions = access_options.NO_ACCESS,
+    session: AdminSession,
 ) -> None:
     """List topics with their queues and permissions.
 
     Queues are summed over all brokers.
     """
-    session = AdminSession(namesrv, access, as_json)
-    summaries, unavailable = session.run(lambda admin: admin.list_summaries(cluster=cluster)) or ([], ())
+    summaries, unavailable = session.read(lambda admin: admin.list_summaries(cluster=cluster))
     shown = [summary for summary in summaries if with_all or not _is_internal(summary)]
     session.show(shown, _summary_table(shown))
-    if not as_json and (hidden := len(summaries) - len(shown)):
+    if not session.as_json and (hidden := len(summaries) - len(shown)):
         typer.echo(f"{hidden} system, retry and dead-letter topics omitted; --all lists them.", err=True)
     session.finish(unavailable)
 
@@ -85,33 +80,25 @@ def _summary_table(summaries: list[TopicSummary]) -> Table:
     return Table("Topics", tuple(Column(name) for name in names), rows)
 
 
-@app.command(
-    "create",
-    cls=HelpCommand,
-    epilog=examples("ariane topic create orders --queues 8", "ariane topic create orders -b broker-a --dry-run"),
-)
+@app.command("create", "ariane topic create orders --queues 8", "ariane topic create orders -b broker-a --dry-run")
 def create(
     topic: TopicName,
-    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
+    *,
     queues: Annotated[
         int, typer.Option("--queues", metavar="N", help="Number of read and write queues on each broker.")
     ] = 8,
     perm: Perm = "read-write",
-    cluster: admin_session.ClusterName = None,
-    broker: admin_session.BrokerName = None,
-    dry_run: admin_session.DryRun = False,
-    as_json: shared_options.AsJson = False,
-    access: access_options.AccessOptions = access_options.NO_ACCESS,
+    brokers: BrokerChoice,
+    session: ChangeSession,
 ) -> None:
     """Create a topic on all brokers, on those of a cluster, or on one.
 
     A topic that exists on one of them is an error: change it with `ariane topic change`.
     """
     value = _permission(perm) or PERMISSIONS["read-write"]
-    session = AdminSession(namesrv, access, as_json, dry_run)
 
     async def work(admin: Admin) -> list[str]:
-        servers = await admin.select_brokers(cluster=cluster, broker=broker)
+        servers = await brokers.select(admin)
         await admin.check_topic_is_new(topic, servers)
         changes = await admin.create_topic(topic, queues=queues, perm=value, servers=servers)
         return [change.addr for change in changes]
@@ -124,17 +111,9 @@ def create(
         )
 
 
-@app.command(
-    "show", cls=HelpCommand, epilog=examples("ariane topic show orders", "ariane topic show orders --json | jq .queues")
-)
-def show(
-    topic: TopicName,
-    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    as_json: shared_options.AsJson = False,
-    access: access_options.AccessOptions = access_options.NO_ACCESS,
-) -> None:
+@app.command("show", "ariane topic show orders", "ariane topic show orders --json | jq .queues")
+def show(topic: TopicName, session: AdminSession) -> None:
     """Print the brokers, queues, offsets and consumer groups of a topic."""
-    session = AdminSession(namesrv, access, as_json)
 
     async def work(
         admin: Admin,
@@ -143,9 +122,7 @@ def show(
         groups, unavailable = await admin.list_groups_of(topic, await admin.masters_of(topic))
         return route, await admin.fetch_bounds(topic), groups, unavailable
 
-    result = session.run(work)
-    assert result is not None  # only a dry run has no result
-    route, bounds, groups, unavailable = result
+    route, bounds, groups, unavailable = session.read(work)
     data = {
         "topic": topic,
         "brokers": route.broker_datas,
@@ -202,15 +179,11 @@ def _bounds_table(bounds: TopicBounds) -> Table:
 
 
 @app.command(
-    "change",
-    cls=HelpCommand,
-    epilog=examples(
-        "ariane topic change orders --queues 16", "ariane topic change orders --perm read  # stop producers"
-    ),
+    "change", "ariane topic change orders --queues 16", "ariane topic change orders --perm read  # stop producers"
 )
 def change(
     topic: TopicName,
-    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
+    *,
     queues: Annotated[
         int | None,
         typer.Option("--queues", metavar="N", help="Number of read and write queues on each broker."),
@@ -222,11 +195,8 @@ def change(
         int | None, typer.Option("--write-queues", metavar="N", help="Number of write queues on each broker.")
     ] = None,
     perm: Perm = None,
-    cluster: admin_session.ClusterName = None,
-    broker: admin_session.BrokerName = None,
-    dry_run: admin_session.DryRun = False,
-    as_json: shared_options.AsJson = False,
-    access: access_options.AccessOptions = access_options.NO_ACCESS,
+    brokers: BrokerChoice,
+    session: ChangeSession,
 ) -> None:
     """Change the queues or the permission of a topic.
 
@@ -240,11 +210,9 @@ def change(
     read, write = (queues, queues) if queues is not None else (read_queues, write_queues)
     if read is None and write is None and value is None:
         raise UsageError("--queues", None, "missing; specify --queues, --read-queues, --write-queues or --perm")
-    session = AdminSession(namesrv, access, as_json, dry_run)
 
     async def work(admin: Admin) -> list[TopicChange]:
-        is_limited = cluster is not None or broker is not None
-        servers = await admin.select_brokers(cluster=cluster, broker=broker) if is_limited else None
+        servers = await brokers.select(admin) if brokers.is_given else None
         return await admin.change_topic(topic, queues=read, write_queues=write, perm=value, servers=servers)
 
     changes = session.run(work)
@@ -257,24 +225,12 @@ def change(
         session.show(changes, *lines)
 
 
-@app.command(
-    "delete",
-    cls=HelpCommand,
-    epilog=examples("ariane topic delete orders --dry-run", "ariane topic delete orders -c DefaultCluster"),
-)
-def delete(
-    topic: TopicName,
-    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    cluster: admin_session.ClusterName = None,
-    dry_run: admin_session.DryRun = False,
-    as_json: shared_options.AsJson = False,
-    access: access_options.AccessOptions = access_options.NO_ACCESS,
-) -> None:
+@app.command("delete", "ariane topic delete orders --dry-run", "ariane topic delete orders -c DefaultCluster")
+def delete(topic: TopicName, *, cluster: ClusterName = None, session: ChangeSession) -> None:
     """Delete a topic with its messages.
 
     A topic that does not exist is an error, because its name may be misspelt.
     """
-    session = AdminSession(namesrv, access, as_json, dry_run)
 
     async def work(admin: Admin) -> list[str]:
         await admin.fetch_route(topic)

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ariane.cli.admin import admin_session
-from ariane.cli.admin.admin_session import AdminSession
-from ariane.cli.options import access_options, shared_options
-from ariane.cli.output.help_format import HelpCommand, create_app, examples
+from ariane.cli.admin.admin_session import AdminSession, ChangeSession, ClusterName
+from ariane.cli.options import shared_options
+from ariane.cli.output.help_format import create_app
 from ariane.cli.output.message_table import utc
 
 if TYPE_CHECKING:
@@ -24,38 +23,32 @@ LIMIT_MAX = 100_000
 
 @app.command(
     "list",
-    cls=HelpCommand,
-    epilog=examples(
-        "ariane transaction list",
-        "ariane transaction list --over-limit",
-        "ariane transaction list --cluster DefaultCluster --json",
-    ),
+    "ariane transaction list",
+    "ariane transaction list --over-limit",
+    "ariane transaction list --cluster DefaultCluster --json",
 )
 def list_(
+    *,
     over_limit: Annotated[
         bool, typer.Option("--over-limit", help="Half messages discarded after transactionCheckMax checks instead.")
     ] = False,
-    cluster: admin_session.ClusterName = None,
+    cluster: ClusterName = None,
     limit: Annotated[
         int,
         typer.Option(
             parser=shared_options.whole_number(1, LIMIT_MAX), metavar="N", help="Maximum number of rows per broker."
         ),
     ] = LIMIT,
-    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    access: access_options.AccessOptions = access_options.NO_ACCESS,
-    as_json: shared_options.AsJson = False,
+    session: AdminSession,
 ) -> None:
     """List open transactions: half messages without a decision."""
-    session = AdminSession(namesrv, access, as_json)
-    found = session.run(
+    found = session.read(
         lambda admin: (
             admin.list_check_limit_exceeded(cluster=cluster, limit=limit)
             if over_limit
             else admin.list_open_transactions(cluster=cluster, limit=limit)
         )
     )
-    assert found is not None
     rows = [half for broker in found.brokers for half in broker.messages]
     total = sum(broker.total for broker in found.brokers)
     kind = "discarded half messages" if over_limit else "open transactions"
@@ -65,11 +58,7 @@ def list_(
     session.finish(found.unavailable)
 
 
-@app.command(
-    "resume",
-    cls=HelpCommand,
-    epilog=examples("ariane transaction resume ID --dry-run", "ariane transaction resume ID"),
-)
+@app.command("resume", "ariane transaction resume ID --dry-run", "ariane transaction resume ID")
 def resume(
     message_id: Annotated[
         str,
@@ -77,16 +66,12 @@ def resume(
             parser=shared_options.non_blank, metavar="ID", help="Unique key or offset id of the half message."
         ),
     ],
-    namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    access: access_options.AccessOptions = access_options.NO_ACCESS,
-    as_json: shared_options.AsJson = False,
-    dry_run: admin_session.DryRun = False,
+    session: ChangeSession,
 ) -> None:
     """Make the broker check a half message again, with a reset check counter.
 
     Resuming a message twice creates two transactions.
     """
-    session = AdminSession(namesrv, access, as_json, dry_run)
     changes = session.run(lambda admin: admin.resume_checks(message_id))
     if changes is not None:
         data = [{"addr": change.addr, "change": change.summary} for change in changes]

@@ -14,9 +14,8 @@ import typer
 from ariane.cli.options import access_options, shared_options
 from ariane.cli.options import paths as homes
 from ariane.cli.options.rate_options import parse_rate
-from ariane.cli.options.time_options import parse_time
+from ariane.cli.options.time_options import StoreTimeOptions
 from ariane.cli.servers import signals
-from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import ArianeError, UsageError
 from ariane.model.quantities import count_text
 from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX
@@ -31,6 +30,7 @@ PROGRESS_INTERVAL_S = 1.0
 
 
 def replay(
+    *,
     namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
     archive: Annotated[
         Path | None,
@@ -57,20 +57,7 @@ def replay(
             help="Target topic.  [default: the original topic of dead letters]",
         ),
     ] = None,
-    since: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DURATION|TIME",
-            help="Stored since: a duration before now (15m, 2d) or a UTC time (2026-11-21T10:00).",
-            rich_help_panel=shared_options.FILTERS,
-        ),
-    ] = None,
-    until: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DURATION|TIME", help="Stored before, in the same forms.", rich_help_panel=shared_options.FILTERS
-        ),
-    ] = None,
+    times: StoreTimeOptions,
     key: Annotated[
         str | None,
         typer.Option(
@@ -123,11 +110,7 @@ def replay(
         )
     if result is not None and result.suffix not in SUFFIXES:
         raise UsageError("--result", str(result), f"expected a file name that ends in {' or '.join(SUFFIXES)}")
-    now_ms = SYSTEM_CLOCK.now_ms()
-    since_ms = None if since is None else parse_time(since, now_ms, "--since")
-    until_ms = None if until is None else parse_time(until, now_ms, "--until")
-    if since_ms is not None and until_ms is not None and since_ms >= until_ms:
-        raise UsageError("--since", since, f"not before --until {until}; specify an earlier time")
+    since_ms, until_ms = times.parse()
     # The same rule as for `archive run`, so that --from takes the home that wrote the archive.
     if archive is not None:
         archive = homes.archive_dir(archive)

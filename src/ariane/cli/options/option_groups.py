@@ -5,7 +5,7 @@ class AccessOptions:
     access_key: Annotated[str, typer.Option(…)] = ""
     …
 
-def doctor(namesrv: NameServers, access: AccessOptions = NO_ACCESS) -> None:      Typer sees --access-key, …
+def cat(topic: Topic, access: AccessOptions) -> None:      Typer sees --access-key, …
 """
 
 from __future__ import annotations
@@ -13,40 +13,49 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable
-from inspect import Parameter
+from collections.abc import Callable, Iterator, Mapping
+from inspect import Parameter, Signature
 from typing import Any
 
 
 def expand_groups(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a command with the options of each group in place of the parameter that is annotated with its dataclass."""
+    """Return a command with the options of each group in place of the parameter that is annotated with its dataclass.
+
+    A field of a group may be a group, too.
+    """
     signature = inspect.signature(command, eval_str=True)
-    groups = {name: _group_fields(item) for name, item in signature.parameters.items() if _is_group(item)}
-    if not groups:
+    if not any(map(_is_group, signature.parameters.values())):
         return command
 
     @functools.wraps(command)
     def run(**values: Any) -> Any:
-        for name, fields in groups.items():
-            group = signature.parameters[name].annotation
-            values[name] = group(**{field.name: values.pop(field.name) for field in fields})
-        return command(**values)
+        return command(**_arguments(signature, values))
 
     # Keyword-only, because groups with defaults may precede parameters without.
-    parameters = [
-        option.replace(kind=Parameter.KEYWORD_ONLY)
-        for name, item in signature.parameters.items()
-        for option in groups.get(name, [item])
-    ]
+    parameters = [option.replace(kind=Parameter.KEYWORD_ONLY) for option in _options(signature)]
     # Typer reads both.
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {option.name: option.annotation for option in parameters}
     return run
 
 
+def _options(signature: Signature) -> Iterator[Parameter]:
+    """Yield the parameters, those of a group in its place."""
+    for parameter in signature.parameters.values():
+        yield from _options(_fields(parameter)) if _is_group(parameter) else [parameter]
+
+
+def _arguments(signature: Signature, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of the parameters, for a group its object."""
+    return {
+        name: parameter.annotation(**_arguments(_fields(parameter), values)) if _is_group(parameter) else values[name]
+        for name, parameter in signature.parameters.items()
+    }
+
+
 def _is_group(parameter: Parameter) -> bool:
     return isinstance(parameter.annotation, type) and dataclasses.is_dataclass(parameter.annotation)
 
 
-def _group_fields(parameter: Parameter) -> list[Parameter]:
-    return list(inspect.signature(parameter.annotation, eval_str=True).parameters.values())
+def _fields(group: Parameter) -> Signature:
+    return inspect.signature(group.annotation, eval_str=True)

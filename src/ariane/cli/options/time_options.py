@@ -1,11 +1,16 @@
-"""Parses time options: a duration before now, or a date and time."""
+"""Time options: a duration before now, or a date and time."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from datetime import datetime
+from typing import Annotated
 
-from ariane.clock import ms_of
+import typer
+
+from ariane.cli.options.shared_options import FILTERS
+from ariane.clock import SYSTEM_CLOCK, ms_of
 from ariane.errors import UsageError
 
 UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -49,3 +54,34 @@ def parse_duration_ms(text: str, option: str) -> int:
     if match := re.fullmatch(r"(\d{1,9}(?:\.\d{1,6})?)([smhd])", text):
         return int(float(match[1]) * UNITS_MS[match[2]])
     raise UsageError(option, text, "expected a positive number followed by s, m, h or d, for example 30s or 1h")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreTimeOptions:
+    """Options that select messages by the time at which they were stored."""
+
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION|TIME",
+            help="Stored since: a duration before now (15m, 2d) or a UTC time (2026-11-21T10:00).",
+            rich_help_panel=FILTERS,
+        ),
+    ] = None
+    until: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION|TIME", help="Stored before, in the same forms.", rich_help_panel=FILTERS),
+    ] = None
+
+    def parse(self) -> tuple[int | None, int | None]:
+        """Return both in ms since the epoch.
+
+        Raises:
+            UsageError: a time is invalid, or the range is empty.
+        """
+        now_ms = SYSTEM_CLOCK.now_ms()
+        since_ms = None if self.since is None else parse_time(self.since, now_ms, "--since")
+        until_ms = None if self.until is None else parse_time(self.until, now_ms, "--until")
+        if since_ms is not None and until_ms is not None and since_ms >= until_ms:
+            raise UsageError("--since", self.since, f"not before --until {self.until}; specify an earlier time")
+        return since_ms, until_ms

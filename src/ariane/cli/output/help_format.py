@@ -130,10 +130,19 @@ def examples(*lines: str) -> str:
 
 
 class Application(typer.Typer):
-    """An application whose commands may have groups of options as parameters."""
+    """An application whose commands have sections in their help, and may have groups of options as parameters."""
 
-    def command(self, *args: Any, **settings: Any) -> Callable[[CommandFunction], CommandFunction]:
-        return _with_groups(super().command(*args, **settings))
+    def command(  # type: ignore[override]
+        self, name: str, *lines: str, **settings: Any
+    ) -> Callable[[CommandFunction], CommandFunction]:
+        """Add a command.
+
+        Args:
+            name: Name of the command.
+            lines: Examples for its help, as for `examples`.
+            settings: Further settings of Typer.
+        """
+        return _with_groups(super().command(name, cls=HelpCommand, epilog=examples(*lines), **settings))
 
     def callback(self, *args: Any, **settings: Any) -> Callable[[CommandFunction], CommandFunction]:
         return _with_groups(super().callback(*args, **settings))

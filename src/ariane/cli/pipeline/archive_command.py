@@ -12,7 +12,7 @@ import typer
 
 from ariane.cli.options import access_options, shared_options, spark_options
 from ariane.cli.options import paths as homes
-from ariane.cli.output.help_format import HelpCommand, create_app, examples
+from ariane.cli.output.help_format import create_app
 from ariane.cli.servers import signals
 from ariane.errors import UsageError
 
@@ -44,11 +44,8 @@ def _pattern(text: object) -> str:
 
 @app.command(
     "run",
-    cls=HelpCommand,
-    epilog=examples(
-        "ariane archive run --topics orders,payments -n 10.0.0.1:9876",
-        "ariane archive run --topics-pattern 'order.*' --once",
-    ),
+    "ariane archive run --topics orders,payments -n 10.0.0.1:9876",
+    "ariane archive run --topics-pattern 'order.*' --once",
 )
 def run(
     namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,

@@ -17,7 +17,7 @@ import typer
 
 from ariane.cli.options import access_options, command_names, shared_options, spark_options
 from ariane.cli.options import paths as homes
-from ariane.cli.output.help_format import HelpCommand, create_app, examples
+from ariane.cli.output.help_format import create_app
 from ariane.cli.servers import signals
 from ariane.errors import ArianeError, StoreError, UsageError
 from ariane.model.topic import SAMPLES_TOPIC, TRACE_TOPIC
@@ -34,13 +34,10 @@ app = create_app("Run Spark jobs over traces, messages and statistics.")
 
 @app.command(
     "run",
-    cls=HelpCommand,
-    epilog=examples(
-        "ariane pipeline run all -n 10.0.0.1:9876",
-        "ariane pipeline run trace traffic --once",
-        "ariane pipeline run lag --master spark://10.0.0.7:7077 --no-collect",
-        "ariane pipeline run otel --otlp-endpoint http://127.0.0.1:4318/v1/traces",
-    ),
+    "ariane pipeline run all -n 10.0.0.1:9876",
+    "ariane pipeline run trace traffic --once",
+    "ariane pipeline run lag --master spark://10.0.0.7:7077 --no-collect",
+    "ariane pipeline run otel --otlp-endpoint http://127.0.0.1:4318/v1/traces",
 )
 def run(
     jobs: Annotated[
@@ -203,7 +200,7 @@ class _ExportingListener:
         self._reporter.print_line(line)
 
 
-@app.command("status", cls=HelpCommand, epilog=examples("ariane pipeline status --home ~/.ariane"))
+@app.command("status", "ariane pipeline status --home ~/.ariane")
 def status(
     home: shared_options.TablesHome = None,
     as_json: Annotated[
@@ -289,7 +286,7 @@ def _print_status(states: Sequence[_TableState], tables_dir: Path, now_ms: int) 
             console.print(Padding(Text(warning), (0, 0, 0, 2)))
 
 
-@app.command("tables", cls=HelpCommand, epilog=examples("ariane pipeline tables journeys"))
+@app.command("tables", "ariane pipeline tables journeys")
 def show_tables(
     name: Annotated[str | None, typer.Argument(metavar="TABLE", help="Only this table.", show_default=False)] = None,
 ) -> None:

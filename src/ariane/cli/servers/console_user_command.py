@@ -14,7 +14,7 @@ import typer
 from ariane.cli.options import paths as homes
 from ariane.cli.options import shared_options
 from ariane.cli.options.shared_options import AsJson
-from ariane.cli.output.help_format import HelpCommand, create_app, examples
+from ariane.cli.output.help_format import create_app
 from ariane.cli.servers.console_options import DataDir, Home
 from ariane.errors import UsageError
 
@@ -43,12 +43,7 @@ Name = Annotated[
 
 
 @app.command(
-    "add",
-    cls=HelpCommand,
-    epilog=examples(
-        "ariane console user add alice --role admin",
-        "ariane console user add grafana < password.txt  # a viewer",
-    ),
+    "add", "ariane console user add alice --role admin", "ariane console user add grafana < password.txt  # a viewer"
 )
 def add(
     name: Name,
@@ -71,7 +66,7 @@ def add(
     typer.echo(f"created the {role} {name} in {accounts.path}")
 
 
-@app.command("list", cls=HelpCommand, epilog=examples("ariane console user list", "ariane console user list --json"))
+@app.command("list", "ariane console user list", "ariane console user list --json")
 def list_users(home: Home = None, data: DataDir = None, as_json: AsJson = False) -> None:
     """List the accounts with their roles."""
     accounts = _accounts(home, data)
@@ -91,7 +86,7 @@ def list_users(home: Home = None, data: DataDir = None, as_json: AsJson = False)
         typer.echo(f"no accounts in {accounts.path}: `ariane console user add NAME --role admin` creates one")
 
 
-@app.command("role", cls=HelpCommand, epilog=examples("ariane console user role alice operator"))
+@app.command("role", "ariane console user role alice operator")
 def change_role(
     name: Name,
     role: Annotated[
@@ -107,14 +102,14 @@ def change_role(
     typer.echo(f"{name} is {role} now; its sessions have ended")
 
 
-@app.command("password", cls=HelpCommand, epilog=examples("ariane console user password alice"))
+@app.command("password", "ariane console user password alice")
 def change_password(name: Name, home: Home = None, data: DataDir = None) -> None:
     """Change the password of an account; its sessions end."""
     _accounts(home, data).set_password(name, _read_password(name))
     typer.echo(f"changed the password of {name}; its sessions have ended")
 
 
-@app.command("remove", cls=HelpCommand, epilog=examples("ariane console user remove alice"))
+@app.command("remove", "ariane console user remove alice")
 def remove(name: Name, home: Home = None, data: DataDir = None) -> None:
     """Remove an account; its sessions end."""
     _accounts(home, data).remove(name)

@@ -12,7 +12,7 @@ import typer
 
 from ariane.cli.options import shared_options
 from ariane.cli.output import value_format
-from ariane.cli.output.help_format import HelpCommand, create_app, examples
+from ariane.cli.output.help_format import create_app
 
 app = create_app("Check and print a store directory without changing it.")
 
@@ -31,7 +31,7 @@ CommitLog = Annotated[
 ]
 
 
-@app.command("check", cls=HelpCommand, epilog=examples("ariane store check ~/.ariane/store"))
+@app.command("check", "ariane store check ~/.ariane/store")
 def check(
     directory: Directory,
     commit_log: CommitLog = None,
@@ -84,11 +84,8 @@ def check(
 
 @app.command(
     "cat",
-    cls=HelpCommand,
-    epilog=examples(
-        "ariane store cat ~/.ariane/store --topic orders --count 10",
-        "ariane store cat ~/.ariane/store --topic orders --queue 0 --from 4120 --json",
-    ),
+    "ariane store cat ~/.ariane/store --topic orders --count 10",
+    "ariane store cat ~/.ariane/store --topic orders --queue 0 --from 4120 --json",
 )
 def cat(
     directory: Directory,
