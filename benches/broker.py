@@ -9,8 +9,8 @@ loaded. First those that flush asynchronously, then others that flush synchronou
     start → warm up until settled → stages: prepare loads → unmeasured round → rounds: load by load, server by server
 
 The order of the servers changes with each round. Printed are medians over the rounds, the ratios to Java, what is expected of them,
-and the spread; `--out` writes the result as JSON, `--page` also the tables into a page of the documentation; `--table` prints these
-tables from an existing result. Load and brokers share the cores: only ratios mean something.
+and the spread; `--out` writes the result as JSON, `--page` also the tables into a page of the documentation, and their plot;
+`--table` prints the tables from an existing result. Load and brokers share the cores: only ratios mean something.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from typing import Any
 import ariane
 import load_program
 import page
+import plot
 from ariane.testing import java
 from figures import JAVA, Rounds, summarize, text_table, with_costs
 from in_process import measure_steps
@@ -54,6 +55,7 @@ def main() -> None:
             args.out.write_text(json.dumps(result, indent=1) + "\n")
     if args.page:
         args.page.write_text(page.replace_tables(args.page.read_text(), result))
+        args.page.parent.joinpath(plot.FILE).write_text(plot.plot(result), encoding="utf-8")
     if args.table:
         print(page.tables(result))
     elif args.json:
@@ -72,7 +74,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--load-program", type=Path, help="path of ariane-load (default: build it)")
     parser.add_argument("--json", action="store_true", help="print the result as the last line")
     parser.add_argument("--out", type=Path, help="write the result there; with --table read it (default: results/)")
-    parser.add_argument("--page", type=Path, help="write the tables into this page")
+    parser.add_argument("--page", type=Path, help=f"write the tables into this page, a plot to {plot.FILE} next to it")
     parser.add_argument("--table", action="store_true", help="print the tables of an existing result")
     for name, default in Sizes._field_defaults.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default, metavar="N")

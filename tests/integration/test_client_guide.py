@@ -1,4 +1,4 @@
-"""docs/client.md and the README: every example of the clients runs and prints what it should."""
+"""docs/client.md and the README: every example runs and prints what it should."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def examples(page: Path) -> list[str]:
 
 
 BLOCKS = examples(ROOT / "docs" / "client.md")
-PROGRAMS = {"guide": BLOCKS[0], "README": examples(ROOT / "README.md")[0]}
+README_PROGRAM, README_TEST = examples(ROOT / "README.md")
+PROGRAMS = {"guide": BLOCKS[0], "README": README_PROGRAM}
 
 # The last line that an example prints, by a piece of its code.
 LAST_LINES = {
@@ -59,6 +60,14 @@ def test_the_first_example_runs_as_a_program(page: str, ariane_cluster: LocalClu
     assert (done.returncode, done.stdout) == (0, "orders ('ORDER-17',) created\n"), done.stderr
     # A consumer that starts before the name server has the route of the new topic says so once; anything else is a fault.
     assert [line for line in done.stderr.splitlines() if "cannot read topic orders yet" not in line] == []
+
+
+def test_the_test_of_the_readme_passes(tmp_path: Path):
+    (tmp_path / "test_reminder.py").write_text(README_TEST)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
 
 
 def test_the_other_examples_run_in_order(ariane_cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

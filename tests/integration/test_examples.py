@@ -247,13 +247,16 @@ def test_every_example_is_tested_here_and_listed_in_the_guide():
 
 
 def test_examples_pass_mypy_strict(tmp_path: Path):
-    """Also docs/client.md, whose listeners have no annotations, and what applications see of generic classes."""
+    """Also the README, docs/client.md, whose listeners have no annotations, and what applications see of generic classes."""
     guide = tmp_path / "client_guide.py"
     guide.write_text(as_functions(examples_of(ROOT / "docs" / "client.md")))
+    readme = [tmp_path / name for name in ("readme_program.py", "readme_test.py")]
+    for path, block in zip(readme, examples_of(ROOT / "README.md"), strict=True):
+        path.write_text(block)
     done = subprocess.run(
         [
             *(sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", f"--cache-dir={os.devnull}"),
-            *("examples", "tests/data/typed_clients.py", str(guide)),
+            *("examples", "tests/data/typed_clients.py", str(guide), *map(str, readme)),
         ],
         cwd=ROOT,
         env={**os.environ, "MYPYPATH": str(ROOT / "src")},

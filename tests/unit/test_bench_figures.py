@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -30,7 +31,7 @@ def benches() -> Any:
     """Import modules from the directory benches/."""
     before = list(sys.path)
     sys.path.insert(0, str(ROOT / "benches"))
-    names = ("figures", "page", "load_program", "warm_up", "loads", "machine", "steps", "broker")
+    names = ("figures", "page", "plot", "load_program", "warm_up", "loads", "machine", "steps", "broker")
     modules = {name: importlib.import_module(name) for name in names}
     sys.path[:] = before
     return type("Benches", (), modules)
@@ -193,6 +194,20 @@ def test_the_performance_page_shows_the_stored_result(benches: Any) -> None:
     assert benches.page.replace_tables(page, result) == page, (
         "run `python benches/broker.py --table --page docs/performance.md`"
     )
+
+
+def test_the_plot_shows_the_stored_result(benches: Any) -> None:
+    result = json.loads(RESULT.read_text(encoding="utf-8"))
+    picture = (ROOT / "docs" / benches.plot.FILE).read_text(encoding="utf-8")
+    assert benches.plot.plot(result) == picture, "run `python benches/broker.py --table --page docs/performance.md`"
+
+
+def test_the_plot_has_a_bar_for_each_server_of_a_result(benches: Any) -> None:
+    figures = {panel.figure: [1.0] for panel in benches.plot.PANELS}
+    result = result_of(benches, {"python": figures, "java": figures})
+    root = ElementTree.fromstring(benches.plot.plot(result))
+    bars = [element for element in root.iter() if element.tag.endswith("rect")]
+    assert len(bars) == 1 + 2 * len(benches.plot.PANELS), "the background, and two servers in each panel"
 
 
 # --- loads, servers, steps ---
