@@ -12,7 +12,8 @@ import pytest
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
-from ariane.console.app import APIS, DASHBOARD, PAGES, create_app
+from ariane.console.app import APIS, PAGES, create_app
+from ariane.console.dashboard.dashboard_routers import ROUTERS as DASHBOARD
 from ariane.console.security.accounts.accounts import ConsoleAccounts
 from ariane.console.security.accounts.authentication import check_first_account
 from ariane.console.security.accounts.roles import ConsoleRole
@@ -46,7 +47,7 @@ def open_client(tmp_path: Path, clock: FakeClock) -> Iterator[Open]:
                 async with open_services(values, clock=clock) as opened:
                     yield opened
 
-            app = create_app(services())
+            app = create_app(services(), extensions=DASHBOARD)
             return stack.enter_context(TestClient(app, base_url=base_url, follow_redirects=False))
 
         yield start

@@ -22,7 +22,7 @@ from ariane.console.areas.brokers.runtime_figures import runtime_figures
 from ariane.console.live.live_snapshot import BrokerRow, LiveSnapshot
 from ariane.console.services import ConsoleServices, open_services
 from ariane.console.settings import ConsoleSettings
-from ariane.console.web.sparkline import spark_path
+from ariane.console.texts.sparkline import spark_path
 from ariane.errors import ConnectionLost, ServerUnavailable
 from ariane.net.pools.connection_pool import ConnectionPool
 from ariane.protocol.command import Command

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from ariane.console.app import create_app
 from ariane.console.areas.dead_letters.dead_letter_resend import IDS_MAX
 from ariane.console.dashboard.dashboard_groups import _row_shape
+from ariane.console.dashboard.dashboard_routers import ROUTERS
 from ariane.console.dashboard.message_pages import shares
 from ariane.console.dashboard.spreadsheet import CELL_MAX, spreadsheet
 from ariane.console.live.live_snapshot import GroupRow
@@ -32,7 +33,7 @@ FROM_ELSEWHERE = {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-sit
 @contextmanager
 def console(data_dir: Path, *accounts: tuple[str, ConsoleRole]) -> Iterator[TestClient]:
     # Port 1 refuses connections at once.
-    app = create_app(open_services(ConsoleSettings(namesrv="127.0.0.1:1", data_dir=data_dir)))
+    app = create_app(open_services(ConsoleSettings(namesrv="127.0.0.1:1", data_dir=data_dir)), extensions=ROUTERS)
     with TestClient(app, base_url="http://127.0.0.1", follow_redirects=False) as client:
         for name, role in accounts:
             app.state.services.accounts.add(name, role, PASSWORD)

@@ -23,6 +23,7 @@ from excel_cells import read_sheet
 from fastapi.testclient import TestClient
 
 from ariane.console.app import create_app
+from ariane.console.dashboard.dashboard_routers import ROUTERS
 from ariane.console.security.accounts.roles import ConsoleRole
 from ariane.console.services import open_services
 from ariane.console.settings import ConsoleSettings
@@ -227,7 +228,7 @@ def console(content: Content, data_dir: Path, *, is_login_required: bool = False
     settings = ConsoleSettings(
         namesrv=content.servers.namesrv, data_dir=data_dir, is_login_required=is_login_required
     )  # fmt: skip
-    app = create_app(open_services(settings))
+    app = create_app(open_services(settings), extensions=ROUTERS)
     with TestClient(app, base_url="http://127.0.0.1", follow_redirects=False) as client:
         yield client
 

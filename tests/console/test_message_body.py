@@ -20,7 +20,7 @@ from ariane.console.areas.messages.message_body import (
     property_rows,
     text_of,
 )
-from ariane.console.web.visible_text import visible
+from ariane.console.texts.visible_text import visible
 from ariane.model.message import MessageQueue, ReceivedMessage
 
 

@@ -16,7 +16,8 @@ from fastapi.testclient import TestClient
 from ariane.console.app import create_app
 from ariane.console.services import ConsoleServices, open_services
 from ariane.console.settings import ConsoleSettings
-from ariane.console.web import preferences, rendering, text_format
+from ariane.console.texts import preferences, text_format
+from ariane.console.web import rendering
 from ariane.console.web.downloads import download
 from ariane.console.web.form_fields import parse_time_ms
 from ariane.console.web.paging import ListQuery, paginate

@@ -5,7 +5,7 @@ create_app(open_services(settings)) ─→ FastAPI; its lifespan opens the servi
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from fastapi import APIRouter, FastAPI
@@ -27,7 +27,6 @@ from ariane.console.api import (
     trace_api,
     transaction_api,
 )
-from ariane.console.dashboard.dashboard_routers import ROUTERS as DASHBOARD
 from ariane.console.pages import (
     access_pages,
     alert_pages,
@@ -46,14 +45,14 @@ from ariane.console.pages import (
     trace_pages,
     transaction_pages,
 )
-from ariane.console.security.access_middleware import AccessMiddleware
 from ariane.console.security.permissions import API_PREFIX
 from ariane.console.security.request_body import CompleteBodyMiddleware
 from ariane.console.security.security_headers import SecurityHeadersMiddleware
 from ariane.console.services import ConsoleServices
+from ariane.console.texts.preferences import PreferencesMiddleware
 from ariane.console.web import errors, static_assets
+from ariane.console.web.access_middleware import AccessMiddleware
 from ariane.console.web.api_description import describe_api
-from ariane.console.web.preferences import PreferencesMiddleware
 
 PAGES: tuple[APIRouter, ...] = (
     overview_pages.router,
@@ -92,11 +91,14 @@ APIS: tuple[APIRouter, ...] = (
 )
 
 
-def create_app(services: AbstractAsyncContextManager[ConsoleServices]) -> FastAPI:
+def create_app(
+    services: AbstractAsyncContextManager[ConsoleServices], *, extensions: Iterable[APIRouter] = ()
+) -> FastAPI:
     """Return the application.
 
     Args:
         services: Opened when the application starts, closed when it stops: `open_services(settings)`.
+        extensions: Routers of other interfaces, such as that of Apache's dashboard.
     """
 
     @asynccontextmanager
@@ -117,7 +119,7 @@ def create_app(services: AbstractAsyncContextManager[ConsoleServices]) -> FastAP
     app.add_middleware(PreferencesMiddleware)
     app.add_middleware(CompleteBodyMiddleware)
     # First: /cluster/list.query would be a page of the broker "list.query".
-    for router in DASHBOARD:
+    for router in extensions:
         app.include_router(router)
     for router in PAGES:
         app.include_router(router, include_in_schema=False)

@@ -10,10 +10,12 @@ import contextlib
 import errno
 import functools
 import socket
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self, cast
 
 import uvicorn
+from fastapi import APIRouter
 
 from ariane.console.app import create_app
 from ariane.console.http_connections import HttpConnection, HttpConnections
@@ -30,10 +32,12 @@ class ConsoleServer:
 
     Args:
         settings: Settings of the console.
+        extensions: Routers of other interfaces, such as that of Apache's dashboard.
     """
 
-    def __init__(self, settings: ConsoleSettings) -> None:
+    def __init__(self, settings: ConsoleSettings, *, extensions: Iterable[APIRouter] = ()) -> None:
         self._settings = settings
+        self._extensions = extensions
         self._server: uvicorn.Server | None = None
         self._task: asyncio.Task[None] | None = None
         self._socket: socket.socket | None = None
@@ -54,7 +58,7 @@ class ConsoleServer:
         """
         check_first_account(self._settings)
         self._socket = _listen(self._settings.host, self._settings.port)
-        app = create_app(open_services(self._settings))
+        app = create_app(open_services(self._settings), extensions=self._extensions)
         connections = HttpConnections()
         config = uvicorn.Config(
             app, lifespan="on", log_config=None, access_log=False, server_header=False,

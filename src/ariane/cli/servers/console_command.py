@@ -107,7 +107,8 @@ class _ConsoleAddress:
 @contextlib.asynccontextmanager
 async def _serving(settings: ConsoleSettings) -> AsyncIterator[_ConsoleAddress]:
     """Run the console's server until the end of the block."""
+    from ariane.console.dashboard.dashboard_routers import ROUTERS
     from ariane.console.http_server import ConsoleServer
 
-    async with ConsoleServer(settings) as server:
+    async with ConsoleServer(settings, extensions=ROUTERS) as server:
         yield _ConsoleAddress(server.url)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ariane.console.web.translation import gettext_noop
+from ariane.console.texts.translation import gettext_noop
 from ariane.errors import ConfigError
 
 RULES_MAX = 200

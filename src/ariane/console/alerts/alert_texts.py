@@ -8,8 +8,8 @@ from typing import Any
 from ariane.console.alerts.alert_rules import METRICS, AlertCondition, AlertRule
 from ariane.console.alerts.channels import Notification
 from ariane.console.alerts.evaluation import AlertTransition
-from ariane.console.web.text_format import unit
-from ariane.console.web.translation import gettext as _
+from ariane.console.texts.text_format import unit
+from ariane.console.texts.translation import gettext as _
 
 
 def condition_text(rule: AlertRule) -> str:

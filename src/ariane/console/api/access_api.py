@@ -17,9 +17,8 @@ from ariane.console.areas.access.console_users import (
 from ariane.console.areas.brokers import broker_acl
 from ariane.console.areas.brokers.broker_acl import AclAccountForm, AclDeletionForm, AclView, GlobalAddressesForm
 from ariane.console.areas.confirmation import DeletionForm
-from ariane.console.pages.access_pages import sender
 from ariane.console.security.accounts.identity import identity_of
-from ariane.console.web.dependencies import ListParameters, Services
+from ariane.console.web.dependencies import ListParameters, Services, sender
 from ariane.console.web.view_model import ChangeResult
 
 router = APIRouter(tags=["access"])

@@ -4,6 +4,8 @@
     envelope.py      form of answers and errors
     json_shapes.py   values in the form in which Java prints them
 
+The console does not import this package: `ariane console` passes `dashboard_routers.ROUTERS` to its server.
+
 Recorded answers of versions 1.0.0 and 2.1.0 are replayed by tests/console/test_dashboard_replay.py, which also lists where the
 answers differ on purpose; docs/console-dashboard-api.md explains these differences.
 """

@@ -12,23 +12,15 @@ from ariane.console.areas.access.console_users import NewUserForm, OwnPasswordFo
 from ariane.console.areas.brokers import broker_acl
 from ariane.console.areas.brokers.broker_acl import AclAccountForm, AclDeletionForm, GlobalAddressesForm
 from ariane.console.areas.confirmation import DeletionForm
-from ariane.console.security.accounts.identity import Identity, identity_of
+from ariane.console.security.accounts.identity import identity_of
 from ariane.console.security.accounts.roles import ConsoleRole
 from ariane.console.security.accounts.session_cookie import set_session_cookie
-from ariane.console.web.dependencies import ListParameters, Services
+from ariane.console.web.dependencies import ListParameters, Services, sender
 from ariane.console.web.rendering import changed, render
 
 router = APIRouter()
 
 ACCESS, ACL, OWN = "/access", "/access/acl", "/account"
-
-
-def sender(request: Request) -> Identity:
-    """Return the sender of a request; the middleware lets none pass without one."""
-    identity = identity_of(request)
-    if identity is None:
-        raise HTTPException(401, "Log in first.")
-    return identity
 
 
 # --- accounts and sessions of the console ---

@@ -9,9 +9,9 @@ from fastapi import APIRouter, Form, Query, Request, Response
 from ariane.console.areas.brokers import broker_changes, broker_details, cluster_servers
 from ariane.console.areas.brokers.broker_changes import CleaningForm, SettingForm, WritePermissionForm
 from ariane.console.areas.brokers.broker_details import ServerQuery, SettingsQuery
+from ariane.console.texts.text_format import path_segment
 from ariane.console.web.dependencies import Services
 from ariane.console.web.rendering import changed, render, shown_below
-from ariane.console.web.text_format import path_segment
 from ariane.console.web.view_model import ChangeResult
 
 router = APIRouter()

@@ -16,10 +16,10 @@ from ariane.console.areas.dead_letters.dead_letter_selection import DeadLetterFi
 from ariane.console.areas.groups import group_list
 from ariane.console.areas.groups.group_list import GroupListQuery
 from ariane.console.areas.messages.body_encoding import BodyEncoding
+from ariane.console.texts.text_format import path_segment
 from ariane.console.web.dependencies import ListParameters, Services
 from ariane.console.web.downloads import download
 from ariane.console.web.rendering import render, shown_below
-from ariane.console.web.text_format import path_segment
 
 router = APIRouter(prefix="/dead-letters")
 

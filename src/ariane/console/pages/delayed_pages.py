@@ -8,9 +8,9 @@ from fastapi import APIRouter, Form, Query, Request, Response
 
 from ariane.console.areas.delays import delayed
 from ariane.console.areas.delays.delayed import CancelDelayedForm, DelayedQuery, DelayedView
+from ariane.console.texts.translation import gettext as _
 from ariane.console.web.dependencies import Services
 from ariane.console.web.rendering import changed, render, shown_below
-from ariane.console.web.translation import gettext as _
 
 router = APIRouter()
 

@@ -19,9 +19,9 @@ from ariane.console.areas.groups.group_offsets import CloneOffsetsForm, GroupRes
 from ariane.console.areas.groups.group_progress import ProgressQuery
 from ariane.console.areas.groups.group_settings import CreateGroupForm, DeleteGroupForm, GroupSettingsForm, SuspendForm
 from ariane.console.areas.reports.chart_history import ChartQuery
+from ariane.console.texts.text_format import path_segment
 from ariane.console.web.dependencies import Services
 from ariane.console.web.rendering import changed, render, shown_below
-from ariane.console.web.text_format import path_segment
 
 router = APIRouter()
 

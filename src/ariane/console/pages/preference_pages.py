@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
 from ariane.console.security.request_checks import local_path, page_path
-from ariane.console.web import preferences
+from ariane.console.texts import preferences
 from ariane.console.web.rendering import render
 
 MAX_AGE_S = 365 * 24 * 3600

@@ -16,9 +16,9 @@ from ariane.console.areas.topics import topic_changes, topic_details
 from ariane.console.areas.topics import topic_list as topics
 from ariane.console.areas.topics.topic_changes import ChangeTopicForm, CreateTopicForm, DeleteTopicForm, OrderConfigForm
 from ariane.console.areas.topics.topic_list import TopicListQuery
+from ariane.console.texts.text_format import path_segment
 from ariane.console.web.dependencies import ListParameters, Services
 from ariane.console.web.rendering import changed, render, shown_below
-from ariane.console.web.text_format import path_segment
 
 router = APIRouter()
 

@@ -1,6 +1,6 @@
 """Who may use the console: accounts, sessions, roles, limits of log-ins, headers, and the audit log.
 
-request → SecurityHeadersMiddleware → AccessMiddleware → page or API
+request → SecurityHeadersMiddleware → AccessMiddleware (of `console.web`) → page or API
                                       │ host and origin are this server's (request_checks)
                                       │ session cookie, or Basic authentication for scripts (authentication)
                                       │ CSRF token of unsafe requests, role of the path (permissions)

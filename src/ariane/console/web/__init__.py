@@ -1,1 +1,1 @@
-"""What pages and API share: rendering, errors, paging, dependencies."""
+"""What pages and API share: access of requests, rendering, errors, paging, dependencies."""

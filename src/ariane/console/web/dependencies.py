@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Annotated, cast
 
 from fastapi import Depends, Query, Request
+from starlette.exceptions import HTTPException
 
+from ariane.console.security.accounts.identity import Identity, identity_of
 from ariane.console.services import ConsoleServices
 from ariane.console.web.paging import ListQuery
 
@@ -13,6 +15,14 @@ from ariane.console.web.paging import ListQuery
 def services_of(request: Request) -> ConsoleServices:
     """Return the services of the application."""
     return cast(ConsoleServices, request.app.state.services)
+
+
+def sender(request: Request) -> Identity:
+    """Return the sender of a request; the middleware lets none pass without one."""
+    identity = identity_of(request)
+    if identity is None:
+        raise HTTPException(401, "Log in first.")
+    return identity
 
 
 Services = Annotated[ConsoleServices, Depends(services_of)]

@@ -21,7 +21,8 @@ from ariane.console.security.accounts.identity import has_role, identity_of
 from ariane.console.security.accounts.roles import ConsoleRole
 from ariane.console.security.audit_notes import note
 from ariane.console.security.request_checks import page_path
-from ariane.console.web import preferences, static_assets, text_format, translation
+from ariane.console.texts import preferences, text_format, translation
+from ariane.console.web import static_assets
 
 NOTICE_COOKIE = "ariane_notice"  # carries the notice of a change to the page that follows it
 NOTICE_MAX_AGE_S = 60

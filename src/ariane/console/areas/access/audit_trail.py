@@ -13,10 +13,10 @@ import msgspec
 from ariane.console.areas.dead_letters.dead_letter_export import csv_cell
 from ariane.console.security.audit_log import AuditEntry, AuditQuery
 from ariane.console.services import ConsoleServices
-from ariane.console.web import preferences
+from ariane.console.texts import preferences
+from ariane.console.texts.translation import gettext_noop
 from ariane.console.web.form_fields import parse_time_range
 from ariane.console.web.paging import ListQuery, Page
-from ariane.console.web.translation import gettext_noop
 from ariane.console.web.view_model import View
 
 OUTCOMES = (gettext_noop("done"), gettext_noop("dry run"), gettext_noop("refused"), gettext_noop("failed"))

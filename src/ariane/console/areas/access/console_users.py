@@ -11,8 +11,8 @@ from ariane.console.security.accounts.identity import Identity
 from ariane.console.security.accounts.roles import ConsoleRole
 from ariane.console.security.accounts.sessions import ConsoleSession
 from ariane.console.services import ConsoleServices
+from ariane.console.texts.translation import gettext_noop
 from ariane.console.web.paging import ListQuery, Page, paginate
-from ariane.console.web.translation import gettext_noop
 from ariane.console.web.view_model import ChangeForm, ChangeResult, View
 from ariane.errors import ConfigError
 

@@ -11,8 +11,8 @@ from ariane.console.alerts.evaluation import AlertState, AlertTransition
 from ariane.console.alerts.silences import AlertSilence
 from ariane.console.areas.confirmation import DeletionForm, check_confirmed
 from ariane.console.services import ConsoleServices
+from ariane.console.texts.translation import gettext_noop
 from ariane.console.web.paging import ListQuery, Page, paginate
-from ariane.console.web.translation import gettext_noop
 from ariane.console.web.view_model import ChangeForm, ChangeResult, View
 
 

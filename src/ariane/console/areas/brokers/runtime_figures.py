@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from ariane.console.web.translation import gettext_noop as _
+from ariane.console.texts.translation import gettext_noop as _
 from ariane.console.web.view_model import View
 from ariane.metrics.runtime_metrics import finite, number, size
 

@@ -7,7 +7,7 @@ from typing import Any
 from ariane.console.areas.reports.chart_history import ChartHistory
 from ariane.console.live.live_history import HistoryPoint, broker_key
 from ariane.console.live.live_snapshot import BrokerRow, LiveSnapshot
-from ariane.console.web.translation import gettext as _
+from ariane.console.texts.translation import gettext as _
 from ariane.console.web.view_model import View
 
 Points = list[tuple[int, float | None]]

@@ -30,9 +30,9 @@ from ariane.console.areas.messages.message_lookup import SearchProgress, scan_pr
 from ariane.console.areas.messages.message_rows import PREVIEW_BYTES
 from ariane.console.areas.messages.message_scan import ScanBudget, TopicScan
 from ariane.console.services import ConsoleServices
+from ariane.console.texts.visible_text import visible
 from ariane.console.web.form_fields import OptionalInt
 from ariane.console.web.view_model import View
-from ariane.console.web.visible_text import visible
 from ariane.errors import ArianeError, MessageRefused, RouteNotFound
 from ariane.model.message import KEYS, ORIGIN_MESSAGE_ID, RESERVED, TAGS, ReceivedMessage
 from ariane.model.topic import dlq_topic

@@ -13,7 +13,7 @@ from ariane.cluster.messages.message_search import MessageFilter
 from ariane.console.areas.messages.message_lookup import INDEX_MATCHES_MAX, query_index
 from ariane.console.areas.messages.message_scan import ScanBudget, TopicScan
 from ariane.console.services import ConsoleServices
-from ariane.console.web import preferences
+from ariane.console.texts import preferences
 from ariane.console.web.form_fields import parse_time_range
 from ariane.console.web.view_model import View
 from ariane.errors import NotFound, ServerUnavailable, UsageError

@@ -13,7 +13,7 @@ from ariane.console.areas.admin_results import texts_of
 from ariane.console.areas.reports.chart_history import ChartHistory, ChartRange, RangeName, chart_history
 from ariane.console.live.live_history import group_key
 from ariane.console.services import ConsoleServices
-from ariane.console.web.translation import gettext as _
+from ariane.console.texts.translation import gettext as _
 from ariane.console.web.view_model import View
 
 ServingServers = Literal["masters", "slaves", "both", "none", "unknown"]

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field
 
 from ariane.cluster.groups.offset_admin import EARLIEST, LATEST, OffsetTarget, ResetResult
 from ariane.console.services import ConsoleServices
-from ariane.console.web import preferences
+from ariane.console.texts import preferences
 from ariane.console.web.form_fields import OptionalInt, parse_time_ms, without_blanks
 from ariane.console.web.view_model import ChangeForm, View
 from ariane.errors import ArianeError, UsageError

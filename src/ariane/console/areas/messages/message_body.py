@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Literal
 
 from ariane.console.areas.messages.body_encoding import ENCODINGS, BodyEncoding, decode, guess_encoding
-from ariane.console.web.translation import gettext_noop
+from ariane.console.texts.translation import gettext_noop
+from ariane.console.texts.visible_text import visible
 from ariane.console.web.view_model import View
-from ariane.console.web.visible_text import visible
 from ariane.model import message as names
 from ariane.model.message import ReceivedMessage
 

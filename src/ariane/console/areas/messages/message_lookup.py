@@ -29,7 +29,7 @@ from ariane.console.areas.messages.message_rows import (
 from ariane.console.areas.messages.message_scan import ScanBudget, ScanResult, TopicScan
 from ariane.console.areas.record_lookup import view_record
 from ariane.console.services import ConsoleServices
-from ariane.console.web import preferences
+from ariane.console.texts import preferences
 from ariane.console.web.form_fields import TEXT_MAX, Name, parse_time_range
 from ariane.console.web.view_model import View
 from ariane.errors import ConnectionLost, RequestTimeout, UsageError

@@ -9,8 +9,8 @@ import msgspec
 
 from ariane.cluster.messages.message_query import PENDING_TOPICS
 from ariane.console.areas.messages.message_body import preview
+from ariane.console.texts.visible_text import visible
 from ariane.console.web.view_model import View
-from ariane.console.web.visible_text import visible
 from ariane.model.born_time import WAITED_PROPERTIES, compare_clocks
 from ariane.model.message import KEYS, TAGS, UNIQ_KEY, ReceivedMessage
 from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX

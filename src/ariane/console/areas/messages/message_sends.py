@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from ariane.console.services import ConsoleServices
-from ariane.console.web import preferences
+from ariane.console.texts import preferences
 from ariane.console.web.form_fields import OptionalInt, OptionalText, VerbatimText, parse_duration_ms, parse_time_ms
 from ariane.console.web.view_model import ChangeForm, View
 from ariane.errors import UsageError

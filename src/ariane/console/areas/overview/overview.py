@@ -23,8 +23,8 @@ from ariane.console.areas.reports.chart_history import ChartRange, RangeName, ch
 from ariane.console.live.live_history import cluster_key, group_key
 from ariane.console.live.live_snapshot import GroupRow, LiveSnapshot
 from ariane.console.services import ConsoleServices
+from ariane.console.texts.translation import report_text
 from ariane.console.web.paging import ListQuery
-from ariane.console.web.translation import report_text
 from ariane.console.web.view_model import View
 from ariane.errors import StoreError
 from ariane.reports.tables.pipeline_status import freshness

@@ -16,9 +16,9 @@ from pydantic import Field
 from ariane.clock import ms_of
 from ariane.console.areas.reports.table_queries import run_query
 from ariane.console.services import ConsoleServices
-from ariane.console.web import preferences
+from ariane.console.texts import preferences
+from ariane.console.texts.translation import report_text
 from ariane.console.web.form_fields import parse_time_range
-from ariane.console.web.translation import report_text
 from ariane.console.web.view_model import View
 from ariane.errors import NotFound, UsageError
 from ariane.reports import REPORTS

@@ -26,7 +26,7 @@ from ariane.console.areas.traces.trace_sources import (
 )
 from ariane.console.areas.traces.trace_views import ClockView, TracedGroupRow, TraceSourceView, TraceStepView, TraceView
 from ariane.console.services import ConsoleServices
-from ariane.console.web.visible_text import visible
+from ariane.console.texts.visible_text import visible
 from ariane.errors import ConnectionLost, RequestTimeout, ServerUnavailable, UsageError
 from ariane.model.born_time import AHEAD_MS
 from ariane.model.host import ip_of

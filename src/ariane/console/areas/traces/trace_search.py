@@ -12,7 +12,7 @@ from ariane.console.areas.traces.trace_page import trace_topic_of
 from ariane.console.areas.traces.trace_sources import decode_carriers
 from ariane.console.areas.traces.trace_views import TracedListView, TracedMessageRow, TraceForm
 from ariane.console.services import ConsoleServices
-from ariane.console.web.visible_text import visible
+from ariane.console.texts.visible_text import visible
 from ariane.errors import RouteNotFound, ServerUnavailable, StoreError, UsageError
 from ariane.model.ids import recalled_key
 from ariane.model.message import ReceivedMessage

@@ -11,7 +11,7 @@ from ariane.cluster.admin import Admin
 from ariane.cluster.messages.message_query import PENDING_TOPICS, QueryResult
 from ariane.console.areas.traces.host_clocks import HostClock
 from ariane.console.areas.traces.live_steps import CarriedEvent, LiveTrace, StoredCopy, live_trace
-from ariane.console.web.translation import report_text
+from ariane.console.texts.translation import report_text
 from ariane.errors import ArianeError, RouteNotFound, StoreError
 from ariane.model import clock_offset
 from ariane.model.host import ip_of

@@ -14,10 +14,10 @@ from urllib.parse import quote
 
 from markupsafe import Markup, escape
 
-from ariane.console.web import preferences
-from ariane.console.web.sparkline import spark_path
-from ariane.console.web.translation import gettext as _
-from ariane.console.web.translation import ngettext
+from ariane.console.texts import preferences
+from ariane.console.texts.sparkline import spark_path
+from ariane.console.texts.translation import gettext as _
+from ariane.console.texts.translation import ngettext
 from ariane.model.quantities import duration_text
 
 BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")

@@ -1,7 +1,7 @@
 """Translations of the console's texts. The English text is the key.
 
 Templates: {{ _("Topics") }}, {{ _("Topics: %(count)s", count=3) }}, {{ _n("%(count)s topic", "%(count)s topics", 3, count=3) }}.
-Python:    from ariane.console.web.translation import gettext as _
+Python:    from ariane.console.texts.translation import gettext as _
 
 translations/zh/<area>.json ─→ catalog ─→ gettext: the text in the language of the current request
 """
@@ -12,7 +12,7 @@ import json
 from functools import cache
 from importlib import resources
 
-from ariane.console.web import preferences
+from ariane.console.texts import preferences
 from ariane.reports.texts import Text, Zone
 
 
