@@ -3,8 +3,7 @@
     from ariane import Message, Producer, PushConsumer
 
 The names below are the public API of clients and administration. Each is imported on first use, so `import ariane` is cheap
-and a program loads only the parts that it uses. Errors are in `ariane.errors`, test fixtures in `ariane.testing`, the Spark
-connector in `ariane.spark`.
+and a program loads only the parts that it uses. Test fixtures are in `ariane.testing`, the Spark connector in `ariane.spark`.
 """
 
 from __future__ import annotations
@@ -51,14 +50,43 @@ if TYPE_CHECKING:
         TransactionResult,
     )
     from ariane.cluster.admin import Admin
+    from ariane.errors import (
+        AlreadyExists,
+        ArianeError,
+        ClientClosed,
+        ConfigError,
+        ConnectionLost,
+        FilterError,
+        FlushFailed,
+        HalfMessageLate,
+        HeaderError,
+        MessageRefused,
+        NotFound,
+        PartialFailure,
+        ProtocolError,
+        ReplyError,
+        RequestTimeout,
+        RouteNotFound,
+        ServerUnavailable,
+        StoreCorrupt,
+        StoreError,
+        StoreFull,
+        StoreLocked,
+        UsageError,
+    )
     from ariane.model.message import Message, MessageQueue, ReceivedMessage
 
     __version__: str
 
 __all__ = [
     "Admin",
+    "AlreadyExists",
+    "ArianeError",
+    "ClientClosed",
     "ClientInstance",
     "ClientSettings",
+    "ConfigError",
+    "ConnectionLost",
     "ConsumeFinished",
     "ConsumeStarted",
     "ConsumedKey",
@@ -67,32 +95,49 @@ __all__ = [
     "ConsumerMessage",
     "ConsumerSettings",
     "Credentials",
+    "FilterError",
+    "FlushFailed",
+    "HalfMessageLate",
+    "HeaderError",
     "Idempotent",
     "LitePullConsumer",
     "LocalState",
     "MemoryStore",
     "Message",
     "MessageQueue",
+    "MessageRefused",
+    "NotFound",
+    "PartialFailure",
     "PayloadMessage",
     "Producer",
     "ProducerSettings",
+    "ProtocolError",
     "PullConsumer",
     "PullResult",
     "PushConsumer",
     "ReceivedMessage",
     "ReconsumeLater",
     "RedisStore",
+    "ReplyError",
+    "RequestTimeout",
+    "RouteNotFound",
     "SendEvent",
     "SendResult",
     "SendStatus",
+    "ServerUnavailable",
     "Sql",
     "SqliteStore",
+    "StoreCorrupt",
+    "StoreError",
+    "StoreFull",
+    "StoreLocked",
     "TraceCounts",
     "TraceSettings",
     "Transaction",
     "TransactionEnd",
     "TransactionProducer",
     "TransactionResult",
+    "UsageError",
     "errors",
 ]
 
@@ -108,11 +153,13 @@ if not TYPE_CHECKING:
             from importlib import metadata  # a third of the start-up time of `mqadmin`, which seldom needs it
 
             return metadata.version("ariane")
-        if name == "errors":
-            return import_module("ariane.errors")
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(_MODULES.get(name, _CLIENT)), name)
+        errors = import_module("ariane.errors")  # every other module imports it, too
+        if name == "errors":
+            return errors
+        module = errors if hasattr(errors, name) else import_module(_MODULES.get(name, _CLIENT))
+        return getattr(module, name)
 
 
 def __dir__() -> list[str]:

@@ -16,8 +16,10 @@ ArianeError
 ├── NotFound             a cluster, broker, group or message that was named does not exist; lists those that do
 ├── PartialFailure       some of several servers failed to execute a change (failed, succeeded)
 ├── MessageRefused       the message cannot be sent: empty body, invalid topic, too large
+├── HalfMessageLate      a half message was stored too late and rolled back (message_id, status)
 ├── FilterError          the SQL92 expression is invalid (expression, position, why)
 ├── ConfigError          the value of a setting is invalid (key, value, fix)
+│   ├── AlreadyExists    something has the name that was chosen for something new
 │   └── UsageError       an option or argument of a command is invalid
 └── ClientClosed         the producer or consumer is not started, or closed
 

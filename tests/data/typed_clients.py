@@ -19,6 +19,7 @@ from ariane import (
     PushConsumer,
     ReceivedMessage,
     SendResult,
+    Sql,
     SqliteStore,
     TraceCounts,
     TraceSettings,
@@ -61,6 +62,10 @@ def codecs() -> None:
 
 
 def listeners() -> None:
+    PushConsumer(NAMESRV, "stock", "orders", plain)
+    PushConsumer(NAMESRV, "stock", ["orders", "bills"], plain)
+    PushConsumer(NAMESRV, "stock", {"orders": "paid", "bills": Sql("cents > 5")}, plain)
+    PushConsumer(NAMESRV, "stock", {"orders": ["paid"]}, plain)  # type: ignore[dict-item]
     PushConsumer(NAMESRV, "stock", ORDERS, plain)
     PushConsumer(NAMESRV, "stock", ORDERS, on_messages)
     PushConsumer(NAMESRV, "stock", ORDERS, on_payments, payload=PAYMENTS)
@@ -78,7 +83,7 @@ async def iterations() -> None:
         async for message in consumer:
             assert_type(message, ConsumerMessage[Payment])
             assert_type(message.payload.cents, int)
-    async with Consumer(NAMESRV, "stock", ORDERS) as untyped:
+    async with Consumer(NAMESRV, "stock", "orders") as untyped:
         async for raw in untyped:
             assert_type(raw.payload, bytes)
 
@@ -90,7 +95,7 @@ def blocking_iterations() -> None:
             assert_type(message.payload.cents, int)
         for messages in consumer.batches(10):
             assert_type(messages, list[blocking.ConsumerMessage[Payment]])
-    with blocking.Consumer(NAMESRV, "stock", ORDERS) as untyped:
+    with blocking.Consumer(NAMESRV, "stock", ["orders"]) as untyped:
         for raw in untyped:
             assert_type(raw.payload, bytes)
 
@@ -158,7 +163,7 @@ async def polls() -> None:
         assert_type(consumer, LitePullConsumer[PayloadMessage[Payment]])
         for message in await consumer.poll(timeout=1):
             assert_type(message.payload.cents, int)
-    async with LitePullConsumer(NAMESRV, "stock", ORDERS) as untyped:
+    async with LitePullConsumer(NAMESRV, "stock", ["orders"]) as untyped:
         assert_type(await untyped.poll(), list[ReceivedMessage])
     async with PullConsumer(NAMESRV, payload=PAYMENTS) as puller:
         (queue, *_) = await puller.queues_of("orders")
@@ -172,7 +177,7 @@ async def polls() -> None:
 def blocking_polls() -> None:
     with blocking.LitePullConsumer(NAMESRV, "stock", ORDERS, payload=PAYMENTS, start="first") as consumer:
         assert_type(consumer.poll(max_messages=1)[0].payload.cents, int)
-    with blocking.LitePullConsumer(NAMESRV, "stock", ORDERS) as untyped:
+    with blocking.LitePullConsumer(NAMESRV, "stock", "orders") as untyped:
         assert_type(untyped.poll(), list[ReceivedMessage])
     with blocking.PullConsumer(NAMESRV, payload=PAYMENTS) as puller:
         (queue, *_) = puller.queues_of("orders")

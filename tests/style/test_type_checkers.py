@@ -15,9 +15,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """\
 import ariane.client
-from ariane import Consumer, Message, Producer
+from ariane import ArianeError, Consumer, Message, Producer
 from ariane import Prodcuer  # misspelt
-from ariane import error  # misspelt
+from ariane import ArinaeError, error  # misspelt
 from ariane.blocking import Producer as BlockingProducer
 from ariane.blocking import Prodcuer as OtherProducer  # misspelt
 from ariane.client import PushConsumer, ReconsumeLater

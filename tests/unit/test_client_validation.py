@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from ariane import blocking
+from ariane.client.consumer import Consumer
 from ariane.client.duplicates.idempotent import Idempotent
 from ariane.client.instance import settings, validation
 from ariane.client.instance.client_instance import ClientInstance
@@ -142,7 +144,13 @@ def test_reserved_and_invalid_group_names_are_rejected(group):
         {"subscriptions": {"T": " || "}},
         {"subscriptions": None},
         {"subscriptions": {}},
-        {"subscriptions": "T"},
+        {"subscriptions": ""},
+        {"subscriptions": "T || U"},
+        {"subscriptions": []},
+        {"subscriptions": ["T", ""]},
+        {"subscriptions": [["T"]]},
+        {"subscriptions": b"T"},
+        {"subscriptions": 5},
         {"subscriptions": {"T": ["a", "b"]}},
         {"subscriptions": {5: "*"}},
         {"start": 1_700_000_000},
@@ -164,6 +172,24 @@ def test_invalid_consumer_arguments_are_rejected_by_the_constructor(wrong):
     good = {"group": "g", "namesrv": "a:1", "subscriptions": {"T": "*"}, "listener": print}
     with pytest.raises(ConfigError):
         PushConsumer(**(good | wrong))
+
+
+@pytest.mark.parametrize("topics", ["T", ["T"], ("T",), {"T"}, ["T", "T"]])
+@pytest.mark.parametrize(
+    "create",
+    [
+        lambda topics: Consumer("a:1", "g", topics),
+        lambda topics: LitePullConsumer("a:1", "g", topics),
+        lambda topics: PushConsumer("a:1", "g", topics, print),
+        lambda topics: blocking.Consumer("a:1", "g", topics)._client,
+        lambda topics: blocking.LitePullConsumer("a:1", "g", topics)._client,
+        lambda topics: blocking.PushConsumer("a:1", "g", topics, print)._client,
+    ],
+)
+def test_topics_without_an_expression_mean_all_of_their_messages(create, topics):
+    subscriptions = create(topics)._subscriptions
+    assert subscriptions["T"].sub_string == "*"
+    assert subscriptions.keys() - {"%RETRY%g"} == {"T"}
 
 
 class Listener:

@@ -18,6 +18,16 @@ def test_every_public_name_is_importable():
         assert name in dir(ariane)
 
 
+def test_every_error_is_a_public_name():
+    names = [
+        name for name, value in vars(ariane.errors).items() if isinstance(value, type) and issubclass(value, Exception)
+    ]
+    assert len(names) > 10
+    for name in names:
+        assert name in ariane.__all__
+        assert getattr(ariane, name) is getattr(ariane.errors, name)
+
+
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="module 'ariane' has no attribute 'Prodcuer'"):
         getattr(ariane, "Prodcuer")  # noqa: B009 - the attribute does not exist on purpose

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextvars import copy_context
 from datetime import timedelta
 from typing import Any, Generic, TypeVar, Unpack, overload
@@ -18,6 +18,7 @@ from ariane.client.client_arguments import (
 )
 from ariane.client.consumer import BATCH
 from ariane.client.consuming.payload_messages import M, PayloadMessage
+from ariane.client.consuming.subscriptions import TopicSubscriptions
 from ariane.client.delivery.listener_invoker import Listener
 from ariane.client.lite_pull_consumer import POLL_S
 from ariane.client.membership.group_member import GroupMember as AsyncGroupMember
@@ -89,7 +90,7 @@ class PushConsumer(GroupMember[aio.PushConsumer]):
         self,
         namesrv: str | Sequence[str] | aio.ClientInstance,
         group: str,
-        subscriptions: Mapping[str, str | aio.Sql],
+        subscriptions: TopicSubscriptions,
         listener: Listener,
         *,
         payload: None = ...,
@@ -101,7 +102,7 @@ class PushConsumer(GroupMember[aio.PushConsumer]):
         self,
         namesrv: str | Sequence[str] | aio.ClientInstance,
         group: str,
-        subscriptions: Mapping[str, str | aio.Sql],
+        subscriptions: TopicSubscriptions,
         listener: PayloadListener[P],
         *,
         payload: PayloadCodec[P],
@@ -161,7 +162,7 @@ class Consumer(SeekableMember[aio.Consumer[P]], Generic[P]):
         self: Consumer[bytes],
         namesrv: str | Sequence[str] | aio.ClientInstance,
         group: str,
-        subscriptions: Mapping[str, str | aio.Sql] | None = ...,
+        subscriptions: TopicSubscriptions | None = ...,
         *,
         payload: None = ...,
         **arguments: Unpack[ConsumerArguments],
@@ -172,7 +173,7 @@ class Consumer(SeekableMember[aio.Consumer[P]], Generic[P]):
         self,
         namesrv: str | Sequence[str] | aio.ClientInstance,
         group: str,
-        subscriptions: Mapping[str, str | aio.Sql] | None = ...,
+        subscriptions: TopicSubscriptions | None = ...,
         *,
         payload: PayloadCodec[P],
         **arguments: Unpack[ConsumerArguments],
@@ -219,7 +220,7 @@ class LitePullConsumer(SeekableMember[aio.LitePullConsumer[Any]], Generic[M]):
         self: LitePullConsumer[ReceivedMessage],
         namesrv: str | Sequence[str] | aio.ClientInstance,
         group: str,
-        subscriptions: Mapping[str, str | aio.Sql] | None = ...,
+        subscriptions: TopicSubscriptions | None = ...,
         *,
         payload: None = ...,
         **arguments: Unpack[LitePullConsumerArguments],
@@ -230,7 +231,7 @@ class LitePullConsumer(SeekableMember[aio.LitePullConsumer[Any]], Generic[M]):
         self: LitePullConsumer[PayloadMessage[P]],
         namesrv: str | Sequence[str] | aio.ClientInstance,
         group: str,
-        subscriptions: Mapping[str, str | aio.Sql] | None = ...,
+        subscriptions: TopicSubscriptions | None = ...,
         *,
         payload: PayloadCodec[P],
         **arguments: Unpack[LitePullConsumerArguments],

@@ -11,7 +11,7 @@ is skipped. docs/decisions/0012-async-for-consumer.md has the reasons of the des
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from types import TracebackType
@@ -20,7 +20,7 @@ from typing import Generic, Literal, Unpack, overload
 from ariane.client.client_arguments import ConsumerArguments
 from ariane.client.consuming.assignment_strategy import AssignmentStrategy, average
 from ariane.client.consuming.fetched_messages import FetchedMessages
-from ariane.client.consuming.subscriptions import Sql
+from ariane.client.consuming.subscriptions import TopicSubscriptions
 from ariane.client.delivery.consumer_message import ConsumerMessage
 from ariane.client.delivery.delivery_strategy import DeliveryServices, DeliveryStrategy
 from ariane.client.delivery.iterator_delivery import IteratorDelivery
@@ -55,7 +55,8 @@ class Consumer(SeekableMember, Generic[P]):
     Args:
         namesrv: Name server addresses, `"host:port;host:port"` or a list; or an open `ClientInstance` to share.
         group: Name of the consumer group. All members must use the same subscriptions.
-        subscriptions: Tag expression of each topic (`"*"`, or tags joined by `||`), or `Sql(…)`. Omit it to choose queues
+        subscriptions: A topic or a list of topics, for all of their messages; or a mapping of each topic to its tag expression
+            (`"*"`, or tags joined by `||`) or `Sql(…)`. Omit it to choose queues
             with `assign`; such a consumer does not read the group's retry topic, so it retries messages itself, after
             `settings.local_retry_delay`.
         ack: `"auto"` or `"manual"`.
@@ -86,7 +87,7 @@ class Consumer(SeekableMember, Generic[P]):
         self: Consumer[bytes],
         namesrv: str | Sequence[str] | ClientInstance,
         group: str,
-        subscriptions: Mapping[str, str | Sql] | None = ...,
+        subscriptions: TopicSubscriptions | None = ...,
         *,
         payload: None = ...,
         **arguments: Unpack[ConsumerArguments],
@@ -97,7 +98,7 @@ class Consumer(SeekableMember, Generic[P]):
         self,
         namesrv: str | Sequence[str] | ClientInstance,
         group: str,
-        subscriptions: Mapping[str, str | Sql] | None = ...,
+        subscriptions: TopicSubscriptions | None = ...,
         *,
         payload: PayloadCodec[P],
         **arguments: Unpack[ConsumerArguments],
@@ -107,7 +108,7 @@ class Consumer(SeekableMember, Generic[P]):
         self,
         namesrv: str | Sequence[str] | ClientInstance,
         group: str,
-        subscriptions: Mapping[str, str | Sql] | None = None,
+        subscriptions: TopicSubscriptions | None = None,
         *,
         ack: Literal["auto", "manual"] = "auto",
         start: StartPosition = "last",

@@ -23,7 +23,7 @@ from ariane.client.client_arguments import LitePullConsumerArguments
 from ariane.client.consuming.assignment_strategy import AssignmentStrategy, average
 from ariane.client.consuming.fetched_messages import FetchedMessages
 from ariane.client.consuming.payload_messages import M, PayloadMessage
-from ariane.client.consuming.subscriptions import Sql
+from ariane.client.consuming.subscriptions import TopicSubscriptions
 from ariane.client.delivery.delivery_strategy import DeliveryServices, DeliveryStrategy
 from ariane.client.delivery.polling_delivery import PollingDelivery
 from ariane.client.instance import validation
@@ -47,7 +47,8 @@ class LitePullConsumer(SeekableMember, Generic[M]):
     Args:
         namesrv: Name server addresses, `"host:port;host:port"` or a list; or an open `ClientInstance` to share.
         group: Name of the consumer group.
-        subscriptions: Tag expression of each topic (`"*"`, or tags joined by `||`), or `Sql(…)`. Omit it to choose queues
+        subscriptions: A topic or a list of topics, for all of their messages; or a mapping of each topic to its tag expression
+            (`"*"`, or tags joined by `||`) or `Sql(…)`. Omit it to choose queues
             with `assign`.
         start: Where to start while the group has no stored offset of a queue: `"first"`, `"last"`, or a `datetime` with a time
             zone.
@@ -77,7 +78,7 @@ class LitePullConsumer(SeekableMember, Generic[M]):
         self: LitePullConsumer[ReceivedMessage],
         namesrv: str | Sequence[str] | ClientInstance,
         group: str,
-        subscriptions: Mapping[str, str | Sql] | None = ...,
+        subscriptions: TopicSubscriptions | None = ...,
         *,
         payload: None = ...,
         **arguments: Unpack[LitePullConsumerArguments],
@@ -88,7 +89,7 @@ class LitePullConsumer(SeekableMember, Generic[M]):
         self: LitePullConsumer[PayloadMessage[P]],
         namesrv: str | Sequence[str] | ClientInstance,
         group: str,
-        subscriptions: Mapping[str, str | Sql] | None = ...,
+        subscriptions: TopicSubscriptions | None = ...,
         *,
         payload: PayloadCodec[P],
         **arguments: Unpack[LitePullConsumerArguments],
@@ -98,7 +99,7 @@ class LitePullConsumer(SeekableMember, Generic[M]):
         self,
         namesrv: str | Sequence[str] | ClientInstance,
         group: str,
-        subscriptions: Mapping[str, str | Sql] | None = None,
+        subscriptions: TopicSubscriptions | None = None,
         *,
         start: StartPosition = "last",
         auto_commit: bool = True,

@@ -12,13 +12,13 @@ skipped.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Unpack, overload
 
 from ariane.client.client_arguments import PushConsumerArguments
 from ariane.client.consuming.assignment_strategy import AssignmentStrategy, average
 from ariane.client.consuming.payload_messages import PayloadMessage
-from ariane.client.consuming.subscriptions import Sql
+from ariane.client.consuming.subscriptions import TopicSubscriptions
 from ariane.client.delivery.concurrent_delivery import ConcurrentDelivery
 from ariane.client.delivery.delivery_strategy import DeliveryServices, DeliveryStrategy
 from ariane.client.delivery.listener_invoker import Listener, ListenerInvoker
@@ -44,7 +44,8 @@ class PushConsumer(GroupMember):
     Args:
         namesrv: Name server addresses, `"host:port;host:port"` or a list; or an open `ClientInstance` to share.
         group: Name of the consumer group. All members must use the same subscriptions.
-        subscriptions: Tag expression of each topic (`"*"`, or tags joined by `||`), or `Sql(…)`.
+        subscriptions: A topic or a list of topics, for all of their messages; or a mapping of each topic to its tag expression
+            (`"*"`, or tags joined by `||`) or `Sql(…)`.
         listener: Called with a list of messages, at most `consume_batch_max`. A coroutine function runs in the event loop,
             any other function in a pool of threads. Returning acknowledges the messages; raising delivers them again later
             (see `ReconsumeLater`).
@@ -73,7 +74,7 @@ class PushConsumer(GroupMember):
         self,
         namesrv: str | Sequence[str] | ClientInstance,
         group: str,
-        subscriptions: Mapping[str, str | Sql],
+        subscriptions: TopicSubscriptions,
         listener: Listener,
         *,
         payload: None = ...,
@@ -85,7 +86,7 @@ class PushConsumer(GroupMember):
         self,
         namesrv: str | Sequence[str] | ClientInstance,
         group: str,
-        subscriptions: Mapping[str, str | Sql],
+        subscriptions: TopicSubscriptions,
         listener: PayloadListener[P],
         *,
         payload: PayloadCodec[P],
@@ -96,7 +97,7 @@ class PushConsumer(GroupMember):
         self,
         namesrv: str | Sequence[str] | ClientInstance,
         group: str,
-        subscriptions: Mapping[str, str | Sql],
+        subscriptions: TopicSubscriptions,
         listener: Listener | PayloadListener[P],
         *,
         start: StartPosition = "last",

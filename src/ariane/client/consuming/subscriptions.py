@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ariane.client.instance.validation import of_kind
@@ -23,6 +24,10 @@ class Sql(NamedTuple):
     """
 
     expression: str
+
+
+# As applications give them: topics with all their messages, or with an expression each.
+TopicSubscriptions = str | Sequence[str] | Mapping[str, str | Sql]
 
 
 def check_topic(topic: str) -> str:

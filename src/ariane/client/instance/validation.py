@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeVar
 
 from ariane.errors import ConfigError, ProtocolError
+from ariane.filter import tags
 from ariane.model import host
 from ariane.model.topic import group_name_fault
 
@@ -83,11 +84,15 @@ def group_name(value: str) -> str:
     return value
 
 
-def subscriptions(value: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Return the subscriptions of a consumer, at least one."""
-    fix = 'give at least one topic and its tags: {"orders": "*"}'
+def subscriptions(value: str | Sequence[str] | Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return the subscriptions of a consumer, at least one: topics with their expressions."""
+    fix = 'give at least one topic, ["orders"], or a topic and its tags: {"orders": "paid || shipped"}'
+    if isinstance(value, str):
+        return {value: tags.ALL}
+    if isinstance(value, Sequence | set | frozenset) and all(isinstance(topic, str) for topic in value):
+        value = dict.fromkeys(value, tags.ALL)
     if value is not None and not isinstance(value, Mapping):
-        raise ConfigError("subscriptions", value, f"expected a mapping of topics, not {_kind(value)}: {fix}")
+        raise ConfigError("subscriptions", value, f"expected names of topics, not {_kind(value)}: {fix}")
     if not value:
         raise ConfigError("subscriptions", value, f"no topic, so no message would ever arrive: {fix}")
     return value

@@ -6,7 +6,7 @@ arguments ─→ GroupOptions, subscriptions ─ `async with` ─→ DeliverySer
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any
@@ -18,7 +18,7 @@ from ariane.client.consuming.consume_rates import ConsumeRates
 from ariane.client.consuming.group_options import Assignment, GroupOptions
 from ariane.client.consuming.local_offsets import DropFailed, LocalOffsets, offsets_path
 from ariane.client.consuming.offset_store import OffsetStore
-from ariane.client.consuming.subscriptions import Sql, subscription_data
+from ariane.client.consuming.subscriptions import Sql, TopicSubscriptions, subscription_data
 from ariane.client.delivery.consume_events import ConsumeEvents
 from ariane.client.delivery.delivery_strategy import DeliveryServices, DeliveryStrategy
 from ariane.client.delivery.send_back import RetryLocally, SendBack, SendBackStrategy
@@ -52,7 +52,7 @@ class GroupMember(ConsumingClient):
         self,
         namesrv: str | Sequence[str] | ClientInstance,
         group: str,
-        subscriptions: Mapping[str, str | Sql] | None,
+        subscriptions: TopicSubscriptions | None,
         *,
         start: StartPosition,
         orderly: bool = False,
