@@ -20,8 +20,7 @@ pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]
 from traffic_tables import at, both, consumed, sent, slow
 
 from ariane.cli import main
-from ariane.cli.output import html, terminal, value_format
-from ariane.cli.pipeline import report_command as command
+from ariane.cli.output import html, repetition, terminal, value_format
 from ariane.errors import ArianeError
 from ariane.reports.report import Column, Line, Plot, Report, Table
 
@@ -256,7 +255,7 @@ def test_watch_repeats_the_report_until_interrupted(home: Path, monkeypatch: pyt
         if len(waited) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(command, "sleep", sleep)  # not that of the process: other threads sleep, too
+    monkeypatch.setattr(repetition, "sleep", sleep)  # not that of the process: other threads sleep, too
     done = run("tps", "--home", str(home), "--watch", "2", *times())
     assert (done.exit_code, waited) == (0, [2.0, 2.0, 2.0])
     assert done.output.count("Throughput, ") == 3

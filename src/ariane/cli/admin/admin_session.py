@@ -11,7 +11,6 @@ session.finish(unavailable)    brokers that did not respond on stderr, then exit
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -78,11 +77,6 @@ class AdminSession:
             ArianeError: as `work`.
         """
         return asyncio.run(self._execute(work))[0]
-
-    @property
-    def is_terminal(self) -> bool:
-        """Whether tables are printed to a terminal."""
-        return not self.as_json and sys.stdout.isatty()
 
     def show(self, data: Any, *parts: Table | str) -> None:
         """Print `data` as JSON with --json, otherwise the parts: tables, and lines of text."""

@@ -11,6 +11,7 @@ import typer
 from ariane.cli.admin.admin_session import AdminSession, ChangeSession
 from ariane.cli.admin.message_command import LIMIT, LIMIT_MAX, FilterOptions, Limit, search_topic
 from ariane.cli.options import shared_options
+from ariane.cli.options.option_kinds import number_option, path_option, topic_option
 from ariane.cli.output.help_format import create_app
 from ariane.cli.output.message_table import message_lines
 from ariane.errors import NotFound, RouteNotFound, UsageError
@@ -76,26 +77,16 @@ def resend(
     filters: FilterOptions,
     limit: Annotated[
         int,
-        typer.Option(
-            parser=shared_options.whole_number(1, LIMIT_MAX),
-            metavar="N",
-            help="Maximum number of messages; more matching ones are an error.",
+        number_option(
+            minimum=1, maximum=LIMIT_MAX, help="Maximum number of messages; more matching ones are an error."
         ),
     ] = LIMIT_MAX,
     topic: Annotated[
-        str | None,
-        typer.Option(
-            "-t",
-            "--topic",
-            parser=shared_options.topic_name,
-            metavar="TOPIC",
-            help="Target topic.  [default: the original topic of each]",
-        ),
+        str | None, topic_option("-t", "--topic", help="Target topic.  [default: the original topic of each]")
     ] = None,
     result: Annotated[
         Path | None,
-        typer.Option(
-            parser=shared_options.local_path,
+        path_option(
             metavar="FILE",
             help="File for the outcomes (.jsonl or .parquet); messages that it contains as sent are skipped.",
         ),

@@ -9,6 +9,7 @@ import typer
 
 from ariane.cli.admin.admin_session import AdminSession, ChangeSession
 from ariane.cli.options import shared_options
+from ariane.cli.options.option_kinds import number_option
 from ariane.cli.options.time_options import parse_duration_ms
 from ariane.cli.output.help_format import create_app
 from ariane.cli.output.message_table import message_lines, time_text, utc
@@ -40,12 +41,7 @@ def list_(
     ] = None,
     topic: shared_options.Topic = None,
     limit: Annotated[
-        int,
-        typer.Option(
-            parser=shared_options.whole_number(1, LIMIT_MAX),
-            metavar="N",
-            help="Maximum number of messages, the first due.",
-        ),
+        int, number_option(minimum=1, maximum=LIMIT_MAX, help="Maximum number of messages, the first due.")
     ] = LIMIT,
     session: AdminSession,
 ) -> None:

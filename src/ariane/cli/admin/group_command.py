@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ariane.cli.admin.admin_session import AdminSession, ChangeSession, ClusterName
 from ariane.cli.options import shared_options
+from ariane.cli.options.option_kinds import number_option, seconds_option, topic_option
 from ariane.cli.output.help_format import create_app
+from ariane.cli.output.repetition import clear_screen, rounds
 from ariane.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 app = create_app("Manage consumer groups, and print their lag and clients.")
 
 INCONSISTENT = 1  # exit status
-CLEAR_SCREEN = "\x1b[H\x1b[2J\x1b[3J"
 UNKNOWN = "?"
 
 GroupArgument = Annotated[
@@ -30,16 +30,9 @@ GroupArgument = Annotated[
 ]
 Retries = Annotated[
     int | None,
-    typer.Option(
-        parser=shared_options.whole_number(-1),
-        metavar="N",
-        help="Retries before a message becomes a dead letter; -1: 16, the clients' default.",
-    ),
+    number_option(minimum=-1, help="Retries before a message becomes a dead letter; -1: 16, the clients' default."),
 ]
-RetryQueues = Annotated[
-    int | None,
-    typer.Option(parser=shared_options.whole_number(0), metavar="N", help="Number of queues of the retry topic."),
-]
+RetryQueues = Annotated[int | None, number_option(minimum=0, help="Number of queues of the retry topic.")]
 Consume = Annotated[
     bool | None, typer.Option("--consume/--no-consume", help="Whether its members may consume.", show_default=False)
 ]
@@ -86,27 +79,20 @@ def list_groups(
 def lag(
     group: GroupArgument,
     *,
-    topic: Annotated[
-        str | None,
-        typer.Option("-t", "--topic", parser=shared_options.topic_name, metavar="TOPIC", help="Only this topic."),
-    ] = None,
-    watch: Annotated[
-        float | None,
-        typer.Option(parser=shared_options.seconds(0.1), metavar="SECONDS", help="Print again until interrupted."),
-    ] = None,
+    topic: Annotated[str | None, topic_option("-t", "--topic", help="Only this topic.")] = None,
+    watch: Annotated[float | None, seconds_option(minimum=0.1, help="Print again until interrupted.")] = None,
     session: AdminSession,
 ) -> None:
     """Print the lag of a consumer group queue by queue, live from the brokers.
 
     OLDEST is the age of the first message that is not consumed. Exit status: 1 if a broker did not respond.
     """
-    while watch is not None:
-        _print_lag(session, group, topic, clears=True)
-        time.sleep(watch)
-    session.finish(_print_lag(session, group, topic))
+    for _ in rounds(watch):
+        unavailable = _print_lag(session, group, topic, clears=watch is not None)
+    session.finish(unavailable)
 
 
-def _print_lag(session: AdminSession, group: str, topic: str | None, *, clears: bool = False) -> list[Any]:
+def _print_lag(session: AdminSession, group: str, topic: str | None, *, clears: bool) -> list[Any]:
     from ariane.cli.mqadmin.commands.progress_commands import lag_data
     from ariane.cluster.groups.consumer_status import queue_owners
 
@@ -117,8 +103,8 @@ def _print_lag(session: AdminSession, group: str, topic: str | None, *, clears: 
     for row, queue in zip(data["queues"], found.queues, strict=True):
         row["oldestMs"] = ages.by_queue.get(queue.queue)
     data["clients"] = 0 if states is None else states.connections.clients
-    if clears and session.is_terminal:
-        typer.echo(CLEAR_SCREEN, nl=False)
+    if clears and not session.as_json:
+        clear_screen()
     session.show(data, *_lag_text(found, ages, owners, data["clients"]))
     return list(unavailable)
 

@@ -10,6 +10,7 @@ import typer
 
 from ariane.cli.admin.admin_session import AdminSession, ChangeSession
 from ariane.cli.options import shared_options
+from ariane.cli.options.option_kinds import group_option, number_option, text_option, topic_option
 from ariane.cli.options.time_options import StoreTimeOptions, parse_duration_ms
 from ariane.cli.output.help_format import create_app
 from ariane.cli.output.message_table import clock_remarks, message_lines, message_table, time_text, utc
@@ -34,22 +35,10 @@ MessageId = Annotated[
     str, typer.Argument(parser=shared_options.non_blank, metavar="ID", help="Unique key or offset id of a message.")
 ]
 TopicOfId = Annotated[
-    str | None,
-    typer.Option(
-        "-t",
-        "--topic",
-        parser=shared_options.topic_name,
-        metavar="TOPIC",
-        help="Topic of a unique key; all topics are searched without it.",
-    ),
+    str | None, topic_option("-t", "--topic", help="Topic of a unique key; all topics are searched without it.")
 ]
 TopicName = Annotated[str, typer.Argument(parser=shared_options.topic_name, metavar="TOPIC", help="Topic name.")]
-Limit = Annotated[
-    int,
-    typer.Option(
-        parser=shared_options.whole_number(1, LIMIT_MAX), metavar="N", help="Maximum number of messages, the newest."
-    ),
-]
+Limit = Annotated[int, number_option(minimum=1, maximum=LIMIT_MAX, help="Maximum number of messages, the newest.")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,25 +47,14 @@ class FilterOptions:
 
     key: Annotated[
         str | None,
-        typer.Option(
-            parser=shared_options.non_blank,
-            metavar="KEY",
-            help="Messages with this business key or unique key.",
-            rich_help_panel=shared_options.FILTERS,
-        ),
+        text_option(metavar="KEY", help="Messages with this business key or unique key.", panel=shared_options.FILTERS),
     ] = None
     tag: Annotated[
-        str | None,
-        typer.Option(metavar="TAG", help="Messages with this tag.", rich_help_panel=shared_options.FILTERS),
+        str | None, typer.Option(metavar="TAG", help="Messages with this tag.", rich_help_panel=shared_options.FILTERS)
     ] = None
     text: Annotated[
         str | None,
-        typer.Option(
-            parser=shared_options.non_blank,
-            metavar="TEXT",
-            help="Messages whose body contains this text.",
-            rich_help_panel=shared_options.FILTERS,
-        ),
+        text_option(metavar="TEXT", help="Messages whose body contains this text.", panel=shared_options.FILTERS),
     ] = None
     times: StoreTimeOptions = field(default_factory=StoreTimeOptions)
 
@@ -179,10 +157,7 @@ def send(
             metavar="DURATION", help="Deliver after this time (30s, 1h); an Apache 4.x broker delivers immediately."
         ),
     ] = None,
-    level: Annotated[
-        int,
-        typer.Option("--delay-level", parser=shared_options.whole_number(0), metavar="N", help="Delay level, from 1."),
-    ] = 0,
+    level: Annotated[int, number_option("--delay-level", minimum=0, help="Delay level, from 1.")] = 0,
     trace: Annotated[bool, typer.Option("--trace", help="Send a trace record, too.")] = False,
     session: ChangeSession,
 ) -> None:
@@ -217,22 +192,14 @@ def resend(
     *,
     topic: Annotated[
         str | None,
-        typer.Option(
-            "-t",
-            "--topic",
-            parser=shared_options.topic_name,
-            metavar="TOPIC",
-            help="Target topic.  [default: topic of the message; of a dead letter, its original topic]",
+        topic_option(
+            "-t", "--topic", help="Target topic.  [default: topic of the message; of a dead letter, its original topic]"
         ),
     ] = None,
     group: Annotated[
         str | None,
-        typer.Option(
-            "-g",
-            "--group",
-            parser=shared_options.group_name,
-            metavar="GROUP",
-            help="Let an online client of this group consume it now, instead of sending it to a topic.",
+        group_option(
+            "-g", "--group", help="Let an online client of this group consume it now, instead of sending it to a topic."
         ),
     ] = None,
     client: Annotated[str | None, typer.Option(metavar="ID", help="With --group: this client.")] = None,

@@ -9,6 +9,7 @@ import typer
 from ariane.cli.admin.admin_session import AdminSession, ChangeSession
 from ariane.cli.admin.group_command import GroupArgument
 from ariane.cli.options import shared_options
+from ariane.cli.options.option_kinds import number_option, topic_option
 from ariane.cli.options.time_options import parse_time
 from ariane.cli.output.help_format import create_app
 from ariane.clock import SYSTEM_CLOCK
@@ -29,10 +30,7 @@ TopicArgument = Annotated[
 def show(
     group: GroupArgument,
     *,
-    topic: Annotated[
-        str | None,
-        typer.Option("-t", "--topic", parser=shared_options.topic_name, metavar="TOPIC", help="Only this topic."),
-    ] = None,
+    topic: Annotated[str | None, topic_option("-t", "--topic", help="Only this topic.")] = None,
     session: AdminSession,
 ) -> None:
     """Print the committed offsets of a consumer group."""
@@ -81,10 +79,8 @@ def reset(
     ] = None,
     to_offset: Annotated[
         int | None,
-        typer.Option(
-            parser=shared_options.whole_number(0),
-            metavar="N",
-            help="Offset in every queue, within its bounds; for groups without connected clients.",
+        number_option(
+            minimum=0, help="Offset in every queue, within its bounds; for groups without connected clients."
         ),
     ] = None,
     only_back: Annotated[

@@ -185,8 +185,7 @@ def change(
     topic: TopicName,
     *,
     queues: Annotated[
-        int | None,
-        typer.Option("--queues", metavar="N", help="Number of read and write queues on each broker."),
+        int | None, typer.Option("--queues", metavar="N", help="Number of read and write queues on each broker.")
     ] = None,
     read_queues: Annotated[
         int | None, typer.Option("--read-queues", metavar="N", help="Number of read queues on each broker.")

@@ -8,6 +8,7 @@ import typer
 
 from ariane.cli.admin.admin_session import AdminSession, ChangeSession, ClusterName
 from ariane.cli.options import shared_options
+from ariane.cli.options.option_kinds import number_option
 from ariane.cli.output.help_format import create_app
 from ariane.cli.output.message_table import utc
 
@@ -34,10 +35,7 @@ def list_(
     ] = False,
     cluster: ClusterName = None,
     limit: Annotated[
-        int,
-        typer.Option(
-            parser=shared_options.whole_number(1, LIMIT_MAX), metavar="N", help="Maximum number of rows per broker."
-        ),
+        int, number_option(minimum=1, maximum=LIMIT_MAX, help="Maximum number of rows per broker.")
     ] = LIMIT,
     session: AdminSession,
 ) -> None:

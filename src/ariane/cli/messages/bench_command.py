@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ariane.cli.options import access_options, shared_options
+from ariane.cli.options.option_kinds import number_option, topic_option
 from ariane.cli.options.rate_options import parse_rate
 from ariane.cli.servers import signals
 from ariane.errors import UsageError
@@ -67,29 +68,16 @@ def bench(
             "latency from sender to consumer); request (requests and replies).",
         ),
     ],
-    topic: Annotated[
-        str,
-        typer.Option(
-            "-t", "--topic", parser=shared_options.topic_name, metavar="TOPIC", help="Topic; created if it is missing."
-        ),
-    ] = TOPIC,
+    topic: Annotated[str, topic_option("-t", "--topic", help="Topic; created if it is missing.")] = TOPIC,
     queues: Annotated[
         int | None,
-        typer.Option(
-            parser=shared_options.whole_number(1, QUEUES_MAX),
-            metavar="N",
-            help="Queues per broker of the topic.  [default: 8 if it is created]",
+        number_option(
+            minimum=1, maximum=QUEUES_MAX, help="Queues per broker of the topic.  [default: 8 if it is created]"
         ),
     ] = None,
     messages: Annotated[
         int,
-        typer.Option(
-            "-c",
-            "--messages",
-            parser=shared_options.whole_number(2, MESSAGES_MAX),
-            metavar="N",
-            help="Number of messages over all clients.",
-        ),
+        number_option("-c", "--messages", minimum=2, maximum=MESSAGES_MAX, help="Number of messages over all clients."),
     ] = 100_000,
     size: Annotated[
         int, typer.Option("-s", "--size", parser=parse_size, metavar="BYTES", help="Size of each body (128, 4k, 1m).")
@@ -106,34 +94,26 @@ def bench(
     ] = "async",
     in_flight: Annotated[
         int | None,
-        typer.Option(
-            parser=shared_options.whole_number(1, IN_FLIGHT_MAX),
-            metavar="N",
+        number_option(
+            minimum=1,
+            maximum=IN_FLIGHT_MAX,
             help="Sends of a client that wait for responses.  [default: 256; batches 8, requests 64]",
         ),
     ] = None,
     batch: Annotated[
         int | None,
-        typer.Option(
-            parser=shared_options.whole_number(2, BATCH_MAX),
-            metavar="N",
-            help="Messages per batch, with --method batch.  [default: 32]",
-        ),
+        number_option(minimum=2, maximum=BATCH_MAX, help="Messages per batch, with --method batch.  [default: 32]"),
     ] = None,
     clients: Annotated[
         int,
-        typer.Option(
-            parser=shared_options.whole_number(1, CLIENTS_MAX),
-            metavar="N",
-            help="Senders, requesters, or in mode consume consumers; each is a process.",
+        number_option(
+            minimum=1, maximum=CLIENTS_MAX, help="Senders, requesters, or in mode consume consumers; each is a process."
         ),
     ] = 1,
     consumers: Annotated[
         int | None,
-        typer.Option(
-            parser=shared_options.whole_number(1, CLIENTS_MAX),
-            metavar="N",
-            help="Consumers (mode both) or repliers (mode request).  [default: 1]",
+        number_option(
+            minimum=1, maximum=CLIENTS_MAX, help="Consumers (mode both) or repliers (mode request).  [default: 1]"
         ),
     ] = None,
     rate: Annotated[
@@ -145,9 +125,9 @@ def bench(
     ] = None,
     warm_up: Annotated[
         int | None,
-        typer.Option(
-            parser=shared_options.whole_number(0, MESSAGES_MAX),
-            metavar="N",
+        number_option(
+            minimum=0,
+            maximum=MESSAGES_MAX,
             help=f"First messages that are not measured.  [default: a tenth, at most {WARM_UP_MAX:,} per client]",
         ),
     ] = None,

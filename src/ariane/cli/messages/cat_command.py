@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ariane.cli.options import access_options, queue_selection, shared_options
+from ariane.cli.options.option_kinds import group_option, number_option, text_option
 from ariane.cli.options.time_options import parse_time
 from ariane.cli.servers import signals
 from ariane.clock import SYSTEM_CLOCK
@@ -54,14 +55,7 @@ def cat(
     ] = None,
     produce: Annotated[bool, typer.Option("-P", "--produce", help="Send standard input or files.")] = False,
     count: Annotated[
-        int | None,
-        typer.Option(
-            "-c",
-            "--count",
-            parser=shared_options.whole_number(1),
-            metavar="N",
-            help="Exit after this number of messages.",
-        ),
+        int | None, number_option("-c", "--count", minimum=1, help="Exit after this number of messages.")
     ] = None,
     as_json: Annotated[
         bool, typer.Option("-J", "--json", help="Print or read one JSON object per line; its output can be sent again.")
@@ -77,23 +71,11 @@ def cat(
         typer.Option("-K", "--key-delimiter", metavar="TEXT", help="Text between keys and body of each message."),
     ] = None,
     key: Annotated[
-        str | None,
-        typer.Option(
-            "-k",
-            "--key",
-            parser=shared_options.non_blank,
-            metavar="KEY",
-            help="Only messages with this key; with -P: set it.",
-        ),
+        str | None, text_option("-k", "--key", metavar="KEY", help="Only messages with this key; with -P: set it.")
     ] = None,
     tag: Annotated[
         str | None,
-        typer.Option(
-            "--tag",
-            parser=shared_options.non_blank,
-            metavar="TAG",
-            help="Only messages with this tag, or one of 'A || B'; with -P: set it.",
-        ),
+        text_option("--tag", metavar="TAG", help="Only messages with this tag, or one of 'A || B'; with -P: set it."),
     ] = None,
     queue: Annotated[
         list[Any] | None,
@@ -127,28 +109,15 @@ def cat(
         ),
     ] = None,
     exit_at_end: Annotated[
-        bool,
-        typer.Option("-e", "--exit-at-end", help="Exit after the messages stored now.", rich_help_panel=CONSUME),
+        bool, typer.Option("-e", "--exit-at-end", help="Exit after the messages stored now.", rich_help_panel=CONSUME)
     ] = False,
     group: Annotated[
-        str | None,
-        typer.Option(
-            "-g",
-            "--group",
-            parser=shared_options.group_name,
-            metavar="GROUP",
-            help="Consume as a member of this group, and commit.",
-            rich_help_panel=CONSUME,
-        ),
+        str | None, group_option("-g", "--group", help="Consume as a member of this group, and commit.", panel=CONSUME)
     ] = None,
     sql: Annotated[
         str | None,
-        typer.Option(
-            "--filter",
-            parser=shared_options.non_blank,
-            metavar="SQL",
-            help="Only messages whose properties match an SQL92 expression.",
-            rich_help_panel=CONSUME,
+        text_option(
+            "--filter", metavar="SQL", help="Only messages whose properties match an SQL92 expression.", panel=CONSUME
         ),
     ] = None,
     format_: Annotated[
@@ -198,20 +167,21 @@ def cat(
     ] = None,
     delay_level: Annotated[
         int | None,
-        typer.Option(
-            parser=shared_options.whole_number(1, DELAY_LEVEL_MAX),
+        number_option(
+            minimum=1,
+            maximum=DELAY_LEVEL_MAX,
             metavar="LEVEL",
             help="Deliver after the delay of this level.",
-            rich_help_panel=PRODUCE,
+            panel=PRODUCE,
         ),
     ] = None,
     in_flight: Annotated[
         int | None,
-        typer.Option(
-            parser=shared_options.whole_number(1, IN_FLIGHT_MAX),
-            metavar="N",
+        number_option(
+            minimum=1,
+            maximum=IN_FLIGHT_MAX,
             help=f"Maximum number of unacknowledged messages; 1 keeps the order in a --queue.  [default: {IN_FLIGHT}]",
-            rich_help_panel=PRODUCE,
+            panel=PRODUCE,
         ),
     ] = None,
     namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,

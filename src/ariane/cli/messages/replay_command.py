@@ -13,6 +13,7 @@ import typer
 
 from ariane.cli.options import access_options, shared_options
 from ariane.cli.options import paths as homes
+from ariane.cli.options.option_kinds import path_option, text_option, topic_option
 from ariane.cli.options.rate_options import parse_rate
 from ariane.cli.options.time_options import StoreTimeOptions
 from ariane.cli.servers import signals
@@ -33,55 +34,32 @@ def replay(
     *,
     namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
     archive: Annotated[
-        Path | None,
-        typer.Option(
-            "--from",
-            parser=shared_options.local_path,
-            metavar="DIR",
-            help="Directory of an archive (`ariane archive run`).",
-        ),
+        Path | None, path_option("--from", metavar="DIR", help="Directory of an archive (`ariane archive run`).")
     ] = None,
     from_topic: Annotated[
-        str | None,
-        typer.Option(
-            parser=shared_options.topic_name,
-            metavar="TOPIC",
-            help="Source topic, for example %DLQ%GROUP; with --from, a topic of the archive.",
-        ),
+        str | None, topic_option(help="Source topic, for example %DLQ%GROUP; with --from, a topic of the archive.")
     ] = None,
     topic: Annotated[
-        str | None,
-        typer.Option(
-            parser=shared_options.topic_name,
-            metavar="TOPIC",
-            help="Target topic.  [default: the original topic of dead letters]",
-        ),
+        str | None, topic_option(help="Target topic.  [default: the original topic of dead letters]")
     ] = None,
     times: StoreTimeOptions,
     key: Annotated[
         str | None,
-        typer.Option(
-            parser=shared_options.non_blank,
-            metavar="KEY",
-            help="Only messages with this business key.",
-            rich_help_panel=shared_options.FILTERS,
-        ),
+        text_option(metavar="KEY", help="Only messages with this business key.", panel=shared_options.FILTERS),
     ] = None,
     where: Annotated[
         str | None,
-        typer.Option(
-            parser=shared_options.non_blank,
+        text_option(
             metavar="SQL",
             help="Only messages that match a SQL condition over the columns of the archive.",
-            rich_help_panel=shared_options.FILTERS,
+            panel=shared_options.FILTERS,
         ),
     ] = None,
     rate: Annotated[str, typer.Option(metavar="RATE", help="Maximum rate, for example 500/s or 30/m.")] = "500/s",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be sent without sending it.")] = False,
     result: Annotated[
         Path | None,
-        typer.Option(
-            parser=shared_options.local_path,
+        path_option(
             metavar="FILE",
             help="File for the outcome of each message (.parquet or .jsonl); the same file resumes a replay.",
         ),

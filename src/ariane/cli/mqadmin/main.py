@@ -20,6 +20,7 @@ from ariane.cli.mqadmin.command import AdminCommand, Options, Output
 from ariane.cli.mqadmin.command_registry import REGISTRY, find_name, load
 from ariane.cli.mqadmin.option_parser import create_parser
 from ariane.cli.options.tls_options import NO_TLS, TLS_OPTIONS, TlsValues, check_options, java_style
+from ariane.cli.output.repetition import clear_screen, rounds
 from ariane.errors import ArianeError, UsageError
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from ariane.cluster.admin import Admin
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
-CLEAR_SCREEN = "\x1b[H\x1b[2J\x1b[3J"
 HINT = "'help <command>' lists the options of a command; every command has --json."
 
 
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str], prog: str = "mqadmin") -> int:
         command = _find(name)
         parser = create_parser(command, REGISTRY[command.name].summary, prog)
         options = parser.parse_args(others)
-        return asyncio.run(_run(command, options))
+        return _run(command, options)
     except UsageError as error:
         return _fail(str(error), MISUSED)
     except ArianeError as error:
@@ -87,16 +87,15 @@ def _find(name: str) -> AdminCommand:
     return load(registered)
 
 
-async def _run(command: AdminCommand, options: Options) -> int:
+def _run(command: AdminCommand, options: Options) -> int:
     """Run a command once, or every `--watch` seconds, and return the exit status."""
-    status = await _run_once(command, options)
-    while options.watch is not None:
-        await asyncio.sleep(options.watch)
-        if sys.stdout.isatty():
-            print(CLEAR_SCREEN, end="")
-        if not options.json:
-            print(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} ---")
-        status = await _run_once(command, options)
+    status = 0
+    for number in rounds(options.watch):
+        if number:
+            clear_screen()
+            if not options.json:
+                print(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} ---")
+        status = asyncio.run(_run_once(command, options))
     return status
 
 

@@ -12,6 +12,7 @@ import typer
 
 from ariane.cli.options import access_options, shared_options, spark_options
 from ariane.cli.options import paths as homes
+from ariane.cli.options.option_kinds import number_option, path_option, seconds_option
 from ariane.cli.output.help_format import create_app
 from ariane.cli.servers import signals
 from ariane.errors import UsageError
@@ -64,8 +65,7 @@ def run(
     system_topics: Annotated[bool, typer.Option(help="Include matching retry, dead-letter and system topics.")] = False,
     home: Annotated[
         Path | None,
-        typer.Option(
-            parser=shared_options.local_path,
+        path_option(
             metavar="DIR",
             help="Home directory of `ariane up`, or a directory for the archive.  [default: $ARIANE_HOME or ~/.ariane]",
         ),
@@ -73,14 +73,9 @@ def run(
     master: shared_options.Master = "local[2]",
     conf: spark_options.ConfOption = None,
     once: shared_options.Once = False,
-    interval: Annotated[
-        float, typer.Option(parser=shared_options.seconds(0.1), metavar="SECONDS", help="Seconds between batches.")
-    ] = 30.0,
+    interval: Annotated[float, seconds_option(minimum=0.1, help="Seconds between batches.")] = 30.0,
     keep_days: Annotated[
-        int,
-        typer.Option(
-            parser=shared_options.whole_number(1), metavar="DAYS", help="Retention of archived messages in days."
-        ),
+        int, number_option(minimum=1, metavar="DAYS", help="Retention of archived messages in days.")
     ] = 365,
     access: access_options.AccessOptions = access_options.NO_ACCESS,
     source_options: access_options.SourceOption = None,

@@ -17,6 +17,7 @@ import typer
 
 from ariane.cli.options import access_options, command_names, shared_options, spark_options
 from ariane.cli.options import paths as homes
+from ariane.cli.options.option_kinds import number_option, seconds_option, text_option, topic_option
 from ariane.cli.output.help_format import create_app
 from ariane.cli.servers import signals
 from ariane.errors import ArianeError, StoreError, UsageError
@@ -53,22 +54,10 @@ def run(
     master: shared_options.Master = "local[2]",
     conf: spark_options.ConfOption = None,
     once: shared_options.Once = False,
-    interval: Annotated[
-        float, typer.Option(parser=shared_options.seconds(0.1), metavar="SECONDS", help="Seconds between rounds.")
-    ] = 2.0,
-    keep_days: Annotated[
-        int,
-        typer.Option(parser=shared_options.whole_number(1), metavar="DAYS", help="Retention of table rows in days."),
-    ] = 30,
-    topic: Annotated[
-        str, typer.Option(parser=shared_options.topic_name, metavar="TOPIC", help="Topic of message traces.")
-    ] = TRACE_TOPIC,
-    samples_topic: Annotated[
-        str,
-        typer.Option(
-            parser=shared_options.topic_name, metavar="TOPIC", help="Topic of the samples of `ariane collect`."
-        ),
-    ] = SAMPLES_TOPIC,
+    interval: Annotated[float, seconds_option(minimum=0.1, help="Seconds between rounds.")] = 2.0,
+    keep_days: Annotated[int, number_option(minimum=1, metavar="DAYS", help="Retention of table rows in days.")] = 30,
+    topic: Annotated[str, topic_option(help="Topic of message traces.")] = TRACE_TOPIC,
+    samples_topic: Annotated[str, topic_option(help="Topic of the samples of `ariane collect`.")] = SAMPLES_TOPIC,
     delay_levels: Annotated[
         str,
         typer.Option(metavar="LEVELS", help="messageDelayLevel of the brokers, if it differs from RocketMQ's default."),
@@ -79,8 +68,7 @@ def run(
     ] = True,
     otlp_endpoint: Annotated[
         str | None,
-        typer.Option(
-            parser=shared_options.non_blank,
+        text_option(
             metavar="URL",
             envvar="OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
             help="Collector of the job otel, OTLP over HTTP.  [default: http://localhost:4318/v1/traces]",

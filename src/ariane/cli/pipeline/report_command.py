@@ -5,18 +5,19 @@ command line ─→ reports.REPORTS[name] (SQL over the tables) ─→ Report �
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from time import sleep
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ariane.cli.options import command_names, shared_options
 from ariane.cli.options import paths as homes
+from ariane.cli.options.option_kinds import group_option, path_option, seconds_option
 from ariane.cli.options.time_options import parse_time
+from ariane.cli.output.repetition import clear_screen, rounds
 from ariane.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
@@ -53,32 +54,18 @@ def report(
     ] = None,
     topic: shared_options.Topic = None,
     group: Annotated[
-        str | None,
-        typer.Option(
-            parser=shared_options.group_name,
-            metavar="GROUP",
-            help="Only this producer or consumer group.",
-            rich_help_panel=shared_options.FILTERS,
-        ),
+        str | None, group_option(help="Only this producer or consumer group.", panel=shared_options.FILTERS)
     ] = None,
     home: shared_options.TablesHome = None,
     as_json: shared_options.AsJson = False,
     html: Annotated[
         Path | None,
-        typer.Option(
-            parser=shared_options.local_path,
-            metavar="FILE",
-            help="Write a self-contained HTML page to this file.",
-            rich_help_panel=shared_options.OUTPUT,
-        ),
+        path_option(metavar="FILE", help="Write a self-contained HTML page to this file.", panel=shared_options.OUTPUT),
     ] = None,
     watch: Annotated[
         float | None,
-        typer.Option(
-            parser=shared_options.seconds(WATCH_MIN_S),
-            metavar="SECONDS",
-            help="Seconds between refreshes; runs until Ctrl-C.",
-            rich_help_panel=shared_options.OUTPUT,
+        seconds_option(
+            minimum=WATCH_MIN_S, help="Seconds between refreshes; runs until Ctrl-C.", panel=shared_options.OUTPUT
         ),
     ] = None,
 ) -> None:
@@ -108,7 +95,11 @@ def report(
         return kind.function(tables_dir, since_ms=since_ms, until_ms=until_ms, now_ms=now_ms, **selected)
 
     if watch is not None:
-        _watch(create_report, watch, tables_dir)
+        with contextlib.suppress(KeyboardInterrupt):
+            for _ in rounds(watch):
+                result = create_report()
+                clear_screen()
+                _print(result, tables_dir)
         return
     result = create_report()
     if as_json:
@@ -197,20 +188,7 @@ def _write(path: Path, result: Report, tables_dir: Path) -> None:
     typer.echo(f"{path}: {result.title} (tables in {tables_dir})", err=True)
 
 
-def _print(result: Report, tables_dir: Path, *, clear: bool = False) -> None:
+def _print(result: Report, tables_dir: Path) -> None:
     from ariane.cli.output import terminal
 
-    console = terminal.create_console()
-    if clear:
-        console.clear()  # no effect in a pipe
-    terminal.print_report(console, result, str(tables_dir))
-
-
-def _watch(create_report: Callable[[], Report], every_s: float, tables_dir: Path) -> None:
-    try:
-        while True:
-            result = create_report()
-            _print(result, tables_dir, clear=True)
-            sleep(every_s)
-    except KeyboardInterrupt:
-        return
+    terminal.print_report(terminal.create_console(), result, str(tables_dir))

@@ -12,6 +12,7 @@ import typer
 
 from ariane.cli.options import paths as homes
 from ariane.cli.options import shared_options
+from ariane.cli.options.option_kinds import number_option, text_option, topic_option
 from ariane.cli.options.time_options import parse_time
 from ariane.cli.output import value_format
 from ariane.clock import SYSTEM_CLOCK
@@ -33,20 +34,11 @@ NORMAL_EVENTS = ("sent", "stored", "available", "delivered", "consumed", "decide
 
 
 def trace(
-    key: Annotated[
-        str | None,
-        typer.Option(parser=shared_options.non_blank, metavar="KEY", help="Business key, for example an order number."),
-    ] = None,
+    key: Annotated[str | None, text_option(metavar="KEY", help="Business key, for example an order number.")] = None,
     message_id: Annotated[
-        str | None,
-        typer.Option("--id", parser=shared_options.non_blank, metavar="ID", help="Message id: unique id or offset id."),
+        str | None, text_option("--id", metavar="ID", help="Message id: unique id or offset id.")
     ] = None,
-    topic: Annotated[
-        str | None,
-        typer.Option(
-            parser=shared_options.topic_name, metavar="TOPIC", help="List the journeys of messages of this topic."
-        ),
-    ] = None,
+    topic: Annotated[str | None, topic_option(help="List the journeys of messages of this topic.")] = None,
     since: Annotated[
         str | None,
         typer.Option(
@@ -61,18 +53,11 @@ def trace(
     ] = False,
     group: shared_options.Group = None,
     limit: Annotated[
-        int,
-        typer.Option(
-            parser=shared_options.whole_number(1, 10_000),
-            metavar="N",
-            help="Maximum number of messages.",
-            rich_help_panel=shared_options.FILTERS,
-        ),
+        int, number_option(minimum=1, maximum=10_000, help="Maximum number of messages.", panel=shared_options.FILTERS)
     ] = 20,
     home: shared_options.TablesHome = None,
     as_json: Annotated[
-        bool,
-        typer.Option("--json", help="Print one JSON object per journey.", rich_help_panel=shared_options.OUTPUT),
+        bool, typer.Option("--json", help="Print one JSON object per journey.", rich_help_panel=shared_options.OUTPUT)
     ] = False,
 ) -> None:
     """Print the timeline of messages: sent, stored, delivered, consumed.

@@ -13,6 +13,7 @@ import typer
 
 from ariane.cli.admin import broker_subcommands
 from ariane.cli.options import shared_options
+from ariane.cli.options.option_kinds import path_option, port_option
 from ariane.cli.output.help_format import create_app, examples
 
 SUMMARY = """Run a broker; subcommands administer running brokers.
@@ -37,12 +38,8 @@ def broker(
     context: typer.Context,
     config_file: Annotated[
         Path | None,
-        typer.Option(
-            "-c",
-            "--configFile",
-            parser=shared_options.local_path,
-            metavar="FILE",
-            help="Configuration file in RocketMQ's format (broker.conf).",
+        path_option(
+            "-c", "--configFile", metavar="FILE", help="Configuration file in RocketMQ's format (broker.conf)."
         ),
     ] = None,
     namesrv: Annotated[
@@ -56,13 +53,7 @@ def broker(
         ),
     ] = None,
     port: Annotated[
-        int | None,
-        typer.Option(
-            "--port",
-            parser=shared_options.port,
-            metavar="PORT",
-            help="Listen port; 0 selects a free one; overrides listenPort.",
-        ),
+        int | None, port_option("--port", help="Listen port; 0 selects a free one; overrides listenPort.")
     ] = None,
     print_config: Annotated[
         bool, typer.Option("-p", "--printConfigItem", help="Print the effective settings, then exit.")

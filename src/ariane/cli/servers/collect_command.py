@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ariane.cli.options import access_options, shared_options
+from ariane.cli.options.option_kinds import number_option, seconds_option, text_option, topic_option
 from ariane.cli.servers import signals
 from ariane.clock import SYSTEM_CLOCK
 from ariane.model.topic import SAMPLES_TOPIC
@@ -24,27 +25,15 @@ LINE_INTERVAL_S = 60.0  # an unchanged state is printed this often
 
 def _limit(items: str) -> Any:
     text = f"Maximum number of {items} per round; the others follow in later rounds."
-    return typer.Option(parser=shared_options.whole_number(1), metavar="N", help=text, rich_help_panel="Load limits")
+    return number_option(minimum=1, help=text, panel="Load limits")
 
 
 def collect(
     namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    interval: Annotated[
-        float, typer.Option(parser=shared_options.seconds(1), metavar="SECONDS", help="Seconds between rounds.")
-    ] = 5.0,
-    topic: Annotated[
-        str,
-        typer.Option(
-            parser=shared_options.topic_name, metavar="TOPIC", help="Topic for the samples; created if missing."
-        ),
-    ] = SAMPLES_TOPIC,
+    interval: Annotated[float, seconds_option(minimum=1, help="Seconds between rounds.")] = 5.0,
+    topic: Annotated[str, topic_option(help="Topic for the samples; created if missing.")] = SAMPLES_TOPIC,
     name: Annotated[
-        str | None,
-        typer.Option(
-            parser=shared_options.non_blank,
-            metavar="NAME",
-            help="Name of this collector in the samples.  [default: host name]",
-        ),
+        str | None, text_option(metavar="NAME", help="Name of this collector in the samples.  [default: host name]")
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Poll all brokers once, then exit.")] = False,
     topics_max: Annotated[int, _limit("topics per broker")] = 500,

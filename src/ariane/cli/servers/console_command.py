@@ -12,6 +12,7 @@ import typer
 
 from ariane.cli.options import access_options, shared_options
 from ariane.cli.options import paths as homes
+from ariane.cli.options.option_kinds import port_option, text_option, topic_option
 from ariane.cli.output.help_format import create_app, examples
 from ariane.cli.servers import console_user_command
 from ariane.cli.servers.console_options import DataDir
@@ -43,23 +44,17 @@ def console(
     namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
     bind: Annotated[
         str,
-        typer.Option(
+        text_option(
             "--bind",
             "--host",
-            parser=shared_options.non_blank,
             metavar="ADDRESS",
             help="Address to listen on; other than loopback, users have to log in.",
         ),
     ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(parser=shared_options.port, metavar="PORT", help="HTTP port; 0 selects a free one.")
-    ] = DEFAULT_PORT,
+    port: Annotated[int, port_option(help="HTTP port; 0 selects a free one.")] = DEFAULT_PORT,
     home: shared_options.TablesHome = None,
     data: DataDir = None,
-    trace_topic: Annotated[
-        str,
-        typer.Option(parser=shared_options.topic_name, metavar="TOPIC", help="Topic of message traces."),
-    ] = TRACE_TOPIC,
+    trace_topic: Annotated[str, topic_option(help="Topic of message traces.")] = TRACE_TOPIC,
     read_only: Annotated[bool, typer.Option("--read-only", help="Reject every change of the cluster.")] = False,
     require_login: Annotated[
         bool, typer.Option("--require-login", help="Demand a log-in on a loopback address, too.")

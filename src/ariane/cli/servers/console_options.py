@@ -5,24 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from ariane.cli.options import shared_options
+from ariane.cli.options.option_kinds import path_option
 
 Home = Annotated[
     Path | None,
-    typer.Option(
+    path_option(
         "--home",
-        parser=shared_options.local_path,
         metavar="DIR",
         help="Home directory of the console, as for `ariane up`.  [default: $ARIANE_HOME or ~/.ariane]",
     ),
 ]
 DataDir = Annotated[
     Path | None,
-    typer.Option(
+    path_option(
         "--data",
-        parser=shared_options.local_path,
         metavar="DIR",
         help="Directory of accounts, sessions, alert rules and the audit log.  [default: console in the home]",
     ),

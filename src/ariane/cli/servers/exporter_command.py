@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ariane.cli.options import access_options, shared_options
+from ariane.cli.options.option_kinds import port_option, seconds_option, text_option
 from ariane.cli.servers import signals
 
 DEFAULT_PORT = 5557  # of Apache's rocketmq-exporter
@@ -15,25 +16,12 @@ DEFAULT_PORT = 5557  # of Apache's rocketmq-exporter
 
 def exporter(
     namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
-    port: Annotated[
-        int,
-        typer.Option(parser=shared_options.port, metavar="PORT", help="HTTP port; 0 selects a free one."),
-    ] = DEFAULT_PORT,
+    port: Annotated[int, port_option(help="HTTP port; 0 selects a free one.")] = DEFAULT_PORT,
     bind: Annotated[
-        str,
-        typer.Option(
-            parser=shared_options.non_blank,
-            metavar="ADDRESS",
-            help="Address to listen on; clients need no account.",
-        ),
+        str, text_option(metavar="ADDRESS", help="Address to listen on; clients need no account.")
     ] = "127.0.0.1",
     detail_wait: Annotated[
-        float,
-        typer.Option(
-            parser=shared_options.seconds(0),
-            metavar="SECONDS",
-            help="Longest wait for rates and clients; then older ones are used.",
-        ),
+        float, seconds_option(minimum=0, help="Longest wait for rates and clients; then older ones are used.")
     ] = 2.0,
     access: access_options.AccessOptions = access_options.NO_ACCESS,
 ) -> None:

@@ -8,27 +8,18 @@ from typing import Annotated
 import typer
 
 from ariane.cli.options import shared_options
+from ariane.cli.options.option_kinds import path_option, port_option
 
 
 def namesrv(
     config_file: Annotated[
         Path | None,
-        typer.Option(
-            "-c",
-            "--configFile",
-            parser=shared_options.local_path,
-            metavar="FILE",
-            help="Configuration file in RocketMQ's format (namesrv.conf).",
+        path_option(
+            "-c", "--configFile", metavar="FILE", help="Configuration file in RocketMQ's format (namesrv.conf)."
         ),
     ] = None,
     port: Annotated[
-        int | None,
-        typer.Option(
-            "--port",
-            parser=shared_options.port,
-            metavar="PORT",
-            help="Listen port; 0 selects a free one; overrides listenPort.",
-        ),
+        int | None, port_option("--port", help="Listen port; 0 selects a free one; overrides listenPort.")
     ] = None,
     print_config: Annotated[
         bool, typer.Option("-p", "--printConfigItem", help="Print the effective settings, then exit.")

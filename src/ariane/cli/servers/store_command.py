@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from ariane.cli.options import shared_options
+from ariane.cli.options.option_kinds import number_option, path_option
 from ariane.cli.output import value_format
 from ariane.cli.output.help_format import create_app
 
@@ -23,11 +24,7 @@ Directory = Annotated[
 ]
 CommitLog = Annotated[
     Path | None,
-    typer.Option(
-        parser=shared_options.local_path,
-        metavar="DIR",
-        help="Directory of the commit log, if storePathCommitLog is set in broker.conf.",
-    ),
+    path_option(metavar="DIR", help="Directory of the commit log, if storePathCommitLog is set in broker.conf."),
 ]
 
 
@@ -92,36 +89,23 @@ def cat(
     commit_log: CommitLog = None,
     topic: shared_options.Topic = None,
     queue: Annotated[
-        int | None,
-        typer.Option(
-            parser=shared_options.whole_number(0),
-            metavar="N",
-            help="Only this queue; requires --topic.",
-            rich_help_panel=shared_options.FILTERS,
-        ),
+        int | None, number_option(minimum=0, help="Only this queue; requires --topic.", panel=shared_options.FILTERS)
     ] = None,
     start: Annotated[
         int,
-        typer.Option(
+        number_option(
             "--from",
-            parser=shared_options.whole_number(0),
+            minimum=0,
             metavar="OFFSET",
             help="First offset: of the queue, or without --queue of the commit log.",
-            rich_help_panel=shared_options.FILTERS,
+            panel=shared_options.FILTERS,
         ),
     ] = 0,
     count: Annotated[
-        int | None,
-        typer.Option(
-            parser=shared_options.whole_number(1),
-            metavar="N",
-            help="Maximum number of messages.",
-            rich_help_panel=shared_options.FILTERS,
-        ),
+        int | None, number_option(minimum=1, help="Maximum number of messages.", panel=shared_options.FILTERS)
     ] = None,
     as_json: Annotated[
-        bool,
-        typer.Option("--json", help="Print one JSON object per message.", rich_help_panel=shared_options.OUTPUT),
+        bool, typer.Option("--json", help="Print one JSON object per message.", rich_help_panel=shared_options.OUTPUT)
     ] = False,
     body: Annotated[
         str,

@@ -18,6 +18,7 @@ import typer
 
 from ariane.cli.options import paths as homes
 from ariane.cli.options import shared_options, spark_options
+from ariane.cli.options.option_kinds import path_option, port_option
 from ariane.cli.servers import console_command, run_server, signals
 from ariane.cli.up import server_ports
 from ariane.cli.up.child_processes import ChildProcess, ChildProcesses, ChildProcessFailed
@@ -50,8 +51,7 @@ class Interrupted(ArianeError):
 def up(
     home: Annotated[
         Path | None,
-        typer.Option(
-            parser=shared_options.local_path,
+        path_option(
             metavar="DIR",
             help="Directory for configuration, messages, tables and logs.  [default: $ARIANE_HOME or ~/.ariane]",
         ),
@@ -62,19 +62,12 @@ def up(
     exit_after: Annotated[
         bool, typer.Option("--exit", help="With --demo: send 1,000 orders, verify the outcome, exit.")
     ] = False,
-    namesrv_port: Annotated[
-        int, typer.Option(parser=shared_options.port, metavar="PORT", help="Port of the name server.")
-    ] = NAMESRV_PORT,
+    namesrv_port: Annotated[int, port_option(help="Port of the name server.")] = NAMESRV_PORT,
     broker_port: Annotated[
         int, typer.Option(parser=_broker_port, metavar="PORT", help="Port of the broker.")
     ] = BROKER_PORT,
     console_port: Annotated[
-        int | None,
-        typer.Option(
-            parser=shared_options.port,
-            metavar="PORT",
-            help=f"Port of the web console.  [default: {CONSOLE_PORT}, or the next free one]",
-        ),
+        int | None, port_option(help=f"Port of the web console.  [default: {CONSOLE_PORT}, or the next free one]")
     ] = None,
     no_console: Annotated[bool, typer.Option("--no-console", help="Omit the web console.")] = False,
 ) -> None:
