@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -83,8 +84,23 @@ def test_a_home_without_tables_suggests_the_demos_home_and_does_not_read_it(own:
     with homes.locked_home(own):
         pass
     demo = make_demo(temporary_files)
-    with pytest.raises(StoreError, match=f"(?s)no tables in {own / homes.TABLES}: run .*--home {demo}$"):
+    with pytest.raises(StoreError, match=f"(?s)no tables in {own / homes.TABLES}: run .*--home {demo}$") as ended:
         homes.existing_tables_dir(None)
+    assert "A demo that ended has tables of its own cluster" in str(ended.value)
+    with (
+        homes.locked_home(demo),
+        pytest.raises(StoreError, match=f"another process .pid {os.getpid()}. has tables.*{demo}$"),
+    ):
+        homes.existing_tables_dir(None)
+
+
+def test_missing_tables_are_reported_with_what_the_pipeline_needs(own: Path, temporary_files: Path):
+    with pytest.raises(StoreError, match=r"run `ariane pipeline run all` \(needs Spark: Java 17 or newer"):
+        homes.existing_tables_dir(None)
+    (own / homes.TABLES).mkdir(parents=True)
+    status = CliRunner().invoke(main.app, ["pipeline", "status"])
+    assert isinstance(status.exception, StoreError)
+    assert "(needs Spark: Java 17 or newer" in str(status.exception)
 
 
 def test_the_last_demos_home_is_the_default_until_a_default_home_exists(own: Path, temporary_files: Path):

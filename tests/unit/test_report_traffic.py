@@ -152,7 +152,9 @@ def test_two_days_use_longer_buckets_with_the_same_rates(tmp_path: Path) -> None
 def test_an_empty_home_has_no_data(tmp_path: Path, name: str) -> None:
     report = asked(name, tmp_path)
     assert report.as_of is None
-    assert re.fullmatch(r"no [a-z ]+ yet: `ariane pipeline run traffic` supplies them", report.warnings[0])
+    assert re.fullmatch(
+        r"no [a-z ]+ yet: `ariane pipeline run traffic` supplies them \(needs Spark.*\)", report.warnings[0]
+    )
     assert all(not (part.rows if isinstance(part, Table) else part.lines) for part in report.sections)
 
 

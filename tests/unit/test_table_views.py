@@ -121,7 +121,8 @@ def tell(home: Path, *, behind: int | None = 0, away: str | None = None, read_ms
 
 def test_a_result_has_its_as_of_time_and_known_gaps(tmp_path: Path) -> None:
     assert pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS) == Freshness(
-        None, ("no journeys of messages yet: `ariane pipeline run trace` supplies them",)
+        None,
+        ("no journeys of messages yet: `ariane pipeline run trace` supplies them (needs Spark and Java 17 or newer)",),
     )
     put(tmp_path, TRACE_EVENTS, [{}], as_of_ms=T0_MS - 5, applied={"traces 0a-1b": 3})
     put(tmp_path, JOURNEYS, [{}], as_of_ms=T0_MS - 5, applied={"trace_events": 1})

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from ariane.errors import StoreError
 from ariane.reports.journey_steps import row_steps
 from ariane.reports.report import utc_time
-from ariane.reports.tables import table_views
+from ariane.reports.tables import table_contents, table_views
 from ariane.reports.trace_steps import SUCCESS, StepKind, TraceStep
 from ariane.tables import JOURNEYS, MESSAGE_KEYS, MESSAGES, TRACE_EVENTS, table_format
 from ariane.tables.time_buckets import MAX_AHEAD_MS, bucket_start_ms, candidate_buckets
@@ -162,7 +162,10 @@ def _published(home: Path) -> table_format.TableVersion:
     version = table_format.read_version(home, JOURNEYS)
     if version is None:
         command = f"ariane pipeline run trace -n 127.0.0.1:9876 --home {shlex.quote(str(home))}"
-        raise StoreError(f"no journeys in {home} yet: run `{command}` with the address of your name server")
+        raise StoreError(
+            f"no journeys in {home} yet: wait for the first round of a pipeline that runs there, or run `{command}` "
+            f"with the address of your name server ({table_contents.PIPELINE_NEEDS})"
+        )
     return version
 
 
@@ -241,7 +244,11 @@ def _raise_no_messages(topic: str, sql: Any, between: list[object]) -> None:
     topics = ", ".join(names[:NAMES_MAX]) + (f" and {len(names) - NAMES_MAX:,} more" if len(names) > NAMES_MAX else "")
     raise StoreError(
         f"no traced messages of topic {topic} in this time range; "
-        + (f"topics with traces: {topics}" if names else "widen --since, or run `ariane pipeline run trace`")
+        + (
+            f"topics with traces: {topics}"
+            if names
+            else f"widen --since, or run `ariane pipeline run trace` ({table_contents.PIPELINE_NEEDS})"
+        )
     )
 
 

@@ -78,8 +78,13 @@ def existing_tables_dir(home: Path | None) -> Path:
     # Only for users who never ran anything but demos: others would be shown the wrong cluster's tables.
     if home is None and demos and not default_home().exists():
         return demos[0] / TABLES
-    hint = "".join(f"\nA demo has tables: use --home {demo}" for demo in demos)
-    raise StoreError(f"no tables in {tables}: run `ariane pipeline run all`, or specify another home with --home{hint}")
+    from ariane.reports.tables.table_contents import PIPELINE_NEEDS
+
+    hint = "".join(f"\n{_demo_state(demo)} has tables of its own cluster: use --home {demo}" for demo in demos)
+    raise StoreError(
+        f"no tables in {tables}: run `ariane pipeline run all` ({PIPELINE_NEEDS}), "
+        f"or specify another home with --home{hint}"
+    )
 
 
 def _part_of(home: Path | None, name: str) -> Path:
@@ -143,6 +148,14 @@ def demo_homes() -> list[Path]:
     homes = [p for p in Path(tempfile.gettempdir()).glob(f"{_demo_prefix()}*") if p.is_dir()]
     # Only this user's: the temporary directory is shared, and anyone may create a directory with this prefix.
     return sorted((p for p in homes if p.stat().st_uid == os.getuid()), key=lambda p: p.stat().st_mtime, reverse=True)
+
+
+def _demo_state(home: Path) -> str:
+    """Return which demo has this home: that of a running `ariane up`, or one that ended."""
+    if not _is_locked(home):
+        return "A demo that ended"
+    pid = (home / UP_PID).read_text(encoding="ascii").strip()
+    return f"The running demo of another process (pid {pid})"
 
 
 def _demo_prefix() -> str:

@@ -202,6 +202,7 @@ def status(
     from ariane import tables
     from ariane.clock import SYSTEM_CLOCK
     from ariane.reports.tables.pipeline_status import freshness
+    from ariane.reports.tables.table_contents import PIPELINE_NEEDS
     from ariane.tables import table_format
 
     tables_dir = homes.existing_tables_dir(home)
@@ -213,7 +214,8 @@ def status(
         if version is not None:
             states.append(_TableState(table.name, version, freshness(tables_dir, table, now_ms)))
     if not states:
-        raise StoreError(f"no tables in {tables_dir}: run `ariane pipeline run all --home {tables_dir}`")
+        command = f"ariane pipeline run all --home {tables_dir}"
+        raise StoreError(f"no tables in {tables_dir}: run `{command}` ({PIPELINE_NEEDS})")
     if as_json:
         for state in states:
             typer.echo(json.dumps(state.as_dict(tables_dir)))

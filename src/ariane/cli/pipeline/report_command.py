@@ -71,7 +71,8 @@ def report(
 ) -> None:
     """Print a report from the pipeline's tables.
 
-    Exits with status 1 if no data is available yet. Needs neither Spark nor a running broker.
+    Exits with status 1 if no data is available yet. The pipeline needs Spark and Java 17; this command needs neither,
+    and no running broker.
     """
     name = command_names.parse_report(name)
     kind = _kind(name)

@@ -62,7 +62,8 @@ def trace(
 ) -> None:
     """Print the timeline of messages: sent, stored, delivered, consumed.
 
-    Times are converted to the broker's clock where the offset of the client's clock could be estimated.
+    Times are converted to the broker's clock where the offset of the client's clock could be estimated. Reads the tables
+    of the job trace of `ariane pipeline run`, which needs Spark and Java 17; this command needs neither.
     """
     from ariane.reports import trace_lookup
     from ariane.reports.tables.pipeline_status import freshness

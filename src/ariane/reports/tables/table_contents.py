@@ -6,6 +6,7 @@ from ariane.reports.texts import Text, text
 from ariane.tables import TableSchema
 
 PIPELINE = "ariane pipeline run"
+PIPELINE_NEEDS = "needs Spark: Java 17 or newer, and pip install 'ariane[spark]'"
 
 # Table: its contents in the plural, and the job that computes it; the archive has a command of its own.
 CONTENTS = {
@@ -41,7 +42,11 @@ def no_data(table: TableSchema) -> Text:
     """Return the warning that a table has no data."""
     contents, job = _contents(table)
     command = "ariane archive" if job is None else f"{PIPELINE} {job}"
-    return text("no %(contents)s yet: `%(command)s` supplies them", contents=contents, command=command)
+    return text(
+        "no %(contents)s yet: `%(command)s` supplies them (needs Spark and Java 17 or newer)",
+        contents=contents,
+        command=command,
+    )
 
 
 def outdated(table: TableSchema, source: TableSchema) -> Text:
