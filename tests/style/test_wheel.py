@@ -1,7 +1,10 @@
-"""The wheel contains everything that the installed package reads: templates, styles, scripts, translations, Java sources."""
+"""The wheel contains everything that the installed package reads: templates, styles, scripts, translations, Java sources. Its
+metadata has links that work outside of the repository.
+"""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -52,6 +55,27 @@ def test_the_documentation_is_in_the_wheel_if_it_was_built(tmp_path: Path, monke
     monkeypatch.setenv("ARIANE_SITE", str(tmp_path / "other"))
     with pytest.raises(FileNotFoundError, match="no index.html in .*other: run `mkdocs build --strict` first"):
         list(WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"]))
+
+
+def test_links_lead_to_the_files_of_this_version_in_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+    repository = "https://git.example/team/ariane"
+    monkeypatch.setenv("ARIANE_REPOSITORY", f"{repository}/")
+    project = WheelBuilder(str(ROOT)).metadata.core
+    links = re.findall(r"\]\(([^)\s]+)", project.readme)
+    assert len(links) >= 10
+    for link in [*links, project.urls["Documentation"], project.urls["Changelog"]]:
+        found = re.fullmatch(rf"{repository}/(raw|blob)/v{re.escape(project.version)}/(.+)", link)
+        assert found, link
+        assert (ROOT / found[2].partition("#")[0]).exists(), link
+        assert (found[1] == "raw") == found[2].endswith((".png", ".svg")), link
+    assert project.urls["Homepage"] == repository
+
+
+def test_links_are_relative_without_a_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ARIANE_REPOSITORY", raising=False)
+    project = WheelBuilder(str(ROOT)).metadata.core
+    assert project.readme == (ROOT / "README.md").read_text(encoding="utf-8")
+    assert project.urls == {}
 
 
 def test_tests_and_benches_are_not_in_the_wheel(included: set[str]) -> None:
