@@ -11,39 +11,23 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from fastapi import APIRouter, FastAPI
 
 import ariane
-from ariane.console.api import (
-    access_api,
-    alert_api,
-    audit_api,
-    broker_api,
-    dead_letter_api,
-    delayed_api,
-    group_api,
-    message_api,
-    overview_api,
-    producer_api,
-    report_api,
-    topic_api,
-    trace_api,
-    transaction_api,
-)
-from ariane.console.pages import (
-    access_pages,
-    alert_pages,
-    audit_pages,
-    broker_pages,
-    dead_letter_pages,
-    delayed_pages,
-    group_pages,
-    login_pages,
-    message_pages,
-    overview_pages,
-    preference_pages,
-    producer_pages,
-    report_pages,
-    topic_pages,
-    trace_pages,
-    transaction_pages,
+from ariane.console.routes import (
+    access_routes,
+    alert_routes,
+    audit_routes,
+    broker_routes,
+    dead_letter_routes,
+    delayed_routes,
+    group_routes,
+    login_routes,
+    message_routes,
+    overview_routes,
+    preference_routes,
+    producer_routes,
+    report_routes,
+    topic_routes,
+    trace_routes,
+    transaction_routes,
 )
 from ariane.console.security.permissions import API_PREFIX
 from ariane.console.security.request_body import CompleteBodyMiddleware
@@ -54,41 +38,29 @@ from ariane.console.web import errors, static_assets
 from ariane.console.web.access_middleware import AccessMiddleware
 from ariane.console.web.api_description import describe_api
 
+AREAS = (
+    overview_routes,
+    broker_routes,
+    topic_routes,
+    producer_routes,
+    delayed_routes,
+    transaction_routes,
+    group_routes,
+    dead_letter_routes,
+    report_routes,
+    alert_routes,
+    message_routes,
+    trace_routes,
+    audit_routes,
+    access_routes,
+)
 PAGES: tuple[APIRouter, ...] = (
-    overview_pages.router,
-    broker_pages.router,
-    login_pages.router,
-    alert_pages.router,
-    audit_pages.router,
-    access_pages.router,
-    preference_pages.router,
-    group_pages.router,
-    dead_letter_pages.router,
-    report_pages.router,
+    *(area.pages for area in AREAS),
+    login_routes.pages,
+    preference_routes.pages,
     static_assets.router,
-    topic_pages.router,
-    producer_pages.router,
-    delayed_pages.router,
-    transaction_pages.router,
-    message_pages.router,
-    trace_pages.router,
 )
-APIS: tuple[APIRouter, ...] = (
-    overview_api.router,
-    broker_api.router,
-    topic_api.router,
-    producer_api.router,
-    delayed_api.router,
-    transaction_api.router,
-    group_api.router,
-    dead_letter_api.router,
-    report_api.router,
-    alert_api.router,
-    message_api.router,
-    trace_api.router,
-    audit_api.router,
-    access_api.router,
-)
+APIS: tuple[APIRouter, ...] = tuple(area.api for area in AREAS)
 
 
 def create_app(

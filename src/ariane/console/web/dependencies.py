@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, cast
+from typing import Annotated, TypeVar, cast
 
-from fastapi import Depends, Query, Request
+from fastapi import Depends, Form, Query, Request
 from starlette.exceptions import HTTPException
 
 from ariane.console.security.accounts.identity import Identity, identity_of
 from ariane.console.services import ConsoleServices
 from ariane.console.web.paging import ListQuery
+
+Value = TypeVar("Value")
 
 
 def services_of(request: Request) -> ConsoleServices:
@@ -26,4 +28,6 @@ def sender(request: Request) -> Identity:
 
 
 Services = Annotated[ConsoleServices, Depends(services_of)]
-ListParameters = Annotated[ListQuery, Query()]
+FromQuery = Annotated[Value, Query()]  # a struct of query parameters
+FromForm = Annotated[Value, Form()]  # a struct of the fields of an HTML form
+ListParameters = FromQuery[ListQuery]

@@ -23,6 +23,7 @@ from ariane.console.security.audit_notes import note
 from ariane.console.security.request_checks import page_path
 from ariane.console.texts import preferences, text_format, translation
 from ariane.console.web import static_assets
+from ariane.console.web.view_model import ChangeResult
 
 NOTICE_COOKIE = "ariane_notice"  # carries the notice of a change to the page that follows it
 NOTICE_MAX_AGE_S = 60
@@ -73,6 +74,13 @@ def changed(request: Request, notice: str, *, location: str | None = None) -> Re
         response = RedirectResponse(target, status_code=303)
     response.set_cookie(NOTICE_COOKIE, quote(notice), max_age=NOTICE_MAX_AGE_S, httponly=True, samesite="strict")
     return response
+
+
+def answer_change(request: Request, result: ChangeResult, *, location: str | None = None) -> Response:
+    """Return the answer to a form: its plan after a dry run, otherwise as `changed`."""
+    if result.is_dry_run:
+        return shown_below(request, "topics/plan.html", result=result)
+    return changed(request, result.notice, location=location)
 
 
 def shown_below(request: Request, template: str, **context: Any) -> HTMLResponse:

@@ -1,10 +1,10 @@
-"""REST of messages."""
+"""Messages: pages and REST of the search, one message, and its forms."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from ariane.console.areas.messages import message_details, message_lookup
 from ariane.console.areas.messages.body_encoding import BodyEncoding
@@ -16,17 +16,21 @@ from ariane.console.areas.messages.message_details import (
     ResendMessageForm,
 )
 from ariane.console.areas.messages.message_lookup import MessageListView, MessageQueryForm
-from ariane.console.web.dependencies import Services
+from ariane.console.areas.topics import topic_suggestions
+from ariane.console.web.dependencies import FromForm, FromQuery, Services
 from ariane.console.web.downloads import download
+from ariane.console.web.page_router import PageRouter
+from ariane.console.web.rendering import changed, render
 from ariane.console.web.view_model import ChangeResult
 
-router = APIRouter(prefix="/messages", tags=["messages"])
+pages = PageRouter(prefix="/messages")
+api = APIRouter(prefix="/messages", tags=["messages"])
 
 Topic = Annotated[str, Query(max_length=127, description="Topic of a unique key; empty: all topics are searched.")]
 
 
-@router.get("")
-async def search_messages(services: Services, query: Annotated[MessageQueryForm, Query()]) -> MessageListView:
+@api.get("")
+async def search_messages(services: Services, query: FromQuery[MessageQueryForm]) -> MessageListView:
     """Return the messages with an id or key, or read a topic backwards for a tag, text or time range.
 
     A search without an id or key is bounded: `progress` says what was read, and how to continue.
@@ -34,7 +38,7 @@ async def search_messages(services: Services, query: Annotated[MessageQueryForm,
     return await message_lookup.search_messages(services, query)
 
 
-@router.get("/{message_id}")
+@api.get("/{message_id}")
 async def get_message(
     services: Services,
     message_id: str,
@@ -48,7 +52,8 @@ async def get_message(
     return await message_details.message_details(services, message_id, topic, body, encoding)
 
 
-@router.get(
+@pages.get("/{message_id}/body")
+@api.get(
     "/{message_id}/body",
     response_class=Response,
     responses={200: {"content": {"application/octet-stream": {}}, "description": "The body, decompressed."}},
@@ -59,7 +64,7 @@ async def get_message_body(services: Services, message_id: str, topic: Topic = "
     return download(message.body, "application/octet-stream", f"{message.message_id}.bin")
 
 
-@router.get("/{message_id}/consumers")
+@api.get("/{message_id}/consumers")
 async def get_message_consumers(
     services: Services,
     message_id: str,
@@ -72,7 +77,7 @@ async def get_message_consumers(
     return await message_details.message_consumers(services, message_id, topic, trace_topic)
 
 
-@router.post("/{message_id}/resend")
+@api.post("/{message_id}/resend")
 async def resend_message(
     services: Services, message_id: str, form: ResendMessageForm, topic: Topic = ""
 ) -> ChangeResult:
@@ -80,9 +85,66 @@ async def resend_message(
     return await message_details.resend(services, message_id, form, topic)
 
 
-@router.post("/{message_id}/consume")
+@api.post("/{message_id}/consume")
 async def consume_message_directly(
     services: Services, message_id: str, form: ConsumeDirectlyForm, topic: Topic = ""
 ) -> ChangeResult:
     """Let one client of a group consume the message now. Offsets do not change, and a failure is not retried."""
     return await message_details.consume_directly(services, message_id, form, topic)
+
+
+# --- other pages, and forms ---
+
+
+@pages.get("")
+async def messages_page(request: Request, services: Services, query: FromQuery[MessageQueryForm]) -> Response:
+    """Return the search form, and the result if anything was searched."""
+    is_search = bool(query.q or query.topic or query.tag or query.text or query.since or query.until)
+    view = await message_lookup.search_messages(services, query) if is_search else None
+    topics = await topic_suggestions.application_topics(services)
+    return render(request, "messages/list.html", view=view, query=query, topics=topics)
+
+
+@pages.get("/{message_id}")
+async def message_page(
+    request: Request,
+    services: Services,
+    message_id: str,
+    topic: Topic = "",
+    body: BodyFormat | None = None,
+    encoding: BodyEncoding | None = None,
+) -> Response:
+    """Return a message."""
+    view = await message_details.message_details(services, message_id, topic, body, encoding)
+    return render(request, "messages/message.html", view=view, message_id=message_id, topic=topic)
+
+
+@pages.get("/{message_id}/consumers")
+async def message_consumers_page(
+    request: Request, services: Services, message_id: str, topic: Topic = "", trace_topic: Topic = ""
+) -> Response:
+    """Return who consumed a message and its copies. The message's page loads it afterwards: it asks every group."""
+    view = await message_details.message_consumers(services, message_id, topic, trace_topic)
+    return render(request, "messages/consumers.html", view=view)
+
+
+@pages.post("/{message_id}/resend")
+async def resend_form(
+    request: Request, services: Services, message_id: str, form: FromForm[ResendMessageForm], topic: Topic = ""
+) -> Response:
+    """Send a copy."""
+    result = await message_details.resend(services, message_id, form, topic)
+    return changed(request, result.notice)
+
+
+@pages.post("/{message_id}/consume")
+async def consume_form(
+    request: Request,
+    services: Services,
+    message_id: str,
+    form: FromForm[ConsumeDirectlyForm],
+    topic: Topic = "",
+) -> Response:
+    """Let one client consume the message."""
+    result = await message_details.consume_directly(services, message_id, form, topic)
+    return changed(request, result.notice)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import APIRouter, Form, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
 from ariane.console.areas.access import login
@@ -18,15 +16,15 @@ from ariane.console.security.accounts.session_cookie import (
     set_session_cookie,
 )
 from ariane.console.security.request_checks import path_after_login
-from ariane.console.web.dependencies import Services
+from ariane.console.web.dependencies import FromForm, Services
 from ariane.console.web.rendering import render
 
-router = APIRouter()
+pages = APIRouter()
 
 TEMPLATE = "login/login.html"
 
 
-@router.get("/login")
+@pages.get("/login")
 async def login_page(request: Request, next: str = "") -> Response:
     """Return the log-in form, or continue if the reader is logged in."""
     target = path_after_login(next)
@@ -35,8 +33,8 @@ async def login_page(request: Request, next: str = "") -> Response:
     return render(request, TEMPLATE, next=target, name="", is_refused=False, wait_seconds=0)
 
 
-@router.post("/login")
-async def log_in(request: Request, services: Services, form: Annotated[LoginForm, Form()]) -> Response:
+@pages.post("/login")
+async def log_in(request: Request, services: Services, form: FromForm[LoginForm]) -> Response:
     """Log in and continue with the page that the reader wanted."""
     target, address = path_after_login(form.next), address_of(request)
     try:
@@ -58,7 +56,7 @@ async def log_in(request: Request, services: Services, form: Annotated[LoginForm
     return redirect
 
 
-@router.post("/logout")
+@pages.post("/logout")
 async def log_out(request: Request, services: Services) -> Response:
     """End the session of this browser."""
     identity = identity_of(request)

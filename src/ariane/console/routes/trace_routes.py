@@ -1,4 +1,4 @@
-"""Pages of traces: search, and the timeline of one message."""
+"""Traces: pages and REST of the search, and of the timeline of one message."""
 
 from __future__ import annotations
 
@@ -12,16 +12,40 @@ from fastapi.responses import RedirectResponse
 from ariane.console.areas.topics import topic_suggestions
 from ariane.console.areas.traces import trace_page as traces
 from ariane.console.areas.traces import trace_search
-from ariane.console.areas.traces.trace_views import TraceForm
+from ariane.console.areas.traces.trace_views import TracedListView, TraceForm, TraceView
 from ariane.console.services import ConsoleServices
-from ariane.console.web.dependencies import Services
+from ariane.console.web.dependencies import FromQuery, Services
+from ariane.console.web.page_router import PageRouter
 from ariane.console.web.rendering import is_htmx, render
 
-router = APIRouter(prefix="/trace")
+pages = PageRouter(prefix="/trace")
+api = APIRouter(prefix="/trace", tags=["trace"])
 
 
-@router.get("")
-async def traces_page(request: Request, services: Services, query: Annotated[TraceForm, Query()]) -> Response:
+@api.get("")
+async def search_traces(services: Services, query: FromQuery[TraceForm]) -> TracedListView:
+    """Return the messages with an id or business key, from a trace topic, their own topic and the pipeline's tables."""
+    return await trace_search.traced_messages(services, query)
+
+
+@api.get("/{message_id:path}")
+async def get_trace(
+    services: Services,
+    message_id: str,
+    trace_topic: Annotated[
+        str, Query(alias="traceTopic", max_length=127, description="Trace topic; empty: that of the settings.")
+    ] = "",
+    topic: Annotated[str, Query(max_length=127, description="Topic of the message, if no send was traced.")] = "",
+) -> TraceView:
+    """Return the steps of a message in the order of time: sends, records, deliveries, decisions of a transaction."""
+    return (await traces.trace(services, message_id, trace_topic, topic)).view
+
+
+# --- other pages, and forms ---
+
+
+@pages.get("")
+async def traces_page(request: Request, services: Services, query: FromQuery[TraceForm]) -> Response:
     """Return the search form and the messages that match; with exactly one, its timeline."""
     trace_topic = traces.trace_topic_of(services, query.trace_topic)
     names = await _names(services)
@@ -37,7 +61,7 @@ async def traces_page(request: Request, services: Services, query: Annotated[Tra
     return render(request, "trace/search.html", view=view, query=query, trace_topic=trace_topic, names=names)
 
 
-@router.get("/{message_id:path}")
+@pages.get("/{message_id:path}")
 async def trace_page(
     request: Request,
     services: Services,

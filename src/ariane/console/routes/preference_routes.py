@@ -13,10 +13,10 @@ from ariane.console.web.rendering import render
 
 MAX_AGE_S = 365 * 24 * 3600
 
-router = APIRouter()
+pages = APIRouter()
 
 
-@router.get("/preferences")
+@pages.get("/preferences")
 async def set_preferences(
     request: Request,
     theme: preferences.Theme | None = None,
@@ -41,7 +41,7 @@ async def set_preferences(
     return response
 
 
-@router.get("/docs")
+@pages.get("/docs")
 async def rest_documentation(request: Request) -> Response:
     """Return the description of the REST API."""
     return render(request, "docs/docs.html", openapi_url=request.app.openapi_url)

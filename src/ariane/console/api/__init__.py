@@ -1,1 +1,0 @@
-"""REST routes below /api/v1, one module per area."""

@@ -1,1 +1,0 @@
-"""HTML routes, one module per area."""

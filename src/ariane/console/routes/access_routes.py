@@ -1,0 +1,212 @@
+"""Access: pages and REST of accounts and sessions of the console, one's own account, and access control of the brokers."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+from starlette.exceptions import HTTPException
+
+from ariane.console.areas.access import console_users
+from ariane.console.areas.access.console_users import (
+    AccessView,
+    NewUserForm,
+    OwnAccountView,
+    OwnPasswordForm,
+    UserPasswordForm,
+    UserRoleForm,
+)
+from ariane.console.areas.brokers import broker_acl
+from ariane.console.areas.brokers.broker_acl import AclAccountForm, AclDeletionForm, AclView, GlobalAddressesForm
+from ariane.console.areas.confirmation import DeletionForm
+from ariane.console.security.accounts.identity import identity_of
+from ariane.console.security.accounts.roles import ConsoleRole
+from ariane.console.security.accounts.session_cookie import set_session_cookie
+from ariane.console.web.dependencies import FromForm, FromQuery, ListParameters, Services, sender
+from ariane.console.web.page_router import PageRouter
+from ariane.console.web.rendering import changed, render
+from ariane.console.web.view_model import ChangeResult
+
+pages = PageRouter()
+api = APIRouter(tags=["access"])
+
+ACCESS, ACL, OWN = "/access", "/access/acl", "/account"
+
+
+@api.get("/access")
+async def get_access(request: Request, services: Services, query: ListParameters) -> AccessView:
+    """Return all accounts and sessions of the console."""
+    return console_users.access(services, query, identity=identity_of(request))
+
+
+@api.post("/access/users")
+async def add_user(services: Services, form: NewUserForm) -> ChangeResult:
+    """Create an account of the console."""
+    return await console_users.add_user(services, form)
+
+
+@api.put("/access/users/{name}/role")
+async def set_user_role(services: Services, name: str, form: UserRoleForm) -> ChangeResult:
+    """Change a role; all sessions of the account end."""
+    return console_users.set_role(services, name, form)
+
+
+@api.put("/access/users/{name}/password")
+async def set_user_password(services: Services, name: str, form: UserPasswordForm) -> ChangeResult:
+    """Replace a password; all sessions of the account end."""
+    return await console_users.set_password(services, name, form)
+
+
+@api.delete("/access/users/{name}")
+async def remove_user(services: Services, name: str, form: FromQuery[DeletionForm]) -> ChangeResult:
+    """Remove an account; `confirm` must be its name."""
+    return console_users.remove_user(services, name, form)
+
+
+@api.delete("/access/sessions/{session_id}")
+async def revoke_session(services: Services, session_id: str) -> ChangeResult:
+    """End a session of any account."""
+    return console_users.revoke_session(services, session_id)
+
+
+@pages.page(OWN, "access/account.html")
+@api.get("/account")
+async def get_own_account(request: Request, services: Services) -> OwnAccountView:
+    """Return the account of the sender, with its sessions."""
+    return console_users.own_account(services, sender(request))
+
+
+@api.delete("/account/sessions/{session_id}")
+async def revoke_own_session(request: Request, services: Services, session_id: str) -> ChangeResult:
+    """End a session of the sender's account."""
+    return console_users.revoke_session(services, session_id, account=sender(request).name)
+
+
+@pages.page(ACL, "access/acl.html")
+@api.get("/access/acl")
+async def get_broker_acl(services: Services, query: ListParameters) -> AclView:
+    """Return access control of all brokers, without secret keys."""
+    return await broker_acl.broker_acl(services, query)
+
+
+@api.put("/access/acl/accounts")
+async def save_acl_account(services: Services, form: AclAccountForm) -> ChangeResult:
+    """Create an account of the brokers, or replace its settings."""
+    return await broker_acl.save_account(services, form)
+
+
+@api.delete("/access/acl/accounts")
+async def delete_acl_account(services: Services, form: FromQuery[AclDeletionForm]) -> ChangeResult:
+    """Delete an account of the brokers; `confirm` must be its access key."""
+    return await broker_acl.delete_account(services, form)
+
+
+@api.put("/access/acl/addresses")
+async def set_global_addresses(services: Services, form: GlobalAddressesForm) -> ChangeResult:
+    """Replace the addresses from which requests need no account."""
+    return await broker_acl.set_global_addresses(services, form)
+
+
+# --- other pages, and forms ---
+
+
+@pages.get(ACCESS)
+async def access_page(request: Request, services: Services, query: ListParameters) -> Response:
+    """Return all accounts and sessions."""
+    view = console_users.access(services, query, identity=identity_of(request))
+    return render(request, "access/access.html", view=view, roles=list(ConsoleRole))
+
+
+@pages.post("/access/users")
+async def add_user_form(request: Request, services: Services, form: FromForm[NewUserForm]) -> Response:
+    """Create an account."""
+    return changed(request, (await console_users.add_user(services, form)).notice, location=ACCESS)
+
+
+@pages.get("/access/users/{name}")
+async def user_page(request: Request, services: Services, name: str, query: ListParameters) -> Response:
+    """Return one account with the forms that change it."""
+    view = console_users.access(services, query, identity=identity_of(request))
+    user = next((user for user in view.users if user.name == name), None)
+    if user is None:
+        raise HTTPException(404, f"No console account has the name {name}.")
+    return render(request, "access/user.html", user=user, roles=list(ConsoleRole))
+
+
+@pages.post("/access/users/{name}/role")
+async def set_role(request: Request, services: Services, name: str, form: FromForm[UserRoleForm]) -> Response:
+    """Change a role."""
+    return changed(request, console_users.set_role(services, name, form).notice, location=ACCESS)
+
+
+@pages.post("/access/users/{name}/password")
+async def set_password(request: Request, services: Services, name: str, form: FromForm[UserPasswordForm]) -> Response:
+    """Replace a password."""
+    return changed(request, (await console_users.set_password(services, name, form)).notice, location=ACCESS)
+
+
+@pages.post("/access/users/{name}/delete")
+async def remove_user_form(request: Request, services: Services, name: str, form: FromForm[DeletionForm]) -> Response:
+    """Remove an account."""
+    return changed(request, console_users.remove_user(services, name, form).notice, location=ACCESS)
+
+
+@pages.post("/access/sessions/{session_id}/end")
+async def revoke_session_form(request: Request, services: Services, session_id: str) -> Response:
+    """End a session of any account."""
+    return changed(request, console_users.revoke_session(services, session_id).notice)
+
+
+@pages.post("/account/password")
+async def set_own_password(request: Request, services: Services, form: FromForm[OwnPasswordForm]) -> Response:
+    """Replace one's own password, and continue with a new session."""
+    identity = sender(request)
+    result = await console_users.set_own_password(services, form, identity=identity)
+    response = changed(request, result.notice, location=OWN)
+    if (account := services.accounts.find(identity.name)) is not None:
+        user_agent = request.headers.get("user-agent", "")
+        token = services.sessions.create(account, address=identity.address, user_agent=user_agent)
+        set_session_cookie(request, response, services.settings, token)
+    return response
+
+
+@pages.post("/account/sessions/{session_id}/end")
+async def revoke_own_session_form(request: Request, services: Services, session_id: str) -> Response:
+    """End one of one's own sessions."""
+    result = console_users.revoke_session(services, session_id, account=sender(request).name)
+    return changed(request, result.notice, location=OWN)
+
+
+@pages.post("/account/sessions/end-others")
+async def revoke_other_sessions(request: Request, services: Services) -> Response:
+    """End all of one's own sessions except this one."""
+    result = console_users.revoke_other_sessions(services, identity=sender(request))
+    return changed(request, result.notice, location=OWN)
+
+
+@pages.get("/access/acl/account")
+async def acl_account_page(request: Request, services: Services, key: str = "") -> Response:
+    """Return the form of an account; without a key that of a new one."""
+    account = await broker_acl.acl_account(services, key) if key else None
+    return render(request, "access/acl_account.html", account=account, permissions=broker_acl.PERMISSIONS)
+
+
+@pages.post("/access/acl/accounts")
+async def save_acl_account_form(request: Request, services: Services, form: FromForm[AclAccountForm]) -> Response:
+    """Create or change an account."""
+    result = await broker_acl.save_account(services, form)
+    return changed(request, result.notice, location=None if form.is_dry_run else ACL)
+
+
+@pages.post("/access/acl/accounts/delete")
+async def delete_acl_account_form(request: Request, services: Services, form: FromForm[AclDeletionForm]) -> Response:
+    """Delete an account."""
+    result = await broker_acl.delete_account(services, form)
+    return changed(request, result.notice, location=None if form.is_dry_run else ACL)
+
+
+@pages.post("/access/acl/addresses")
+async def set_global_addresses_form(
+    request: Request, services: Services, form: FromForm[GlobalAddressesForm]
+) -> Response:
+    """Replace the addresses that need no account."""
+    result = await broker_acl.set_global_addresses(services, form)
+    return changed(request, result.notice, location=None if form.is_dry_run else ACL)

@@ -1,0 +1,260 @@
+"""Alerts: pages and REST of firing alerts with silences, history, rules and channels."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fastapi import APIRouter, Request, Response
+
+from ariane.console.alerts.alert_rules import METRICS, AlertMetric, Severity
+from ariane.console.areas.alerts import alert_channels, alerting
+from ariane.console.areas.alerts.alert_channels import AlertChannelsView, EmailForm, WebHookForm
+from ariane.console.areas.alerts.alerting import (
+    AlertHistoryView,
+    AlertRuleForm,
+    AlertRulesView,
+    AlertsView,
+    CloseAlertForm,
+    SilenceForm,
+)
+from ariane.console.areas.confirmation import DeletionForm
+from ariane.console.security.accounts.identity import has_role, identity_of
+from ariane.console.security.accounts.roles import ConsoleRole
+from ariane.console.web.dependencies import FromForm, FromQuery, ListParameters, Services
+from ariane.console.web.page_router import PageRouter
+from ariane.console.web.rendering import changed, render
+from ariane.console.web.view_model import ChangeResult
+
+pages = PageRouter(prefix="/alerts")
+api = APIRouter(prefix="/alerts", tags=["alerts"])
+
+RULES, CHANNELS = "/alerts/rules", "/alerts/channels"
+
+
+@api.get("")
+async def list_alerts(services: Services, query: ListParameters) -> AlertsView:
+    """Return the firing alerts, the most urgent first, and the silences."""
+    return alerting.alert_list(services, query)
+
+
+@pages.page("/history", "alerts/history.html")
+@api.get("/history")
+async def list_alert_history(services: Services, query: ListParameters) -> AlertHistoryView:
+    """Return the newest begins and ends of alerts."""
+    return alerting.alert_history(services, query)
+
+
+@api.post("/close")
+async def close_alert(services: Services, form: CloseAlertForm) -> ChangeResult:
+    """End a firing alert by hand; it begins again if its condition holds."""
+    return alerting.close_alert(services, form)
+
+
+@api.post("/silences")
+async def add_silence(request: Request, services: Services, form: SilenceForm) -> ChangeResult:
+    """Suppress notifications for some time."""
+    identity = identity_of(request)
+    return alerting.add_silence(services, form, account=identity.name if identity else "")
+
+
+@api.delete("/silences/{silence_id}")
+async def end_silence(services: Services, silence_id: str) -> ChangeResult:
+    """End a silence now."""
+    return alerting.end_silence(services, silence_id)
+
+
+@pages.page("/rules", "alerts/rules.html")
+@api.get("/rules")
+async def list_alert_rules(services: Services) -> AlertRulesView:
+    """Return all rules."""
+    return alerting.alert_rules(services)
+
+
+@api.post("/rules")
+async def add_alert_rule(services: Services, form: AlertRuleForm) -> ChangeResult:
+    """Create a rule."""
+    return alerting.save_rule(services, form)
+
+
+@api.put("/rules/{rule_id}")
+async def change_alert_rule(services: Services, rule_id: str, form: AlertRuleForm) -> ChangeResult:
+    """Replace a rule; its alerts begin again."""
+    return alerting.save_rule(services, form, rule_id=rule_id)
+
+
+@api.delete("/rules/{rule_id}")
+async def delete_alert_rule(services: Services, rule_id: str, form: FromQuery[DeletionForm]) -> ChangeResult:
+    """Delete a rule; `confirm` must be its name."""
+    return alerting.delete_rule(services, rule_id, form)
+
+
+@pages.page("/channels", "alerts/channels.html")
+@api.get("/channels")
+async def list_alert_channels(request: Request, services: Services) -> AlertChannelsView:
+    """Return the receivers of notifications, without their secrets."""
+    return alert_channels.alert_channels(services, is_admin=has_role(request, ConsoleRole.ADMIN))
+
+
+@api.post("/channels/web-hooks")
+async def add_web_hook(services: Services, form: WebHookForm) -> ChangeResult:
+    """Create a web hook."""
+    return alert_channels.save_web_hook(services, form)
+
+
+@api.put("/channels/web-hooks/{channel_id}")
+async def change_web_hook(services: Services, channel_id: str, form: WebHookForm) -> ChangeResult:
+    """Replace a web hook."""
+    return alert_channels.save_web_hook(services, form, channel_id=channel_id)
+
+
+@api.post("/channels/email")
+async def add_email(services: Services, form: EmailForm) -> ChangeResult:
+    """Create recipients of e-mail."""
+    return alert_channels.save_email(services, form)
+
+
+@api.put("/channels/email/{channel_id}")
+async def change_email(services: Services, channel_id: str, form: EmailForm) -> ChangeResult:
+    """Replace recipients of e-mail."""
+    return alert_channels.save_email(services, form, channel_id=channel_id)
+
+
+@api.post("/channels/{channel_id}/test")
+async def test_alert_channel(services: Services, channel_id: str) -> ChangeResult:
+    """Send a test notification."""
+    return await alert_channels.send_test(services, channel_id)
+
+
+@api.delete("/channels/{channel_id}")
+async def delete_alert_channel(services: Services, channel_id: str, form: FromQuery[DeletionForm]) -> ChangeResult:
+    """Delete a receiver; `confirm` must be its name."""
+    return await alert_channels.delete_channel(services, channel_id, form)
+
+
+# --- other pages, and forms ---
+
+
+@pages.get("")
+async def alert_page(request: Request, services: Services, query: ListParameters) -> Response:
+    """Return the firing alerts."""
+    view = alerting.alert_list(services, query)
+    return render(request, "alerts/alerts.html", view=view, rules=services.alerts.settings.rules)
+
+
+@pages.post("/close")
+async def close_alert_form(request: Request, services: Services, form: FromForm[CloseAlertForm]) -> Response:
+    """End a firing alert by hand."""
+    return changed(request, alerting.close_alert(services, form).notice)
+
+
+@pages.post("/silences")
+async def add_silence_form(request: Request, services: Services, form: FromForm[SilenceForm]) -> Response:
+    """Suppress notifications for some time."""
+    identity = identity_of(request)
+    result = alerting.add_silence(services, form, account=identity.name if identity else "")
+    return changed(request, result.notice)
+
+
+@pages.post("/silences/{silence_id}/end")
+async def end_silence_form(request: Request, services: Services, silence_id: str) -> Response:
+    """End a silence now."""
+    return changed(request, alerting.end_silence(services, silence_id).notice)
+
+
+@pages.get("/rules/new")
+async def new_rule_page(request: Request) -> Response:
+    """Return the form for a new rule."""
+    return _rule_form(request, None)
+
+
+@pages.get("/rules/{rule_id}")
+async def rule_page(request: Request, services: Services, rule_id: str) -> Response:
+    """Return the form of a rule."""
+    return _rule_form(request, alerting.alert_rule(services, rule_id))
+
+
+@pages.post("/rules")
+async def add_rule(request: Request, services: Services, form: FromForm[AlertRuleForm]) -> Response:
+    """Create a rule."""
+    return changed(request, alerting.save_rule(services, form).notice, location=RULES)
+
+
+@pages.post("/rules/{rule_id}")
+async def change_rule(request: Request, services: Services, rule_id: str, form: FromForm[AlertRuleForm]) -> Response:
+    """Replace a rule."""
+    return changed(request, alerting.save_rule(services, form, rule_id=rule_id).notice, location=RULES)
+
+
+@pages.post("/rules/{rule_id}/delete")
+async def delete_rule(request: Request, services: Services, rule_id: str, form: FromForm[DeletionForm]) -> Response:
+    """Delete a rule."""
+    return changed(request, alerting.delete_rule(services, rule_id, form).notice, location=RULES)
+
+
+@pages.get("/channels/new")
+async def new_channel_page(request: Request, kind: Literal["webHook", "email"] = "webHook") -> Response:
+    """Return the form for a new receiver."""
+    return _channel_form(request, None, kind)
+
+
+@pages.get("/channels/{channel_id}")
+async def channel_page(request: Request, services: Services, channel_id: str) -> Response:
+    """Return the form of a receiver."""
+    channel = alert_channels.alert_channel(services, channel_id)
+    return _channel_form(request, channel, channel.kind)
+
+
+@pages.post("/channels/web-hooks")
+async def add_web_hook_form(request: Request, services: Services, form: FromForm[WebHookForm]) -> Response:
+    """Create a web hook."""
+    return changed(request, alert_channels.save_web_hook(services, form).notice, location=CHANNELS)
+
+
+@pages.post("/channels/web-hooks/{channel_id}")
+async def change_web_hook_form(
+    request: Request, services: Services, channel_id: str, form: FromForm[WebHookForm]
+) -> Response:
+    """Replace a web hook."""
+    result = alert_channels.save_web_hook(services, form, channel_id=channel_id)
+    return changed(request, result.notice, location=CHANNELS)
+
+
+@pages.post("/channels/email")
+async def add_email_form(request: Request, services: Services, form: FromForm[EmailForm]) -> Response:
+    """Create recipients of e-mail."""
+    return changed(request, alert_channels.save_email(services, form).notice, location=CHANNELS)
+
+
+@pages.post("/channels/email/{channel_id}")
+async def change_email_form(
+    request: Request, services: Services, channel_id: str, form: FromForm[EmailForm]
+) -> Response:
+    """Replace recipients of e-mail."""
+    result = alert_channels.save_email(services, form, channel_id=channel_id)
+    return changed(request, result.notice, location=CHANNELS)
+
+
+@pages.post("/channels/{channel_id}/test")
+async def test_channel(request: Request, services: Services, channel_id: str) -> Response:
+    """Send a test notification."""
+    return changed(request, (await alert_channels.send_test(services, channel_id)).notice)
+
+
+@pages.post("/channels/{channel_id}/delete")
+async def delete_channel(
+    request: Request, services: Services, channel_id: str, form: FromForm[DeletionForm]
+) -> Response:
+    """Delete a receiver."""
+    result = await alert_channels.delete_channel(services, channel_id, form)
+    return changed(request, result.notice, location=CHANNELS)
+
+
+def _rule_form(request: Request, rule: alerting.AlertRuleRow | None) -> Response:
+    return render(
+        request, "alerts/rule.html", rule=rule, metrics=list(AlertMetric), definitions=METRICS,
+        conditions=alerting.CONDITION_TEXTS, severities=list(Severity),
+    )  # fmt: skip
+
+
+def _channel_form(request: Request, channel: alert_channels.AlertChannelRow | None, kind: str) -> Response:
+    return render(request, "alerts/channel.html", channel=channel, kind=kind, severities=list(Severity))

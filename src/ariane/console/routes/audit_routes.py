@@ -1,0 +1,39 @@
+"""The audit log: page, exports and REST."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+from fastapi.responses import StreamingResponse
+
+from ariane.console.areas.access import audit_trail
+from ariane.console.areas.access.audit_trail import AuditTrailQuery, AuditTrailView
+from ariane.console.web.dependencies import FromQuery, Services
+from ariane.console.web.page_router import PageRouter
+
+pages = PageRouter(prefix="/audit")
+api = APIRouter(prefix="/audit", tags=["audit log"])
+
+
+@pages.page("", "audit/audit.html")
+@api.get("")
+async def list_audit_entries(services: Services, query: FromQuery[AuditTrailQuery]) -> AuditTrailView:
+    """Return a page of the audit log, newest first."""
+    return await audit_trail.audit_trail(services, query)
+
+
+@pages.get("/export.csv")
+async def export_csv(services: Services, query: FromQuery[AuditTrailQuery]) -> Response:
+    """Return the matching entries as CSV."""
+    lines = audit_trail.export_csv(services, audit_trail.audit_query(services, query))
+    return StreamingResponse(lines, media_type="text/csv", headers=_attachment("audit.csv"))
+
+
+@pages.get("/export.jsonl")
+async def export_jsonl(services: Services, query: FromQuery[AuditTrailQuery]) -> Response:
+    """Return the matching entries as JSON lines."""
+    lines = audit_trail.export_jsonl(services, audit_trail.audit_query(services, query))
+    return StreamingResponse(lines, media_type="application/jsonl", headers=_attachment("audit.jsonl"))
+
+
+def _attachment(name: str) -> dict[str, str]:
+    return {"Content-Disposition": f'attachment; filename="{name}"'}

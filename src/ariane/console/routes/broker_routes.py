@@ -1,0 +1,103 @@
+"""The cluster and its brokers: pages and REST."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from ariane.console.areas.brokers import broker_changes, broker_details, cluster_servers
+from ariane.console.areas.brokers.broker_changes import CleaningForm, SettingForm, WritePermissionForm
+from ariane.console.areas.brokers.broker_details import BrokerDetailView, BrokerSettingsView, ServerQuery, SettingsQuery
+from ariane.console.areas.brokers.cluster_servers import ClusterView, NameServerSettings
+from ariane.console.texts.text_format import path_segment
+from ariane.console.web.dependencies import FromForm, FromQuery, Services
+from ariane.console.web.page_router import PageRouter
+from ariane.console.web.rendering import answer_change, render
+from ariane.console.web.view_model import ChangeResult
+
+pages = PageRouter()
+api = APIRouter(tags=["cluster"])
+
+
+@pages.page("/cluster", "cluster/cluster.html")
+@api.get("/cluster")
+async def get_cluster(services: Services) -> ClusterView:
+    """Return all name servers, masters and slaves."""
+    return await cluster_servers.cluster_servers(services)
+
+
+@pages.page("/cluster/name-servers", "cluster/name_servers.html")
+@api.get("/cluster/name-servers")
+async def get_name_server_settings(services: Services) -> NameServerSettings:
+    """Return the settings of the name servers, and where they differ."""
+    return await cluster_servers.name_server_settings(services)
+
+
+@pages.page("/brokers/{broker}", "cluster/figures.html")
+@api.get("/brokers/{broker}")
+async def get_broker(services: Services, broker: str, query: FromQuery[ServerQuery]) -> BrokerDetailView:
+    """Return every runtime figure of a broker."""
+    return await broker_details.broker_detail(services, broker, query)
+
+
+@pages.page("/brokers/{broker}/configuration", "cluster/configuration.html")
+@api.get("/brokers/{broker}/configuration")
+async def get_broker_settings(services: Services, broker: str, query: FromQuery[SettingsQuery]) -> BrokerSettingsView:
+    """Return the settings of a broker, and where other brokers have other values."""
+    return await broker_details.broker_settings(services, broker, query)
+
+
+@api.post("/brokers/{broker}/configuration")
+async def post_broker_setting(services: Services, broker: str, form: SettingForm) -> ChangeResult:
+    """Change a setting of a broker."""
+    return await broker_changes.change_setting(services, broker, form)
+
+
+@api.post("/brokers/{broker}/clean")
+async def post_broker_clean(services: Services, broker: str, form: CleaningForm) -> ChangeResult:
+    """Delete files of a broker that are not needed any more."""
+    return await broker_changes.clean(services, broker, form)
+
+
+@api.post("/brokers/{broker}/write-permission")
+async def post_write_permission(services: Services, broker: str, form: WritePermissionForm) -> ChangeResult:
+    """Add or remove the write permission of a broker."""
+    return await broker_changes.change_write_permission(services, broker, form)
+
+
+# --- other pages, and forms ---
+
+
+def path_of(broker: str, tab: str = "", broker_id: int = 0) -> str:
+    """Return the path of a page of a broker."""
+    return f"/brokers/{path_segment(broker)}" + (f"/{tab}" if tab else "") + (f"?id={broker_id}" if broker_id else "")
+
+
+@pages.post("/brokers/{broker}/configuration")
+async def change_setting(request: Request, services: Services, broker: str, form: FromForm[SettingForm]) -> Response:
+    """Change a setting of a broker."""
+    result = await broker_changes.change_setting(services, broker, form)
+    return answer_change(request, result, location=path_of(broker, "configuration", form.id))
+
+
+@pages.get("/brokers/{broker}/operations")
+async def broker_operations_page(
+    request: Request, services: Services, broker: str, query: FromQuery[ServerQuery]
+) -> Response:
+    """Return the forms of operations on a broker."""
+    return render(request, "cluster/operations.html", view=await broker_details.broker_servers(services, broker, query))
+
+
+@pages.post("/brokers/{broker}/clean")
+async def clean(request: Request, services: Services, broker: str, form: FromForm[CleaningForm]) -> Response:
+    """Delete files of a broker."""
+    result = await broker_changes.clean(services, broker, form)
+    return answer_change(request, result, location=path_of(broker, "operations"))
+
+
+@pages.post("/brokers/{broker}/write-permission")
+async def change_write_permission(
+    request: Request, services: Services, broker: str, form: FromForm[WritePermissionForm]
+) -> Response:
+    """Change the write permission of a broker."""
+    result = await broker_changes.change_write_permission(services, broker, form)
+    return answer_change(request, result, location=path_of(broker, "operations"))
