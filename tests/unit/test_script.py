@@ -30,3 +30,12 @@ def test_a_relative_directory_of_the_environment_is_relative_to_the_caller(tmp_p
         )  # fmt: skip
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.split()[-len(arguments[1:]) or -1 :] == (arguments[1:] or arguments)
+
+
+def test_all_tests_run_in_parallel_and_arguments_are_passed_on(tmp_path: Path) -> None:
+    installed(tmp_path / "venv")
+    environment = os.environ | {"ARIANE_VENV": str(tmp_path / "venv")}
+    for arguments, expected in (([], "-n auto --maxprocesses 4"), (["tests/unit"], "tests/unit")):
+        command = [ROOT / "ariane", "test", *arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        assert done.stdout == f"-m pytest {expected}\n"
