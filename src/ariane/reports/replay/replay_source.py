@@ -29,6 +29,7 @@ from ariane.protocol.requests import decode_header
 from ariane.protocol.requests.messaging import SUBSCRIPTION, OffsetResponse, PullMessage, PullMessageResponse, QueueRef
 from ariane.protocol.route_rules import preferred_server
 from ariane.reports.tables import table_views
+from ariane.reports.tables.table_contents import PIPELINE_NEEDS
 from ariane.tables import ARCHIVE
 from ariane.tables.archive import topic_of_bucket
 from ariane.tables.table_format import DataFile, read_version
@@ -66,7 +67,7 @@ async def archived_messages(home: Path, selection: ReplayFilter) -> AsyncIterato
     """
     version = read_version(home, ARCHIVE)
     if version is None:
-        raise StoreError(f"no archive in {home}: create one with `ariane archive run`")
+        raise StoreError(f"no archive in {home}: create one with `ariane archive run` ({PIPELINE_NEEDS})")
 
     def has_selected(file: DataFile) -> bool:
         if selection.topic is not None and topic_of_bucket(file.bucket) != selection.topic:
